@@ -1,0 +1,1 @@
+//! Safe RDMA connection management: the whole of librdmacm, typed by phase.

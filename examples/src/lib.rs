@@ -1,0 +1,1 @@
+//! Ports of the RDMA examples and tools people know.

@@ -1,0 +1,1 @@
+//! Bindings to libibverbs, regenerated from the installed rdma-core headers.

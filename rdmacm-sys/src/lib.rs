@@ -1,0 +1,1 @@
+//! Bindings to librdmacm, regenerated from the installed rdma-core headers.

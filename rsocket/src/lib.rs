@@ -1,0 +1,1 @@
+//! The rsockets protocol: sockets over RDMA, wire-compatible with librdmacm's.

@@ -1,0 +1,1 @@
+//! Safe RDMA verbs: typed objects, and posting that is safe at the cost of C.

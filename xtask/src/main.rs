@@ -1,0 +1,2 @@
+//! Developer commands for the workspace.
+fn main() {}
