@@ -1,0 +1,59 @@
+//! Runs bindgen over `wrapper.h`. Shared by both -sys crates; what to bind is theirs to say.
+
+use bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
+use bindgen::{Builder, EnumVariation, RustTarget};
+use std::path::PathBuf;
+
+/// The settings that hold for every RDMA header.
+///
+/// `None`, with a warning, on a machine without libclang.
+pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
+    // bindgen panics when it cannot load libclang, and uses a library that is loaded already.
+    if let Err(error) = clang_sys::load() {
+        println!("cargo::warning=using the checked-in bindings, as libclang is missing: {error}");
+        return None;
+    }
+    let builder = bindgen::builder()
+        .header("wrapper.h")
+        // The C library's types come from the crate `libc`, and ibv_* for librdmacm from ibverbs-sys.
+        .allowlist_recursively(false)
+        // Enums without a name would get one that changes with every release.
+        .blocklist_type("_bindgen_ty_.*")
+        .clang_args(include.iter().map(|dir| format!("-I{}", dir.display())))
+        .rust_target(RustTarget::stable(85, 0).expect("bindgen knows the MSRV"))
+        // A value may come from a newer kernel or provider: no enum is closed.
+        .default_enum_style(EnumVariation::NewType {
+            is_bitfield: false,
+            is_global: false,
+        })
+        .prepend_enum_name(false)
+        .use_core()
+        .parse_callbacks(Box::new(Callbacks))
+        .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
+        .generate_comments(false);
+    Some(builder)
+}
+
+#[derive(Debug)]
+struct Callbacks;
+
+impl ParseCallbacks for Callbacks {
+    /// Every type that comes from Rust instead of the headers is plain data.
+    fn blocklisted_type_implements_trait(
+        &self,
+        _name: &str,
+        derive: DeriveTrait,
+    ) -> Option<ImplementsTrait> {
+        matches!(derive, DeriveTrait::Copy | DeriveTrait::Debug).then_some(ImplementsTrait::Yes)
+    }
+
+    /// The type a macro has at its place of use, where its digits alone suggest another.
+    fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
+        match name {
+            "AF_IB" | "PF_IB" | "SOL_RDMA" => Some(IntKind::Int),
+            _ if name.starts_with("RAI_") => Some(IntKind::Int),
+            _ if name.starts_with("RDMA_IB_") => Some(IntKind::U64),
+            _ => None,
+        }
+    }
+}

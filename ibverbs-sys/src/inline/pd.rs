@@ -1,0 +1,24 @@
+//! Thread domains and parent domains.
+
+use super::dispatch;
+use crate::{ibv_context, ibv_parent_domain_init_attr, ibv_pd, ibv_td, ibv_td_init_attr};
+use core::ffi::c_int;
+
+dispatch! {
+    /// `ibv_alloc_td(context, init_attr)`—Creates a domain of objects that one thread uses.
+    pub fn ibv_alloc_td(context: *mut ibv_context, init_attr: *mut ibv_td_init_attr) -> *mut ibv_td
+        => verbs_get_ctx_op!(context, alloc_td);
+
+    /// `ibv_dealloc_td(td)`—Destroys it.
+    pub fn ibv_dealloc_td(td: *mut ibv_td) -> c_int => verbs_get_ctx_op!((*td).context, dealloc_td);
+
+    /// `ibv_alloc_parent_domain(context, attr)`—Joins a thread domain and memory of the caller's
+    /// to a protection domain.
+    ///
+    /// The callbacks in `attr` must not unwind.
+    pub fn ibv_alloc_parent_domain(
+        context: *mut ibv_context,
+        attr: *mut ibv_parent_domain_init_attr,
+    ) -> *mut ibv_pd
+        => verbs_get_ctx_op!(context, alloc_parent_domain);
+}

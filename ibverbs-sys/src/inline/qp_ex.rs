@@ -1,0 +1,118 @@
+//! Work requests that are built call by call.
+//!
+//! Between `ibv_wr_start` and `ibv_wr_complete` or `ibv_wr_abort` the queue belongs to the calling
+//! thread. An operation may be called only if it was asked for when the queue pair was created,
+//! with `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`; errors come out of `ibv_wr_complete`.
+
+use super::dispatch;
+use crate::{__be32, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
+use core::ffi::{c_int, c_void};
+
+dispatch! {
+    /// `ibv_wr_atomic_cmp_swp(qp, rkey, remote_addr, compare, swap)`—Compares and swaps.
+    pub fn ibv_wr_atomic_cmp_swp(
+        qp: *mut ibv_qp_ex,
+        rkey: u32,
+        remote_addr: u64,
+        compare: u64,
+        swap: u64,
+    )
+        => (*qp).wr_atomic_cmp_swp;
+
+    /// `ibv_wr_atomic_fetch_add(qp, rkey, remote_addr, add)`—Fetches and adds.
+    pub fn ibv_wr_atomic_fetch_add(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64, add: u64)
+        => (*qp).wr_atomic_fetch_add;
+
+    /// `ibv_wr_bind_mw(qp, mw, rkey, bind_info)`—Binds a window of type 2.
+    pub fn ibv_wr_bind_mw(
+        qp: *mut ibv_qp_ex,
+        mw: *mut ibv_mw,
+        rkey: u32,
+        bind_info: *const ibv_mw_bind_info,
+    )
+        => (*qp).wr_bind_mw;
+
+    /// `ibv_wr_local_inv(qp, invalidate_rkey)`—Invalidates a key of this side.
+    pub fn ibv_wr_local_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) => (*qp).wr_local_inv;
+
+    /// `ibv_wr_rdma_read(qp, rkey, remote_addr)`—Reads the peer's memory.
+    pub fn ibv_wr_rdma_read(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)
+        => (*qp).wr_rdma_read;
+
+    /// `ibv_wr_rdma_write(qp, rkey, remote_addr)`—Writes the peer's memory.
+    pub fn ibv_wr_rdma_write(qp: *mut ibv_qp_ex, rkey: u32, remote_addr: u64)
+        => (*qp).wr_rdma_write;
+
+    /// `ibv_wr_rdma_write_imm(qp, rkey, remote_addr, imm_data)`—Writes, and tells the peer.
+    pub fn ibv_wr_rdma_write_imm(
+        qp: *mut ibv_qp_ex,
+        rkey: u32,
+        remote_addr: u64,
+        imm_data: __be32,
+    )
+        => (*qp).wr_rdma_write_imm;
+
+    /// `ibv_wr_send(qp)`—Sends a message.
+    pub fn ibv_wr_send(qp: *mut ibv_qp_ex) => (*qp).wr_send;
+
+    /// `ibv_wr_send_imm(qp, imm_data)`—Sends a message with immediate data.
+    pub fn ibv_wr_send_imm(qp: *mut ibv_qp_ex, imm_data: __be32) => (*qp).wr_send_imm;
+
+    /// `ibv_wr_send_inv(qp, invalidate_rkey)`—Sends a message that invalidates the peer's key.
+    pub fn ibv_wr_send_inv(qp: *mut ibv_qp_ex, invalidate_rkey: u32) => (*qp).wr_send_inv;
+
+    /// `ibv_wr_send_tso(qp, hdr, hdr_sz, mss)`—Sends packets that the device cuts.
+    pub fn ibv_wr_send_tso(qp: *mut ibv_qp_ex, hdr: *mut c_void, hdr_sz: u16, mss: u16)
+        => (*qp).wr_send_tso;
+
+    /// `ibv_wr_set_ud_addr(qp, ah, remote_qpn, remote_qkey)`—Addresses a datagram.
+    pub fn ibv_wr_set_ud_addr(
+        qp: *mut ibv_qp_ex,
+        ah: *mut ibv_ah,
+        remote_qpn: u32,
+        remote_qkey: u32,
+    )
+        => (*qp).wr_set_ud_addr;
+
+    /// `ibv_wr_set_xrc_srqn(qp, remote_srqn)`—Names the peer's shared receive queue.
+    pub fn ibv_wr_set_xrc_srqn(qp: *mut ibv_qp_ex, remote_srqn: u32) => (*qp).wr_set_xrc_srqn;
+
+    /// `ibv_wr_set_inline_data(qp, addr, length)`—Takes the data from here, now.
+    pub fn ibv_wr_set_inline_data(qp: *mut ibv_qp_ex, addr: *mut c_void, length: usize)
+        => (*qp).wr_set_inline_data;
+
+    /// `ibv_wr_set_inline_data_list(qp, num_buf, buf_list)`—Takes the data from there, now.
+    pub fn ibv_wr_set_inline_data_list(
+        qp: *mut ibv_qp_ex,
+        num_buf: usize,
+        buf_list: *const ibv_data_buf,
+    )
+        => (*qp).wr_set_inline_data_list;
+
+    /// `ibv_wr_set_sge(qp, lkey, addr, length)`—Says where the data is.
+    pub fn ibv_wr_set_sge(qp: *mut ibv_qp_ex, lkey: u32, addr: u64, length: u32)
+        => (*qp).wr_set_sge;
+
+    /// `ibv_wr_set_sge_list(qp, num_sge, sg_list)`—Says where the pieces of the data are.
+    pub fn ibv_wr_set_sge_list(qp: *mut ibv_qp_ex, num_sge: usize, sg_list: *const ibv_sge)
+        => (*qp).wr_set_sge_list;
+
+    /// `ibv_wr_start(qp)`—Begins a batch of work requests.
+    pub fn ibv_wr_start(qp: *mut ibv_qp_ex) => (*qp).wr_start;
+
+    /// `ibv_wr_complete(qp)`—Posts the batch, all of it or nothing.
+    pub fn ibv_wr_complete(qp: *mut ibv_qp_ex) -> c_int => (*qp).wr_complete;
+
+    /// `ibv_wr_abort(qp)`—Drops the batch.
+    pub fn ibv_wr_abort(qp: *mut ibv_qp_ex) => (*qp).wr_abort;
+
+    /// `ibv_wr_atomic_write(qp, rkey, remote_addr, atomic_wr)`—Writes 8 bytes at once.
+    #[cfg(ibv_atomic_write)]
+    pub fn ibv_wr_atomic_write(
+        qp: *mut ibv_qp_ex,
+        rkey: u32,
+        remote_addr: u64,
+        atomic_wr: *const c_void,
+    )
+        => (*qp).wr_atomic_write;
+}
