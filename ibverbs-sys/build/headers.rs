@@ -34,6 +34,17 @@ pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
     Some(builder)
 }
 
+/// The text of the bindings.
+pub(crate) fn generate(builder: Builder) -> String {
+    match builder.generate() {
+        Ok(bindings) => bindings.to_string(),
+        Err(error) => panic!(
+            "bindgen cannot read the installed headers: {error}\n\
+             Without the feature `bindgen` the crate uses its checked-in bindings."
+        ),
+    }
+}
+
 #[derive(Debug)]
 struct Callbacks;
 
@@ -50,7 +61,7 @@ impl ParseCallbacks for Callbacks {
     /// The type a macro has at its place of use, where its digits alone suggest another.
     fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
         match name {
-            "AF_IB" | "PF_IB" | "SOL_RDMA" => Some(IntKind::Int),
+            "SOL_RDMA" => Some(IntKind::Int),
             _ if name.starts_with("RAI_") => Some(IntKind::Int),
             _ if name.starts_with("RDMA_IB_") => Some(IntKind::U64),
             _ => None,

@@ -70,6 +70,7 @@ pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 =
     ib_uverbs_advise_mr_flag::IB_UVERBS_ADVISE_MR_FLAG_FLUSH.0;
 
 /// A flag of `ibv_port_attr::flags`: every packet carries a GRH.
+#[expect(clippy::cast_possible_truncation, reason = "the field has 8 bits")]
 pub const IBV_QPF_GRH_REQUIRED: u8 = ib_uverbs_query_port_flags::IB_UVERBS_QPF_GRH_REQUIRED.0 as u8;
 
 /// `ibv_port_attr::link_layer` of a provider that does not say.
@@ -106,3 +107,6 @@ pub const IBV_SYSFS_PATH_MAX: usize = 256;
 
 /// What the allocator of a parent domain returns to let the provider allocate.
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
+
+/// The length of an Ethernet address.
+pub const ETHERNET_LL_SIZE: usize = 6;

@@ -792,6 +792,9 @@ unsafe extern "C" {
     ) -> ::core::ffi::c_int;
 }
 unsafe extern "C" {
+    pub fn rfcntl(socket: ::core::ffi::c_int, cmd: ::core::ffi::c_int, ...) -> ::core::ffi::c_int;
+}
+unsafe extern "C" {
     pub fn riomap(
         socket: ::core::ffi::c_int,
         buf: *mut ::core::ffi::c_void,

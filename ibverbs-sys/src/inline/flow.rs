@@ -15,7 +15,7 @@ dispatch! {
     pub fn ibv_destroy_flow(flow_id: *mut ibv_flow) -> c_int
         => verbs_get_ctx_op!((*flow_id).context, ibv_destroy_flow);
 
-    /// `ibv_create_flow_action_esp(ctx, esp)`—Creates an action that encrypts or decrypts IPsec.
+    /// `ibv_create_flow_action_esp(ctx, esp)`—Creates an action that encrypts or decrypts ESP.
     pub fn ibv_create_flow_action_esp(
         ctx: *mut ibv_context,
         esp: *mut ibv_flow_action_esp_attr,

@@ -16,6 +16,7 @@
 #[macro_use]
 mod context;
 mod ah;
+mod comp_cntr;
 mod counters;
 mod cq;
 mod cq_ex;
@@ -33,6 +34,7 @@ mod wq;
 mod xrcd;
 
 pub use ah::*;
+pub use comp_cntr::*;
 pub use context::*;
 pub use counters::*;
 pub use cq::*;

@@ -7,6 +7,7 @@
 use super::dispatch;
 use crate::{__be32, ibv_ah, ibv_data_buf, ibv_mw, ibv_mw_bind_info, ibv_qp_ex, ibv_sge};
 use core::ffi::{c_int, c_void};
+use core::mem::offset_of;
 
 dispatch! {
     /// `ibv_wr_atomic_cmp_swp(qp, rkey, remote_addr, compare, swap)`—Compares and swaps.
@@ -107,12 +108,54 @@ dispatch! {
     pub fn ibv_wr_abort(qp: *mut ibv_qp_ex) => (*qp).wr_abort;
 
     /// `ibv_wr_atomic_write(qp, rkey, remote_addr, atomic_wr)`—Writes 8 bytes at once.
-    #[cfg(ibv_atomic_write)]
     pub fn ibv_wr_atomic_write(
         qp: *mut ibv_qp_ex,
         rkey: u32,
         remote_addr: u64,
         atomic_wr: *const c_void,
     )
-        => (*qp).wr_atomic_write;
+        => slot_after_abort::<AtomicWrite>(qp, 1);
+
+    /// `ibv_wr_flush(qp, rkey, remote_addr, len, type, level)`—Makes the peer's memory hold what
+    /// was written to it.
+    pub fn ibv_wr_flush(
+        qp: *mut ibv_qp_ex,
+        rkey: u32,
+        remote_addr: u64,
+        len: usize,
+        placement_type: u8,
+        selectivity_level: u8,
+    )
+        => slot_after_abort::<Flush>(qp, 2);
+}
+
+/// `ibv_qp_ex::wr_atomic_write`, which the headers have since rdma-core 44.
+type AtomicWrite = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void);
+/// `ibv_qp_ex::wr_flush`, which the headers have since rdma-core 45.
+type Flush = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, usize, u8, u8);
+
+#[cfg(ibv_atomic_write)]
+const _: () = assert!(offset_of!(ibv_qp_ex, wr_atomic_write) == offset_after_abort(1));
+#[cfg(ibv_flush)]
+const _: () = assert!(offset_of!(ibv_qp_ex, wr_flush) == offset_after_abort(2));
+
+/// Where the table's `n`th slot after `wr_abort` is: the table grows at its end.
+const fn offset_after_abort(n: usize) -> usize {
+    offset_of!(ibv_qp_ex, wr_abort) + n * size_of::<Option<Flush>>()
+}
+
+/// A slot that these headers may lack, but not a provider that agreed to create the queue pair
+/// with its operation.
+///
+/// # Safety
+///
+/// `qp` was created with the operation, which has the type `F`.
+#[inline]
+unsafe fn slot_after_abort<F: Copy>(qp: *mut ibv_qp_ex, n: usize) -> Option<F> {
+    // SAFETY: the provider that has the operation also has a table with the slot.
+    unsafe {
+        qp.byte_add(offset_after_abort(n))
+            .cast::<Option<F>>()
+            .read()
+    }
 }
