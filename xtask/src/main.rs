@@ -1,2 +1,47 @@
-//! Developer commands for the workspace.
-fn main() {}
+//! Developer commands for the workspace: `cargo xtask help`.
+//!
+//! Only dispatch is here. Nothing of the workspace is a dependency, and neither is any C library: this has to build
+//! on a machine that is not set up yet, because it does the setting up.
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a command's output is what it is for"
+)]
+
+mod cli;
+mod distribution;
+mod interrupt;
+mod process;
+mod setup;
+mod soft_roce;
+mod workspace;
+
+use std::process::ExitCode;
+
+use anyhow::Result;
+use clap::Parser;
+
+use cli::{Cli, Command, SoftRoce};
+
+fn main() -> ExitCode {
+    let cli = Cli::parse();
+    let done = interrupt::install().and_then(|()| dispatch(cli.command));
+    done.unwrap_or_else(|error| {
+        eprintln!("error: {error:#}");
+        ExitCode::FAILURE
+    })
+}
+
+fn dispatch(command: Command) -> Result<ExitCode> {
+    match command {
+        Command::Setup { check: true } => setup::check()?,
+        Command::Setup { check: false } => setup::ensure(setup::Group::ALL)?,
+        Command::SoftRoce {
+            command: SoftRoce::Run(arguments),
+        } => return soft_roce::command::run(*arguments),
+        Command::SoftRoce {
+            command: SoftRoce::Shell(arguments),
+        } => return soft_roce::command::shell(arguments),
+    }
+    Ok(ExitCode::SUCCESS)
+}

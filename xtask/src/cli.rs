@@ -1,0 +1,140 @@
+//! The command line.
+
+use std::path::PathBuf;
+use std::time::Duration;
+
+use clap::{Args, Parser, Subcommand};
+
+use crate::soft_roce::{Device, Host, Until};
+
+/// Developer commands.
+#[derive(Debug, Parser)]
+#[command(
+    name = "cargo xtask",
+    bin_name = "cargo xtask",
+    disable_help_subcommand = false
+)]
+pub(crate) struct Cli {
+    #[command(subcommand)]
+    pub(crate) command: Command,
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum Command {
+    /// Install what the other commands need
+    Setup {
+        /// Only report what is missing
+        #[arg(long)]
+        check: bool,
+    },
+    /// Run commands beside a software RDMA device
+    SoftRoce {
+        #[command(subcommand)]
+        command: SoftRoce,
+    },
+}
+
+#[derive(Debug, Subcommand)]
+pub(crate) enum SoftRoce {
+    /// Run a command in a guest, or two commands in two guests joined by a wire
+    Run(Box<RunArguments>),
+    /// Open a shell in a guest
+    Shell(GuestArguments),
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct GuestArguments {
+    /// Kind of RDMA device
+    #[arg(long, value_enum, default_value_t)]
+    pub(crate) device: Device,
+    /// Memory of each guest
+    #[arg(long, value_name = "MIB", default_value_t = 1024)]
+    pub(crate) memory: u32,
+    /// Processors of each guest
+    #[arg(long, value_name = "N", default_value_t = 2)]
+    pub(crate) cpus: u32,
+    /// MTU of the network interface [default: 4200]
+    #[arg(long, value_name = "N")]
+    pub(crate) mtu: Option<u32>,
+    /// Kernel image to boot instead of the distribution's
+    #[arg(long, value_name = "VMLINUZ", requires = "modules")]
+    pub(crate) kernel: Option<PathBuf>,
+    /// Folder with that kernel's modules
+    #[arg(long, value_name = "DIR", requires = "kernel")]
+    pub(crate) modules: Option<PathBuf>,
+    /// Hosts that load the kernel's RDS over RDMA
+    #[arg(long, value_name = "HOSTS", value_enum, value_delimiter = ',')]
+    pub(crate) rds: Vec<Host>,
+    /// Set a variable for the commands
+    #[arg(long, value_name = "NAME=VALUE", value_parser = variable)]
+    pub(crate) env: Vec<(String, String)>,
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct RunArguments {
+    #[command(flatten)]
+    pub(crate) guest: GuestArguments,
+    /// Stop the commands after so many seconds, not counting the boot
+    #[arg(long, value_name = "S", value_parser = seconds)]
+    pub(crate) timeout: Option<Duration>,
+    /// Record the packets between two guests
+    #[arg(long, value_name = "FILE")]
+    pub(crate) pcap: Option<PathBuf>,
+    /// Command for host a, at 10.9.0.1 ($A)
+    #[arg(long, value_name = "CMD", requires = "b", conflicts_with = "command")]
+    pub(crate) a: Option<String>,
+    /// Command for host b, at 10.9.0.2 ($B)
+    #[arg(long, value_name = "CMD", requires = "a", conflicts_with = "command")]
+    pub(crate) b: Option<String>,
+    /// Whose end ends the run of two commands
+    #[arg(long, value_enum, default_value_t, value_name = "HOST")]
+    pub(crate) until: Until,
+    /// Let the other command go on after one has failed
+    #[arg(long)]
+    pub(crate) keep_going: bool,
+    /// Say how long the guest took to come up
+    #[arg(long, short)]
+    pub(crate) verbose: bool,
+    /// Command for the only guest: one argument is a shell script, several are a program and its arguments
+    #[arg(last = true, value_name = "CMD", required_unless_present = "a")]
+    pub(crate) command: Vec<String>,
+}
+
+fn seconds(text: &str) -> Result<Duration, String> {
+    let seconds: f64 = text
+        .parse()
+        .map_err(|_| "not a number of seconds".to_owned())?;
+    Duration::try_from_secs_f64(seconds).map_err(|error| error.to_string())
+}
+
+fn variable(text: &str) -> Result<(String, String), String> {
+    let (name, value) = text.split_once('=').ok_or("it has the form NAME=VALUE")?;
+    let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
+    if !plain || name.starts_with(|c: char| c.is_ascii_digit()) {
+        return Err(format!("`{name}` is no variable's name"));
+    }
+    Ok((name.to_owned(), value.to_owned()))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use clap::CommandFactory;
+
+    #[test]
+    fn command_line_is_consistent() {
+        Cli::command().debug_assert();
+    }
+
+    #[test]
+    fn run_takes_one_command_or_two() {
+        let parse = |words: &str| Cli::try_parse_from(words.split(' '));
+        assert!(parse("xtask soft-roce run -- true").is_ok());
+        assert!(parse("xtask soft-roce run --a true --b true").is_ok());
+        assert!(parse("xtask soft-roce run --a true").is_err());
+        assert!(parse("xtask soft-roce run --a true --b true -- true").is_err());
+        assert!(parse("xtask soft-roce run").is_err());
+        assert!(parse("xtask soft-roce run --rds a,b --env X=1 -- true").is_ok());
+        assert!(parse("xtask soft-roce run --env 1X=1 -- true").is_err());
+    }
+}

@@ -1,0 +1,371 @@
+//! The distribution's package manager: installing packages, and fetching some without installing them.
+//!
+//! Only apt is tested by this project's CI; the other three follow their manuals.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::process::{self, Supervised};
+
+/// A package manager.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Manager {
+    Apt,
+    Dnf,
+    Pacman,
+    Zypper,
+}
+
+impl Manager {
+    /// The one of this machine.
+    pub(crate) fn detect() -> Option<Self> {
+        let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
+        let named = Self::of_distribution(&text);
+        let all = [Self::Apt, Self::Dnf, Self::Pacman, Self::Zypper];
+        named
+            .into_iter()
+            .chain(all)
+            .find(|manager| process::find_program(manager.program()).is_some())
+    }
+
+    /// The one that an os-release file's distribution uses.
+    fn of_distribution(os_release: &str) -> Option<Self> {
+        let ids = os_release_words(os_release);
+        ids.iter().find_map(|id| match id.as_str() {
+            "debian" | "ubuntu" => Some(Self::Apt),
+            "fedora" | "rhel" | "centos" => Some(Self::Dnf),
+            "arch" => Some(Self::Pacman),
+            "suse" | "opensuse" | "sles" => Some(Self::Zypper),
+            _ => None,
+        })
+    }
+
+    /// Its list in `ci/packages`.
+    pub(crate) fn package_list(self) -> &'static str {
+        match self {
+            Self::Apt => include_str!("../../ci/packages/apt"),
+            Self::Dnf => include_str!("../../ci/packages/dnf"),
+            Self::Pacman => include_str!("../../ci/packages/pacman"),
+            Self::Zypper => include_str!("../../ci/packages/zypper"),
+        }
+    }
+
+    /// The program that installs.
+    pub(crate) fn program(self) -> &'static str {
+        match self {
+            Self::Apt => "apt-get",
+            Self::Dnf => "dnf",
+            Self::Pacman => "pacman",
+            Self::Zypper => "zypper",
+        }
+    }
+
+    /// The arguments that install packages without asking and without extras.
+    pub(crate) fn install_arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Apt => &["install", "--yes", "--no-install-recommends"],
+            Self::Dnf => &["install", "--assumeyes", "--setopt=install_weak_deps=False"],
+            Self::Pacman => &["-S", "--noconfirm", "--needed"],
+            Self::Zypper => &["--non-interactive", "install", "--no-recommends"],
+        }
+    }
+
+    /// The arguments that bring the list of packages up to date.
+    pub(crate) fn refresh_arguments(self) -> &'static [&'static str] {
+        match self {
+            Self::Apt => &["update"],
+            Self::Dnf => &["makecache"],
+            Self::Pacman => &["-Sy"],
+            Self::Zypper => &["--non-interactive", "refresh"],
+        }
+    }
+
+    /// Runs the package manager with the rights to change the system, after saying so.
+    pub(crate) fn run_privileged(self, arguments: &[&str]) -> Result<()> {
+        let mut command = privileged(self.program())?;
+        command
+            .args(arguments)
+            .env("DEBIAN_FRONTEND", "noninteractive")
+            .stdin(Stdio::null());
+        eprintln!("$ {}", process::display(&command));
+        // What is installed is not what the caller prints: keep standard output clean.
+        command.stdout(std::io::stderr());
+        process::run(&mut command)
+    }
+
+    /// Installs packages, with a fresh package list when the one at hand does not do.
+    pub(crate) fn install(self, packages: &[&str]) -> Result<()> {
+        let arguments: Vec<&str> = self
+            .install_arguments()
+            .iter()
+            .chain(packages)
+            .copied()
+            .collect();
+        if self == Self::Apt && !packages.iter().all(|package| apt_knows(package)) {
+            self.run_privileged(self.refresh_arguments())?;
+        }
+        self.run_privileged(&arguments).or_else(|_| {
+            self.run_privileged(self.refresh_arguments())?;
+            self.run_privileged(&arguments)
+        })
+    }
+
+    /// Downloads packages into `folder`, with a progress bar, and returns the files; installs nothing.
+    pub(crate) fn download(self, packages: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
+        let attempt = || -> Result<()> {
+            let mut command = match self {
+                Self::Apt => {
+                    let mut command = Command::new("apt-get");
+                    if rustix::process::geteuid().is_root() {
+                        // The unprivileged download user may not reach the folder.
+                        command.args(["-o", "APT::Sandbox::User=root"]);
+                    }
+                    command.args(["--quiet=2", "download"]).args(packages);
+                    command
+                }
+                Self::Dnf => {
+                    let mut command = Command::new("dnf");
+                    command
+                        .args(["--quiet", "download", "--destdir"])
+                        .arg(folder)
+                        .args(packages);
+                    command
+                }
+                Self::Pacman => {
+                    let mut command = privileged("pacman")?;
+                    command
+                        .args(["-Sw", "--noconfirm", "--nodeps", "--nodeps", "--cachedir"])
+                        .arg(folder);
+                    command.args(packages);
+                    command
+                }
+                Self::Zypper => {
+                    let mut command = Command::new("zypper");
+                    command
+                        .args(["--non-interactive", "--pkg-cache-dir"])
+                        .arg(folder);
+                    command.args(["download"]).args(packages);
+                    command
+                }
+            };
+            command
+                .current_dir(folder)
+                .stdin(Stdio::null())
+                .stdout(std::io::stderr());
+            let total = if self == Self::Apt {
+                apt_download_size(packages)
+            } else {
+                None
+            };
+            watch_download(&mut command, folder, total)
+        };
+        attempt().or_else(|_| {
+            self.run_privileged(self.refresh_arguments())?;
+            attempt()
+        })?;
+        let mut files = Vec::new();
+        package_files(folder, &mut files)?;
+        Ok(files)
+    }
+
+    /// Unpacks a package's files below `folder`; installs nothing.
+    pub(crate) fn unpack(self, package: &Path, folder: &Path) -> Result<()> {
+        fs::create_dir_all(folder)?;
+        match self {
+            Self::Apt => process::run(
+                Command::new("dpkg-deb")
+                    .arg("--extract")
+                    .arg(package)
+                    .arg(folder),
+            ),
+            Self::Pacman => process::run(
+                Command::new("tar")
+                    .args(["--extract", "--auto-compress", "--file"])
+                    .arg(package)
+                    .arg("-C")
+                    .arg(folder),
+            ),
+            Self::Dnf | Self::Zypper => {
+                let script = "rpm2cpio \"$1\" | cpio --quiet --extract --make-directories";
+                process::run(
+                    Command::new("sh")
+                        .args(["-c", script, "sh"])
+                        .arg(package)
+                        .current_dir(folder),
+                )
+            }
+        }
+    }
+}
+
+/// Whether apt's package lists have a version of `package` to offer.
+pub(crate) fn apt_knows(package: &str) -> bool {
+    let policy = process::output(
+        Command::new("apt-cache")
+            .env("LC_ALL", "C")
+            .args(["policy", package]),
+    );
+    policy.is_ok_and(|text| {
+        text.lines()
+            .any(|line| line.starts_with("  Candidate:") && !line.ends_with("(none)"))
+    })
+}
+
+/// The packages that `package` depends on, by apt's lists.
+pub(crate) fn apt_dependencies(package: &str) -> Result<Vec<String>> {
+    let text = process::output(
+        Command::new("apt-cache")
+            .env("LC_ALL", "C")
+            .args(["depends", package]),
+    )?;
+    let names = text
+        .lines()
+        .filter_map(|line| line.trim_start().strip_prefix("Depends: "));
+    Ok(names.map(str::to_owned).collect())
+}
+
+/// A command that runs as root: as it is, or through sudo.
+fn privileged(program: &str) -> Result<Command> {
+    if rustix::process::geteuid().is_root() {
+        return Ok(Command::new(program));
+    }
+    if process::find_program("sudo").is_none() {
+        bail!(
+            "`{program}` needs root's rights and there is no sudo: run `cargo xtask setup` as root"
+        );
+    }
+    let mut command = Command::new("sudo");
+    command.arg(program);
+    Ok(command)
+}
+
+/// `ID` and the words of `ID_LIKE`, most particular first.
+pub(crate) fn os_release_words(text: &str) -> Vec<String> {
+    let field = |name: &str| {
+        let value = text
+            .lines()
+            .find_map(|line| line.strip_prefix(name)?.strip_prefix('='));
+        value
+            .unwrap_or_default()
+            .trim_matches(['"', '\''])
+            .to_owned()
+    };
+    format!("{} {}", field("ID"), field("ID_LIKE"))
+        .split_whitespace()
+        .map(str::to_owned)
+        .collect()
+}
+
+fn apt_download_size(packages: &[String]) -> Option<u64> {
+    let text = process::output(
+        Command::new("apt-get")
+            .args(["download", "--print-uris"])
+            .args(packages),
+    )
+    .ok()?;
+    text.lines()
+        .map(|line| line.split_whitespace().nth(2)?.parse::<u64>().ok())
+        .sum()
+}
+
+/// Runs a download, showing how much has arrived in `folder`.
+fn watch_download(command: &mut Command, folder: &Path, total: Option<u64>) -> Result<()> {
+    let mut child = Supervised::spawn(command, &[])
+        .with_context(|| format!("cannot start `{}`", process::display(command)))?;
+    let bar = total.map_or_else(ProgressBar::new_spinner, ProgressBar::new);
+    let template = match total {
+        Some(_) => "  {bar:30} {bytes}/{total_bytes} {bytes_per_sec} {eta}",
+        None => "  {spinner} {bytes} {bytes_per_sec}",
+    };
+    bar.set_style(ProgressStyle::with_template(template)?);
+    let status = loop {
+        bar.set_position(folder_size(folder));
+        if let Some(status) = child.wait_until(Instant::now() + Duration::from_millis(100))? {
+            break status;
+        }
+    };
+    bar.finish_and_clear();
+    if !status.success() {
+        bail!("`{}` failed ({status})", process::display(command));
+    }
+    Ok(())
+}
+
+fn folder_size(folder: &Path) -> u64 {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return 0;
+    };
+    let sizes = entries.flatten().filter_map(|entry| {
+        let metadata = entry.metadata().ok()?;
+        Some(if metadata.is_dir() {
+            folder_size(&entry.path())
+        } else {
+            metadata.len()
+        })
+    });
+    sizes.sum()
+}
+
+fn package_files(folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(folder)? {
+        let path = entry?.path();
+        if path.is_dir() {
+            package_files(&path, files)?;
+        } else if is_package(&path) {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+fn is_package(path: &Path) -> bool {
+    let name = path.file_name().unwrap_or_default().to_string_lossy();
+    let by_extension = path
+        .extension()
+        .is_some_and(|extension| extension == "deb" || extension == "rpm");
+    by_extension || (name.contains(".pkg.tar") && !name.ends_with(".sig"))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distribution_by_its_own_name_or_its_family() {
+        let manager = Manager::of_distribution;
+        assert_eq!(
+            manager("PRETTY_NAME=\"Debian\"\nID=debian\n"),
+            Some(Manager::Apt)
+        );
+        assert_eq!(
+            manager("ID=linuxmint\nID_LIKE=\"ubuntu debian\"\n"),
+            Some(Manager::Apt)
+        );
+        assert_eq!(
+            manager("ID=\"rocky\"\nID_LIKE=\"rhel centos fedora\"\n"),
+            Some(Manager::Dnf)
+        );
+        assert_eq!(
+            manager("ID=\"opensuse-tumbleweed\"\nID_LIKE=\"opensuse suse\"\n"),
+            Some(Manager::Zypper)
+        );
+        assert_eq!(
+            manager("ID=endeavouros\nID_LIKE=arch\n"),
+            Some(Manager::Pacman)
+        );
+        assert_eq!(manager("ID=nixos\n"), None);
+    }
+
+    #[test]
+    fn package_files_are_told_by_name() {
+        assert!(is_package(Path::new("x/linux-image_6.1_amd64.deb")));
+        assert!(is_package(Path::new("linux-6.9-1-x86_64.pkg.tar.zst")));
+        assert!(!is_package(Path::new("linux-6.9-1-x86_64.pkg.tar.zst.sig")));
+        assert!(!is_package(Path::new("partial")));
+    }
+}

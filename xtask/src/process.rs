@@ -1,0 +1,221 @@
+//! Child processes that never outlive xtask, however it ends.
+//!
+//! Three nets, for three ways to go: a [`Supervised`] child is killed when it is dropped; a signal handler
+//! ends every registered child before xtask exits; and the kernel kills a child whose parent was killed
+//! without a chance to do either.
+
+use std::ffi::OsString;
+use std::io;
+use std::os::fd::{AsRawFd, OwnedFd, RawFd};
+use std::os::unix::process::CommandExt;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, ExitStatus, Output, Stdio};
+use std::sync::{Mutex, MutexGuard, PoisonError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use rustix::process::{Pid, Signal, WaitOptions};
+
+/// What a signal has to clear away.
+#[derive(Debug)]
+struct Registry {
+    children: Vec<Pid>,
+    paths: Vec<PathBuf>,
+}
+
+static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
+    children: Vec::new(),
+    paths: Vec::new(),
+});
+
+/// A running child, killed when dropped.
+#[derive(Debug)]
+pub(crate) struct Supervised {
+    child: Child,
+    pid: Pid,
+}
+
+impl Supervised {
+    /// Starts `command`; the descriptors in `inherited` keep their numbers in the child.
+    ///
+    /// The kernel kills the child when the *thread* that called this ends, so it must be one that lives on.
+    pub(crate) fn spawn(command: &mut Command, inherited: &[&OwnedFd]) -> io::Result<Self> {
+        let numbers: Vec<RawFd> = inherited.iter().map(|fd| fd.as_raw_fd()).collect();
+        let parent = rustix::process::getpid();
+        let in_child = move || {
+            rustix::process::set_parent_process_death_signal(Some(Signal::KILL))?;
+            if rustix::process::getppid() != Some(parent) {
+                return Err(io::Error::other("xtask ended"));
+            }
+            for &number in &numbers {
+                // SAFETY: `inherited` owns the descriptor while `spawn` runs, so the number is open in the
+                // forked child; the borrow ends with this iteration; the child has one thread.
+                let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
+                rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
+            }
+            Ok(())
+        };
+        // SAFETY: between fork and exec the closure makes system calls and reads a vector that was filled
+        // before; it takes no lock, and allocates only to report a failure that ends the child.
+        unsafe { command.pre_exec(in_child) };
+        let mut registry = registry();
+        let child = command.spawn()?;
+        let pid = Pid::from_child(&child);
+        registry.children.push(pid);
+        Ok(Self { child, pid })
+    }
+
+    /// The child itself, for its pipes.
+    pub(crate) fn child(&mut self) -> &mut Child {
+        &mut self.child
+    }
+
+    /// Waits for the end of the child.
+    pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
+        let status = self.child.wait()?;
+        registry().children.retain(|pid| *pid != self.pid);
+        Ok(status)
+    }
+
+    /// Waits for the end of the child, at most until `deadline`.
+    pub(crate) fn wait_until(&mut self, deadline: Instant) -> io::Result<Option<ExitStatus>> {
+        loop {
+            if let Some(status) = self.child.try_wait()? {
+                registry().children.retain(|pid| *pid != self.pid);
+                return Ok(Some(status));
+            }
+            if Instant::now() >= deadline {
+                return Ok(None);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+}
+
+impl Drop for Supervised {
+    fn drop(&mut self) {
+        // Killing fails only when the child is gone already, which is what is wanted.
+        drop(self.child.kill());
+        drop(self.wait());
+    }
+}
+
+/// A folder for unfinished work, removed when dropped and on a signal.
+#[derive(Debug)]
+pub(crate) struct Scratch(tempfile::TempDir);
+
+impl Scratch {
+    /// A new folder inside `parent`, which is made when it is missing.
+    pub(crate) fn inside(parent: &Path) -> Result<Self> {
+        std::fs::create_dir_all(parent)
+            .with_context(|| format!("cannot make {}", parent.display()))?;
+        let dir = tempfile::Builder::new()
+            .prefix(".unfinished-")
+            .tempdir_in(parent)
+            .with_context(|| format!("cannot make a folder in {}", parent.display()))?;
+        registry().paths.push(dir.path().to_owned());
+        Ok(Self(dir))
+    }
+
+    pub(crate) fn path(&self) -> &Path {
+        self.0.path()
+    }
+}
+
+impl Drop for Scratch {
+    fn drop(&mut self) {
+        registry().paths.retain(|path| path != self.0.path());
+    }
+}
+
+/// Ends every child and removes every scratch folder: for the signal handler, just before xtask exits.
+///
+/// The registry is locked as long as the result lives: until then no other thread starts anything, or reports
+/// the violent end of a child as a failure of its own.
+pub(crate) fn clear_away() -> impl Drop {
+    let registry = registry();
+    for &pid in &registry.children {
+        let _already_gone = rustix::process::kill_process(pid, Signal::TERM);
+    }
+    let deadline = Instant::now() + Duration::from_millis(500);
+    for &pid in &registry.children {
+        // An error means that another thread has waited for the child already.
+        while let Ok(None) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG) {
+            if Instant::now() >= deadline {
+                let _already_gone = rustix::process::kill_process(pid, Signal::KILL);
+            }
+            std::thread::sleep(Duration::from_millis(5));
+        }
+    }
+    for path in &registry.paths {
+        drop(std::fs::remove_dir_all(path));
+    }
+    registry
+}
+
+/// Runs `command` to its end; an error unless it succeeds.
+pub(crate) fn run(command: &mut Command) -> Result<()> {
+    let status = status(command)?;
+    if !status.success() {
+        bail!("`{}` failed ({status})", display(command));
+    }
+    Ok(())
+}
+
+/// Runs `command` to its end and tells how it went.
+pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
+    let start = Supervised::spawn(command, &[]);
+    let mut child = start.with_context(|| format!("cannot start `{}`", display(command)))?;
+    Ok(child.wait()?)
+}
+
+/// Runs `command` to its end and returns what it printed; an error unless it succeeds.
+pub(crate) fn output(command: &mut Command) -> Result<String> {
+    let output = command
+        .stdin(Stdio::null())
+        .output()
+        .with_context(|| format!("cannot start `{}`", display(command)))?;
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = output;
+    if !status.success() {
+        let text = String::from_utf8_lossy(&stderr);
+        bail!(
+            "`{}` failed ({status})\n{}",
+            display(command),
+            text.trim_end()
+        );
+    }
+    String::from_utf8(stdout).with_context(|| format!("`{}` printed no text", display(command)))
+}
+
+/// Where the program `name` is, if it is installed.
+///
+/// Looks into the system folders too, which are not on everyone's `PATH`.
+pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
+    let path = std::env::var_os("PATH")?;
+    let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
+    let mut folders: Vec<PathBuf> = std::env::split_paths(&path).collect();
+    if !folders.is_empty() && !path.is_empty() {
+        folders.extend(system);
+    }
+    folders
+        .into_iter()
+        .map(|folder| folder.join(name))
+        .find(|file| file.is_file())
+}
+
+/// The command as one would type it.
+pub(crate) fn display(command: &Command) -> String {
+    let words = std::iter::once(command.get_program()).chain(command.get_args());
+    let words: Vec<String> = words
+        .map(|word| OsString::from(word).to_string_lossy().into_owned())
+        .collect();
+    words.join(" ")
+}
+
+fn registry() -> MutexGuard<'static, Registry> {
+    REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}

@@ -1,0 +1,197 @@
+//! The guest's first file system: busybox, the kernel modules, and the two scripts of `ci/guest`.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{self, Write};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result};
+use cpio::newc;
+
+use super::kernel::Kernel;
+use super::modules::{Module, ModuleTree};
+
+const INIT: &str = include_str!("../../../ci/guest/init");
+const AGENT: &str = include_str!("../../../ci/guest/agent");
+
+const DIRECTORY: u32 = 0o040_755;
+const PROGRAM: u32 = 0o100_755;
+const FILE: u32 = 0o100_644;
+
+/// When each module is loaded; the guest's scripts know the names of the groups.
+///
+/// `crc32_generic` is asked for by rxe at run time, and nothing says so in rxe itself.
+const GROUPS: &[(&str, &[&str], Presence)] = &[
+    ("first", &["virtio_pci", "virtio_console"], Presence::Needed),
+    (
+        "mount",
+        &["9pnet_virtio", "9p", "overlay"],
+        Presence::Needed,
+    ),
+    (
+        "network",
+        &["virtio_net", "dummy", "veth"],
+        Presence::Needed,
+    ),
+    (
+        "rxe",
+        &["crc32_generic", "rdma_rxe", "ib_uverbs", "rdma_ucm"],
+        Presence::Needed,
+    ),
+    (
+        "siw",
+        &[
+            "libcrc32c",
+            "crc32c_generic",
+            "siw",
+            "ib_uverbs",
+            "rdma_ucm",
+        ],
+        Presence::IfThere,
+    ),
+    ("rds", &["rds", "rds_rdma"], Presence::IfThere),
+];
+
+/// Whether a kernel without a group's modules can be used at all.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Presence {
+    Needed,
+    IfThere,
+}
+
+/// Returns the initramfs for `kernel`, built in `cache` unless it is there.
+pub(crate) fn ensure(cache: &Path, kernel: &Kernel, busybox: &Path) -> Result<PathBuf> {
+    let file = cache.join(format!("initramfs-{:016x}", fingerprint(kernel, busybox)?));
+    if !file.exists() {
+        let archive = build(kernel, busybox)?;
+        // Another run may be at the same: whoever renames last wins, with the same contents.
+        let mut unfinished = tempfile::NamedTempFile::new_in(cache)?;
+        unfinished.write_all(&archive)?;
+        unfinished.persist(&file)?;
+    }
+    Ok(file)
+}
+
+fn fingerprint(kernel: &Kernel, busybox: &Path) -> Result<u64> {
+    let mut hasher = DefaultHasher::new();
+    for file in [
+        Some(&kernel.image),
+        kernel.siw.as_ref(),
+        Some(&busybox.to_owned()),
+    ]
+    .into_iter()
+    .flatten()
+    {
+        let metadata =
+            fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
+        (file, metadata.len(), metadata.modified()?).hash(&mut hasher);
+    }
+    (INIT, AGENT, &kernel.modules, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
+    for (name, modules, _) in GROUPS {
+        (name, modules).hash(&mut hasher);
+    }
+    Ok(hasher.finish())
+}
+
+fn build(kernel: &Kernel, busybox: &Path) -> Result<Vec<u8>> {
+    let mut tree = ModuleTree::scan(&kernel.modules)?;
+    if let Some(siw) = &kernel.siw {
+        tree.insert(siw);
+    }
+    let mut archive = Archive::default();
+    for folder in ["bin", "modules"] {
+        archive.add(folder, DIRECTORY, &[])?;
+    }
+    let busybox =
+        fs::read(busybox).with_context(|| format!("cannot read {}", busybox.display()))?;
+    archive.add("bin/busybox", PROGRAM, &busybox)?;
+    archive.add("init", PROGRAM, INIT.as_bytes())?;
+    archive.add("agent", FILE, AGENT.as_bytes())?;
+
+    let mut packed: Vec<String> = Vec::new();
+    for (group, names, presence) in GROUPS {
+        let there = names.iter().all(|name| tree.has(name));
+        let modules = if there || *presence == Presence::Needed {
+            tree.load_order(names)?
+        } else {
+            Vec::new()
+        };
+        archive.add(
+            &format!("modules/order.{group}"),
+            FILE,
+            order_file(&modules).as_bytes(),
+        )?;
+        for module in modules {
+            if !packed.contains(&module.name) {
+                archive.add(&format!("modules/{}.ko", module.name), FILE, &module.image)?;
+                packed.push(module.name);
+            }
+        }
+    }
+    archive.finish().context("cannot pack the initramfs")
+}
+
+fn order_file(modules: &[Module]) -> String {
+    modules
+        .iter()
+        .map(|module| format!("{0} {0}.ko\n", module.name))
+        .collect()
+}
+
+/// A cpio archive as the kernel unpacks it.
+#[derive(Debug, Default)]
+struct Archive {
+    bytes: Vec<u8>,
+    inode: u32,
+}
+
+impl Archive {
+    fn add(&mut self, name: &str, mode: u32, contents: &[u8]) -> io::Result<()> {
+        self.inode += 1;
+        let length = u32::try_from(contents.len()).map_err(io::Error::other)?;
+        let entry = newc::Builder::new(name).ino(self.inode).mode(mode).nlink(1);
+        let mut writer = entry.write(&mut self.bytes, length);
+        writer.write_all(contents)?;
+        writer.finish()?;
+        Ok(())
+    }
+
+    fn finish(mut self) -> io::Result<Vec<u8>> {
+        newc::trailer(&mut self.bytes)?;
+        Ok(self.bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn archive_reads_back() {
+        let mut archive = Archive::default();
+        archive.add("bin", DIRECTORY, &[]).unwrap();
+        archive.add("bin/tool", PROGRAM, b"#!x").unwrap();
+        let bytes = archive.finish().unwrap();
+
+        let reader = newc::Reader::new(bytes.as_slice()).unwrap();
+        assert_eq!(
+            (reader.entry().name(), reader.entry().mode()),
+            ("bin", DIRECTORY)
+        );
+        let rest = reader.finish().unwrap();
+        let mut reader = newc::Reader::new(rest).unwrap();
+        assert_eq!(
+            (reader.entry().name(), reader.entry().mode()),
+            ("bin/tool", PROGRAM)
+        );
+        let mut contents = String::new();
+        io::Read::read_to_string(&mut reader, &mut contents).unwrap();
+        assert_eq!(contents, "#!x");
+    }
+
+    #[test]
+    fn archive_ends_with_the_trailer() {
+        let bytes = Archive::default().finish().unwrap();
+        assert!(bytes.windows(10).any(|window| window == b"TRAILER!!!"));
+    }
+}

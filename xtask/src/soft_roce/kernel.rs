@@ -1,0 +1,291 @@
+//! The guest's kernel: the distribution's own, unpacked below the target folder and never installed.
+
+use std::collections::BTreeSet;
+use std::fs::{self, File};
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+use rustix::fs::FlockOperation;
+
+use super::device::Device;
+use super::siw;
+use crate::distribution::{self, Manager};
+use crate::process::Scratch;
+
+/// Where a guest's kernel comes from.
+#[derive(Clone, Debug, Default)]
+pub(crate) enum Source {
+    /// The distribution's package, fetched once.
+    #[default]
+    Distribution,
+    /// The caller's own.
+    Files {
+        /// The bootable image.
+        image: PathBuf,
+        /// The folder with its modules, or one that has it as `lib/modules/RELEASE`.
+        modules: PathBuf,
+    },
+}
+
+/// A kernel that can be booted.
+#[derive(Clone, Debug)]
+pub(crate) struct Kernel {
+    /// The bootable image.
+    pub(crate) image: PathBuf,
+    /// The folder `lib/modules/RELEASE`.
+    pub(crate) modules: PathBuf,
+    /// `siw.ko`, when it was built beside the kernel.
+    pub(crate) siw: Option<PathBuf>,
+}
+
+impl Kernel {
+    /// Finds or fetches the kernel, below `cache`, and makes sure that it knows `device`.
+    pub(crate) fn ensure(source: &Source, device: Device, cache: &Path) -> Result<Self> {
+        let mut kernel = match source {
+            Source::Files { image, modules } => Self::from_files(image, modules)?,
+            Source::Distribution => Self::from_distribution(cache)?,
+        };
+        kernel.require_module("rdma_rxe")?;
+        match device {
+            Device::Rxe => {}
+            Device::Siw if kernel.has_module("siw") => {}
+            Device::Siw => kernel.siw = Some(siw::ensure(&kernel, cache)?),
+        }
+        Ok(kernel)
+    }
+
+    /// The release, as `uname -r` tells it in the guest.
+    pub(crate) fn release(&self) -> String {
+        self.modules
+            .file_name()
+            .unwrap_or_default()
+            .to_string_lossy()
+            .into_owned()
+    }
+
+    fn from_files(image: &Path, modules: &Path) -> Result<Self> {
+        let image = image
+            .canonicalize()
+            .with_context(|| format!("no kernel image at {}", image.display()))?;
+        let modules = modules
+            .canonicalize()
+            .with_context(|| format!("no modules at {}", modules.display()))?;
+        let modules = module_folder(&modules).unwrap_or(modules);
+        if !modules.join("kernel").is_dir() {
+            bail!(
+                "{} is no kernel's lib/modules/RELEASE: it has no folder `kernel`",
+                modules.display()
+            );
+        }
+        Ok(Self {
+            image,
+            modules,
+            siw: None,
+        })
+    }
+
+    fn from_distribution(cache: &Path) -> Result<Self> {
+        let home = cache.join("kernel");
+        if let Ok(kernel) = Self::unpacked(&home) {
+            return Ok(kernel);
+        }
+        let _lock = lock(cache)?;
+        Self::unpacked(&home).or_else(|_| {
+            fetch(&home).context("the distribution's kernel cannot be had")?;
+            Self::unpacked(&home)
+        })
+    }
+
+    /// The kernel whose packages were unpacked into `home`.
+    fn unpacked(home: &Path) -> Result<Self> {
+        let modules = module_folder(home)
+            .with_context(|| format!("no kernel modules below {}", home.display()))?;
+        let image = image_in(&home.join("boot"))
+            .or_else(|| image_in(&modules))
+            .with_context(|| format!("no kernel image below {}", home.display()))?;
+        Ok(Self {
+            image,
+            modules,
+            siw: None,
+        })
+    }
+
+    fn has_module(&self, name: &str) -> bool {
+        find_module(&self.modules.join("kernel"), name)
+    }
+
+    fn require_module(&self, name: &str) -> Result<()> {
+        if self.has_module(name) {
+            return Ok(());
+        }
+        let release = self.release();
+        let hint = if release.contains("cloud") || release.contains("kvm") {
+            "it is a flavour for cloud machines, made without it: take the generic flavour instead"
+        } else {
+            "take a kernel with CONFIG_RDMA_RXE=m, or leave out --kernel and --modules for the distribution's own"
+        };
+        bail!("the kernel {release} has no module {name}: {hint}")
+    }
+}
+
+/// Locks `cache` against other runs of xtask until the result is dropped.
+pub(crate) fn lock(cache: &Path) -> Result<File> {
+    fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
+    let file = File::create(cache.join("lock"))?;
+    if rustix::fs::flock(&file, FlockOperation::NonBlockingLockExclusive).is_err() {
+        eprintln!("Another run is fetching the kernel; waiting for it.");
+        rustix::fs::flock(&file, FlockOperation::LockExclusive)?;
+    }
+    Ok(file)
+}
+
+/// `lib/modules/RELEASE` below `root`, wherever the distribution has its `lib`.
+fn module_folder(root: &Path) -> Option<PathBuf> {
+    let places = ["lib/modules", "usr/lib/modules"];
+    let folders = places
+        .iter()
+        .filter_map(|place| fs::read_dir(root.join(place)).ok())
+        .flatten()
+        .flatten();
+    folders
+        .map(|entry| entry.path())
+        .find(|path| path.join("kernel").is_dir())
+}
+
+fn image_in(folder: &Path) -> Option<PathBuf> {
+    let files = fs::read_dir(folder)
+        .ok()?
+        .flatten()
+        .map(|entry| entry.path());
+    files.into_iter().find(|file| {
+        let name = file.file_name().unwrap_or_default().to_string_lossy();
+        name == "vmlinuz" || name.starts_with("vmlinuz-")
+    })
+}
+
+fn find_module(folder: &Path, name: &str) -> bool {
+    let Ok(entries) = fs::read_dir(folder) else {
+        return false;
+    };
+    entries.flatten().any(|entry| {
+        let file_name = entry.file_name();
+        let file_name = file_name.to_string_lossy();
+        let stem = file_name
+            .split_once(".ko")
+            .map(|(stem, _)| stem.replace('-', "_"));
+        stem.is_some_and(|stem| stem == name)
+            || entry.file_type().is_ok_and(|kind| kind.is_dir()) && find_module(&entry.path(), name)
+    })
+}
+
+/// Unpacks the packages of the distribution's newest kernel into `home`.
+fn fetch(home: &Path) -> Result<()> {
+    let manager =
+        Manager::detect().context("none of apt-get, dnf, pacman and zypper is on PATH")?;
+    let packages = match manager {
+        Manager::Apt => apt_packages()?,
+        // Untested here: the names are those of Fedora, Arch and openSUSE.
+        Manager::Dnf => [
+            "kernel-core",
+            "kernel-modules-core",
+            "kernel-modules",
+            "kernel-modules-extra",
+        ]
+        .map(str::to_owned)
+        .to_vec(),
+        Manager::Pacman => vec!["linux".to_owned()],
+        Manager::Zypper => vec!["kernel-default".to_owned()],
+    };
+    let parent = home.parent().context("the cache has no parent folder")?;
+    let scratch = Scratch::inside(parent)?;
+    eprintln!("Fetching the guest's kernel, once: {}", packages.join(" "));
+    let files = manager.download(&packages, scratch.path())?;
+    let unpacked = scratch.path().join("unpacked");
+    eprintln!("Unpacking it into {}", home.display());
+    for file in &files {
+        manager.unpack(file, &unpacked)?;
+    }
+    fs::rename(&unpacked, home)
+        .with_context(|| format!("cannot put the kernel into {}", home.display()))
+}
+
+/// The kernel package of Debian or Ubuntu and the packages with its modules.
+fn apt_packages() -> Result<Vec<String>> {
+    let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
+    let ubuntu = distribution::os_release_words(&os_release)
+        .iter()
+        .any(|word| word == "ubuntu");
+    let meta = if ubuntu {
+        "linux-image-generic"
+    } else {
+        "linux-image-amd64"
+    };
+    if !distribution::apt_knows(meta) {
+        Manager::Apt.run_privileged(Manager::Apt.refresh_arguments())?;
+    }
+    if !distribution::apt_knows(meta) {
+        bail!("apt knows no package {meta}: give a kernel with --kernel and --modules");
+    }
+    let mut todo = vec![meta.to_owned()];
+    let mut packages = BTreeSet::new();
+    while let Some(package) = todo.pop() {
+        for dependency in distribution::apt_dependencies(&package)? {
+            let kernel = ["linux-image-", "linux-binary-", "linux-modules-"];
+            if kernel.iter().any(|prefix| dependency.starts_with(prefix))
+                && packages.insert(dependency.clone())
+            {
+                todo.push(dependency);
+            }
+        }
+    }
+    if packages.is_empty() {
+        bail!("the package {meta} names no kernel");
+    }
+    Ok(packages.into_iter().collect())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn kernel_tree(release: &str, module: &str) -> tempfile::TempDir {
+        let root = tempfile::tempdir().unwrap();
+        let modules = root
+            .path()
+            .join("lib/modules")
+            .join(release)
+            .join("kernel/drivers");
+        fs::create_dir_all(&modules).unwrap();
+        fs::create_dir_all(root.path().join("boot")).unwrap();
+        fs::write(modules.join(module), "").unwrap();
+        fs::write(
+            root.path().join("boot").join(format!("vmlinuz-{release}")),
+            "",
+        )
+        .unwrap();
+        root
+    }
+
+    #[test]
+    fn unpacked_finds_image_and_modules() {
+        let root = kernel_tree("6.1.0-1-amd64", "rdma_rxe.ko.xz");
+        let kernel = Kernel::unpacked(root.path()).unwrap();
+        assert_eq!(kernel.release(), "6.1.0-1-amd64");
+        assert!(kernel.has_module("rdma_rxe"));
+        assert!(!kernel.has_module("siw"));
+    }
+
+    #[test]
+    fn cloud_kernel_is_refused_with_advice() {
+        let root = kernel_tree("6.1.0-1-cloud-amd64", "dummy.ko");
+        let source = Source::Files {
+            image: root.path().join("boot/vmlinuz-6.1.0-1-cloud-amd64"),
+            modules: root.path().to_owned(),
+        };
+        let error = Kernel::ensure(&source, Device::Rxe, root.path())
+            .unwrap_err()
+            .to_string();
+        assert!(error.contains("no module rdma_rxe"), "{error}");
+        assert!(error.contains("generic flavour"), "{error}");
+    }
+}

@@ -1,0 +1,223 @@
+//! The emulator's command line.
+
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+/// How the guest's processors run.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Accelerator {
+    /// Emulated: works everywhere.
+    Tcg,
+    /// On the host's processors.
+    Kvm,
+}
+
+/// A guest's machine.
+#[derive(Debug)]
+pub(crate) struct Machine<'a> {
+    pub(crate) qemu: PathBuf,
+    pub(crate) accelerator: Accelerator,
+    pub(crate) kernel: &'a Path,
+    pub(crate) initramfs: &'a Path,
+    pub(crate) memory_mib: u32,
+    pub(crate) cpus: u32,
+    /// The host's folder that the guest may write to.
+    pub(crate) out: &'a Path,
+    /// The link to the other guest.
+    pub(crate) link: Option<Link<'a>>,
+    /// Whether the terminal is the guest's.
+    pub(crate) terminal: bool,
+}
+
+/// One end of the wire between two guests.
+#[derive(Debug)]
+pub(crate) struct Link<'a> {
+    pub(crate) socket: &'a OwnedFd,
+    pub(crate) mac: &'a str,
+    pub(crate) mtu: u32,
+    pub(crate) pcap: Option<&'a Path>,
+}
+
+/// The guest's ends of its connections to xtask, in the order of [`PORTS`], after the kernel's console.
+#[derive(Debug)]
+pub(crate) struct Ports {
+    pub(crate) console: OwnedFd,
+    pub(crate) ports: [OwnedFd; PORTS.len()],
+}
+
+/// The names of the guest's ports.
+pub(crate) const PORTS: [&str; 3] = ["control", "stdout", "stderr"];
+
+/// The kernel's parameters: warnings and worse go to the console, and a panic ends the guest at once.
+const KERNEL_PARAMETERS: &str =
+    "console=ttyS0 loglevel=5 panic=-1 oops=panic mitigations=off audit=0 random.trust_cpu=on";
+
+impl Machine<'_> {
+    /// The command that starts the machine; it inherits the descriptors of `ports` and of the link.
+    pub(crate) fn command(&self, ports: &Ports) -> Command {
+        let mut command = Command::new(&self.qemu);
+        command.args([
+            "-nodefaults",
+            "-no-user-config",
+            "-no-reboot",
+            "-display",
+            "none",
+            "-machine",
+            "q35",
+        ]);
+        match self.accelerator {
+            // Under emulation `-cpu host` does not exist.
+            Accelerator::Tcg => command.args(["-accel", "tcg,thread=multi", "-cpu", "max"]),
+            Accelerator::Kvm => command.args(["-accel", "kvm", "-cpu", "host"]),
+        };
+        command.arg("-m").arg(self.memory_mib.to_string());
+        command.arg("-smp").arg(self.cpus.to_string());
+        command
+            .arg("-kernel")
+            .arg(self.kernel)
+            .arg("-initrd")
+            .arg(self.initramfs);
+        command.args(["-append", KERNEL_PARAMETERS]);
+
+        command
+            .arg("-chardev")
+            .arg(socket("console", &ports.console));
+        command.args(["-serial", "chardev:console", "-device", "virtio-serial-pci"]);
+        if self.terminal {
+            command.args([
+                "-chardev",
+                "stdio,id=terminal,signal=off",
+                "-device",
+                "virtconsole,chardev=terminal",
+            ]);
+        }
+        for (name, fd) in PORTS.iter().zip(&ports.ports) {
+            command.arg("-chardev").arg(socket(name, fd));
+            command
+                .arg("-device")
+                .arg(format!("virtserialport,chardev={name},name={name}"));
+        }
+
+        share(&mut command, "root", Path::new("/"), ",readonly=on");
+        share(&mut command, "out", self.out, "");
+
+        if let Some(link) = &self.link {
+            let fd = link.socket.as_raw_fd();
+            // This form takes a connected descriptor in every QEMU since 0.12; `stream` came in 7.2.
+            command
+                .arg("-netdev")
+                .arg(format!("socket,id=link,fd={fd}"));
+            let nic = format!(
+                "virtio-net-pci,netdev=link,mac={},host_mtu={},romfile=",
+                link.mac, link.mtu
+            );
+            command.arg("-device").arg(nic);
+            if let Some(file) = link.pcap {
+                command.arg("-object").arg(with_path(
+                    "filter-dump,id=dump,netdev=link,file=",
+                    file,
+                    "",
+                ));
+            }
+        }
+        command
+    }
+}
+
+fn socket(id: &str, fd: &OwnedFd) -> String {
+    format!("socket,id={id},fd={}", fd.as_raw_fd())
+}
+
+/// Shares a folder by 9p.
+fn share(command: &mut Command, tag: &str, folder: &Path, more: &str) {
+    let more = format!(",security_model=none,multidevs=remap{more}");
+    command
+        .arg("-fsdev")
+        .arg(with_path(&format!("local,id={tag},path="), folder, &more));
+    command
+        .arg("-device")
+        .arg(format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
+}
+
+/// An option with a path in it; QEMU wants commas doubled there.
+fn with_path(before: &str, path: &Path, after: &str) -> OsString {
+    let mut text = OsString::from(before);
+    text.push(path.as_os_str().to_string_lossy().replace(',', ",,"));
+    text.push(after);
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::net::UnixStream;
+
+    fn descriptor() -> OwnedFd {
+        UnixStream::pair().unwrap().0.into()
+    }
+
+    fn arguments(accelerator: Accelerator, link: Option<Link<'_>>) -> Vec<String> {
+        let machine = Machine {
+            qemu: "qemu".into(),
+            accelerator,
+            kernel: Path::new("/k"),
+            initramfs: Path::new("/i"),
+            memory_mib: 512,
+            cpus: 2,
+            out: Path::new("/a,b"),
+            link,
+            terminal: false,
+        };
+        let ports = Ports {
+            console: descriptor(),
+            ports: [descriptor(), descriptor(), descriptor()],
+        };
+        let command = machine.command(&ports);
+        command
+            .get_args()
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn emulation_never_asks_for_the_host_processor() {
+        let arguments = arguments(Accelerator::Tcg, None).join(" ");
+        assert!(
+            arguments.contains("-accel tcg,thread=multi -cpu max"),
+            "{arguments}"
+        );
+        assert!(!arguments.contains("-netdev"), "{arguments}");
+    }
+
+    #[test]
+    fn commas_in_paths_are_doubled() {
+        let arguments = arguments(Accelerator::Kvm, None).join(" ");
+        assert!(
+            arguments.contains("path=/a,,b,security_model=none"),
+            "{arguments}"
+        );
+        assert!(
+            arguments.contains("path=/,security_model=none,multidevs=remap,readonly=on"),
+            "{arguments}"
+        );
+    }
+
+    #[test]
+    fn link_carries_mtu_and_dump() {
+        let socket = descriptor();
+        let link = Link {
+            socket: &socket,
+            mac: "52:54:00:09:00:01",
+            mtu: 4200,
+            pcap: Some(Path::new("/x.pcap")),
+        };
+        let arguments = arguments(Accelerator::Tcg, Some(link)).join(" ");
+        assert!(arguments.contains("host_mtu=4200"), "{arguments}");
+        assert!(
+            arguments.contains("filter-dump,id=dump,netdev=link,file=/x.pcap"),
+            "{arguments}"
+        );
+    }
+}

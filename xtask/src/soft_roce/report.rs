@@ -1,0 +1,323 @@
+//! How a run went, in words and as an exit code, and the printer behind `soft-roce run`.
+
+use std::fmt::Write as _;
+use std::io::{self, Write};
+use std::process::ExitStatus;
+use std::time::Duration;
+
+use super::run::{Event, EventKind, Host, Stream};
+
+/// The exit code of a run that took too long, as timeout(1) has it.
+const TIMED_OUT: u8 = 124;
+/// The exit code when the guest itself is at fault.
+const BROKEN: u8 = 125;
+
+/// How a guest's part of a run ended.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub(crate) enum End {
+    /// The command ended, and the guest said so.
+    Exited(i32),
+    /// The command took too long.
+    TimedOut,
+    /// The guest was stopped because the run was over.
+    Stopped,
+    /// The guest did not come up in time.
+    Silent,
+    /// The guest could not go on, and said why.
+    Unusable(String),
+    /// The guest went away without a word.
+    Crashed,
+}
+
+impl End {
+    /// Whether the run fails by it.
+    pub(crate) fn is_failure(&self) -> bool {
+        !matches!(self, Self::Exited(0) | Self::Stopped)
+    }
+}
+
+/// What is known of a guest after a run.
+#[derive(Debug)]
+pub(crate) struct GuestReport {
+    pub(crate) host: Host,
+    pub(crate) end: End,
+    pub(crate) status: ExitStatus,
+    pub(crate) console: String,
+    pub(crate) complaints: String,
+    pub(crate) up_after: Option<Duration>,
+    pub(crate) emulated: bool,
+}
+
+/// How a run went.
+#[derive(Debug)]
+pub(crate) struct Outcome {
+    guests: Vec<GuestReport>,
+    first_failure: Option<usize>,
+    timeout: Option<Duration>,
+}
+
+impl Outcome {
+    /// Takes the reports and the index of the guest that failed first.
+    pub(crate) fn new(
+        guests: Vec<GuestReport>,
+        first_failure: Option<usize>,
+        timeout: Option<Duration>,
+    ) -> Self {
+        Self {
+            guests,
+            first_failure,
+            timeout,
+        }
+    }
+
+    /// The exit code: that of the first command that failed; 124 after a timeout; 125 when a guest broke.
+    pub(crate) fn exit_code(&self) -> u8 {
+        let code = self
+            .first_failure
+            .map_or(0, |index| match &self.guests[index].end {
+                End::Exited(code) => u8::try_from(*code).unwrap_or(1),
+                End::TimedOut => TIMED_OUT,
+                End::Stopped | End::Silent | End::Unusable(_) | End::Crashed => BROKEN,
+            });
+        if code == 0 && self.guests.iter().any(|guest| guest.broken().is_some()) {
+            BROKEN
+        } else {
+            code
+        }
+    }
+
+    /// Whether everything went well.
+    pub(crate) fn is_success(&self) -> bool {
+        self.exit_code() == 0
+    }
+
+    /// How long the slowest guest took to come up.
+    pub(crate) fn up_after(&self) -> Option<Duration> {
+        self.guests.iter().filter_map(|guest| guest.up_after).max()
+    }
+
+    /// What is wrong beside a command's exit code, and what to do about it.
+    pub(crate) fn complaint(&self) -> Option<String> {
+        let mut text = String::new();
+        for guest in &self.guests {
+            if let Some(complaint) = guest.complaint(self.timeout) {
+                let separator = if text.is_empty() { "" } else { "\n" };
+                // Writing to a string cannot fail.
+                let _infallible = write!(text, "{separator}{complaint}");
+            }
+        }
+        (!text.is_empty()).then_some(text)
+    }
+}
+
+impl GuestReport {
+    /// A complaint about the guest itself, although its command may have ended well.
+    fn broken(&self) -> Option<&'static str> {
+        let exited = matches!(self.end, End::Exited(_));
+        if let Some(sign) = fault(&self.console) {
+            return Some(sign);
+        }
+        (exited && !self.status.success())
+            .then_some("QEMU failed while the guest switched itself off")
+    }
+
+    fn complaint(&self, timeout: Option<Duration>) -> Option<String> {
+        let host = self.host;
+        let mut text = match &self.end {
+            End::Exited(_) | End::Stopped => match self.broken() {
+                Some(sign) => format!(
+                    "guest {host}: the kernel is at fault: {sign}{}",
+                    self.evidence()
+                ),
+                None => {
+                    let warning = warning(&self.console)?;
+                    return Some(format!("guest {host}: the kernel warned: {warning}"));
+                }
+            },
+            End::TimedOut => {
+                let limit = timeout.unwrap_or_default().as_secs_f64();
+                return Some(format!(
+                    "guest {host}: timeout: the command was stopped after {limit} s; --timeout gives it longer"
+                ));
+            }
+            End::Silent => format!(
+                "guest {host}: it did not answer in time. Is the machine very busy? Otherwise try another kernel \
+                 with --kernel and --modules{}",
+                self.evidence()
+            ),
+            End::Unusable(reason) => format!("guest {host}: {reason}{}", self.evidence()),
+            End::Crashed => match fault(&self.console) {
+                Some(sign) => format!(
+                    "guest {host}: the kernel crashed: {sign}{}",
+                    self.evidence()
+                ),
+                None => format!(
+                    "guest {host}: it ended without a word ({}){}",
+                    self.status,
+                    self.evidence()
+                ),
+            },
+        };
+        if self.complaints.contains("Cannot allocate memory")
+            || self.complaints.contains("cannot set up guest memory")
+        {
+            text.push_str(
+                "\nThere is not enough memory for the guest: close something, or lower --memory",
+            );
+        }
+        Some(text)
+    }
+
+    /// The last words of the kernel and of QEMU.
+    fn evidence(&self) -> String {
+        let mut text = String::new();
+        for (who, said) in [("the kernel", &self.console), ("QEMU", &self.complaints)] {
+            let lines: Vec<&str> = said
+                .lines()
+                .filter(|line| !line.trim().is_empty())
+                .collect();
+            let tail = &lines[lines.len().saturating_sub(30)..];
+            if !tail.is_empty() {
+                // Writing to a string cannot fail.
+                let _infallible =
+                    write!(text, "\n--- last words of {who} ---\n{}", tail.join("\n"));
+            }
+        }
+        text
+    }
+}
+
+/// The sign of a kernel that can no longer be believed.
+fn fault(console: &str) -> Option<&'static str> {
+    [
+        "Kernel panic",
+        "BUG:",
+        "Oops",
+        "KASAN",
+        "general protection fault",
+    ]
+    .into_iter()
+    .find(|sign| console.contains(sign))
+}
+
+/// The first line of a kernel warning with a trace.
+fn warning(console: &str) -> Option<&str> {
+    console.lines().find(|line| line.contains("WARNING: CPU"))
+}
+
+/// Prints a run as it goes: raw for one guest, a prefix on each line for two.
+#[derive(Debug)]
+pub(crate) struct Printer {
+    prefixed: bool,
+}
+
+impl Printer {
+    /// A printer for a run of one guest, or of two.
+    pub(crate) fn new(prefixed: bool) -> Self {
+        Self { prefixed }
+    }
+
+    /// Prints an event; a reader that went away is no reason to fail.
+    pub(crate) fn print(&mut self, event: &Event) {
+        let EventKind::Output(stream, bytes) = &event.kind else {
+            return;
+        };
+        let text = if self.prefixed {
+            prefixed(event.host, bytes)
+        } else {
+            bytes.clone()
+        };
+        let _reader_gone = match stream {
+            Stream::Stdout => write_all(&mut io::stdout().lock(), &text),
+            Stream::Stderr => write_all(&mut io::stderr().lock(), &text),
+        };
+    }
+}
+
+fn write_all(to: &mut dyn Write, text: &[u8]) -> io::Result<()> {
+    to.write_all(text)?;
+    to.flush()
+}
+
+fn prefixed(host: Host, line: &[u8]) -> Vec<u8> {
+    let mut text = format!("{host}| ").into_bytes();
+    text.extend_from_slice(line);
+    text.push(b'\n');
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use std::os::unix::process::ExitStatusExt;
+
+    fn guest(end: End, console: &str) -> GuestReport {
+        GuestReport {
+            host: Host::A,
+            end,
+            status: ExitStatus::from_raw(0),
+            console: console.to_owned(),
+            complaints: String::new(),
+            up_after: None,
+            emulated: true,
+        }
+    }
+
+    fn outcome(guests: Vec<GuestReport>) -> Outcome {
+        let first_failure = guests.iter().position(|guest| guest.end.is_failure());
+        Outcome::new(guests, first_failure, Some(Duration::from_secs(5)))
+    }
+
+    #[test]
+    fn exit_code_is_that_of_the_command() {
+        assert_eq!(outcome(vec![guest(End::Exited(0), "")]).exit_code(), 0);
+        assert_eq!(
+            outcome(vec![guest(End::Exited(0), ""), guest(End::Exited(7), "")]).exit_code(),
+            7
+        );
+    }
+
+    #[test]
+    fn guest_without_its_token_is_no_success() {
+        let outcome = outcome(vec![guest(
+            End::Crashed,
+            "Kernel panic - not syncing: sysrq",
+        )]);
+        assert_eq!(outcome.exit_code(), BROKEN);
+        assert!(outcome.complaint().unwrap().contains("Kernel panic"));
+    }
+
+    #[test]
+    fn kernel_bug_fails_a_run_whose_command_succeeded() {
+        assert_eq!(
+            outcome(vec![guest(
+                End::Exited(0),
+                "[ 3.1] BUG: unable to handle page fault"
+            )])
+            .exit_code(),
+            BROKEN
+        );
+    }
+
+    #[test]
+    fn kernel_warning_is_reported_and_passes() {
+        let outcome = outcome(vec![guest(
+            End::Exited(0),
+            "[ 3.1] WARNING: CPU: 0 PID: 1 at x.c:1\n",
+        )]);
+        assert!(outcome.is_success());
+        assert!(outcome.complaint().unwrap().contains("x.c:1"));
+    }
+
+    #[test]
+    fn timeout_says_so() {
+        let outcome = outcome(vec![guest(End::TimedOut, "")]);
+        assert_eq!(outcome.exit_code(), TIMED_OUT);
+        assert!(outcome.complaint().unwrap().contains("timeout"));
+    }
+
+    #[test]
+    fn lines_of_two_guests_are_told_apart() {
+        assert_eq!(prefixed(Host::B, b"hi"), b"b| hi\n");
+    }
+}

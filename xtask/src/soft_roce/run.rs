@@ -1,0 +1,676 @@
+//! A plan of commands on guests, and carrying it out.
+
+use std::fmt::{self, Write};
+use std::fs;
+use std::os::fd::OwnedFd;
+use std::os::unix::net::UnixStream;
+use std::path::PathBuf;
+use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::{Context, Result, bail};
+use clap::ValueEnum;
+
+use super::guest::{Guest, Sign};
+use super::kernel::{Kernel, Source};
+use super::qemu::{Accelerator, Link, Machine};
+use super::report::{End, GuestReport, Outcome};
+use super::{Device, accelerator, initramfs};
+use crate::process;
+use crate::setup::{self, Group};
+use crate::workspace::Workspace;
+
+/// A guest's name.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Host {
+    /// The first, or only, guest: 10.9.0.1.
+    A,
+    /// The second: 10.9.0.2.
+    B,
+}
+
+impl fmt::Display for Host {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.write_str(match self {
+            Self::A => "a",
+            Self::B => "b",
+        })
+    }
+}
+
+/// Where a command prints to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Stream {
+    Stdout,
+    Stderr,
+}
+
+/// Something that happened during a run.
+#[derive(Clone, Debug)]
+pub(crate) struct Event {
+    pub(crate) at: Instant,
+    pub(crate) host: Host,
+    pub(crate) kind: EventKind,
+}
+
+/// What happened.
+#[derive(Clone, Debug)]
+pub(crate) enum EventKind {
+    /// The guest is up; its command starts when all are.
+    Up,
+    /// The command printed this.
+    Output(Stream, Vec<u8>),
+    /// The command ended with this exit code.
+    Ended(i32),
+}
+
+/// When a run of two commands is over.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Until {
+    /// When both have ended.
+    #[default]
+    Both,
+    /// When the one on host a has ended; the other is stopped, and counts as well.
+    A,
+    /// When the one on host b has ended; the other is stopped, and counts as well.
+    B,
+}
+
+/// A plan: commands, and the guests to run them in.
+#[derive(Clone, Debug)]
+pub(crate) struct Run {
+    commands: Vec<String>,
+    device: Device,
+    timeout: Option<Duration>,
+    memory_mib: u32,
+    cpus: u32,
+    mtu: Option<u32>,
+    kernel: Source,
+    rds: Vec<Host>,
+    pcap: Option<PathBuf>,
+    environment: Vec<(String, String)>,
+    until: Until,
+    keep_going: bool,
+    by_line: bool,
+    terminal: bool,
+}
+
+/// How long a guest may take to come up; a loaded machine without KVM needs a good part of it.
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// How long the other command may go on after one has failed.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long a guest may take to switch itself off.
+const POWEROFF_LIMIT: Duration = Duration::from_secs(15);
+
+/// MTU of the wire: room for RoCE's largest, 4096, and its headers.
+const WIRE_MTU: u32 = 4200;
+
+/// The guests' addresses.
+const ADDRESSES: [(&str, &str); 4] = [
+    ("A", "10.9.0.1"),
+    ("B", "10.9.0.2"),
+    ("A6", "fd09::1"),
+    ("B6", "fd09::2"),
+];
+
+/// Variables of the caller that a command sees.
+const PASSED_ON: [&str; 4] = ["RUST_BACKTRACE", "RUST_LOG", "LONG", "TERM"];
+
+impl Run {
+    /// One command, on one guest.
+    pub(crate) fn single(command: impl Into<String>) -> Self {
+        Self {
+            commands: vec![command.into()],
+            device: Device::default(),
+            timeout: None,
+            memory_mib: 1024,
+            cpus: 2,
+            mtu: None,
+            kernel: Source::default(),
+            rds: Vec::new(),
+            pcap: None,
+            environment: Vec::new(),
+            until: Until::default(),
+            keep_going: false,
+            by_line: false,
+            terminal: false,
+        }
+    }
+
+    /// Two commands, on two guests joined by a wire; both start when both guests are up.
+    pub(crate) fn pair(a: impl Into<String>, b: impl Into<String>) -> Self {
+        let mut run = Self::single(a);
+        run.commands.push(b.into());
+        run.by_line()
+    }
+
+    /// An interactive shell on one guest, at this process's terminal.
+    pub(crate) fn shell() -> Self {
+        let mut run = Self::single("cd \"$WORKSPACE\"; exec \"$(command -v bash || echo sh)\"");
+        run.terminal = true;
+        run
+    }
+
+    /// The kind of RDMA device.
+    pub(crate) fn device(mut self, device: Device) -> Self {
+        self.device = device;
+        self
+    }
+
+    /// How long the commands may take, not counting the boot.
+    pub(crate) fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
+        self.timeout = timeout.into();
+        self
+    }
+
+    /// Memory of each guest, in MiB.
+    pub(crate) fn memory_mib(mut self, memory_mib: u32) -> Self {
+        self.memory_mib = memory_mib;
+        self
+    }
+
+    /// Processors of each guest.
+    pub(crate) fn cpus(mut self, cpus: u32) -> Self {
+        self.cpus = cpus;
+        self
+    }
+
+    /// MTU of the network interface; the wire's 4200 unless given.
+    pub(crate) fn mtu(mut self, mtu: impl Into<Option<u32>>) -> Self {
+        self.mtu = mtu.into();
+        self
+    }
+
+    /// The guests' kernel.
+    pub(crate) fn kernel(mut self, kernel: Source) -> Self {
+        self.kernel = kernel;
+        self
+    }
+
+    /// The hosts that load the kernel's RDS over RDMA.
+    pub(crate) fn rds(mut self, hosts: &[Host]) -> Self {
+        self.rds = hosts.to_vec();
+        self
+    }
+
+    /// A file to record the wire's packets in.
+    pub(crate) fn pcap(mut self, file: impl Into<Option<PathBuf>>) -> Self {
+        self.pcap = file.into();
+        self
+    }
+
+    /// A variable that the commands see.
+    pub(crate) fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
+        self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// When two commands are over.
+    pub(crate) fn until(mut self, until: Until) -> Self {
+        self.until = until;
+        self
+    }
+
+    /// Lets the other command go on after one has failed.
+    pub(crate) fn keep_going(mut self, keep_going: bool) -> Self {
+        self.keep_going = keep_going;
+        self
+    }
+
+    /// Delivers output line by line.
+    pub(crate) fn by_line(mut self) -> Self {
+        self.by_line = true;
+        self
+    }
+
+    /// Carries the plan out, telling `on_event` what happens.
+    pub(crate) fn execute(
+        self,
+        workspace: &Workspace,
+        on_event: &mut dyn FnMut(&Event),
+    ) -> Result<Outcome> {
+        self.refuse_nonsense()?;
+        setup::ensure(&[Group::Guest])?;
+        let started = Instant::now();
+        let cache = workspace.soft_roce();
+        let kernel = Kernel::ensure(&self.kernel, self.device, &cache)?;
+        let busybox = ["busybox", "busybox-static"]
+            .iter()
+            .find_map(|name| process::find_program(name));
+        let initramfs =
+            initramfs::ensure(&cache, &kernel, &busybox.context("busybox is not on PATH")?)?;
+        let out = cache.join("out");
+        fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
+        require_memory(u64::from(self.memory_mib) * self.commands.len() as u64)?;
+
+        let wire: [OwnedFd; 2] = {
+            let (a, b) = UnixStream::pair()?;
+            [a.into(), b.into()]
+        };
+        let (sender, signs) = mpsc::channel();
+        let qemu = process::find_program("qemu-system-x86_64")
+            .context("qemu-system-x86_64 is not on PATH")?;
+        let mut conduct = Conduct {
+            plan: &self,
+            workspace,
+            kernel: &kernel,
+            started,
+            sides: Vec::new(),
+        };
+        for (index, host) in self.hosts().iter().enumerate() {
+            let machine = Machine {
+                qemu: qemu.clone(),
+                accelerator: accelerator::choose(&cache),
+                kernel: &kernel.image,
+                initramfs: &initramfs,
+                memory_mib: self.memory_mib,
+                cpus: self.cpus,
+                out: &out,
+                link: self.link(*host, &wire),
+                terminal: self.terminal,
+            };
+            let guest = Guest::start(&machine, index, &sender)?;
+            conduct
+                .sides
+                .push(Side::new(*host, guest, machine.accelerator));
+        }
+        drop((sender, wire));
+        conduct.run(&signs, on_event)
+    }
+
+    fn hosts(&self) -> &'static [Host] {
+        if self.commands.len() == 1 {
+            &[Host::A]
+        } else {
+            &[Host::A, Host::B]
+        }
+    }
+
+    fn refuse_nonsense(&self) -> Result<()> {
+        if self.commands.len() == 1 {
+            if self.pcap.is_some() {
+                bail!(
+                    "--pcap needs two guests: what one guest sends to itself never reaches a wire"
+                );
+            }
+            if self.rds.contains(&Host::B) {
+                bail!("--rds b needs two guests: there is no host b");
+            }
+        }
+        if self.mtu.is_some_and(|mtu| !(1280..=65535).contains(&mtu)) {
+            bail!("--mtu must be from 1280, which IPv6 needs, to 65535");
+        }
+        Ok(())
+    }
+
+    fn link<'a>(&'a self, host: Host, wire: &'a [OwnedFd; 2]) -> Option<Link<'a>> {
+        let mtu = self.mtu.unwrap_or(WIRE_MTU);
+        let (socket, mac) = match host {
+            Host::A => (&wire[0], "52:54:00:09:00:01"),
+            Host::B => (&wire[1], "52:54:00:09:00:02"),
+        };
+        // One dump sees both directions.
+        let pcap = self.pcap.as_deref().filter(|_| host == Host::A);
+        (self.commands.len() > 1).then_some(Link {
+            socket,
+            mac,
+            mtu,
+            pcap,
+        })
+    }
+
+    /// The script with the guest's settings, which its two scripts read.
+    fn configuration(&self, host: Host, workspace: &Workspace, kernel: &Kernel) -> Result<String> {
+        let mut text = String::new();
+        let mut set = |name: &str, value: &str| -> Result<()> {
+            writeln!(text, "{name}={}", shlex::try_quote(value)?)?;
+            Ok(())
+        };
+        set("HOST", &host.to_string())?;
+        set("GUESTS", &self.commands.len().to_string())?;
+        set("DEVICE", self.device.name())?;
+        set("MTU", &self.mtu.unwrap_or(WIRE_MTU).to_string())?;
+        set("RDS", if self.rds.contains(&host) { "1" } else { "" })?;
+        set("OUT", &workspace.soft_roce().join("out").to_string_lossy())?;
+        set("KERNEL_MODULES", &kernel.modules.to_string_lossy())?;
+        set("PATH", &search_path(workspace))?;
+        for (name, address) in ADDRESSES {
+            set(name, address)?;
+        }
+        if self.terminal {
+            let size = rustix::termios::tcgetwinsize(std::io::stdin());
+            let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
+            set("SHELL_ROWS", &rows.to_string())?;
+            set("SHELL_COLUMNS", &columns.to_string())?;
+        }
+        Ok(text)
+    }
+
+    /// The script that runs the command in its environment.
+    fn script(&self, index: usize, host: Host, workspace: &Workspace) -> Result<String> {
+        let root = workspace.root().to_string_lossy();
+        let mut text = String::new();
+        let mut export = |name: &str, value: &str| -> Result<()> {
+            writeln!(text, "export {name}={}", shlex::try_quote(value)?)?;
+            Ok(())
+        };
+        export("PATH", &search_path(workspace))?;
+        export("HOME", "/root")?;
+        export("LANG", "C.UTF-8")?;
+        export("HOST", &host.to_string())?;
+        export("WORKSPACE", &root)?;
+        export("OUT", &workspace.soft_roce().join("out").to_string_lossy())?;
+        export("RDMA_DEVICE", &self.device.instance())?;
+        let addresses = if self.commands.len() == 1 {
+            &[ADDRESSES[0], ADDRESSES[2]][..]
+        } else {
+            &ADDRESSES[..]
+        };
+        for (name, address) in addresses {
+            export(name, address)?;
+        }
+        for name in PASSED_ON {
+            if let Ok(value) = std::env::var(name) {
+                export(name, &value)?;
+            }
+        }
+        for (name, value) in &self.environment {
+            export(name, value)?;
+        }
+        writeln!(text, "cd {} || exit", shlex::try_quote(&root)?)?;
+        writeln!(
+            text,
+            "exec /bin/sh -c {}",
+            shlex::try_quote(&self.commands[index])?
+        )?;
+        Ok(text)
+    }
+}
+
+/// The guest's `PATH`: what the workspace builds, then the system's.
+fn search_path(workspace: &Workspace) -> String {
+    let target = workspace.target().display();
+    let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
+    format!(
+        "{target}/debug:{target}/release:{target}/debug/examples:{target}/release/examples:{system}"
+    )
+}
+
+/// Refuses before QEMU does, in words that help.
+fn require_memory(mib: u64) -> Result<()> {
+    let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
+    let Some(available) = available_mib(&text) else {
+        return Ok(());
+    };
+    if available < mib {
+        bail!(
+            "the guests want {mib} MiB of memory and {available} MiB are free: close something, or lower --memory"
+        );
+    }
+    Ok(())
+}
+
+fn available_mib(meminfo: &str) -> Option<u64> {
+    let line = meminfo
+        .lines()
+        .find_map(|line| line.strip_prefix("MemAvailable:"))?;
+    Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
+}
+
+/// A guest during a run.
+struct Side {
+    host: Host,
+    guest: Guest,
+    accelerator: Accelerator,
+    phase: Phase,
+    up_after: Option<Duration>,
+    end: Option<End>,
+    pending: [Vec<u8>; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Until [`Sign::Ready`].
+    Booting,
+    /// Waiting for the other guest.
+    Ready,
+    /// The command runs.
+    Running,
+    /// The guest is to switch itself off.
+    Ending,
+    /// The emulator is gone.
+    Gone,
+}
+
+impl Side {
+    fn new(host: Host, guest: Guest, accelerator: Accelerator) -> Self {
+        let pending = [Vec::new(), Vec::new()];
+        Self {
+            host,
+            guest,
+            accelerator,
+            phase: Phase::Booting,
+            up_after: None,
+            end: None,
+            pending,
+        }
+    }
+
+    fn finish(&mut self, end: End) {
+        if self.end.is_none() {
+            self.end = Some(end);
+        }
+    }
+
+    fn stop(&mut self, end: End) {
+        if self.phase != Phase::Gone && self.phase != Phase::Ending {
+            self.finish(end);
+            self.guest.kill();
+            self.phase = Phase::Ending;
+        }
+    }
+}
+
+/// Carries one plan out.
+struct Conduct<'a> {
+    plan: &'a Run,
+    workspace: &'a Workspace,
+    kernel: &'a Kernel,
+    started: Instant,
+    sides: Vec<Side>,
+}
+
+impl Conduct<'_> {
+    fn run(
+        mut self,
+        signs: &Receiver<(usize, Sign)>,
+        on_event: &mut dyn FnMut(&Event),
+    ) -> Result<Outcome> {
+        let mut boot_deadline = Some(self.started.max(Instant::now()) + BOOT_LIMIT);
+        let mut deadline = None;
+        let mut grace: Option<Instant> = None;
+        let mut first_failure = None;
+        while self.sides.iter().any(|side| side.phase != Phase::Gone) {
+            let next = [boot_deadline, deadline, grace].into_iter().flatten().min();
+            let sign = match next {
+                Some(next) => signs.recv_timeout(next.saturating_duration_since(Instant::now())),
+                None => signs.recv().map_err(|_| RecvTimeoutError::Disconnected),
+            };
+            match sign {
+                Ok((index, sign)) => self.take(index, sign, on_event)?,
+                Err(RecvTimeoutError::Disconnected) => break,
+                Err(RecvTimeoutError::Timeout) => {
+                    let now = Instant::now();
+                    let passed = |limit: Option<Instant>| limit.is_some_and(|limit| limit <= now);
+                    if passed(boot_deadline) {
+                        boot_deadline = None;
+                        self.stop_all(|phase| {
+                            if phase == Phase::Booting {
+                                End::Silent
+                            } else {
+                                End::Stopped
+                            }
+                        });
+                    }
+                    if passed(deadline) {
+                        deadline = None;
+                        self.stop_all(|_| End::TimedOut);
+                        // A guest that does not manage to switch itself off is killed in the end, too.
+                        self.kill_all();
+                    }
+                    if passed(grace) {
+                        grace = None;
+                        self.stop_all(|_| End::Stopped);
+                    }
+                }
+            }
+
+            if boot_deadline.is_some() && self.sides.iter().all(|side| side.phase == Phase::Ready) {
+                boot_deadline = None;
+                self.start_commands()?;
+                deadline = self.plan.timeout.map(|timeout| Instant::now() + timeout);
+            }
+            if first_failure.is_none() {
+                first_failure = self
+                    .sides
+                    .iter()
+                    .position(|side| side.end.as_ref().is_some_and(End::is_failure));
+                if first_failure.is_some() {
+                    let wait = if self.plan.keep_going {
+                        None
+                    } else {
+                        Some(GRACE)
+                    };
+                    // Before the commands run there is nothing to wait for.
+                    let wait = if boot_deadline.take().is_some() {
+                        Some(Duration::ZERO)
+                    } else {
+                        wait
+                    };
+                    grace = wait.map(|wait| Instant::now() + wait);
+                }
+            }
+            if self.is_over() {
+                self.stop_all(|_| End::Stopped);
+            }
+            let ending = self
+                .sides
+                .iter()
+                .all(|side| matches!(side.phase, Phase::Ending | Phase::Gone));
+            if ending && deadline.is_none_or(|limit| limit > Instant::now() + POWEROFF_LIMIT) {
+                deadline = Some(Instant::now() + POWEROFF_LIMIT);
+            }
+        }
+        self.report(first_failure)
+    }
+
+    fn take(&mut self, index: usize, sign: Sign, on_event: &mut dyn FnMut(&Event)) -> Result<()> {
+        let (at, side) = (Instant::now(), &mut self.sides[index]);
+        let host = side.host;
+        let mut tell = |kind| on_event(&Event { at, host, kind });
+        match sign {
+            Sign::Hello => {
+                side.guest
+                    .send(&self.plan.configuration(host, self.workspace, self.kernel)?)?
+            }
+            Sign::Ready => {
+                side.phase = Phase::Ready;
+                side.up_after = Some(at - self.started);
+                tell(EventKind::Up);
+            }
+            Sign::Output(stream, bytes) if self.plan.by_line => {
+                let pending = &mut side.pending[stream as usize];
+                pending.extend_from_slice(&bytes);
+                for line in complete_lines(pending) {
+                    tell(EventKind::Output(stream, line));
+                }
+            }
+            Sign::Output(stream, bytes) => tell(EventKind::Output(stream, bytes)),
+            Sign::Exit(code) => {
+                side.finish(End::Exited(code));
+                side.phase = Phase::Ending;
+                // Output travels on its own connections and may still come: told after it, at `Gone`.
+            }
+            Sign::Fail(reason) => {
+                side.finish(End::Unusable(reason));
+                side.phase = Phase::Ending;
+            }
+            Sign::Gone => {
+                for stream in [Stream::Stdout, Stream::Stderr] {
+                    let rest = std::mem::take(&mut side.pending[stream as usize]);
+                    if !rest.is_empty() {
+                        tell(EventKind::Output(stream, rest));
+                    }
+                }
+                side.finish(End::Crashed);
+                if let Some(End::Exited(code)) = side.end {
+                    tell(EventKind::Ended(code));
+                }
+                side.phase = Phase::Gone;
+            }
+        }
+        Ok(())
+    }
+
+    fn start_commands(&mut self) -> Result<()> {
+        for (index, side) in self.sides.iter_mut().enumerate() {
+            side.guest
+                .send(&self.plan.script(index, side.host, self.workspace)?)?;
+            side.phase = Phase::Running;
+        }
+        Ok(())
+    }
+
+    fn is_over(&self) -> bool {
+        let decisive = match self.plan.until {
+            Until::Both => return false,
+            Until::A => Host::A,
+            Until::B => Host::B,
+        };
+        self.sides
+            .iter()
+            .any(|side| side.host == decisive && side.end.is_some())
+    }
+
+    fn stop_all(&mut self, end: impl Fn(Phase) -> End) {
+        for side in &mut self.sides {
+            side.stop(end(side.phase));
+        }
+    }
+
+    fn kill_all(&mut self) {
+        for side in &mut self.sides {
+            side.guest.kill();
+        }
+    }
+
+    fn report(self, first_failure: Option<usize>) -> Result<Outcome> {
+        let mut guests = Vec::new();
+        for mut side in self.sides {
+            let status = side.guest.wait()?;
+            guests.push(GuestReport {
+                host: side.host,
+                end: side.end.unwrap_or(End::Crashed),
+                status,
+                console: side.guest.console(),
+                complaints: side.guest.complaints(),
+                up_after: side.up_after,
+                emulated: side.accelerator == Accelerator::Tcg,
+            });
+        }
+        Ok(Outcome::new(guests, first_failure, self.plan.timeout))
+    }
+}
+
+/// Takes the complete lines out of `pending`, without their newlines.
+fn complete_lines(pending: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let Some(end) = pending.iter().rposition(|byte| *byte == b'\n') else {
+        return Vec::new();
+    };
+    let rest = pending.split_off(end + 1);
+    let complete = std::mem::replace(pending, rest);
+    complete[..end]
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::to_vec)
+        .collect()
+}

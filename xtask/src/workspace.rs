@@ -1,0 +1,62 @@
+//! Where the workspace and its build products are.
+
+use std::path::{Path, PathBuf};
+use std::process::Command;
+
+use anyhow::{Context, Result};
+use cargo_metadata::{Metadata, MetadataCommand, Package, Target};
+
+/// The workspace, as cargo sees it.
+#[derive(Debug)]
+pub(crate) struct Workspace {
+    metadata: Metadata,
+}
+
+impl Workspace {
+    /// Asks cargo; no dependency is resolved, so nothing is downloaded.
+    pub(crate) fn load() -> Result<Self> {
+        let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
+        let metadata = MetadataCommand::new()
+            .manifest_path(manifest)
+            .no_deps()
+            .exec()
+            .context("cargo cannot describe the workspace")?;
+        Ok(Self { metadata })
+    }
+
+    /// The folder with the workspace's `Cargo.toml`.
+    pub(crate) fn root(&self) -> &Path {
+        self.metadata.workspace_root.as_std_path()
+    }
+
+    /// Cargo's target folder.
+    pub(crate) fn target(&self) -> &Path {
+        self.metadata.target_directory.as_std_path()
+    }
+
+    /// The folder for everything the soft-RoCE guests need and leave.
+    pub(crate) fn soft_roce(&self) -> PathBuf {
+        self.target().join("soft-roce")
+    }
+
+    /// The packages that have an integration test called `name`, with that test.
+    pub(crate) fn tests_named<'a>(
+        &'a self,
+        name: &'a str,
+    ) -> impl Iterator<Item = (&'a Package, &'a Target)> {
+        self.metadata.packages.iter().flat_map(move |package| {
+            let tests = package
+                .targets
+                .iter()
+                .filter(move |target| target.is_test() && target.name == name);
+            tests.map(move |target| (package, target))
+        })
+    }
+}
+
+/// A cargo command in the workspace's root, with the toolchain that runs xtask.
+pub(crate) fn cargo(workspace: &Workspace) -> Command {
+    let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
+    command.current_dir(workspace.root());
+    command
+}
