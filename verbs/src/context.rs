@@ -1,0 +1,110 @@
+//! An open device.
+
+use std::{any::Any, ffi::CStr, fmt, ptr::NonNull, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+/// `ibv_context`—An open RDMA device, from which every other object is made.
+///
+/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the device is closed when the last
+/// handle and the last object made from it are gone. Two handles are equal when they are the same open device.
+#[doc(alias = "ibv_context")]
+#[derive(Clone)]
+pub struct Context {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // INVARIANT: open until `self` is dropped.
+    raw: NonNull<ffi::ibv_context>,
+    owner: Owner,
+}
+
+/// Who closes the device.
+enum Owner {
+    /// This handle does.
+    Us,
+    /// Somebody else does, after this has been dropped.
+    Other(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
+}
+
+// SAFETY: libibverbs documents its calls as thread-safe on one context; the pointer itself is never changed.
+unsafe impl Send for Inner {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Inner {}
+
+impl Context {
+    /// Takes over a context that was opened with `ibv_open_device`.
+    ///
+    /// # Safety
+    /// - `raw` is open, and nobody else closes it.
+    pub unsafe fn from_open(raw: NonNull<ffi::ibv_context>) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                raw,
+                owner: Owner::Us,
+            }),
+        }
+    }
+
+    /// Uses a context that another library opened, such as one of librdmacm's.
+    ///
+    /// # Safety
+    /// - `raw` is open, and stays open for as long as `keep_alive` has not been dropped.
+    pub unsafe fn from_borrowed(
+        raw: NonNull<ffi::ibv_context>,
+        keep_alive: Box<dyn Any + Send + Sync>,
+    ) -> Self {
+        Self {
+            inner: Arc::new(Inner {
+                raw,
+                owner: Owner::Other(keep_alive),
+            }),
+        }
+    }
+
+    /// The C object, for calls that this crate does not wrap. It is open for as long as `self` lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_context {
+        self.inner.raw.as_ptr()
+    }
+
+    /// The name of the device, for example `rxe0`.
+    pub fn name(&self) -> &str {
+        // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it is opened.
+        let device = unsafe { (*self.as_raw()).device };
+        // SAFETY: libibverbs keeps the device for as long as a context of it is open.
+        let name = unsafe { ffi::ibv_get_device_name(device) };
+        // SAFETY: the name is an array inside the device, always terminated, and never changes.
+        let name = unsafe { CStr::from_ptr(name) };
+        name.to_str().unwrap_or("")
+    }
+}
+
+impl PartialEq for Context {
+    fn eq(&self, other: &Self) -> bool {
+        self.inner.raw == other.inner.raw
+    }
+}
+
+impl Eq for Context {}
+
+impl fmt::Debug for Context {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Context")
+            .field("name", &self.name())
+            .finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Owner::Us = self.owner {
+            // SAFETY: the context is open, ours to close, and closed once. Every object made from it holds an
+            // `Arc` of `self`, so none is left, except those that could not be destroyed and were given up: nothing uses those
+            // again, and the kernel ends their device access when the context's file is closed.
+            //
+            // The result says nothing of use: the context is gone either way.
+            let _: i32 = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! Completion channels: a file descriptor that becomes readable when a queue has completions.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    ptr::{self, NonNull},
+    sync::Arc,
+    time::Duration,
+};
+
+use ibverbs_sys as ffi;
+
+use crate::{
+    context::Context,
+    error::{Result, cvt_neg, cvt_ptr},
+    wait::wait_readable,
+};
+
+/// `ibv_comp_channel`—Announces that completion queues have something to poll.
+///
+/// Any number of queues can share a channel; an event names its queue by the [`CqKey`] the queue
+/// was made with. An event is taken and acknowledged in one step, so that no queue ever waits for an
+/// acknowledgement when it is destroyed.
+///
+/// The descriptor is non-blocking, and can be waited for with `poll` or `epoll` through [`AsFd`].
+///
+/// # Examples
+/// One channel, one queue:
+/// ```no_run
+/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// use verbs::{CqKey, Notify};
+/// let channel = ctx.create_comp_channel()?;
+/// let mut cq = ctx.cq_builder(16).channel(&channel, CqKey(7)).create()?;
+/// loop {
+///     cq.req_notify(Notify::Next)?;
+///     for wc in cq.poll()? {
+///         println!("{:?}", wc.status());
+///     }
+///     assert_eq!(channel.wait()?, CqKey(7));
+/// }
+/// # Ok::<(), verbs::Error>(())
+/// ```
+///
+/// # References
+/// [ibv_create_comp_channel(3)](https://man7.org/linux/man-pages/man3/ibv_create_comp_channel.3.html)
+#[doc(alias = "ibv_comp_channel")]
+pub struct CompletionChannel {
+    inner: Arc<ChannelHandle>,
+}
+
+/// The shared part of a channel. Queues hold it too, so it is destroyed after them.
+pub(super) struct ChannelHandle {
+    // INVARIANT: created, and destroyed only in `drop`.
+    raw: NonNull<ffi::ibv_comp_channel>,
+    _ctx: Context,
+}
+
+// SAFETY: a channel is a file descriptor and a reference count that libibverbs guards by a lock.
+unsafe impl Send for ChannelHandle {}
+// SAFETY: see `Send`; reading one descriptor from several threads is what the kernel allows.
+unsafe impl Sync for ChannelHandle {}
+
+/// The caller's name for a completion queue, carried by the events that announce it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
+pub struct CqKey(
+    /// Any number.
+    pub usize,
+);
+
+impl Context {
+    /// `ibv_create_comp_channel(ctx)`—Creates a completion channel. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EMFILE`, `ENFILE`: too many open files.
+    /// - `ENOMEM`: out of memory.
+    ///
+    /// # References
+    /// [ibv_create_comp_channel(3)](https://man7.org/linux/man-pages/man3/ibv_create_comp_channel.3.html)
+    #[doc(alias = "ibv_create_comp_channel")]
+    pub fn create_comp_channel(&self) -> Result<CompletionChannel> {
+        // SAFETY: the context is open for as long as `self` lives.
+        let raw = unsafe { ffi::ibv_create_comp_channel(self.as_raw()) };
+        let raw = cvt_ptr("ibv_create_comp_channel", raw)?;
+        let inner = ChannelHandle {
+            raw,
+            _ctx: self.clone(),
+        };
+        set_nonblocking(inner.as_fd())?;
+        Ok(CompletionChannel {
+            inner: Arc::new(inner),
+        })
+    }
+}
+
+impl CompletionChannel {
+    /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Takes the next event, if there is one. Never blocks.
+    ///
+    /// An event comes once for each [`req_notify`](crate::CompletionQueue::req_notify). It says that there *may* be completions.
+    ///
+    /// # Errors
+    /// - `EIO`, `ENODEV`: the device is gone.
+    ///
+    /// # References
+    /// [ibv_get_cq_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html)
+    #[doc(alias = "ibv_get_cq_event")]
+    #[doc(alias = "ibv_ack_cq_events")]
+    pub fn try_next(&self) -> Result<Option<CqKey>> {
+        let mut cq = ptr::null_mut();
+        let mut context = ptr::null_mut();
+        // SAFETY: the channel is created (invariant); both places are valid, and C writes them before it returns.
+        let ret = unsafe {
+            ffi::ibv_get_cq_event(self.inner.raw.as_ptr(), &raw mut cq, &raw mut context)
+        };
+        match cvt_neg("ibv_get_cq_event", ret) {
+            Ok(_) => {}
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            Err(err) => return Err(err),
+        }
+        // SAFETY: `cq` is the queue of the event just taken. It cannot have been destroyed, since destroying waits
+        // until each event taken has been acknowledged, which happens here, once.
+        unsafe { ffi::ibv_ack_cq_events(cq, 1) };
+        Ok(Some(CqKey(context.addr())))
+    }
+
+    /// Waits for the next event, for ever.
+    ///
+    /// # Errors
+    /// As for [`try_next`](Self::try_next).
+    pub fn wait(&self) -> Result<CqKey> {
+        loop {
+            if let Some(key) = self.try_next()? {
+                return Ok(key);
+            }
+            wait_readable("ibv_get_cq_event", self.as_fd(), None)?;
+        }
+    }
+
+    /// Waits for the next event, but not longer than `timeout`, after which the result is `None`.
+    ///
+    /// # Errors
+    /// As for [`try_next`](Self::try_next).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<CqKey>> {
+        match self.try_next()? {
+            Some(key) => Ok(Some(key)),
+            None if wait_readable("ibv_get_cq_event", self.as_fd(), Some(timeout))? => {
+                self.try_next()
+            }
+            None => Ok(None),
+        }
+    }
+
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_comp_channel {
+        self.inner.raw.as_ptr()
+    }
+
+    pub(super) fn handle(&self) -> Arc<ChannelHandle> {
+        Arc::clone(&self.inner)
+    }
+}
+
+impl AsFd for CompletionChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.inner.as_fd()
+    }
+}
+
+impl AsFd for ChannelHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is created (invariant), and `fd` is set for good at its creation.
+        let fd = unsafe { (*self.raw.as_ptr()).fd };
+        // SAFETY: the descriptor is open for as long as the channel exists, and so for as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl fmt::Debug for CompletionChannel {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionChannel")
+            .field("fd", &self.as_fd().as_raw_fd())
+            .finish()
+    }
+}
+
+impl Drop for ChannelHandle {
+    fn drop(&mut self) {
+        // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of `self`, so they are gone.
+        // A queue that could not be destroyed makes this fail with `EBUSY`: the channel is then given up as well.
+        let _: i32 = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+    }
+}
+
+fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the descriptor is open; this call takes and returns only numbers.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    let flags = cvt_neg("fcntl(F_GETFL)", flags)? | libc::O_NONBLOCK;
+    // SAFETY: see above.
+    let ret = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) };
+    cvt_neg("fcntl(F_SETFL)", ret).map(drop)
+}

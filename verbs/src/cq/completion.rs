@@ -1,0 +1,111 @@
+//! Work completions: what has become of one posted request.
+
+use std::fmt;
+
+use ibverbs_sys as ffi;
+
+use super::status::{WcError, WcOpcode, WcStatus};
+use crate::wr_id::{QpId, WrId};
+
+/// `ibv_wc`—A completion, before its queue pair has taken it.
+///
+/// Handing it to [`QueuePair::complete`](crate::QueuePair::complete) gives the work back. It cannot be cloned: work completes
+/// once. A completion that is dropped instead is not lost work: it comes back with a later completion of the
+/// same queue, or when the queue pair is dropped.
+///
+/// # References
+/// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)
+#[doc(alias = "ibv_wc")]
+pub struct WorkCompletion<'p> {
+    wc: &'p ffi::ibv_wc,
+}
+
+impl<'p> WorkCompletion<'p> {
+    #[inline]
+    pub(super) fn new(wc: &'p ffi::ibv_wc) -> Self {
+        Self { wc }
+    }
+
+    #[inline]
+    pub(crate) fn wr_id(&self) -> WrId {
+        WrId(self.wc.wr_id)
+    }
+
+    /// The queue pair whose work this completes, as [`QueuePair::id`](crate::QueuePair::id) names it.
+    #[inline]
+    pub fn qp_id(&self) -> QpId {
+        self.wr_id().qp()
+    }
+
+    /// Whether a posted receive has completed, rather than something of a send queue.
+    #[inline]
+    pub fn is_receive(&self) -> bool {
+        self.wr_id().is_receive()
+    }
+
+    /// How the request ended.
+    #[inline]
+    pub fn status(&self) -> WcStatus {
+        WcStatus(self.wc.status.0)
+    }
+
+    /// The number of the local queue pair.
+    #[inline]
+    pub fn qp_num(&self) -> u32 {
+        self.wc.qp_num
+    }
+
+    /// The device maker's own code for a failure.
+    #[inline]
+    pub fn vendor_err(&self) -> u32 {
+        self.wc.vendor_err
+    }
+
+    /// Whether the request succeeded.
+    ///
+    /// # Errors
+    /// The status, with what it usually means.
+    #[inline]
+    pub fn ok(&self) -> Result<(), WcError> {
+        match self.status() {
+            WcStatus::SUCCESS => Ok(()),
+            status => Err(WcError {
+                status,
+                vendor_err: self.vendor_err(),
+            }),
+        }
+    }
+
+    /// What was done. Meaningless if the request failed.
+    #[inline]
+    pub fn opcode(&self) -> WcOpcode {
+        WcOpcode(self.wc.opcode.0)
+    }
+
+    /// The number of bytes that arrived, or that were transferred. Meaningless if the request failed.
+    #[inline]
+    pub fn byte_len(&self) -> usize {
+        self.wc.byte_len as usize
+    }
+
+    /// The immediate data that came with the message, as the number that the sender gave.
+    #[inline]
+    pub fn imm_data(&self) -> Option<u32> {
+        let with_imm = ffi::ibv_wc_flags::IBV_WC_WITH_IMM;
+        // The device may leave flags of an earlier message on completions of the send queue.
+        (self.is_receive() && self.wc.wc_flags & with_imm.0 != 0)
+            .then(|| self.wc.imm_data().to_ne())
+    }
+}
+
+impl fmt::Debug for WorkCompletion<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("WorkCompletion")
+            .field("qp_id", &self.qp_id())
+            .field("receive", &self.is_receive())
+            .field("status", &self.status())
+            .field("opcode", &self.opcode())
+            .field("byte_len", &self.byte_len())
+            .finish()
+    }
+}

@@ -1,0 +1,13 @@
+//! Completion queues, their completions, and the channels that announce them.
+
+mod channel;
+mod completion;
+mod queue;
+mod status;
+
+pub use channel::{CompletionChannel, CqKey};
+pub use completion::WorkCompletion;
+pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, Notify};
+pub use status::{WcError, WcOpcode, WcStatus};
+
+pub(crate) use queue::Reservation;

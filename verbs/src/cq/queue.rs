@@ -1,0 +1,523 @@
+//! Completion queues.
+
+use std::{
+    fmt, io,
+    mem::MaybeUninit,
+    ptr::{self, NonNull},
+    slice,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    time::{Duration, Instant},
+};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    channel::{ChannelHandle, CompletionChannel, CqKey},
+    completion::WorkCompletion,
+};
+use crate::{
+    context::Context,
+    error::{Error, Result, cvt_count, cvt_errno, cvt_ptr},
+};
+
+/// How many completions one call of `ibv_poll_cq` fetches, unless the builder says otherwise.
+const DEFAULT_BATCH: usize = 16;
+
+/// `ibv_cq`—A completion queue, into which the device writes what has become of posted work.
+///
+/// It has one poller: polling takes `&mut self`, and a [`WorkCompletion`] borrows the queue until it has been
+/// handed to its queue pair. Queue pairs keep what they need of the queue themselves, so it can be dropped at any time.
+///
+/// The queue cannot overflow. Each queue pair that is made on it reserves an entry for every request it can have in flight,
+/// and one that finds too few left is refused.
+#[doc(alias = "ibv_cq")]
+pub struct CompletionQueue {
+    handle: Arc<CqHandle>,
+    own_channel: Option<CompletionChannel>,
+    batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
+    // INVARIANT: `taken <= filled <= batch.len()`, and the first `filled` of the batch are initialised.
+    filled: usize,
+    taken: usize,
+}
+
+/// The part of a completion queue that its queue pairs share.
+pub(crate) struct CqHandle {
+    // INVARIANT: created, and destroyed only in `drop`.
+    raw: NonNull<ffi::ibv_cq>,
+    room: Room,
+    /// Destroyed after the queue.
+    _channel: Option<Arc<ChannelHandle>>,
+    ctx: Context,
+}
+
+// SAFETY: libibverbs documents its calls as thread-safe on one completion queue, and providers lock it.
+unsafe impl Send for CqHandle {}
+// SAFETY: see `Send`.
+unsafe impl Sync for CqHandle {}
+
+/// When [`CompletionQueue::req_notify`] asks for an event.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Notify {
+    /// With the next completion.
+    Next,
+    /// With the next completion of a receive that the sender marked as solicited, or that failed.
+    Solicited,
+}
+
+/// Makes a [`CompletionQueue`].
+#[derive(Debug)]
+#[must_use = "call `create` to make the queue"]
+pub struct CompletionQueueBuilder<'a> {
+    ctx: &'a Context,
+    cqe: u32,
+    batch: usize,
+    vector: u32,
+    channel: Channel<'a>,
+}
+
+#[derive(Debug)]
+enum Channel<'a> {
+    None,
+    Own,
+    Shared(&'a CompletionChannel, CqKey),
+}
+
+impl Context {
+    /// `ibv_create_cq(ctx, cqe, …)`—Creates a completion queue with at least `cqe` entries.
+    ///
+    /// # Errors
+    /// As for [`CompletionQueueBuilder::create`].
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create_cq(&self, cqe: u32) -> Result<CompletionQueue> {
+        self.cq_builder(cqe).create()
+    }
+
+    /// A completion queue with at least `cqe` entries, and choices to make.
+    pub fn cq_builder(&self, cqe: u32) -> CompletionQueueBuilder<'_> {
+        CompletionQueueBuilder {
+            ctx: self,
+            cqe,
+            batch: DEFAULT_BATCH,
+            vector: 0,
+            channel: Channel::None,
+        }
+    }
+}
+
+impl<'a> CompletionQueueBuilder<'a> {
+    /// The most completions that are fetched at once; 16 if not set, and at least 1.
+    pub fn batch(mut self, batch: usize) -> Self {
+        self.batch = batch.max(1);
+        self
+    }
+
+    /// Which of the device's completion vectors (interrupts) signals events; 0 if not set.
+    pub fn comp_vector(mut self, vector: u32) -> Self {
+        self.vector = vector;
+        self
+    }
+
+    /// Announces completions on a channel that other queues may share, under the name `key`.
+    pub fn channel(mut self, channel: &'a CompletionChannel, key: CqKey) -> Self {
+        self.channel = Channel::Shared(channel, key);
+        self
+    }
+
+    /// Gives the queue a channel of its own, for [`CompletionQueue::wait`].
+    pub fn waitable(mut self) -> Self {
+        self.channel = Channel::Own;
+        self
+    }
+
+    /// `ibv_create_cq(ctx, cqe, …)`—Creates the queue. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EINVAL`: no entries at all, more than the device allows, or a completion vector that it does not have.
+    /// - `ENOMEM`: out of memory.
+    ///
+    /// # References
+    /// [ibv_create_cq(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq.3.html)
+    #[doc(alias = "ibv_create_cq")]
+    pub fn create(self) -> Result<CompletionQueue> {
+        let as_int = |n: u32| i32::try_from(n).unwrap_or(i32::MAX);
+        let own_channel = match self.channel {
+            Channel::Own => Some(self.ctx.create_comp_channel()?),
+            _ => None,
+        };
+        let (channel, key) = match (&own_channel, &self.channel) {
+            (Some(own), _) => (Some(own), CqKey::default()),
+            (None, Channel::Shared(shared, key)) => (Some(*shared), *key),
+            (None, _) => (None, CqKey::default()),
+        };
+        let raw_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_raw);
+        // SAFETY: the context is open for as long as `self.ctx` lives; the channel exists for as long as `handle` holds it. The key is a number
+        // that only comes back with events, as a pointer that nobody follows.
+        let raw = unsafe {
+            ffi::ibv_create_cq(
+                self.ctx.as_raw(),
+                as_int(self.cqe),
+                ptr::without_provenance_mut(key.0),
+                raw_channel,
+                as_int(self.vector),
+            )
+        };
+        let raw = cvt_ptr("ibv_create_cq", raw)
+            .map_err(|err| err.detail(format!("{} entries, vector {}", self.cqe, self.vector)))?;
+        // SAFETY: the queue has just been created, and `cqe` was set with it.
+        let cqe = unsafe { (*raw.as_ptr()).cqe };
+        let handle = CqHandle {
+            raw,
+            room: Room::new(u32::try_from(cqe).unwrap_or(0)),
+            _channel: channel.map(CompletionChannel::handle),
+            ctx: self.ctx.clone(),
+        };
+        Ok(CompletionQueue {
+            handle: Arc::new(handle),
+            own_channel,
+            batch: Box::new_uninit_slice(self.batch),
+            filled: 0,
+            taken: 0,
+        })
+    }
+}
+
+impl CompletionQueue {
+    /// `ibv_poll_cq`—Fetches completions that have arrived, without waiting and without entering the kernel.
+    ///
+    /// Hand each to its queue pair, which gives the work back. What is left in the iterator comes
+    /// again with the next call.
+    ///
+    /// # Errors
+    /// The queue is broken: the device has reported an overrun, or is gone. Nothing is completed by
+    /// a call that fails; the work comes back when its queue pair is dropped.
+    ///
+    /// # References
+    /// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)
+    #[doc(alias = "ibv_poll_cq")]
+    #[inline]
+    pub fn poll(&mut self) -> Result<Completions<'_>> {
+        self.fill()?;
+        Ok(self.fetched())
+    }
+
+    /// Fetches completions, and waits for some if there are none, but not longer than `timeout` (`None`: for
+    /// ever). The iterator is empty only after the timeout.
+    ///
+    /// No completion is missed between looking and waiting: the queue is looked at again after it
+    /// has been armed.
+    ///
+    /// # Errors
+    /// - As for [`poll`](Self::poll) and [`req_notify`](Self::req_notify).
+    /// - `Unsupported`: the queue was not made [`waitable`](CompletionQueueBuilder::waitable).
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Completions<'_>> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        while !self.fill()? {
+            self.req_notify(Notify::Next)?;
+            if self.fill()? {
+                break;
+            }
+            let Some(channel) = &self.own_channel else {
+                return Err(Error::refused(
+                    "CompletionQueue::wait",
+                    io::ErrorKind::Unsupported,
+                    "the queue has no channel of its own; build it with `waitable`",
+                ));
+            };
+            let announced = match deadline {
+                None => channel.wait().map(Some)?,
+                Some(deadline) => {
+                    channel.wait_timeout(deadline.saturating_duration_since(Instant::now()))?
+                }
+            };
+            if announced.is_none() && deadline.is_some_and(|d| Instant::now() >= d) {
+                self.fill()?;
+                break;
+            }
+        }
+        Ok(self.fetched())
+    }
+
+    /// `ibv_req_notify_cq`—Asks for one event on the queue's channel. Poll once more after this call, for what
+    /// arrived before it, and only then wait.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the queue has no channel, so nobody would hear of it.
+    ///
+    /// # References
+    /// [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html)
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify(&self, notify: Notify) -> Result<()> {
+        if self.handle._channel.is_none() {
+            return Err(Error::refused(
+                "ibv_req_notify_cq",
+                io::ErrorKind::Unsupported,
+                "the queue has no completion channel",
+            ));
+        }
+        let solicited_only = i32::from(notify == Notify::Solicited);
+        // SAFETY: the queue is created (invariant of `CqHandle`).
+        let ret = unsafe { ffi::ibv_req_notify_cq(self.as_raw(), solicited_only) };
+        cvt_errno("ibv_req_notify_cq", ret)
+    }
+
+    /// The number of entries, as the device made it: at least what was asked for.
+    pub fn capacity(&self) -> u32 {
+        self.handle.room.capacity
+    }
+
+    /// The number of entries that no queue pair has reserved.
+    pub fn available(&self) -> u32 {
+        self.handle.room.available()
+    }
+
+    /// The device this queue belongs to.
+    pub fn context(&self) -> &Context {
+        &self.handle.ctx
+    }
+
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    ///
+    /// A completion that is polled through it is lost to this crate: its work comes back only with a later
+    /// completion of the same queue, or when the queue pair is dropped.
+    pub fn as_raw(&self) -> *mut ffi::ibv_cq {
+        self.handle.as_raw()
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<CqHandle> {
+        &self.handle
+    }
+
+    /// Makes sure that the batch holds completions not yet taken, if there are any; returns whether.
+    #[inline]
+    fn fill(&mut self) -> Result<bool> {
+        if self.taken < self.filled {
+            return Ok(true);
+        }
+        let stale = self.handle.room.stale();
+        let wanted = i32::try_from(self.batch.len()).unwrap_or(i32::MAX);
+        // SAFETY: the queue is created (invariant of `CqHandle`), and the batch has room for `wanted` completions, which C writes before it returns.
+        let ret = unsafe {
+            ffi::ibv_poll_cq(self.handle.as_raw(), wanted, self.batch.as_mut_ptr().cast())
+        };
+        self.taken = 0;
+        self.filled = 0;
+        // Believed only as far as there is room.
+        self.filled = cvt_count("ibv_poll_cq", ret)?.min(self.batch.len());
+        if stale > 0 && self.filled < self.batch.len() {
+            self.handle.room.forget_stale(stale);
+        }
+        Ok(self.filled > 0)
+    }
+
+    #[inline]
+    fn fetched(&mut self) -> Completions<'_> {
+        let fetched = &self.batch[self.taken..self.filled];
+        // SAFETY: the first `filled` completions of the batch are initialised (invariant), and `ibv_wc` is laid out like
+        // `MaybeUninit<ibv_wc>`. They are borrowed with `self`, so nothing writes them meanwhile.
+        let fetched = unsafe { slice::from_raw_parts(fetched.as_ptr().cast(), fetched.len()) };
+        Completions {
+            left: fetched.iter(),
+            taken: &mut self.taken,
+        }
+    }
+}
+
+impl fmt::Debug for CompletionQueue {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CompletionQueue")
+            .field("capacity", &self.capacity())
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}
+
+impl CqHandle {
+    pub(crate) fn as_raw(&self) -> *mut ffi::ibv_cq {
+        self.raw.as_ptr()
+    }
+}
+
+impl Drop for CqHandle {
+    fn drop(&mut self) {
+        // SAFETY: the queue exists and is destroyed once, here; queue pairs that use it hold an `Arc` of `self`. Every event
+        // of it is acknowledged as soon as it is taken, so this does not block. A queue pair that could not be destroyed makes it fail
+        // with `EBUSY`: the queue is then given up as well.
+        let _: i32 = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
+    }
+}
+
+/// The completions of one [`CompletionQueue::poll`].
+///
+/// What has not been taken when it is dropped comes again with the next call.
+pub struct Completions<'p> {
+    left: slice::Iter<'p, ffi::ibv_wc>,
+    taken: &'p mut usize,
+}
+
+impl<'p> Iterator for Completions<'p> {
+    type Item = WorkCompletion<'p>;
+
+    #[inline]
+    fn next(&mut self) -> Option<WorkCompletion<'p>> {
+        let wc = self.left.next()?;
+        *self.taken += 1;
+        Some(WorkCompletion::new(wc))
+    }
+
+    fn size_hint(&self) -> (usize, Option<usize>) {
+        self.left.size_hint()
+    }
+}
+
+impl ExactSizeIterator for Completions<'_> {}
+
+impl fmt::Debug for Completions<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Completions")
+            .field("left", &self.len())
+            .finish()
+    }
+}
+
+/// Entries of a completion queue that a queue has reserved, until this is dropped.
+#[derive(Debug)]
+pub(crate) struct Reservation {
+    cq: Arc<CqHandle>,
+    entries: u32,
+    /// How many of them may still be in use when this is dropped.
+    pub(crate) unreaped: u32,
+}
+
+impl Reservation {
+    pub(crate) fn new(cq: &Arc<CqHandle>, entries: u32) -> Result<Self> {
+        cq.room.reserve(entries)?;
+        Ok(Self {
+            cq: Arc::clone(cq),
+            entries,
+            unreaped: 0,
+        })
+    }
+}
+
+impl Drop for Reservation {
+    fn drop(&mut self) {
+        self.cq.room.release(self.entries, self.unreaped);
+    }
+}
+
+impl fmt::Debug for CqHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CqHandle")
+            .field("room", &self.room)
+            .finish_non_exhaustive()
+    }
+}
+
+/// The books that keep a completion queue from overflowing.
+///
+/// A queue pair that is destroyed can leave completions behind, on some devices, which take up
+/// entries until they have been polled. Those entries stay reserved, as stale, until a poll has found the queue empty.
+#[derive(Debug)]
+struct Room {
+    capacity: u32,
+    reserved: AtomicU32,
+    /// The part of `reserved` whose queue pair is gone.
+    stale: AtomicU32,
+}
+
+impl Room {
+    fn new(capacity: u32) -> Self {
+        Self {
+            capacity,
+            reserved: AtomicU32::new(0),
+            stale: AtomicU32::new(0),
+        }
+    }
+
+    fn available(&self) -> u32 {
+        self.capacity - self.reserved.load(Ordering::Relaxed)
+    }
+
+    fn reserve(&self, entries: u32) -> Result<()> {
+        let more = |reserved: u32| {
+            reserved
+                .checked_add(entries)
+                .filter(|&reserved| reserved <= self.capacity)
+        };
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        match self.reserved.fetch_update(set, fetch, more) {
+            Ok(_) => Ok(()),
+            Err(reserved) => {
+                let reason = format!(
+                    "the completion queue has {} of {} entries left, and the queue pair needs {entries}",
+                    self.capacity - reserved,
+                    self.capacity
+                );
+                Err(Error::refused(
+                    "ibv_create_qp",
+                    io::ErrorKind::InvalidInput,
+                    reason,
+                ))
+            }
+        }
+    }
+
+    fn release(&self, entries: u32, stale: u32) {
+        let stale = stale.min(entries);
+        // Released: a poller that sees the stale entries polls after the queue pair was destroyed.
+        self.stale.fetch_add(stale, Ordering::Release);
+        self.reserved.fetch_sub(entries - stale, Ordering::Relaxed);
+    }
+
+    #[inline]
+    fn stale(&self) -> u32 {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// Called when a poll that began after `stale` was read has found the queue empty.
+    #[cold]
+    fn forget_stale(&self, stale: u32) {
+        self.stale.fetch_sub(stale, Ordering::Relaxed);
+        self.reserved.fetch_sub(stale, Ordering::Relaxed);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_reserved_up_to_the_capacity_and_not_beyond() {
+        let room = Room::new(10);
+        room.reserve(6).unwrap();
+        assert_eq!(room.available(), 4);
+        let err = room.reserve(5).unwrap_err();
+        assert_eq!(
+            err.to_string(),
+            "`ibv_create_qp` failed: the completion queue has 4 of 10 entries left, \
+             and the queue pair needs 5"
+        );
+        assert!(room.reserve(u32::MAX).is_err());
+        room.release(6, 0);
+        room.reserve(10).unwrap();
+        assert_eq!(room.available(), 0);
+    }
+
+    #[test]
+    fn room_of_unpolled_completions_is_released_by_an_empty_poll() {
+        let room = Room::new(10);
+        room.reserve(10).unwrap();
+        room.release(10, 3);
+        assert_eq!((room.available(), room.stale()), (7, 3));
+        assert!(room.reserve(8).is_err());
+        let stale = room.stale();
+        // A queue pair that goes while the poll runs is not covered by that poll.
+        room.reserve(2).unwrap();
+        room.release(2, 2);
+        room.forget_stale(stale);
+        assert_eq!((room.available(), room.stale()), (8, 2));
+    }
+}

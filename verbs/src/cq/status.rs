@@ -1,0 +1,154 @@
+//! How a request ended, and what it was.
+
+use std::fmt;
+
+use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status};
+
+/// `ibv_wc_status`—How a request ended.
+///
+/// The known values are constants; a value that this crate does not know is kept as it is.
+///
+/// ```
+/// use verbs::WcStatus;
+/// assert_eq!(format!("{:?}", WcStatus::RNR_RETRY_EXC_ERR), "RNR_RETRY_EXC_ERR");
+/// assert_eq!(format!("{:?}", WcStatus(77)), "WcStatus(77)");
+/// ```
+///
+/// # References
+/// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html), InfiniBand Architecture
+/// Specification 1.4, section 11.6.2
+#[doc(alias = "ibv_wc_status")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct WcStatus(
+    /// The number C knows it by.
+    pub u32,
+);
+
+/// `ibv_wc_opcode`—What a completed request was. Unknown values are kept as they are.
+#[doc(alias = "ibv_wc_opcode")]
+#[derive(Clone, Copy, PartialEq, Eq, Hash)]
+#[repr(transparent)]
+pub struct WcOpcode(
+    /// The number C knows it by.
+    pub u32,
+);
+
+macro_rules! statuses {
+    ($($name:ident = $raw:ident, $meaning:literal;)*) => {
+        impl WcStatus {
+            $(
+                #[doc = concat!(stringify!($raw), "—", $meaning)]
+                pub const $name: Self = Self(ibv_wc_status::$raw.0);
+            )*
+
+            /// What the status usually means, in a few words.
+            pub fn meaning(self) -> &'static str {
+                match self {
+                    $(Self::$name => $meaning,)*
+                    _ => "a status this crate does not know",
+                }
+            }
+        }
+
+        impl fmt::Debug for WcStatus {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(other) => write!(f, "WcStatus({other})"),
+                }
+            }
+        }
+    };
+}
+
+statuses! {
+    SUCCESS = IBV_WC_SUCCESS, "success";
+    LOC_LEN_ERR = IBV_WC_LOC_LEN_ERR, "the message is longer than the receive, or than the device allows";
+    LOC_QP_OP_ERR = IBV_WC_LOC_QP_OP_ERR, "the queue pair could not carry out the request";
+    LOC_EEC_OP_ERR = IBV_WC_LOC_EEC_OP_ERR, "the end-to-end context could not carry out the request";
+    LOC_PROT_ERR = IBV_WC_LOC_PROT_ERR, "a local buffer is not registered for what was asked";
+    WR_FLUSH_ERR = IBV_WC_WR_FLUSH_ERR, "the queue pair went to the error state before the request was done";
+    MW_BIND_ERR = IBV_WC_MW_BIND_ERR, "the memory window could not be bound";
+    BAD_RESP_ERR = IBV_WC_BAD_RESP_ERR, "the peer answered with a packet that was not expected";
+    LOC_ACCESS_ERR = IBV_WC_LOC_ACCESS_ERR, "data of a peer's RDMA write could not be stored here";
+    REM_INV_REQ_ERR = IBV_WC_REM_INV_REQ_ERR, "the peer found the message invalid, for example longer than its receive";
+    REM_ACCESS_ERR = IBV_WC_REM_ACCESS_ERR, "the peer refused access: wrong RKey, address, length or rights";
+    REM_OP_ERR = IBV_WC_REM_OP_ERR, "the peer could not carry out its part";
+    RETRY_EXC_ERR = IBV_WC_RETRY_EXC_ERR, "the peer did not acknowledge, however often it was tried";
+    RNR_RETRY_EXC_ERR = IBV_WC_RNR_RETRY_EXC_ERR, "the peer had no receive posted, however often it was tried";
+    LOC_RDD_VIOL_ERR = IBV_WC_LOC_RDD_VIOL_ERR, "the reliable datagram domains do not match";
+    REM_INV_RD_REQ_ERR = IBV_WC_REM_INV_RD_REQ_ERR, "the peer found the reliable datagram invalid";
+    REM_ABORT_ERR = IBV_WC_REM_ABORT_ERR, "the peer aborted the request";
+    INV_EECN_ERR = IBV_WC_INV_EECN_ERR, "the end-to-end context number is invalid";
+    INV_EEC_STATE_ERR = IBV_WC_INV_EEC_STATE_ERR, "the end-to-end context is in the wrong state";
+    FATAL_ERR = IBV_WC_FATAL_ERR, "the device has failed";
+    RESP_TIMEOUT_ERR = IBV_WC_RESP_TIMEOUT_ERR, "the peer did not answer in time";
+    GENERAL_ERR = IBV_WC_GENERAL_ERR, "an error that has no status of its own";
+    TM_ERR = IBV_WC_TM_ERR, "tag matching failed";
+    TM_RNDV_INCOMPLETE = IBV_WC_TM_RNDV_INCOMPLETE, "the tag-matched message needs a rendezvous in software";
+}
+
+macro_rules! opcodes {
+    ($($name:ident = $raw:ident, $meaning:literal;)*) => {
+        impl WcOpcode {
+            $(
+                #[doc = concat!(stringify!($raw), "—", $meaning)]
+                pub const $name: Self = Self(ibv_wc_opcode::$raw.0);
+            )*
+        }
+
+        impl fmt::Debug for WcOpcode {
+            fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+                match *self {
+                    $(Self::$name => f.write_str(stringify!($name)),)*
+                    Self(other) => write!(f, "WcOpcode({other})"),
+                }
+            }
+        }
+    };
+}
+
+opcodes! {
+    SEND = IBV_WC_SEND, "a send";
+    RDMA_WRITE = IBV_WC_RDMA_WRITE, "an RDMA write";
+    RDMA_READ = IBV_WC_RDMA_READ, "an RDMA read";
+    COMP_SWAP = IBV_WC_COMP_SWAP, "a compare-and-swap";
+    FETCH_ADD = IBV_WC_FETCH_ADD, "a fetch-and-add";
+    BIND_MW = IBV_WC_BIND_MW, "the binding of a memory window";
+    LOCAL_INV = IBV_WC_LOCAL_INV, "a local invalidation";
+    TSO = IBV_WC_TSO, "a send with TCP segmentation";
+    RECV = IBV_WC_RECV, "a receive";
+    RECV_RDMA_WITH_IMM = IBV_WC_RECV_RDMA_WITH_IMM, "the immediate data of a peer's RDMA write";
+}
+
+/// A request that failed.
+///
+/// ```
+/// use verbs::{WcError, WcStatus};
+/// let err = WcError { status: WcStatus::WR_FLUSH_ERR, vendor_err: 0x81 };
+/// assert_eq!(
+///     err.to_string(),
+///     "WR_FLUSH_ERR: the queue pair went to the error state before the request was done \
+///      (vendor error 0x81)"
+/// );
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct WcError {
+    /// How it ended.
+    pub status: WcStatus,
+    /// The device maker's own code.
+    pub vendor_err: u32,
+}
+
+impl fmt::Display for WcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:?}: {}", self.status, self.status.meaning())?;
+        if self.vendor_err != 0 {
+            write!(f, " (vendor error {:#x})", self.vendor_err)?;
+        }
+        Ok(())
+    }
+}
+
+impl std::error::Error for WcError {}

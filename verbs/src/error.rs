@@ -1,0 +1,265 @@
+//! The one error type of the family, and the only code that reads `errno`.
+//!
+//! C reports failure in four ways, and each has one converter here: a null pointer with `errno`
+//! ([`cvt_ptr`]), `-1` with `errno` ([`cvt_neg`]), the error number itself as the return value
+//! ([`cvt_errno`]), and a count that is negative on failure ([`cvt_count`]). The RETURN VALUE section of a call's
+//! manual page decides which one applies.
+//!
+//! A completion that reports a failed request is not an error of this kind: it is data, see
+//! [`WcStatus`](crate::WcStatus).
+
+use std::{borrow::Cow, fmt, io, ptr::NonNull};
+
+/// A call that failed: its name, what the system said, and what the caller gave it.
+///
+/// ```
+/// let err = verbs::Error::from_errno("ibv_reg_mr", libc::ENOMEM).detail("4096 bytes");
+/// assert_eq!(err.call(), "ibv_reg_mr");
+/// assert_eq!(err.raw_os_error(), Some(libc::ENOMEM));
+/// assert_eq!(
+///     err.to_string(),
+///     "`ibv_reg_mr` failed (4096 bytes): Cannot allocate memory (os error 12)"
+/// );
+/// ```
+#[derive(Debug)]
+pub struct Error {
+    call: &'static str,
+    detail: Option<Cow<'static, str>>,
+    source: io::Error,
+}
+
+/// The result of a call that can fail with an [`Error`].
+pub type Result<T, E = Error> = std::result::Result<T, E>;
+
+impl Error {
+    /// An error with the given error number, which must be positive.
+    #[cold]
+    pub fn from_errno(call: &'static str, errno: i32) -> Self {
+        debug_assert!(errno > 0, "{call}: errno {errno} is not positive");
+        Self {
+            call,
+            detail: None,
+            source: io::Error::from_raw_os_error(errno),
+        }
+    }
+
+    /// An error with the calling thread's `errno`, read now.
+    #[cold]
+    pub fn last_os(call: &'static str) -> Self {
+        let source = io::Error::last_os_error();
+        match source.raw_os_error() {
+            Some(0) | None => Self {
+                call,
+                detail: None,
+                source: io::Error::other("the call failed without setting errno"),
+            },
+            Some(_) => Self {
+                call,
+                detail: None,
+                source,
+            },
+        }
+    }
+
+    /// A refusal by this family itself, before any call into the system.
+    #[cold]
+    pub fn refused(
+        call: &'static str,
+        kind: io::ErrorKind,
+        reason: impl Into<Cow<'static, str>>,
+    ) -> Self {
+        Self {
+            call,
+            detail: None,
+            source: io::Error::new(kind, reason.into()),
+        }
+    }
+
+    /// Adds what the call was given, or a hint; shown in parentheses.
+    #[must_use]
+    pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
+        self.detail = Some(detail.into());
+        self
+    }
+
+    /// The name of the C function that failed, or of the method that refused.
+    pub fn call(&self) -> &'static str {
+        self.call
+    }
+
+    /// The portable kind of the error.
+    pub fn kind(&self) -> io::ErrorKind {
+        self.source.kind()
+    }
+
+    /// The error number, unless this family itself refused the call.
+    pub fn raw_os_error(&self) -> Option<i32> {
+        self.source.raw_os_error()
+    }
+}
+
+impl fmt::Display for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "`{}` failed", self.call)?;
+        if let Some(detail) = &self.detail {
+            write!(f, " ({detail})")?;
+        }
+        write!(f, ": {}", self.source)
+    }
+}
+
+impl std::error::Error for Error {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        self.source.get_ref().map(|e| e as _)
+    }
+}
+
+impl From<Error> for io::Error {
+    fn from(err: Error) -> Self {
+        Self::new(err.kind(), err)
+    }
+}
+
+/// A call that failed and gives back what it was given: the work of a failed post, the queue pair
+/// of a failed transition.
+///
+/// `?` turns it into a plain [`Error`], dropping the value.
+#[derive(Debug)]
+pub struct Refused<T> {
+    /// What the call was given, unharmed.
+    pub value: T,
+    /// Why the call failed.
+    pub error: Error,
+}
+
+impl<T> Refused<T> {
+    /// Changes the value that is given back.
+    pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Refused<U> {
+        Refused {
+            value: f(self.value),
+            error: self.error,
+        }
+    }
+}
+
+impl<T> fmt::Display for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        self.error.fmt(f)
+    }
+}
+
+impl<T: fmt::Debug> std::error::Error for Refused<T> {
+    fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
+        std::error::Error::source(&self.error)
+    }
+}
+
+impl<T> From<Refused<T>> for Error {
+    fn from(refused: Refused<T>) -> Self {
+        refused.error
+    }
+}
+
+/// Converts a pointer that is null, with `errno` set, on failure.
+///
+/// # Errors
+/// The pointer was null.
+#[inline]
+pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
+    NonNull::new(ptr).ok_or_else(|| Error::last_os(call))
+}
+
+/// Converts a return value that is negative, with `errno` set, on failure.
+///
+/// # Errors
+/// The value was negative.
+#[inline]
+pub fn cvt_neg(call: &'static str, ret: i32) -> Result<i32> {
+    if ret < 0 {
+        Err(Error::last_os(call))
+    } else {
+        Ok(ret)
+    }
+}
+
+/// Converts a return value that is zero on success, and else the error number (of either sign: a
+/// few providers return it negated).
+///
+/// # Errors
+/// The value was not zero.
+#[inline]
+pub fn cvt_errno(call: &'static str, ret: i32) -> Result<()> {
+    match ret {
+        0 => Ok(()),
+        errno => Err(Error::from_errno(call, errno.saturating_abs())),
+    }
+}
+
+/// Converts a return value that is a count, or negative on failure.
+///
+/// # Errors
+/// The value was negative. What it says beyond that differs between providers; `-1` is reported
+/// as `EIO`.
+#[inline]
+pub fn cvt_count(call: &'static str, ret: i32) -> Result<usize> {
+    usize::try_from(ret).map_err(|_| match ret {
+        -1 => Error::from_errno(call, libc::EIO),
+        negated => Error::from_errno(call, negated.saturating_abs()),
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn set_errno(errno: i32) {
+        // SAFETY: `__errno_location` returns a valid pointer to this thread's `errno`.
+        let location = unsafe { libc::__errno_location() };
+        // SAFETY: see above; no other thread can reach it.
+        unsafe { *location = errno };
+    }
+
+    #[test]
+    fn errno_is_never_negated_in_a_message() {
+        let golden = "`ibv_modify_qp` failed: Invalid argument (os error 22)";
+        for ret in [libc::EINVAL, -libc::EINVAL] {
+            assert_eq!(
+                cvt_errno("ibv_modify_qp", ret).unwrap_err().to_string(),
+                golden
+            );
+        }
+        assert_eq!(
+            cvt_count("ibv_poll_cq", -libc::EINVAL)
+                .unwrap_err()
+                .to_string(),
+            "`ibv_poll_cq` failed: Invalid argument (os error 22)"
+        );
+    }
+
+    #[test]
+    fn each_convention_reads_its_own_error() {
+        assert!(cvt_errno("x", 0).is_ok());
+        assert_eq!(cvt_count("x", 3).unwrap(), 3);
+        assert_eq!(cvt_neg("x", 5).unwrap(), 5);
+        set_errno(libc::ENODEV);
+        assert_eq!(
+            cvt_neg("x", -1).unwrap_err().raw_os_error(),
+            Some(libc::ENODEV)
+        );
+        let null: *mut u8 = std::ptr::null_mut();
+        set_errno(libc::ENOMEM);
+        assert_eq!(
+            cvt_ptr("x", null).unwrap_err().raw_os_error(),
+            Some(libc::ENOMEM)
+        );
+    }
+
+    #[test]
+    fn a_failure_without_errno_says_so() {
+        set_errno(0);
+        assert_eq!(
+            cvt_neg("ibv_query_gid", -1).unwrap_err().to_string(),
+            "`ibv_query_gid` failed: the call failed without setting errno"
+        );
+    }
+}

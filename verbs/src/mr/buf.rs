@@ -1,0 +1,275 @@
+//! Buffers: ranges of registered memory.
+
+use std::{
+    fmt,
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+    slice,
+    sync::Arc,
+};
+
+use super::region::Region;
+use crate::{
+    error::{Error, Result},
+    pd::ProtectionDomain,
+    work::{Gather, Scatter, Sge, SgeList},
+};
+
+impl ProtectionDomain {
+    /// `ibv_reg_mr`—Allocates `len` zero bytes and registers them.
+    ///
+    /// The device may read and write the buffer, but only for requests of this process: a peer has
+    /// no access to it. Enters the kernel, and pins the memory.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: `len` is zero, or more than `u32::MAX`, the longest element of a request.
+    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// let pd = ctx.alloc_pd()?;
+    /// let mut buf = pd.alloc_buf(1024)?;
+    /// buf[..5].copy_from_slice(b"hello");
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    ///
+    /// # References
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn alloc_buf(&self, len: usize) -> Result<Buf> {
+        Buf::register(self, vec![0; len].into_boxed_slice())
+    }
+
+    /// `ibv_reg_mr`—Registers memory the caller already has, and takes it over.
+    ///
+    /// Everything else is as for [`alloc_buf`](Self::alloc_buf).
+    ///
+    /// # Errors
+    /// As for [`alloc_buf`](Self::alloc_buf).
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_buf(&self, memory: impl Into<Box<[u8]>>) -> Result<Buf> {
+        Buf::register(self, memory.into())
+    }
+}
+
+/// A range of registered memory with one owner, in the manner of a byte vector of fixed capacity.
+///
+/// It reads and writes like a `[u8]`. Posting it moves it to the device, and the completion gives
+/// it back, so the program cannot touch it in between. It can be split, without a copy and without
+/// another registration; the registration ends when the last part is dropped.
+///
+/// What a request transfers is the buffer's current length, from [`set_len`](Self::set_len); the
+/// bytes behind it, up to the capacity, keep their content.
+pub struct Buf {
+    // INVARIANT: `start..start + capacity` is inside `region`, and no other `Buf` or `SharedBuf` covers any of it.
+    region: Arc<Region>,
+    start: NonNull<u8>,
+    // INVARIANT: at most `capacity`.
+    len: u32,
+    capacity: u32,
+    lkey: u32,
+}
+
+// SAFETY: a `Buf` owns its bytes alone (invariant), and bytes may be owned by any thread.
+unsafe impl Send for Buf {}
+// SAFETY: a shared `Buf` only allows reading.
+unsafe impl Sync for Buf {}
+
+impl Buf {
+    fn register(pd: &ProtectionDomain, memory: Box<[u8]>) -> Result<Self> {
+        let refuse = |reason| {
+            Err(
+                Error::refused("ibv_reg_mr", std::io::ErrorKind::InvalidInput, reason)
+                    .detail(format!("{} bytes", memory.len())),
+            )
+        };
+        let Ok(capacity) = u32::try_from(memory.len()) else {
+            return refuse("a buffer is at most 4294967295 bytes long");
+        };
+        if capacity == 0 {
+            return refuse("a buffer has at least one byte");
+        }
+        let region = Region::register(pd, memory)?;
+        debug_assert_eq!(region.len(), capacity as usize);
+        let (start, lkey) = (region.start(), region.lkey());
+        Ok(Self {
+            region: Arc::new(region),
+            start,
+            len: capacity,
+            capacity,
+            lkey,
+        })
+    }
+
+    /// The number of bytes that [`set_len`](Self::set_len) can make visible.
+    pub fn capacity(&self) -> usize {
+        self.capacity as usize
+    }
+
+    /// Sets the length: what the buffer shows, sends, and receives into.
+    ///
+    /// # Panics
+    /// Panics when `len` is more than the capacity.
+    pub fn set_len(&mut self, len: usize) {
+        match u32::try_from(len) {
+            Ok(len) if len <= self.capacity => self.len = len,
+            _ => length_panic(len, self.capacity()),
+        }
+    }
+
+    /// Sets the length back to the whole capacity.
+    pub fn set_full(&mut self) {
+        self.len = self.capacity;
+    }
+
+    /// Splits the buffer at `at`: `self` keeps `[0, at)`, the returned buffer has the rest of the capacity. Both are full.
+    ///
+    /// # Panics
+    /// Panics when `at` is more than the capacity.
+    #[must_use = "the rest of the buffer is lost when this is dropped"]
+    pub fn split_off(&mut self, at: usize) -> Self {
+        let head = match u32::try_from(at) {
+            Ok(head) if head <= self.capacity => head,
+            _ => length_panic(at, self.capacity()),
+        };
+        let tail = self.capacity - head;
+        // SAFETY: `at` is at most the capacity, so the result is inside `region` or one past its end.
+        let start = unsafe { self.start.add(at) };
+        self.capacity = head;
+        self.len = head;
+        Self {
+            region: Arc::clone(&self.region),
+            start,
+            len: tail,
+            capacity: tail,
+            lkey: self.lkey,
+        }
+    }
+
+    /// Freezes the buffer at its current length, so that any number of requests can read it at once.
+    pub fn freeze(self) -> SharedBuf {
+        SharedBuf {
+            buf: Arc::new(self),
+        }
+    }
+
+    #[inline]
+    fn sge(&self) -> Sge {
+        // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, which `self` keeps registered.
+        unsafe { Sge::new(self.start, self.len, self.lkey) }
+    }
+}
+
+#[cold]
+#[inline(never)]
+#[expect(
+    clippy::panic,
+    reason = "a bug of the caller, as an index out of bounds is"
+)]
+fn length_panic(len: usize, capacity: usize) -> ! {
+    panic!("length {len} is more than the buffer's capacity of {capacity}")
+}
+
+impl Deref for Buf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are inside `region`, initialised and owned by `self` alone (invariant). The device does not write
+        // them: it only does so for posted work, which would have moved `self` away.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl DerefMut for Buf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and `&mut self` excludes every other reference to these bytes. Nor does the device read them.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl AsRef<[u8]> for Buf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for Buf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl fmt::Debug for Buf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Buf")
+            .field("len", &self.len)
+            .field("capacity", &self.capacity)
+            .field("lkey", &self.lkey)
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the element is a range of registered memory that `self` owns alone: it stays registered and at its address
+// until `self` is dropped, and nobody else reads or writes it.
+unsafe impl Gather for Buf {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        list.push(self.sge());
+    }
+}
+
+// SAFETY: see `Gather`: owned alone, and registered for local writing.
+unsafe impl Scatter for Buf {}
+
+/// A frozen [`Buf`]: many may read it at once, the program and the device alike, and nobody may write it.
+///
+/// Cloning is cheap. A message that is sent to several peers, or may have to be sent again, is one of these.
+#[derive(Clone)]
+pub struct SharedBuf {
+    buf: Arc<Buf>,
+}
+
+impl SharedBuf {
+    /// Gives the buffer back if this is the only handle, no request holding another one.
+    ///
+    /// # Errors
+    /// There are other handles; this one is given back.
+    pub fn try_thaw(self) -> Result<Buf, Self> {
+        Arc::try_unwrap(self.buf).map_err(|buf| Self { buf })
+    }
+}
+
+impl Deref for SharedBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        &self.buf
+    }
+}
+
+impl AsRef<[u8]> for SharedBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl fmt::Debug for SharedBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SharedBuf")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the element is a range of registered memory that `self` keeps registered and at its address, and that nobody
+// writes for as long as a handle to it exists: a frozen buffer can be thawed only by its last handle.
+unsafe impl Gather for SharedBuf {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        list.push(self.buf.sge());
+    }
+}

@@ -1,0 +1,177 @@
+//! Making queue pairs.
+
+use std::{io, marker::PhantomData};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    inflight::InFlight,
+    pair::QueuePair,
+    queues::{Inner, Parts},
+    state::Reset,
+    transport::Transport,
+};
+use crate::{
+    cq::{CompletionQueue, Reservation},
+    error::{Error, Result, cvt_ptr},
+    pd::ProtectionDomain,
+    work::MAX_SGE,
+    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+};
+
+/// Makes a [`QueuePair`].
+#[derive(Debug)]
+#[must_use = "call `create` to make the queue pair"]
+pub struct QueuePairBuilder<'a, T> {
+    pd: &'a ProtectionDomain,
+    send_cq: &'a CompletionQueue,
+    recv_cq: &'a CompletionQueue,
+    max_send_wr: u32,
+    max_recv_wr: u32,
+    max_send_sge: u32,
+    max_recv_sge: u32,
+    transport: PhantomData<T>,
+}
+
+impl ProtectionDomain {
+    /// A queue pair of transport `T` in this domain, with choices to make. The two completion queues may be the same one.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// use verbs::{Buf, QueuePair, Rc, Reset};
+    /// let pd = ctx.alloc_pd()?;
+    /// let cq = ctx.create_cq(64)?;
+    /// let qp: QueuePair<Rc, Reset, Buf, Buf> =
+    ///     pd.qp_builder(&cq, &cq).max_send_wr(16).max_recv_wr(48).create()?;
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    pub fn qp_builder<'a, T: Transport>(
+        &'a self,
+        send_cq: &'a CompletionQueue,
+        recv_cq: &'a CompletionQueue,
+    ) -> QueuePairBuilder<'a, T> {
+        QueuePairBuilder {
+            pd: self,
+            send_cq,
+            recv_cq,
+            max_send_wr: 1,
+            max_recv_wr: 1,
+            max_send_sge: 1,
+            max_recv_sge: 1,
+            transport: PhantomData,
+        }
+    }
+}
+
+impl<T: Transport> QueuePairBuilder<'_, T> {
+    /// The most requests in flight on the send queue; 1 if not set.
+    pub fn max_send_wr(mut self, requests: u32) -> Self {
+        self.max_send_wr = requests;
+        self
+    }
+
+    /// The most receives in flight; 1 if not set.
+    pub fn max_recv_wr(mut self, receives: u32) -> Self {
+        self.max_recv_wr = receives;
+        self
+    }
+
+    /// The most elements of a request; 1 if not set, and at most [`MAX_SGE`].
+    pub fn max_send_sge(mut self, elements: u32) -> Self {
+        self.max_send_sge = elements;
+        self
+    }
+
+    /// The most elements of a receive; 1 if not set, and at most [`MAX_SGE`].
+    pub fn max_recv_sge(mut self, elements: u32) -> Self {
+        self.max_recv_sge = elements;
+        self
+    }
+
+    /// `ibv_create_qp(pd, …)`—Creates the queue pair, in the state [`Reset`]. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: a completion queue has too few entries left, or belongs to another device; or a number is beyond what this
+    ///   crate can keep.
+    /// - `EINVAL`: a number is more than the device allows.
+    /// - `ENOMEM`: out of memory, or of queue pairs.
+    ///
+    /// # References
+    /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
+    #[doc(alias = "ibv_create_qp")]
+    pub fn create<SW, RW>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
+        self.validate()?;
+        let id = QpId::next();
+        let send = Parts {
+            reservation: Reservation::new(self.send_cq.handle(), self.max_send_wr)?,
+            in_flight: InFlight::new(QueueId::send(id), self.max_send_wr),
+            max_sge: self.max_send_sge,
+        };
+        let receive = Parts {
+            reservation: Reservation::new(self.recv_cq.handle(), self.max_recv_wr)?,
+            in_flight: InFlight::new(QueueId::receive(id), self.max_recv_wr),
+            max_sge: self.max_recv_sge,
+        };
+        let mut attr = ffi::ibv_qp_init_attr::zeroed();
+        attr.send_cq = self.send_cq.as_raw();
+        attr.recv_cq = self.recv_cq.as_raw();
+        attr.qp_type = T::RAW;
+        attr.cap.max_send_wr = self.max_send_wr;
+        attr.cap.max_recv_wr = self.max_recv_wr;
+        attr.cap.max_send_sge = self.max_send_sge;
+        attr.cap.max_recv_sge = self.max_recv_sge;
+        // SAFETY: the domain and the completion queues exist for as long as `self` borrows them, and then for as long as
+        // `Inner` holds them. C writes only `attr`, and keeps no pointer to it.
+        let raw = unsafe { ffi::ibv_create_qp(self.pd.as_raw(), &raw mut attr) };
+        let raw = cvt_ptr("ibv_create_qp", raw).map_err(|err| {
+            err.detail(format!(
+                "{}, {} sends of {} elements, {} receives of {} elements",
+                T::NAME,
+                self.max_send_wr,
+                self.max_send_sge,
+                self.max_recv_wr,
+                self.max_recv_sge
+            ))
+        })?;
+        // SAFETY: the queue pair has just been created with these queues, in this domain.
+        let inner = unsafe { Inner::new(raw, id, send, receive, self.pd.clone()) };
+        Ok(QueuePair::new(inner))
+    }
+
+    fn validate(&self) -> Result<()> {
+        let refuse = |reason: String| {
+            Err(Error::refused(
+                "ibv_create_qp",
+                io::ErrorKind::InvalidInput,
+                reason,
+            ))
+        };
+        for cq in [self.send_cq, self.recv_cq] {
+            if cq.context() != self.pd.context() {
+                return refuse(format!(
+                    "the completion queue is of {}, the protection domain of {}",
+                    cq.context().name(),
+                    self.pd.context().name()
+                ));
+            }
+        }
+        for (name, requests) in [
+            ("max_send_wr", self.max_send_wr),
+            ("max_recv_wr", self.max_recv_wr),
+        ] {
+            if requests > MAX_IN_FLIGHT {
+                return refuse(format!("{name} is {requests}, and at most {MAX_IN_FLIGHT}"));
+            }
+        }
+        for (name, elements) in [
+            ("max_send_sge", self.max_send_sge),
+            ("max_recv_sge", self.max_recv_sge),
+        ] {
+            if elements as usize > MAX_SGE {
+                return refuse(format!("{name} is {elements}, and at most {MAX_SGE}"));
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,298 @@
+//! Queue pairs.
+
+use std::{fmt, marker::PhantomData, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    attributes::Attributes,
+    queues::{Completion, Inner, ReceiveQueue, SendQueue},
+    request::SendRequest,
+    state::{CanPostReceive, Init, Reset, Rtr, Rts, State},
+    transport::Transport,
+};
+use crate::{
+    cq::WorkCompletion,
+    error::{Refused, Result, cvt_errno},
+    mr::Buf,
+    pd::ProtectionDomain,
+    work::{Gather, Scatter},
+    wr_id::QpId,
+};
+
+/// `ibv_qp`—A queue pair of transport `T` in state `S`.
+///
+/// `SW` is what its send queue owns while it is in flight, and `RW` what its receive queue does:
+/// anything made of registered memory, alone or [`With`](crate::With) a context of the caller's.
+///
+/// Dropping it ends the device's access, and then drops what was in flight. It keeps its protection
+/// domain and its completion queues alive. Forgetting it leaks memory, and frees none.
+///
+/// # References
+/// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
+#[doc(alias = "ibv_qp")]
+pub struct QueuePair<T, S, SW = Buf, RW = Buf> {
+    send: SendQueue<T, SW, RW>,
+    receive: ReceiveQueue<T, SW, RW>,
+    state: PhantomData<S>,
+}
+
+/// Work that a queue pair got back: of its send queue, or of its receive queue.
+#[derive(Debug)]
+pub enum Completed<'p, SW, RW> {
+    /// What was posted with [`QueuePair::post`].
+    Send(Completion<'p, SW>),
+    /// What was posted with [`QueuePair::post_recv`].
+    Receive(Completion<'p, RW>),
+}
+
+impl<T, SW, RW> QueuePair<T, Reset, SW, RW> {
+    pub(super) fn new(inner: Inner<SW, RW>) -> Self {
+        let inner = Arc::new(inner);
+        Self {
+            send: SendQueue {
+                inner: Arc::clone(&inner),
+                transport: PhantomData,
+            },
+            receive: ReceiveQueue {
+                inner,
+                transport: PhantomData,
+            },
+            state: PhantomData,
+        }
+    }
+}
+
+impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
+    /// The name of this queue pair in this process. Its completions carry it.
+    pub fn id(&self) -> QpId {
+        self.send.id()
+    }
+
+    /// The number by which the device and the peer know this queue pair.
+    pub fn qp_num(&self) -> u32 {
+        self.send.inner.qp_num()
+    }
+
+    /// The domain it was made in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.send.inner.pd
+    }
+
+    /// The send queue.
+    pub fn send_queue(&self) -> &SendQueue<T, SW, RW> {
+        &self.send
+    }
+
+    /// The receive queue.
+    pub fn receive_queue(&self) -> &ReceiveQueue<T, SW, RW> {
+        &self.receive
+    }
+
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_qp {
+        self.send.inner.raw.as_ptr()
+    }
+
+    /// Takes back the work that `wc` completes, from whichever queue it was posted to.
+    ///
+    /// # Errors
+    /// The completion belongs to another queue pair, or is stale; it is given back.
+    #[inline]
+    pub fn complete<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+    ) -> Result<Completed<'p, SW, RW>, WorkCompletion<'p>> {
+        if wc.is_receive() {
+            self.receive.complete(wc).map(Completed::Receive)
+        } else {
+            self.send.complete(wc).map(Completed::Send)
+        }
+    }
+
+    /// Takes back the work of the send queue that `wc` completes, and before it, one by one through
+    /// `earlier`, the work that was posted unsignaled; see [`SendQueue::complete_each`].
+    ///
+    /// # Errors
+    /// As for [`SendQueue::complete`].
+    #[inline]
+    pub fn complete_each<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+        earlier: impl FnMut(SW),
+    ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
+        self.send.complete_each(wc, earlier)
+    }
+
+    /// `ibv_modify_qp(qp, IBV_QPS_ERR)`—Puts the queue pair into the error state: whatever is in
+    /// flight comes back with the status
+    /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR), and so does what is posted from now on.
+    ///
+    /// # Errors
+    /// The device refused, or is gone.
+    ///
+    /// # References
+    /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn to_error(&mut self) -> Result<()> {
+        let mut attr = ffi::ibv_qp_attr::zeroed();
+        attr.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
+        let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE;
+        self.modify_raw(attr, mask.0 as i32, "ERR")
+    }
+
+    /// Modifies attributes that may be changed without leaving the state.
+    ///
+    /// # Errors
+    /// - `EINVAL`: an attribute is wrong, or may not be changed in this state.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&mut self, attributes: &Attributes<S>) -> Result<()> {
+        let (attr, mask) = attributes.as_raw();
+        self.modify_raw(*attr, mask, S::NAME)
+    }
+
+    fn transition<To: State>(
+        self,
+        attributes: &Attributes<To>,
+    ) -> Result<QueuePair<T, To, SW, RW>, Refused<Self>> {
+        let (attr, mask) = attributes.as_raw();
+        match self.modify_raw(*attr, mask, To::NAME) {
+            Ok(()) => {
+                let Self {
+                    send,
+                    receive,
+                    state: PhantomData,
+                } = self;
+                Ok(QueuePair {
+                    send,
+                    receive,
+                    state: PhantomData,
+                })
+            }
+            Err(error) => Err(Refused { value: self, error }),
+        }
+    }
+
+    fn modify_raw(&self, mut attr: ffi::ibv_qp_attr, mask: i32, to: &'static str) -> Result<()> {
+        if mask == 0 {
+            // Nothing to change: on iWARP the kernel has made the transition itself.
+            return Ok(());
+        }
+        // SAFETY: the queue pair exists for as long as `self` lives, and `attr` is complete. C keeps no pointer to it.
+        let errno = unsafe { ffi::ibv_modify_qp(self.as_raw(), &raw mut attr, mask) };
+        cvt_errno("ibv_modify_qp", errno)
+            .map_err(|err| err.detail(format!("{} to {to}, attribute mask {mask:#x}", S::NAME)))
+    }
+}
+
+impl<T: Transport, SW, RW> QueuePair<T, Reset, SW, RW> {
+    /// `ibv_modify_qp`—Brings the queue pair to [`Init`], where receives can be posted.
+    ///
+    /// # Errors
+    /// - `EINVAL`: an attribute is missing, or wrong.
+    ///
+    /// The queue pair is given back as it was.
+    ///
+    /// # References
+    /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn to_init(
+        self,
+        attributes: &Attributes<Init>,
+    ) -> Result<QueuePair<T, Init, SW, RW>, Refused<Self>> {
+        self.transition(attributes)
+    }
+}
+
+impl<T: Transport, SW, RW> QueuePair<T, Init, SW, RW> {
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rtr`], where it receives.
+    ///
+    /// # Errors
+    /// As for [`to_init`](QueuePair::to_init), and `ETIMEDOUT`, `EHOSTUNREACH`: the peer's address does not resolve.
+    ///
+    /// # References
+    /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn to_rtr(
+        self,
+        attributes: &Attributes<Rtr>,
+    ) -> Result<QueuePair<T, Rtr, SW, RW>, Refused<Self>> {
+        self.transition(attributes)
+    }
+}
+
+impl<T: Transport, SW, RW> QueuePair<T, Rtr, SW, RW> {
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rts`], where it sends, too.
+    ///
+    /// # Errors
+    /// As for [`to_init`](QueuePair::to_init).
+    ///
+    /// # References
+    /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn to_rts(
+        self,
+        attributes: &Attributes<Rts>,
+    ) -> Result<QueuePair<T, Rts, SW, RW>, Refused<Self>> {
+        self.transition(attributes)
+    }
+}
+
+impl<T: Transport, SW: Gather, RW> QueuePair<T, Rts, SW, RW> {
+    /// `ibv_post_send`—Posts a request; see [`SendQueue::post`].
+    ///
+    /// # Errors
+    /// As for [`SendQueue::post`].
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: SendRequest<T, Work = SW>,
+    {
+        self.send.post(request)
+    }
+}
+
+impl<T: Transport, S: CanPostReceive, SW, RW: Scatter> QueuePair<T, S, SW, RW> {
+    /// `ibv_post_recv`—Posts memory for one message to arrive in; see [`ReceiveQueue::post`].
+    ///
+    /// # Errors
+    /// As for [`ReceiveQueue::post`].
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>> {
+        self.receive.post(work)
+    }
+}
+
+impl<T, SW, RW> QueuePair<T, Rts, SW, RW> {
+    /// Splits the queue pair, so that one thread can send and another receive.
+    pub fn split(self) -> (SendQueue<T, SW, RW>, ReceiveQueue<T, SW, RW>) {
+        (self.send, self.receive)
+    }
+}
+
+impl<T: Transport, S: State, SW, RW> fmt::Debug for QueuePair<T, S, SW, RW> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePair")
+            .field("transport", &T::NAME)
+            .field("state", &S::NAME)
+            .field("qp_num", &self.qp_num())
+            .field("sends_in_flight", &self.send.in_flight())
+            .field("receives_in_flight", &self.receive.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<SW, RW> Completed<'_, SW, RW> {
+    /// How the request ended.
+    ///
+    /// # Errors
+    /// It failed.
+    pub fn ok(&self) -> Result<(), crate::WcError> {
+        match self {
+            Self::Send(completion) => completion.ok(),
+            Self::Receive(completion) => completion.ok(),
+        }
+    }
+}

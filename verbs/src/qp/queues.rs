@@ -1,0 +1,423 @@
+//! The two queues of a queue pair: posting to them, and taking work back from them.
+
+use std::{
+    cell::UnsafeCell,
+    fmt, io,
+    marker::PhantomData,
+    mem::ManuallyDrop,
+    ops::Deref,
+    ptr::{self, NonNull},
+    sync::Arc,
+};
+
+use ibverbs_sys as ffi;
+
+use super::{inflight::InFlight, request::SendRequest, send_wr::SendWr, transport::Transport};
+use crate::{
+    cq::{Reservation, WorkCompletion},
+    error::{Error, Refused, Result},
+    pd::ProtectionDomain,
+    work::{Gather, Scatter, SgeList},
+    wr_id::{QpId, WrId},
+};
+
+/// A queue pair as its two halves share it.
+pub(super) struct Inner<SW, RW> {
+    // INVARIANT: created, and destroyed only in `drop`.
+    pub(super) raw: NonNull<ffi::ibv_qp>,
+    pub(super) id: QpId,
+    // INVARIANT: touched only by the one `SendQueue` of this queue pair, and in `drop`.
+    send: UnsafeCell<Sending<SW>>,
+    // INVARIANT: touched only by the one `ReceiveQueue` of this queue pair, and in `drop`.
+    receive: UnsafeCell<Receiving<RW>>,
+    pub(super) pd: ProtectionDomain,
+}
+
+struct Sending<SW> {
+    in_flight: ManuallyDrop<InFlight<SW>>,
+    reservation: ManuallyDrop<Reservation>,
+    max_sge: u32,
+    /// How many requests have been posted since the last signaled one.
+    unsignaled: u32,
+}
+
+struct Receiving<RW> {
+    in_flight: ManuallyDrop<InFlight<RW>>,
+    reservation: ManuallyDrop<Reservation>,
+    max_sge: u32,
+}
+
+// SAFETY: libibverbs documents its calls as thread-safe on one queue pair. The two cells are each reached through one
+// half only (invariants), so from one thread at a time, and what is in them may change threads.
+unsafe impl<SW: Send, RW: Send> Send for Inner<SW, RW> {}
+// SAFETY: see `Send`. A half that is shared between threads gives only shared access to its cell.
+unsafe impl<SW: Send, RW: Send> Sync for Inner<SW, RW> {}
+
+/// What one of the two queues starts with.
+pub(super) struct Parts<W> {
+    pub(super) in_flight: InFlight<W>,
+    pub(super) reservation: Reservation,
+    pub(super) max_sge: u32,
+}
+
+impl<SW, RW> Inner<SW, RW> {
+    /// # Safety
+    /// - `raw` is a queue pair that nobody else uses, made with the completion queues of the reservations, in the domain `pd`.
+    pub(super) unsafe fn new(
+        raw: NonNull<ffi::ibv_qp>,
+        id: QpId,
+        send: Parts<SW>,
+        receive: Parts<RW>,
+        pd: ProtectionDomain,
+    ) -> Self {
+        let send = UnsafeCell::new(Sending {
+            in_flight: ManuallyDrop::new(send.in_flight),
+            reservation: ManuallyDrop::new(send.reservation),
+            max_sge: send.max_sge,
+            unsignaled: 0,
+        });
+        let receive = UnsafeCell::new(Receiving {
+            in_flight: ManuallyDrop::new(receive.in_flight),
+            reservation: ManuallyDrop::new(receive.reservation),
+            max_sge: receive.max_sge,
+        });
+        Self {
+            raw,
+            id,
+            send,
+            receive,
+            pd,
+        }
+    }
+
+    pub(super) fn qp_num(&self) -> u32 {
+        // SAFETY: the queue pair is created (invariant), and its number is set for good at its creation.
+        unsafe { (*self.raw.as_ptr()).qp_num }
+    }
+}
+
+impl<SW, RW> Drop for Inner<SW, RW> {
+    fn drop(&mut self) {
+        // SAFETY: the queue pair exists and is destroyed once, here. Its domain and its completion queues exist, since they
+        // are dropped after this.
+        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        if errno != 0 {
+            // The device may still work on what is in flight: it is given up, with the completion queues.
+            return;
+        }
+        let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
+        send.reservation.unreaped = send.in_flight.len();
+        receive.reservation.unreaped = receive.in_flight.len();
+        // The device has let go of the work, so it can be dropped.
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut send.in_flight) };
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut receive.in_flight) };
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut send.reservation) };
+        // SAFETY: dropped once, here, and not used again.
+        unsafe { ManuallyDrop::drop(&mut receive.reservation) };
+    }
+}
+
+/// The send queue of a queue pair that is ready to send.
+///
+/// [`QueuePair::split`](crate::QueuePair::split) makes it, for a thread of its own. The queue pair is destroyed when both
+/// halves are gone; the work in flight on a half that was dropped is dropped then.
+pub struct SendQueue<T, SW, RW> {
+    pub(super) inner: Arc<Inner<SW, RW>>,
+    pub(super) transport: PhantomData<T>,
+}
+
+/// The receive queue of a queue pair.
+///
+/// [`QueuePair::split`](crate::QueuePair::split) makes it, for a thread of its own.
+pub struct ReceiveQueue<T, SW, RW> {
+    pub(super) inner: Arc<Inner<SW, RW>>,
+    pub(super) transport: PhantomData<T>,
+}
+
+impl<T, SW, RW> SendQueue<T, SW, RW> {
+    #[inline]
+    fn sending(&self) -> &Sending<SW> {
+        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a mutable borrow through it.
+        unsafe { &*self.inner.send.get() }
+    }
+
+    #[inline]
+    fn sending_mut(&mut self) -> &mut Sending<SW> {
+        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes every other borrow through it.
+        unsafe { &mut *self.inner.send.get() }
+    }
+
+    /// The number of requests that have been posted and not come back.
+    pub fn in_flight(&self) -> usize {
+        self.sending().in_flight.len() as usize
+    }
+
+    /// The most requests that can be in flight.
+    pub fn capacity(&self) -> usize {
+        self.sending().in_flight.limit() as usize
+    }
+
+    /// The name of the queue pair, which its completions carry.
+    pub fn id(&self) -> QpId {
+        self.inner.id
+    }
+
+    /// Takes back the work that `wc` completes.
+    ///
+    /// Work that was posted before it and has no completion of its own is dropped; see
+    /// [`complete_each`](Self::complete_each) to get that, too.
+    ///
+    /// # Errors
+    /// The completion is not one of this queue, or is stale; it is given back.
+    #[inline]
+    pub fn complete<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+    ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
+        self.complete_each(wc, drop)
+    }
+
+    /// Takes back the work that `wc` completes, and before it, one by one through `earlier`, the work
+    /// that it completes without having a completion of its own: what was posted unsignaled.
+    ///
+    /// # Errors
+    /// As for [`complete`](Self::complete).
+    #[inline]
+    pub fn complete_each<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+        earlier: impl FnMut(SW),
+    ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
+        take_back(&mut self.sending_mut().in_flight, wc, earlier)
+    }
+}
+
+impl<T: Transport, SW: Gather, RW> SendQueue<T, SW, RW> {
+    /// `ibv_post_send`—Posts a request. The work belongs to the queue until its completion gives it back.
+    ///
+    /// Does not block, enter the kernel (on most devices) or allocate.
+    ///
+    /// # Errors
+    /// The request is given back, unharmed:
+    /// - `WouldBlock`: as many requests are in flight as the queue can hold. Poll the completion queue.
+    /// - `InvalidInput`: the work has more elements than the queue pair was made for.
+    /// - `EINVAL`, `ENOMEM`, `EFAULT`: the device refused the request.
+    ///
+    /// # References
+    /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+    #[doc(alias = "ibv_post_send")]
+    #[inline]
+    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: SendRequest<T, Work = SW>,
+    {
+        let qp = self.inner.raw;
+        let sending = self.sending_mut();
+        let mut sges = SgeList::of(request.work());
+        let full = sending.in_flight.is_full();
+        if full || sges.len() > sending.max_sge as usize {
+            return Err(refuse(
+                "ibv_post_send",
+                request,
+                full,
+                sges.len(),
+                sending.max_sge,
+            ));
+        }
+        let mut flags = request.flags();
+        let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
+        if sending.unsignaled + 1 >= sending.in_flight.limit().div_ceil(2) {
+            flags |= signaled;
+        }
+        let mut wr = SendWr::new(sending.in_flight.next_id(), &mut sges, flags);
+        request.describe(&mut wr);
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with every field that its opcode
+        // uses. C reads it and the elements before it returns. What the elements describe stays as `Gather` promises until
+        // `request` is dropped, and so until the queue pair is destroyed or the completion has come.
+        let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), &raw mut bad) };
+        if errno != 0 {
+            return Err(refused_by_device("ibv_post_send", request, errno));
+        }
+        sending.unsignaled = if flags.0 & signaled.0 != 0 {
+            0
+        } else {
+            sending.unsignaled + 1
+        };
+        sending.in_flight.push(request.into_work());
+        Ok(())
+    }
+}
+
+impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
+    #[inline]
+    fn receiving(&self) -> &Receiving<RW> {
+        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a mutable borrow through it.
+        unsafe { &*self.inner.receive.get() }
+    }
+
+    #[inline]
+    fn receiving_mut(&mut self) -> &mut Receiving<RW> {
+        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes every other borrow through it.
+        unsafe { &mut *self.inner.receive.get() }
+    }
+
+    /// The number of receives that have been posted and not come back.
+    pub fn in_flight(&self) -> usize {
+        self.receiving().in_flight.len() as usize
+    }
+
+    /// The most receives that can be in flight.
+    pub fn capacity(&self) -> usize {
+        self.receiving().in_flight.limit() as usize
+    }
+
+    /// The name of the queue pair, which its completions carry.
+    pub fn id(&self) -> QpId {
+        self.inner.id
+    }
+
+    /// Takes back the work that `wc` completes.
+    ///
+    /// # Errors
+    /// The completion is not one of this queue, or is stale; it is given back.
+    #[inline]
+    pub fn complete<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+    ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
+        take_back(&mut self.receiving_mut().in_flight, wc, drop)
+    }
+}
+
+impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
+    /// `ibv_post_recv`—Posts memory for one message to arrive in. It belongs to the queue until its completion gives it back.
+    ///
+    /// Does not block, enter the kernel (on most devices) or allocate.
+    ///
+    /// # Errors
+    /// As for [`SendQueue::post`]; the work is given back.
+    ///
+    /// # References
+    /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
+    #[doc(alias = "ibv_post_recv")]
+    #[inline]
+    pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
+        let qp = self.inner.raw;
+        let receiving = self.receiving_mut();
+        let mut sges = SgeList::of(&work);
+        let full = receiving.in_flight.is_full();
+        if full || sges.len() > receiving.max_sge as usize {
+            return Err(refuse(
+                "ibv_post_recv",
+                work,
+                full,
+                sges.len(),
+                receiving.max_sge,
+            ));
+        }
+        let WrId(wr_id) = receiving.in_flight.next_id();
+        let mut wr = ffi::ibv_recv_wr {
+            wr_id,
+            next: ptr::null_mut(),
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.count(),
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one complete request. C reads it and the
+        // elements before it returns. What the elements describe stays as `Scatter` promises until `work` is dropped, and
+        // so until the queue pair is destroyed or the completion has come.
+        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), &raw mut wr, &raw mut bad) };
+        if errno != 0 {
+            return Err(refused_by_device("ibv_post_recv", work, errno));
+        }
+        receiving.in_flight.push(work);
+        Ok(())
+    }
+}
+
+#[inline]
+fn take_back<'p, W>(
+    in_flight: &mut InFlight<W>,
+    wc: WorkCompletion<'p>,
+    mut earlier: impl FnMut(W),
+) -> Result<Completion<'p, W>, WorkCompletion<'p>> {
+    let Some(ahead) = in_flight.position(wc.wr_id()) else {
+        return Err(wc);
+    };
+    for _ in 0..ahead {
+        if let Some(work) = in_flight.pop() {
+            earlier(work);
+        }
+    }
+    match in_flight.pop() {
+        Some(work) => Ok(Completion { work, wc }),
+        None => Err(wc),
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn refuse<R>(
+    call: &'static str,
+    value: R,
+    full: bool,
+    elements: usize,
+    max_sge: u32,
+) -> Refused<R> {
+    let error = if full {
+        let reason = "every request that the queue can hold is in flight";
+        Error::refused(call, io::ErrorKind::WouldBlock, reason)
+    } else {
+        let reason = format!("{elements} elements, and the queue pair was made for {max_sge}");
+        Error::refused(call, io::ErrorKind::InvalidInput, reason)
+    };
+    Refused { value, error }
+}
+
+#[cold]
+#[inline(never)]
+fn refused_by_device<R>(call: &'static str, value: R, errno: i32) -> Refused<R> {
+    let error = Error::from_errno(call, errno.saturating_abs());
+    Refused { value, error }
+}
+
+impl<T: Transport, SW, RW> fmt::Debug for SendQueue<T, SW, RW> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SendQueue")
+            .field("transport", &T::NAME)
+            .field("qp_num", &self.inner.qp_num())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+impl<T: Transport, SW, RW> fmt::Debug for ReceiveQueue<T, SW, RW> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ReceiveQueue")
+            .field("transport", &T::NAME)
+            .field("qp_num", &self.inner.qp_num())
+            .field("in_flight", &self.in_flight())
+            .finish_non_exhaustive()
+    }
+}
+
+/// Work that has come back, with the completion that says how it ended.
+#[derive(Debug)]
+pub struct Completion<'p, W> {
+    /// What was posted.
+    pub work: W,
+    wc: WorkCompletion<'p>,
+}
+
+impl<'p, W> Deref for Completion<'p, W> {
+    type Target = WorkCompletion<'p>;
+
+    #[inline]
+    fn deref(&self) -> &WorkCompletion<'p> {
+        &self.wc
+    }
+}

@@ -1,0 +1,249 @@
+//! What a work request makes the device read or write.
+//!
+//! Posting moves a *work* into the queue, and its completion gives it back. A work is anything that
+//! owns registered memory: a [`Buf`](crate::Buf), a [`SharedBuf`](crate::SharedBuf), several of them
+//! as an array, a tuple, a vector or an option, or one of those [`With`] a context of the caller's.
+
+use std::{mem::MaybeUninit, ptr::NonNull};
+
+use ibverbs_sys as ffi;
+
+/// The most scatter/gather elements a request can have here. No device known offers more.
+pub const MAX_SGE: usize = 32;
+
+/// `ibv_sge`—One element of a scatter/gather list: a range of registered memory.
+///
+/// It cannot be made by safe code, because its holder decides where a device writes.
+#[doc(alias = "ibv_sge")]
+#[repr(transparent)]
+#[derive(Clone, Copy, Debug)]
+pub struct Sge(ffi::ibv_sge);
+
+impl Sge {
+    /// Describes `len` bytes from `start`, registered under `lkey`.
+    ///
+    /// # Safety
+    /// - The range is inside a memory region whose LKey is `lkey`.
+    /// - It is handed only to a [`SgeList`] in [`Gather::gather`], whose rules say who may touch the range, and for how long.
+    #[inline]
+    pub unsafe fn new(start: NonNull<u8>, len: u32, lkey: u32) -> Self {
+        Self(ffi::ibv_sge {
+            addr: start.as_ptr() as u64,
+            length: len,
+            lkey,
+        })
+    }
+}
+
+/// The scatter/gather list of one request, being filled by [`Gather::gather`].
+#[derive(Debug)]
+pub struct SgeList {
+    // INVARIANT: the first `len.min(MAX_SGE)` elements are initialised.
+    elements: [MaybeUninit<ffi::ibv_sge>; MAX_SGE],
+    // May be more than `MAX_SGE`: the elements that found no room are counted, and the post is refused.
+    len: usize,
+}
+
+impl SgeList {
+    #[inline]
+    pub(crate) fn of(work: &(impl Gather + ?Sized)) -> Self {
+        let mut list = Self {
+            elements: [const { MaybeUninit::uninit() }; MAX_SGE],
+            len: 0,
+        };
+        work.gather(&mut list);
+        list
+    }
+
+    /// Adds an element.
+    #[inline]
+    pub fn push(&mut self, sge: Sge) {
+        if let Some(slot) = self.elements.get_mut(self.len) {
+            slot.write(sge.0);
+        }
+        self.len += 1;
+    }
+
+    /// The number of elements that were pushed.
+    #[inline]
+    pub(crate) fn len(&self) -> usize {
+        self.len
+    }
+
+    /// The number of elements, as C takes it. There must not be more than [`MAX_SGE`].
+    #[inline]
+    pub(crate) fn count(&self) -> i32 {
+        debug_assert!(self.len <= MAX_SGE);
+        #[expect(clippy::cast_possible_truncation, reason = "at most 32")]
+        #[expect(clippy::cast_possible_wrap, reason = "at most 32")]
+        let count = self.len as i32;
+        count
+    }
+
+    #[inline]
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut ffi::ibv_sge {
+        self.elements.as_mut_ptr().cast()
+    }
+}
+
+/// Work whose memory a device may read: the source of a send or of an RDMA write.
+///
+/// # Safety
+/// Of every element that [`gather`](Self::gather) pushes, from the call until `self` is dropped or
+/// given back:
+/// - the range stays registered, and at its address, however `self` is moved;
+/// - nobody writes it.
+///
+/// And `gather` pushes the same elements every time, and nothing else is done with an [`Sge`].
+pub unsafe trait Gather {
+    /// Pushes the elements, in the order in which the device shall read them.
+    fn gather(&self, list: &mut SgeList);
+}
+
+/// Work whose memory a device may write: the target of a receive or of an RDMA read.
+///
+/// # Safety
+/// As for [`Gather`], and of every element, until `self` is dropped or given back:
+/// - nobody reads the range either, and no other work covers any of it;
+/// - it is registered for local writing.
+pub unsafe trait Scatter: Gather {}
+
+/// A work that carries a context of the caller's along: whatever is needed when it completes.
+///
+/// ```
+/// # fn f(buf: verbs::Buf) {
+/// let work = verbs::With::new(buf, "request 17");
+/// assert_eq!(work.context, "request 17");
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct With<W, C> {
+    /// What the device reads or writes.
+    pub work: W,
+    /// What travels along.
+    pub context: C,
+}
+
+impl<W, C> With<W, C> {
+    /// Joins the two.
+    pub fn new(work: W, context: C) -> Self {
+        Self { work, context }
+    }
+}
+
+// SAFETY: the elements are those of `work`, which `self` owns.
+unsafe impl<W: Gather, C> Gather for With<W, C> {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        self.work.gather(list);
+    }
+}
+
+// SAFETY: the elements are those of `work`, which `self` owns.
+unsafe impl<W: Scatter, C> Scatter for With<W, C> {}
+
+// SAFETY: there is no element: a zero-length request.
+unsafe impl Gather for () {
+    #[inline]
+    fn gather(&self, _list: &mut SgeList) {}
+}
+
+// SAFETY: there is no element.
+unsafe impl Scatter for () {}
+
+/// Implements both traits for a container that owns its parts and cannot be reached through a
+/// shared reference to change them.
+macro_rules! impl_for_container {
+    ([$($param:ident),*] $ty:ty, |$this:ident, $list:ident| $body:expr) => {
+        // SAFETY: the elements are those of the parts, which `self` owns, and which keep the rules of the trait themselves.
+        unsafe impl<$($param: Gather),*> Gather for $ty {
+            #[inline]
+            fn gather(&self, $list: &mut SgeList) {
+                let $this = self;
+                $body
+            }
+        }
+    };
+}
+
+impl_for_container!([W] Option<W>, |this, list| if let Some(work) = this { work.gather(list) });
+impl_for_container!([W] Box<W>, |this, list| this.as_ref().gather(list));
+impl_for_container!([W] Vec<W>, |this, list| this.iter().for_each(|work| work.gather(list)));
+impl_for_container!([A, B](A, B), |this, list| {
+    this.0.gather(list);
+    this.1.gather(list);
+});
+impl_for_container!([A, B, C](A, B, C), |this, list| {
+    this.0.gather(list);
+    this.1.gather(list);
+    this.2.gather(list);
+});
+
+// SAFETY: the elements are those of the parts, which `self` owns, and which keep the rules of the trait themselves.
+unsafe impl<W: Gather, const N: usize> Gather for [W; N] {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        self.iter().for_each(|work| work.gather(list));
+    }
+}
+
+// SAFETY: two parts of one container own different memory, as each is the only owner of its own.
+unsafe impl<W: Scatter> Scatter for Option<W> {}
+// SAFETY: see above.
+unsafe impl<W: Scatter> Scatter for Box<W> {}
+// SAFETY: see above.
+unsafe impl<W: Scatter> Scatter for Vec<W> {}
+// SAFETY: see above.
+unsafe impl<A: Scatter, B: Scatter> Scatter for (A, B) {}
+// SAFETY: see above.
+unsafe impl<A: Scatter, B: Scatter, C: Scatter> Scatter for (A, B, C) {}
+// SAFETY: see above.
+unsafe impl<W: Scatter, const N: usize> Scatter for [W; N] {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Work of `n` elements over no memory at all, which never reaches a device.
+    struct Elements(usize);
+
+    // SAFETY: never posted.
+    unsafe impl Gather for Elements {
+        fn gather(&self, list: &mut SgeList) {
+            for i in (0..).take(self.0) {
+                // SAFETY: never reaches a device.
+                list.push(unsafe { Sge::new(NonNull::dangling(), i, 0) });
+            }
+        }
+    }
+
+    fn lengths(work: &impl Gather) -> Vec<u32> {
+        let list = SgeList::of(work);
+        let filled = &list.elements[..list.len.min(MAX_SGE)];
+        // SAFETY: these elements have been initialised (invariant).
+        filled
+            .iter()
+            .map(|sge| unsafe { sge.assume_init_ref() }.length)
+            .collect()
+    }
+
+    #[test]
+    fn parts_are_gathered_in_order() {
+        assert_eq!(lengths(&()), []);
+        assert_eq!(
+            lengths(&(Elements(2), [Elements(1), Elements(3)])),
+            [0, 1, 0, 0, 1, 2]
+        );
+        assert_eq!(
+            lengths(&With::new(vec![Elements(1), Elements(2)], "context")),
+            [0, 0, 1]
+        );
+        assert_eq!(lengths(&None::<Elements>), []);
+    }
+
+    #[test]
+    fn too_many_elements_are_counted_and_not_stored() {
+        let list = SgeList::of(&Elements(MAX_SGE + 9));
+        assert_eq!(list.len(), MAX_SGE + 9);
+    }
+}

@@ -1,0 +1,197 @@
+//! Making objects, refusing to make them, and taking them down in every order.
+
+use std::{io::ErrorKind, time::Duration};
+
+use verbs::{Buf, CqKey, Notify, QueuePair, Rc, Reset, SharedBuf};
+
+use crate::loopback::{Fixture, open};
+
+#[test]
+fn devices_are_listed_and_opened_by_name() {
+    let devices = verbs::devices().unwrap();
+    let name = devices.iter().next().unwrap().name().to_owned();
+    let ctx = devices.find(&name).unwrap().open().unwrap();
+    // An open device outlives the list it was found in.
+    drop(devices);
+    assert_eq!(ctx.name(), name);
+    assert!(ctx.alloc_pd().is_ok());
+    assert!(verbs::devices().unwrap().find("no such device").is_none());
+}
+
+#[test]
+fn a_device_outlives_its_list() {
+    let device = verbs::devices().unwrap().into_iter().next().unwrap();
+    assert!(!device.name().is_empty());
+    assert!(device.open().is_ok());
+}
+
+#[test]
+fn two_openings_are_different_contexts() {
+    let (a, b) = (open(), open());
+    assert_ne!(a, b);
+    assert_eq!(a, a.clone());
+}
+
+#[test]
+fn children_keep_their_parents() {
+    let Fixture { ctx, pd } = Fixture::new();
+    let cq = ctx.create_cq(8).unwrap();
+    let qp: QueuePair<Rc, Reset> = pd.qp_builder(&cq, &cq).create().unwrap();
+    let buf = pd.alloc_buf(64).unwrap();
+    drop(ctx);
+    drop(cq);
+    drop(pd);
+    assert_eq!(&*buf, &[0; 64]);
+    assert!(qp.qp_num() > 0);
+    drop(qp);
+    drop(buf);
+}
+
+#[test]
+fn a_buffer_can_be_split_and_frozen() {
+    let Fixture { pd, .. } = Fixture::new();
+    let mut head = pd.register_buf(*b"one two three").unwrap();
+    let mut tail = head.split_off(4);
+    assert_eq!((&*head, &*tail), (&b"one "[..], &b"two three"[..]));
+    tail.set_len(3);
+    assert_eq!((&*tail, tail.capacity()), (&b"two"[..], 9));
+    tail.set_full();
+    assert_eq!(&*tail, b"two three");
+    drop(head);
+
+    let shared: SharedBuf = tail.freeze();
+    let other = shared.clone();
+    let shared = shared.try_thaw().expect_err("there is another handle");
+    drop(other);
+    assert_eq!(&*shared.try_thaw().unwrap(), b"two three");
+}
+
+#[test]
+fn a_buffer_of_nothing_is_refused() {
+    let Fixture { pd, .. } = Fixture::new();
+    let err = pd.alloc_buf(0).unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        err.to_string(),
+        "`ibv_reg_mr` failed (0 bytes): a buffer has at least one byte"
+    );
+}
+
+#[test]
+fn a_completion_queue_of_nothing_is_refused_by_the_device() {
+    let err = open().create_cq(0).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+    assert!(
+        err.to_string()
+            .starts_with("`ibv_create_cq` failed (0 entries, vector 0): ")
+    );
+}
+
+#[test]
+fn a_completion_queue_refuses_what_could_overflow_it() {
+    let Fixture { ctx, pd } = Fixture::new();
+    let cq = ctx.create_cq(10).unwrap();
+    let depth = cq.capacity() / 2;
+    let build = |depth| {
+        pd.qp_builder::<Rc>(&cq, &cq)
+            .max_send_wr(depth)
+            .max_recv_wr(depth)
+    };
+    let first = build(depth).create::<Buf, Buf>().unwrap();
+    let err = build(1).create::<Buf, Buf>().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::InvalidInput);
+    assert!(err.to_string().contains("entries left"), "{err}");
+    drop(first);
+    assert_eq!(
+        cq.available(),
+        cq.capacity(),
+        "a queue pair gives back what it reserved"
+    );
+    build(depth).create::<Buf, Buf>().unwrap();
+}
+
+#[test]
+fn a_queue_pair_refused_by_the_device_gives_its_reservation_back() {
+    let Fixture { ctx, pd } = Fixture::new();
+    let cq = ctx.create_cq(4).unwrap();
+    let err = pd
+        .qp_builder::<Rc>(&cq, &cq)
+        .max_send_sge(33)
+        .create::<Buf, Buf>()
+        .unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "`ibv_create_qp` failed: max_send_sge is 33, and at most 32"
+    );
+    assert_eq!(cq.available(), cq.capacity());
+}
+
+#[test]
+fn objects_of_two_openings_do_not_mix() {
+    let Fixture { pd, .. } = Fixture::new();
+    let cq = open().create_cq(4).unwrap();
+    let err = pd
+        .qp_builder::<Rc>(&cq, &cq)
+        .create::<Buf, Buf>()
+        .unwrap_err();
+    assert!(
+        err.to_string().contains("the completion queue is of"),
+        "{err}"
+    );
+}
+
+#[test]
+fn a_failed_transition_gives_the_queue_pair_back() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let qp: QueuePair<Rc, Reset> = fixture.qp(&cq, 2);
+    let (attr, _) = (*fixture.init().as_raw().0, ());
+    // The port, the P_Key index and the access flags are missing.
+    let bare = verbs::Attributes::from_raw(attr, 1);
+    let refused = qp.to_init(&bare).unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(
+        refused.error.to_string(),
+        "`ibv_modify_qp` failed (Reset to Init, attribute mask 0x1): \
+         Invalid argument (os error 22)"
+    );
+    assert!(refused.value.to_init(&fixture.init()).is_ok());
+}
+
+#[test]
+fn a_channel_is_quiet_until_something_completes() {
+    let Fixture { ctx, .. } = Fixture::new();
+    let channel = ctx.create_comp_channel().unwrap();
+    let mut cq = ctx
+        .cq_builder(8)
+        .channel(&channel, CqKey(5))
+        .create()
+        .unwrap();
+    cq.req_notify(Notify::Next).unwrap();
+    assert_eq!(channel.try_next().unwrap(), None);
+    assert_eq!(
+        channel.wait_timeout(Duration::from_millis(20)).unwrap(),
+        None
+    );
+    assert_eq!(cq.poll().unwrap().count(), 0);
+    // The queue keeps its channel.
+    drop(channel);
+    cq.req_notify(Notify::Solicited).unwrap();
+}
+
+#[test]
+fn a_queue_without_a_channel_cannot_be_waited_for() {
+    let mut cq = open().create_cq(8).unwrap();
+    assert_eq!(
+        cq.req_notify(Notify::Next).unwrap_err().kind(),
+        ErrorKind::Unsupported
+    );
+    assert_eq!(cq.wait(None).unwrap_err().kind(), ErrorKind::Unsupported);
+}
+
+#[test]
+fn waiting_ends_after_the_timeout() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    assert_eq!(cq.wait(Some(Duration::from_millis(20))).unwrap().len(), 0);
+}

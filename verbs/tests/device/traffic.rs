@@ -1,0 +1,416 @@
+//! Posting, completing, failing, and dropping with work in flight.
+
+use std::{io::ErrorKind, sync::Arc, time::Duration};
+
+use verbs::{
+    Buf, Completed, CompletionQueue, QueuePair, Rc, Rts, SharedBuf, WcOpcode, WcStatus, With,
+    op::Send,
+};
+
+use crate::loopback::Fixture;
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+
+/// A buffer that holds `text`.
+fn filled(fixture: &Fixture, text: &[u8]) -> Buf {
+    fixture.pd.register_buf(text).unwrap()
+}
+
+/// What came back: the queue (true: receive), the status, and the work.
+type Came<W> = (bool, WcStatus, usize, W);
+
+/// Waits until `count` completions of `qps` have come.
+fn reap<W>(
+    cq: &mut CompletionQueue,
+    qps: &mut [&mut QueuePair<Rc, Rts, W, W>],
+    count: usize,
+) -> Vec<Came<W>> {
+    let mut came = Vec::new();
+    while came.len() < count {
+        let completions = cq.wait(PATIENCE).unwrap();
+        assert!(
+            completions.len() > 0,
+            "only {} of {count} completions came",
+            came.len()
+        );
+        for wc in completions {
+            let id = wc.qp_id();
+            let qp = qps
+                .iter_mut()
+                .find(|qp| qp.id() == id)
+                .expect("a stranger's completion");
+            came.push(
+                match qp.complete(wc).expect("refused by its own queue pair") {
+                    Completed::Send(done) => (false, done.status(), done.byte_len(), done.work),
+                    Completed::Receive(done) => (true, done.status(), done.byte_len(), done.work),
+                },
+            );
+        }
+    }
+    came
+}
+
+#[test]
+fn a_message_arrives_and_both_buffers_come_back() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    b.post_recv(fixture.pd.alloc_buf(64).unwrap()).unwrap();
+    a.post(Send::new(filled(&fixture, b"hello"))).unwrap();
+    assert_eq!(
+        (a.send_queue().in_flight(), b.receive_queue().in_flight()),
+        (1, 1)
+    );
+    let mut came = reap(&mut cq, &mut [&mut a, &mut b], 2);
+    came.sort_by_key(|came| came.0);
+    let (receive, status, len, buf) = came.pop().unwrap();
+    assert!(receive);
+    assert_eq!(
+        (status, len, &buf[..len]),
+        (WcStatus::SUCCESS, 5, &b"hello"[..])
+    );
+    let (_, status, _, buf) = came.pop().unwrap();
+    assert_eq!((status, &*buf), (WcStatus::SUCCESS, &b"hello"[..]));
+    assert_eq!(
+        (a.send_queue().in_flight(), b.receive_queue().in_flight()),
+        (0, 0)
+    );
+}
+
+#[test]
+fn immediate_data_arrives_in_the_senders_order() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    a.post(Send::new(filled(&fixture, b"x")).imm_data(0x0102_0304))
+        .unwrap();
+    let mut seen = None;
+    while seen.is_none() {
+        for wc in cq.wait(PATIENCE).unwrap() {
+            wc.ok().unwrap();
+            if wc.is_receive() {
+                assert_eq!(wc.opcode(), WcOpcode::RECV);
+                seen = wc.imm_data();
+            } else {
+                assert_eq!(wc.imm_data(), None);
+            }
+        }
+    }
+    assert_eq!(seen, Some(0x0102_0304));
+}
+
+#[test]
+fn elements_are_gathered_and_scattered() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, mut b) = fixture.pair::<Vec<Buf>, Vec<Buf>>(&cq, 2);
+    b.post_recv(vec![
+        fixture.pd.alloc_buf(3).unwrap(),
+        fixture.pd.alloc_buf(64).unwrap(),
+    ])
+    .unwrap();
+    let parts = ["on", "e tw", "o"].map(|part| filled(&fixture, part.as_bytes()));
+    a.post(Send::new(parts.into())).unwrap();
+    let came = reap(&mut cq, &mut [&mut a, &mut b], 2);
+    let (_, status, len, parts) = came.into_iter().find(|came| came.0).unwrap();
+    assert_eq!((status, len), (WcStatus::SUCCESS, 7));
+    assert_eq!((&*parts[0], &parts[1][..4]), (&b"one"[..], &b" two"[..]));
+}
+
+#[test]
+fn one_shared_buffer_is_sent_many_times_at_once() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, mut b) = fixture.pair::<SharedBuf, Buf>(&cq, 8);
+    let shared = filled(&fixture, b"again").freeze();
+    for _ in 0..8 {
+        b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    }
+    for _ in 0..8 {
+        a.post(Send::new(shared.clone())).unwrap();
+    }
+    let (mut sent, mut received) = (0, 0);
+    while sent < 8 || received < 8 {
+        for wc in cq.wait(PATIENCE).unwrap() {
+            if wc.is_receive() {
+                let Completed::Receive(done) = b.complete(wc).unwrap() else {
+                    unreachable!()
+                };
+                assert_eq!(&done.work[..done.byte_len()], b"again");
+                received += 1;
+            } else {
+                let Completed::Send(done) = a.complete(wc).unwrap() else {
+                    unreachable!()
+                };
+                done.ok().unwrap();
+                sent += 1;
+            }
+        }
+    }
+    assert!(shared.try_thaw().is_ok(), "every handle has come back");
+}
+
+#[test]
+fn a_full_queue_gives_the_request_back() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    for _ in 0..2 {
+        b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    }
+    let refused = b.post_recv(filled(&fixture, b"mine")).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
+    assert_eq!(&*refused.value, b"mine");
+    for _ in 0..2 {
+        a.post(Send::new(filled(&fixture, b"x"))).unwrap();
+    }
+    let refused = a.post(Send::new(filled(&fixture, b"mine"))).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
+    assert_eq!(&*refused.value.into_work(), b"mine");
+}
+
+#[test]
+fn too_many_elements_are_refused_with_the_numbers() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    let (mut a, _b) = fixture.pair::<Vec<Buf>, Buf>(&cq, 2);
+    let five: Vec<Buf> = (0..5).map(|_| fixture.pd.alloc_buf(1).unwrap()).collect();
+    let refused = a.post(Send::new(five)).unwrap_err();
+    assert_eq!(
+        refused.error.to_string(),
+        "`ibv_post_send` failed: 5 elements, and the queue pair was made for 4"
+    );
+    assert_eq!(refused.value.into_work().len(), 5);
+}
+
+#[test]
+fn unsignaled_work_comes_back_with_a_later_completion() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, mut b) = fixture.pair::<With<Buf, u32>, With<Buf, u32>>(&cq, 16);
+    for i in 0..8 {
+        b.post_recv(With::new(fixture.pd.alloc_buf(8).unwrap(), i))
+            .unwrap();
+    }
+    for i in 0..3 {
+        a.post(Send::new(With::new(filled(&fixture, b"quiet"), i)).unsignaled())
+            .unwrap();
+    }
+    a.post(Send::new(With::new(filled(&fixture, b"loud"), 3)))
+        .unwrap();
+    let mut earlier = Vec::new();
+    let mut last = None;
+    while last.is_none() {
+        for wc in cq.wait(PATIENCE).unwrap().filter(|wc| !wc.is_receive()) {
+            let done = a
+                .complete_each(wc, |work| earlier.push(work.context))
+                .expect("its own");
+            done.ok().unwrap();
+            last = Some(done.work.context);
+        }
+    }
+    assert_eq!((earlier, last), (vec![0, 1, 2], Some(3)));
+}
+
+#[test]
+fn a_queue_of_unsignaled_work_never_fills_up_for_good() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 4);
+    let (mut sent, mut received) = (0, 0);
+    while received < 100 {
+        while b.receive_queue().in_flight() < 4 {
+            b.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+        }
+        while sent < 100 && a.send_queue().in_flight() < 4 {
+            a.post(Send::new(filled(&fixture, b"quiet")).unsignaled())
+                .unwrap();
+            sent += 1;
+        }
+        let came = cq.wait(PATIENCE).unwrap();
+        assert!(
+            came.len() > 0,
+            "stuck after {sent} sent and {received} received"
+        );
+        for wc in came {
+            wc.ok().unwrap();
+            received += usize::from(wc.is_receive());
+            let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
+            qp.complete(wc).unwrap();
+        }
+    }
+}
+
+#[test]
+fn the_error_state_flushes_everything_back() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, _b) = fixture.pair::<With<Buf, u32>, With<Buf, u32>>(&cq, 4);
+    for i in 0..3 {
+        a.post_recv(With::new(fixture.pd.alloc_buf(8).unwrap(), i))
+            .unwrap();
+    }
+    a.to_error().unwrap();
+    a.post(Send::new(With::new(filled(&fixture, b"late"), 9)))
+        .unwrap();
+    let came = reap(&mut cq, &mut [&mut a], 4);
+    let contexts: Vec<_> = came
+        .iter()
+        .filter(|came| came.0)
+        .map(|came| came.3.context)
+        .collect();
+    assert_eq!(contexts, [0, 1, 2]);
+    for (_, status, _, _) in &came {
+        assert_eq!(*status, WcStatus::WR_FLUSH_ERR);
+    }
+}
+
+#[test]
+fn a_completion_given_to_the_wrong_queue_pair_is_given_back() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, mut b) = fixture.pair::<Buf, Buf>(&cq, 2);
+    a.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    a.to_error().unwrap();
+    let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
+    let wc = b.complete(wc).expect_err("not its own");
+    assert!(matches!(a.complete(wc), Ok(Completed::Receive(_))));
+}
+
+#[test]
+fn completions_not_taken_come_again() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, _b) = fixture.pair::<With<Buf, u32>, With<Buf, u32>>(&cq, 4);
+    for i in 0..4 {
+        a.post_recv(With::new(fixture.pd.alloc_buf(8).unwrap(), i))
+            .unwrap();
+    }
+    a.to_error().unwrap();
+    for expected in 0..4 {
+        // One of the batch is taken, the others are left in the iterator.
+        let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
+        let Ok(Completed::Receive(done)) = a.complete(wc) else {
+            panic!("not its own")
+        };
+        assert_eq!(done.work.context, expected);
+    }
+}
+
+#[test]
+fn a_completion_dropped_unread_loses_no_work() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let token = Arc::new(());
+    let (mut a, _b) = fixture.pair::<Buf, With<Buf, Arc<()>>>(&cq, 4);
+    for _ in 0..3 {
+        a.post_recv(With::new(
+            fixture.pd.alloc_buf(8).unwrap(),
+            Arc::clone(&token),
+        ))
+        .unwrap();
+    }
+    a.to_error().unwrap();
+    let mut left = 3;
+    while left > 0 {
+        for wc in cq.wait(PATIENCE).unwrap() {
+            left -= 1;
+            if left == 0 {
+                a.complete(wc).unwrap();
+            }
+        }
+    }
+    assert_eq!(a.receive_queue().in_flight(), 0);
+    assert_eq!(Arc::strong_count(&token), 1);
+}
+
+#[test]
+fn dropping_a_queue_pair_drops_its_work_and_frees_its_entries() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let token = Arc::new(());
+    for _ in 0..20 {
+        let (mut a, b) = fixture.pair::<Buf, With<Buf, Arc<()>>>(&cq, 3);
+        for _ in 0..3 {
+            a.post_recv(With::new(
+                fixture.pd.alloc_buf(8).unwrap(),
+                Arc::clone(&token),
+            ))
+            .unwrap();
+        }
+        // Some of them complete, and nobody polls.
+        a.to_error().unwrap();
+        drop(a);
+        drop(b);
+        assert_eq!(Arc::strong_count(&token), 1);
+        // Entries of completions that nobody polled stay reserved until an empty poll.
+        while cq.poll().unwrap().count() > 0 {}
+        assert_eq!(cq.available(), cq.capacity());
+    }
+}
+
+#[test]
+fn forgetting_a_queue_pair_frees_nothing() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    let token = Arc::new(());
+    let (mut a, _b) = fixture.pair::<Buf, With<Buf, Arc<()>>>(&cq, 2);
+    a.post_recv(With::new(
+        fixture.pd.alloc_buf(8).unwrap(),
+        Arc::clone(&token),
+    ))
+    .unwrap();
+    std::mem::forget(a);
+    drop(cq);
+    drop(fixture);
+    assert_eq!(Arc::strong_count(&token), 2);
+}
+
+#[test]
+fn the_two_halves_work_from_two_threads() {
+    const MESSAGES: usize = 200;
+    let fixture = Fixture::new();
+    let (mut a_cq, mut b_cq) = (fixture.cq(64), fixture.cq(64));
+    let (a, b) = (
+        fixture.qp::<Buf, Buf>(&a_cq, 8),
+        fixture.qp::<Buf, Buf>(&b_cq, 8),
+    );
+    let (a_num, b_num) = (a.qp_num(), b.qp_num());
+    let (a, b) = (fixture.bring_up(a, b_num), fixture.bring_up(b, a_num));
+    let (mut send, unused_receive) = a.split();
+    let (unused_send, mut receive) = b.split();
+    let bufs: Vec<Buf> = (0..8).map(|_| fixture.pd.alloc_buf(8).unwrap()).collect();
+    for buf in bufs {
+        receive.post(buf).unwrap();
+    }
+    let receiver = std::thread::spawn(move || {
+        let mut expected = 0_u64;
+        while expected < MESSAGES as u64 {
+            for wc in b_cq.wait(PATIENCE).unwrap() {
+                let done = receive.complete(wc).unwrap();
+                done.ok().unwrap();
+                assert_eq!(*done.work, expected.to_ne_bytes());
+                expected += 1;
+                receive.post(done.work).unwrap();
+            }
+        }
+        // This half goes first; the other one keeps the queue pair.
+        drop(unused_send);
+    });
+    let mut idle: Vec<Buf> = (0..8).map(|_| fixture.pd.alloc_buf(8).unwrap()).collect();
+    for i in 0..MESSAGES as u64 {
+        while idle.is_empty() {
+            for wc in a_cq.wait(PATIENCE).unwrap() {
+                let done = send.complete(wc).unwrap();
+                done.ok().unwrap();
+                idle.push(done.work);
+            }
+        }
+        let mut buf = idle.pop().unwrap();
+        buf.copy_from_slice(&i.to_ne_bytes());
+        send.post(Send::new(buf)).unwrap();
+    }
+    receiver.join().unwrap();
+    drop(unused_receive);
+}
