@@ -35,6 +35,7 @@ pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
 }
 
 /// The text of the bindings.
+#[expect(clippy::panic, reason = "how a build script fails")]
 pub(crate) fn generate(builder: Builder) -> String {
     match builder.generate() {
         Ok(bindings) => bindings.to_string(),

@@ -2,7 +2,6 @@
 //!
 //! Out come `OUT_DIR/bindings.rs`, the cfgs in [`NEWER`] and the metadata `DEP_IBVERBS_*`.
 #![expect(
-    clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "how a build script talks to cargo"

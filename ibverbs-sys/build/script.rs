@@ -62,6 +62,7 @@ impl Script {
         }
         if let Some(release) = found.release() {
             println!("cargo::metadata=release={release}");
+            println!("cargo::rustc-env={}_RELEASE={release}", self.wanted.prefix);
         }
         let out = PathBuf::from(env::var_os("OUT_DIR").expect("cargo sets OUT_DIR"));
         fs::write(out.join("bindings.rs"), bindings).expect("OUT_DIR is writable");

@@ -30,6 +30,7 @@ mod gid;
 mod inline;
 pub mod late;
 mod names;
+#[cfg(not(ibv_comp_cntr))]
 mod newer;
 mod strings;
 mod zeroed;
@@ -42,5 +43,6 @@ pub use inline::{
     ___ibv_query_port, __ibv_reg_mr, __ibv_reg_mr_iova, ibv_query_port, ibv_reg_mr, ibv_reg_mr_iova,
 };
 pub use names::*;
+#[cfg(not(ibv_comp_cntr))]
 pub use newer::*;
 pub use strings::ibv_wr_opcode_str;

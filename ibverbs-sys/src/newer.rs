@@ -1,9 +1,10 @@
 //! Types and values newer than rdma-core 39, for builds whose headers do not have them yet.
 //!
+//! The crate leaves this file out if they have everything, as those of rdma-core 65 do.
+//!
 //! With them the functions in [`late`](crate::late) have the same signature everywhere.
 
 /// Declares an enum as bindgen does: an integer with named values.
-#[cfg(not(ibv_comp_cntr))]
 macro_rules! enumeration {
     ($(#[$doc:meta])* $name:ident { $($value:ident = $number:expr;)* }) => {
         $(#[$doc])*
@@ -19,7 +20,6 @@ macro_rules! enumeration {
 }
 
 /// Gives an enum of the headers values that they lack.
-#[cfg(not(ibv_comp_cntr))]
 macro_rules! values {
     ($name:ident { $($value:ident = $number:expr;)* }) => {
         impl $name {$(
@@ -245,7 +245,6 @@ mod buf {
 pub use buf::*;
 
 /// rdma-core 65.
-#[cfg(not(ibv_comp_cntr))]
 mod comp_cntr {
     use crate::ibv_context;
 
@@ -318,5 +317,4 @@ mod comp_cntr {
         assert!(size_of::<ibv_qp_attach_comp_cntr_attr>() == 8);
     };
 }
-#[cfg(not(ibv_comp_cntr))]
 pub use comp_cntr::*;

@@ -3,7 +3,6 @@
 //! Out come `OUT_DIR/bindings.rs`, the cfgs in [`NEWER`] and the metadata `DEP_RDMACM_*`. The
 //! other files here are those of ibverbs-sys.
 #![expect(
-    clippy::panic,
     clippy::print_stdout,
     clippy::print_stderr,
     reason = "how a build script talks to cargo"
