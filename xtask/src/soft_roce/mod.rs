@@ -28,6 +28,7 @@ mod accelerator;
 pub(crate) mod command;
 mod device;
 mod guest;
+mod image;
 mod initramfs;
 mod kernel;
 mod modules;

@@ -15,7 +15,7 @@ use super::guest::{Guest, Sign};
 use super::kernel::{Kernel, Source};
 use super::qemu::{Accelerator, Link, Machine};
 use super::report::{End, GuestReport, Outcome};
-use super::{Device, accelerator, initramfs};
+use super::{Device, accelerator, image, initramfs};
 use crate::process;
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
@@ -234,6 +234,7 @@ impl Run {
         let started = Instant::now();
         let cache = workspace.soft_roce();
         let kernel = Kernel::ensure(&self.kernel, self.device, &cache)?;
+        let image = image::ensure(&cache, &kernel.image)?;
         let busybox = ["busybox", "busybox-static"]
             .iter()
             .find_map(|name| process::find_program(name));
@@ -261,7 +262,7 @@ impl Run {
             let machine = Machine {
                 qemu: qemu.clone(),
                 accelerator: accelerator::choose(&cache),
-                kernel: &kernel.image,
+                kernel: &image,
                 initramfs: &initramfs,
                 memory_mib: self.memory_mib,
                 cpus: self.cpus,
@@ -332,6 +333,8 @@ impl Run {
         set("MTU", &self.mtu.unwrap_or(WIRE_MTU).to_string())?;
         set("RDS", if self.rds.contains(&host) { "1" } else { "" })?;
         set("OUT", &workspace.soft_roce().join("out").to_string_lossy())?;
+        set("WORKSPACE", &workspace.root().to_string_lossy())?;
+        set("TARGET", &workspace.target().to_string_lossy())?;
         set("KERNEL_MODULES", &kernel.modules.to_string_lossy())?;
         set("PATH", &search_path(workspace))?;
         for (name, address) in ADDRESSES {
