@@ -9,7 +9,8 @@ use std::process::ExitCode;
 /// One -sys crate, as seen by its build script.
 pub(crate) struct Script {
     pub wanted: Wanted,
-    /// What appeared after rdma-core 39: a cfg, and the text in the bindings that proves it.
+    /// What appeared after rdma-core 39: a cfg, and the text in the bindings that proves
+    /// it, whether rustfmt has been over it or not.
     pub newer: &'static [(&'static str, &'static str)],
     /// Makes bindings of the headers, or returns `None` if it cannot on this machine.
     pub regenerate: fn(&[PathBuf]) -> Option<String>,
@@ -72,9 +73,6 @@ impl Script {
 /// The bindings that `cargo xtask codegen` made of a distribution's headers.
 fn checked_in() -> String {
     let width = env::var("CARGO_CFG_TARGET_POINTER_WIDTH").expect("cargo sets it");
-    assert_eq!(
-        width, "64",
-        "the checked-in bindings are for 64 bits: enable the feature bindgen"
-    );
+    assert_eq!(width, "64", "the checked-in bindings are for 64 bits: enable the feature bindgen");
     fs::read_to_string("src/bindings.rs").expect("the crate contains its bindings")
 }

@@ -16,8 +16,8 @@
 mod bindings {
     use ibverbs_sys::*;
     use libc::{
-        epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, sockaddr_in,
-        sockaddr_in6, sockaddr_storage, socklen_t, timeval,
+        epoll_event, fd_set, iovec, msghdr, nfds_t, off_t, pollfd, sockaddr, sockaddr_in, sockaddr_in6,
+        sockaddr_storage, socklen_t, timeval,
     };
 
     type __u8 = u8;

@@ -1,0 +1,49 @@
+//! The C compiler, asked about the headers the bindings are of. Shared by both -sys crates.
+
+use std::env;
+use std::ffi::OsString;
+use std::fs;
+use std::path::PathBuf;
+use std::process::{Command, Output};
+
+/// A compiler that finds the headers where the build script found them.
+pub(crate) struct Compiler {
+    include: Vec<PathBuf>,
+    folder: tempfile::TempDir,
+}
+
+impl Compiler {
+    /// `include` is a list of folders, separated by colons.
+    pub(crate) fn new(include: &str) -> Self {
+        let include = env::split_paths(include).filter(|dir| !dir.as_os_str().is_empty()).collect();
+        Self { include, folder: tempfile::tempdir().unwrap() }
+    }
+
+    /// Runs the compiler over `source` with `arguments`, and returns what it prints.
+    pub(crate) fn compile(&self, source: &str, arguments: &[&str]) -> String {
+        let file = self.file("source.c");
+        fs::write(&file, source).unwrap();
+        let mut command = Command::new(env::var_os("CC").unwrap_or_else(|| OsString::from("cc")));
+        for dir in &self.include {
+            command.arg("-I").arg(dir);
+        }
+        succeed(command.arg("-w").args(arguments).arg(&file))
+    }
+
+    /// A path in the compiler's temporary folder.
+    pub(crate) fn file(&self, name: &str) -> PathBuf {
+        self.folder.path().join(name)
+    }
+}
+
+/// `#include` lines.
+pub(crate) fn includes(headers: &[&str]) -> String {
+    headers.iter().map(|header| format!("#include <{header}>\n")).collect()
+}
+
+/// What a command prints that has to succeed.
+pub(crate) fn succeed(command: &mut Command) -> String {
+    let Output { status, stdout, stderr } = command.output().expect("a C compiler is installed");
+    assert!(status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&stderr));
+    String::from_utf8(stdout).unwrap()
+}
