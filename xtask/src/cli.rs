@@ -27,6 +27,12 @@ pub(crate) enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Regenerate the checked-in bindings of the -sys crates
+    Codegen {
+        /// Only fail when they are stale
+        #[arg(long)]
+        check: bool,
+    },
     /// Run commands beside a software RDMA device
     SoftRoce {
         #[command(subcommand)]

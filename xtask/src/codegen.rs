@@ -13,7 +13,10 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::workspace::{self, Workspace};
 
 /// The crates, and the example of each that prints its bindings.
-const CRATES: [(&str, &str); 2] = [("ibverbs-sys", "ibverbs-bindings"), ("rdmacm-sys", "rdmacm-bindings")];
+const CRATES: [(&str, &str); 2] = [
+    ("ibverbs-sys", "ibverbs-bindings"),
+    ("rdmacm-sys", "rdmacm-bindings"),
+];
 
 /// Writes the bindings of every -sys crate, or with `check` fails if they would change.
 pub(crate) fn run(check: bool) -> Result<()> {
@@ -23,7 +26,8 @@ pub(crate) fn run(check: bool) -> Result<()> {
     );
     let workspace = Workspace::load()?;
     for (package, example) in CRATES {
-        let fresh = generate(&workspace, package, example).with_context(|| format!("{package}: no bindings"))?;
+        let fresh = generate(&workspace, package, example)
+            .with_context(|| format!("{package}: no bindings"))?;
         let path = workspace.root().join(package).join("src/bindings.rs");
         if check {
             compare(&path, &fresh).with_context(|| package.to_owned())?;
@@ -39,27 +43,45 @@ fn generate(workspace: &Workspace, package: &str, example: &str) -> Result<Strin
     let mut cargo = workspace::cargo(workspace);
     cargo.args(["run", "--quiet", "--locked", "--features", "bindgen"]);
     cargo.args(["--package", package, "--example", example]);
-    let output = cargo.stderr(Stdio::inherit()).output().context("cannot run cargo")?;
-    ensure!(output.status.success(), "`{example}` failed: see above; `cargo xtask setup` installs what it needs");
+    let output = cargo
+        .stderr(Stdio::inherit())
+        .output()
+        .context("cannot run cargo")?;
+    ensure!(
+        output.status.success(),
+        "`{example}` failed: see above; `cargo xtask setup` installs what it needs"
+    );
     let printed = String::from_utf8(output.stdout)?;
 
     let (release, bindings) = printed.split_once('\n').context("nothing was printed")?;
     // The structs with a mutex in them have another size elsewhere.
-    let bindings = bindings.replace("\nconst _: () = {", "\n#[cfg(target_arch = \"x86_64\")]\nconst _: () = {");
-    format(&format!("{release}: made of its headers by `cargo xtask codegen`, not by hand.\n\n{bindings}"))
+    let bindings = bindings.replace(
+        "\nconst _: () = {",
+        "\n#[cfg(target_arch = \"x86_64\")]\nconst _: () = {",
+    );
+    format(&format!(
+        "{release}: made of its headers by `cargo xtask codegen`, not by hand.\n\n{bindings}"
+    ))
 }
 
 /// Runs rustfmt, so that the text depends neither on bindgen's own formatting nor on line lengths.
 fn format(text: &str) -> Result<String> {
     let mut rustfmt = Command::new("rustfmt")
-        .args(["--edition", "2024", "--config", "max_width=100,newline_style=Unix"])
+        .args([
+            "--edition",
+            "2024",
+            "--config",
+            "max_width=100,newline_style=Unix",
+        ])
         .stdin(Stdio::piped())
         .stdout(Stdio::piped())
         .spawn()
         .context("cannot run rustfmt: `rustup component add rustfmt`")?;
     let mut stdin = rustfmt.stdin.take().context("rustfmt has no input")?;
     // rustfmt reads everything before it writes anything.
-    stdin.write_all(text.as_bytes()).context("rustfmt does not read")?;
+    stdin
+        .write_all(text.as_bytes())
+        .context("rustfmt does not read")?;
     drop(stdin);
     let output = rustfmt.wait_with_output()?;
     ensure!(output.status.success(), "rustfmt failed on the bindings");
@@ -68,7 +90,8 @@ fn format(text: &str) -> Result<String> {
 
 /// Fails if the file at `path` is not `fresh`, saying where it differs.
 fn compare(path: &Path, fresh: &str) -> Result<()> {
-    let old = fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
+    let old =
+        fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
     if old == fresh {
         return Ok(());
     }
@@ -80,7 +103,11 @@ fn compare(path: &Path, fresh: &str) -> Result<()> {
             path.display()
         );
     }
-    let same = old.lines().zip(fresh.lines()).take_while(|(old, fresh)| old == fresh).count();
+    let same = old
+        .lines()
+        .zip(fresh.lines())
+        .take_while(|(old, fresh)| old == fresh)
+        .count();
     let line = |text: &str| text.lines().nth(same).unwrap_or("(end of file)").to_owned();
     bail!(
         "{}:{} is stale: run `cargo xtask codegen`, and commit\n  checked in: {}\n  generated:  {}",
@@ -114,7 +141,9 @@ mod tests {
     #[test]
     fn compare_with_another_text_names_the_line() {
         let file = checked_in("// rdma-core 44\nstruct a;\n");
-        let error = compare(file.path(), "// rdma-core 44\nstruct b;\n").unwrap_err().to_string();
+        let error = compare(file.path(), "// rdma-core 44\nstruct b;\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains(":2 is stale"), "{error}");
         assert!(error.contains("generated:  struct b;"), "{error}");
     }
@@ -122,7 +151,9 @@ mod tests {
     #[test]
     fn compare_with_another_release_does_not_say_stale() {
         let file = checked_in("// rdma-core 44\n");
-        let error = compare(file.path(), "// rdma-core 50\n").unwrap_err().to_string();
+        let error = compare(file.path(), "// rdma-core 50\n")
+            .unwrap_err()
+            .to_string();
         assert!(error.contains("cannot check"), "{error}");
     }
 }

@@ -9,6 +9,7 @@
 )]
 
 mod cli;
+mod codegen;
 mod distribution;
 mod interrupt;
 mod process;
@@ -36,6 +37,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup { check: true } => setup::check()?,
         Command::Setup { check: false } => setup::ensure(setup::Group::ALL)?,
+        Command::Codegen { check } => codegen::run(check)?,
         Command::SoftRoce {
             command: SoftRoce::Run(arguments),
         } => return soft_roce::command::run(*arguments),

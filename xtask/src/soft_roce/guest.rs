@@ -14,7 +14,7 @@ use anyhow::{Context, Result};
 use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
-use super::Stream;
+use super::event::Stream;
 use super::qemu::{Machine, Ports};
 use crate::process::Supervised;
 
@@ -112,11 +112,10 @@ impl Guest {
     }
 
     /// Sends a piece of shell script, as one line.
-    pub(crate) fn send(&mut self, script: &str) -> Result<()> {
+    pub(crate) fn send(&mut self, script: &str) {
         let line = format!("{}\n", BASE64_STANDARD.encode(script));
-        self.control
-            .write_all(line.as_bytes())
-            .context("the guest does not listen")
+        // A guest that does not listen any more is about to be `Gone`.
+        let _gone = self.control.write_all(line.as_bytes());
     }
 
     /// Ends the guest at once.

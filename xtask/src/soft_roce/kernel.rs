@@ -3,6 +3,7 @@
 use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
+use std::process::Command;
 
 use anyhow::{Context, Result, bail};
 use rustix::fs::FlockOperation;
@@ -10,7 +11,7 @@ use rustix::fs::FlockOperation;
 use super::device::Device;
 use super::siw;
 use crate::distribution::{self, Manager};
-use crate::process::Scratch;
+use crate::process::{self, Scratch};
 
 /// Where a guest's kernel comes from.
 #[derive(Clone, Debug, Default)]
@@ -204,6 +205,12 @@ fn fetch(home: &Path) -> Result<()> {
     eprintln!("Unpacking it into {}", home.display());
     for file in &files {
         manager.unpack(file, &unpacked)?;
+    }
+    // Packages come without the index that modprobe reads; only commands in the guest use it.
+    if let Some(modules) = module_folder(&unpacked) {
+        let release = modules.file_name().unwrap_or_default();
+        let root = modules.ancestors().nth(3).unwrap_or(&unpacked);
+        process::run(Command::new("depmod").arg("-b").arg(root).arg(release))?;
     }
     fs::rename(&unpacked, home)
         .with_context(|| format!("cannot put the kernel into {}", home.display()))

@@ -26,7 +26,9 @@
 
 mod accelerator;
 pub(crate) mod command;
+mod conduct;
 mod device;
+mod event;
 mod guest;
 mod image;
 mod initramfs;
@@ -38,6 +40,7 @@ mod run;
 mod siw;
 
 pub(crate) use device::Device;
+pub(crate) use event::{Event, EventKind, Host, Stream};
 pub(crate) use kernel::Source;
 pub(crate) use report::Outcome;
-pub(crate) use run::{Event, EventKind, Host, Run, Stream, Until};
+pub(crate) use run::{Run, Until};

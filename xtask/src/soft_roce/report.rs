@@ -5,7 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitStatus;
 use std::time::Duration;
 
-use super::run::{Event, EventKind, Host, Stream};
+use super::event::{Event, EventKind, Host, Stream};
 
 /// The exit code of a run that took too long, as timeout(1) has it.
 const TIMED_OUT: u8 = 124;

@@ -1,68 +1,26 @@
-//! A plan of commands on guests, and carrying it out.
+//! A plan of commands on guests.
 
-use std::fmt::{self, Write};
+use std::fmt::Write;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::path::PathBuf;
-use std::sync::mpsc::{self, Receiver, RecvTimeoutError};
-use std::time::{Duration, Instant};
+use std::sync::mpsc;
+use std::time::Duration;
 
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
-use super::guest::{Guest, Sign};
+use super::conduct::{Conduct, Side, Terms};
+use super::event::{Event, Host};
+use super::guest::Guest;
 use super::kernel::{Kernel, Source};
-use super::qemu::{Accelerator, Link, Machine};
-use super::report::{End, GuestReport, Outcome};
+use super::qemu::{Link, Machine};
+use super::report::Outcome;
 use super::{Device, accelerator, image, initramfs};
 use crate::process;
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
-
-/// A guest's name.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Host {
-    /// The first, or only, guest: 10.9.0.1.
-    A,
-    /// The second: 10.9.0.2.
-    B,
-}
-
-impl fmt::Display for Host {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.write_str(match self {
-            Self::A => "a",
-            Self::B => "b",
-        })
-    }
-}
-
-/// Where a command prints to.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Stream {
-    Stdout,
-    Stderr,
-}
-
-/// Something that happened during a run.
-#[derive(Clone, Debug)]
-pub(crate) struct Event {
-    pub(crate) at: Instant,
-    pub(crate) host: Host,
-    pub(crate) kind: EventKind,
-}
-
-/// What happened.
-#[derive(Clone, Debug)]
-pub(crate) enum EventKind {
-    /// The guest is up; its command starts when all are.
-    Up,
-    /// The command printed this.
-    Output(Stream, Vec<u8>),
-    /// The command ended with this exit code.
-    Ended(i32),
-}
 
 /// When a run of two commands is over.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
@@ -94,13 +52,6 @@ pub(crate) struct Run {
     by_line: bool,
     terminal: bool,
 }
-
-/// How long a guest may take to come up; a loaded machine without KVM needs a good part of it.
-const BOOT_LIMIT: Duration = Duration::from_secs(90);
-/// How long the other command may go on after one has failed.
-const GRACE: Duration = Duration::from_secs(5);
-/// How long a guest may take to switch itself off.
-const POWEROFF_LIMIT: Duration = Duration::from_secs(15);
 
 /// MTU of the wire: room for RoCE's largest, 4096, and its headers.
 const WIRE_MTU: u32 = 4200;
@@ -231,7 +182,6 @@ impl Run {
     ) -> Result<Outcome> {
         self.refuse_nonsense()?;
         setup::ensure(&[Group::Guest])?;
-        let started = Instant::now();
         let cache = workspace.soft_roce();
         let kernel = Kernel::ensure(&self.kernel, self.device, &cache)?;
         let image = image::ensure(&cache, &kernel.image)?;
@@ -251,13 +201,7 @@ impl Run {
         let (sender, signs) = mpsc::channel();
         let qemu = process::find_program("qemu-system-x86_64")
             .context("qemu-system-x86_64 is not on PATH")?;
-        let mut conduct = Conduct {
-            plan: &self,
-            workspace,
-            kernel: &kernel,
-            started,
-            sides: Vec::new(),
-        };
+        let mut sides = Vec::new();
         for (index, host) in self.hosts().iter().enumerate() {
             let machine = Machine {
                 qemu: qemu.clone(),
@@ -270,13 +214,32 @@ impl Run {
                 link: self.link(*host, &wire),
                 terminal: self.terminal,
             };
+            let configuration = self.configuration(*host, workspace, &kernel)?;
+            let script = self.script(index, *host, workspace)?;
             let guest = Guest::start(&machine, index, &sender)?;
-            conduct
-                .sides
-                .push(Side::new(*host, guest, machine.accelerator));
+            sides.push(Side::new(
+                *host,
+                guest,
+                machine.accelerator,
+                configuration,
+                script,
+            ));
         }
         drop((sender, wire));
-        conduct.run(&signs, on_event)
+        let Self {
+            timeout,
+            until,
+            keep_going,
+            by_line,
+            ..
+        } = self;
+        let terms = Terms {
+            timeout,
+            until,
+            keep_going,
+            by_line,
+        };
+        Conduct::new(terms, sides).run(&signs, on_event)
     }
 
     fn hosts(&self) -> &'static [Host] {
@@ -418,262 +381,4 @@ fn available_mib(meminfo: &str) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
-}
-
-/// A guest during a run.
-struct Side {
-    host: Host,
-    guest: Guest,
-    accelerator: Accelerator,
-    phase: Phase,
-    up_after: Option<Duration>,
-    end: Option<End>,
-    pending: [Vec<u8>; 2],
-}
-
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Phase {
-    /// Until [`Sign::Ready`].
-    Booting,
-    /// Waiting for the other guest.
-    Ready,
-    /// The command runs.
-    Running,
-    /// The guest is to switch itself off.
-    Ending,
-    /// The emulator is gone.
-    Gone,
-}
-
-impl Side {
-    fn new(host: Host, guest: Guest, accelerator: Accelerator) -> Self {
-        let pending = [Vec::new(), Vec::new()];
-        Self {
-            host,
-            guest,
-            accelerator,
-            phase: Phase::Booting,
-            up_after: None,
-            end: None,
-            pending,
-        }
-    }
-
-    fn finish(&mut self, end: End) {
-        if self.end.is_none() {
-            self.end = Some(end);
-        }
-    }
-
-    fn stop(&mut self, end: End) {
-        if self.phase != Phase::Gone && self.phase != Phase::Ending {
-            self.finish(end);
-            self.guest.kill();
-            self.phase = Phase::Ending;
-        }
-    }
-}
-
-/// Carries one plan out.
-struct Conduct<'a> {
-    plan: &'a Run,
-    workspace: &'a Workspace,
-    kernel: &'a Kernel,
-    started: Instant,
-    sides: Vec<Side>,
-}
-
-impl Conduct<'_> {
-    fn run(
-        mut self,
-        signs: &Receiver<(usize, Sign)>,
-        on_event: &mut dyn FnMut(&Event),
-    ) -> Result<Outcome> {
-        let mut boot_deadline = Some(self.started.max(Instant::now()) + BOOT_LIMIT);
-        let mut deadline = None;
-        let mut grace: Option<Instant> = None;
-        let mut first_failure = None;
-        while self.sides.iter().any(|side| side.phase != Phase::Gone) {
-            let next = [boot_deadline, deadline, grace].into_iter().flatten().min();
-            let sign = match next {
-                Some(next) => signs.recv_timeout(next.saturating_duration_since(Instant::now())),
-                None => signs.recv().map_err(|_| RecvTimeoutError::Disconnected),
-            };
-            match sign {
-                Ok((index, sign)) => self.take(index, sign, on_event)?,
-                Err(RecvTimeoutError::Disconnected) => break,
-                Err(RecvTimeoutError::Timeout) => {
-                    let now = Instant::now();
-                    let passed = |limit: Option<Instant>| limit.is_some_and(|limit| limit <= now);
-                    if passed(boot_deadline) {
-                        boot_deadline = None;
-                        self.stop_all(|phase| {
-                            if phase == Phase::Booting {
-                                End::Silent
-                            } else {
-                                End::Stopped
-                            }
-                        });
-                    }
-                    if passed(deadline) {
-                        deadline = None;
-                        self.stop_all(|_| End::TimedOut);
-                        // A guest that does not manage to switch itself off is killed in the end, too.
-                        self.kill_all();
-                    }
-                    if passed(grace) {
-                        grace = None;
-                        self.stop_all(|_| End::Stopped);
-                    }
-                }
-            }
-
-            if boot_deadline.is_some() && self.sides.iter().all(|side| side.phase == Phase::Ready) {
-                boot_deadline = None;
-                self.start_commands()?;
-                deadline = self.plan.timeout.map(|timeout| Instant::now() + timeout);
-            }
-            if first_failure.is_none() {
-                first_failure = self
-                    .sides
-                    .iter()
-                    .position(|side| side.end.as_ref().is_some_and(End::is_failure));
-                if first_failure.is_some() {
-                    let wait = if self.plan.keep_going {
-                        None
-                    } else {
-                        Some(GRACE)
-                    };
-                    // Before the commands run there is nothing to wait for.
-                    let wait = if boot_deadline.take().is_some() {
-                        Some(Duration::ZERO)
-                    } else {
-                        wait
-                    };
-                    grace = wait.map(|wait| Instant::now() + wait);
-                }
-            }
-            if self.is_over() {
-                self.stop_all(|_| End::Stopped);
-            }
-            let ending = self
-                .sides
-                .iter()
-                .all(|side| matches!(side.phase, Phase::Ending | Phase::Gone));
-            if ending && deadline.is_none_or(|limit| limit > Instant::now() + POWEROFF_LIMIT) {
-                deadline = Some(Instant::now() + POWEROFF_LIMIT);
-            }
-        }
-        self.report(first_failure)
-    }
-
-    fn take(&mut self, index: usize, sign: Sign, on_event: &mut dyn FnMut(&Event)) -> Result<()> {
-        let (at, side) = (Instant::now(), &mut self.sides[index]);
-        let host = side.host;
-        let mut tell = |kind| on_event(&Event { at, host, kind });
-        match sign {
-            Sign::Hello => {
-                side.guest
-                    .send(&self.plan.configuration(host, self.workspace, self.kernel)?)?
-            }
-            Sign::Ready => {
-                side.phase = Phase::Ready;
-                side.up_after = Some(at - self.started);
-                tell(EventKind::Up);
-            }
-            Sign::Output(stream, bytes) if self.plan.by_line => {
-                let pending = &mut side.pending[stream as usize];
-                pending.extend_from_slice(&bytes);
-                for line in complete_lines(pending) {
-                    tell(EventKind::Output(stream, line));
-                }
-            }
-            Sign::Output(stream, bytes) => tell(EventKind::Output(stream, bytes)),
-            Sign::Exit(code) => {
-                side.finish(End::Exited(code));
-                side.phase = Phase::Ending;
-                // Output travels on its own connections and may still come: told after it, at `Gone`.
-            }
-            Sign::Fail(reason) => {
-                side.finish(End::Unusable(reason));
-                side.phase = Phase::Ending;
-            }
-            Sign::Gone => {
-                for stream in [Stream::Stdout, Stream::Stderr] {
-                    let rest = std::mem::take(&mut side.pending[stream as usize]);
-                    if !rest.is_empty() {
-                        tell(EventKind::Output(stream, rest));
-                    }
-                }
-                side.finish(End::Crashed);
-                if let Some(End::Exited(code)) = side.end {
-                    tell(EventKind::Ended(code));
-                }
-                side.phase = Phase::Gone;
-            }
-        }
-        Ok(())
-    }
-
-    fn start_commands(&mut self) -> Result<()> {
-        for (index, side) in self.sides.iter_mut().enumerate() {
-            side.guest
-                .send(&self.plan.script(index, side.host, self.workspace)?)?;
-            side.phase = Phase::Running;
-        }
-        Ok(())
-    }
-
-    fn is_over(&self) -> bool {
-        let decisive = match self.plan.until {
-            Until::Both => return false,
-            Until::A => Host::A,
-            Until::B => Host::B,
-        };
-        self.sides
-            .iter()
-            .any(|side| side.host == decisive && side.end.is_some())
-    }
-
-    fn stop_all(&mut self, end: impl Fn(Phase) -> End) {
-        for side in &mut self.sides {
-            side.stop(end(side.phase));
-        }
-    }
-
-    fn kill_all(&mut self) {
-        for side in &mut self.sides {
-            side.guest.kill();
-        }
-    }
-
-    fn report(self, first_failure: Option<usize>) -> Result<Outcome> {
-        let mut guests = Vec::new();
-        for mut side in self.sides {
-            let status = side.guest.wait()?;
-            guests.push(GuestReport {
-                host: side.host,
-                end: side.end.unwrap_or(End::Crashed),
-                status,
-                console: side.guest.console(),
-                complaints: side.guest.complaints(),
-                up_after: side.up_after,
-                emulated: side.accelerator == Accelerator::Tcg,
-            });
-        }
-        Ok(Outcome::new(guests, first_failure, self.plan.timeout))
-    }
-}
-
-/// Takes the complete lines out of `pending`, without their newlines.
-fn complete_lines(pending: &mut Vec<u8>) -> Vec<Vec<u8>> {
-    let Some(end) = pending.iter().rposition(|byte| *byte == b'\n') else {
-        return Vec::new();
-    };
-    let rest = pending.split_off(end + 1);
-    let complete = std::mem::replace(pending, rest);
-    complete[..end]
-        .split(|byte| *byte == b'\n')
-        .map(<[u8]>::to_vec)
-        .collect()
 }

@@ -1,0 +1,328 @@
+//! Carrying a plan out: who is up, what comes next, and when it is over.
+
+use std::mem;
+use std::sync::mpsc::{Receiver, RecvTimeoutError};
+use std::time::{Duration, Instant};
+
+use anyhow::Result;
+
+use super::event::{Event, EventKind, Host, Stream};
+use super::guest::{Guest, Sign};
+use super::qemu::Accelerator;
+use super::report::{End, GuestReport, Outcome};
+use super::run::Until;
+
+/// How long a guest may take to come up; a loaded machine without KVM needs a good part of it.
+const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// How long the other command may go on after one has failed.
+const GRACE: Duration = Duration::from_secs(5);
+/// How long a guest may take to switch itself off.
+const POWEROFF_LIMIT: Duration = Duration::from_secs(15);
+
+/// What a run needs to know of its plan.
+#[derive(Debug)]
+pub(super) struct Terms {
+    pub(super) timeout: Option<Duration>,
+    pub(super) until: Until,
+    pub(super) keep_going: bool,
+    pub(super) by_line: bool,
+}
+
+/// A guest during a run.
+#[derive(Debug)]
+pub(super) struct Side {
+    host: Host,
+    guest: Guest,
+    accelerator: Accelerator,
+    /// Sent when the guest says hello.
+    configuration: String,
+    /// Sent when all guests are ready.
+    script: String,
+    phase: Phase,
+    started: Instant,
+    up_after: Option<Duration>,
+    end: Option<End>,
+    end_at: Option<Instant>,
+    off_by: Option<Instant>,
+    /// What came after the last newline, for each stream.
+    pending: [Vec<u8>; 2],
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Phase {
+    /// Until [`Sign::Ready`].
+    Booting,
+    /// Waiting for the other guest.
+    Ready,
+    /// The command runs.
+    Running,
+    /// The guest switches itself off, or was killed.
+    Ending,
+    /// The emulator is gone.
+    Gone,
+}
+
+impl Side {
+    pub(super) fn new(
+        host: Host,
+        guest: Guest,
+        accelerator: Accelerator,
+        configuration: String,
+        script: String,
+    ) -> Self {
+        Self {
+            host,
+            guest,
+            accelerator,
+            configuration,
+            script,
+            phase: Phase::Booting,
+            started: Instant::now(),
+            up_after: None,
+            end: None,
+            end_at: None,
+            off_by: None,
+            pending: [Vec::new(), Vec::new()],
+        }
+    }
+
+    /// Notes how the guest's part ended; the first reason stands.
+    fn finish(&mut self, end: End) {
+        if self.end.is_none() {
+            self.end = Some(end);
+            self.end_at = Some(Instant::now());
+        }
+        if self.phase != Phase::Gone {
+            self.phase = Phase::Ending;
+            self.off_by.get_or_insert(Instant::now() + POWEROFF_LIMIT);
+        }
+    }
+
+    /// Ends the guest, unless its part is over.
+    fn stop(&mut self, end: End) {
+        if !matches!(self.phase, Phase::Ending | Phase::Gone) {
+            self.finish(end);
+            self.guest.kill();
+        }
+    }
+
+    fn take(&mut self, sign: Sign, by_line: bool, on_event: &mut dyn FnMut(&Event)) {
+        let host = self.host;
+        let mut tell = |at, kind| on_event(&Event { at, host, kind });
+        match sign {
+            Sign::Hello => self.guest.send(&self.configuration),
+            Sign::Ready => {
+                self.phase = Phase::Ready;
+                self.up_after = Some(self.started.elapsed());
+                tell(Instant::now(), EventKind::Up);
+            }
+            Sign::Output(stream, bytes) if by_line => {
+                let pending = &mut self.pending[stream as usize];
+                pending.extend_from_slice(&bytes);
+                for line in complete_lines(pending) {
+                    tell(Instant::now(), EventKind::Output(stream, line));
+                }
+            }
+            Sign::Output(stream, bytes) => tell(Instant::now(), EventKind::Output(stream, bytes)),
+            // Output travels on connections of its own and may still come: this is told at `Gone`.
+            Sign::Exit(code) => self.finish(End::Exited(code)),
+            Sign::Fail(reason) => self.finish(End::Unusable(reason)),
+            Sign::Gone => {
+                for stream in [Stream::Stdout, Stream::Stderr] {
+                    let rest = mem::take(&mut self.pending[stream as usize]);
+                    if !rest.is_empty() {
+                        tell(Instant::now(), EventKind::Output(stream, rest));
+                    }
+                }
+                self.finish(End::Crashed);
+                if let (Some(End::Exited(code)), Some(at)) = (&self.end, self.end_at) {
+                    tell(at, EventKind::Ended(*code));
+                }
+                self.phase = Phase::Gone;
+            }
+        }
+    }
+
+    fn report(mut self) -> Result<GuestReport> {
+        let status = self.guest.wait()?;
+        Ok(GuestReport {
+            host: self.host,
+            end: self.end.unwrap_or(End::Crashed),
+            status,
+            console: self.guest.console(),
+            complaints: self.guest.complaints(),
+            up_after: self.up_after,
+            emulated: self.accelerator == Accelerator::Tcg,
+        })
+    }
+}
+
+/// A run in progress.
+#[derive(Debug)]
+pub(super) struct Conduct {
+    terms: Terms,
+    sides: Vec<Side>,
+    /// When all guests have to be up.
+    boot_limit: Option<Instant>,
+    /// When the commands have to be done.
+    command_limit: Option<Instant>,
+    /// When a command that goes on after another failed is stopped.
+    grace_limit: Option<Instant>,
+    first_failure: Option<usize>,
+}
+
+impl Conduct {
+    pub(super) fn new(terms: Terms, sides: Vec<Side>) -> Self {
+        let boot_limit = Some(Instant::now() + BOOT_LIMIT);
+        Self {
+            terms,
+            sides,
+            boot_limit,
+            command_limit: None,
+            grace_limit: None,
+            first_failure: None,
+        }
+    }
+
+    /// Waits for the end of all guests.
+    pub(super) fn run(
+        mut self,
+        signs: &Receiver<(usize, Sign)>,
+        on_event: &mut dyn FnMut(&Event),
+    ) -> Result<Outcome> {
+        while self.sides.iter().any(|side| side.phase != Phase::Gone) {
+            let sign = match self.next_limit() {
+                Some(limit) => signs.recv_timeout(limit.saturating_duration_since(Instant::now())),
+                None => signs.recv().map_err(RecvTimeoutError::from),
+            };
+            match sign {
+                Ok((index, sign)) => self.sides[index].take(sign, self.terms.by_line, on_event),
+                Err(RecvTimeoutError::Timeout) => self.enforce_limits(),
+                Err(RecvTimeoutError::Disconnected) => break,
+            }
+            self.start_commands_when_ready();
+            self.note_failure();
+            if self.decisive_has_ended() {
+                self.stop_all(|_| End::Stopped);
+            }
+        }
+        let Self {
+            terms,
+            sides,
+            first_failure,
+            ..
+        } = self;
+        let guests = sides.into_iter().map(Side::report).collect::<Result<_>>()?;
+        Ok(Outcome::new(guests, first_failure, terms.timeout))
+    }
+
+    fn next_limit(&self) -> Option<Instant> {
+        let off = self
+            .sides
+            .iter()
+            .filter(|side| side.phase != Phase::Gone)
+            .filter_map(|side| side.off_by);
+        off.chain(self.boot_limit)
+            .chain(self.command_limit)
+            .chain(self.grace_limit)
+            .min()
+    }
+
+    fn enforce_limits(&mut self) {
+        let passed = |limit: &mut Instant| *limit <= Instant::now();
+        if self.boot_limit.take_if(passed).is_some() {
+            self.stop_all(|phase| {
+                if phase == Phase::Booting {
+                    End::Silent
+                } else {
+                    End::Stopped
+                }
+            });
+        }
+        if self.command_limit.take_if(passed).is_some() {
+            self.stop_all(|_| End::TimedOut);
+        }
+        if self.grace_limit.take_if(passed).is_some() {
+            self.stop_all(|_| End::Stopped);
+        }
+        for side in &mut self.sides {
+            if side.off_by.take_if(passed).is_some() {
+                side.guest.kill();
+            }
+        }
+    }
+
+    fn start_commands_when_ready(&mut self) {
+        if self.boot_limit.is_some() && self.sides.iter().all(|side| side.phase == Phase::Ready) {
+            self.boot_limit = None;
+            self.command_limit = self.terms.timeout.map(|timeout| Instant::now() + timeout);
+            for side in &mut self.sides {
+                side.guest.send(&side.script);
+                side.phase = Phase::Running;
+            }
+        }
+    }
+
+    fn note_failure(&mut self) {
+        if self.first_failure.is_some() {
+            return;
+        }
+        let failed = |side: &Side| side.end.as_ref().is_some_and(End::is_failure);
+        self.first_failure = self.sides.iter().position(failed);
+        if self.first_failure.is_some() {
+            // Before the commands run there is nothing to wait for.
+            if self.boot_limit.take().is_some() {
+                self.stop_all(|_| End::Stopped);
+            } else if !self.terms.keep_going {
+                self.grace_limit = Some(Instant::now() + GRACE);
+            }
+        }
+    }
+
+    /// Whether the command that decides when the run is over has ended.
+    fn decisive_has_ended(&self) -> bool {
+        let decisive = match self.terms.until {
+            Until::Both => return false,
+            Until::A => Host::A,
+            Until::B => Host::B,
+        };
+        self.sides
+            .iter()
+            .any(|side| side.host == decisive && side.end.is_some())
+    }
+
+    fn stop_all(&mut self, end: impl Fn(Phase) -> End) {
+        for side in &mut self.sides {
+            side.stop(end(side.phase));
+        }
+    }
+}
+
+/// Takes the complete lines out of `pending`, without their newlines.
+fn complete_lines(pending: &mut Vec<u8>) -> Vec<Vec<u8>> {
+    let Some(end) = pending.iter().rposition(|byte| *byte == b'\n') else {
+        return Vec::new();
+    };
+    let rest = pending.split_off(end + 1);
+    let complete = mem::replace(pending, rest);
+    complete[..end]
+        .split(|byte| *byte == b'\n')
+        .map(<[u8]>::to_vec)
+        .collect()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn complete_lines_keep_the_unfinished_one() {
+        let mut pending = b"one\n\ntwo\nthr".to_vec();
+        assert_eq!(complete_lines(&mut pending), [&b"one"[..], b"", b"two"]);
+        assert_eq!(pending, b"thr");
+        assert!(complete_lines(&mut pending).is_empty());
+        pending.push(b'\n');
+        assert_eq!(complete_lines(&mut pending), [b"thr"]);
+        assert!(pending.is_empty());
+    }
+}
