@@ -3,10 +3,10 @@ mod context;
 mod cq;
 mod device;
 pub mod error;
+pub mod fd;
 mod mr;
 mod pd;
 mod qp;
-mod wait;
 pub mod work;
 mod wr_id;
 
@@ -23,7 +23,6 @@ pub use qp::{
     Attributes, CanPostReceive, Completed, Completion, Connected, Init, QueuePair,
     QueuePairBuilder, Rc, ReceiveQueue, Reset, Rtr, Rts, SendQueue, State, Transport, Uc, Ud,
 };
-pub use wait::wait_readable;
 pub use work::With;
 pub use wr_id::QpId;
 

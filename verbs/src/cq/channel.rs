@@ -13,7 +13,7 @@ use ibverbs_sys as ffi;
 use crate::{
     context::Context,
     error::{Result, cvt_neg, cvt_ptr},
-    wait::wait_readable,
+    fd::{set_nonblocking, wait_for},
 };
 
 /// `ibv_comp_channel`—Announces that completion queues have something to poll.
@@ -129,10 +129,10 @@ impl CompletionChannel {
     /// As for [`try_next`](Self::try_next).
     pub fn wait(&self) -> Result<CqKey> {
         loop {
-            if let Some(key) = self.try_next()? {
+            let waited = wait_for("ibv_get_cq_event", self.as_fd(), None, || self.try_next())?;
+            if let Some(key) = waited {
                 return Ok(key);
             }
-            wait_readable("ibv_get_cq_event", self.as_fd(), None)?;
         }
     }
 
@@ -141,13 +141,9 @@ impl CompletionChannel {
     /// # Errors
     /// As for [`try_next`](Self::try_next).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<CqKey>> {
-        match self.try_next()? {
-            Some(key) => Ok(Some(key)),
-            None if wait_readable("ibv_get_cq_event", self.as_fd(), Some(timeout))? => {
-                self.try_next()
-            }
-            None => Ok(None),
-        }
+        wait_for("ibv_get_cq_event", self.as_fd(), Some(timeout), || {
+            self.try_next()
+        })
     }
 
     /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
@@ -189,13 +185,4 @@ impl Drop for ChannelHandle {
         // A queue that could not be destroyed makes this fail with `EBUSY`: the channel is then given up as well.
         let _: i32 = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
     }
-}
-
-fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
-    // SAFETY: the descriptor is open; this call takes and returns only numbers.
-    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    let flags = cvt_neg("fcntl(F_GETFL)", flags)? | libc::O_NONBLOCK;
-    // SAFETY: see above.
-    let ret = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) };
-    cvt_neg("fcntl(F_SETFL)", ret).map(drop)
 }

@@ -1,4 +1,4 @@
-//! Waiting for a file descriptor, with the calling thread.
+//! The file descriptors of event channels: waiting for them, without an async runtime.
 
 use std::{
     os::fd::{AsRawFd, BorrowedFd},
@@ -47,6 +47,43 @@ pub fn wait_readable(
     }
 }
 
+/// `fcntl(2)`—Makes reads of `fd` return at once when there is nothing to read.
+///
+/// # Errors
+/// None that an open descriptor can cause.
+#[doc(alias = "fcntl")]
+pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
+    // SAFETY: the descriptor is open; this call takes and returns only numbers.
+    let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
+    let flags = cvt_neg("fcntl(F_GETFL)", flags)? | libc::O_NONBLOCK;
+    // SAFETY: see above.
+    let ret = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) };
+    cvt_neg("fcntl(F_SETFL)", ret).map(drop)
+}
+
+/// Calls `take` until it has something, waiting for `fd` in between, but not longer than `timeout`
+/// (`None`: for ever), after which the result is `None`.
+///
+/// # Errors
+/// Those of `take`, and of [`wait_readable`].
+pub fn wait_for<T>(
+    call: &'static str,
+    fd: BorrowedFd<'_>,
+    timeout: Option<Duration>,
+    mut take: impl FnMut() -> Result<Option<T>>,
+) -> Result<Option<T>> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    loop {
+        if let Some(taken) = take()? {
+            return Ok(Some(taken));
+        }
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if !wait_readable(call, fd, left)? {
+            return take();
+        }
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::{io::Write, os::fd::AsFd, os::unix::net::UnixStream};
@@ -63,5 +100,30 @@ mod tests {
         writer.write_all(b"x").unwrap();
         assert!(wait_readable("poll", reader.as_fd(), None).unwrap());
         assert!(wait_readable("poll", reader.as_fd(), Some(Duration::MAX)).unwrap());
+    }
+
+    #[test]
+    fn what_somebody_else_took_does_not_end_the_wait() {
+        let (reader, mut writer) = UnixStream::pair().unwrap();
+        writer.write_all(b"x").unwrap();
+        let mut takes = 0;
+        let taken = wait_for(
+            "poll",
+            reader.as_fd(),
+            Some(Duration::from_secs(60)),
+            || {
+                takes += 1;
+                Ok((takes == 5).then_some("mine"))
+            },
+        );
+        assert_eq!(taken.unwrap(), Some("mine"));
+    }
+
+    #[test]
+    fn a_nonblocking_descriptor_does_not_block() {
+        let (mut reader, _writer) = UnixStream::pair().unwrap();
+        set_nonblocking(reader.as_fd()).unwrap();
+        let err = std::io::Read::read(&mut reader, &mut [0]).unwrap_err();
+        assert_eq!(err.kind(), std::io::ErrorKind::WouldBlock);
     }
 }

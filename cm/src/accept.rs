@@ -1,0 +1,105 @@
+//! The passive side: accepting a connection, or rejecting it.
+
+use rdmacm_sys as ffi;
+use verbs::{Init, QueuePair, Rc, Refused, Result, Rts, error::cvt_neg};
+
+use crate::{
+    id::{CmId, phases::Requested},
+    param::{ConnParam, Message, PeerParam, check_private_data},
+    phase::Phase,
+    registry::Key,
+};
+
+/// A peer wants to connect. Dropping this rejects it.
+#[derive(Debug)]
+#[must_use = "accept the connection, or reject it"]
+pub struct ConnectRequest {
+    listener: Key,
+    id: CmId<Requested>,
+    param: PeerParam,
+}
+
+impl ConnectRequest {
+    pub(crate) fn new(listener: Key, id: CmId<Requested>, param: PeerParam) -> Self {
+        Self {
+            listener,
+            id,
+            param,
+        }
+    }
+
+    /// The listener that the peer has asked.
+    pub fn listener(&self) -> Key {
+        self.listener
+    }
+
+    /// The identifier of the connection to be.
+    pub fn id(&self) -> &CmId<Requested> {
+        &self.id
+    }
+
+    /// What the peer has said.
+    pub fn param(&self) -> &PeerParam {
+        &self.param
+    }
+
+    /// `rdma_accept`—Brings up `qp`, and accepts. The identifier comes back with
+    /// [`Event::Established`](crate::Event::Established) or [`Event::ConnectFailed`](crate::Event::ConnectFailed).
+    ///
+    /// Of RDMA reads and atomics, each side does as many as both allow, unless `param` says otherwise. What is sent before the
+    /// connection is established may be lost.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: too much private data, or a count out of range.
+    /// - `EINVAL`: more RDMA reads than the device can do.
+    /// - Whatever [`ibv_modify_qp`](verbs::QueuePair::to_rtr) can fail with.
+    ///
+    /// The peer is rejected then, and the identifier and the queue pair are dropped, with the receives
+    /// that were posted.
+    ///
+    /// # References
+    /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
+    #[doc(alias = "rdma_accept")]
+    pub fn accept<SW, RW>(
+        self,
+        qp: QueuePair<Rc, Init, SW, RW>,
+        param: &ConnParam,
+    ) -> Result<QueuePair<Rc, Rts, SW, RW>> {
+        const CALL: &str = "rdma_accept";
+        let Self { mut id, .. } = self;
+        let iwarp = qp.pd().context().is_iwarp();
+        let mut raw = param.to_raw(CALL, Message::Reply, iwarp, qp.qp_num())?;
+        let (responder_resources, initiator_depth) = param.resources();
+        let qp = id.bring_up(qp, responder_resources, initiator_depth)?;
+        id.set_qp_num(qp.qp_num());
+        let accepted = id.start(Phase::Accepting, CALL, |id| {
+            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The parameters, and the private data in
+            // `param` that they point to, outlive the call, which copies them.
+            unsafe { ffi::rdma_accept(id, &raw mut raw) }
+        });
+        match accepted {
+            Ok(()) => Ok(qp),
+            Err(Refused { value: id, error }) => {
+                drop(id);
+                Err(error)
+            }
+        }
+    }
+
+    /// `rdma_reject`—Rejects the peer, with up to 148 bytes for its application (255 on iWARP).
+    ///
+    /// # Errors
+    /// - `InvalidInput`: too much private data. The peer is rejected, without any.
+    ///
+    /// # References
+    /// [rdma_reject(3)](https://man7.org/linux/man-pages/man3/rdma_reject.3.html)
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        const CALL: &str = "rdma_reject";
+        let iwarp = self.id.context()?.is_iwarp();
+        let len = check_private_data(CALL, private_data, Message::Reject, iwarp)?;
+        // SAFETY: the identifier exists for as long as `self.id` lives; the data are `len` bytes, which the call copies.
+        let ret = unsafe { ffi::rdma_reject(self.id.as_raw(), private_data.as_ptr().cast(), len) };
+        cvt_neg(CALL, ret).map(drop)
+    }
+}

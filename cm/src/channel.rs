@@ -1,0 +1,216 @@
+//! Event channels: where the kernel tells what has become of identifiers.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    ptr::{self, NonNull},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::Duration,
+};
+
+use rdmacm_sys as ffi;
+use verbs::{
+    Result,
+    error::{cvt_neg, cvt_ptr},
+    fd::{set_nonblocking, wait_for},
+};
+
+use crate::{
+    contexts::Contexts,
+    event::{Event, Intake},
+    registry::{Key, Registry},
+};
+
+/// `rdma_event_channel`—Tells what has become of the identifiers made on it.
+///
+/// An event is taken and acknowledged in one step, and owns everything it says. So an identifier can be
+/// destroyed at any time, and that never waits for somebody to be done with an event.
+///
+/// The channel can be shared by threads. Its descriptor is non-blocking, and can be waited for with
+/// `poll` or `epoll` through [`AsFd`].
+///
+/// Identifiers that the program has keep what they need of the channel. Dropping the channel destroys those that
+/// are waiting for an event, which nobody could take any more.
+///
+/// # References
+/// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html)
+#[doc(alias = "rdma_event_channel")]
+#[derive(Debug)]
+pub struct EventChannel {
+    handle: Arc<ChannelHandle>,
+}
+
+/// The part of a channel that its identifiers share.
+pub(crate) struct ChannelHandle {
+    // INVARIANT: open, and closed only in `drop`.
+    raw: NonNull<ffi::rdma_event_channel>,
+    registry: Mutex<Registry>,
+    /// Held while an event is read and understood, so that no event of a new identifier is read before that one has
+    /// got its key.
+    intake: Mutex<()>,
+    pub(crate) contexts: Mutex<Contexts>,
+}
+
+// SAFETY: a channel is a file descriptor; librdmacm allows its calls from any thread.
+unsafe impl Send for ChannelHandle {}
+// SAFETY: see `Send`. What is mutable is behind locks.
+unsafe impl Sync for ChannelHandle {}
+
+impl EventChannel {
+    /// `rdma_create_event_channel`—Opens a channel.
+    ///
+    /// # Errors
+    /// - `ENODEV`, `ENOENT`: the kernel has no RDMA connection manager (module `rdma_ucm`).
+    /// - `EACCES`: no right to open `/dev/infiniband/rdma_cm`.
+    /// - `EMFILE`, `ENFILE`: too many open files.
+    ///
+    /// # References
+    /// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html)
+    #[doc(alias = "rdma_create_event_channel")]
+    pub fn new() -> Result<Self> {
+        // SAFETY: the call has no conditions.
+        let raw = unsafe { ffi::rdma_create_event_channel() };
+        let raw = cvt_ptr("rdma_create_event_channel", raw)?;
+        let handle = ChannelHandle {
+            raw,
+            registry: Mutex::default(),
+            intake: Mutex::default(),
+            contexts: Mutex::default(),
+        };
+        set_nonblocking(handle.as_fd())?;
+        Ok(Self {
+            handle: Arc::new(handle),
+        })
+    }
+
+    /// `rdma_get_cm_event`, `rdma_ack_cm_event`—Takes the next event, if there is one. Never blocks.
+    ///
+    /// # Errors
+    /// - `EIO`, `ENODEV`: the connection manager is gone.
+    ///
+    /// # References
+    /// [rdma_get_cm_event(3)](https://man7.org/linux/man-pages/man3/rdma_get_cm_event.3.html)
+    #[doc(alias = "rdma_get_cm_event")]
+    #[doc(alias = "rdma_ack_cm_event")]
+    pub fn try_next(&self) -> Result<Option<Event>> {
+        loop {
+            let _intake = self
+                .handle
+                .intake
+                .lock()
+                .unwrap_or_else(PoisonError::into_inner);
+            let mut raw = ptr::null_mut();
+            // SAFETY: the channel is open (invariant), and `raw` is a valid place for the event.
+            let ret = unsafe { ffi::rdma_get_cm_event(self.handle.as_ptr(), &raw mut raw) };
+            let raw = match cvt_neg("rdma_get_cm_event", ret) {
+                Ok(_) => cvt_ptr("rdma_get_cm_event", raw)?,
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => continue,
+                Err(err) => return Err(err),
+            };
+            // SAFETY: the event has just been read, under the intake lock, and is not acknowledged.
+            let intake = unsafe { Intake::read(raw, &self.handle) };
+            // SAFETY: the event is acknowledged once, here, and not used after this.
+            let ret = unsafe { ffi::rdma_ack_cm_event(raw.as_ptr()) };
+            cvt_neg("rdma_ack_cm_event", ret)?;
+            if let Some(event) = intake.deliver(&self.handle) {
+                return Ok(Some(event));
+            }
+            // It was of an identifier that has been dropped meanwhile.
+        }
+    }
+
+    /// Waits for the next event, for ever.
+    ///
+    /// # Errors
+    /// As for [`try_next`](Self::try_next).
+    pub fn wait(&self) -> Result<Event> {
+        loop {
+            let waited = wait_for("rdma_get_cm_event", self.as_fd(), None, || self.try_next())?;
+            if let Some(event) = waited {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Waits for the next event, but not longer than `timeout`, after which the result is `None`.
+    ///
+    /// # Errors
+    /// As for [`try_next`](Self::try_next).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<Event>> {
+        wait_for("rdma_get_cm_event", self.as_fd(), Some(timeout), || {
+            self.try_next()
+        })
+    }
+
+    /// Destroys an identifier that waits for an event, which then does not come. Returns whether there was one: it may just have come back.
+    pub fn cancel(&self, key: Key) -> bool {
+        let id = {
+            let mut registry = self.handle.registry();
+            if registry.parked(key).is_none() {
+                return false;
+            }
+            registry.remove(key)
+        };
+        // Destroyed here, outside the lock.
+        id.is_some()
+    }
+
+    /// The C object, for calls that this crate does not wrap. It is open for as long as `self` lives.
+    pub fn as_raw(&self) -> *mut ffi::rdma_event_channel {
+        self.handle.as_ptr()
+    }
+
+    pub(crate) fn handle(&self) -> &Arc<ChannelHandle> {
+        &self.handle
+    }
+}
+
+impl Drop for EventChannel {
+    fn drop(&mut self) {
+        let waiting = self.handle.registry().take_all_parked();
+        // Destroyed here, outside the lock.
+        drop(waiting);
+    }
+}
+
+impl AsFd for EventChannel {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.handle.as_fd()
+    }
+}
+
+impl ChannelHandle {
+    pub(crate) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
+        self.raw.as_ptr()
+    }
+
+    /// The identifiers. No code that could panic runs under this lock, so it is never poisoned for a reason.
+    pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
+        self.registry.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl AsFd for ChannelHandle {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the channel is open (invariant), and `fd` is set for good when it is opened.
+        let fd = unsafe { (*self.raw.as_ptr()).fd };
+        // SAFETY: the descriptor is open for as long as the channel is, and so for as long as `self` is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl fmt::Debug for ChannelHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChannelHandle")
+            .field("fd", &self.as_fd().as_raw_fd())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ChannelHandle {
+    fn drop(&mut self) {
+        // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of `self`, so they are gone.
+        unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) };
+    }
+}

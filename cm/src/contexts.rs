@@ -1,0 +1,75 @@
+//! The devices that librdmacm has opened.
+
+use std::ptr::{self, NonNull};
+
+use ibverbs_sys::ibv_context;
+use rdmacm_sys as ffi;
+use verbs::{Context, Error, Result, error::cvt_ptr};
+
+/// The devices that identifiers of one channel have been found on.
+///
+/// librdmacm opens each device once, for all its identifiers, and closes it when it is removed and nobody has it any
+/// more. Having it means having a list of it: so a context holds one.
+#[derive(Debug, Default)]
+pub(crate) struct Contexts {
+    known: Vec<Context>,
+}
+
+impl Contexts {
+    /// The context that librdmacm has at `raw`.
+    pub(crate) fn find(&mut self, raw: *mut ibv_context) -> Result<Context> {
+        if let Some(known) = self.known.iter().find(|known| ptr::eq(known.as_raw(), raw)) {
+            return Ok(known.clone());
+        }
+        let list = DeviceList::get()?;
+        let found = list
+            .iter()
+            .find(|found| ptr::eq(found.as_ptr(), raw))
+            .ok_or_else(|| {
+                Error::from_errno("rdma_get_devices", libc::ENODEV)
+                    .detail("the device has been removed")
+            })?;
+        // SAFETY: the context is open, and stays open for as long as the list that it is in has not been freed.
+        let context = unsafe { Context::from_borrowed(found, Box::new(list)) };
+        self.known.push(context.clone());
+        Ok(context)
+    }
+}
+
+/// A list of open devices, each of which stays open until the list is freed.
+struct DeviceList {
+    // INVARIANT: returned by `rdma_get_devices`, and not freed; `count` contexts.
+    raw: NonNull<*mut ibv_context>,
+    count: usize,
+}
+
+// SAFETY: the list is never changed, and librdmacm guards its count of users by a lock.
+unsafe impl Send for DeviceList {}
+// SAFETY: see `Send`; shared access only reads.
+unsafe impl Sync for DeviceList {}
+
+impl DeviceList {
+    fn get() -> Result<Self> {
+        let mut count = 0;
+        // SAFETY: `count` is a valid place for the number; C keeps no pointer to it.
+        let raw = unsafe { ffi::rdma_get_devices(&raw mut count) };
+        let raw = cvt_ptr("rdma_get_devices", raw)?;
+        Ok(Self {
+            raw,
+            count: usize::try_from(count).unwrap_or(0),
+        })
+    }
+
+    fn iter(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
+        // SAFETY: the list has `count` entries (invariant), is never written, and is borrowed with `self`.
+        let list = unsafe { std::slice::from_raw_parts(self.raw.as_ptr(), self.count) };
+        list.iter().filter_map(|&context| NonNull::new(context))
+    }
+}
+
+impl Drop for DeviceList {
+    fn drop(&mut self) {
+        // SAFETY: the list came from `rdma_get_devices`, and is freed once, here.
+        unsafe { ffi::rdma_free_devices(self.raw.as_ptr()) };
+    }
+}

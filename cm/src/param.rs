@@ -1,0 +1,297 @@
+//! Connection parameters: what one side asks for, and what the other has said.
+
+use std::io;
+
+use rdmacm_sys as ffi;
+use verbs::{Error, Result};
+
+/// What a side of a connection asks for when it connects or accepts.
+///
+/// The default is what librdmacm uses when it is told nothing: as many RDMA reads and atomics as
+/// the device can do, seven retries, and retries without end for a receiver that is not ready.
+///
+/// # References
+/// [rdma_connect(3)](https://man7.org/linux/man-pages/man3/rdma_connect.3.html),
+/// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
+#[doc(alias = "rdma_conn_param")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ConnParam {
+    private_data: Vec<u8>,
+    responder_resources: u8,
+    initiator_depth: u8,
+    flow_control: bool,
+    retry_count: u8,
+    rnr_retry_count: u8,
+}
+
+/// As many as the device can do (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
+const DEVICE_MAX: u8 = 0xff;
+
+/// The most private data that fits into a request: InfiniBand's 92 bytes, less 36 that the RDMA
+/// connection manager uses for itself.
+const MAX_IN_REQUEST: usize = 56;
+/// The most that fits into a reply.
+const MAX_IN_REPLY: usize = 196;
+/// The most that fits into a rejection.
+const MAX_IN_REJECT: usize = 148;
+/// The most that librdmacm can pass, on transports that allow more.
+const MAX_LENGTH: usize = 255;
+
+/// A message that carries private data.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Message {
+    Request,
+    Reply,
+    Reject,
+}
+
+impl Default for ConnParam {
+    fn default() -> Self {
+        Self {
+            private_data: Vec::new(),
+            responder_resources: DEVICE_MAX,
+            initiator_depth: DEVICE_MAX,
+            flow_control: false,
+            retry_count: 7,
+            rnr_retry_count: 7,
+        }
+    }
+}
+
+impl ConnParam {
+    /// The default; see [`ConnParam`].
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// Everything zero, as in a C program that clears the struct: no RDMA reads or atomics, and no retries.
+    pub fn zeroed() -> Self {
+        Self {
+            private_data: Vec::new(),
+            responder_resources: 0,
+            initiator_depth: 0,
+            flow_control: false,
+            retry_count: 0,
+            rnr_retry_count: 0,
+        }
+    }
+
+    /// Bytes for the other side's application: at most 56 with a request and 196 with a reply on
+    /// InfiniBand and RoCE, and 255 on iWARP. On InfiniBand and RoCE they arrive padded with zeros to that length.
+    #[must_use]
+    pub fn private_data(mut self, data: impl Into<Vec<u8>>) -> Self {
+        self.private_data = data.into();
+        self
+    }
+
+    /// How many RDMA reads and atomics of the other side this side serves at once; 255 means as
+    /// many as the device can.
+    #[must_use]
+    pub fn responder_resources(mut self, count: u8) -> Self {
+        self.responder_resources = count;
+        self
+    }
+
+    /// How many RDMA reads and atomics this side has outstanding at once; 255 means as many as the device can.
+    #[must_use]
+    pub fn initiator_depth(mut self, count: u8) -> Self {
+        self.initiator_depth = count;
+        self
+    }
+
+    /// Whether the hardware's flow control is available.
+    #[must_use]
+    pub fn flow_control(mut self, available: bool) -> Self {
+        self.flow_control = available;
+        self
+    }
+
+    /// How often an unacknowledged packet is sent again before the connection fails: 0 to 7.
+    #[must_use]
+    pub fn retry_count(mut self, count: u8) -> Self {
+        self.retry_count = count;
+        self
+    }
+
+    /// How often a message is sent again to a receiver that has no receive posted: 0 to 6, and 7
+    /// without end.
+    #[must_use]
+    pub fn rnr_retry_count(mut self, count: u8) -> Self {
+        self.rnr_retry_count = count;
+        self
+    }
+
+    pub(crate) fn resources(&self) -> (Option<u8>, Option<u8>) {
+        let given = |count| (count != DEVICE_MAX).then_some(count);
+        (given(self.responder_resources), given(self.initiator_depth))
+    }
+
+    /// The parameters as C takes them. They point into `self`.
+    pub(crate) fn to_raw(
+        &self,
+        call: &'static str,
+        message: Message,
+        iwarp: bool,
+        qp_num: u32,
+    ) -> Result<ffi::rdma_conn_param> {
+        for (name, count) in [
+            ("retry_count", self.retry_count),
+            ("rnr_retry_count", self.rnr_retry_count),
+        ] {
+            if count > 7 {
+                let reason = format!("{name} is {count}, and at most 7");
+                return Err(Error::refused(call, io::ErrorKind::InvalidInput, reason));
+            }
+        }
+        let mut raw = ffi::rdma_conn_param::zeroed();
+        raw.private_data_len = check_private_data(call, &self.private_data, message, iwarp)?;
+        raw.private_data = self.private_data.as_ptr().cast();
+        raw.responder_resources = self.responder_resources;
+        raw.initiator_depth = self.initiator_depth;
+        raw.flow_control = self.flow_control.into();
+        raw.retry_count = self.retry_count;
+        raw.rnr_retry_count = self.rnr_retry_count;
+        raw.qp_num = qp_num;
+        Ok(raw)
+    }
+}
+
+/// The length of private data as C takes it, if the message has room for it.
+pub(crate) fn check_private_data(
+    call: &'static str,
+    data: &[u8],
+    message: Message,
+    iwarp: bool,
+) -> Result<u8> {
+    let limit = match message {
+        _ if iwarp => MAX_LENGTH,
+        Message::Request => MAX_IN_REQUEST,
+        Message::Reply => MAX_IN_REPLY,
+        Message::Reject => MAX_IN_REJECT,
+    };
+    u8::try_from(data.len())
+        .ok()
+        .filter(|&len| usize::from(len) <= limit)
+        .ok_or_else(|| {
+            let reason = format!(
+                "{} bytes of private data, and at most {limit} here",
+                data.len()
+            );
+            Error::refused(call, io::ErrorKind::InvalidInput, reason)
+        })
+}
+
+/// What the other side has said when it connected or accepted.
+#[derive(Clone, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct PeerParam {
+    /// Bytes of the other side's application. On InfiniBand and RoCE they are padded with zeros to the most that the message can carry.
+    pub private_data: Vec<u8>,
+    /// How many RDMA reads and atomics this side may have outstanding.
+    pub initiator_depth: u8,
+    /// How many RDMA reads and atomics of the other side this side has to serve.
+    pub responder_resources: u8,
+    /// Whether the other side's hardware has flow control.
+    pub flow_control: bool,
+    /// How often the other side sends an unacknowledged packet again.
+    pub retry_count: u8,
+    /// How often the other side asks again when a receiver is not ready.
+    pub rnr_retry_count: u8,
+    /// Whether the other side's queue pair takes its receives from a shared receive queue.
+    pub srq: bool,
+    /// The number of the other side's queue pair.
+    pub qp_num: u32,
+}
+
+impl PeerParam {
+    /// Copies the parameters out of an event.
+    ///
+    /// # Safety
+    /// - `raw.private_data` is null, or points to `raw.private_data_len` readable bytes.
+    pub(crate) unsafe fn from_raw(raw: &ffi::rdma_conn_param) -> Self {
+        let data = raw.private_data.cast::<u8>();
+        let private_data = if data.is_null() {
+            Vec::new()
+        } else {
+            // SAFETY: as the caller promised; the bytes are copied before anything else happens.
+            unsafe { std::slice::from_raw_parts(data, raw.private_data_len.into()) }.to_vec()
+        };
+        Self {
+            private_data,
+            initiator_depth: raw.initiator_depth,
+            responder_resources: raw.responder_resources,
+            flow_control: raw.flow_control != 0,
+            retry_count: raw.retry_count,
+            rnr_retry_count: raw.rnr_retry_count,
+            srq: raw.srq != 0,
+            qp_num: raw.qp_num,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn error(param: &ConnParam, message: Message, iwarp: bool) -> String {
+        param
+            .to_raw("rdma_connect", message, iwarp, 1)
+            .map(|_| ())
+            .unwrap_err()
+            .to_string()
+    }
+
+    #[test]
+    fn private_data_is_limited_by_the_message_and_the_transport() {
+        for (message, limit) in [
+            (Message::Request, 56),
+            (Message::Reply, 196),
+            (Message::Reject, 148),
+        ] {
+            let fits = ConnParam::new().private_data(vec![0; limit]);
+            assert!(fits.to_raw("rdma_connect", message, false, 1).is_ok());
+            let too_long = ConnParam::new().private_data(vec![0; limit + 1]);
+            assert_eq!(
+                error(&too_long, message, false),
+                format!(
+                    "`rdma_connect` failed: {} bytes of private data, and at most {limit} here",
+                    limit + 1
+                )
+            );
+        }
+        let long = ConnParam::new().private_data(vec![0; 255]);
+        assert!(
+            long.to_raw("rdma_connect", Message::Request, true, 1)
+                .is_ok()
+        );
+        let too_long = ConnParam::new().private_data(vec![0; 256]);
+        assert!(error(&too_long, Message::Request, true).contains("at most 255"));
+    }
+
+    #[test]
+    fn retry_counts_are_three_bits() {
+        assert!(
+            ConnParam::new()
+                .to_raw("rdma_connect", Message::Request, false, 1)
+                .is_ok()
+        );
+        assert_eq!(
+            error(&ConnParam::new().retry_count(8), Message::Request, false),
+            "`rdma_connect` failed: retry_count is 8, and at most 7"
+        );
+        assert_eq!(
+            error(&ConnParam::new().rnr_retry_count(9), Message::Reply, false),
+            "`rdma_connect` failed: rnr_retry_count is 9, and at most 7"
+        );
+    }
+
+    #[test]
+    fn peer_parameters_without_private_data_point_nowhere() {
+        let mut raw = ffi::rdma_conn_param::zeroed();
+        raw.private_data_len = 200;
+        raw.qp_num = 17;
+        // SAFETY: the pointer is null.
+        let peer = unsafe { PeerParam::from_raw(&raw) };
+        assert_eq!((peer.private_data, peer.qp_num), (vec![], 17));
+    }
+}

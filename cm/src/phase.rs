@@ -1,0 +1,222 @@
+//! What an identifier is doing, and which event may come next: a state machine without I/O.
+//!
+//! ```text
+//!          resolve_addr          resolve_route           connect              establish
+//! Idle ──▶ ResolvingAddr ──▶ AddrResolved ──▶ ResolvingRoute ──▶ RouteResolved ──▶ Connecting ──▶ Responded ──▶ Connected
+//!   │            │ AddrError ▲      │ RouteError ▲                                   │
+//!   │ listen     ▼ back to Idle     ▼ back to AddrResolved                           ▼ Closed
+//!   ▼                    accept
+//! Listening ┄▶ Requested ──▶ Accepting ──▶ Connected
+//! ```
+//!
+//! Events come from the kernel, some of them at a peer's wish, so any event must be expected in any
+//! phase. One that has no meaning there is reported as it is and changes nothing.
+
+/// What an identifier is doing.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Phase {
+    Idle,
+    ResolvingAddr,
+    AddrResolved,
+    ResolvingRoute,
+    RouteResolved,
+    Connecting,
+    Responded,
+    Listening,
+    Requested,
+    Accepting,
+    Connected,
+    Closed,
+}
+
+/// An event of the kernel, without its data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Kind {
+    AddrResolved,
+    AddrError,
+    RouteResolved,
+    RouteError,
+    ConnectRequest,
+    ConnectResponse,
+    ConnectError,
+    Unreachable,
+    Rejected,
+    Established,
+    Disconnected,
+    DeviceRemoval,
+    AddrChange,
+    TimewaitExit,
+    /// One this crate does not know.
+    Other,
+}
+
+/// What an event means in a phase.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(crate) enum Meaning {
+    /// The identifier comes back to its owner, in the phase given.
+    Returns(Phase),
+    /// A new identifier has come, in the phase `Requested`.
+    Arrives,
+    /// The owner, who has the identifier, is told.
+    Tells,
+    /// Nothing: the event is reported as it is.
+    Nothing,
+}
+
+impl Phase {
+    /// Whether the channel has the identifier, rather than its owner.
+    pub(crate) fn is_pending(self) -> bool {
+        matches!(
+            self,
+            Self::ResolvingAddr | Self::ResolvingRoute | Self::Connecting | Self::Accepting
+        )
+    }
+
+    /// What `kind` means to an identifier in this phase.
+    pub(crate) fn meaning(self, kind: Kind) -> Meaning {
+        use Meaning::{Arrives, Nothing, Returns, Tells};
+        match (self, kind) {
+            (Self::ResolvingAddr, Kind::AddrResolved) => Returns(Self::AddrResolved),
+            (Self::ResolvingAddr, Kind::AddrError) => Returns(Self::Idle),
+            (Self::ResolvingRoute, Kind::RouteResolved) => Returns(Self::RouteResolved),
+            (Self::ResolvingRoute, Kind::RouteError) => Returns(Self::AddrResolved),
+            // iWARP has no third message: there, a connection is established with the response.
+            (Self::Connecting, Kind::ConnectResponse | Kind::Established) => {
+                Returns(Self::Responded)
+            }
+            (Self::Accepting, Kind::Established) => Returns(Self::Connected),
+            (
+                Self::Connecting | Self::Accepting,
+                Kind::ConnectError | Kind::Unreachable | Kind::Rejected | Kind::Disconnected,
+            ) => Returns(Self::Closed),
+            (Self::Listening, Kind::ConnectRequest) => Arrives,
+            (phase, Kind::DeviceRemoval) if phase.is_pending() => Returns(Self::Closed),
+            (
+                Self::Requested | Self::Responded | Self::Connected,
+                Kind::Disconnected | Kind::Rejected | Kind::Unreachable | Kind::ConnectError,
+            ) => Tells,
+            (_, Kind::DeviceRemoval | Kind::AddrChange | Kind::TimewaitExit) => Tells,
+            _ => Nothing,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::{
+        Kind::{self, *},
+        Meaning::{self, *},
+        Phase,
+    };
+
+    const PHASES: [Phase; 12] = [
+        Phase::Idle,
+        Phase::ResolvingAddr,
+        Phase::AddrResolved,
+        Phase::ResolvingRoute,
+        Phase::RouteResolved,
+        Phase::Connecting,
+        Phase::Responded,
+        Phase::Listening,
+        Phase::Requested,
+        Phase::Accepting,
+        Phase::Connected,
+        Phase::Closed,
+    ];
+
+    const KINDS: [Kind; 15] = [
+        AddrResolved,
+        AddrError,
+        RouteResolved,
+        RouteError,
+        ConnectRequest,
+        ConnectResponse,
+        ConnectError,
+        Unreachable,
+        Rejected,
+        Established,
+        Disconnected,
+        DeviceRemoval,
+        AddrChange,
+        TimewaitExit,
+        Other,
+    ];
+
+    /// One letter for each event of `KINDS`: `r`eturns, `a`rrives, `t`ells, `.` no meaning.
+    fn row(phase: Phase) -> String {
+        KINDS
+            .map(|kind| match phase.meaning(kind) {
+                Returns(_) => 'r',
+                Arrives => 'a',
+                Tells => 't',
+                Nothing => '.',
+            })
+            .iter()
+            .collect()
+    }
+
+    #[test]
+    fn every_event_in_every_phase_has_its_meaning() {
+        let table = PHASES.map(row);
+        // In the order of `KINDS`:      aarrccCURedDATo
+        let expected = [
+            "...........ttt.", // Idle
+            "rr.........rtt.", // ResolvingAddr
+            "...........ttt.", // AddrResolved
+            "..rr.......rtt.", // ResolvingRoute
+            "...........ttt.", // RouteResolved
+            ".....rrrrrrrtt.", // Connecting
+            "......ttt.tttt.", // Responded
+            "....a......ttt.", // Listening
+            "......ttt.tttt.", // Requested
+            "......rrrrrrtt.", // Accepting
+            "......ttt.tttt.", // Connected
+            "...........ttt.", // Closed
+        ];
+        assert_eq!(table, expected);
+    }
+
+    #[test]
+    fn only_what_the_channel_has_comes_back_and_never_to_the_channel() {
+        for phase in PHASES {
+            for kind in KINDS {
+                match phase.meaning(kind) {
+                    Returns(next) => {
+                        assert!(phase.is_pending(), "{phase:?} {kind:?}");
+                        assert!(!next.is_pending(), "{phase:?} {kind:?} -> {next:?}");
+                    }
+                    Arrives | Tells | Nothing => {}
+                }
+            }
+        }
+    }
+
+    #[test]
+    fn a_connection_comes_up_on_both_sides() {
+        let returned = |phase: Phase, kind| match phase.meaning(kind) {
+            Returns(next) => next,
+            other => panic!("{phase:?} {kind:?}: {other:?}"),
+        };
+        assert_eq!(
+            returned(Phase::ResolvingAddr, AddrResolved),
+            Phase::AddrResolved
+        );
+        assert_eq!(
+            returned(Phase::ResolvingRoute, RouteResolved),
+            Phase::RouteResolved
+        );
+        assert_eq!(
+            returned(Phase::Connecting, ConnectResponse),
+            Phase::Responded
+        );
+        assert_eq!(returned(Phase::Connecting, Established), Phase::Responded);
+        assert_eq!(Phase::Listening.meaning(ConnectRequest), Arrives);
+        assert_eq!(returned(Phase::Accepting, Established), Phase::Connected);
+        // What can be tried again comes back where it was.
+        assert_eq!(returned(Phase::ResolvingAddr, AddrError), Phase::Idle);
+        assert_eq!(
+            returned(Phase::ResolvingRoute, RouteError),
+            Phase::AddrResolved
+        );
+    }
+}

@@ -1,0 +1,3 @@
+//! Tests of `cm` on a real device. `cargo xtask test` runs them in the soft-roce guest.
+
+mod connections;
