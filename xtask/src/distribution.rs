@@ -2,6 +2,7 @@
 //!
 //! Only apt is tested by this project's CI; the other three follow their manuals.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -205,28 +206,46 @@ impl Manager {
 
 /// Whether apt's package lists have a version of `package` to offer.
 pub(crate) fn apt_knows(package: &str) -> bool {
-    let policy = process::output(
-        Command::new("apt-cache")
-            .env("LC_ALL", "C")
-            .args(["policy", package]),
-    );
-    policy.is_ok_and(|text| {
-        text.lines()
-            .any(|line| line.starts_with("  Candidate:") && !line.ends_with("(none)"))
-    })
+    apt_candidate(package).is_ok()
 }
 
-/// The packages that `package` depends on, by apt's lists.
-pub(crate) fn apt_dependencies(package: &str) -> Result<Vec<String>> {
-    let text = process::output(
+/// The version of `package` that apt would take.
+pub(crate) fn apt_candidate(package: &str) -> Result<String> {
+    let policy = apt_cache("policy", package)?;
+    let candidate = policy
+        .lines()
+        .find_map(|line| line.trim_start().strip_prefix("Candidate: "));
+    match candidate {
+        Some(version) if version != "(none)" => Ok(version.to_owned()),
+        _ => bail!("apt knows no package {package}"),
+    }
+}
+
+/// What `package` depends on, directly or not, as far as the names start with one of `prefixes`.
+pub(crate) fn apt_closure(package: &str, prefixes: &[&str]) -> Result<BTreeSet<String>> {
+    let mut todo = vec![package.to_owned()];
+    let mut packages = BTreeSet::new();
+    while let Some(package) = todo.pop() {
+        let text = apt_cache("depends", &package)?;
+        for name in text
+            .lines()
+            .filter_map(|line| line.trim_start().strip_prefix("Depends: "))
+        {
+            let wanted = prefixes.iter().any(|prefix| name.starts_with(prefix));
+            if wanted && packages.insert(name.to_owned()) {
+                todo.push(name.to_owned());
+            }
+        }
+    }
+    Ok(packages)
+}
+
+fn apt_cache(question: &str, package: &str) -> Result<String> {
+    process::output(
         Command::new("apt-cache")
             .env("LC_ALL", "C")
-            .args(["depends", package]),
-    )?;
-    let names = text
-        .lines()
-        .filter_map(|line| line.trim_start().strip_prefix("Depends: "));
-    Ok(names.map(str::to_owned).collect())
+            .args([question, package]),
+    )
 }
 
 /// A command that runs as root: as it is, or through sudo.

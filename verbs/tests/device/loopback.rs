@@ -132,7 +132,7 @@ impl Fixture {
                 let mut gid = ffi::ibv_gid::default();
                 // SAFETY: the context is open, and `gid` is a valid place for the result.
                 let ret = unsafe { ffi::ibv_query_gid(self.ctx.as_raw(), 1, index, &raw mut gid) };
-                let raw = gid.raw();
+                let raw = gid.to_raw();
                 let mapped = raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
                 (ret == 0 && mapped).then_some((u8::try_from(index).unwrap(), gid))
             })

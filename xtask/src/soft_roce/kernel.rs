@@ -1,6 +1,5 @@
 //! The guest's kernel: the distribution's own, unpacked below the target folder and never installed.
 
-use std::collections::BTreeSet;
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -233,18 +232,8 @@ fn apt_packages() -> Result<Vec<String>> {
     if !distribution::apt_knows(meta) {
         bail!("apt knows no package {meta}: give a kernel with --kernel and --modules");
     }
-    let mut todo = vec![meta.to_owned()];
-    let mut packages = BTreeSet::new();
-    while let Some(package) = todo.pop() {
-        for dependency in distribution::apt_dependencies(&package)? {
-            let kernel = ["linux-image-", "linux-binary-", "linux-modules-"];
-            if kernel.iter().any(|prefix| dependency.starts_with(prefix))
-                && packages.insert(dependency.clone())
-            {
-                todo.push(dependency);
-            }
-        }
-    }
+    let packages =
+        distribution::apt_closure(meta, &["linux-image-", "linux-binary-", "linux-modules-"])?;
     if packages.is_empty() {
         bail!("the package {meta} names no kernel");
     }
