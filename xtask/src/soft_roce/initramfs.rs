@@ -20,7 +20,7 @@ const FILE: u32 = 0o100_644;
 
 /// When each module is loaded; the guest's scripts know the names of the groups.
 ///
-/// `crc32_generic` is asked for by rxe at run time, and nothing says so in rxe itself.
+/// The two checksums are asked for by name at run time, and no module's list of dependencies says so.
 const GROUPS: &[(&str, &[&str], Presence)] = &[
     ("first", &["virtio_pci", "virtio_console"], Presence::Needed),
     (
@@ -41,8 +41,8 @@ const GROUPS: &[(&str, &[&str], Presence)] = &[
     (
         "siw",
         &[
-            "libcrc32c",
             "crc32c_generic",
+            "libcrc32c",
             "siw",
             "ib_uverbs",
             "rdma_ucm",
