@@ -70,9 +70,10 @@ impl<SW, RW> Connection<SW, RW> {
         &mut self.qp
     }
 
-    /// `rdma_disconnect`—Ends the connection. What is in flight comes back with the status
-    /// [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR), and both sides get
-    /// [`Event::Disconnected`](crate::Event::Disconnected).
+    /// `rdma_disconnect`—Ends the connection, or answers a peer that has. What is in flight comes back
+    /// with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
+    /// [`Event::Disconnected`](crate::Event::Disconnected), and so does this side, once the peer has
+    /// answered.
     ///
     /// # Errors
     /// - `EINVAL`: the connection has ended already.

@@ -60,6 +60,9 @@ pub enum Event {
     /// The connection that was accepted is established.
     Established(CmId<Connected>),
     /// The connection has ended, at this side's wish or the peer's.
+    ///
+    /// The side that did not ask for it answers by disconnecting too, or by dropping the connection.
+    /// The side that did gets this event when the answer has come.
     Disconnected(Key),
     /// The device is being removed. Everything that was made of it is of no more use, and must be dropped.
     DeviceRemoval(Key),

@@ -25,7 +25,10 @@ impl<P: HasDevice> CmId<P> {
     /// [rdma_create_qp(3)](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html)
     #[doc(alias = "rdma_init_qp_attr")]
     #[doc(alias = "rdma_create_qp")]
-    #[expect(clippy::type_complexity, reason = "the queue pair that the caller gave")]
+    #[expect(
+        clippy::type_complexity,
+        reason = "the queue pair that the caller gave"
+    )]
     pub fn init_qp<SW, RW>(
         &self,
         qp: QueuePair<Rc, Reset, SW, RW>,
