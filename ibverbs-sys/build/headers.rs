@@ -22,7 +22,10 @@ pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
         .clang_args(include.iter().map(|dir| format!("-I{}", dir.display())))
         .rust_target(RustTarget::stable(85, 0).expect("bindgen knows the MSRV"))
         // A value may come from a newer kernel or provider: no enum is closed.
-        .default_enum_style(EnumVariation::NewType { is_bitfield: false, is_global: false })
+        .default_enum_style(EnumVariation::NewType {
+            is_bitfield: false,
+            is_global: false,
+        })
         .prepend_enum_name(false)
         .use_core()
         .parse_callbacks(Box::new(Callbacks))
@@ -48,7 +51,11 @@ struct Callbacks;
 
 impl ParseCallbacks for Callbacks {
     /// Every type that comes from Rust instead of the headers is plain data.
-    fn blocklisted_type_implements_trait(&self, _name: &str, derive: DeriveTrait) -> Option<ImplementsTrait> {
+    fn blocklisted_type_implements_trait(
+        &self,
+        _name: &str,
+        derive: DeriveTrait,
+    ) -> Option<ImplementsTrait> {
         matches!(derive, DeriveTrait::Copy | DeriveTrait::Debug).then_some(ImplementsTrait::Yes)
     }
 

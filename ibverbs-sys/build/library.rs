@@ -43,13 +43,19 @@ pub(crate) fn find(wanted: &Wanted) -> Result<Found, String> {
             .atleast_version(wanted.at_least)
             .probe(wanted.package)
             .map_err(|error| missing(wanted, &error))?;
-        return Ok(Found { include: library.include_paths, version: version.or(Some(library.version)) });
+        return Ok(Found {
+            include: library.include_paths,
+            version: version.or(Some(library.version)),
+        });
     }
     if let Some(lib) = lib {
         println!("cargo::rustc-link-search=native={lib}");
     }
     println!("cargo::rustc-link-lib={}", wanted.name);
-    Ok(Found { include: include.map(PathBuf::from).into_iter().collect(), version })
+    Ok(Found {
+        include: include.map(PathBuf::from).into_iter().collect(),
+        version,
+    })
 }
 
 fn variable(wanted: &Wanted, suffix: &str) -> Option<String> {
@@ -59,7 +65,13 @@ fn variable(wanted: &Wanted, suffix: &str) -> Option<String> {
 }
 
 fn missing(wanted: &Wanted, error: &pkg_config::Error) -> String {
-    let Wanted { name, package, prefix, debian, .. } = wanted;
+    let Wanted {
+        name,
+        package,
+        prefix,
+        debian,
+        ..
+    } = wanted;
     format!(
         "{package} of rdma-core 39 or newer was not found. Install it with its header files:\n\
          \n    Debian, Ubuntu    apt install {debian} pkg-config\

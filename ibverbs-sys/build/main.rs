@@ -1,7 +1,11 @@
 //! Finds libibverbs, regenerates the bindings from its headers, and tells what they contain.
 //!
 //! Out come `OUT_DIR/bindings.rs`, the cfgs in [`NEWER`] and the metadata `DEP_IBVERBS_*`.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "how a build script talks to cargo")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "how a build script talks to cargo"
+)]
 
 #[cfg(feature = "bindgen")]
 mod headers;
@@ -24,19 +28,30 @@ const IBVERBS: Wanted = Wanted {
 const NEWER: &[(&str, &str)] = &[
     ("ibv_atomic_write", "wr_atomic_write"),
     ("ibv_flush", "wr_flush"),
-    ("ibv_data_in_order_caps", "struct ibv_query_qp_data_in_order_caps"),
+    (
+        "ibv_data_in_order_caps",
+        "struct ibv_query_qp_data_in_order_caps",
+    ),
     ("ibv_active_speed_ex", "active_speed_ex"),
     ("ibv_odp_flush", "IBV_ODP_SUPPORT_FLUSH"),
     ("ibv_reg_mr_ex", "fn ibv_reg_mr_ex"),
     ("ibv_dmah", "fn ibv_alloc_dmah"),
-    ("ibv_data_in_order_device", "IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY"),
+    (
+        "ibv_data_in_order_device",
+        "IBV_QUERY_QP_DATA_IN_ORDER_DEVICE_ONLY",
+    ),
     ("ibv_query_port_speed", "fn ibv_query_port_speed"),
     ("ibv_buf", "fn ibv_alloc_buf"),
     ("ibv_comp_cntr", "fn ibv_create_comp_cntr"),
 ];
 
 fn main() -> ExitCode {
-    Script { wanted: IBVERBS, newer: NEWER, regenerate }.run([])
+    Script {
+        wanted: IBVERBS,
+        newer: NEWER,
+        regenerate,
+    }
+    .run([])
 }
 
 #[cfg(not(feature = "bindgen"))]

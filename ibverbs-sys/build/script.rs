@@ -73,6 +73,9 @@ impl Script {
 /// The bindings that `cargo xtask codegen` made of a distribution's headers.
 fn checked_in() -> String {
     let width = env::var("CARGO_CFG_TARGET_POINTER_WIDTH").expect("cargo sets it");
-    assert_eq!(width, "64", "the checked-in bindings are for 64 bits: enable the feature bindgen");
+    assert_eq!(
+        width, "64",
+        "the checked-in bindings are for 64 bits: enable the feature bindgen"
+    );
     fs::read_to_string("src/bindings.rs").expect("the crate contains its bindings")
 }

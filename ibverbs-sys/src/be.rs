@@ -75,7 +75,10 @@ mod tests {
 
     #[test]
     fn the_first_byte_in_memory_is_the_highest() {
-        assert_eq!(__be64::from_ne(0x0102_0304_0506_0708).0.to_ne_bytes(), [1, 2, 3, 4, 5, 6, 7, 8]);
+        assert_eq!(
+            __be64::from_ne(0x0102_0304_0506_0708).0.to_ne_bytes(),
+            [1, 2, 3, 4, 5, 6, 7, 8]
+        );
     }
 
     #[test]

@@ -1,8 +1,8 @@
 //! Fields that C programs reach through unions without a name, and one that came late.
 
 use crate::{
-    __be32, ibv_flow_action_esp_encap, ibv_flow_spec, ibv_flow_spec__bindgen_ty_1, ibv_mw, ibv_mw_bind_info,
-    ibv_port_attr, ibv_send_wr, ibv_send_wr__bindgen_ty_4__bindgen_ty_1,
+    __be32, ibv_flow_action_esp_encap, ibv_flow_spec, ibv_flow_spec__bindgen_ty_1, ibv_mw,
+    ibv_mw_bind_info, ibv_port_attr, ibv_send_wr, ibv_send_wr__bindgen_ty_4__bindgen_ty_1,
     ibv_send_wr__bindgen_ty_4__bindgen_ty_2, ibv_wc,
 };
 use core::ffi::c_void;
@@ -57,7 +57,11 @@ impl ibv_send_wr {
     /// Sets what `IBV_WR_BIND_MW` binds.
     #[inline]
     pub const fn set_bind_mw(&mut self, mw: *mut ibv_mw, rkey: u32, bind_info: ibv_mw_bind_info) {
-        self.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 { mw, rkey, bind_info };
+        self.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
+            mw,
+            rkey,
+            bind_info,
+        };
     }
 
     /// Sets how `IBV_WR_TSO` cuts packets.

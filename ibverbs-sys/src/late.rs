@@ -9,8 +9,9 @@
 //! directly, under its name at the crate's root.
 
 use crate::{
-    ibv_buf, ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_context, ibv_dm, ibv_dmah,
-    ibv_dmah_init_attr, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp, ibv_qp_attach_comp_cntr_attr,
+    ibv_buf, ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_context, ibv_dm,
+    ibv_dmah, ibv_dmah_init_attr, ibv_mr, ibv_mr_init_attr, ibv_pd, ibv_qp,
+    ibv_qp_attach_comp_cntr_attr,
 };
 use core::ffi::{c_int, c_void};
 

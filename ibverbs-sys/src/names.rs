@@ -11,7 +11,8 @@ use core::ffi::{c_uint, c_void};
 use core::ptr;
 
 pub use crate::bindings::{
-    ib_uverbs_advise_mr_advice as ibv_advise_mr_advice, ib_uverbs_flow_action_esp as ibv_flow_action_esp,
+    ib_uverbs_advise_mr_advice as ibv_advise_mr_advice,
+    ib_uverbs_flow_action_esp as ibv_flow_action_esp,
     ib_uverbs_flow_action_esp_encap as ibv_flow_action_esp_encap,
     ib_uverbs_flow_action_esp_flags as ibv_flow_action_esp_flags,
     ib_uverbs_flow_action_esp_keymat as ibv_flow_action_esp_keymat,
@@ -65,7 +66,8 @@ impl ibv_access_flags {
 }
 
 /// A flag of [`ibv_advise_mr`](crate::ibv_advise_mr): return when the advice has been taken.
-pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 = ib_uverbs_advise_mr_flag::IB_UVERBS_ADVISE_MR_FLAG_FLUSH.0;
+pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 =
+    ib_uverbs_advise_mr_flag::IB_UVERBS_ADVISE_MR_FLAG_FLUSH.0;
 
 /// A flag of `ibv_port_attr::flags`: every packet carries a GRH.
 #[expect(clippy::cast_possible_truncation, reason = "the field has 8 bits")]

@@ -5,7 +5,10 @@ use crate::IB_ROCE_UDP_ENCAP_VALID_PORT_MIN;
 /// `ibv_flow_label_to_udp_sport(fl)`—The UDP source port that RoCE v2 makes of a flow label.
 #[inline]
 #[must_use]
-#[expect(clippy::cast_possible_truncation, reason = "14 bits, and the port's highest two")]
+#[expect(
+    clippy::cast_possible_truncation,
+    reason = "14 bits, and the port's highest two"
+)]
 pub const fn ibv_flow_label_to_udp_sport(fl: u32) -> u16 {
     let low = fl & 0x03fff;
     let high = fl & 0xfc000;

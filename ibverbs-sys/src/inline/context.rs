@@ -2,8 +2,8 @@
 
 use super::dispatch;
 use crate::{
-    ibv_context, ibv_device_attr_ex, ibv_qp_type, ibv_query_device, ibv_query_device_ex_input, ibv_values_ex,
-    verbs_context,
+    ibv_context, ibv_device_attr_ex, ibv_qp_type, ibv_query_device, ibv_query_device_ex_input,
+    ibv_values_ex, verbs_context,
 };
 use core::ffi::c_int;
 use core::mem::offset_of;
@@ -36,7 +36,11 @@ macro_rules! verbs_get_ctx_op {
         let ctx = $crate::verbs_get_ctx($ctx);
         let needed = ::core::mem::size_of::<$crate::verbs_context>()
             - ::core::mem::offset_of!($crate::verbs_context, $op);
-        if ctx.is_null() || (*ctx).sz < needed { None } else { (*ctx).$op }
+        if ctx.is_null() || (*ctx).sz < needed {
+            None
+        } else {
+            (*ctx).$op
+        }
     }};
 }
 

@@ -1,7 +1,9 @@
 //! Flow steering, and its actions.
 
 use super::dispatch;
-use crate::{ibv_context, ibv_flow, ibv_flow_action, ibv_flow_action_esp_attr, ibv_flow_attr, ibv_qp};
+use crate::{
+    ibv_context, ibv_flow, ibv_flow_action, ibv_flow_action_esp_attr, ibv_flow_attr, ibv_qp,
+};
 use core::ffi::c_int;
 
 dispatch! {

@@ -14,7 +14,12 @@ use core::ffi::{c_int, c_uint, c_void};
 /// `pd` is live, and the `length` bytes at `addr` stay valid and are used as `access` allows the
 /// device to, until the region is deregistered.
 #[inline]
-pub unsafe fn ibv_reg_mr(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_uint) -> *mut ibv_mr {
+pub unsafe fn ibv_reg_mr(
+    pd: *mut ibv_pd,
+    addr: *mut c_void,
+    length: usize,
+    access: c_uint,
+) -> *mut ibv_mr {
     // SAFETY: as the caller promised.
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.expose_provenance() as u64, access) }
 }

@@ -1,6 +1,8 @@
 //! Ports and their GIDs.
 
-use crate::{_ibv_query_gid_ex, _ibv_query_gid_table, bindings, ibv_context, ibv_gid_entry, ibv_port_attr};
+use crate::{
+    _ibv_query_gid_ex, _ibv_query_gid_table, bindings, ibv_context, ibv_gid_entry, ibv_port_attr,
+};
 use core::ffi::c_int;
 
 /// `ibv_query_port(context, port_num, port_attr)`—Reads a port's properties.

@@ -2,8 +2,8 @@
 
 use super::dispatch;
 use crate::{
-    ibv_context, ibv_create_qp, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask, ibv_qp_open_attr,
-    ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr,
+    ibv_context, ibv_create_qp, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask,
+    ibv_qp_open_attr, ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr,
 };
 use core::ffi::c_int;
 

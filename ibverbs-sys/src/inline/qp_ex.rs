@@ -153,5 +153,9 @@ const fn offset_after_abort(n: usize) -> usize {
 #[inline]
 unsafe fn slot_after_abort<F: Copy>(qp: *mut ibv_qp_ex, n: usize) -> Option<F> {
     // SAFETY: the provider that has the operation also has a table with the slot.
-    unsafe { qp.byte_add(offset_after_abort(n)).cast::<Option<F>>().read() }
+    unsafe {
+        qp.byte_add(offset_after_abort(n))
+            .cast::<Option<F>>()
+            .read()
+    }
 }

@@ -24,7 +24,10 @@ dispatch! {
 ///
 /// `context` and the objects in `wq_init_attr` are live.
 #[inline]
-pub unsafe fn ibv_create_wq(context: *mut ibv_context, wq_init_attr: *mut ibv_wq_init_attr) -> *mut ibv_wq {
+pub unsafe fn ibv_create_wq(
+    context: *mut ibv_context,
+    wq_init_attr: *mut ibv_wq_init_attr,
+) -> *mut ibv_wq {
     // SAFETY: as the caller promised.
     let wq = unsafe { create_wq(context, wq_init_attr) };
     if !wq.is_null() {

@@ -15,8 +15,13 @@ pub(crate) struct Compiler {
 impl Compiler {
     /// `include` is a list of folders, separated by colons.
     pub(crate) fn new(include: &str) -> Self {
-        let include = env::split_paths(include).filter(|dir| !dir.as_os_str().is_empty()).collect();
-        Self { include, folder: tempfile::tempdir().unwrap() }
+        let include = env::split_paths(include)
+            .filter(|dir| !dir.as_os_str().is_empty())
+            .collect();
+        Self {
+            include,
+            folder: tempfile::tempdir().unwrap(),
+        }
     }
 
     /// Runs the compiler over `source` with `arguments`, and returns what it prints.
@@ -38,12 +43,23 @@ impl Compiler {
 
 /// `#include` lines.
 pub(crate) fn includes(headers: &[&str]) -> String {
-    headers.iter().map(|header| format!("#include <{header}>\n")).collect()
+    headers
+        .iter()
+        .map(|header| format!("#include <{header}>\n"))
+        .collect()
 }
 
 /// What a command prints that has to succeed.
 pub(crate) fn succeed(command: &mut Command) -> String {
-    let Output { status, stdout, stderr } = command.output().expect("a C compiler is installed");
-    assert!(status.success(), "{command:?} failed:\n{}", String::from_utf8_lossy(&stderr));
+    let Output {
+        status,
+        stdout,
+        stderr,
+    } = command.output().expect("a C compiler is installed");
+    assert!(
+        status.success(),
+        "{command:?} failed:\n{}",
+        String::from_utf8_lossy(&stderr)
+    );
     String::from_utf8(stdout).unwrap()
 }

@@ -34,8 +34,15 @@ pub(crate) struct Count {
 
 impl fmt::Display for Count {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        let Self { types, fields, constants } = self;
-        write!(f, "{types} types, {fields} fields and {constants} constants")
+        let Self {
+            types,
+            fields,
+            constants,
+        } = self;
+        write!(
+            f,
+            "{types} types, {fields} fields and {constants} constants"
+        )
     }
 }
 
@@ -65,7 +72,11 @@ pub(crate) fn check(
             for (what, operator) in [("Size of", "sizeof"), ("Alignment of", "_Alignof")] {
                 let key = format!("{what} {name}");
                 let c = format!("{operator}({})", place.c_type);
-                facts.push(Fact { rust: proved(&asserted, &key), name: key, c });
+                facts.push(Fact {
+                    rust: proved(&asserted, &key),
+                    name: key,
+                    c,
+                });
             }
         }
         for (field, _) in &compound.fields {
@@ -76,15 +87,26 @@ pub(crate) fn check(
             if !field.starts_with("__bindgen_anon") {
                 let member = field.strip_suffix('_').unwrap_or(field);
                 let c = format!("__builtin_offsetof({}, {member})", place.c_type);
-                facts.push(Fact { name: key, c, rust: place.offset + offset });
+                facts.push(Fact {
+                    name: key,
+                    c,
+                    rust: place.offset + offset,
+                });
             }
         }
     }
     let enums = facts.len();
     facts.extend(enums_and_constants(&file, &mut types));
-    let constants = facts[enums..].iter().filter(|fact| !fact.c.starts_with("sizeof")).count();
+    let constants = facts[enums..]
+        .iter()
+        .filter(|fact| !fact.c.starts_with("sizeof"))
+        .count();
     compare(&facts, headers, compiler)?;
-    Ok(Count { types, fields, constants })
+    Ok(Count {
+        types,
+        fields,
+        constants,
+    })
 }
 
 /// How C names a type: that of a struct or union without a name by the field that has it.
@@ -95,10 +117,18 @@ struct Place {
     nameable: bool,
 }
 
-fn place(compounds: &BTreeMap<String, Compound>, asserted: &BTreeMap<String, i128>, name: &str) -> Place {
+fn place(
+    compounds: &BTreeMap<String, Compound>,
+    asserted: &BTreeMap<String, i128>,
+    name: &str,
+) -> Place {
     if !name.contains("__bindgen_ty_") {
         let c_type = format!("{} {name}", compounds[name].keyword);
-        return Place { c_type, offset: 0, nameable: true };
+        return Place {
+            c_type,
+            offset: 0,
+            nameable: true,
+        };
     }
     let has = |compound: &Compound| {
         let field = compound.fields.iter().find(|(_, of)| of == name);
@@ -112,10 +142,18 @@ fn place(compounds: &BTreeMap<String, Compound>, asserted: &BTreeMap<String, i12
     if field.starts_with("__bindgen_anon") {
         let key = format!("Offset of field: {parent}::{field}");
         let offset = outer.offset + proved(asserted, &key);
-        return Place { c_type: outer.c_type, offset, nameable: false };
+        return Place {
+            c_type: outer.c_type,
+            offset,
+            nameable: false,
+        };
     }
     let c_type = format!("__typeof__((({} *)0)->{field})", outer.c_type);
-    Place { c_type, offset: 0, nameable: true }
+    Place {
+        c_type,
+        offset: 0,
+        nameable: true,
+    }
 }
 
 /// Whether `field` is what bindgen puts into a struct that the headers only name.
@@ -124,7 +162,9 @@ fn is_opaque(field: &str) -> bool {
 }
 
 fn proved(asserted: &BTreeMap<String, i128>, key: &str) -> i128 {
-    *asserted.get(key).unwrap_or_else(|| panic!("no assertion: {key}"))
+    *asserted
+        .get(key)
+        .unwrap_or_else(|| panic!("no assertion: {key}"))
 }
 
 fn compounds(file: &syn::File) -> BTreeMap<String, Compound> {
@@ -141,7 +181,12 @@ fn compounds(file: &syn::File) -> BTreeMap<String, Compound> {
         let fields = fields
             .named
             .iter()
-            .map(|field| (field.ident.as_ref().unwrap().to_string(), type_name(&field.ty)))
+            .map(|field| {
+                (
+                    field.ident.as_ref().unwrap().to_string(),
+                    type_name(&field.ty),
+                )
+            })
             .collect();
         compounds.insert(name.to_string(), Compound { keyword, fields });
     }
@@ -160,7 +205,13 @@ fn assertions(bindings: &str) -> BTreeMap<String, i128> {
     let mut asserted = BTreeMap::new();
     for part in bindings.split("[\"").skip(1) {
         let (name, rest) = part.split_once("\"]").unwrap();
-        let number = rest.split_once("usize]").unwrap().0.rsplit_once(['-', ' ']).unwrap().1;
+        let number = rest
+            .split_once("usize]")
+            .unwrap()
+            .0
+            .rsplit_once(['-', ' '])
+            .unwrap()
+            .1;
         asserted.insert(name.to_owned(), number.trim().parse().unwrap());
     }
     asserted
@@ -174,12 +225,18 @@ fn enums_and_constants(file: &syn::File, types: &mut usize) -> Vec<Fact> {
             Item::Struct(item) if matches!(item.fields, Fields::Unnamed(_)) => {
                 *types += 1;
                 let name = item.ident.to_string();
-                facts.push(Fact { c: format!("sizeof(enum {name})"), name, rust: 4 });
+                facts.push(Fact {
+                    c: format!("sizeof(enum {name})"),
+                    name,
+                    rust: 4,
+                });
             }
             Item::Impl(item) if item.trait_.is_none() => {
                 for item in &item.items {
                     if let ImplItem::Const(item) = item {
-                        let Expr::Call(call) = &item.expr else { panic!("a value in a newtype") };
+                        let Expr::Call(call) = &item.expr else {
+                            panic!("a value in a newtype")
+                        };
                         facts.push(constant(&item.ident, &call.args[0]));
                     }
                 }
@@ -194,13 +251,24 @@ fn enums_and_constants(file: &syn::File, types: &mut usize) -> Vec<Fact> {
 }
 
 fn constant(name: &syn::Ident, value: &Expr) -> Fact {
-    Fact { name: name.to_string(), c: name.to_string(), rust: integer(value) }
+    Fact {
+        name: name.to_string(),
+        c: name.to_string(),
+        rust: integer(value),
+    }
 }
 
 fn integer(value: &Expr) -> i128 {
     match value {
-        Expr::Lit(ExprLit { lit: Lit::Int(value), .. }) => value.base10_parse().unwrap(),
-        Expr::Unary(ExprUnary { op: UnOp::Neg(_), expr, .. }) => -integer(expr),
+        Expr::Lit(ExprLit {
+            lit: Lit::Int(value),
+            ..
+        }) => value.base10_parse().unwrap(),
+        Expr::Unary(ExprUnary {
+            op: UnOp::Neg(_),
+            expr,
+            ..
+        }) => -integer(expr),
         _ => panic!("not an integer"),
     }
 }
@@ -221,7 +289,11 @@ fn compare(facts: &[Fact], headers: &[&str], compiler: &Compiler) -> Result<(), 
         .filter(|(fact, c)| fact.rust != *c)
         .map(|(fact, c)| format!("{}: {} in Rust, {c} in C", fact.name, fact.rust))
         .collect();
-    if differences.is_empty() { Ok(()) } else { Err(differences.join("\n")) }
+    if differences.is_empty() {
+        Ok(())
+    } else {
+        Err(differences.join("\n"))
+    }
 }
 
 /// Compiles the program `source`, runs it, and returns what it prints.

@@ -1,5 +1,9 @@
 //! Every bound type has the layout, and every constant the value, that the C compiler gives it.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test, outside of its functions too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test, outside of its functions too"
+)]
 
 #[path = "../compiler/mod.rs"]
 mod compiler;
@@ -12,7 +16,11 @@ use ibverbs_sys::*;
 use std::mem::offset_of;
 
 const BINDINGS: &str = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
-const HEADERS: &[&str] = &["infiniband/verbs.h", "infiniband/sa.h", "infiniband/tm_types.h"];
+const HEADERS: &[&str] = &[
+    "infiniband/verbs.h",
+    "infiniband/sa.h",
+    "infiniband/tm_types.h",
+];
 
 /// The fields without a name in C.
 const UNNAMED: &[(&str, usize)] = &[
@@ -24,10 +32,22 @@ const UNNAMED: &[(&str, usize)] = &[
         "ib_uverbs_flow_action_esp_encap::__bindgen_anon_2",
         offset_of!(ibv_flow_action_esp_encap, __bindgen_anon_2),
     ),
-    ("ibv_wc::__bindgen_anon_1", offset_of!(ibv_wc, __bindgen_anon_1)),
-    ("ibv_send_wr::__bindgen_anon_1", offset_of!(ibv_send_wr, __bindgen_anon_1)),
-    ("ibv_send_wr::__bindgen_anon_2", offset_of!(ibv_send_wr, __bindgen_anon_2)),
-    ("ibv_flow_spec::__bindgen_anon_1", offset_of!(ibv_flow_spec, __bindgen_anon_1)),
+    (
+        "ibv_wc::__bindgen_anon_1",
+        offset_of!(ibv_wc, __bindgen_anon_1),
+    ),
+    (
+        "ibv_send_wr::__bindgen_anon_1",
+        offset_of!(ibv_send_wr, __bindgen_anon_1),
+    ),
+    (
+        "ibv_send_wr::__bindgen_anon_2",
+        offset_of!(ibv_send_wr, __bindgen_anon_2),
+    ),
+    (
+        "ibv_flow_spec::__bindgen_anon_1",
+        offset_of!(ibv_flow_spec, __bindgen_anon_1),
+    ),
 ];
 
 fn compiler() -> Compiler {
@@ -40,17 +60,26 @@ fn compiler() -> Compiler {
 fn bindings_agree_with_the_c_compiler() {
     let count = check(BINDINGS, UNNAMED, HEADERS, &compiler()).unwrap();
     println!("ibverbs-sys: {count} agree with C");
-    assert!(count.types > 200 && count.fields > 750 && count.constants > 450, "{count}");
+    assert!(
+        count.types > 200 && count.fields > 750 && count.constants > 450,
+        "{count}"
+    );
 }
 
 #[cfg(any(regenerated, target_arch = "x86_64"))]
 #[test]
 fn a_wrong_offset_is_found() {
     let right = "[\"Offset of field: ibv_wc::status\"][::core::mem::offset_of!(ibv_wc, status) - 8";
-    assert!(BINDINGS.contains(right), "the text of assertions has changed");
+    assert!(
+        BINDINGS.contains(right),
+        "the text of assertions has changed"
+    );
     let wrong = BINDINGS.replace(right, &right.replace("- 8", "- 12"));
     let differences = check(&wrong, UNNAMED, HEADERS, &compiler()).unwrap_err();
-    assert_eq!(differences, "Offset of field: ibv_wc::status: 12 in Rust, 8 in C");
+    assert_eq!(
+        differences,
+        "Offset of field: ibv_wc::status: 12 in Rust, 8 in C"
+    );
 }
 
 #[test]
@@ -104,5 +133,8 @@ fn what_is_declared_by_hand_agrees_with_the_c_compiler() {
     for ((c, rust), line) in table.iter().zip(printed.lines()) {
         assert_eq!(rust.to_string(), line, "{c}");
     }
-    println!("ibverbs-sys: {} declarations by hand agree with C", table.len());
+    println!(
+        "ibverbs-sys: {} declarations by hand agree with C",
+        table.len()
+    );
 }

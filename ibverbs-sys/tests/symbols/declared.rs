@@ -45,7 +45,10 @@ fn of_header(preprocessed: &str, header: &str) -> (String, BTreeSet<String>) {
     let (mut code, mut macros, mut inside) = (String::new(), BTreeSet::new(), false);
     for line in preprocessed.lines() {
         if let Some(marker) = line.strip_prefix("# ") {
-            inside = marker.split('"').nth(1).is_some_and(|path| Path::new(path).ends_with(header));
+            inside = marker
+                .split('"')
+                .nth(1)
+                .is_some_and(|path| Path::new(path).ends_with(header));
         } else if let Some(definition) = line.strip_prefix("#define ").filter(|_| inside) {
             macros.extend(definition.split_once('(').map(|(name, _)| name.to_owned()));
         } else if inside && !line.starts_with('#') {
@@ -91,8 +94,13 @@ fn function_name(declaration: &str) -> Option<String> {
     while let Some((before, attribute)) = text.split_once("__attribute__") {
         text = format!("{before}{}", after_parentheses(attribute));
     }
-    let (before, _) = text.split_once('(').filter(|_| !text.starts_with("typedef"))?;
-    let name = before.trim_end().rsplit(|character: char| !is_identifier(character)).next()?;
+    let (before, _) = text
+        .split_once('(')
+        .filter(|_| !text.starts_with("typedef"))?;
+    let name = before
+        .trim_end()
+        .rsplit(|character: char| !is_identifier(character))
+        .next()?;
     // `int (*callback)(void)` is a variable.
     (!name.is_empty()).then(|| name.to_owned())
 }
@@ -119,7 +127,11 @@ fn is_identifier(character: char) -> bool {
 
 /// What a symbol test found out about a header.
 pub(crate) fn report(crate_name: &str, header: &str, declared: &Declared, missing: &[String]) {
-    let Declared { external, inline, hiding } = declared;
+    let Declared {
+        external,
+        inline,
+        hiding,
+    } = declared;
     println!(
         "{crate_name}: {header}: {} functions, {} static inlines, {} macros that hide a function; \
          {} missing",
@@ -132,14 +144,24 @@ pub(crate) fn report(crate_name: &str, header: &str, declared: &Declared, missin
 
 /// Those of `declared` that are neither in `table`, whose entries the linker has resolved, nor
 /// functions of a library newer than the table, declared by the bindings and found in the library.
-pub(crate) fn missing(declared: &Declared, table: &[(&str, *const ())], bindings: &str) -> Vec<String> {
+pub(crate) fn missing(
+    declared: &Declared,
+    table: &[(&str, *const ())],
+    bindings: &str,
+) -> Vec<String> {
     let is_callable = |name: &String| {
-        table.iter().any(|(entry, address)| entry == name && !address.is_null())
+        table
+            .iter()
+            .any(|(entry, address)| entry == name && !address.is_null())
             || declared.external.contains(name)
                 && bindings.contains(&format!("pub fn {name}("))
                 && is_in_a_library(name)
     };
-    declared.all().into_iter().filter(|name| !is_callable(name)).collect()
+    declared
+        .all()
+        .into_iter()
+        .filter(|name| !is_callable(name))
+        .collect()
 }
 
 fn is_in_a_library(name: &str) -> bool {

@@ -1,0 +1,129 @@
+//! A device and one object of each kind, in memory, and what can be seen of a call.
+
+use ibverbs_sys::*;
+use std::cell::RefCell;
+use std::ffi::c_int;
+use std::mem::MaybeUninit;
+use std::panic::{AssertUnwindSafe, catch_unwind};
+use std::ptr;
+
+macro_rules! world {
+    ($($object:ident: $type:ident $(. $($context:ident).+)?;)*) => {
+        /// The objects. All point to the context that is the last field of `vctx`.
+        #[expect(missing_debug_implementations, reason = "nothing prints it")]
+        pub(crate) struct World {$(
+            pub(crate) $object: $type,
+        )*}
+
+        impl World {
+            pub(crate) fn new() -> Box<Self> {
+                // SAFETY: the structs of C consist of integers, pointers and optional functions.
+                let mut world: Box<Self> =
+                    Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
+                world.vctx.sz = size_of::<verbs_context>();
+                world.vctx.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
+                let context = &raw mut world.vctx.context;
+                $($(world.$object.$($context).+ = context;)?)*
+                world
+            }
+        }
+    };
+}
+
+world! {
+    vctx: verbs_context;
+    pd: ibv_pd.context;
+    td: ibv_td.context;
+    xrcd: ibv_xrcd.context;
+    mr: ibv_mr.context;
+    mw: ibv_mw.context;
+    dm: ibv_dm.context;
+    cq: ibv_cq.context;
+    cq_ex: ibv_cq_ex.context;
+    qp: ibv_qp.context;
+    qp_ex: ibv_qp_ex.qp_base.context;
+    srq: ibv_srq.context;
+    wq: ibv_wq.context;
+    rwq_ind_table: ibv_rwq_ind_table.context;
+    flow: ibv_flow.context;
+    flow_action: ibv_flow_action.context;
+    counters: ibv_counters.context;
+}
+
+impl World {
+    pub(crate) fn context(&mut self) -> *mut ibv_context {
+        &raw mut self.vctx.context
+    }
+}
+
+/// A pointer that is passed on, but not followed.
+pub(crate) fn token<T>(number: usize) -> *mut T {
+    ptr::without_provenance_mut(0x1000 * number)
+}
+
+thread_local! {
+    static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
+}
+
+/// Notes that the provider or the library was called.
+pub(crate) fn called(function: &str, arguments: &[String]) {
+    CALLS.with_borrow_mut(|calls| calls.push(format!("{function}({})", arguments.join(", "))));
+}
+
+/// What can be seen of a call.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct Outcome {
+    /// The return value, or the panic's message.
+    pub(crate) returned: Result<String, String>,
+    pub(crate) errno: c_int,
+    /// What it called in turn.
+    pub(crate) calls: Vec<String>,
+}
+
+pub(crate) fn observe(call: impl FnOnce() -> String) -> Outcome {
+    CALLS.take();
+    // SAFETY: errno is this thread's.
+    unsafe { *libc::__errno_location() = 0 };
+    let returned = catch_unwind(AssertUnwindSafe(call))
+        .map_err(|panic| panic.downcast_ref::<String>().unwrap().clone());
+    // SAFETY: errno is this thread's.
+    let errno = unsafe { *libc::__errno_location() };
+    Outcome {
+        returned,
+        errno,
+        calls: CALLS.take(),
+    }
+}
+
+/// What a spy returns: something that no function makes up.
+pub(crate) trait Sample {
+    fn sample() -> Self;
+}
+
+macro_rules! sample {
+    ($($type:ty = $value:expr;)*) => {$(
+        impl Sample for $type {
+            fn sample() -> Self {
+                $value
+            }
+        }
+    )*};
+}
+
+sample! {
+    () = ();
+    c_int = 77;
+    u8 = 78;
+    u16 = 79;
+    u32 = 80;
+    u64 = 81;
+    isize = 82;
+    __be32 = __be32(0x0102_0304);
+    ibv_wc_opcode = ibv_wc_opcode::IBV_WC_RDMA_READ;
+}
+
+impl<T> Sample for *mut T {
+    fn sample() -> Self {
+        token(99)
+    }
+}
