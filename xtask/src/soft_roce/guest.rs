@@ -5,7 +5,7 @@ use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
 use std::os::unix::process::CommandExt;
 use std::process::{ExitStatus, Stdio};
-use std::sync::mpsc::Sender;
+use std::sync::mpsc::{self, Sender};
 use std::sync::{Arc, Mutex, PoisonError};
 use std::thread::{self, JoinHandle};
 use std::time::{Duration, Instant};
@@ -34,6 +34,9 @@ pub(crate) enum Sign {
     /// Every connection is closed: the emulator is gone.
     Gone,
 }
+
+/// How long a guest on the host's own processors may take to its first sign; it needs less than a second.
+const ANSWER_LIMIT: Duration = Duration::from_secs(6);
 
 /// A running guest; dropping it ends it.
 #[derive(Debug)]
@@ -109,6 +112,16 @@ impl Guest {
             console: console_text,
             complaints,
         })
+    }
+
+    /// Starts the machine, and tells whether its first process comes to life.
+    pub(crate) fn answers(machine: &Machine<'_>) -> Result<bool> {
+        let (sender, signs) = mpsc::channel();
+        let _guest = Self::start(machine, 0, &sender)?;
+        Ok(matches!(
+            signs.recv_timeout(ANSWER_LIMIT),
+            Ok((_, Sign::Hello))
+        ))
     }
 
     /// Sends a piece of shell script, as one line.

@@ -15,7 +15,7 @@ pub(crate) enum Accelerator {
 }
 
 /// A guest's machine.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Machine<'a> {
     pub(crate) qemu: PathBuf,
     pub(crate) accelerator: Accelerator,
@@ -32,7 +32,7 @@ pub(crate) struct Machine<'a> {
 }
 
 /// One end of the wire between two guests.
-#[derive(Debug)]
+#[derive(Clone, Debug)]
 pub(crate) struct Link<'a> {
     pub(crate) socket: &'a OwnedFd,
     pub(crate) mac: &'a str,

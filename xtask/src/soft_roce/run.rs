@@ -15,7 +15,7 @@ use super::conduct::{Conduct, Side, Terms};
 use super::event::{Event, Host};
 use super::guest::Guest;
 use super::kernel::{Kernel, Source};
-use super::qemu::{Link, Machine};
+use super::qemu::{Accelerator, Link, Machine};
 use super::report::Outcome;
 use super::{Device, accelerator, image, initramfs};
 use crate::process;
@@ -194,36 +194,42 @@ impl Run {
         fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
         require_memory(u64::from(self.memory_mib) * self.commands.len() as u64)?;
 
-        let wire: [OwnedFd; 2] = {
-            let (a, b) = UnixStream::pair()?;
-            [a.into(), b.into()]
-        };
-        let (sender, signs) = mpsc::channel();
         let qemu = process::find_program("qemu-system-x86_64")
             .context("qemu-system-x86_64 is not on PATH")?;
+        let machine = Machine {
+            accelerator: Accelerator::Tcg,
+            qemu,
+            kernel: &image,
+            initramfs: &initramfs,
+            memory_mib: self.memory_mib,
+            cpus: self.cpus,
+            out: &out,
+            link: None,
+            terminal: false,
+        };
+        let accelerator = accelerator::choose(&cache, &machine.qemu, |accelerator| {
+            Guest::answers(&Machine {
+                accelerator,
+                ..machine.clone()
+            })
+        })?;
+
+        let (a, b) = UnixStream::pair()?;
+        let wire: [OwnedFd; 2] = [a.into(), b.into()];
+        let (sender, signs) = mpsc::channel();
         let mut sides = Vec::new();
         for (index, host) in self.hosts().iter().enumerate() {
+            let link = self.link(*host, &wire);
             let machine = Machine {
-                qemu: qemu.clone(),
-                accelerator: accelerator::choose(&cache),
-                kernel: &image,
-                initramfs: &initramfs,
-                memory_mib: self.memory_mib,
-                cpus: self.cpus,
-                out: &out,
-                link: self.link(*host, &wire),
+                accelerator,
+                link,
                 terminal: self.terminal,
+                ..machine.clone()
             };
             let configuration = self.configuration(*host, workspace, &kernel)?;
             let script = self.script(index, *host, workspace)?;
             let guest = Guest::start(&machine, index, &sender)?;
-            sides.push(Side::new(
-                *host,
-                guest,
-                machine.accelerator,
-                configuration,
-                script,
-            ));
+            sides.push(Side::new(*host, guest, accelerator, configuration, script));
         }
         drop((sender, wire));
         let Self {
