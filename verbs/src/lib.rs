@@ -12,8 +12,8 @@ mod wr_id;
 
 pub use context::Context;
 pub use cq::{
-    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqKey, Notify,
-    WcError, WcOpcode, WcStatus, WorkCompletion,
+    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, CqKey,
+    Notify, WcError, WcOpcode, WcStatus, WorkCompletion,
 };
 pub use device::{Device, DeviceList, Guid, devices};
 pub use error::{Error, Refused, Result};

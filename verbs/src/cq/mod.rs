@@ -7,7 +7,7 @@ mod status;
 
 pub use channel::{CompletionChannel, CqKey};
 pub use completion::WorkCompletion;
-pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, Notify};
+pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, Notify};
 pub use status::{WcError, WcOpcode, WcStatus};
 
 pub(crate) use queue::Reservation;

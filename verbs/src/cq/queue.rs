@@ -3,6 +3,7 @@
 use std::{
     fmt, io,
     mem::MaybeUninit,
+    ops::Deref,
     ptr::{self, NonNull},
     slice,
     sync::{
@@ -35,7 +36,7 @@ const DEFAULT_BATCH: usize = 16;
 /// and one that finds too few left is refused.
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
-    handle: Arc<CqHandle>,
+    handle: CqHandle,
     own_channel: Option<CompletionChannel>,
     batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
     // INVARIANT: `taken <= filled <= batch.len()`, and the first `filled` of the batch are initialised.
@@ -43,20 +44,28 @@ pub struct CompletionQueue {
     taken: usize,
 }
 
-/// The part of a completion queue that its queue pairs share.
-pub(crate) struct CqHandle {
+/// A completion queue as it can be shared: everything but polling.
+///
+/// Every [`CompletionQueue`] is one, so `&cq` can be given wherever a handle is wanted. Cloning it is
+/// cheap, and the queue is destroyed when the last handle and the last queue pair made on it are gone.
+#[derive(Clone)]
+pub struct CqHandle {
+    inner: Arc<CqInner>,
+}
+
+struct CqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_cq>,
     room: Room,
     /// Destroyed after the queue.
-    _channel: Option<Arc<ChannelHandle>>,
+    channel: Option<Arc<ChannelHandle>>,
     ctx: Context,
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe on one completion queue, and providers lock it.
-unsafe impl Send for CqHandle {}
+unsafe impl Send for CqInner {}
 // SAFETY: see `Send`.
-unsafe impl Sync for CqHandle {}
+unsafe impl Sync for CqInner {}
 
 /// When [`CompletionQueue::req_notify`] asks for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -168,14 +177,16 @@ impl<'a> CompletionQueueBuilder<'a> {
             .map_err(|err| err.detail(format!("{} entries, vector {}", self.cqe, self.vector)))?;
         // SAFETY: the queue has just been created, and `cqe` was set with it.
         let cqe = unsafe { (*raw.as_ptr()).cqe };
-        let handle = CqHandle {
+        let inner = CqInner {
             raw,
             room: Room::new(u32::try_from(cqe).unwrap_or(0)),
-            _channel: channel.map(CompletionChannel::handle),
+            channel: channel.map(CompletionChannel::handle),
             ctx: self.ctx.clone(),
         };
         Ok(CompletionQueue {
-            handle: Arc::new(handle),
+            handle: CqHandle {
+                inner: Arc::new(inner),
+            },
             own_channel,
             batch: Box::new_uninit_slice(self.batch),
             filled: 0,
@@ -240,53 +251,8 @@ impl CompletionQueue {
         Ok(self.fetched())
     }
 
-    /// `ibv_req_notify_cq`—Asks for one event on the queue's channel. Poll once more after this call, for what
-    /// arrived before it, and only then wait.
-    ///
-    /// # Errors
-    /// - `Unsupported`: the queue has no channel, so nobody would hear of it.
-    ///
-    /// # References
-    /// [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html)
-    #[doc(alias = "ibv_req_notify_cq")]
-    pub fn req_notify(&self, notify: Notify) -> Result<()> {
-        if self.handle._channel.is_none() {
-            return Err(Error::refused(
-                "ibv_req_notify_cq",
-                io::ErrorKind::Unsupported,
-                "the queue has no completion channel",
-            ));
-        }
-        let solicited_only = i32::from(notify == Notify::Solicited);
-        // SAFETY: the queue is created (invariant of `CqHandle`).
-        let ret = unsafe { ffi::ibv_req_notify_cq(self.as_raw(), solicited_only) };
-        cvt_errno("ibv_req_notify_cq", ret)
-    }
-
-    /// The number of entries, as the device made it: at least what was asked for.
-    pub fn capacity(&self) -> u32 {
-        self.handle.room.capacity
-    }
-
-    /// The number of entries that no queue pair has reserved.
-    pub fn available(&self) -> u32 {
-        self.handle.room.available()
-    }
-
-    /// The device this queue belongs to.
-    pub fn context(&self) -> &Context {
-        &self.handle.ctx
-    }
-
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
-    ///
-    /// A completion that is polled through it is lost to this crate: its work comes back only with a later
-    /// completion of the same queue, or when the queue pair is dropped.
-    pub fn as_raw(&self) -> *mut ffi::ibv_cq {
-        self.handle.as_raw()
-    }
-
-    pub(crate) fn handle(&self) -> &Arc<CqHandle> {
+    /// The part of the queue that can be shared, for queue pairs to be made on while another thread polls.
+    pub fn handle(&self) -> &CqHandle {
         &self.handle
     }
 
@@ -296,9 +262,9 @@ impl CompletionQueue {
         if self.taken < self.filled {
             return Ok(true);
         }
-        let stale = self.handle.room.stale();
+        let stale = self.handle.inner.room.stale();
         let wanted = i32::try_from(self.batch.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue is created (invariant of `CqHandle`), and the batch has room for `wanted` completions, which C writes before it returns.
+        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `wanted` completions, which C writes before it returns.
         let ret = unsafe {
             ffi::ibv_poll_cq(self.handle.as_raw(), wanted, self.batch.as_mut_ptr().cast())
         };
@@ -307,7 +273,7 @@ impl CompletionQueue {
         // Believed only as far as there is room.
         self.filled = cvt_count("ibv_poll_cq", ret)?.min(self.batch.len());
         if stale > 0 && self.filled < self.batch.len() {
-            self.handle.room.forget_stale(stale);
+            self.handle.inner.room.forget_stale(stale);
         }
         Ok(self.filled > 0)
     }
@@ -334,13 +300,81 @@ impl fmt::Debug for CompletionQueue {
     }
 }
 
-impl CqHandle {
-    pub(crate) fn as_raw(&self) -> *mut ffi::ibv_cq {
-        self.raw.as_ptr()
+impl Deref for CompletionQueue {
+    type Target = CqHandle;
+
+    fn deref(&self) -> &CqHandle {
+        &self.handle
     }
 }
 
-impl Drop for CqHandle {
+impl CqHandle {
+    /// `ibv_req_notify_cq`—Asks for one event on the queue's channel. Poll once more after this call, for what
+    /// arrived before it, and only then wait.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the queue has no channel, so nobody would hear of it.
+    ///
+    /// # References
+    /// [ibv_req_notify_cq(3)](https://man7.org/linux/man-pages/man3/ibv_req_notify_cq.3.html)
+    #[doc(alias = "ibv_req_notify_cq")]
+    pub fn req_notify(&self, notify: Notify) -> Result<()> {
+        if self.inner.channel.is_none() {
+            return Err(Error::refused(
+                "ibv_req_notify_cq",
+                io::ErrorKind::Unsupported,
+                "the queue has no completion channel",
+            ));
+        }
+        let solicited_only = i32::from(notify == Notify::Solicited);
+        // SAFETY: the queue is created (invariant of `CqInner`).
+        let ret = unsafe { ffi::ibv_req_notify_cq(self.as_raw(), solicited_only) };
+        cvt_errno("ibv_req_notify_cq", ret)
+    }
+
+    /// The number of entries, as the device made it: at least what was asked for.
+    pub fn capacity(&self) -> u32 {
+        self.inner.room.capacity
+    }
+
+    /// The number of entries that no queue pair has reserved.
+    pub fn available(&self) -> u32 {
+        self.inner.room.available()
+    }
+
+    /// The device this queue belongs to.
+    pub fn context(&self) -> &Context {
+        &self.inner.ctx
+    }
+
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    ///
+    /// A completion that is polled through it is lost to this crate: its work comes back only with a later
+    /// completion of the same queue, or when the queue pair is dropped.
+    pub fn as_raw(&self) -> *mut ffi::ibv_cq {
+        self.inner.raw.as_ptr()
+    }
+
+    pub(crate) fn reserve(&self, entries: u32) -> Result<Reservation> {
+        self.inner.room.reserve(entries)?;
+        Ok(Reservation {
+            cq: Arc::clone(&self.inner),
+            entries,
+            unreaped: 0,
+        })
+    }
+}
+
+impl fmt::Debug for CqHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("CqHandle")
+            .field("capacity", &self.capacity())
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for CqInner {
     fn drop(&mut self) {
         // SAFETY: the queue exists and is destroyed once, here; queue pairs that use it hold an `Arc` of `self`. Every event
         // of it is acknowledged as soon as it is taken, so this does not block. A queue pair that could not be destroyed makes it fail
@@ -385,21 +419,10 @@ impl fmt::Debug for Completions<'_> {
 /// Entries of a completion queue that a queue has reserved, until this is dropped.
 #[derive(Debug)]
 pub(crate) struct Reservation {
-    cq: Arc<CqHandle>,
+    cq: Arc<CqInner>,
     entries: u32,
     /// How many of them may still be in use when this is dropped.
     pub(crate) unreaped: u32,
-}
-
-impl Reservation {
-    pub(crate) fn new(cq: &Arc<CqHandle>, entries: u32) -> Result<Self> {
-        cq.room.reserve(entries)?;
-        Ok(Self {
-            cq: Arc::clone(cq),
-            entries,
-            unreaped: 0,
-        })
-    }
 }
 
 impl Drop for Reservation {
@@ -408,9 +431,9 @@ impl Drop for Reservation {
     }
 }
 
-impl fmt::Debug for CqHandle {
+impl fmt::Debug for CqInner {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("CqHandle")
+        f.debug_struct("CqInner")
             .field("room", &self.room)
             .finish_non_exhaustive()
     }

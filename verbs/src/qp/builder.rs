@@ -12,7 +12,7 @@ use super::{
     transport::Transport,
 };
 use crate::{
-    cq::{CompletionQueue, Reservation},
+    cq::CqHandle,
     error::{Error, Result, cvt_ptr},
     pd::ProtectionDomain,
     work::MAX_SGE,
@@ -24,8 +24,8 @@ use crate::{
 #[must_use = "call `create` to make the queue pair"]
 pub struct QueuePairBuilder<'a, T> {
     pd: &'a ProtectionDomain,
-    send_cq: &'a CompletionQueue,
-    recv_cq: &'a CompletionQueue,
+    send_cq: &'a CqHandle,
+    recv_cq: &'a CqHandle,
     max_send_wr: u32,
     max_recv_wr: u32,
     max_send_sge: u32,
@@ -34,7 +34,9 @@ pub struct QueuePairBuilder<'a, T> {
 }
 
 impl ProtectionDomain {
-    /// A queue pair of transport `T` in this domain, with choices to make. The two completion queues may be the same one.
+    /// A queue pair of transport `T` in this domain, with choices to make.
+    ///
+    /// A [`CompletionQueue`](crate::CompletionQueue) is its own handle: `&cq` will do. The two may be the same one.
     ///
     /// # Examples
     /// ```no_run
@@ -48,8 +50,8 @@ impl ProtectionDomain {
     /// ```
     pub fn qp_builder<'a, T: Transport>(
         &'a self,
-        send_cq: &'a CompletionQueue,
-        recv_cq: &'a CompletionQueue,
+        send_cq: &'a CqHandle,
+        recv_cq: &'a CqHandle,
     ) -> QueuePairBuilder<'a, T> {
         QueuePairBuilder {
             pd: self,
@@ -104,12 +106,12 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         self.validate()?;
         let id = QpId::next();
         let send = Parts {
-            reservation: Reservation::new(self.send_cq.handle(), self.max_send_wr)?,
+            reservation: self.send_cq.reserve(self.max_send_wr)?,
             in_flight: InFlight::new(QueueId::send(id), self.max_send_wr),
             max_sge: self.max_send_sge,
         };
         let receive = Parts {
-            reservation: Reservation::new(self.recv_cq.handle(), self.max_recv_wr)?,
+            reservation: self.recv_cq.reserve(self.max_recv_wr)?,
             in_flight: InFlight::new(QueueId::receive(id), self.max_recv_wr),
             max_sge: self.max_recv_sge,
         };

@@ -421,3 +421,14 @@ impl<'p, W> Deref for Completion<'p, W> {
         &self.wc
     }
 }
+
+impl<W: AsRef<[u8]>> Completion<'_, W> {
+    /// The bytes that arrived, at the start of the work. None, if the request failed.
+    pub fn received(&self) -> &[u8] {
+        let work = self.work.as_ref();
+        match self.ok() {
+            Ok(()) => &work[..self.byte_len().min(work.len())],
+            Err(_) => &[],
+        }
+    }
+}

@@ -1,0 +1,7 @@
+//! What the programs of one example have in common. Each example is a folder; its programs and the
+//! commands to run them are in `Cargo.toml` and in the folder's files.
+
+/// The-geek-in-the-corner's first example: a server, a client, and one message each way.
+pub mod basic_client_server {
+    pub mod endpoint;
+}

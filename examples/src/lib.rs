@@ -1,1 +1,0 @@
-//! Ports of the RDMA examples and tools people know.
