@@ -27,6 +27,10 @@ pub(crate) enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Run the tests: on the host, and in guests with a software RDMA device
+    Test(TestArguments),
+    /// Run everything that a change has to pass
+    Ci,
     /// Regenerate the checked-in bindings of the -sys crates
     Codegen {
         /// Only fail when they are stale
@@ -38,6 +42,24 @@ pub(crate) enum Command {
         #[command(subcommand)]
         command: SoftRoce,
     },
+}
+
+#[derive(Debug, Args)]
+pub(crate) struct TestArguments {
+    /// Only the tests that need no device
+    #[arg(long)]
+    pub(crate) host_only: bool,
+    /// Only the tests that need a device
+    #[arg(long, conflicts_with = "host_only")]
+    pub(crate) device_only: bool,
+    /// Add soaks, large schedules and long fuzzing (sets LONG=1)
+    #[arg(long)]
+    pub(crate) long: bool,
+    /// Run the device tests under address sanitizer; needs a nightly toolchain
+    #[arg(long, conflicts_with = "host_only")]
+    pub(crate) sanitize: bool,
+    /// Only the tests with this in their names
+    pub(crate) filter: Option<String>,
 }
 
 #[derive(Debug, Subcommand)]

@@ -8,6 +8,7 @@
     reason = "a command's output is what it is for"
 )]
 
+mod ci;
 mod cli;
 mod codegen;
 mod distribution;
@@ -15,6 +16,9 @@ mod interrupt;
 mod process;
 mod setup;
 mod soft_roce;
+mod stage;
+mod test;
+mod tidy;
 mod workspace;
 
 use std::process::ExitCode;
@@ -37,6 +41,8 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup { check: true } => setup::check()?,
         Command::Setup { check: false } => setup::ensure(setup::Group::ALL)?,
+        Command::Test(arguments) => return Ok(verdict(test::run(&arguments.into())?)),
+        Command::Ci => return Ok(verdict(ci::run()?)),
         Command::Codegen { check } => codegen::run(check)?,
         Command::SoftRoce {
             command: SoftRoce::Run(arguments),
@@ -46,4 +52,12 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         } => return soft_roce::command::shell(arguments),
     }
     Ok(ExitCode::SUCCESS)
+}
+
+fn verdict(passed: bool) -> ExitCode {
+    if passed {
+        ExitCode::SUCCESS
+    } else {
+        ExitCode::FAILURE
+    }
 }

@@ -4,6 +4,7 @@ use std::path::{Path, PathBuf};
 use std::process::Command;
 
 use anyhow::{Context, Result};
+use cargo_metadata::semver::Version;
 use cargo_metadata::{Metadata, MetadataCommand, Package, Target};
 
 /// The workspace, as cargo sees it.
@@ -37,6 +38,14 @@ impl Workspace {
     /// The folder for everything the soft-RoCE guests need and leave.
     pub(crate) fn soft_roce(&self) -> PathBuf {
         self.target().join("soft-roce")
+    }
+
+    /// The oldest Rust that the crates support.
+    pub(crate) fn rust_version(&self) -> Option<&Version> {
+        self.metadata
+            .packages
+            .iter()
+            .find_map(|package| package.rust_version.as_ref())
     }
 
     /// The packages that have an integration test called `name`, with that test.

@@ -21,10 +21,10 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
         .pcap(arguments.pcap)
         .until(arguments.until)
         .keep_going(arguments.keep_going);
-    let mut printer = Printer::new(paired);
+    let mut printer = Printer::new(paired, arguments.verbose);
     let outcome = plan.execute(&Workspace::load()?, &mut |event| printer.print(event))?;
-    if let (true, Some(time)) = (arguments.verbose, outcome.up_after()) {
-        eprintln!("guest up in {:.1} s", time.as_secs_f64());
+    if arguments.verbose {
+        eprint!("{}", outcome.boot_times());
     }
     Ok(finish(&outcome))
 }

@@ -45,11 +45,10 @@ impl Kernel {
             Source::Files { image, modules } => Self::from_files(image, modules)?,
             Source::Distribution => Self::from_distribution(cache)?,
         };
-        kernel.require_module("rdma_rxe")?;
-        match device {
-            Device::Rxe => {}
-            Device::Siw if kernel.has_module("siw") => {}
-            Device::Siw => kernel.siw = Some(siw::ensure(&kernel, cache)?),
+        if device == Device::Siw && !kernel.has_module(device.module()) {
+            kernel.siw = Some(siw::ensure(&kernel, cache)?);
+        } else {
+            kernel.require_module(device.module())?;
         }
         Ok(kernel)
     }

@@ -20,7 +20,7 @@
 //!   `outcome.complaint()` then says in words what is wrong, if anything is.
 //! - The calling thread must stay alive while `execute` runs, which it does by waiting.
 //!
-//! [`report::Printer`] is the event function behind `soft-roce run`.
+//! The types of an event are in [`event`]; [`report::Printer`] is the event function behind `soft-roce run`.
 //!
 //! Not here: what is run. That is for the command line, [`crate::test`] and others.
 
@@ -28,7 +28,7 @@ mod accelerator;
 pub(crate) mod command;
 mod conduct;
 mod device;
-mod event;
+pub(crate) mod event;
 mod guest;
 mod image;
 mod initramfs;
@@ -40,7 +40,6 @@ mod run;
 mod siw;
 
 pub(crate) use device::Device;
-pub(crate) use event::{Event, EventKind, Host, Stream};
+pub(crate) use event::{EventKind, Host};
 pub(crate) use kernel::Source;
-pub(crate) use report::Outcome;
 pub(crate) use run::{Run, Until};

@@ -3,7 +3,7 @@
 use std::fmt::Write as _;
 use std::io::{self, Write};
 use std::process::ExitStatus;
-use std::time::Duration;
+use std::time::{Duration, Instant};
 
 use super::event::{Event, EventKind, Host, Stream};
 
@@ -91,9 +91,21 @@ impl Outcome {
         self.exit_code() == 0
     }
 
-    /// How long the slowest guest took to come up.
-    pub(crate) fn up_after(&self) -> Option<Duration> {
-        self.guests.iter().filter_map(|guest| guest.up_after).max()
+    /// How long each guest took to come up, in words.
+    pub(crate) fn boot_times(&self) -> String {
+        let line = |guest: &GuestReport| {
+            let how = if guest.emulated {
+                "emulated"
+            } else {
+                "with KVM"
+            };
+            Some(format!(
+                "{}: guest up in {:.1} s, {how}\n",
+                guest.host,
+                guest.up_after?.as_secs_f64()
+            ))
+        };
+        self.guests.iter().filter_map(line).collect()
     }
 
     /// What is wrong beside a command's exit code, and what to do about it.
@@ -209,28 +221,44 @@ fn warning(console: &str) -> Option<&str> {
 #[derive(Debug)]
 pub(crate) struct Printer {
     prefixed: bool,
+    verbose: bool,
+    started: Option<Instant>,
 }
 
 impl Printer {
-    /// A printer for a run of one guest, or of two.
-    pub(crate) fn new(prefixed: bool) -> Self {
-        Self { prefixed }
+    /// A printer for a run of one guest, or of two; a verbose one tells what happens to them, too.
+    pub(crate) fn new(prefixed: bool, verbose: bool) -> Self {
+        Self {
+            prefixed,
+            verbose,
+            started: None,
+        }
     }
 
     /// Prints an event; a reader that went away is no reason to fail.
     pub(crate) fn print(&mut self, event: &Event) {
-        let EventKind::Output(stream, bytes) = &event.kind else {
-            return;
-        };
-        let text = if self.prefixed {
-            prefixed(event.host, bytes)
-        } else {
-            bytes.clone()
-        };
-        let _reader_gone = match stream {
-            Stream::Stdout => write_all(&mut io::stdout().lock(), &text),
-            Stream::Stderr => write_all(&mut io::stderr().lock(), &text),
-        };
+        let host = event.host;
+        match &event.kind {
+            EventKind::Output(stream, bytes) => {
+                let text = if self.prefixed {
+                    prefixed(host, bytes)
+                } else {
+                    bytes.clone()
+                };
+                let _reader_gone = match stream {
+                    Stream::Stdout => write_all(&mut io::stdout().lock(), &text),
+                    Stream::Stderr => write_all(&mut io::stderr().lock(), &text),
+                };
+            }
+            EventKind::Up => self.started = Some(event.at),
+            EventKind::Ended(code) if self.verbose => {
+                let time = self
+                    .started
+                    .map_or(Duration::ZERO, |started| event.at - started);
+                eprintln!("{host}: exit code {code} after {:.1} s", time.as_secs_f64());
+            }
+            EventKind::Ended(_) => {}
+        }
     }
 }
 

@@ -1,0 +1,305 @@
+//! `cargo xtask test`: every test of the workspace, each where it can run.
+//!
+//! - *host*: `cargo test --workspace`, which needs no device.
+//! - *device*: the integration tests called `device`, in one guest, one test at a time.
+//! - *two hosts*: the integration tests called `two_hosts`, on the host; they start their guests themselves, with
+//!   the program in the variable `XTASK`.
+//! - *harness*: xtask's own tests against real guests, in `tests/harness.rs`.
+//!
+//! The last three have `test = false` in their manifests, so that a plain `cargo test` passes without a guest.
+
+use std::io::{BufRead, BufReader};
+use std::path::PathBuf;
+use std::process::{Command, Stdio};
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use cargo_metadata::Message;
+
+use crate::cli::TestArguments;
+use crate::process::{self, Supervised};
+use crate::setup::{self, Group};
+use crate::soft_roce::report::Printer;
+use crate::soft_roce::{EventKind, Run};
+use crate::stage::{Counts, Stages};
+use crate::workspace::{self, Workspace};
+
+/// Which tests to run, and how.
+#[derive(Clone, Debug, Default)]
+pub(crate) struct Options {
+    pub(crate) host_only: bool,
+    pub(crate) device_only: bool,
+    pub(crate) long: bool,
+    pub(crate) sanitize: bool,
+    pub(crate) filter: Option<String>,
+}
+
+impl From<TestArguments> for Options {
+    fn from(arguments: TestArguments) -> Self {
+        let TestArguments {
+            host_only,
+            device_only,
+            long,
+            sanitize,
+            filter,
+        } = arguments;
+        Self {
+            host_only,
+            device_only,
+            long,
+            sanitize,
+            filter,
+        }
+    }
+}
+
+/// The target that `AddressSanitizer` is used with; naming it keeps build scripts free of it.
+const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// Runs the tests and closes with the table; whether all passed.
+pub(crate) fn run(options: &Options) -> Result<bool> {
+    let mut stages = Stages::default();
+    run_stages(options, &mut stages)?;
+    if let (0, Some(filter)) = (stages.total(), &options.filter) {
+        bail!("no test has `{filter}` in its name");
+    }
+    Ok(stages.close())
+}
+
+/// Runs the tests as stages among others.
+pub(crate) fn run_stages(options: &Options, stages: &mut Stages) -> Result<()> {
+    setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
+    let suite = Suite {
+        workspace: Workspace::load()?,
+        options,
+    };
+    if options.sanitize {
+        require_nightly()?;
+        stages.test("device", |counts| suite.device(counts));
+        return Ok(());
+    }
+    if !options.device_only {
+        stages.test("host", |counts| suite.host(counts));
+    }
+    if !options.host_only && !options.device_only {
+        stages.test("harness", |counts| suite.on_host("harness", counts));
+    }
+    if !options.host_only {
+        stages.test("device", |counts| suite.device(counts));
+        stages.test("two hosts", |counts| suite.on_host("two_hosts", counts));
+    }
+    Ok(())
+}
+
+struct Suite<'a> {
+    workspace: Workspace,
+    options: &'a Options,
+}
+
+/// A built test program.
+#[derive(Debug)]
+struct Program {
+    package: String,
+    folder: PathBuf,
+    executable: PathBuf,
+}
+
+impl Suite<'_> {
+    fn host(&self, counts: &mut Counts) -> Result<()> {
+        let mut cargo = self.cargo();
+        cargo.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
+        if let Some(filter) = &self.options.filter {
+            cargo.args(["--", filter]);
+        }
+        run_counting(&mut cargo, counts)?;
+        self.require_some(*counts)
+    }
+
+    /// Runs the integration tests called `name`, which start guests themselves.
+    fn on_host(&self, name: &str, counts: &mut Counts) -> Result<()> {
+        let packages = self.packages_with(name);
+        if packages.is_empty() {
+            println!("there are no tests called {name} yet");
+            return Ok(());
+        }
+        let mut cargo = self.cargo();
+        cargo.args(["test", "--locked", "--no-fail-fast", "--test", name]);
+        cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+        cargo
+            .args(["--", "--test-threads=1"])
+            .args(&self.options.filter);
+        cargo.env(
+            "XTASK",
+            std::env::current_exe().context("xtask cannot tell where it is")?,
+        );
+        run_counting(&mut cargo, counts)?;
+        self.require_some(*counts)
+    }
+
+    fn device(&self, counts: &mut Counts) -> Result<()> {
+        let packages = self.packages_with("device");
+        if packages.is_empty() {
+            println!("there are no tests called device yet");
+            return Ok(());
+        }
+        let programs = self.build_device_tests(&packages)?;
+        ensure!(
+            programs.len() == packages.len(),
+            "cargo did not build all of the device tests"
+        );
+
+        let minutes = if self.options.long { 120 } else { 15 };
+        let plan = Run::single(self.device_script(&programs)?)
+            .memory_mib(2048)
+            .timeout(Duration::from_secs(minutes * 60))
+            .by_line();
+        let mut printer = Printer::new(false, false);
+        let outcome = plan.execute(&self.workspace, &mut |event| {
+            if let EventKind::Output(_, line) = &event.kind {
+                counts.read(&String::from_utf8_lossy(line));
+            }
+            printer.print(event);
+        })?;
+        if let Some(complaint) = outcome.complaint() {
+            eprintln!("{complaint}");
+        }
+        let silent = programs.len().saturating_sub(counts.programs as usize);
+        ensure!(silent == 0, "{silent} test programs ended without a result");
+        ensure!(
+            outcome.is_success(),
+            "the device tests failed (exit code {})",
+            outcome.exit_code()
+        );
+        self.require_some(*counts)
+    }
+
+    fn build_device_tests(&self, packages: &[&str]) -> Result<Vec<Program>> {
+        let mut cargo = self.cargo();
+        if self.options.sanitize {
+            cargo = Command::new("rustup");
+            cargo
+                .current_dir(self.workspace.root())
+                .args(["run", "nightly", "cargo"]);
+            cargo
+                .env_remove("CARGO")
+                .env_remove("RUSTUP_TOOLCHAIN")
+                .env("RUSTFLAGS", "-Zsanitizer=address");
+        }
+        cargo.args(["test", "--locked", "--no-run", "--test", "device"]);
+        cargo.arg("--message-format=json-render-diagnostics");
+        cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+        if self.options.sanitize {
+            cargo.args(["--target", SANITIZED_TARGET, "--target-dir"]);
+            cargo.arg(self.workspace.target().join("sanitize"));
+        }
+        let mut programs = Vec::new();
+        cargo.stdout(Stdio::piped());
+        let mut child = Supervised::spawn(&mut cargo, &[]).context("cannot start cargo")?;
+        let messages = child
+            .child()
+            .stdout
+            .take()
+            .context("cargo has no standard output")?;
+        for message in Message::parse_stream(BufReader::new(messages)) {
+            let Message::CompilerArtifact(artifact) = message? else {
+                continue;
+            };
+            if let (Some(executable), "device") =
+                (artifact.executable, artifact.target.name.as_str())
+            {
+                let folder = artifact
+                    .manifest_path
+                    .parent()
+                    .context("a manifest without a folder")?;
+                programs.push(Program {
+                    package: folder.file_name().unwrap_or_default().to_owned(),
+                    folder: folder.into(),
+                    executable: executable.into(),
+                });
+            }
+        }
+        ensure!(child.wait()?.success(), "the device tests do not build");
+        Ok(programs)
+    }
+
+    /// The script that runs the programs one after the other, each in its package's folder as cargo does.
+    fn device_script(&self, programs: &[Program]) -> Result<String> {
+        let mut script = String::from("code=0\n");
+        for program in programs {
+            let quote = |path: &PathBuf| {
+                Ok::<_, shlex::QuoteError>(shlex::try_quote(&path.to_string_lossy())?.into_owned())
+            };
+            let (folder, executable) = (quote(&program.folder)?, quote(&program.executable)?);
+            let filter = self.options.filter.as_deref().unwrap_or_default();
+            let filter = if filter.is_empty() {
+                "".into()
+            } else {
+                shlex::try_quote(filter)?
+            };
+            script += &format!(
+                "echo; echo 'Running the device tests of {}'\n",
+                program.package
+            );
+            script += &format!(
+                "cd {folder} && CARGO_MANIFEST_DIR={folder} {executable} --test-threads=1 {filter} || code=1\n"
+            );
+        }
+        Ok(script + "exit $code\n")
+    }
+
+    fn cargo(&self) -> Command {
+        let mut cargo = workspace::cargo(&self.workspace);
+        if self.options.long {
+            cargo.env("LONG", "1");
+        }
+        cargo
+    }
+
+    fn packages_with<'s>(&'s self, test: &'s str) -> Vec<&'s str> {
+        self.workspace
+            .tests_named(test)
+            .map(|(package, _)| package.name.as_str())
+            .collect()
+    }
+
+    /// Tests that silently are none must not pass for tests that passed.
+    fn require_some(&self, counts: Counts) -> Result<()> {
+        ensure!(
+            counts.total() > 0 || self.options.filter.is_some(),
+            "no test ran"
+        );
+        Ok(())
+    }
+}
+
+/// Runs `cargo test`, passing its output on and counting.
+fn run_counting(cargo: &mut Command, counts: &mut Counts) -> Result<()> {
+    cargo.stdin(Stdio::null()).stdout(Stdio::piped());
+    let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
+    let output = child
+        .child()
+        .stdout
+        .take()
+        .context("cargo has no standard output")?;
+    for line in BufReader::new(output).lines() {
+        let line = line.context("a test printed no text")?;
+        counts.read(&line);
+        println!("{line}");
+    }
+    let status = child.wait()?;
+    ensure!(
+        status.success(),
+        "`{}` failed ({status})",
+        process::display(cargo)
+    );
+    Ok(())
+}
+
+fn require_nightly() -> Result<()> {
+    let listed = process::output(Command::new("rustup").args(["toolchain", "list"]));
+    ensure!(
+        listed.is_ok_and(|list| list.lines().any(|line| line.starts_with("nightly"))),
+        "AddressSanitizer needs a nightly toolchain: `rustup toolchain install nightly`"
+    );
+    Ok(())
+}

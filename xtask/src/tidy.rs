@@ -1,0 +1,193 @@
+//! House rules that no lint knows.
+
+use std::fs;
+use std::path::{Path, PathBuf};
+
+use anyhow::{Context, Result, bail};
+
+/// Longest file, in lines; generated files are exempt.
+const MAX_LINES: usize = 800;
+
+/// Files that may be longer, and why.
+const LONG_FILES: &[(&str, &str)] = &[];
+
+/// Files that nobody wrote by hand.
+const GENERATED: &[&str] = &["ibverbs-sys/src/bindings.rs", "rdmacm-sys/src/bindings.rs"];
+
+/// Names that say nothing about what is inside.
+const EMPTY_NAMES: [&str; 5] = ["util.rs", "utils.rs", "common.rs", "types.rs", "helpers.rs"];
+
+/// The protocol cores: bytes in, bytes out; no memory tricks, no clock, no descriptors, no verbs.
+const SANS_IO: [&str; 2] = ["rsocket/src/proto/", "rds/src/proto/"];
+const NOT_SANS_IO: [&str; 8] = [
+    "unsafe ",
+    "::now(",
+    "std::os::fd",
+    "std::net::Tcp",
+    "std::net::Udp",
+    "std::thread",
+    "verbs::",
+    "ffi::",
+];
+
+/// Checks every Rust file of the workspace.
+pub(crate) fn run(root: &Path) -> Result<()> {
+    let mut complaints = Vec::new();
+    for file in rust_files(root)? {
+        let text = fs::read_to_string(root.join(&file))
+            .with_context(|| format!("cannot read {}", file.display()))?;
+        complaints.extend(check(&file.to_string_lossy(), &text));
+    }
+    if !complaints.is_empty() {
+        bail!("\n{}", complaints.join("\n"));
+    }
+    Ok(())
+}
+
+/// What is wrong with a file.
+fn check(name: &str, text: &str) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let mut complain = |line: usize, what: &str| complaints.push(format!("{name}:{line}: {what}"));
+    if GENERATED.contains(&name) {
+        return Vec::new();
+    }
+    if EMPTY_NAMES
+        .iter()
+        .any(|empty| name.ends_with(&format!("/{empty}")))
+    {
+        complain(
+            1,
+            "a name that says nothing: call the file by the noun it is about",
+        );
+    }
+    if !starts_with_header(text) {
+        complain(1, "no `//!` header that says what the file is");
+    }
+    let lines = text.lines().count();
+    if lines > MAX_LINES && !LONG_FILES.iter().any(|(long, _)| *long == name) {
+        complain(lines, "longer than 800 lines");
+    }
+    let sans_io = SANS_IO.iter().any(|folder| name.starts_with(folder));
+    let example = name.starts_with("examples/");
+    for (index, line) in text.lines().enumerate() {
+        let number = index + 1;
+        // Spelled apart, so that this file passes.
+        if [concat!("TO", "DO"), concat!("FIX", "ME")]
+            .iter()
+            .any(|mark| line.contains(mark))
+        {
+            complain(number, "an open end: do it, or file it");
+        }
+        let code = line.split("//").next().unwrap_or_default();
+        let io = NOT_SANS_IO
+            .iter()
+            .find(|word| code.contains(*word))
+            .filter(|_| sans_io);
+        if let Some(io) = io {
+            complain(
+                number,
+                &format!("`{}` in a protocol core, which does no I/O", io.trim()),
+            );
+        }
+        if example && has_word(code, "unsafe") {
+            complain(number, "unsafe code in an example");
+        }
+    }
+    complaints
+}
+
+/// Whether the file begins with a `//!` line, after attributes and blank lines at most.
+fn starts_with_header(text: &str) -> bool {
+    let mut lines = text
+        .lines()
+        .map(str::trim_start)
+        .filter(|line| !line.is_empty());
+    lines
+        .find(|line| !line.starts_with("#!"))
+        .is_some_and(|line| line.starts_with("//!"))
+}
+
+fn has_word(code: &str, word: &str) -> bool {
+    code.split(|c: char| !(c.is_alphanumeric() || c == '_'))
+        .any(|found| found == word)
+}
+
+fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
+    let mut files = Vec::new();
+    collect(root, Path::new(""), &mut files)?;
+    files.sort();
+    Ok(files)
+}
+
+fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+    for entry in fs::read_dir(root.join(folder))? {
+        let entry = entry?;
+        let path = folder.join(entry.file_name());
+        let name = entry.file_name();
+        let name = name.to_string_lossy();
+        if entry.file_type()?.is_dir() {
+            if name != "target" && !name.starts_with('.') {
+                collect(root, &path, files)?;
+            }
+        } else if name.ends_with(".rs") {
+            files.push(path);
+        }
+    }
+    Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn header_may_follow_attributes() {
+        assert!(starts_with_header("//! What it is.\n"));
+        assert!(starts_with_header(
+            "#![forbid(unsafe_code)]\n\n//! What it is.\n"
+        ));
+        assert!(!starts_with_header("use std::fs;\n//! Late.\n"));
+        assert!(!starts_with_header(""));
+    }
+
+    #[test]
+    fn tidy_file_passes() {
+        assert!(
+            check(
+                "verbs/src/pd.rs",
+                "//! Protection domains.\nlet unsafety = 1;\n"
+            )
+            .is_empty()
+        );
+    }
+
+    #[test]
+    fn rules_bite() {
+        let complaints = |name: &str, text: &str| check(name, text).len();
+        assert_eq!(complaints("verbs/src/util.rs", "//! Things.\n"), 1);
+        assert_eq!(complaints("verbs/src/pd.rs", "fn f() {}\n"), 1);
+        assert_eq!(
+            complaints("verbs/src/pd.rs", concat!("//! X.\n// TO", "DO: later\n")),
+            1
+        );
+        assert_eq!(
+            complaints(
+                "verbs/src/pd.rs",
+                &format!("//! X.\n{}", "\n".repeat(MAX_LINES))
+            ),
+            1
+        );
+        assert_eq!(
+            complaints("rds/src/proto/rx.rs", "//! X.\nlet t = Instant::now();\n"),
+            1
+        );
+        assert_eq!(
+            complaints("examples/src/bin/x.rs", "//! X.\nunsafe { f() }\n"),
+            1
+        );
+        assert_eq!(
+            complaints("examples/src/bin/x.rs", "//! X.\n// never unsafe\n"),
+            0
+        );
+    }
+}

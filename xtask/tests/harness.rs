@@ -1,0 +1,461 @@
+//! xtask against real guests: what the other tests rely on.
+//!
+//! `cargo xtask test` runs this with the program in the variable `XTASK`.
+
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+use std::fs;
+use std::io::Read;
+use std::path::{Path, PathBuf};
+use std::process::{Child, Command, Stdio};
+use std::thread;
+use std::time::{Duration, Instant};
+
+/// What a run of xtask left.
+#[derive(Debug)]
+struct Finished {
+    code: Option<i32>,
+    stdout: String,
+    stderr: String,
+    took: Duration,
+}
+
+impl Finished {
+    #[track_caller]
+    fn expect_code(self, code: i32) -> Self {
+        assert_eq!(self.code, Some(code), "{self:#?}");
+        self
+    }
+
+    #[track_caller]
+    fn expect_stdout(self, text: &str) -> Self {
+        assert!(self.stdout.contains(text), "no {text:?} in {self:#?}");
+        self
+    }
+
+    #[track_caller]
+    fn expect_stderr(self, text: &str) -> Self {
+        assert!(self.stderr.contains(text), "no {text:?} in {self:#?}");
+        self
+    }
+}
+
+fn xtask() -> PathBuf {
+    let path = std::env::var_os("XTASK").unwrap_or_else(|| env!("CARGO_BIN_EXE_xtask").into());
+    path.into()
+}
+
+/// Runs `xtask soft-roce run ARGUMENTS`.
+fn run(arguments: &[&str]) -> Finished {
+    let mut command = Command::new(xtask());
+    finish(command.args(["soft-roce", "run"]).args(arguments))
+}
+
+/// Runs a script in a guest.
+fn guest(script: &str) -> Finished {
+    run(&["--timeout", "60", "--", script])
+}
+
+/// Runs two scripts in two guests.
+fn guests(more: &[&str], a: &str, b: &str) -> Finished {
+    run(&[more, &["--timeout", "60", "--a", a, "--b", b]].concat())
+}
+
+fn finish(command: &mut Command) -> Finished {
+    let begin = Instant::now();
+    let output = command.stdin(Stdio::null()).output().unwrap();
+    Finished {
+        code: output.status.code(),
+        stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
+        stderr: String::from_utf8_lossy(&output.stderr).into_owned(),
+        took: begin.elapsed(),
+    }
+}
+
+/// The processes that have `ancestor` among their ancestors.
+fn descendants(ancestor: u32) -> Vec<u32> {
+    let parent = |pid: u32| -> Option<u32> {
+        let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
+        status
+            .lines()
+            .find_map(|line| line.strip_prefix("PPid:"))?
+            .trim()
+            .parse()
+            .ok()
+    };
+    let pids = fs::read_dir("/proc").unwrap().flatten();
+    let pids = pids.filter_map(|entry| entry.file_name().to_str()?.parse::<u32>().ok());
+    pids.filter(|pid| {
+        let mut ancestors = std::iter::successors(parent(*pid), |pid| parent(*pid));
+        ancestors.any(|pid| pid == ancestor)
+    })
+    .collect()
+}
+
+fn await_true(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
+    let begin = Instant::now();
+    while !condition() {
+        assert!(begin.elapsed() < limit, "waited in vain: {what}");
+        thread::sleep(Duration::from_millis(50));
+    }
+}
+
+/// Starts a run that sleeps, and returns once its command prints, with the emulators' process ids.
+fn start_sleeper() -> (Child, Vec<u32>) {
+    let mut command = Command::new(xtask());
+    command.args([
+        "soft-roce",
+        "run",
+        "--timeout",
+        "120",
+        "--",
+        "echo started; exec sleep 100",
+    ]);
+    let mut child = command
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::null())
+        .spawn()
+        .unwrap();
+    let mut line = [0; 8];
+    child
+        .stdout
+        .as_mut()
+        .unwrap()
+        .read_exact(&mut line)
+        .unwrap();
+    assert_eq!(&line, b"started\n");
+    let emulators = descendants(child.id());
+    assert_eq!(emulators.len(), 1);
+    (child, emulators)
+}
+
+fn signal(child: &Child, name: &str) {
+    let status = Command::new("kill")
+        .args([&format!("-{name}"), &child.id().to_string()])
+        .status()
+        .unwrap();
+    assert!(status.success());
+}
+
+fn is_alive(pid: u32) -> bool {
+    let status = fs::read_to_string(format!("/proc/{pid}/status")).unwrap_or_default();
+    !status.is_empty() && !status.contains("State:\tZ")
+}
+
+/// The names in the temporary folder that a run could have left.
+fn temporary_files() -> Vec<PathBuf> {
+    let ours = |path: &PathBuf| {
+        let name = path.file_name().unwrap_or_default().to_string_lossy();
+        name.contains("soft-roce")
+            || name.contains("xtask") && !path.is_dir()
+            || name.contains(".unfinished-")
+    };
+    let mut places = vec![std::env::temp_dir()];
+    places.extend(soft_roce_folder());
+    let entries = places
+        .iter()
+        .filter_map(|place| fs::read_dir(place).ok())
+        .flatten()
+        .flatten();
+    entries.map(|entry| entry.path()).filter(ours).collect()
+}
+
+/// `target/soft-roce`, found from the program's own place in `target/debug`.
+fn soft_roce_folder() -> Option<PathBuf> {
+    let target = xtask()
+        .ancestors()
+        .find(|folder| folder.join("soft-roce").is_dir())
+        .map(Path::to_owned);
+    target.map(|target| target.join("soft-roce"))
+}
+
+#[test]
+fn device_is_active() {
+    guest("ibv_devinfo -d rxe0 | grep PORT_ACTIVE")
+        .expect_code(0)
+        .expect_stdout("PORT_ACTIVE");
+}
+
+#[test]
+fn exit_code_is_the_commands() {
+    guest("exit 7").expect_code(7);
+}
+
+#[test]
+fn several_words_are_a_program_and_its_arguments() {
+    run(&["--timeout", "60", "--", "printf", "%s|", "a b", "c"])
+        .expect_code(0)
+        .expect_stdout("a b|c|");
+}
+
+#[test]
+fn warm_run_is_fast() {
+    guest("true").expect_code(0);
+    let warm = run(&["--verbose", "--", "true"])
+        .expect_code(0)
+        .expect_stderr("guest up in");
+    assert!(warm.took < Duration::from_secs(30), "{warm:?}");
+}
+
+#[test]
+fn timeout_stops_the_command_and_says_so() {
+    let finished = run(&["--timeout", "5", "--", "sleep 60"]).expect_stderr("timeout");
+    assert_ne!(finished.code, Some(0), "{finished:?}");
+    assert!(finished.took < Duration::from_secs(20), "{finished:?}");
+}
+
+#[test]
+fn kernel_panic_fails() {
+    guest("echo c > /proc/sysrq-trigger")
+        .expect_code(125)
+        .expect_stderr("Kernel panic");
+}
+
+#[test]
+fn guest_that_vanishes_fails() {
+    let finished = guest("echo o > /proc/sysrq-trigger; sleep 30").expect_stderr("without a word");
+    assert_eq!(finished.code, Some(125));
+}
+
+#[test]
+fn streams_stay_apart_and_whole() {
+    let finished = guest("seq 20000; seq 20000 >&2; echo late > /dev/stderr").expect_code(0);
+    let numbers: String = (1..=20000).map(|number| format!("{number}\n")).collect();
+    assert_eq!(finished.stdout, numbers);
+    assert_eq!(finished.stderr, format!("{numbers}late\n"));
+}
+
+#[test]
+fn output_comes_as_it_is_printed() {
+    let (mut child, _) = start_sleeper();
+    // The command has printed one line and sleeps: nothing waited for its end.
+    assert!(child.try_wait().unwrap().is_none());
+    signal(&child, "TERM");
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
+}
+
+#[test]
+fn background_process_does_not_hold_the_run_up() {
+    let finished = guest("sleep 1000 & echo done")
+        .expect_code(0)
+        .expect_stdout("done");
+    assert!(finished.took < Duration::from_secs(40), "{finished:?}");
+}
+
+#[test]
+fn interrupt_leaves_nothing_behind() {
+    let before = temporary_files();
+    let (mut child, emulators) = start_sleeper();
+    signal(&child, "INT");
+    assert_eq!(child.wait().unwrap().code(), Some(128 + 2));
+    assert!(emulators.iter().all(|pid| !is_alive(*pid)), "{emulators:?}");
+    let left: Vec<_> = temporary_files()
+        .into_iter()
+        .filter(|file| !before.contains(file))
+        .collect();
+    assert!(left.is_empty(), "{left:?}");
+}
+
+#[test]
+fn killed_xtask_takes_its_guest_along() {
+    let (mut child, emulators) = start_sleeper();
+    signal(&child, "KILL");
+    child.wait().unwrap();
+    await_true("the emulator ends", Duration::from_secs(5), || {
+        emulators.iter().all(|pid| !is_alive(*pid))
+    });
+}
+
+#[test]
+fn runs_at_once_do_not_clash() {
+    let runs: Vec<_> = (0..2)
+        .map(|index| thread::spawn(move || guest(&format!("sleep 1; echo {index}"))))
+        .collect();
+    for (index, run) in runs.into_iter().enumerate() {
+        run.join()
+            .unwrap()
+            .expect_code(0)
+            .expect_stdout(&index.to_string());
+    }
+}
+
+#[test]
+fn guest_is_as_promised() {
+    let script = r#"
+        set -e
+        test "$(ulimit -l)" = unlimited
+        test "$PWD" = "$WORKSPACE"
+        test -f Cargo.toml
+        test "$RDMA_DEVICE" = rxe0
+        test "$A" = 10.9.0.1
+        python3 -c 'print("python", 6 * 7)'
+        rdma link show rxe0/1 | grep -q 'state ACTIVE'
+        ip address show dev dummy0 | grep -q 10.9.0.1/24
+        ip -6 address show dev dummy0 | grep -q "$A6"
+        for folder in /dev/shm /tmp /run; do test "$(stat -f -c %T "$folder")" = tmpfs; done
+        test -c /dev/infiniband/uverbs0
+        echo ok > "$OUT/harness"
+    "#;
+    guest(script).expect_code(0).expect_stdout("python 42");
+    let shared = soft_roce_folder().unwrap().join("out/harness");
+    assert_eq!(fs::read_to_string(&shared).unwrap(), "ok\n");
+    fs::remove_file(shared).unwrap();
+}
+
+#[test]
+fn writes_do_not_reach_the_host() {
+    let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("written-in-a-guest");
+    let script = format!(
+        "echo x > {0} && cat {0} && rm /etc/passwd && ! test -e /etc/passwd",
+        file.display()
+    );
+    guest(&script).expect_code(0).expect_stdout("x");
+    assert!(!file.exists());
+    assert!(Path::new("/etc/passwd").exists());
+}
+
+#[test]
+fn variables_reach_the_command() {
+    run(&["--env", "X=a 'b", "--", "printf '%s' \"$X\""])
+        .expect_code(0)
+        .expect_stdout("a 'b");
+}
+
+#[test]
+fn rping_between_two_guests() {
+    let finished = guests(
+        &[],
+        "rping -s -a $A -C 5",
+        "sleep 1; rping -c -v -a $A -C 5",
+    )
+    .expect_code(0);
+    finished.expect_stdout("b| ping data: rdma-ping-4");
+}
+
+#[test]
+fn rping_between_two_guests_over_ipv6() {
+    guests(&[], "rping -s -a $A6 -C 5", "sleep 1; rping -c -a $A6 -C 5").expect_code(0);
+}
+
+#[test]
+fn rping_between_two_guests_over_siw() {
+    let siw = ["--device", "siw"];
+    guests(&siw, "rping -s -a $A -C 5", "sleep 1; rping -c -a $A -C 5").expect_code(0);
+}
+
+#[test]
+fn rping_on_one_siw_guest() {
+    let script =
+        "rping -s -a $A -C 3 & sleep 1; rping -c -a $A -C 3 && ibv_devinfo -d siw0 | grep iWARP";
+    run(&["--device", "siw", "--timeout", "60", "--", script])
+        .expect_code(0)
+        .expect_stdout("iWARP");
+}
+
+#[test]
+fn two_guests_reach_each_other_by_name_and_by_ipv6() {
+    let script = "/run/soft-roce/busybox ping -c 1 b && /run/soft-roce/busybox ping6 -c 1 $B6";
+    guests(&[], script, "sleep 5")
+        .expect_code(0)
+        .expect_stdout("a| 1 packets transmitted, 1 packets received");
+}
+
+#[test]
+fn first_failure_of_two_decides() {
+    let finished = guests(&[], "sleep 100", "echo no >&2; exit 3")
+        .expect_code(3)
+        .expect_stderr("b| no");
+    assert!(finished.took < Duration::from_secs(60), "{finished:?}");
+}
+
+#[test]
+fn server_can_be_stopped_when_the_client_is_done() {
+    let finished = guests(&["--until", "b"], "sleep 1000", "echo hi")
+        .expect_code(0)
+        .expect_stdout("b| hi");
+    assert!(finished.took < Duration::from_secs(60), "{finished:?}");
+}
+
+#[test]
+fn other_command_may_go_on_after_a_failure() {
+    let finished = guests(&["--keep-going"], "exit 4", "sleep 8; echo still here").expect_code(4);
+    finished.expect_stdout("b| still here");
+}
+
+#[test]
+fn mtu_is_that_of_the_wire() {
+    let script = "ip link show eth0 | grep -q 'mtu 1500' && ibv_devinfo -d rxe0 | grep active_mtu";
+    guests(&["--mtu", "1500"], script, "true")
+        .expect_code(0)
+        .expect_stdout("1024");
+    run(&["--", "ibv_devinfo -d rxe0 | grep active_mtu"])
+        .expect_code(0)
+        .expect_stdout("4096");
+}
+
+#[test]
+fn rds_is_loaded_where_it_is_asked_for() {
+    let script = "if grep -q ^rds_rdma /proc/modules; then echo has rds; else echo has none; fi";
+    guests(&["--rds", "a"], script, script)
+        .expect_code(0)
+        .expect_stdout("a| has rds")
+        .expect_stdout("b| has none");
+}
+
+#[test]
+fn pcap_records_the_wire() {
+    let folder = tempfile::tempdir().unwrap();
+    let file = folder.path().join("wire.pcap");
+    let script = "sleep 1; rping -c -a $A -C 2";
+    guests(
+        &["--pcap", file.to_str().unwrap()],
+        "rping -s -a $A -C 2",
+        script,
+    )
+    .expect_code(0);
+    let bytes = fs::read(&file).unwrap();
+    // The magic number of a capture with microseconds, then a UDP packet to RoCE's port 4791.
+    assert_eq!(bytes[..4], 0xa1b2_c3d4_u32.to_le_bytes());
+    assert!(bytes.windows(2).any(|pair| pair == 4791_u16.to_be_bytes()));
+}
+
+#[test]
+fn pcap_of_one_guest_is_refused() {
+    run(&["--pcap", "/nowhere", "--", "true"])
+        .expect_code(1)
+        .expect_stderr("needs two guests");
+}
+
+#[test]
+fn missing_qemu_is_told() {
+    let mut command = Command::new(xtask());
+    command
+        .args(["soft-roce", "run", "--", "true"])
+        .env("PATH", "");
+    finish(&mut command)
+        .expect_code(1)
+        .expect_stderr("qemu-system-x86_64")
+        .expect_stderr("install");
+}
+
+#[test]
+fn kernel_without_rxe_is_told() {
+    let folder = tempfile::tempdir().unwrap();
+    let modules = folder.path().join("lib/modules/6.1.0-1-cloud-amd64");
+    fs::create_dir_all(modules.join("kernel")).unwrap();
+    let image = folder.path().join("vmlinuz");
+    fs::write(&image, "").unwrap();
+    let (image, modules) = (image.to_str().unwrap(), modules.to_str().unwrap());
+    run(&["--kernel", image, "--modules", modules, "--", "true"])
+        .expect_code(1)
+        .expect_stderr("no module rdma_rxe")
+        .expect_stderr("generic flavour");
+}
+
+#[test]
+fn too_little_memory_is_told() {
+    run(&["--memory", "100000000", "--", "true"])
+        .expect_code(1)
+        .expect_stderr("--memory");
+}
