@@ -2,7 +2,11 @@
 //!
 //! Out come `OUT_DIR/bindings.rs`, the cfgs in [`NEWER`] and the metadata `DEP_RDMACM_*`. The
 //! other files here are those of ibverbs-sys.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "how a build script talks to cargo")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "how a build script talks to cargo"
+)]
 
 #[cfg(feature = "bindgen")]
 mod headers;
@@ -23,13 +27,20 @@ const RDMACM: Wanted = Wanted {
     debian: "librdmacm-dev",
 };
 
-const NEWER: &[(&str, &str)] =
-    &[("rdmacm_addrinfo_async", "fn rdma_resolve_addrinfo"), ("rdmacm_repoll", "fn repoll_create")];
+const NEWER: &[(&str, &str)] = &[
+    ("rdmacm_addrinfo_async", "fn rdma_resolve_addrinfo"),
+    ("rdmacm_repoll", "fn repoll_create"),
+];
 
 fn main() -> ExitCode {
     // rdma_cma.h includes verbs.h, which must be the one that ibverbs-sys has read.
     let verbs = env::var_os("DEP_IBVERBS_INCLUDE").expect("ibverbs-sys says where verbs.h is");
-    Script { wanted: RDMACM, newer: NEWER, regenerate }.run(env::split_paths(&verbs))
+    Script {
+        wanted: RDMACM,
+        newer: NEWER,
+        regenerate,
+    }
+    .run(env::split_paths(&verbs))
 }
 
 #[cfg(not(feature = "bindgen"))]

@@ -1,7 +1,11 @@
 //! Prints the bindings that this build regenerated, under the release of rdma-core they are of.
 //!
 //! `cargo xtask codegen` makes the checked-in bindings of it.
-#![expect(clippy::print_stdout, clippy::print_stderr, reason = "a program to look at")]
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "a program to look at"
+)]
 
 use std::process::ExitCode;
 

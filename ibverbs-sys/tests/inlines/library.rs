@@ -1,13 +1,13 @@
 //! Functions of libibverbs that inlines call, replaced for this program: the linker finds these
-//! first, for the C originals too.
+//! first, for the C originals too. Each has the signature of what it replaces.
 
-use crate::world::{Sample, called};
+use crate::sample::Sample;
+use crate::world::called;
 use ibverbs_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 
 macro_rules! replaced {
     ($(fn $name:ident($($arg:ident: $type:ty),*) -> $ret:ty;)*) => {$(
-        // SAFETY: the signature is that of the function it replaces.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($($arg: $type),*) -> $ret {
             called(concat!("the library's ", stringify!($name)), &[$(format!("{:?}", $arg)),*]);

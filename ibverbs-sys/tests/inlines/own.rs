@@ -1,7 +1,8 @@
 //! The inlines that do something of their own.
 
 use crate::original::original;
-use crate::world::{Outcome, Sample, World, called, observe, token};
+use crate::sample::Sample;
+use crate::world::{Outcome, World, called, observe, token};
 use ibverbs_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
@@ -10,10 +11,14 @@ use std::ptr;
 macro_rules! both {
     ($name:ident: fn($($type:ty),*) -> $ret:ty, $($value:expr),*) => {{
         let original: unsafe extern "C" fn($($type),*) -> $ret = original!(stringify!($name));
-        // SAFETY: what is passed outlives the call, and spies follow no pointer.
-        let rust = observe(|| format!("{:?}", unsafe { ibverbs_sys::$name($($value),*) }));
-        // SAFETY: what is passed outlives the call, and spies follow no pointer.
-        let c = observe(|| format!("{:?}", unsafe { original($($value),*) }));
+        let rust = observe(|| {
+            // SAFETY: what is passed outlives the call, and spies follow no pointer.
+            format!("{:?}", unsafe { ibverbs_sys::$name($($value),*) })
+        });
+        let c = observe(|| {
+            // SAFETY: what is passed outlives the call, and spies follow no pointer.
+            format!("{:?}", unsafe { original($($value),*) })
+        });
         assert_eq!(rust, c, stringify!($name));
         rust
     }};
@@ -62,7 +67,7 @@ fn computations_agree() {
 #[test]
 fn verbs_get_ctx_finds_the_table_around_a_context() {
     let mut world = World::new();
-    let context = world.context();
+    let context = &raw mut world.vctx.context;
     both!(verbs_get_ctx: fn(*mut ibv_context) -> *mut verbs_context, context);
     // SAFETY: the context is the world's.
     assert_eq!(unsafe { verbs_get_ctx(context) }, &raw mut world.vctx);
@@ -85,7 +90,7 @@ fn query_device_ex_falls_back_to_the_plain_query() {
         RETURNED
     }
     let mut world = World::new();
-    let context = world.context();
+    let context = &raw mut world.vctx.context;
     let mut attr = ibv_device_attr_ex::zeroed();
     let mut input = ibv_query_device_ex_input { comp_mask: 0 };
     macro_rules! query {
@@ -121,7 +126,8 @@ fn query_device_ex_clears_what_the_plain_query_does_not_know() {
     let mut attr = ibv_device_attr_ex::zeroed();
     attr.raw_packet_caps = 1;
     // SAFETY: the world and `attr` outlive the call.
-    let rc = unsafe { ibv_query_device_ex(world.context(), ptr::null(), &raw mut attr) };
+    let rc =
+        unsafe { ibv_query_device_ex(&raw mut world.vctx.context, ptr::null(), &raw mut attr) };
     assert_eq!((rc, attr.raw_packet_caps), (c_int::sample(), 0));
 }
 
@@ -140,7 +146,7 @@ fn query_port_falls_back_to_the_plain_query() {
         0
     }
     let mut world = World::new();
-    let context = world.context();
+    let context = &raw mut world.vctx.context;
     let mut attr = ibv_port_attr::zeroed();
     macro_rules! query {
         () => {
@@ -163,7 +169,7 @@ fn query_port_falls_back_to_the_plain_query() {
 #[test]
 fn gid_queries_add_the_size_of_an_entry() {
     let mut world = World::new();
-    let context = world.context();
+    let context = &raw mut world.vctx.context;
     let one = both!(
         ibv_query_gid_ex: fn(*mut ibv_context, u32, u32, *mut ibv_gid_entry, u32) -> c_int,
         context, 1, 2, token(3), 4
@@ -259,7 +265,7 @@ fn create_srq_ex_creates_basic_ones_the_old_way() {
         token(7)
     }
     let mut world = World::new();
-    let context = world.context();
+    let context = &raw mut world.vctx.context;
     for slot in [None, Some(spy as _)] {
         world.vctx.create_srq_ex = slot;
         for comp_mask in 0..16 {
@@ -308,7 +314,7 @@ fn create_qp_ex_creates_simple_ones_the_old_way() {
         token(7)
     }
     let mut world = World::new();
-    let context = world.context();
+    let context = &raw mut world.vctx.context;
     for slot in [None, Some(spy as _)] {
         world.vctx.create_qp_ex = slot;
         for comp_mask in 0..16 {
@@ -329,7 +335,7 @@ fn create_wq_fills_in_what_is_not_the_providers() {
         unsafe { (*attr).pd.cast() }
     }
     let mut world = World::new();
-    let context = world.context();
+    let context = &raw mut world.vctx.context;
     let mut attr = ibv_wq_init_attr::zeroed();
     macro_rules! create {
         () => {

@@ -1,4 +1,5 @@
-//! A device and one object of each kind, in memory, and what can be seen of a call.
+//! A device and one object of each kind, in memory, and what can be seen of a call. Shared by both
+//! -sys crates.
 
 use ibverbs_sys::*;
 use std::cell::RefCell;
@@ -10,7 +11,6 @@ use std::ptr;
 macro_rules! world {
     ($($object:ident: $type:ident $(. $($context:ident).+)?;)*) => {
         /// The objects. All point to the context that is the last field of `vctx`.
-        #[expect(missing_debug_implementations, reason = "nothing prints it")]
         pub(crate) struct World {$(
             pub(crate) $object: $type,
         )*}
@@ -18,8 +18,8 @@ macro_rules! world {
         impl World {
             pub(crate) fn new() -> Box<Self> {
                 // SAFETY: the structs of C consist of integers, pointers and optional functions.
-                let mut world: Box<Self> =
-                    Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
+                let world: Self = unsafe { MaybeUninit::zeroed().assume_init() };
+                let mut world = Box::new(world);
                 world.vctx.sz = size_of::<verbs_context>();
                 world.vctx.context.abi_compat = ptr::without_provenance_mut(usize::MAX);
                 let context = &raw mut world.vctx.context;
@@ -48,12 +48,6 @@ world! {
     flow: ibv_flow.context;
     flow_action: ibv_flow_action.context;
     counters: ibv_counters.context;
-}
-
-impl World {
-    pub(crate) fn context(&mut self) -> *mut ibv_context {
-        &raw mut self.vctx.context
-    }
 }
 
 /// A pointer that is passed on, but not followed.
@@ -92,38 +86,5 @@ pub(crate) fn observe(call: impl FnOnce() -> String) -> Outcome {
         returned,
         errno,
         calls: CALLS.take(),
-    }
-}
-
-/// What a spy returns: something that no function makes up.
-pub(crate) trait Sample {
-    fn sample() -> Self;
-}
-
-macro_rules! sample {
-    ($($type:ty = $value:expr;)*) => {$(
-        impl Sample for $type {
-            fn sample() -> Self {
-                $value
-            }
-        }
-    )*};
-}
-
-sample! {
-    () = ();
-    c_int = 77;
-    u8 = 78;
-    u16 = 79;
-    u32 = 80;
-    u64 = 81;
-    isize = 82;
-    __be32 = __be32(0x0102_0304);
-    ibv_wc_opcode = ibv_wc_opcode::IBV_WC_RDMA_READ;
-}
-
-impl<T> Sample for *mut T {
-    fn sample() -> Self {
-        token(99)
     }
 }

@@ -5,7 +5,8 @@ use crate::rdma_cm_id;
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use ibverbs_sys::{
-    ibv_ack_cq_events, ibv_comp_channel, ibv_cq, ibv_get_cq_event, ibv_poll_cq, ibv_req_notify_cq, ibv_wc,
+    ibv_ack_cq_events, ibv_comp_channel, ibv_cq, ibv_get_cq_event, ibv_poll_cq, ibv_req_notify_cq,
+    ibv_wc,
 };
 
 /// `rdma_get_send_comp(id, wc)`—Waits for a completion of a send. Returns 1, or -1.
@@ -55,7 +56,11 @@ unsafe fn get_comp(
             polled = unsafe { ibv_poll_cq(cq, 1, wc) };
         }
         if polled != 0 {
-            return if polled < 0 { rdma_seterrno(polled) } else { polled };
+            return if polled < 0 {
+                rdma_seterrno(polled)
+            } else {
+                polled
+            };
         }
         let mut event_cq = ptr::null_mut();
         let mut context: *mut c_void = ptr::null_mut();
@@ -65,7 +70,10 @@ unsafe fn get_comp(
             if rc != 0 {
                 return rc;
             }
-            debug_assert!(event_cq == cq && context == id.cast(), "the channel is the queue's own");
+            debug_assert!(
+                event_cq == cq && context == id.cast(),
+                "the channel is the queue's own"
+            );
             ibv_ack_cq_events(cq, 1);
         }
     }

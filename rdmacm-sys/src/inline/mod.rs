@@ -4,7 +4,10 @@
 //! been destroyed; other pointers are valid for what the man page says is read or written through
 //! them; and the man page's rules on threads hold. Those that return an integer return 0, or -1
 //! with errno set.
-#![expect(clippy::multiple_unsafe_ops_per_block, reason = "as dense as the C they follow")]
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    reason = "as dense as the C they follow"
+)]
 
 mod completion;
 mod ib;

@@ -8,8 +8,8 @@ use crate::{RDMA_UDP_QKEY, rdma_cm_id};
 use core::ffi::{c_int, c_void};
 use core::ptr;
 use ibverbs_sys::{
-    ibv_ah, ibv_mr, ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_recv_wr, ibv_send_wr, ibv_sge,
-    ibv_wr_opcode,
+    ibv_ah, ibv_mr, ibv_post_recv, ibv_post_send, ibv_post_srq_recv, ibv_recv_wr, ibv_send_wr,
+    ibv_sge, ibv_wr_opcode,
 };
 
 /// `rdma_post_recvv(id, context, sgl, nsge)`—Posts a receive into several pieces of memory.
@@ -146,7 +146,11 @@ unsafe fn sge(addr: *mut c_void, length: usize, mr: *mut ibv_mr) -> ibv_sge {
         // SAFETY: it is live, then.
         false => unsafe { (*mr).lkey },
     };
-    ibv_sge { addr: addr.expose_provenance() as u64, length: length as u32, lkey }
+    ibv_sge {
+        addr: addr.expose_provenance() as u64,
+        length: length as u32,
+        lkey,
+    }
 }
 
 /// `rdma_post_recv(id, context, addr, length, mr)`—Posts a receive.

@@ -1,5 +1,9 @@
 //! Every bound type has the layout, and every constant the value, that the C compiler gives it.
-#![expect(clippy::unwrap_used, clippy::panic, reason = "a test, outside of its functions too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    reason = "a test, outside of its functions too"
+)]
 
 #[path = "../compiler/mod.rs"]
 mod compiler;
@@ -12,12 +16,23 @@ use rdmacm_sys::*;
 use std::mem::offset_of;
 
 const BINDINGS: &str = include_str!(concat!(env!("OUT_DIR"), "/bindings.rs"));
-const HEADERS: &[&str] = &["rdma/rdma_cma.h", "rdma/rdma_verbs.h", "rdma/rsocket.h", "infiniband/ib.h"];
+const HEADERS: &[&str] = &[
+    "rdma/rdma_cma.h",
+    "rdma/rdma_verbs.h",
+    "rdma/rsocket.h",
+    "infiniband/ib.h",
+];
 
 /// The fields without a name in C.
 const UNNAMED: &[(&str, usize)] = &[
-    ("rdma_addr::__bindgen_anon_1", offset_of!(rdma_addr, __bindgen_anon_1)),
-    ("rdma_addr::__bindgen_anon_2", offset_of!(rdma_addr, __bindgen_anon_2)),
+    (
+        "rdma_addr::__bindgen_anon_1",
+        offset_of!(rdma_addr, __bindgen_anon_1),
+    ),
+    (
+        "rdma_addr::__bindgen_anon_2",
+        offset_of!(rdma_addr, __bindgen_anon_2),
+    ),
 ];
 
 fn compiler() -> Compiler {
@@ -30,7 +45,10 @@ fn compiler() -> Compiler {
 fn bindings_agree_with_the_c_compiler() {
     let count = check(BINDINGS, UNNAMED, HEADERS, &compiler()).unwrap();
     println!("rdmacm-sys: {count} agree with C");
-    assert!(count.types > 15 && count.fields > 80 && count.constants > 30, "{count}");
+    assert!(
+        count.types > 15 && count.fields > 80 && count.constants > 30,
+        "{count}"
+    );
 }
 
 #[test]
@@ -54,5 +72,8 @@ fn what_is_declared_by_hand_agrees_with_the_c_compiler() {
     for ((name, rust), line) in table.iter().zip(printed.lines()) {
         assert_eq!(rust.to_string(), line, "{name}");
     }
-    println!("rdmacm-sys: {} declarations by hand agree with C", table.len());
+    println!(
+        "rdmacm-sys: {} declarations by hand agree with C",
+        table.len()
+    );
 }

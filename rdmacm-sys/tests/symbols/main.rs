@@ -1,5 +1,9 @@
 //! Every function that the headers of librdmacm declare can be called under its C name.
-#![expect(clippy::unwrap_used, clippy::print_stdout, reason = "a test, outside of its functions too")]
+#![expect(
+    clippy::unwrap_used,
+    clippy::print_stdout,
+    reason = "a test, outside of its functions too"
+)]
 
 #[path = "../compiler/mod.rs"]
 mod compiler;
@@ -28,7 +32,10 @@ fn no_function_of_the_headers_is_missing() {
         let declared = Declared::read(&compiler, &["sys/types.h"], header);
         let missing = missing(&declared, TABLE, BINDINGS);
         report("rdmacm-sys", header, &declared, &missing);
-        assert!(missing.is_empty(), "{header} declares what the crate lacks: {missing:?}");
+        assert!(
+            missing.is_empty(),
+            "{header} declares what the crate lacks: {missing:?}"
+        );
         assert!(
             declared.external.len() >= external && declared.inline.len() >= inline,
             "{header}: {declared:?}"
