@@ -73,10 +73,11 @@ fn run(options: &Options) -> anyhow::Result<()> {
                 }
                 made = Some(endpoint);
             }
-            Event::Disconnected(_) => {
+            Event::Disconnected(key) => {
                 println!("disconnected.");
                 if let Some(endpoint) = made {
-                    endpoint.peers().clear();
+                    endpoint.end(key);
+                    endpoint.wait_until_idle();
                 }
                 return Ok(());
             }

@@ -10,15 +10,15 @@
 use std::{
     collections::HashMap,
     fmt, process,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
 };
 
-use anyhow::ensure;
+use anyhow::{Context as _, bail, ensure};
 use cm::{CmId, Connection, Key, phases::HasDevice};
 use verbs::{
     Completed, CompletionQueue, Context, CqHandle, Init, ProtectionDomain, QpId, QueuePair, Rc,
-    Rts, WcStatus, WorkCompletion, op::Send,
+    Rts, WcError, WcStatus, WorkCompletion, op::Send,
 };
 
 /// Each side sends one message of this size, and receives one.
@@ -32,11 +32,19 @@ pub struct Endpoint {
     context: Context,
     pd: ProtectionDomain,
     cq: CqHandle,
-    peers: Arc<Mutex<Peers>>,
+    shared: Arc<Shared>,
 }
 
-/// Every connection, by its queue pair. The main thread makes and ends them, the completion thread
+/// What the main thread, which makes and ends connections, shares with the completion thread, which
 /// takes their work back.
+#[derive(Default)]
+struct Shared {
+    peers: Mutex<Peers>,
+    /// Signaled when connections may have gone.
+    gone: Condvar,
+}
+
+/// Every connection, by its queue pair.
 pub type Peers = HashMap<QpId, Peer>;
 
 /// The other side of a connection.
@@ -48,6 +56,8 @@ pub struct Peer {
     pub link: Link,
     /// How many of its requests have completed.
     pub completions: u32,
+    /// Set when it has ended: it goes when nothing of it is in flight any more.
+    ended: bool,
 }
 
 /// A connection to be, or one that is.
@@ -59,23 +69,23 @@ pub enum Link {
     Established(Connection),
 }
 
+/// What to do with a connection of which something has completed.
+type AfterCompletion = fn(&mut Peer) -> anyhow::Result<()>;
+
 impl Endpoint {
     /// Makes what connections of this device need, and starts the completion thread, which calls
     /// `after_completion` for a peer whenever one of its requests has completed.
     ///
     /// # Errors
     /// The device or the process is at a limit.
-    pub fn new(
-        context: Context,
-        after_completion: fn(&mut Peer) -> anyhow::Result<()>,
-    ) -> anyhow::Result<Self> {
+    pub fn new(context: Context, after_completion: AfterCompletion) -> anyhow::Result<Self> {
         let pd = context.alloc_pd()?;
         let queue = context.cq_builder(CQ_ENTRIES).waitable().create()?;
         let cq = queue.handle().clone();
-        let peers: Arc<Mutex<Peers>> = Arc::default();
-        let shared = Arc::clone(&peers);
+        let shared = Arc::new(Shared::default());
+        let same = Arc::clone(&shared);
         thread::spawn(move || {
-            if let Err(err) = take_completions(queue, &shared, after_completion) {
+            if let Err(err) = same.take_completions(queue, after_completion) {
                 die(&err);
             }
         });
@@ -83,14 +93,14 @@ impl Endpoint {
             context,
             pd,
             cq,
-            peers,
+            shared,
         })
     }
 
     /// Locks the connections. The completion thread waits meanwhile, so it never sees a completion
     /// of a connection that is not among them yet.
     pub fn peers(&self) -> MutexGuard<'_, Peers> {
-        lock(&self.peers)
+        self.shared.peers()
     }
 
     /// Makes a queue pair for a connection, with a receive posted for the message to come.
@@ -112,15 +122,35 @@ impl Endpoint {
     /// Sends a message: the text, and zeros up to the size of a message.
     ///
     /// # Errors
-    /// The device or the process is at a limit.
-    ///
-    /// # Panics
-    /// Panics when the text is longer than a message.
+    /// The device or the process is at a limit, or the text is too long.
     pub fn send(&self, connection: &mut Connection, text: &str) -> anyhow::Result<()> {
         let mut buf = self.pd.alloc_buf(BUFFER_SIZE)?;
-        buf[..text.len()].copy_from_slice(text.as_bytes());
+        let start = buf
+            .get_mut(..text.len())
+            .context("the text is longer than a message")?;
+        start.copy_from_slice(text.as_bytes());
         connection.qp_mut().post(Send::new(buf))?;
         Ok(())
+    }
+
+    /// Ends a connection, if it is there. It goes when everything that it had in flight has come
+    /// back, so nothing that has completed is left unsaid.
+    pub fn end(&self, key: Key) {
+        let mut peers = self.peers();
+        peers
+            .values_mut()
+            .filter(|peer| peer.key == key)
+            .for_each(Peer::end);
+        self.shared.forget_ended(&mut peers);
+    }
+
+    /// Waits until every connection is gone.
+    pub fn wait_until_idle(&self) {
+        drop(
+            self.shared
+                .gone
+                .wait_while(self.peers(), |peers| !peers.is_empty()),
+        );
     }
 }
 
@@ -132,6 +162,39 @@ impl fmt::Debug for Endpoint {
     }
 }
 
+impl Shared {
+    fn peers(&self) -> MutexGuard<'_, Peers> {
+        self.peers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn forget_ended(&self, peers: &mut Peers) {
+        peers.retain(|_, peer| !peer.ended || peer.in_flight() > 0);
+        self.gone.notify_all();
+    }
+
+    /// The completion thread.
+    fn take_completions(
+        &self,
+        mut queue: CompletionQueue,
+        after_completion: AfterCompletion,
+    ) -> anyhow::Result<()> {
+        loop {
+            for wc in queue.wait(None)? {
+                let mut peers = self.peers();
+                let peer = peers
+                    .get_mut(&wc.qp_id())
+                    .context("a stranger's request is done")?;
+                let done = peer.complete(wc).and_then(|()| after_completion(peer));
+                if let Err(err) = done {
+                    eprintln!("a connection has failed: {err}");
+                    peer.end();
+                }
+                self.forget_ended(&mut peers);
+            }
+        }
+    }
+}
+
 impl Peer {
     /// A connection of which nothing has completed yet.
     pub fn new(key: Key, link: Link) -> Self {
@@ -139,54 +202,64 @@ impl Peer {
             key,
             link,
             completions: 0,
+            ended: false,
         }
     }
 
-    /// Gives the work of a completion back, and says what it was.
-    fn complete(&mut self, wc: WorkCompletion<'_>) -> anyhow::Result<()> {
-        if wc.status() == WcStatus::WR_FLUSH_ERR {
-            // The connection has ended. Its event comes to the main thread.
-            return Ok(());
+    fn qp(&self) -> &QueuePair<Rc, Rts> {
+        match &self.link {
+            Link::Accepted(qp) => qp,
+            Link::Established(connection) => connection.qp(),
         }
-        wc.ok()?;
-        let qp = match &mut self.link {
+    }
+
+    fn qp_mut(&mut self) -> &mut QueuePair<Rc, Rts> {
+        match &mut self.link {
             Link::Accepted(qp) => qp,
             Link::Established(connection) => connection.qp_mut(),
+        }
+    }
+
+    fn in_flight(&self) -> usize {
+        self.qp().send_queue().in_flight() + self.qp().receive_queue().in_flight()
+    }
+
+    /// Takes the work of a completion back, and says what it was.
+    fn complete(&mut self, wc: WorkCompletion<'_>) -> anyhow::Result<()> {
+        let done = match self.qp_mut().complete(wc) {
+            Ok(done) => done,
+            Err(wc) => bail!("{wc:?} belongs to no request"),
         };
-        match qp.complete(wc) {
-            Ok(Completed::Receive(done)) => {
-                println!("received message: {}", text_of(done.received()));
-            }
-            Ok(Completed::Send(_)) => println!("send completed successfully."),
-            Err(wc) => anyhow::bail!("{wc:?} belongs to no request"),
+        match done.ok() {
+            Ok(()) => {}
+            // The connection has ended, and its event tells the main thread.
+            Err(WcError {
+                status: WcStatus::WR_FLUSH_ERR,
+                ..
+            }) => return Ok(()),
+            Err(err) => return Err(err.into()),
+        }
+        match done {
+            Completed::Receive(done) => println!("received message: {}", text_of(done.received())),
+            Completed::Send(_) => println!("send completed successfully."),
         }
         self.completions += 1;
         Ok(())
     }
-}
 
-/// The completion thread.
-fn take_completions(
-    mut queue: CompletionQueue,
-    peers: &Mutex<Peers>,
-    after_completion: fn(&mut Peer) -> anyhow::Result<()>,
-) -> anyhow::Result<()> {
-    loop {
-        for wc in queue.wait(None)? {
-            // A connection that has been dropped can leave completions behind.
-            let mut peers = lock(peers);
-            let Some(peer) = peers.get_mut(&wc.qp_id()) else {
-                continue;
-            };
-            let done = peer.complete(wc).and_then(|()| after_completion(peer));
-            if let Err(err) = done {
-                eprintln!("a connection has failed: {err}");
-                if let Link::Established(connection) = &mut peer.link {
-                    // It may have ended by itself; either way its event tells the main thread.
-                    connection.disconnect().unwrap_or_default();
-                }
-            }
+    /// Makes everything that is in flight come back.
+    fn end(&mut self) {
+        if self.ended {
+            return;
         }
+        let flushed = match &mut self.link {
+            Link::Accepted(qp) => qp.to_error(),
+            Link::Established(connection) => connection.disconnect(),
+        };
+        if let Err(err) = flushed {
+            eprintln!("a connection did not end as it should: {err}");
+        }
+        self.ended = true;
     }
 }
 
@@ -211,10 +284,6 @@ fn text_of(message: &[u8]) -> String {
         .chars()
         .map(printable)
         .collect()
-}
-
-fn lock(peers: &Mutex<Peers>) -> MutexGuard<'_, Peers> {
-    peers.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 #[cfg(test)]

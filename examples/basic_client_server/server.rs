@@ -81,17 +81,20 @@ fn serve(options: &Options) -> anyhow::Result<()> {
             }
             Event::Disconnected(key) => {
                 println!("peer disconnected.");
-                forget(endpoint.as_ref(), key);
+                end(endpoint.as_ref(), key);
                 clients += 1;
             }
             Event::ConnectFailed { id, failure } => {
                 eprintln!("a client did not get through: {failure}");
-                forget(endpoint.as_ref(), id.key());
+                end(endpoint.as_ref(), id.key());
             }
             // Nothing to do when an ended connection's last packets are gone.
             Event::TimewaitExit(_) => {}
             other => anyhow::bail!("on_event: unknown event: {other:?}"),
         }
+    }
+    if let Some(endpoint) = endpoint {
+        endpoint.wait_until_idle();
     }
     Ok(())
 }
@@ -128,19 +131,14 @@ fn on_connection(endpoint: &Endpoint, id: CmId<Connected>) -> anyhow::Result<()>
         process::id()
     );
     endpoint.send(&mut connection, &text)?;
-    let peer = Peer {
-        key,
-        link: Link::Established(connection),
-        completions,
-    };
-    if let Some(qp_id) = qp_id {
-        peers.insert(qp_id, peer);
-    }
+    let mut peer = Peer::new(key, Link::Established(connection));
+    peer.completions = completions;
+    peers.extend(qp_id.map(|qp_id| (qp_id, peer)));
     Ok(())
 }
 
-fn forget(endpoint: Option<&Endpoint>, key: Key) {
+fn end(endpoint: Option<&Endpoint>, key: Key) {
     if let Some(endpoint) = endpoint {
-        endpoint.peers().retain(|_, peer| peer.key != key);
+        endpoint.end(key);
     }
 }
