@@ -202,7 +202,8 @@ fn warm_run_is_fast() {
 fn timeout_stops_the_command_and_says_so() {
     let finished = run(&["--timeout", "5", "--", "sleep 60"]).expect_stderr("timeout");
     assert_ne!(finished.code, Some(0), "{finished:?}");
-    assert!(finished.took < Duration::from_secs(20), "{finished:?}");
+    // Five seconds after the boot, which a busy machine stretches.
+    assert!(finished.took < Duration::from_secs(40), "{finished:?}");
 }
 
 #[test]
@@ -222,8 +223,17 @@ fn guest_that_vanishes_fails() {
 fn streams_stay_apart_and_whole() {
     let finished = guest("seq 20000; seq 20000 >&2; echo late > /dev/stderr").expect_code(0);
     let numbers: String = (1..=20000).map(|number| format!("{number}\n")).collect();
-    assert_eq!(finished.stdout, numbers);
-    assert_eq!(finished.stderr, format!("{numbers}late\n"));
+    // Not `assert_eq`: nobody wants to read the difference.
+    assert!(
+        finished.stdout == numbers,
+        "standard output has {} bytes",
+        finished.stdout.len()
+    );
+    assert!(
+        finished.stderr == numbers + "late\n",
+        "standard error has {} bytes",
+        finished.stderr.len()
+    );
 }
 
 #[test]
@@ -327,7 +337,7 @@ fn rping_between_two_guests() {
     let finished = guests(
         &[],
         "rping -s -a $A -C 5",
-        "sleep 1; rping -c -v -a $A -C 5",
+        "sleep 3; rping -c -v -a $A -C 5",
     )
     .expect_code(0);
     finished.expect_stdout("b| ping data: rdma-ping-4");
@@ -335,19 +345,19 @@ fn rping_between_two_guests() {
 
 #[test]
 fn rping_between_two_guests_over_ipv6() {
-    guests(&[], "rping -s -a $A6 -C 5", "sleep 1; rping -c -a $A6 -C 5").expect_code(0);
+    guests(&[], "rping -s -a $A6 -C 5", "sleep 3; rping -c -a $A6 -C 5").expect_code(0);
 }
 
 #[test]
 fn rping_between_two_guests_over_siw() {
     let siw = ["--device", "siw"];
-    guests(&siw, "rping -s -a $A -C 5", "sleep 1; rping -c -a $A -C 5").expect_code(0);
+    guests(&siw, "rping -s -a $A -C 5", "sleep 3; rping -c -a $A -C 5").expect_code(0);
 }
 
 #[test]
 fn rping_on_one_siw_guest() {
     let script =
-        "rping -s -a $A -C 3 & sleep 1; rping -c -a $A -C 3 && ibv_devinfo -d siw0 | grep iWARP";
+        "rping -s -a $A -C 3 & sleep 3; rping -c -a $A -C 3 && ibv_devinfo -d siw0 | grep iWARP";
     run(&["--device", "siw", "--timeout", "60", "--", script])
         .expect_code(0)
         .expect_stdout("iWARP");
@@ -407,7 +417,7 @@ fn rds_is_loaded_where_it_is_asked_for() {
 fn pcap_records_the_wire() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wire.pcap");
-    let script = "sleep 1; rping -c -a $A -C 2";
+    let script = "sleep 3; rping -c -a $A -C 2";
     guests(
         &["--pcap", file.to_str().unwrap()],
         "rping -s -a $A -C 2",
