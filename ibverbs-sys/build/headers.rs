@@ -8,6 +8,7 @@ use std::path::PathBuf;
 ///
 /// `None`, with a warning, on a machine without libclang.
 pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
+    println!("cargo::rerun-if-env-changed=LIBCLANG_PATH");
     // bindgen panics when it cannot load libclang, and uses a library that is loaded already.
     if let Err(error) = clang_sys::load() {
         println!("cargo::warning=using the checked-in bindings, as libclang is missing: {error}");

@@ -19,8 +19,8 @@
 //! - **Types, constants and the library's functions** are bindgen's work, anew in every build, of
 //!   the headers that are installed: rdma-core 39 or newer.
 //! - **`static inline` functions**, of which `verbs.h` has 95 in rdma-core 44, are Rust: the calls
-//!   that post and poll compile to a load and an indirect jump, like the C ones, and inline into
-//!   their callers.
+//!   that post and poll inline into their callers, and compile to the load and the indirect jump
+//!   of C plus a branch that is never taken.
 //! - **Functions that a macro hides** ([`ibv_query_port`], [`ibv_reg_mr`], [`ibv_reg_mr_iova`]) do
 //!   here, too, what the macro makes of them.
 //! - **What appeared after rdma-core 39** is here whatever is installed: types and constants the

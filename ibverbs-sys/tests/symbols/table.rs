@@ -1,5 +1,6 @@
-//! The functions of rdma-core 39 to 44, with their addresses: what is not in the crate does not
-//! compile, and what is not in the library does not link.
+//! The functions of rdma-core 44, and what the crate itself has of newer releases, with their
+//! addresses: what is not in the crate does not compile, and what is not in the library does not
+//! link.
 
 macro_rules! table {
     ($($name:ident)*) => {
@@ -43,4 +44,5 @@ pub(crate) const TABLE: &[(&str, *const ())] = table! {
     ibv_resolve_eth_l2_from_gid ibv_is_qpt_supported ibv_create_counters ibv_destroy_counters
     ibv_attach_counters_point_flow ibv_read_counters ibv_flow_label_to_udp_sport ibv_set_ece
     ibv_query_ece
+    ibv_wr_flush ibv_query_comp_cntr_caps ibv_wr_opcode_str
 };
