@@ -1,1 +1,4 @@
-//! Tests.
+//! The examples on two hosts: each test boots two soft-roce guests. `cargo xtask test` runs them.
+
+mod basic_client_server;
+mod guests;

@@ -1,0 +1,126 @@
+//! The first example: a server, a client, and one message each way.
+
+use crate::guests::{Printed, run};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_basic-server");
+const CLIENT: &str = env!("CARGO_BIN_EXE_basic-client");
+
+/// The lines, with process numbers masked. A send and a receive may complete in either order, and
+/// on iWARP the peer's message may even come before the event that says that it is connected, so the lines of the exchange are sorted.
+fn normal(lines: &[String], first: usize, last: usize) -> Vec<String> {
+    let masked = |line: &String| match line.rsplit_once(" pid ") {
+        Some((text, pid)) if pid.parse::<u32>().is_ok() => format!("{text} pid N"),
+        _ => line.clone(),
+    };
+    let mut lines: Vec<String> = lines.iter().map(masked).collect();
+    let end = lines.len().saturating_sub(last).max(first.min(lines.len()));
+    let start = first.min(end);
+    lines[start..end].sort();
+    lines
+}
+
+fn check(printed: &Printed) {
+    assert_eq!(
+        normal(&printed.a, 2, 1),
+        [
+            "listening on port 7471.",
+            "received connection request.",
+            "connected. posting send...",
+            "received message: message from active/client side with pid N",
+            "send completed successfully.",
+            "peer disconnected.",
+        ]
+    );
+    assert_eq!(
+        normal(&printed.b, 2, 1),
+        [
+            "address resolved.",
+            "route resolved.",
+            "connected. posting send...",
+            "received message: message from passive/server side with pid N",
+            "send completed successfully.",
+            "disconnected.",
+        ]
+    );
+}
+
+/// The client's command: it starts when the server listens.
+fn client(address: &str) -> String {
+    format!("sleep 1; {CLIENT} {address} 7471")
+}
+
+#[test]
+fn messages_cross_over_roce_and_ipv4() {
+    check(&run(
+        "rxe",
+        &format!("{SERVER} --port 7471 --clients 1"),
+        &client("$A"),
+    ));
+}
+
+#[test]
+fn messages_cross_over_roce_and_ipv6() {
+    check(&run(
+        "rxe",
+        &format!("{SERVER} -6 --port 7471 --clients 1"),
+        &client("$A6"),
+    ));
+}
+
+#[test]
+fn messages_cross_over_iwarp() {
+    check(&run(
+        "siw",
+        &format!("{SERVER} --port 7471 --clients 1"),
+        &client("$A"),
+    ));
+}
+
+#[test]
+fn a_server_serves_many_clients_at_once_and_outlives_those_that_die() {
+    let server = format!("timeout 15 {SERVER} --port 7471 2>&1; true");
+    // Eight clients at once that do as they should, one that is killed somewhere on its way, and
+    // one that must not notice.
+    let clients = format!(
+        "sleep 1; for i in 1 2 3 4 5 6 7 8; do {CLIENT} $A 7471 & pids=\"$pids $!\"; done; \
+         for pid in $pids; do wait $pid || exit 1; done; \
+         {CLIENT} $A 7471 > /dev/null & sleep 0.05; kill -9 $!; {CLIENT} $A 7471"
+    );
+    let printed = run("rxe", &server, &clients);
+    let count =
+        |lines: &[String], start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
+    assert_eq!(
+        count(
+            &printed.b,
+            "received message: message from passive/server side"
+        ),
+        9
+    );
+    assert_eq!(count(&printed.b, "disconnected."), 9);
+    assert!(
+        count(
+            &printed.a,
+            "received message: message from active/client side"
+        ) >= 9
+    );
+    assert!(count(&printed.a, "peer disconnected.") >= 9);
+}
+
+#[test]
+fn a_client_without_a_server_says_why() {
+    // The other host must be there to say that nobody listens.
+    let printed = run(
+        "rxe",
+        "sleep 8",
+        &format!("{CLIENT} $A 9999 2>&1; echo exit $?"),
+    );
+    assert_eq!(
+        printed.b,
+        [
+            "address resolved.",
+            "route resolved.",
+            "no connection to 10.9.0.1:9999: rejected: nobody listens there",
+            "exit 1",
+        ]
+    );
+}
