@@ -3,6 +3,7 @@
 
 use crate::compiler::{Compiler, includes};
 use std::collections::BTreeSet;
+use std::io::{self, Write};
 use std::path::Path;
 
 /// The names of the functions in one header.
@@ -125,21 +126,24 @@ fn is_identifier(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// What a symbol test found out about a header.
+/// Says what a symbol test found out about a header: to the terminal itself, as the harness would
+/// keep it to itself.
 pub(crate) fn report(crate_name: &str, header: &str, declared: &Declared, missing: &[String]) {
     let Declared {
         external,
         inline,
         hiding,
     } = declared;
-    println!(
+    writeln!(
+        io::stderr(),
         "{crate_name}: {header}: {} functions, {} static inlines, {} macros that hide a function; \
          {} missing",
         external.len(),
         inline.len(),
         hiding.len(),
         missing.len()
-    );
+    )
+    .unwrap();
 }
 
 /// Those of `declared` that are neither in `table`, whose entries the linker has resolved, nor
