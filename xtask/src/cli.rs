@@ -3,7 +3,7 @@
 use std::path::PathBuf;
 use std::time::Duration;
 
-use clap::{Args, Parser, Subcommand};
+use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::soft_roce::{Device, Host, Until};
 
@@ -114,6 +114,9 @@ pub(crate) struct RunArguments {
     /// Command for host b, at 10.9.0.2 ($B)
     #[arg(long, value_name = "CMD", requires = "a", conflicts_with = "command")]
     pub(crate) b: Option<String>,
+    /// Where to run: in a guest, or on this machine's own kernel
+    #[arg(long, value_enum, default_value_t, conflicts_with_all = ["a", "pcap", "kernel", "rds"])]
+    pub(crate) on: Place,
     /// Whose end ends the run of two commands
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub(crate) until: Until,
@@ -126,6 +129,16 @@ pub(crate) struct RunArguments {
     /// Command for the only guest: one argument is a shell script, several are a program and its arguments
     #[arg(last = true, value_name = "CMD", required_unless_present = "a")]
     pub(crate) command: Vec<String>,
+}
+
+/// Where commands run.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Place {
+    /// In a guest of its own.
+    #[default]
+    Guest,
+    /// On this machine; needs root, and a kernel with the device's module.
+    Host,
 }
 
 fn seconds(text: &str) -> Result<Duration, String> {

@@ -21,11 +21,13 @@ use rustix::process::{Pid, Signal, WaitOptions};
 struct Registry {
     children: Vec<Pid>,
     paths: Vec<PathBuf>,
+    undo: Vec<Vec<&'static str>>,
 }
 
 static REGISTRY: Mutex<Registry> = Mutex::new(Registry {
     children: Vec::new(),
     paths: Vec::new(),
+    undo: Vec::new(),
 });
 
 /// A running child, killed when dropped.
@@ -128,6 +130,28 @@ impl Drop for Scratch {
     }
 }
 
+/// A change to the system that is taken back when this is dropped and on a signal.
+#[derive(Debug)]
+pub(crate) struct Undo(Vec<&'static str>);
+
+impl Undo {
+    /// Runs `change`, and `back` at the end.
+    pub(crate) fn after(change: &[&str], back: &[&'static str]) -> Result<Self> {
+        output(&mut command(change))?;
+        registry().undo.push(back.to_vec());
+        Ok(Self(back.to_vec()))
+    }
+}
+
+impl Drop for Undo {
+    fn drop(&mut self) {
+        let mut registry = registry();
+        if let Some(last) = registry.undo.iter().rposition(|words| *words == self.0) {
+            take_back(&registry.undo.remove(last));
+        }
+    }
+}
+
 /// Ends every child and removes every scratch folder: for the signal handler, just before xtask exits.
 ///
 /// The registry is locked as long as the result lives: until then no other thread starts anything, or reports
@@ -146,6 +170,9 @@ pub(crate) fn clear_away() -> impl Drop {
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+    for words in registry.undo.iter().rev() {
+        take_back(words);
     }
     for path in &registry.paths {
         drop(std::fs::remove_dir_all(path));
@@ -214,6 +241,22 @@ pub(crate) fn display(command: &Command) -> String {
         .map(|word| OsString::from(word).to_string_lossy().into_owned())
         .collect();
     words.join(" ")
+}
+
+fn command(words: &[&str]) -> Command {
+    let mut command = Command::new(words[0]);
+    command.args(&words[1..]);
+    command
+}
+
+/// Runs the command; when it fails, what it was to take back is gone already.
+fn take_back(words: &[&str]) {
+    drop(
+        command(words)
+            .stdin(Stdio::null())
+            .stderr(Stdio::null())
+            .status(),
+    );
 }
 
 fn registry() -> MutexGuard<'static, Registry> {

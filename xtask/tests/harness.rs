@@ -438,6 +438,22 @@ fn pcap_of_one_guest_is_refused() {
 }
 
 #[test]
+fn device_on_the_machine_itself() {
+    // A guest is a machine whose kernel can; the device that it came with makes room first.
+    let script = format!(
+        "rdma link del rxe0 && export CARGO={} && {} soft-roce run --on host -- '\
+            ibv_devinfo -d rxe0 | grep -q PORT_ACTIVE && test $A = 10.9.0.1 && exit 9'; \
+            code=$?; rdma link show | grep rxe0; ip link show softroce0; exit $code",
+        env!("CARGO"),
+        xtask().display(),
+    );
+    let finished = run(&["--timeout", "120", "--", &script])
+        .expect_code(9)
+        .expect_stderr("softroce0");
+    assert!(!finished.stdout.contains("rxe0"), "{finished:?}");
+}
+
+#[test]
 fn missing_qemu_is_told() {
     let mut command = Command::new(xtask());
     command

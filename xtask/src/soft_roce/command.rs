@@ -4,13 +4,25 @@ use std::process::ExitCode;
 
 use anyhow::Result;
 
+use super::host::HostRun;
 use super::report::{Outcome, Printer};
 use super::{Run, Source};
-use crate::cli::{GuestArguments, RunArguments};
+use crate::cli::{GuestArguments, Place, RunArguments};
 use crate::workspace::Workspace;
 
 /// `soft-roce run`.
 pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
+    if arguments.on == Place::Host {
+        let script = command_text(&arguments.command)?;
+        let RunArguments { guest, timeout, .. } = arguments;
+        let host = HostRun {
+            device: guest.device,
+            mtu: guest.mtu,
+            timeout,
+            environment: guest.env,
+        };
+        return host.execute(&Workspace::load()?, &script);
+    }
     let plan = match (arguments.a, arguments.b) {
         (Some(a), Some(b)) => Run::pair(a, b),
         _ => Run::single(command_text(&arguments.command)?),

@@ -22,8 +22,11 @@ impl Device {
     }
 
     /// The name of the device in the guest.
-    pub(crate) fn instance(self) -> String {
-        format!("{}0", self.name())
+    pub(crate) fn instance(self) -> &'static str {
+        match self {
+            Self::Rxe => "rxe0",
+            Self::Siw => "siw0",
+        }
     }
 
     /// The kernel module.

@@ -30,6 +30,7 @@ mod conduct;
 mod device;
 pub(crate) mod event;
 mod guest;
+mod host;
 mod image;
 mod initramfs;
 mod kernel;

@@ -54,10 +54,10 @@ pub(crate) struct Run {
 }
 
 /// MTU of the wire: room for RoCE's largest, 4096, and its headers.
-const WIRE_MTU: u32 = 4200;
+pub(super) const WIRE_MTU: u32 = 4200;
 
 /// The guests' addresses.
-const ADDRESSES: [(&str, &str); 4] = [
+pub(super) const ADDRESSES: [(&str, &str); 4] = [
     ("A", "10.9.0.1"),
     ("B", "10.9.0.2"),
     ("A6", "fd09::1"),
@@ -332,7 +332,7 @@ impl Run {
         export("HOST", &host.to_string())?;
         export("WORKSPACE", &root)?;
         export("OUT", &workspace.soft_roce().join("out").to_string_lossy())?;
-        export("RDMA_DEVICE", &self.device.instance())?;
+        export("RDMA_DEVICE", self.device.instance())?;
         let addresses = if self.commands.len() == 1 {
             &[ADDRESSES[0], ADDRESSES[2]][..]
         } else {
@@ -359,8 +359,8 @@ impl Run {
     }
 }
 
-/// The guest's `PATH`: what the workspace builds, then the system's.
-fn search_path(workspace: &Workspace) -> String {
+/// The commands' `PATH`: what the workspace builds, then the system's.
+pub(super) fn search_path(workspace: &Workspace) -> String {
     let target = workspace.target().display();
     let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     format!(
