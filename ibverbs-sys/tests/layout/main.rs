@@ -60,7 +60,7 @@ fn compiler() -> Compiler {
 #[test]
 fn bindings_agree_with_the_c_compiler() {
     let count = check(BINDINGS, UNNAMED, HEADERS, &compiler()).unwrap();
-    writeln!(io::stderr(), "ibverbs-sys: {count} agree with C").unwrap();
+    writeln!(io::stderr().lock(), "ibverbs-sys: {count} agree with C").unwrap();
     assert!(
         count.types > 200 && count.fields > 750 && count.constants > 450,
         "{count}"
@@ -135,7 +135,7 @@ fn what_is_declared_by_hand_agrees_with_the_c_compiler() {
         assert_eq!(rust.to_string(), line, "{c}");
     }
     writeln!(
-        io::stderr(),
+        io::stderr().lock(),
         "ibverbs-sys: {} declarations by hand agree with C",
         table.len()
     )

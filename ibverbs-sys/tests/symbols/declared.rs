@@ -135,7 +135,7 @@ pub(crate) fn report(crate_name: &str, header: &str, declared: &Declared, missin
         hiding,
     } = declared;
     writeln!(
-        io::stderr(),
+        io::stderr().lock(),
         "{crate_name}: {header}: {} functions, {} static inlines, {} macros that hide a function; \
          {} missing",
         external.len(),

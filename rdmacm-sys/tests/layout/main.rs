@@ -45,7 +45,7 @@ fn compiler() -> Compiler {
 #[test]
 fn bindings_agree_with_the_c_compiler() {
     let count = check(BINDINGS, UNNAMED, HEADERS, &compiler()).unwrap();
-    writeln!(io::stderr(), "rdmacm-sys: {count} agree with C").unwrap();
+    writeln!(io::stderr().lock(), "rdmacm-sys: {count} agree with C").unwrap();
     assert!(
         count.types > 15 && count.fields > 80 && count.constants > 30,
         "{count}"
@@ -74,7 +74,7 @@ fn what_is_declared_by_hand_agrees_with_the_c_compiler() {
         assert_eq!(rust.to_string(), line, "{name}");
     }
     writeln!(
-        io::stderr(),
+        io::stderr().lock(),
         "rdmacm-sys: {} declarations by hand agree with C",
         table.len()
     )
