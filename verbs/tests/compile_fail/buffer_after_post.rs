@@ -1,0 +1,10 @@
+//! A buffer that the device may write cannot be read.
+
+use verbs::{Buf, QueuePair, Rc, Rts};
+
+fn misuse(qp: &mut QueuePair<Rc, Rts>, buf: Buf) -> u8 {
+    let _ = qp.post_recv(buf);
+    buf[0]
+}
+
+fn main() {}

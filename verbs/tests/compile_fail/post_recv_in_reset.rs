@@ -1,0 +1,9 @@
+//! A queue pair that has just been made takes no receives.
+
+use verbs::{Buf, QueuePair, Rc, Reset};
+
+fn misuse(qp: &mut QueuePair<Rc, Reset>, buf: Buf) {
+    let _ = qp.post_recv(buf);
+}
+
+fn main() {}

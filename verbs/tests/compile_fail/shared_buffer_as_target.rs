@@ -1,0 +1,9 @@
+//! A buffer that others may be reading is no target for a receive.
+
+use verbs::{QueuePair, Rc, Rts, SharedBuf};
+
+fn misuse(qp: &mut QueuePair<Rc, Rts, SharedBuf, SharedBuf>, buf: SharedBuf) {
+    let _ = qp.post_recv(buf);
+}
+
+fn main() {}

@@ -1,0 +1,9 @@
+//! No state can be left out on the way up.
+
+use verbs::{Attributes, QueuePair, Rc, Reset, Rts};
+
+fn misuse(qp: QueuePair<Rc, Reset>, attributes: &Attributes<Rts>) {
+    let _ = qp.to_rts(attributes);
+}
+
+fn main() {}
