@@ -69,7 +69,14 @@ impl Manager {
     /// The arguments that install packages without asking and without extras.
     pub(crate) fn install_arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Apt => &["install", "--yes", "--no-install-recommends"],
+            Self::Apt => &[
+                "--quiet=2",
+                "-o",
+                "Dpkg::Use-Pty=0",
+                "install",
+                "--yes",
+                "--no-install-recommends",
+            ],
             Self::Dnf => &["install", "--assumeyes", "--setopt=install_weak_deps=False"],
             Self::Pacman => &["-S", "--noconfirm", "--needed"],
             Self::Zypper => &["--non-interactive", "install", "--no-recommends"],
@@ -79,7 +86,7 @@ impl Manager {
     /// The arguments that bring the list of packages up to date.
     pub(crate) fn refresh_arguments(self) -> &'static [&'static str] {
         match self {
-            Self::Apt => &["update"],
+            Self::Apt => &["--quiet=2", "update"],
             Self::Dnf => &["makecache"],
             Self::Pacman => &["-Sy"],
             Self::Zypper => &["--non-interactive", "refresh"],
@@ -94,8 +101,12 @@ impl Manager {
             .env("DEBIAN_FRONTEND", "noninteractive")
             .stdin(Stdio::null());
         eprintln!("$ {}", process::display(&command));
-        // What is installed is not what the caller prints: keep standard output clean.
-        command.stdout(std::io::stderr());
+        // Errors come on standard error. apt without them tells a page about each package; the others are quieter.
+        if self == Self::Apt {
+            command.stdout(Stdio::null());
+        } else {
+            command.stdout(std::io::stderr());
+        }
         process::run(&mut command)
     }
 
