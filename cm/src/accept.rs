@@ -46,16 +46,16 @@ impl ConnectRequest {
     /// `rdma_accept`—Brings up `qp`, and accepts. The identifier comes back with
     /// [`Event::Established`](crate::Event::Established) or [`Event::ConnectFailed`](crate::Event::ConnectFailed).
     ///
-    /// Of RDMA reads and atomics, each side does as many as both allow, unless `param` says otherwise. What is sent before the
-    /// connection is established may be lost.
+    /// Of RDMA reads and atomics, each side does as many as both allow, unless `param` says
+    /// otherwise. What is sent before the connection is established may be lost.
     ///
     /// # Errors
     /// - `InvalidInput`: too much private data, or a count out of range.
     /// - `EINVAL`: more RDMA reads than the device can do.
     /// - Whatever [`ibv_modify_qp`](verbs::QueuePair::to_rtr) can fail with.
     ///
-    /// The peer is rejected then, and the identifier and the queue pair are dropped, with the receives
-    /// that were posted.
+    /// The peer is rejected then, and the identifier and the queue pair are dropped, with the
+    /// receives that were posted.
     ///
     /// # References
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
@@ -73,8 +73,9 @@ impl ConnectRequest {
         let qp = id.bring_up(qp, responder_resources, initiator_depth)?;
         id.set_qp_num(qp.qp_num());
         let accepted = id.start(Phase::Accepting, CALL, |id| {
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The parameters, and the private data in
-            // `param` that they point to, outlive the call, which copies them.
+            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
+            // parameters, and the private data in `param` that they point to, outlive the call,
+            // which copies them.
             unsafe { ffi::rdma_accept(id, &raw mut raw) }
         });
         match accepted {
@@ -98,7 +99,8 @@ impl ConnectRequest {
         const CALL: &str = "rdma_reject";
         let iwarp = self.id.context()?.is_iwarp();
         let len = check_private_data(CALL, private_data, Message::Reject, iwarp)?;
-        // SAFETY: the identifier exists for as long as `self.id` lives; the data are `len` bytes, which the call copies.
+        // SAFETY: the identifier exists for as long as `self.id` lives; the data are `len` bytes,
+        // which the call copies.
         let ret = unsafe { ffi::rdma_reject(self.id.as_raw(), private_data.as_ptr().cast(), len) };
         cvt_neg(CALL, ret).map(drop)
     }

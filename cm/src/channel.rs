@@ -23,14 +23,14 @@ use crate::{
 
 /// `rdma_event_channel`—Tells what has become of the identifiers made on it.
 ///
-/// An event is taken and acknowledged in one step, and owns everything it says. So an identifier can be
-/// destroyed at any time, and that never waits for somebody to be done with an event.
+/// An event is taken and acknowledged in one step, and owns everything it says. So an identifier
+/// can be destroyed at any time, and that never waits for somebody to be done with an event.
 ///
 /// The channel can be shared by threads. Its descriptor is non-blocking, and can be waited for with
 /// `poll` or `epoll` through [`AsFd`].
 ///
-/// Identifiers that the program has keep what they need of the channel. Dropping the channel destroys those that
-/// are waiting for an event, which nobody could take any more.
+/// Identifiers that the program has keep what they need of the channel. Dropping the channel
+/// destroys those that are waiting for an event, which nobody could take any more.
 ///
 /// # References
 /// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html)
@@ -45,8 +45,8 @@ pub(crate) struct ChannelHandle {
     // INVARIANT: open, and closed only in `drop`.
     raw: NonNull<ffi::rdma_event_channel>,
     registry: Mutex<Registry>,
-    /// Held while an event is read and understood, so that no event of a new identifier is read before that one has
-    /// got its key.
+    /// Held while an event is read and understood, so that no event of a new identifier is read
+    /// before that one has got its key.
     intake: Mutex<()>,
     pub(crate) contexts: Mutex<Contexts>,
 }
@@ -83,7 +83,8 @@ impl EventChannel {
         })
     }
 
-    /// `rdma_get_cm_event`, `rdma_ack_cm_event`—Takes the next event, if there is one. Never blocks.
+    /// `rdma_get_cm_event`, `rdma_ack_cm_event`—Takes the next event, if there is one. Never
+    /// blocks.
     ///
     /// # Errors
     /// - `EIO`, `ENODEV`: the connection manager is gone.
@@ -143,7 +144,8 @@ impl EventChannel {
         })
     }
 
-    /// Destroys an identifier that waits for an event, which then does not come. Returns whether there was one: it may just have come back.
+    /// Destroys an identifier that waits for an event, which then does not come. Returns whether
+    /// there was one: it may just have come back.
     pub fn cancel(&self, key: Key) -> bool {
         let id = {
             let mut registry = self.handle.registry();
@@ -156,7 +158,8 @@ impl EventChannel {
         id.is_some()
     }
 
-    /// The C object, for calls that this crate does not wrap. It is open for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. It is open for as long as `self`
+    /// lives.
     pub fn as_raw(&self) -> *mut ffi::rdma_event_channel {
         self.handle.as_ptr()
     }
@@ -185,7 +188,8 @@ impl ChannelHandle {
         self.raw.as_ptr()
     }
 
-    /// The identifiers. No code that could panic runs under this lock, so it is never poisoned for a reason.
+    /// The identifiers. No code that could panic runs under this lock, so it is never poisoned for
+    /// a reason.
     pub(crate) fn registry(&self) -> MutexGuard<'_, Registry> {
         self.registry.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -195,7 +199,8 @@ impl AsFd for ChannelHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is open (invariant), and `fd` is set for good when it is opened.
         let fd = unsafe { (*self.raw.as_ptr()).fd };
-        // SAFETY: the descriptor is open for as long as the channel is, and so for as long as `self` is borrowed.
+        // SAFETY: the descriptor is open for as long as the channel is, and so for as long as
+        // `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -210,7 +215,8 @@ impl fmt::Debug for ChannelHandle {
 
 impl Drop for ChannelHandle {
     fn drop(&mut self) {
-        // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of `self`, so they are gone.
+        // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of `self`,
+        // so they are gone.
         unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) };
     }
 }

@@ -41,8 +41,9 @@ impl CmId<RouteResolved> {
         };
         self.set_qp_num(qp.qp_num());
         self.start(Phase::Connecting, CALL, |id| {
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The parameters, and the private data in
-            // `param` that they point to, outlive the call, which copies them.
+            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
+            // parameters, and the private data in `param` that they point to, outlive the call,
+            // which copies them.
             unsafe { ffi::rdma_connect(id, &raw mut raw) }
         })
     }
@@ -54,7 +55,8 @@ impl CmId<RouteResolved> {
 pub struct ConnectResponse {
     id: CmId<Responded>,
     param: PeerParam,
-    /// On iWARP the connection is up with the response, and the kernel has brought up the queue pair.
+    /// On iWARP the connection is up with the response, and the kernel has brought up the queue
+    /// pair.
     established: bool,
 }
 
@@ -77,7 +79,8 @@ impl ConnectResponse {
         &self.param
     }
 
-    /// `rdma_establish`—Brings up `qp`, which must be the one the connection was asked for with, and tells the peer that it is ready.
+    /// `rdma_establish`—Brings up `qp`, which must be the one the connection was asked for with,
+    /// and tells the peer that it is ready.
     ///
     /// # Errors
     /// - `InvalidInput`: another queue pair.
@@ -96,8 +99,8 @@ impl ConnectResponse {
         }
         let qp = self.id.bring_up(qp, None, None)?;
         if !self.established {
-            // SAFETY: the identifier exists for as long as `self.id` lives, and has no queue pair of
-            // librdmacm's own.
+            // SAFETY: the identifier exists for as long as `self.id` lives, and has no queue pair
+            // of librdmacm's own.
             let ret = unsafe { ffi::rdma_establish(self.id.as_raw()) };
             cvt_neg(CALL, ret)?;
         }

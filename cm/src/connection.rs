@@ -70,8 +70,8 @@ impl<SW, RW> Connection<SW, RW> {
         &mut self.qp
     }
 
-    /// `rdma_disconnect`—Ends the connection, or answers a peer that has. What is in flight comes back
-    /// with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
+    /// `rdma_disconnect`—Ends the connection, or answers a peer that has. What is in flight comes
+    /// back with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR). The peer gets
     /// [`Event::Disconnected`](crate::Event::Disconnected), and so does this side, once the peer has
     /// answered.
     ///

@@ -8,8 +8,8 @@ use verbs::{Context, Error, Result, error::cvt_ptr};
 
 /// The devices that identifiers of one channel have been found on.
 ///
-/// librdmacm opens each device once, for all its identifiers, and closes it when it is removed and nobody has it any
-/// more. Having it means having a list of it: so a context holds one.
+/// librdmacm opens each device once, for all its identifiers, and closes it when it is removed and
+/// nobody has it any more. Having it means having a list of it: so a context holds one.
 #[derive(Debug, Default)]
 pub(crate) struct Contexts {
     known: Vec<Context>,
@@ -29,7 +29,8 @@ impl Contexts {
                 Error::from_errno("rdma_get_devices", libc::ENODEV)
                     .detail("the device has been removed")
             })?;
-        // SAFETY: the context is open, and stays open for as long as the list that it is in has not been freed.
+        // SAFETY: the context is open, and stays open for as long as the list that it is in has not
+        // been freed.
         let context = unsafe { Context::from_borrowed(found, Box::new(list)) };
         self.known.push(context.clone());
         Ok(context)
@@ -61,7 +62,8 @@ impl DeviceList {
     }
 
     fn iter(&self) -> impl Iterator<Item = NonNull<ibv_context>> {
-        // SAFETY: the list has `count` entries (invariant), is never written, and is borrowed with `self`.
+        // SAFETY: the list has `count` entries (invariant), is never written, and is borrowed with
+        // `self`.
         let list = unsafe { std::slice::from_raw_parts(self.raw.as_ptr(), self.count) };
         list.iter().filter_map(|&context| NonNull::new(context))
     }

@@ -61,16 +61,19 @@ pub enum Event {
     Established(CmId<Connected>),
     /// The connection has ended, at this side's wish or the peer's.
     ///
-    /// The side that did not ask for it answers by disconnecting too, or by dropping the connection.
-    /// The side that did gets this event when the answer has come.
+    /// The side that did not ask for it answers by disconnecting too, or by dropping the
+    /// connection. The side that did gets this event when the answer has come.
     Disconnected(Key),
-    /// The device is being removed. Everything that was made of it is of no more use, and must be dropped.
+    /// The device is being removed. Everything that was made of it is of no more use, and must be
+    /// dropped.
     DeviceRemoval(Key),
     /// The address of this side has moved to another device.
     AddrChange(Key),
-    /// No packet of the ended connection can still be on its way, so its queue pair may be used again.
+    /// No packet of the ended connection can still be on its way, so its queue pair may be used
+    /// again.
     TimewaitExit(Key),
-    /// An event that this crate does not know, or that has no meaning for what the identifier is doing.
+    /// An event that this crate does not know, or that has no meaning for what the identifier is
+    /// doing.
     Other {
         /// The identifier.
         key: Key,
@@ -87,8 +90,8 @@ pub enum Event {
 pub enum ConnectFailure {
     /// The peer has rejected the connection.
     Rejected {
-        /// The transport's reason. On InfiniBand and RoCE: 8, nobody listens there; 28, the peer's application has rejected. On iWARP
-        /// a negative error number.
+        /// The transport's reason. On InfiniBand and RoCE: 8, nobody listens there; 28, the peer's
+        /// application has rejected. On iWARP a negative error number.
         reason: i32,
         /// Bytes of the peer's application.
         private_data: Vec<u8>,
@@ -154,7 +157,8 @@ pub(crate) struct Intake {
 }
 
 impl Intake {
-    /// Copies an event. The identifier of a connection request gets its key, and its place in the registry.
+    /// Copies an event. The identifier of a connection request gets its key, and its place in the
+    /// registry.
     ///
     /// # Safety
     /// - `raw` is an event of `channel`, not yet acknowledged.
@@ -163,7 +167,8 @@ impl Intake {
         raw: NonNull<ffi::rdma_cm_event>,
         channel: &Arc<ChannelHandle>,
     ) -> Self {
-        // SAFETY: the event is live until it is acknowledged, and librdmacm does not change it any more.
+        // SAFETY: the event is live until it is acknowledged, and librdmacm does not change it any
+        // more.
         let raw = unsafe { raw.as_ref() };
         let kind = Kind::from(raw.event);
         let subject = if kind == Kind::ConnectRequest {
@@ -173,16 +178,16 @@ impl Intake {
         };
         // SAFETY: an identifier is not destroyed before its events have been acknowledged.
         let key = Key::from_context(unsafe { (*subject).context });
-        // SAFETY: identifiers here are of connections, never of datagrams, so this is the variant in use; what librdmacm has not written is
-        // zero.
+        // SAFETY: identifiers here are of connections, never of datagrams, so this is the variant
+        // in use; what librdmacm has not written is zero.
         let param = unsafe { &raw.param.conn };
         // SAFETY: the private data is inside the event, or the pointer is null.
         let param = unsafe { PeerParam::from_raw(param) };
         let arrived = match (kind, NonNull::new(raw.id)) {
             (Kind::ConnectRequest, Some(id)) => {
                 let key = channel.registry().add(Phase::Requested);
-                // SAFETY: the identifier is fresh. Only the holder of the intake lock, which is the caller, reads or writes its
-                // context.
+                // SAFETY: the identifier is fresh. Only the holder of the intake lock, which is the
+                // caller, reads or writes its context.
                 unsafe { (*id.as_ptr()).context = key.to_context() };
                 // SAFETY: a request's identifier belongs to whoever reads the event.
                 Some(unsafe { RawId::new(id, key, Arc::clone(channel)) })

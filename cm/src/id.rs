@@ -87,8 +87,9 @@ use phases::{AddrResolved, HasDevice, IdPhase, Idle, Listening};
 
 /// `rdma_cm_id`—One end of a connection, or a listener, in phase `P`.
 ///
-/// What takes time consumes the identifier, which then belongs to its channel; the event that ends it
-/// gives it back, in its next phase. Dropping an identifier destroys it, and ends whatever it was doing.
+/// What takes time consumes the identifier, which then belongs to its channel; the event that ends
+/// it gives it back, in its next phase. Dropping an identifier destroys it, and ends whatever it
+/// was doing.
 #[doc(alias = "rdma_cm_id")]
 pub struct CmId<P: IdPhase> {
     raw: RawId,
@@ -105,15 +106,17 @@ pub(crate) struct RawId {
     qp_num: Option<u32>,
 }
 
-// SAFETY: librdmacm allows its calls from any thread. Two calls on one identifier are never made at once: the calls that change it
-// need ownership or `&mut`, or are made under the lock of the registry that it is parked in.
+// SAFETY: librdmacm allows its calls from any thread. Two calls on one identifier are never made at
+// once: the calls that change it need ownership or `&mut`, or are made under the lock of the
+// registry that it is parked in.
 unsafe impl Send for RawId {}
 // SAFETY: through a shared identifier only fields are read that are set before it is shared.
 unsafe impl Sync for RawId {}
 
 impl RawId {
     /// # Safety
-    /// - `raw` is an identifier of `channel` that nobody else destroys, and `key` its entry in the registry.
+    /// - `raw` is an identifier of `channel` that nobody else destroys, and `key` its entry in the
+    ///   registry.
     pub(crate) unsafe fn new(
         raw: NonNull<ffi::rdma_cm_id>,
         key: Key,
@@ -148,9 +151,10 @@ impl Drop for RawId {
     fn drop(&mut self) {
         // An identifier that waits is removed before it is dropped, so this finds none to drop.
         drop(self.channel.registry().remove(self.key));
-        // SAFETY: the identifier exists and is destroyed once, here; its channel is open, since it is dropped after this. Every
-        // event is acknowledged as soon as it has been read, so this does not block. It can fail only if the channel is
-        // broken, and then there is nothing to be done.
+        // SAFETY: the identifier exists and is destroyed once, here; its channel is open, since it
+        // is dropped after this. Every event is acknowledged as soon as it has been read, so this
+        // does not block. It can fail only if the channel is broken, and then there is nothing to
+        // be done.
         let _: i32 = unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) };
     }
 }
@@ -168,8 +172,9 @@ impl EventChannel {
         let channel = self.handle();
         let key = channel.registry().add(Phase::Idle);
         let mut raw = ptr::null_mut();
-        // SAFETY: the channel is open for as long as `self` lives, and `raw` is a valid place for the result. The key is a number that
-        // comes back with events, as a pointer that nobody follows.
+        // SAFETY: the channel is open for as long as `self` lives, and `raw` is a valid place for
+        // the result. The key is a number that comes back with events, as a pointer that nobody
+        // follows.
         let ret = unsafe {
             ffi::rdma_create_id(
                 channel.as_ptr(),
@@ -243,13 +248,14 @@ impl<P: IdPhase> CmId<P> {
         unsafe { addr::read(addr.cast()) }
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
+    /// lives.
     pub fn as_raw(&self) -> *mut ffi::rdma_cm_id {
         self.raw.as_ptr()
     }
 
-    /// Gives the identifier to the channel, and makes the call whose end an event will tell. The call is made under the
-    /// lock of the registry, so the event finds the identifier there.
+    /// Gives the identifier to the channel, and makes the call whose end an event will tell. The
+    /// call is made under the lock of the registry, so the event finds the identifier there.
     pub(crate) fn start(
         self,
         phase: Phase,
@@ -275,8 +281,8 @@ impl<P: IdPhase> CmId<P> {
 }
 
 impl CmId<Idle> {
-    /// `rdma_bind_addr`—Binds to a local address. Port 0 takes a free port, and an unspecified address
-    /// every device.
+    /// `rdma_bind_addr`—Binds to a local address. Port 0 takes a free port, and an unspecified
+    /// address every device.
     ///
     /// # Errors
     /// - `EADDRINUSE`: another identifier has the port.
@@ -288,14 +294,16 @@ impl CmId<Idle> {
     #[doc(alias = "rdma_bind_addr")]
     pub fn bind(&mut self, addr: SocketAddr) -> Result<()> {
         let mut raw = RawAddr::new(addr);
-        // SAFETY: the identifier exists (invariant), and the address outlives the call, which copies it.
+        // SAFETY: the identifier exists (invariant), and the address outlives the call, which
+        // copies it.
         let ret = unsafe { ffi::rdma_bind_addr(self.as_raw(), raw.as_mut_ptr()) };
         cvt_neg("rdma_bind_addr", ret)
             .map(drop)
             .map_err(|err| err.detail(addr.to_string()))
     }
 
-    /// `rdma_listen`—Waits for connection requests, of which `backlog` can be outstanding. Each comes as
+    /// `rdma_listen`—Waits for connection requests, of which `backlog` can be outstanding. Each
+    /// comes as
     /// [`Event::ConnectRequest`](crate::Event::ConnectRequest).
     ///
     /// # Errors
@@ -320,7 +328,8 @@ impl CmId<Idle> {
         }
     }
 
-    /// `rdma_resolve_addr`—Finds the device and the peer's hardware address, within `timeout`. The identifier comes back with
+    /// `rdma_resolve_addr`—Finds the device and the peer's hardware address, within `timeout`. The
+    /// identifier comes back with
     /// [`Event::AddrResolved`](crate::Event::AddrResolved) or [`Event::AddrError`](crate::Event::AddrError).
     ///
     /// # Errors
@@ -344,7 +353,8 @@ impl CmId<Idle> {
             let source = raw_source
                 .as_mut()
                 .map_or(ptr::null_mut(), RawAddr::as_mut_ptr);
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The addresses outlive the call, which copies them.
+            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
+            // addresses outlive the call, which copies them.
             unsafe {
                 ffi::rdma_resolve_addr(id, source, raw_destination.as_mut_ptr(), millis(timeout))
             }
@@ -357,7 +367,8 @@ impl CmId<Idle> {
 }
 
 impl CmId<AddrResolved> {
-    /// `rdma_resolve_route`—Finds the way to the peer, within `timeout`. The identifier comes back with
+    /// `rdma_resolve_route`—Finds the way to the peer, within `timeout`. The identifier comes back
+    /// with
     /// [`Event::RouteResolved`](crate::Event::RouteResolved) or [`Event::RouteError`](crate::Event::RouteError).
     ///
     /// # Errors
@@ -375,12 +386,14 @@ impl CmId<AddrResolved> {
 }
 
 impl<P: HasDevice> CmId<P> {
-    /// The device that the connection goes through, open. It is the same one for every identifier of that device.
+    /// The device that the connection goes through, open. It is the same one for every identifier
+    /// of that device.
     ///
     /// # Errors
     /// - `ENODEV`: the device has been removed.
     pub fn context(&self) -> Result<Context> {
-        // SAFETY: the identifier exists (invariant), and `verbs` is set before the phase is reached.
+        // SAFETY: the identifier exists (invariant), and `verbs` is set before the phase is
+        // reached.
         let verbs = unsafe { (*self.as_raw()).verbs };
         self.raw
             .channel
@@ -392,7 +405,8 @@ impl<P: HasDevice> CmId<P> {
 
     /// The port of the device, counting from 1.
     pub fn port_num(&self) -> u8 {
-        // SAFETY: the identifier exists (invariant), and `port_num` is set before the phase is reached.
+        // SAFETY: the identifier exists (invariant), and `port_num` is set before the phase is
+        // reached.
         unsafe { (*self.as_raw()).port_num }
     }
 }

@@ -1,4 +1,63 @@
-//! Safe RDMA connection management: the whole of librdmacm, typed by phase.
+//! Safe RDMA connection management: librdmacm, typed by phase.
+//!
+//! An identifier is one end of a connection to be. What takes time consumes it, and the event that
+//! ends it gives it back, in its next phase; what a phase does not allow does not compile.
+//!
+//! ```no_run
+//! use std::time::Duration;
+//!
+//! use cm::{ConnParam, Event, EventChannel};
+//! use verbs::op::Send;
+//!
+//! const TIMEOUT: Duration = Duration::from_secs(2);
+//!
+//! let server = "10.9.0.1:7471".parse().unwrap();
+//! let channel = EventChannel::new()?;
+//! channel.create_id()?.resolve_addr(None, server, TIMEOUT)?;
+//! let Event::AddrResolved(id) = channel.wait()? else { panic!("no such host") };
+//! let ctx = id.context()?;
+//! let pd = ctx.alloc_pd()?;
+//! let mut cq = ctx.cq_builder(16).waitable().create()?;
+//! let qp = id.init_qp(pd.qp_builder(&cq, &cq).create()?)?;
+//! id.resolve_route(TIMEOUT)?;
+//! let Event::RouteResolved(id) = channel.wait()? else { panic!("no way there") };
+//! id.connect(&qp, &ConnParam::new())?;
+//! let Event::ConnectResponse(response) = channel.wait()? else { panic!("not accepted") };
+//! let mut connection = response.establish(qp)?;
+//! connection.qp_mut().post(Send::new(pd.register_buf(*b"hello")?))?;
+//! # Ok::<(), verbs::Error>(())
+//! ```
+//!
+//! # The phases of an identifier
+//!
+//! ```text
+//! active:   Idle ─resolve_addr▶ AddrResolved ─resolve_route▶ RouteResolved ─connect▶ Responded ─establish▶ Connection
+//!
+//! passive:  Idle ─listen▶ Listening
+//!                            └▷ Requested ─accept▶ Connected ─Connection::new▶ Connection
+//! ```
+//!
+//! Each arrow but `listen`, `establish` and `Connection::new` ends with an [`Event`]. Meanwhile the
+//! identifier belongs to its [`EventChannel`], where it can be [cancelled](EventChannel::cancel).
+//! An address or a route that is not found brings it back as it was; a connection that fails brings
+//! it back [`Closed`](phases::Closed), of no more use.
+//!
+//! The queue pair is the program's all the time: `verbs` makes it, and this crate brings it up with
+//! the attributes that the connection manager knows. librdmacm never touches it.
+//!
+//! # What is safe about it
+//!
+//! - Events own what they say. They are acknowledged as they are taken, so nothing waits for
+//!   somebody to be done with one, and an identifier can be dropped at any time, in any phase.
+//! - Events come from the kernel, some at a peer's wish. One that has no meaning for what an
+//!   identifier is doing is reported, and changes nothing.
+//! - An identifier keeps its channel, and a [`Context`](verbs::Context) keeps the device that
+//!   librdmacm has opened.
+//!
+//! # Limits
+//!
+//! This is the first part of the crate: reliable connections, driven by events. Datagrams,
+//! multicast, options, blocking and asynchronous calls are not here yet.
 
 mod accept;
 mod addr;

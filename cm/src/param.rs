@@ -64,7 +64,8 @@ impl ConnParam {
         Self::default()
     }
 
-    /// Everything zero, as in a C program that clears the struct: no RDMA reads or atomics, and no retries.
+    /// Everything zero, as in a C program that clears the struct: no RDMA reads or atomics, and no
+    /// retries.
     pub fn zeroed() -> Self {
         Self {
             private_data: Vec::new(),
@@ -77,7 +78,8 @@ impl ConnParam {
     }
 
     /// Bytes for the other side's application: at most 56 with a request and 196 with a reply on
-    /// InfiniBand and RoCE, and 255 on iWARP. On InfiniBand and RoCE they arrive padded with zeros to that length.
+    /// InfiniBand and RoCE, and 255 on iWARP. On InfiniBand and RoCE they arrive padded with zeros
+    /// to that length.
     #[must_use]
     pub fn private_data(mut self, data: impl Into<Vec<u8>>) -> Self {
         self.private_data = data.into();
@@ -92,7 +94,8 @@ impl ConnParam {
         self
     }
 
-    /// How many RDMA reads and atomics this side has outstanding at once; 255 means as many as the device can.
+    /// How many RDMA reads and atomics this side has outstanding at once; 255 means as many as the
+    /// device can.
     #[must_use]
     pub fn initiator_depth(mut self, count: u8) -> Self {
         self.initiator_depth = count;
@@ -185,7 +188,8 @@ pub(crate) fn check_private_data(
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct PeerParam {
-    /// Bytes of the other side's application. On InfiniBand and RoCE they are padded with zeros to the most that the message can carry.
+    /// Bytes of the other side's application. On InfiniBand and RoCE they are padded with zeros to
+    /// the most that the message can carry.
     pub private_data: Vec<u8>,
     /// How many RDMA reads and atomics this side may have outstanding.
     pub initiator_depth: u8,

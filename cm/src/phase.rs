@@ -105,7 +105,7 @@ impl Phase {
 mod tests {
     use super::{
         Kind::{self, *},
-        Meaning::{self, *},
+        Meaning::*,
         Phase,
     };
 

@@ -46,7 +46,8 @@ impl<P: IdPhase> CmId<P> {
         let mut attr = ibv_qp_attr::zeroed();
         attr.qp_state = state;
         let mut mask = 0;
-        // SAFETY: the identifier exists for as long as `self` lives; the two places are valid, and C keeps no pointer to them.
+        // SAFETY: the identifier exists for as long as `self` lives; the two places are valid, and
+        // C keeps no pointer to them.
         let ret = unsafe { ffi::rdma_init_qp_attr(self.as_raw(), &raw mut attr, &raw mut mask) };
         cvt_neg("rdma_init_qp_attr", ret).map_err(|err| err.detail(format!("to {}", S::NAME)))?;
         Ok(Attributes::from_raw(attr, mask & !KERNEL_INTERNAL))
@@ -60,7 +61,8 @@ impl<P: IdPhase> CmId<P> {
         responder_resources: Option<u8>,
         initiator_depth: Option<u8>,
     ) -> Result<QueuePair<Rc, Rts, SW, RW>> {
-        // The port and the P_Key may have become known, or others, since the queue pair was initialised.
+        // The port and the P_Key may have become known, or others, since the queue pair was
+        // initialised.
         qp.modify(&self.attributes(ibv_qp_state::IBV_QPS_INIT)?)?;
         let mut to_rtr: Attributes<Rtr> = self.attributes(ibv_qp_state::IBV_QPS_RTR)?;
         if let Some(count) = responder_resources {

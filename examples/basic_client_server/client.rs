@@ -1,7 +1,7 @@
 //! The client of the-geek-in-the-corner's first example, in safe Rust.
 //!
-//! It connects to a server, sends it one message and receives one, and disconnects. The C program of
-//! that name can be on the other side.
+//! It connects to a server, sends it one message and receives one, and disconnects. The C program
+//! of that name can be on the other side.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 

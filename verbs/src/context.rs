@@ -6,8 +6,9 @@ use ibverbs_sys as ffi;
 
 /// `ibv_context`—An open RDMA device, from which every other object is made.
 ///
-/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the device is closed when the last
-/// handle and the last object made from it are gone. Two handles are equal when they are the same open device.
+/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the device is closed
+/// when the last handle and the last object made from it are gone. Two handles are equal when they
+/// are the same open device.
 #[doc(alias = "ibv_context")]
 #[derive(Clone)]
 pub struct Context {
@@ -28,7 +29,8 @@ enum Owner {
     Other(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one context; the pointer itself is never changed.
+// SAFETY: libibverbs documents its calls as thread-safe on one context; the pointer itself is never
+// changed.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -63,14 +65,16 @@ impl Context {
         }
     }
 
-    /// The C object, for calls that this crate does not wrap. It is open for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. It is open for as long as `self`
+    /// lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_context {
         self.inner.raw.as_ptr()
     }
 
     /// The name of the device, for example `rxe0`.
     pub fn name(&self) -> &str {
-        // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it is opened.
+        // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it
+        // is opened.
         let device = unsafe { (*self.as_raw()).device };
         // SAFETY: libibverbs keeps the device for as long as a context of it is open.
         let name = unsafe { ffi::ibv_get_device_name(device) };
@@ -81,9 +85,11 @@ impl Context {
 
     /// Whether the device speaks iWARP, rather than InfiniBand or RoCE.
     pub fn is_iwarp(&self) -> bool {
-        // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it is opened.
+        // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it
+        // is opened.
         let device = unsafe { (*self.as_raw()).device };
-        // SAFETY: libibverbs keeps the device for as long as a context of it is open, and never changes its transport.
+        // SAFETY: libibverbs keeps the device for as long as a context of it is open, and never
+        // changes its transport.
         let transport = unsafe { (*device).transport_type };
         transport == ffi::ibv_transport_type::IBV_TRANSPORT_IWARP
     }
@@ -108,9 +114,10 @@ impl fmt::Debug for Context {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Owner::Us = self.owner {
-            // SAFETY: the context is open, ours to close, and closed once. Every object made from it holds an
-            // `Arc` of `self`, so none is left, except those that could not be destroyed and were given up: nothing uses those
-            // again, and the kernel ends their device access when the context's file is closed.
+            // SAFETY: the context is open, ours to close, and closed once. Every object made from
+            // it holds an `Arc` of `self`, so none is left, except those that could not be
+            // destroyed and were given up: nothing uses those again, and the kernel ends their
+            // device access when the context's file is closed.
             //
             // The result says nothing of use: the context is gone either way.
             let _: i32 = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };

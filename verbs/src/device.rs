@@ -54,19 +54,20 @@ pub fn devices() -> Result<DeviceList> {
     Ok(DeviceList { devices })
 }
 
-/// The list that libibverbs allocated. Its devices may be used for as long as it has not been freed.
+/// The list that libibverbs allocated. Its devices may be used for as long as it has not been
+/// freed.
 struct RawList(NonNull<*mut ffi::ibv_device>);
 
-// SAFETY: libibverbs never changes a device list after it has returned it, and it may be read and freed from
-// any thread.
+// SAFETY: libibverbs never changes a device list after it has returned it, and it may be read and
+// freed from any thread.
 unsafe impl Send for RawList {}
 // SAFETY: see `Send`; shared access only reads.
 unsafe impl Sync for RawList {}
 
 impl Drop for RawList {
     fn drop(&mut self) {
-        // SAFETY: the list came from `ibv_get_device_list` and is freed once, here; every `Device` that points
-        // into it holds the `Arc` that owns it.
+        // SAFETY: the list came from `ibv_get_device_list` and is freed once, here; every `Device`
+        // that points into it holds the `Arc` that owns it.
         unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
     }
 }
@@ -124,8 +125,8 @@ pub struct Device {
     _list: Arc<RawList>,
 }
 
-// SAFETY: libibverbs keeps devices in a list of its own under a lock; the calls below only read fields that are set before the
-// device is published.
+// SAFETY: libibverbs keeps devices in a list of its own under a lock; the calls below only read
+// fields that are set before the device is published.
 unsafe impl Send for Device {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Device {}

@@ -2,8 +2,8 @@
 //!
 //! C reports failure in four ways, and each has one converter here: a null pointer with `errno`
 //! ([`cvt_ptr`]), `-1` with `errno` ([`cvt_neg`]), the error number itself as the return value
-//! ([`cvt_errno`]), and a count that is negative on failure ([`cvt_count`]). The RETURN VALUE section of a call's
-//! manual page decides which one applies.
+//! ([`cvt_errno`]), and a count that is negative on failure ([`cvt_count`]). The RETURN VALUE
+//! section of a call's manual page decides which one applies.
 //!
 //! A completion that reports a failed request is not an error of this kind: it is data, see
 //! [`WcStatus`](crate::WcStatus).

@@ -1,4 +1,81 @@
 //! Safe RDMA verbs: typed objects, and posting that is safe at the cost of C.
+//!
+//! A device that is told to read or write memory does so later, when the program may have freed or
+//! reused it. Here, the memory moves into the queue with the request, and comes back with its
+//! completion, so that cannot happen: no call of this crate that a program needs to move data is
+//! `unsafe`, and none of them allocates, copies or locks.
+//!
+//! ```no_run
+//! use verbs::{Completed, QueuePair, Rc, Rts, op::Send};
+//!
+//! let devices = verbs::devices()?;
+//! let ctx = devices.find("rxe0").expect("no such device").open()?;
+//! let pd = ctx.alloc_pd()?;
+//! let mut cq = ctx.cq_builder(16).waitable().create()?;
+//! let qp = pd.qp_builder::<Rc>(&cq, &cq).create()?;
+//! # fn connect<S>(qp: QueuePair<Rc, S>) -> QueuePair<Rc, Rts> { unimplemented!() }
+//! let mut qp = connect(qp); // with the crate `cm`, or by hand
+//!
+//! qp.post_recv(pd.alloc_buf(1024)?)?; // the device's, until something has arrived
+//! qp.post(Send::new(pd.register_buf(*b"hello")?))?; // the device's, until it has been sent
+//! for wc in cq.wait(None)? {
+//!     match qp.complete(wc).expect("there is no other queue pair") {
+//!         Completed::Send(done) => println!("sent {:?}", &*done.work),
+//!         Completed::Receive(done) => println!("received {:?}", done.received()),
+//!     }
+//! }
+//! # Ok::<(), verbs::Error>(())
+//! ```
+//!
+//! # The objects, in the order in which they are made
+//!
+//! | object | made by | is |
+//! |---|---|---|
+//! | [`Device`] | [`devices`] | an RDMA device of this machine |
+//! | [`Context`] | [`Device::open`] | the device, open |
+//! | [`ProtectionDomain`] | [`Context::alloc_pd`] | what memory and queue pairs must share to work together |
+//! | [`Buf`], [`SharedBuf`] | [`ProtectionDomain::alloc_buf`] | registered memory |
+//! | [`CompletionChannel`] | [`Context::create_comp_channel`] | a descriptor that announces completions |
+//! | [`CompletionQueue`] | [`Context::cq_builder`] | where completions arrive |
+//! | [`QueuePair`] | [`ProtectionDomain::qp_builder`] | a send queue and a receive queue |
+//!
+//! Each keeps what it was made of alive. They can be dropped in any order, and forgetting one leaks
+//! it, and frees nothing that a device could still touch.
+//!
+//! # A queue pair's life
+//!
+//! ```text
+//! QueuePair<T, Reset> ─to_init▶ QueuePair<T, Init> ─to_rtr▶ QueuePair<T, Rtr> ─to_rts▶ QueuePair<T, Rts>
+//!                                   post_recv                  post_recv               post_recv, post
+//! ```
+//!
+//! The state and the transport are types, so a request that the state or the transport does not
+//! allow does not compile. What the device does by itself is data: a queue pair that has failed
+//! gives everything back with the status
+//! [`WcStatus::WR_FLUSH_ERR`].
+//!
+//! # What is safe about it
+//!
+//! - *Memory in flight*: posting moves a work into the queue. Dropping the queue pair destroys it
+//!   first, which ends the device's access, and then drops the work; if the device refuses to let
+//!   go, the work is given up, not freed.
+//! - *Completions*: a [`WorkCompletion`] is believed only by the queue it belongs to, once. It
+//!   cannot be kept while the completion queue is polled again, so it cannot become stale.
+//! - *Overflow*: a completion queue has an entry for everything its queue pairs can have in flight,
+//!   and refuses the queue pair for which it has not.
+//! - *Unsignaled requests*: they can be posted for ever. The queue asks for a completion often
+//!   enough to get its slots back.
+//!
+//! # Features
+//!
+//! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
+//!
+//! # Limits
+//!
+//! This is the first part of the crate. RDMA reads, writes and atomics, memory that peers may
+//! write, shared receive queues, datagrams, asynchronous events and the extended interfaces are not
+//! here yet. [`op::Send`] is tested on Soft-RoCE and Soft-iWARP; no other device has been tried.
+
 mod context;
 mod cq;
 mod device;

@@ -11,8 +11,8 @@ use crate::{
 
 /// `ibv_pd`—A protection domain: memory and queue pairs can work together only inside one.
 ///
-/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the domain is freed when the last
-/// handle and the last object made in it are gone.
+/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the domain is freed
+/// when the last handle and the last object made in it are gone.
 #[doc(alias = "ibv_pd")]
 #[derive(Clone)]
 pub struct ProtectionDomain {
@@ -25,7 +25,8 @@ struct Inner {
     ctx: Context,
 }
 
-// SAFETY: a protection domain has no state that calls change in user space; libibverbs documents its calls as thread-safe.
+// SAFETY: a protection domain has no state that calls change in user space; libibverbs documents
+// its calls as thread-safe.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -66,7 +67,8 @@ impl ProtectionDomain {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`
+    /// lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_pd {
         self.inner.raw.as_ptr()
     }
@@ -90,9 +92,10 @@ impl fmt::Debug for ProtectionDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the domain is allocated and freed once, here; its context is open, since `self.ctx` is dropped after
-        // this. Every object made in it holds an `Arc` of `self`, so what could still use it was given up before. If
-        // such an object makes the call fail (`EBUSY`), the domain stays allocated until the context is closed.
+        // SAFETY: the domain is allocated and freed once, here; its context is open, since
+        // `self.ctx` is dropped after this. Every object made in it holds an `Arc` of `self`, so
+        // what could still use it was given up before. If such an object makes the call fail
+        // (`EBUSY`), the domain stays allocated until the context is closed.
         let _: i32 = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
     }
 }

@@ -1,8 +1,9 @@
 //! What a work request makes the device read or write.
 //!
 //! Posting moves a *work* into the queue, and its completion gives it back. A work is anything that
-//! owns registered memory: a [`Buf`](crate::Buf), a [`SharedBuf`](crate::SharedBuf), several of them
-//! as an array, a tuple, a vector or an option, or one of those [`With`] a context of the caller's.
+//! owns registered memory: a [`Buf`](crate::Buf), a [`SharedBuf`](crate::SharedBuf), several of
+//! them as an array, a tuple, a vector or an option, or one of those [`With`] a context of the
+//! caller's.
 
 use std::{mem::MaybeUninit, ptr::NonNull};
 
@@ -24,7 +25,8 @@ impl Sge {
     ///
     /// # Safety
     /// - The range is inside a memory region whose LKey is `lkey`.
-    /// - It is handed only to a [`SgeList`] in [`Gather::gather`], whose rules say who may touch the range, and for how long.
+    /// - It is handed only to a [`SgeList`] in [`Gather::gather`], whose rules say who may touch
+    ///   the range, and for how long.
     #[inline]
     pub unsafe fn new(start: NonNull<u8>, len: u32, lkey: u32) -> Self {
         Self(ffi::ibv_sge {
@@ -40,7 +42,8 @@ impl Sge {
 pub struct SgeList {
     // INVARIANT: the first `len.min(MAX_SGE)` elements are initialised.
     elements: [MaybeUninit<ffi::ibv_sge>; MAX_SGE],
-    // May be more than `MAX_SGE`: the elements that found no room are counted, and the post is refused.
+    // May be more than `MAX_SGE`: the elements that found no room are counted, and the post is
+    // refused.
     len: usize,
 }
 
@@ -155,7 +158,8 @@ unsafe impl Scatter for () {}
 /// shared reference to change them.
 macro_rules! impl_for_container {
     ([$($param:ident),*] $ty:ty, |$this:ident, $list:ident| $body:expr) => {
-        // SAFETY: the elements are those of the parts, which `self` owns, and which keep the rules of the trait themselves.
+        // SAFETY: the elements are those of the parts, which `self` owns, and which keep the rules
+        // of the trait themselves.
         unsafe impl<$($param: Gather),*> Gather for $ty {
             #[inline]
             fn gather(&self, $list: &mut SgeList) {
@@ -179,7 +183,8 @@ impl_for_container!([A, B, C](A, B, C), |this, list| {
     this.2.gather(list);
 });
 
-// SAFETY: the elements are those of the parts, which `self` owns, and which keep the rules of the trait themselves.
+// SAFETY: the elements are those of the parts, which `self` owns, and which keep the rules of the
+// trait themselves.
 unsafe impl<W: Gather, const N: usize> Gather for [W; N] {
     #[inline]
     fn gather(&self, list: &mut SgeList) {

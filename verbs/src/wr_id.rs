@@ -14,8 +14,9 @@ pub struct QpId(u64);
 impl QpId {
     /// A number that no queue pair has had.
     pub(crate) fn next() -> Self {
-        // Zero is never used: it is what memory that nobody wrote says. 2^39 queue pairs are more than a process can make: at one each
-        // microsecond it would take six days, and a device needs far longer for each.
+        // Zero is never used: it is what memory that nobody wrote says. 2^39 queue pairs are more
+        // than a process can make: at one each microsecond it would take six days, and a device
+        // needs far longer for each.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> QP_SHIFT))
     }

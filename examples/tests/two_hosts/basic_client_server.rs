@@ -6,7 +6,8 @@ const SERVER: &str = env!("CARGO_BIN_EXE_basic-server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_basic-client");
 
 /// The lines, with process numbers masked. A send and a receive may complete in either order, and
-/// on iWARP the peer's message may even come before the event that says that it is connected, so the lines of the exchange are sorted.
+/// on iWARP the peer's message may even come before the event that says that it is connected, so
+/// the lines of the exchange are sorted.
 fn normal(lines: &[String], first: usize, last: usize) -> Vec<String> {
     let masked = |line: &String| match line.rsplit_once(" pid ") {
         Some((text, pid)) if pid.parse::<u32>().is_ok() => format!("{text} pid N"),

@@ -19,8 +19,8 @@ use crate::{
 /// `ibv_comp_channel`—Announces that completion queues have something to poll.
 ///
 /// Any number of queues can share a channel; an event names its queue by the [`CqKey`] the queue
-/// was made with. An event is taken and acknowledged in one step, so that no queue ever waits for an
-/// acknowledgement when it is destroyed.
+/// was made with. An event is taken and acknowledged in one step, so that no queue ever waits for
+/// an acknowledgement when it is destroyed.
 ///
 /// The descriptor is non-blocking, and can be waited for with `poll` or `epoll` through [`AsFd`].
 ///
@@ -95,7 +95,8 @@ impl Context {
 impl CompletionChannel {
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Takes the next event, if there is one. Never blocks.
     ///
-    /// An event comes once for each [`req_notify`](crate::CompletionQueue::req_notify). It says that there *may* be completions.
+    /// An event comes once for each [`req_notify`](crate::CqHandle::req_notify). It says that there
+    /// *may* be completions.
     ///
     /// # Errors
     /// - `EIO`, `ENODEV`: the device is gone.
@@ -107,7 +108,8 @@ impl CompletionChannel {
     pub fn try_next(&self) -> Result<Option<CqKey>> {
         let mut cq = ptr::null_mut();
         let mut context = ptr::null_mut();
-        // SAFETY: the channel is created (invariant); both places are valid, and C writes them before it returns.
+        // SAFETY: the channel is created (invariant); both places are valid, and C writes them
+        // before it returns.
         let ret = unsafe {
             ffi::ibv_get_cq_event(self.inner.raw.as_ptr(), &raw mut cq, &raw mut context)
         };
@@ -117,8 +119,8 @@ impl CompletionChannel {
             Err(err) if err.kind() == io::ErrorKind::Interrupted => return Ok(None),
             Err(err) => return Err(err),
         }
-        // SAFETY: `cq` is the queue of the event just taken. It cannot have been destroyed, since destroying waits
-        // until each event taken has been acknowledged, which happens here, once.
+        // SAFETY: `cq` is the queue of the event just taken. It cannot have been destroyed, since
+        // destroying waits until each event taken has been acknowledged, which happens here, once.
         unsafe { ffi::ibv_ack_cq_events(cq, 1) };
         Ok(Some(CqKey(context.addr())))
     }
@@ -146,7 +148,8 @@ impl CompletionChannel {
         })
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
+    /// lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_comp_channel {
         self.inner.raw.as_ptr()
     }
@@ -166,7 +169,8 @@ impl AsFd for ChannelHandle {
     fn as_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is created (invariant), and `fd` is set for good at its creation.
         let fd = unsafe { (*self.raw.as_ptr()).fd };
-        // SAFETY: the descriptor is open for as long as the channel exists, and so for as long as `self` is borrowed.
+        // SAFETY: the descriptor is open for as long as the channel exists, and so for as long as
+        // `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
@@ -181,8 +185,9 @@ impl fmt::Debug for CompletionChannel {
 
 impl Drop for ChannelHandle {
     fn drop(&mut self) {
-        // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of `self`, so they are gone.
-        // A queue that could not be destroyed makes this fail with `EBUSY`: the channel is then given up as well.
+        // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of
+        // `self`, so they are gone. A queue that could not be destroyed makes this fail with
+        // `EBUSY`: the channel is then given up as well.
         let _: i32 = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
     }
 }

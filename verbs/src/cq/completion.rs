@@ -9,9 +9,9 @@ use crate::wr_id::{QpId, WrId};
 
 /// `ibv_wc`—A completion, before its queue pair has taken it.
 ///
-/// Handing it to [`QueuePair::complete`](crate::QueuePair::complete) gives the work back. It cannot be cloned: work completes
-/// once. A completion that is dropped instead is not lost work: it comes back with a later completion of the
-/// same queue, or when the queue pair is dropped.
+/// Handing it to [`QueuePair::complete`](crate::QueuePair::complete) gives the work back. It cannot
+/// be cloned: work completes once. A completion that is dropped instead is not lost work: it comes
+/// back with a later completion of the same queue, or when the queue pair is dropped.
 ///
 /// # References
 /// [ibv_poll_cq(3)](https://man7.org/linux/man-pages/man3/ibv_poll_cq.3.html)
@@ -31,7 +31,8 @@ impl<'p> WorkCompletion<'p> {
         WrId(self.wc.wr_id)
     }
 
-    /// The queue pair whose work this completes, as [`QueuePair::id`](crate::QueuePair::id) names it.
+    /// The queue pair whose work this completes, as [`QueuePair::id`](crate::QueuePair::id) names
+    /// it.
     #[inline]
     pub fn qp_id(&self) -> QpId {
         self.wr_id().qp()
@@ -82,7 +83,8 @@ impl<'p> WorkCompletion<'p> {
         WcOpcode(self.wc.opcode.0)
     }
 
-    /// The number of bytes that arrived, or that were transferred. Meaningless if the request failed.
+    /// The number of bytes that arrived, or that were transferred. Meaningless if the request
+    /// failed.
     #[inline]
     pub fn byte_len(&self) -> usize {
         self.wc.byte_len as usize

@@ -29,25 +29,28 @@ const DEFAULT_BATCH: usize = 16;
 
 /// `ibv_cq`—A completion queue, into which the device writes what has become of posted work.
 ///
-/// It has one poller: polling takes `&mut self`, and a [`WorkCompletion`] borrows the queue until it has been
-/// handed to its queue pair. Queue pairs keep what they need of the queue themselves, so it can be dropped at any time.
+/// It has one poller: polling takes `&mut self`, and a [`WorkCompletion`] borrows the queue until
+/// it has been handed to its queue pair. Queue pairs keep what they need of the queue themselves,
+/// so it can be dropped at any time.
 ///
-/// The queue cannot overflow. Each queue pair that is made on it reserves an entry for every request it can have in flight,
-/// and one that finds too few left is refused.
+/// The queue cannot overflow. Each queue pair that is made on it reserves an entry for every
+/// request it can have in flight, and one that finds too few left is refused.
 #[doc(alias = "ibv_cq")]
 pub struct CompletionQueue {
     handle: CqHandle,
     own_channel: Option<CompletionChannel>,
     batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
-    // INVARIANT: `taken <= filled <= batch.len()`, and the first `filled` of the batch are initialised.
+    // INVARIANT: `taken <= filled <= batch.len()`, and the first `filled` of the batch are
+    // initialised.
     filled: usize,
     taken: usize,
 }
 
 /// A completion queue as it can be shared: everything but polling.
 ///
-/// Every [`CompletionQueue`] is one, so `&cq` can be given wherever a handle is wanted. Cloning it is
-/// cheap, and the queue is destroyed when the last handle and the last queue pair made on it are gone.
+/// Every [`CompletionQueue`] is one, so `&cq` can be given wherever a handle is wanted. Cloning it
+/// is cheap, and the queue is destroyed when the last handle and the last queue pair made on it are
+/// gone.
 #[derive(Clone)]
 pub struct CqHandle {
     inner: Arc<CqInner>,
@@ -62,12 +65,13 @@ struct CqInner {
     ctx: Context,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one completion queue, and providers lock it.
+// SAFETY: libibverbs documents its calls as thread-safe on one completion queue, and providers lock
+// it.
 unsafe impl Send for CqInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for CqInner {}
 
-/// When [`CompletionQueue::req_notify`] asks for an event.
+/// When [`CqHandle::req_notify`] asks for an event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Notify {
     /// With the next completion.
@@ -144,7 +148,8 @@ impl<'a> CompletionQueueBuilder<'a> {
     /// `ibv_create_cq(ctx, cqe, …)`—Creates the queue. Enters the kernel.
     ///
     /// # Errors
-    /// - `EINVAL`: no entries at all, more than the device allows, or a completion vector that it does not have.
+    /// - `EINVAL`: no entries at all, more than the device allows, or a completion vector that it
+    ///   does not have.
     /// - `ENOMEM`: out of memory.
     ///
     /// # References
@@ -162,8 +167,9 @@ impl<'a> CompletionQueueBuilder<'a> {
             (None, _) => (None, CqKey::default()),
         };
         let raw_channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_raw);
-        // SAFETY: the context is open for as long as `self.ctx` lives; the channel exists for as long as `handle` holds it. The key is a number
-        // that only comes back with events, as a pointer that nobody follows.
+        // SAFETY: the context is open for as long as `self.ctx` lives; the channel exists for as
+        // long as `handle` holds it. The key is a number that only comes back with events, as a
+        // pointer that nobody follows.
         let raw = unsafe {
             ffi::ibv_create_cq(
                 self.ctx.as_raw(),
@@ -196,7 +202,8 @@ impl<'a> CompletionQueueBuilder<'a> {
 }
 
 impl CompletionQueue {
-    /// `ibv_poll_cq`—Fetches completions that have arrived, without waiting and without entering the kernel.
+    /// `ibv_poll_cq`—Fetches completions that have arrived, without waiting and without entering
+    /// the kernel.
     ///
     /// Hand each to its queue pair, which gives the work back. What is left in the iterator comes
     /// again with the next call.
@@ -214,14 +221,14 @@ impl CompletionQueue {
         Ok(self.fetched())
     }
 
-    /// Fetches completions, and waits for some if there are none, but not longer than `timeout` (`None`: for
-    /// ever). The iterator is empty only after the timeout.
+    /// Fetches completions, and waits for some if there are none, but not longer than `timeout`
+    /// (`None`: for ever). The iterator is empty only after the timeout.
     ///
     /// No completion is missed between looking and waiting: the queue is looked at again after it
     /// has been armed.
     ///
     /// # Errors
-    /// - As for [`poll`](Self::poll) and [`req_notify`](Self::req_notify).
+    /// - As for [`poll`](Self::poll) and [`req_notify`](CqHandle::req_notify).
     /// - `Unsupported`: the queue was not made [`waitable`](CompletionQueueBuilder::waitable).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Completions<'_>> {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
@@ -251,12 +258,14 @@ impl CompletionQueue {
         Ok(self.fetched())
     }
 
-    /// The part of the queue that can be shared, for queue pairs to be made on while another thread polls.
+    /// The part of the queue that can be shared, for queue pairs to be made on while another thread
+    /// polls.
     pub fn handle(&self) -> &CqHandle {
         &self.handle
     }
 
-    /// Makes sure that the batch holds completions not yet taken, if there are any; returns whether.
+    /// Makes sure that the batch holds completions not yet taken, if there are any; returns
+    /// whether.
     #[inline]
     fn fill(&mut self) -> Result<bool> {
         if self.taken < self.filled {
@@ -264,14 +273,19 @@ impl CompletionQueue {
         }
         let stale = self.handle.inner.room.stale();
         let wanted = i32::try_from(self.batch.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `wanted` completions, which C writes before it returns.
+        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for
+        // `wanted` completions, which C writes before it returns.
         let ret = unsafe {
             ffi::ibv_poll_cq(self.handle.as_raw(), wanted, self.batch.as_mut_ptr().cast())
         };
         self.taken = 0;
         self.filled = 0;
-        // Believed only as far as there is room.
-        self.filled = cvt_count("ibv_poll_cq", ret)?.min(self.batch.len());
+        let count = cvt_count("ibv_poll_cq", ret)?;
+        if count > self.batch.len() {
+            // An error number: what libibverbs puts in the place of a call that a device lacks.
+            return Err(Error::from_errno("ibv_poll_cq", ret));
+        }
+        self.filled = count;
         if stale > 0 && self.filled < self.batch.len() {
             self.handle.inner.room.forget_stale(stale);
         }
@@ -281,8 +295,9 @@ impl CompletionQueue {
     #[inline]
     fn fetched(&mut self) -> Completions<'_> {
         let fetched = &self.batch[self.taken..self.filled];
-        // SAFETY: the first `filled` completions of the batch are initialised (invariant), and `ibv_wc` is laid out like
-        // `MaybeUninit<ibv_wc>`. They are borrowed with `self`, so nothing writes them meanwhile.
+        // SAFETY: the first `filled` completions of the batch are initialised (invariant), and
+        // `ibv_wc` is laid out like `MaybeUninit<ibv_wc>`. They are borrowed with `self`, so
+        // nothing writes them meanwhile.
         let fetched = unsafe { slice::from_raw_parts(fetched.as_ptr().cast(), fetched.len()) };
         Completions {
             left: fetched.iter(),
@@ -309,8 +324,8 @@ impl Deref for CompletionQueue {
 }
 
 impl CqHandle {
-    /// `ibv_req_notify_cq`—Asks for one event on the queue's channel. Poll once more after this call, for what
-    /// arrived before it, and only then wait.
+    /// `ibv_req_notify_cq`—Asks for one event on the queue's channel. Poll once more after this
+    /// call, for what arrived before it, and only then wait.
     ///
     /// # Errors
     /// - `Unsupported`: the queue has no channel, so nobody would hear of it.
@@ -347,10 +362,11 @@ impl CqHandle {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
+    /// lives.
     ///
-    /// A completion that is polled through it is lost to this crate: its work comes back only with a later
-    /// completion of the same queue, or when the queue pair is dropped.
+    /// A completion that is polled through it is lost to this crate: its work comes back only with
+    /// a later completion of the same queue, or when the queue pair is dropped.
     pub fn as_raw(&self) -> *mut ffi::ibv_cq {
         self.inner.raw.as_ptr()
     }
@@ -376,9 +392,10 @@ impl fmt::Debug for CqHandle {
 
 impl Drop for CqInner {
     fn drop(&mut self) {
-        // SAFETY: the queue exists and is destroyed once, here; queue pairs that use it hold an `Arc` of `self`. Every event
-        // of it is acknowledged as soon as it is taken, so this does not block. A queue pair that could not be destroyed makes it fail
-        // with `EBUSY`: the queue is then given up as well.
+        // SAFETY: the queue exists and is destroyed once, here; queue pairs that use it hold an
+        // `Arc` of `self`. Every event of it is acknowledged as soon as it is taken, so this does
+        // not block. A queue pair that could not be destroyed makes it fail with `EBUSY`: the queue
+        // is then given up as well.
         let _: i32 = unsafe { ffi::ibv_destroy_cq(self.raw.as_ptr()) };
     }
 }
@@ -442,7 +459,8 @@ impl fmt::Debug for CqInner {
 /// The books that keep a completion queue from overflowing.
 ///
 /// A queue pair that is destroyed can leave completions behind, on some devices, which take up
-/// entries until they have been polled. Those entries stay reserved, as stale, until a poll has found the queue empty.
+/// entries until they have been polled. Those entries stay reserved, as stale, until a poll has
+/// found the queue empty.
 #[derive(Debug)]
 struct Room {
     capacity: u32,

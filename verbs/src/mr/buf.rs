@@ -62,7 +62,8 @@ impl ProtectionDomain {
 /// What a request transfers is the buffer's current length, from [`set_len`](Self::set_len); the
 /// bytes behind it, up to the capacity, keep their content.
 pub struct Buf {
-    // INVARIANT: `start..start + capacity` is inside `region`, and no other `Buf` or `SharedBuf` covers any of it.
+    // INVARIANT: `start..start + capacity` is inside `region`, and no other `Buf` or `SharedBuf`
+    // covers any of it.
     region: Arc<Region>,
     start: NonNull<u8>,
     // INVARIANT: at most `capacity`.
@@ -123,7 +124,8 @@ impl Buf {
         self.len = self.capacity;
     }
 
-    /// Splits the buffer at `at`: `self` keeps `[0, at)`, the returned buffer has the rest of the capacity. Both are full.
+    /// Splits the buffer at `at`: `self` keeps `[0, at)`, the returned buffer has the rest of the
+    /// capacity. Both are full.
     ///
     /// # Panics
     /// Panics when `at` is more than the capacity.
@@ -134,7 +136,8 @@ impl Buf {
             _ => length_panic(at, self.capacity()),
         };
         let tail = self.capacity - head;
-        // SAFETY: `at` is at most the capacity, so the result is inside `region` or one past its end.
+        // SAFETY: `at` is at most the capacity, so the result is inside `region` or one past its
+        // end.
         let start = unsafe { self.start.add(at) };
         self.capacity = head;
         self.len = head;
@@ -147,7 +150,8 @@ impl Buf {
         }
     }
 
-    /// Freezes the buffer at its current length, so that any number of requests can read it at once.
+    /// Freezes the buffer at its current length, so that any number of requests can read it at
+    /// once.
     pub fn freeze(self) -> SharedBuf {
         SharedBuf {
             buf: Arc::new(self),
@@ -156,7 +160,8 @@ impl Buf {
 
     #[inline]
     fn sge(&self) -> Sge {
-        // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, which `self` keeps registered.
+        // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, which `self`
+        // keeps registered.
         unsafe { Sge::new(self.start, self.len, self.lkey) }
     }
 }
@@ -176,8 +181,9 @@ impl Deref for Buf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are inside `region`, initialised and owned by `self` alone (invariant). The device does not write
-        // them: it only does so for posted work, which would have moved `self` away.
+        // SAFETY: the bytes are inside `region`, initialised and owned by `self` alone (invariant).
+        // The device does not write them: it only does so for posted work, which would have moved
+        // `self` away.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
     }
 }
@@ -185,7 +191,8 @@ impl Deref for Buf {
 impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`, and `&mut self` excludes every other reference to these bytes. Nor does the device read them.
+        // SAFETY: as for `deref`, and `&mut self` excludes every other reference to these bytes.
+        // Nor does the device read them.
         unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
     }
 }
@@ -212,8 +219,8 @@ impl fmt::Debug for Buf {
     }
 }
 
-// SAFETY: the element is a range of registered memory that `self` owns alone: it stays registered and at its address
-// until `self` is dropped, and nobody else reads or writes it.
+// SAFETY: the element is a range of registered memory that `self` owns alone: it stays registered
+// and at its address until `self` is dropped, and nobody else reads or writes it.
 unsafe impl Gather for Buf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
@@ -224,9 +231,11 @@ unsafe impl Gather for Buf {
 // SAFETY: see `Gather`: owned alone, and registered for local writing.
 unsafe impl Scatter for Buf {}
 
-/// A frozen [`Buf`]: many may read it at once, the program and the device alike, and nobody may write it.
+/// A frozen [`Buf`]: many may read it at once, the program and the device alike, and nobody may
+/// write it.
 ///
-/// Cloning is cheap. A message that is sent to several peers, or may have to be sent again, is one of these.
+/// Cloning is cheap. A message that is sent to several peers, or may have to be sent again, is one
+/// of these.
 #[derive(Clone)]
 pub struct SharedBuf {
     buf: Arc<Buf>,
@@ -265,8 +274,9 @@ impl fmt::Debug for SharedBuf {
     }
 }
 
-// SAFETY: the element is a range of registered memory that `self` keeps registered and at its address, and that nobody
-// writes for as long as a handle to it exists: a frozen buffer can be thawed only by its last handle.
+// SAFETY: the element is a range of registered memory that `self` keeps registered and at its
+// address, and that nobody writes for as long as a handle to it exists: a frozen buffer can be
+// thawed only by its last handle.
 unsafe impl Gather for SharedBuf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {

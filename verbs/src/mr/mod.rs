@@ -1,6 +1,7 @@
 //! Registered memory.
 //!
-//! There are three kinds, because there are three ways in which a device and a program can share bytes:
+//! There are three kinds, because there are three ways in which a device and a program can share
+//! bytes:
 //!
 //! - [`Buf`]: one owner at a time. The program may write it, or the device may, never both: posting
 //!   moves it to the device, its completion moves it back.

@@ -11,12 +11,13 @@ use crate::{
 
 /// Memory owned by this crate and registered with a device.
 ///
-/// The bytes are initialised, and nothing here reads or writes them: whoever holds a `Region` decides who may touch
-/// which part of it.
+/// The bytes are initialised, and nothing here reads or writes them: whoever holds a `Region`
+/// decides who may touch which part of it.
 pub(super) struct Region {
     // INVARIANT: registered until `self` is dropped; covers exactly `memory`.
     mr: NonNull<ffi::ibv_mr>,
-    // INVARIANT: came from `Box::into_raw`; freed in `drop`, after the device has lost its access, or never.
+    // INVARIANT: came from `Box::into_raw`; freed in `drop`, after the device has lost its access,
+    // or never.
     memory: NonNull<[u8]>,
     _pd: ProtectionDomain,
 }
@@ -32,9 +33,9 @@ impl Region {
         let length = memory.len();
         let memory = NonNull::from(Box::leak(memory));
         let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
-        // SAFETY: the domain is allocated for as long as `pd` lives; `memory` is `length` bytes that
-        // stay at their address until `drop` has deregistered them. C does not touch the bytes; from
-        // here on only requests that carry the LKey make the device do so.
+        // SAFETY: the domain is allocated for as long as `pd` lives; `memory` is `length` bytes
+        // that stay at their address until `drop` has deregistered them. C does not touch the
+        // bytes; from here on only requests that carry the LKey make the device do so.
         let mr = unsafe { ffi::ibv_reg_mr(pd.as_raw(), memory.as_ptr().cast(), length, access) };
         let mr = NonNull::new(mr);
         match mr {
@@ -45,7 +46,8 @@ impl Region {
             }),
             None => {
                 let error = Error::last_os("ibv_reg_mr").detail(format!("{length} bytes"));
-                // SAFETY: `memory` came from a box a few lines up, and its registration failed, so this is its only owner.
+                // SAFETY: `memory` came from a box a few lines up, and its registration failed, so
+                // this is its only owner.
                 drop(unsafe { Box::from_raw(memory.as_ptr()) });
                 Err(error)
             }
@@ -64,18 +66,21 @@ impl Region {
 
     /// The key that requests of this process carry.
     pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: `self.mr` is registered (invariant), and its keys are set for good at registration.
+        // SAFETY: `self.mr` is registered (invariant), and its keys are set for good at
+        // registration.
         unsafe { (*self.mr.as_ptr()).lkey }
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the region is registered (invariant) and deregistered once, here; its domain is allocated, since it is dropped after this.
+        // SAFETY: the region is registered (invariant) and deregistered once, here; its domain is
+        // allocated, since it is dropped after this.
         let errno = unsafe { ffi::ibv_dereg_mr(self.mr.as_ptr()) };
         if errno == 0 {
-            // SAFETY: `memory` came from a box and is freed once, here. No `Buf` of it is left, since each holds
-            // an `Arc` of `self`, and the device lost its access when the call above succeeded.
+            // SAFETY: `memory` came from a box and is freed once, here. No `Buf` of it is left,
+            // since each holds an `Arc` of `self`, and the device lost its access when the call
+            // above succeeded.
             drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
         }
         // Otherwise the device may still have its access: the memory is given up, never freed.

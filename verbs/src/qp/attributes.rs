@@ -20,8 +20,8 @@ pub struct Attributes<S> {
 }
 
 impl<S: State> Attributes<S> {
-    /// Takes attributes as C has them. Which of them count is said by `mask`, of `IBV_QP_*` bits; the state itself always
-    /// does.
+    /// Takes attributes as C has them. Which of them count is said by `mask`, of `IBV_QP_*` bits;
+    /// the state itself always does.
     ///
     /// No attribute can make a program unsafe: the kernel validates them, and what is wrong makes
     /// the transition fail, or the queue pair useless.

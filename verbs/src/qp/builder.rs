@@ -14,6 +14,7 @@ use super::{
 use crate::{
     cq::CqHandle,
     error::{Error, Result, cvt_ptr},
+    mr::Buf,
     pd::ProtectionDomain,
     work::MAX_SGE,
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
@@ -36,16 +37,16 @@ pub struct QueuePairBuilder<'a, T> {
 impl ProtectionDomain {
     /// A queue pair of transport `T` in this domain, with choices to make.
     ///
-    /// A [`CompletionQueue`](crate::CompletionQueue) is its own handle: `&cq` will do. The two may be the same one.
+    /// A [`CompletionQueue`](crate::CompletionQueue) is its own handle: `&cq` will do. The two may
+    /// be the same one.
     ///
     /// # Examples
     /// ```no_run
     /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
-    /// use verbs::{Buf, QueuePair, Rc, Reset};
+    /// use verbs::Rc;
     /// let pd = ctx.alloc_pd()?;
     /// let cq = ctx.create_cq(64)?;
-    /// let qp: QueuePair<Rc, Reset, Buf, Buf> =
-    ///     pd.qp_builder(&cq, &cq).max_send_wr(16).max_recv_wr(48).create()?;
+    /// let qp = pd.qp_builder::<Rc>(&cq, &cq).max_send_wr(16).max_recv_wr(48).create()?;
     /// # Ok::<(), verbs::Error>(())
     /// ```
     pub fn qp_builder<'a, T: Transport>(
@@ -91,18 +92,41 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         self
     }
 
-    /// `ibv_create_qp(pd, …)`—Creates the queue pair, in the state [`Reset`]. Enters the kernel.
+    /// `ibv_create_qp(pd, …)`—Creates the queue pair, in the state [`Reset`], for work that is one
+    /// [`Buf`] a request. Enters the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`: a completion queue has too few entries left, or belongs to another device; or a number is beyond what this
-    ///   crate can keep.
+    /// - `InvalidInput`: a completion queue has too few entries left, or belongs to another device;
+    ///   or a number is beyond what this crate can keep.
     /// - `EINVAL`: a number is more than the device allows.
     /// - `ENOMEM`: out of memory, or of queue pairs.
     ///
     /// # References
     /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
     #[doc(alias = "ibv_create_qp")]
-    pub fn create<SW, RW>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
+    pub fn create(self) -> Result<QueuePair<T, Reset, Buf, Buf>> {
+        self.create_for()
+    }
+
+    /// `ibv_create_qp(pd, …)`—Creates the queue pair as [`create`](Self::create) does, for work of
+    /// the caller's own types: `SW` for its send queue, and `RW` for its receive queue.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create).
+    ///
+    /// # Examples
+    /// Messages that know which request they belong to:
+    /// ```no_run
+    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
+    /// use verbs::{Buf, QueuePair, Rc, Reset, SharedBuf, With};
+    /// struct Request(u64);
+    /// let qp: QueuePair<Rc, Reset, With<SharedBuf, Request>, Buf> =
+    ///     pd.qp_builder(cq, cq).create_for()?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_create_qp")]
+    pub fn create_for<SW, RW>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
         self.validate()?;
         let id = QpId::next();
         let send = Parts {
@@ -123,8 +147,9 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         attr.cap.max_recv_wr = self.max_recv_wr;
         attr.cap.max_send_sge = self.max_send_sge;
         attr.cap.max_recv_sge = self.max_recv_sge;
-        // SAFETY: the domain and the completion queues exist for as long as `self` borrows them, and then for as long as
-        // `Inner` holds them. C writes only `attr`, and keeps no pointer to it.
+        // SAFETY: the domain and the completion queues exist for as long as `self` borrows them,
+        // and then for as long as `Inner` holds them. C writes only `attr`, and keeps no pointer to
+        // it.
         let raw = unsafe { ffi::ibv_create_qp(self.pd.as_raw(), &raw mut attr) };
         let raw = cvt_ptr("ibv_create_qp", raw).map_err(|err| {
             err.detail(format!(

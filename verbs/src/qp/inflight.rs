@@ -10,7 +10,8 @@ use crate::wr_id::{MAX_IN_FLIGHT, QueueId, WrId};
 /// posted before it, too: requests that were posted unsignaled, and those whose completion was
 /// dropped unread.
 pub(super) struct InFlight<W> {
-    // INVARIANT: the slots of the sequence numbers `head..tail` are initialised, and no others. A power of two of them.
+    // INVARIANT: the slots of the sequence numbers `head..tail` are initialised, and no others. A
+    // power of two of them.
     slots: Box<[MaybeUninit<W>]>,
     queue: QueueId,
     /// At most so many are in flight; not more than there are slots.
@@ -54,7 +55,8 @@ impl<W> InFlight<W> {
         self.queue.wr_id(self.tail)
     }
 
-    /// Keeps the work that has just been posted with [`next_id`](Self::next_id). There must be room.
+    /// Keeps the work that has just been posted with [`next_id`](Self::next_id). There must be
+    /// room.
     #[inline]
     pub(super) fn push(&mut self, work: W) {
         debug_assert!(!self.is_full());
@@ -63,8 +65,8 @@ impl<W> InFlight<W> {
         self.tail = self.tail.wrapping_add(1);
     }
 
-    /// How many requests were posted before the one with this identifier and are still in flight; `None` if it is not
-    /// in flight itself.
+    /// How many requests were posted before the one with this identifier and are still in flight;
+    /// `None` if it is not in flight itself.
     #[inline]
     pub(super) fn position(&self, id: WrId) -> Option<u32> {
         let ahead = id.distance_from(self.head);
@@ -79,8 +81,8 @@ impl<W> InFlight<W> {
         }
         let slot = self.slot(self.head);
         self.head = self.head.wrapping_add(1);
-        // SAFETY: the slot was that of `head`, before `tail`, so it is initialised (invariant). With `head` moved on, it counts as
-        // uninitialised from here, so the work has one owner.
+        // SAFETY: the slot was that of `head`, before `tail`, so it is initialised (invariant).
+        // With `head` moved on, it counts as uninitialised from here, so the work has one owner.
         Some(unsafe { self.slots[slot].assume_init_read() })
     }
 

@@ -89,7 +89,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         &self.receive
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
+    /// lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_qp {
         self.send.inner.raw.as_ptr()
     }
@@ -178,7 +179,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
             // Nothing to change: on iWARP the kernel has made the transition itself.
             return Ok(());
         }
-        // SAFETY: the queue pair exists for as long as `self` lives, and `attr` is complete. C keeps no pointer to it.
+        // SAFETY: the queue pair exists for as long as `self` lives, and `attr` is complete. C
+        // keeps no pointer to it.
         let errno = unsafe { ffi::ibv_modify_qp(self.as_raw(), &raw mut attr, mask) };
         cvt_errno("ibv_modify_qp", errno)
             .map_err(|err| err.detail(format!("{} to {to}, attribute mask {mask:#x}", S::NAME)))
@@ -208,7 +210,8 @@ impl<T: Transport, SW, RW> QueuePair<T, Init, SW, RW> {
     /// `ibv_modify_qp`—Brings the queue pair to [`Rtr`], where it receives.
     ///
     /// # Errors
-    /// As for [`to_init`](QueuePair::to_init), and `ETIMEDOUT`, `EHOSTUNREACH`: the peer's address does not resolve.
+    /// As for [`to_init`](QueuePair::to_init), and `ETIMEDOUT`, `EHOSTUNREACH`: the peer's address
+    /// does not resolve.
     ///
     /// # References
     /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)

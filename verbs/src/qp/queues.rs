@@ -47,8 +47,9 @@ struct Receiving<RW> {
     max_sge: u32,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe on one queue pair. The two cells are each reached through one
-// half only (invariants), so from one thread at a time, and what is in them may change threads.
+// SAFETY: libibverbs documents its calls as thread-safe on one queue pair. The two cells are each
+// reached through one half only (invariants), so from one thread at a time, and what is in them may
+// change threads.
 unsafe impl<SW: Send, RW: Send> Send for Inner<SW, RW> {}
 // SAFETY: see `Send`. A half that is shared between threads gives only shared access to its cell.
 unsafe impl<SW: Send, RW: Send> Sync for Inner<SW, RW> {}
@@ -62,7 +63,8 @@ pub(super) struct Parts<W> {
 
 impl<SW, RW> Inner<SW, RW> {
     /// # Safety
-    /// - `raw` is a queue pair that nobody else uses, made with the completion queues of the reservations, in the domain `pd`.
+    /// - `raw` is a queue pair that nobody else uses, made with the completion queues of the
+    ///   reservations, in the domain `pd`.
     pub(super) unsafe fn new(
         raw: NonNull<ffi::ibv_qp>,
         id: QpId,
@@ -91,18 +93,20 @@ impl<SW, RW> Inner<SW, RW> {
     }
 
     pub(super) fn qp_num(&self) -> u32 {
-        // SAFETY: the queue pair is created (invariant), and its number is set for good at its creation.
+        // SAFETY: the queue pair is created (invariant), and its number is set for good at its
+        // creation.
         unsafe { (*self.raw.as_ptr()).qp_num }
     }
 }
 
 impl<SW, RW> Drop for Inner<SW, RW> {
     fn drop(&mut self) {
-        // SAFETY: the queue pair exists and is destroyed once, here. Its domain and its completion queues exist, since they
-        // are dropped after this.
+        // SAFETY: the queue pair exists and is destroyed once, here. Its domain and its completion
+        // queues exist, since they are dropped after this.
         let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
         if errno != 0 {
-            // The device may still work on what is in flight: it is given up, with the completion queues.
+            // The device may still work on what is in flight: it is given up, with the completion
+            // queues.
             return;
         }
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
@@ -140,13 +144,15 @@ pub struct ReceiveQueue<T, SW, RW> {
 impl<T, SW, RW> SendQueue<T, SW, RW> {
     #[inline]
     fn sending(&self) -> &Sending<SW> {
-        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a mutable borrow through it.
+        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a
+        // mutable borrow through it.
         unsafe { &*self.inner.send.get() }
     }
 
     #[inline]
     fn sending_mut(&mut self) -> &mut Sending<SW> {
-        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes every other borrow through it.
+        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes
+        // every other borrow through it.
         unsafe { &mut *self.inner.send.get() }
     }
 
@@ -180,8 +186,8 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.complete_each(wc, drop)
     }
 
-    /// Takes back the work that `wc` completes, and before it, one by one through `earlier`, the work
-    /// that it completes without having a completion of its own: what was posted unsignaled.
+    /// Takes back the work that `wc` completes, and before it, one by one through `earlier`, the
+    /// work that it completes without having a completion of its own: what was posted unsignaled.
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
@@ -196,13 +202,15 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
 }
 
 impl<T: Transport, SW: Gather, RW> SendQueue<T, SW, RW> {
-    /// `ibv_post_send`—Posts a request. The work belongs to the queue until its completion gives it back.
+    /// `ibv_post_send`—Posts a request. The work belongs to the queue until its completion gives it
+    /// back.
     ///
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
     /// # Errors
     /// The request is given back, unharmed:
-    /// - `WouldBlock`: as many requests are in flight as the queue can hold. Poll the completion queue.
+    /// - `WouldBlock`: as many requests are in flight as the queue can hold. Poll the completion
+    ///   queue.
     /// - `InvalidInput`: the work has more elements than the queue pair was made for.
     /// - `EINVAL`, `ENOMEM`, `EFAULT`: the device refused the request.
     ///
@@ -235,9 +243,10 @@ impl<T: Transport, SW: Gather, RW> SendQueue<T, SW, RW> {
         let mut wr = SendWr::new(sending.in_flight.next_id(), &mut sges, flags);
         request.describe(&mut wr);
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with every field that its opcode
-        // uses. C reads it and the elements before it returns. What the elements describe stays as `Gather` promises until
-        // `request` is dropped, and so until the queue pair is destroyed or the completion has come.
+        // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with
+        // every field that its opcode uses. C reads it and the elements before it returns. What the
+        // elements describe stays as `Gather` promises until `request` is dropped, and so until the
+        // queue pair is destroyed or the completion has come.
         let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), &raw mut bad) };
         if errno != 0 {
             return Err(refused_by_device("ibv_post_send", request, errno));
@@ -255,13 +264,15 @@ impl<T: Transport, SW: Gather, RW> SendQueue<T, SW, RW> {
 impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
     #[inline]
     fn receiving(&self) -> &Receiving<RW> {
-        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a mutable borrow through it.
+        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a
+        // mutable borrow through it.
         unsafe { &*self.inner.receive.get() }
     }
 
     #[inline]
     fn receiving_mut(&mut self) -> &mut Receiving<RW> {
-        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes every other borrow through it.
+        // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes
+        // every other borrow through it.
         unsafe { &mut *self.inner.receive.get() }
     }
 
@@ -294,7 +305,8 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
 }
 
 impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
-    /// `ibv_post_recv`—Posts memory for one message to arrive in. It belongs to the queue until its completion gives it back.
+    /// `ibv_post_recv`—Posts memory for one message to arrive in. It belongs to the queue until its
+    /// completion gives it back.
     ///
     /// Does not block, enter the kernel (on most devices) or allocate.
     ///
@@ -327,9 +339,10 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
             num_sge: sges.count(),
         };
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one complete request. C reads it and the
-        // elements before it returns. What the elements describe stays as `Scatter` promises until `work` is dropped, and
-        // so until the queue pair is destroyed or the completion has come.
+        // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one complete
+        // request. C reads it and the elements before it returns. What the elements describe stays
+        // as `Scatter` promises until `work` is dropped, and so until the queue pair is destroyed
+        // or the completion has come.
         let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), &raw mut wr, &raw mut bad) };
         if errno != 0 {
             return Err(refused_by_device("ibv_post_recv", work, errno));

@@ -8,7 +8,8 @@ use crate::{work::SgeList, wr_id::WrId};
 
 /// One `ibv_send_wr`, on its way to the device.
 ///
-/// Most of its 128 bytes belong to opcodes other than the one at hand, so they are left as they are.
+/// Most of its 128 bytes belong to opcodes other than the one at hand, so they are left as they
+/// are.
 #[derive(Debug)]
 pub struct SendWr(MaybeUninit<ffi::ibv_send_wr>);
 
@@ -16,8 +17,8 @@ pub struct SendWr(MaybeUninit<ffi::ibv_send_wr>);
 macro_rules! set {
     ($wr:ident, $($field:ident).+ = $value:expr) => {{
         let value = $value;
-        // SAFETY: the field is inside the request, which is borrowed exclusively. It is plain data, so
-        // nothing is dropped where it may not have been initialised.
+        // SAFETY: the field is inside the request, which is borrowed exclusively. It is plain data,
+        // so nothing is dropped where it may not have been initialised.
         unsafe { (*$wr.0.as_mut_ptr()).$($field).+ = value };
     }};
 }

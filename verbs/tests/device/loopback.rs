@@ -45,7 +45,7 @@ impl Fixture {
             .max_recv_wr(depth)
             .max_send_sge(4)
             .max_recv_sge(4)
-            .create()
+            .create_for()
             .unwrap()
     }
 

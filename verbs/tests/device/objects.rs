@@ -97,8 +97,8 @@ fn a_completion_queue_refuses_what_could_overflow_it() {
             .max_send_wr(depth)
             .max_recv_wr(depth)
     };
-    let first = build(depth).create::<Buf, Buf>().unwrap();
-    let err = build(1).create::<Buf, Buf>().unwrap_err();
+    let first = build(depth).create().unwrap();
+    let err = build(1).create().unwrap_err();
     assert_eq!(err.kind(), ErrorKind::InvalidInput);
     assert!(err.to_string().contains("entries left"), "{err}");
     drop(first);
@@ -107,7 +107,7 @@ fn a_completion_queue_refuses_what_could_overflow_it() {
         cq.capacity(),
         "a queue pair gives back what it reserved"
     );
-    build(depth).create::<Buf, Buf>().unwrap();
+    build(depth).create().unwrap();
 }
 
 #[test]
@@ -117,7 +117,7 @@ fn a_queue_pair_refused_by_the_device_gives_its_reservation_back() {
     let err = pd
         .qp_builder::<Rc>(&cq, &cq)
         .max_send_sge(33)
-        .create::<Buf, Buf>()
+        .create()
         .unwrap_err();
     assert_eq!(
         err.to_string(),
@@ -130,10 +130,7 @@ fn a_queue_pair_refused_by_the_device_gives_its_reservation_back() {
 fn objects_of_two_openings_do_not_mix() {
     let Fixture { pd, .. } = Fixture::new();
     let cq = open().create_cq(4).unwrap();
-    let err = pd
-        .qp_builder::<Rc>(&cq, &cq)
-        .create::<Buf, Buf>()
-        .unwrap_err();
+    let err = pd.qp_builder::<Rc>(&cq, &cq).create().unwrap_err();
     assert!(
         err.to_string().contains("the completion queue is of"),
         "{err}"
