@@ -27,6 +27,8 @@ pub(crate) enum Command {
         #[arg(long)]
         check: bool,
     },
+    /// Let two programs talk over RDMA, and tell what happens
+    Demo,
     /// Run the tests: on the host, and in guests with a software RDMA device
     Test(TestArguments),
     /// Run everything that a change has to pass

@@ -11,6 +11,7 @@
 mod ci;
 mod cli;
 mod codegen;
+mod demo;
 mod distribution;
 mod interrupt;
 mod process;
@@ -41,6 +42,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
     match command {
         Command::Setup { check: true } => setup::check()?,
         Command::Setup { check: false } => setup::ensure(setup::Group::ALL)?,
+        Command::Demo => return Ok(verdict(demo::run()?)),
         Command::Test(arguments) => return Ok(verdict(test::run(&arguments.into())?)),
         Command::Ci => return Ok(verdict(ci::run()?)),
         Command::Codegen { check } => codegen::run(check)?,

@@ -41,6 +41,6 @@ mod run;
 mod siw;
 
 pub(crate) use device::Device;
-pub(crate) use event::{EventKind, Host};
+pub(crate) use event::{Event, EventKind, Host, Stream};
 pub(crate) use kernel::Source;
 pub(crate) use run::{Run, Until};
