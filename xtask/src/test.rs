@@ -19,7 +19,7 @@ use cargo_metadata::Message;
 use crate::cli::TestArguments;
 use crate::process::{self, Supervised};
 use crate::setup::{self, Group};
-use crate::soft_roce::report::Printer;
+use crate::soft_roce::report::{Printer, Style};
 use crate::soft_roce::{EventKind, Run};
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
@@ -152,8 +152,10 @@ impl Suite<'_> {
         let plan = Run::single(self.device_script(&programs)?)
             .memory_mib(2048)
             .timeout(Duration::from_secs(minutes * 60))
+            // Forgotten objects leak by design, and tests show it.
+            .env("ASAN_OPTIONS", "detect_leaks=0")
             .by_line();
-        let mut printer = Printer::new(false, false);
+        let mut printer = Printer::new(Style::Lines, false);
         let outcome = plan.execute(&self.workspace, &mut |event| {
             if let EventKind::Output(_, line) = &event.kind {
                 counts.read(&String::from_utf8_lossy(line));

@@ -5,7 +5,7 @@ use std::process::ExitCode;
 use anyhow::Result;
 
 use super::host::HostRun;
-use super::report::{Outcome, Printer};
+use super::report::{Outcome, Printer, Style};
 use super::{Run, Source};
 use crate::cli::{GuestArguments, Place, RunArguments};
 use crate::workspace::Workspace;
@@ -27,13 +27,17 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
         (Some(a), Some(b)) => Run::pair(a, b),
         _ => Run::single(command_text(&arguments.command)?),
     };
-    let paired = arguments.command.is_empty();
+    let style = if arguments.command.is_empty() {
+        Style::Prefixed
+    } else {
+        Style::Raw
+    };
     let plan = with_guest(plan, arguments.guest)
         .timeout(arguments.timeout)
         .pcap(arguments.pcap)
         .until(arguments.until)
         .keep_going(arguments.keep_going);
-    let mut printer = Printer::new(paired, arguments.verbose);
+    let mut printer = Printer::new(style, arguments.verbose);
     let outcome = plan.execute(&Workspace::load()?, &mut |event| printer.print(event))?;
     if arguments.verbose {
         eprint!("{}", outcome.boot_times());

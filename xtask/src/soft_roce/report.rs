@@ -217,19 +217,30 @@ fn warning(console: &str) -> Option<&str> {
     console.lines().find(|line| line.contains("WARNING: CPU"))
 }
 
-/// Prints a run as it goes: raw for one guest, a prefix on each line for two.
+/// Prints a run as it goes.
 #[derive(Debug)]
 pub(crate) struct Printer {
-    prefixed: bool,
+    style: Style,
     verbose: bool,
     started: Option<Instant>,
 }
 
+/// What an output event holds, and what becomes of it.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Style {
+    /// Whatever came, as it is.
+    Raw,
+    /// A line of the only guest.
+    Lines,
+    /// A line of one of two guests, which gets the guest's name.
+    Prefixed,
+}
+
 impl Printer {
-    /// A printer for a run of one guest, or of two; a verbose one tells what happens to them, too.
-    pub(crate) fn new(prefixed: bool, verbose: bool) -> Self {
+    /// A printer; a verbose one tells when commands end, too.
+    pub(crate) fn new(style: Style, verbose: bool) -> Self {
         Self {
-            prefixed,
+            style,
             verbose,
             started: None,
         }
@@ -240,11 +251,7 @@ impl Printer {
         let host = event.host;
         match &event.kind {
             EventKind::Output(stream, bytes) => {
-                let text = if self.prefixed {
-                    prefixed(host, bytes)
-                } else {
-                    bytes.clone()
-                };
+                let text = self.style.apply(host, bytes);
                 let _reader_gone = match stream {
                     Stream::Stdout => write_all(&mut io::stdout().lock(), &text),
                     Stream::Stderr => write_all(&mut io::stderr().lock(), &text),
@@ -267,11 +274,14 @@ fn write_all(to: &mut dyn Write, text: &[u8]) -> io::Result<()> {
     to.flush()
 }
 
-fn prefixed(host: Host, line: &[u8]) -> Vec<u8> {
-    let mut text = format!("{host}| ").into_bytes();
-    text.extend_from_slice(line);
-    text.push(b'\n');
-    text
+impl Style {
+    fn apply(self, host: Host, bytes: &[u8]) -> Vec<u8> {
+        match self {
+            Self::Raw => bytes.to_vec(),
+            Self::Lines => [bytes, b"\n"].concat(),
+            Self::Prefixed => [format!("{host}| ").as_bytes(), bytes, b"\n"].concat(),
+        }
+    }
 }
 
 #[cfg(test)]
@@ -346,6 +356,8 @@ mod tests {
 
     #[test]
     fn lines_of_two_guests_are_told_apart() {
-        assert_eq!(prefixed(Host::B, b"hi"), b"b| hi\n");
+        assert_eq!(Style::Prefixed.apply(Host::B, b"hi"), b"b| hi\n");
+        assert_eq!(Style::Lines.apply(Host::A, b"hi"), b"hi\n");
+        assert_eq!(Style::Raw.apply(Host::A, b"hi"), b"hi");
     }
 }
