@@ -5,3 +5,8 @@
 pub mod basic_client_server {
     pub mod endpoint;
 }
+
+/// The example of the README, which has to compile.
+#[cfg(doctest)]
+#[doc = include_str!("../README.md")]
+pub struct Readme;
