@@ -76,17 +76,20 @@
 //! write, shared receive queues, datagrams, asynchronous events and the extended interfaces are not
 //! here yet. [`op::Send`] is tested on Soft-RoCE and Soft-iWARP; no other device has been tried.
 
+mod addr;
 mod context;
 mod cq;
 mod device;
 pub mod error;
 pub mod fd;
 mod mr;
+mod mtu;
 mod pd;
 mod qp;
 pub mod work;
 mod wr_id;
 
+pub use addr::Gid;
 pub use context::Context;
 pub use cq::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, CqKey,
@@ -95,6 +98,7 @@ pub use cq::{
 pub use device::{Device, DeviceList, Guid, devices};
 pub use error::{Error, Refused, Result};
 pub use mr::{Buf, SharedBuf};
+pub use mtu::Mtu;
 pub use pd::ProtectionDomain;
 pub use qp::{
     Attributes, CanPostReceive, Completed, Completion, Connected, Init, QueuePair,
