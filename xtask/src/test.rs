@@ -59,7 +59,7 @@ const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
 /// Runs the tests and closes with the table; whether all passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut stages = Stages::default();
-    run_stages(options, &mut stages)?;
+    run_stages(&Workspace::load()?, options, &mut stages)?;
     if let (0, Some(filter)) = (stages.total(), &options.filter) {
         bail!("no test has `{filter}` in its name");
     }
@@ -67,12 +67,13 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
 }
 
 /// Runs the tests as stages among others.
-pub(crate) fn run_stages(options: &Options, stages: &mut Stages) -> Result<()> {
+pub(crate) fn run_stages(
+    workspace: &Workspace,
+    options: &Options,
+    stages: &mut Stages,
+) -> Result<()> {
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
-    let suite = Suite {
-        workspace: Workspace::load()?,
-        options,
-    };
+    let suite = Suite { workspace, options };
     if options.sanitize {
         require_nightly()?;
         stages.test("device", |counts| suite.device(counts));
@@ -92,7 +93,7 @@ pub(crate) fn run_stages(options: &Options, stages: &mut Stages) -> Result<()> {
 }
 
 struct Suite<'a> {
-    workspace: Workspace,
+    workspace: &'a Workspace,
     options: &'a Options,
 }
 
@@ -128,10 +129,7 @@ impl Suite<'_> {
         cargo
             .args(["--", "--test-threads=1"])
             .args(&self.options.filter);
-        cargo.env(
-            "XTASK",
-            std::env::current_exe().context("xtask cannot tell where it is")?,
-        );
+        cargo.env("XTASK", self.workspace.xtask());
         run_counting(&mut cargo, counts)?;
         self.require_some(*counts)
     }
@@ -156,7 +154,7 @@ impl Suite<'_> {
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .by_line();
         let mut printer = Printer::new(Style::Lines, false);
-        let outcome = plan.execute(&self.workspace, &mut |event| {
+        let outcome = plan.execute(self.workspace, &mut |event| {
             if let EventKind::Output(_, line) = &event.kind {
                 counts.read(&String::from_utf8_lossy(line));
             }
@@ -250,7 +248,7 @@ impl Suite<'_> {
     }
 
     fn cargo(&self) -> Command {
-        let mut cargo = workspace::cargo(&self.workspace);
+        let mut cargo = workspace::cargo(self.workspace);
         if self.options.long {
             cargo.env("LONG", "1");
         }

@@ -11,6 +11,7 @@ use cargo_metadata::{Metadata, MetadataCommand, Package, Target};
 #[derive(Debug)]
 pub(crate) struct Workspace {
     metadata: Metadata,
+    xtask: PathBuf,
 }
 
 impl Workspace {
@@ -22,12 +23,19 @@ impl Workspace {
             .no_deps()
             .exec()
             .context("cargo cannot describe the workspace")?;
-        Ok(Self { metadata })
+        // Asked early: once cargo has built xtask anew, the running file has no name any more.
+        let xtask = std::env::current_exe().context("xtask cannot tell where it is")?;
+        Ok(Self { metadata, xtask })
     }
 
     /// The folder with the workspace's `Cargo.toml`.
     pub(crate) fn root(&self) -> &Path {
         self.metadata.workspace_root.as_std_path()
+    }
+
+    /// The program that is running, for tests that start it again.
+    pub(crate) fn xtask(&self) -> &Path {
+        &self.xtask
     }
 
     /// Cargo's target folder.

@@ -5,14 +5,15 @@
 //! cannot be treated so is booted as it is.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
-use std::io::{self, Read, Write};
+use std::io::{self, Read};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use object::Endianness;
 use object::elf::FileHeader64;
 use object::read::elf::{FileHeader, ProgramHeader};
+
+use super::cache;
 
 /// Offsets in a bzImage, from the kernel's boot protocol.
 const SETUP_SECTORS: usize = 0x1f1;
@@ -23,24 +24,16 @@ const PAYLOAD_LENGTH: usize = 0x24c;
 /// The ELF note with the PVH entry point.
 const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 
-/// Returns the file to boot for `image`: its uncompressed form in `cache`, or `image` itself.
-pub(crate) fn ensure(cache: &Path, image: &Path) -> Result<PathBuf> {
-    let metadata =
-        fs::metadata(image).with_context(|| format!("cannot read {}", image.display()))?;
-    let mut hasher = DefaultHasher::new();
-    (image, metadata.len(), metadata.modified()?).hash(&mut hasher);
-    let file = cache.join(format!("vmlinux-{:016x}", hasher.finish()));
-    if !file.exists() {
+/// Returns the file to boot for `image`: its uncompressed form in `folder`, or `image` itself.
+pub(crate) fn ensure(folder: &Path, image: &Path) -> Result<PathBuf> {
+    let file = cache::ensure(folder, "vmlinux", cache::identity(image)?, || {
         let compressed =
             fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
         // An empty file remembers that this one has to be booted as it is.
-        let plain = unpack(&compressed)
+        Ok(unpack(&compressed)
             .filter(|plain| has_pvh_entry(plain))
-            .unwrap_or_default();
-        let mut unfinished = tempfile::NamedTempFile::new_in(cache)?;
-        unfinished.write_all(&plain)?;
-        unfinished.persist(&file)?;
-    }
+            .unwrap_or_default())
+    })?;
     let usable = fs::metadata(&file)?.len() > 0;
     Ok(if usable { file } else { image.to_owned() })
 }
@@ -98,6 +91,8 @@ fn has_pvh_entry(plain: &[u8]) -> bool {
 
 #[cfg(test)]
 mod tests {
+    use std::io::Write;
+
     use super::*;
 
     fn image(payload: &[u8]) -> Vec<u8> {

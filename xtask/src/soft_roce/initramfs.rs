@@ -1,13 +1,13 @@
 //! The guest's first file system: busybox, the kernel modules, and the two scripts of `ci/guest`.
 
 use std::fs;
-use std::hash::{DefaultHasher, Hash, Hasher};
 use std::io::{self, Write};
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use cpio::newc;
 
+use super::cache;
 use super::kernel::Kernel;
 use super::modules::{Module, ModuleTree};
 
@@ -59,38 +59,22 @@ enum Presence {
     IfThere,
 }
 
-/// Returns the initramfs for `kernel`, built in `cache` unless it is there.
-pub(crate) fn ensure(cache: &Path, kernel: &Kernel, busybox: &Path) -> Result<PathBuf> {
-    let file = cache.join(format!("initramfs-{:016x}", fingerprint(kernel, busybox)?));
-    if !file.exists() {
-        let archive = build(kernel, busybox)?;
-        // Another run may be at the same: whoever renames last wins, with the same contents.
-        let mut unfinished = tempfile::NamedTempFile::new_in(cache)?;
-        unfinished.write_all(&archive)?;
-        unfinished.persist(&file)?;
-    }
-    Ok(file)
-}
-
-fn fingerprint(kernel: &Kernel, busybox: &Path) -> Result<u64> {
-    let mut hasher = DefaultHasher::new();
-    for file in [
-        Some(&kernel.image),
-        kernel.siw.as_ref(),
-        Some(&busybox.to_owned()),
-    ]
-    .into_iter()
-    .flatten()
-    {
-        let metadata =
-            fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
-        (file, metadata.len(), metadata.modified()?).hash(&mut hasher);
-    }
-    (INIT, AGENT, &kernel.modules, env!("CARGO_PKG_VERSION")).hash(&mut hasher);
-    for (name, modules, _) in GROUPS {
-        (name, modules).hash(&mut hasher);
-    }
-    Ok(hasher.finish())
+/// Returns the initramfs for `kernel`, built in `folder` unless it is there.
+pub(crate) fn ensure(folder: &Path, kernel: &Kernel, busybox: &Path) -> Result<PathBuf> {
+    let siw = kernel.siw.as_deref().map(cache::identity).transpose()?;
+    let files = (
+        cache::identity(&kernel.image)?,
+        siw,
+        cache::identity(busybox)?,
+        &kernel.modules,
+    );
+    let groups: Vec<_> = GROUPS
+        .iter()
+        .map(|(name, modules, _)| (name, modules))
+        .collect();
+    cache::ensure(folder, "initramfs", (files, INIT, AGENT, groups), || {
+        build(kernel, busybox)
+    })
 }
 
 fn build(kernel: &Kernel, busybox: &Path) -> Result<Vec<u8>> {

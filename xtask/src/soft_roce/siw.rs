@@ -3,7 +3,7 @@
 
 use std::fs;
 use std::path::{Path, PathBuf};
-use std::process::Command;
+use std::process::{Command, Stdio};
 
 use anyhow::{Context, Result, bail};
 
@@ -82,7 +82,8 @@ fn build(release: &str, cache: &Path, home: &Path) -> Result<()> {
         .arg(sources.join(&headers))
         .arg(format!("M={}", siw.display()));
     make.args(["CONFIG_RDMA_SIW=m", "modules"]);
-    process::output(&mut make)?;
+    // What goes wrong is told on standard error.
+    process::run(make.stdout(Stdio::null()))?;
     fs::create_dir_all(home)?;
     // Over to its place in one step: a half-copied module must not be found.
     let unfinished = scratch.path().join("siw.ko");
