@@ -310,7 +310,9 @@ impl Run {
             set(name, address)?;
         }
         if self.terminal {
-            let size = rustix::termios::tcgetwinsize(std::io::stdin());
+            let size = rustix::termios::tcgetwinsize(std::io::stdin())
+                .ok()
+                .filter(|size| size.ws_row > 0);
             let (rows, columns) = size.map_or((24, 80), |size| (size.ws_row, size.ws_col));
             set("SHELL_ROWS", &rows.to_string())?;
             set("SHELL_COLUMNS", &columns.to_string())?;
