@@ -11,6 +11,8 @@ use std::process::{Child, Command, Stdio};
 use std::thread;
 use std::time::{Duration, Instant};
 
+use rustix::process::{Pid, Signal};
+
 /// What a run of xtask left.
 #[derive(Debug)]
 struct Finished {
@@ -130,12 +132,8 @@ fn start_sleeper() -> (Child, Vec<u32>) {
     (child, emulators)
 }
 
-fn signal(child: &Child, name: &str) {
-    let status = Command::new("kill")
-        .args([&format!("-{name}"), &child.id().to_string()])
-        .status()
-        .unwrap();
-    assert!(status.success());
+fn send(child: &Child, signal: Signal) {
+    rustix::process::kill_process(Pid::from_child(child), signal).unwrap();
 }
 
 fn is_alive(pid: u32) -> bool {
@@ -241,7 +239,7 @@ fn output_comes_as_it_is_printed() {
     let (mut child, _) = start_sleeper();
     // The command has printed one line and sleeps: nothing waited for its end.
     assert!(child.try_wait().unwrap().is_none());
-    signal(&child, "TERM");
+    send(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
 
@@ -257,7 +255,7 @@ fn background_process_does_not_hold_the_run_up() {
 fn interrupt_leaves_nothing_behind() {
     let before = temporary_files();
     let (mut child, emulators) = start_sleeper();
-    signal(&child, "INT");
+    send(&child, Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(128 + 2));
     assert!(emulators.iter().all(|pid| !is_alive(*pid)), "{emulators:?}");
     let left: Vec<_> = temporary_files()
@@ -270,7 +268,7 @@ fn interrupt_leaves_nothing_behind() {
 #[test]
 fn killed_xtask_takes_its_guest_along() {
     let (mut child, emulators) = start_sleeper();
-    signal(&child, "KILL");
+    send(&child, Signal::KILL);
     child.wait().unwrap();
     await_true("the emulator ends", Duration::from_secs(5), || {
         emulators.iter().all(|pid| !is_alive(*pid))
