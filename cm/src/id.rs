@@ -10,7 +10,7 @@ use std::{
 };
 
 use rdmacm_sys as ffi;
-use verbs::{Context, Error, Refused, Result, error::cvt_neg};
+use verbs::{Context, Error, QpNum, Refused, Result, error::cvt_neg};
 
 use crate::{
     addr::{self, RawAddr},
@@ -103,7 +103,7 @@ pub(crate) struct RawId {
     key: Key,
     channel: Arc<ChannelHandle>,
     /// The number of the queue pair that the connection was asked for or accepted with.
-    qp_num: Option<u32>,
+    qp_num: Option<QpNum>,
 }
 
 // SAFETY: librdmacm allows its calls from any thread. Two calls on one identifier are never made at
@@ -215,11 +215,11 @@ impl<P: IdPhase> CmId<P> {
         CmId::new(self.raw)
     }
 
-    pub(crate) fn set_qp_num(&mut self, qp_num: u32) {
+    pub(crate) fn set_qp_num(&mut self, qp_num: QpNum) {
         self.raw.qp_num = Some(qp_num);
     }
 
-    pub(crate) fn expected_qp_num(&self) -> Option<u32> {
+    pub(crate) fn expected_qp_num(&self) -> Option<QpNum> {
         self.raw.qp_num
     }
 
@@ -428,12 +428,12 @@ fn millis(timeout: Duration) -> i32 {
 }
 
 /// An error for a call that the phase does not allow.
-pub(crate) fn wrong_qp(call: &'static str, found: u32, expected: Option<u32>) -> Error {
+pub(crate) fn wrong_qp(call: &'static str, found: QpNum, expected: Option<QpNum>) -> Error {
     let reason = match expected {
         Some(expected) => {
-            format!("queue pair {found:#x} given, and the connection was made for {expected:#x}")
+            format!("queue pair {found} given, and the connection was made for {expected}")
         }
-        None => format!("queue pair {found:#x} given to an identifier that has none"),
+        None => format!("queue pair {found} given to an identifier that has none"),
     };
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
 }

@@ -3,7 +3,7 @@
 use std::io;
 
 use rdmacm_sys as ffi;
-use verbs::{Error, Result};
+use verbs::{Error, QpNum, Result};
 
 /// What a side of a connection asks for when it connects or accepts.
 ///
@@ -135,7 +135,7 @@ impl ConnParam {
         call: &'static str,
         message: Message,
         iwarp: bool,
-        qp_num: u32,
+        qp_num: QpNum,
     ) -> Result<ffi::rdma_conn_param> {
         for (name, count) in [
             ("retry_count", self.retry_count),
@@ -154,7 +154,7 @@ impl ConnParam {
         raw.flow_control = self.flow_control.into();
         raw.retry_count = self.retry_count;
         raw.rnr_retry_count = self.rnr_retry_count;
-        raw.qp_num = qp_num;
+        raw.qp_num = qp_num.get();
         Ok(raw)
     }
 }
@@ -204,7 +204,7 @@ pub struct PeerParam {
     /// Whether the other side's queue pair takes its receives from a shared receive queue.
     pub srq: bool,
     /// The number of the other side's queue pair.
-    pub qp_num: u32,
+    pub qp_num: QpNum,
 }
 
 impl PeerParam {
@@ -228,7 +228,7 @@ impl PeerParam {
             retry_count: raw.retry_count,
             rnr_retry_count: raw.rnr_retry_count,
             srq: raw.srq != 0,
-            qp_num: raw.qp_num,
+            qp_num: QpNum::from_low_bits(raw.qp_num),
         }
     }
 }
@@ -239,7 +239,7 @@ mod tests {
 
     fn error(param: &ConnParam, message: Message, iwarp: bool) -> String {
         param
-            .to_raw("rdma_connect", message, iwarp, 1)
+            .to_raw("rdma_connect", message, iwarp, QpNum::default())
             .map(|_| ())
             .unwrap_err()
             .to_string()
@@ -253,7 +253,10 @@ mod tests {
             (Message::Reject, 148),
         ] {
             let fits = ConnParam::new().private_data(vec![0; limit]);
-            assert!(fits.to_raw("rdma_connect", message, false, 1).is_ok());
+            assert!(
+                fits.to_raw("rdma_connect", message, false, QpNum::default())
+                    .is_ok()
+            );
             let too_long = ConnParam::new().private_data(vec![0; limit + 1]);
             assert_eq!(
                 error(&too_long, message, false),
@@ -265,7 +268,7 @@ mod tests {
         }
         let long = ConnParam::new().private_data(vec![0; 255]);
         assert!(
-            long.to_raw("rdma_connect", Message::Request, true, 1)
+            long.to_raw("rdma_connect", Message::Request, true, QpNum::default())
                 .is_ok()
         );
         let too_long = ConnParam::new().private_data(vec![0; 256]);
@@ -276,7 +279,7 @@ mod tests {
     fn retry_counts_are_three_bits() {
         assert!(
             ConnParam::new()
-                .to_raw("rdma_connect", Message::Request, false, 1)
+                .to_raw("rdma_connect", Message::Request, false, QpNum::default())
                 .is_ok()
         );
         assert_eq!(
@@ -296,6 +299,6 @@ mod tests {
         raw.qp_num = 17;
         // SAFETY: the pointer is null.
         let peer = unsafe { PeerParam::from_raw(&raw) };
-        assert_eq!((peer.private_data, peer.qp_num), (vec![], 17));
+        assert_eq!((peer.private_data, peer.qp_num.get()), (vec![], 17));
     }
 }

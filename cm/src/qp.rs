@@ -12,7 +12,7 @@ use crate::id::{
 };
 
 /// Bits that kernels of 2014 and 2015 reported, and that no call takes.
-const KERNEL_INTERNAL: i32 = 0xf << 21;
+const KERNEL_INTERNAL: u32 = 0xf << 21;
 
 impl<P: HasDevice> CmId<P> {
     /// `rdma_init_qp_attr`—Brings a queue pair of the identifier's device to
@@ -42,7 +42,7 @@ impl<P: HasDevice> CmId<P> {
 
 impl<P: IdPhase> CmId<P> {
     /// `rdma_init_qp_attr`—What the connection manager knows for a transition to `S`.
-    fn attributes<S: State>(&self, state: ibv_qp_state) -> Result<Attributes<S>> {
+    fn attributes<S: State>(&self, state: ibv_qp_state) -> Result<Attributes<Rc, S>> {
         let mut attr = ibv_qp_attr::zeroed();
         attr.qp_state = state;
         let mut mask = 0;
@@ -50,11 +50,13 @@ impl<P: IdPhase> CmId<P> {
         // C keeps no pointer to them.
         let ret = unsafe { ffi::rdma_init_qp_attr(self.as_raw(), &raw mut attr, &raw mut mask) };
         cvt_neg("rdma_init_qp_attr", ret).map_err(|err| err.detail(format!("to {}", S::NAME)))?;
+        #[expect(clippy::cast_sign_loss, reason = "a mask, which C keeps in an int")]
+        let mask = mask as u32;
         Ok(Attributes::from_raw(attr, mask & !KERNEL_INTERNAL))
     }
 
     /// Brings a queue pair all the way up. `responder_resources` and `initiator_depth` replace what
-    /// the connection manager knows, if given.
+    /// the connection manager knows, if given; iWARP negotiates them by itself.
     pub(crate) fn bring_up<SW, RW>(
         &self,
         mut qp: QueuePair<Rc, Init, SW, RW>,
@@ -64,14 +66,15 @@ impl<P: IdPhase> CmId<P> {
         // The port and the P_Key may have become known, or others, since the queue pair was
         // initialised.
         qp.modify(&self.attributes(ibv_qp_state::IBV_QPS_INIT)?)?;
-        let mut to_rtr: Attributes<Rtr> = self.attributes(ibv_qp_state::IBV_QPS_RTR)?;
-        if let Some(count) = responder_resources {
-            to_rtr.as_raw_mut().0.max_dest_rd_atomic = count;
+        let iwarp = qp.pd().context().is_iwarp();
+        let mut to_rtr: Attributes<Rc, Rtr> = self.attributes(ibv_qp_state::IBV_QPS_RTR)?;
+        if let Some(count) = responder_resources.filter(|_| !iwarp) {
+            to_rtr = to_rtr.max_dest_rd_atomic(count);
         }
         let qp = qp.to_rtr(&to_rtr)?;
-        let mut to_rts: Attributes<Rts> = self.attributes(ibv_qp_state::IBV_QPS_RTS)?;
-        if let Some(count) = initiator_depth {
-            to_rts.as_raw_mut().0.max_rd_atomic = count;
+        let mut to_rts: Attributes<Rc, Rts> = self.attributes(ibv_qp_state::IBV_QPS_RTS)?;
+        if let Some(count) = initiator_depth.filter(|_| !iwarp) {
+            to_rts = to_rts.max_rd_atomic(count);
         }
         Ok(qp.to_rts(&to_rts)?)
     }

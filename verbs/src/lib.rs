@@ -76,7 +76,10 @@
 //! write, shared receive queues, datagrams, asynchronous events and the extended interfaces are not
 //! here yet. [`op::Send`] is tested on Soft-RoCE and Soft-iWARP; no other device has been tried.
 
+mod access;
 mod addr;
+mod ah;
+mod bounded;
 mod context;
 mod cq;
 mod device;
@@ -89,7 +92,10 @@ mod qp;
 pub mod work;
 mod wr_id;
 
+pub use access::RemoteAccess;
 pub use addr::Gid;
+pub use ah::{AddressHandle, AddressVector, Addressed, GRH_LEN, GlobalRoute, HasAddress};
+pub use bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer};
 pub use context::Context;
 pub use cq::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, CqKey,

@@ -5,7 +5,10 @@ use std::fmt;
 use ibverbs_sys as ffi;
 
 use super::status::{WcError, WcOpcode, WcStatus};
-use crate::wr_id::{QpId, WrId};
+use crate::{
+    bounded::QpNum,
+    wr_id::{QpId, WrId},
+};
 
 /// `ibv_wc`—A completion, before its queue pair has taken it.
 ///
@@ -31,6 +34,11 @@ impl<'p> WorkCompletion<'p> {
         WrId(self.wc.wr_id)
     }
 
+    /// The completion as C has it, copied.
+    pub(crate) fn to_raw(&self) -> ffi::ibv_wc {
+        *self.wc
+    }
+
     /// The queue pair whose work this completes, as [`QueuePair::id`](crate::QueuePair::id) names
     /// it.
     #[inline]
@@ -52,8 +60,40 @@ impl<'p> WorkCompletion<'p> {
 
     /// The number of the local queue pair.
     #[inline]
-    pub fn qp_num(&self) -> u32 {
-        self.wc.qp_num
+    pub fn qp_num(&self) -> QpNum {
+        QpNum::from_low_bits(self.wc.qp_num)
+    }
+
+    /// The number of the queue pair that sent the datagram. Meaningless on other transports.
+    #[inline]
+    pub fn src_qp(&self) -> QpNum {
+        QpNum::from_low_bits(self.wc.src_qp)
+    }
+
+    /// Whether what arrived begins with a global route header: always, for a datagram on RoCE.
+    #[inline]
+    pub fn has_grh(&self) -> bool {
+        self.is_receive() && self.wc.wc_flags & ffi::ibv_wc_flags::IBV_WC_GRH.0 != 0
+    }
+
+    /// The RKey that the message has invalidated.
+    #[inline]
+    pub fn invalidated_rkey(&self) -> Option<u32> {
+        let with_inv = ffi::ibv_wc_flags::IBV_WC_WITH_INV;
+        (self.is_receive() && self.wc.wc_flags & with_inv.0 != 0)
+            .then(|| self.wc.invalidated_rkey())
+    }
+
+    /// The sender's local identifier. Meaningless on RoCE.
+    #[inline]
+    pub fn slid(&self) -> u16 {
+        self.wc.slid
+    }
+
+    /// The service level of the message.
+    #[inline]
+    pub fn sl(&self) -> u8 {
+        self.wc.sl
     }
 
     /// The device maker's own code for a failure.

@@ -3,6 +3,7 @@
 mod attributes;
 mod builder;
 mod inflight;
+mod legal;
 mod pair;
 mod queues;
 mod request;

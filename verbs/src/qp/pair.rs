@@ -6,12 +6,14 @@ use ibverbs_sys as ffi;
 
 use super::{
     attributes::Attributes,
+    legal,
     queues::{Completion, Inner, ReceiveQueue, SendQueue},
     request::SendRequest,
     state::{CanPostReceive, Init, Reset, Rtr, Rts, State},
     transport::Transport,
 };
 use crate::{
+    bounded::QpNum,
     cq::WorkCompletion,
     error::{Refused, Result, cvt_errno},
     mr::Buf,
@@ -70,7 +72,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     }
 
     /// The number by which the device and the peer know this queue pair.
-    pub fn qp_num(&self) -> u32 {
+    pub fn qp_num(&self) -> QpNum {
         self.send.inner.qp_num()
     }
 
@@ -139,7 +141,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         let mut attr = ffi::ibv_qp_attr::zeroed();
         attr.qp_state = ffi::ibv_qp_state::IBV_QPS_ERR;
         let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE;
-        self.modify_raw(attr, mask.0 as i32, "ERR")
+        self.modify_raw(attr, mask.0, "ERR")
     }
 
     /// Modifies attributes that may be changed without leaving the state.
@@ -147,14 +149,14 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// # Errors
     /// - `EINVAL`: an attribute is wrong, or may not be changed in this state.
     #[doc(alias = "ibv_modify_qp")]
-    pub fn modify(&mut self, attributes: &Attributes<S>) -> Result<()> {
+    pub fn modify(&mut self, attributes: &Attributes<T, S>) -> Result<()> {
         let (attr, mask) = attributes.as_raw();
         self.modify_raw(*attr, mask, S::NAME)
     }
 
     fn transition<To: State>(
         self,
-        attributes: &Attributes<To>,
+        attributes: &Attributes<T, To>,
     ) -> Result<QueuePair<T, To, SW, RW>, Refused<Self>> {
         let (attr, mask) = attributes.as_raw();
         match self.modify_raw(*attr, mask, To::NAME) {
@@ -174,16 +176,22 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         }
     }
 
-    fn modify_raw(&self, mut attr: ffi::ibv_qp_attr, mask: i32, to: &'static str) -> Result<()> {
+    fn modify_raw(&self, mut attr: ffi::ibv_qp_attr, mask: u32, to: &'static str) -> Result<()> {
         if mask == 0 {
             // Nothing to change: on iWARP the kernel has made the transition itself.
             return Ok(());
         }
         // SAFETY: the queue pair exists for as long as `self` lives, and `attr` is complete. C
         // keeps no pointer to it.
-        let errno = unsafe { ffi::ibv_modify_qp(self.as_raw(), &raw mut attr, mask) };
-        cvt_errno("ibv_modify_qp", errno)
-            .map_err(|err| err.detail(format!("{} to {to}, attribute mask {mask:#x}", S::NAME)))
+        let errno = unsafe { ffi::ibv_modify_qp(self.as_raw(), &raw mut attr, mask as i32) };
+        cvt_errno("ibv_modify_qp", errno).map_err(|err| {
+            let transition = format!("{} {} to {to}", T::NAME, S::NAME);
+            let complaint = legal::complaint(T::RAW, S::RAW, attr.qp_state, mask);
+            err.detail(match complaint {
+                Some(complaint) => format!("{transition}, {complaint}"),
+                None => transition,
+            })
+        })
     }
 }
 
@@ -200,7 +208,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Reset, SW, RW> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn to_init(
         self,
-        attributes: &Attributes<Init>,
+        attributes: &Attributes<T, Init>,
     ) -> Result<QueuePair<T, Init, SW, RW>, Refused<Self>> {
         self.transition(attributes)
     }
@@ -218,7 +226,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Init, SW, RW> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn to_rtr(
         self,
-        attributes: &Attributes<Rtr>,
+        attributes: &Attributes<T, Rtr>,
     ) -> Result<QueuePair<T, Rtr, SW, RW>, Refused<Self>> {
         self.transition(attributes)
     }
@@ -235,7 +243,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Rtr, SW, RW> {
     #[doc(alias = "ibv_modify_qp")]
     pub fn to_rts(
         self,
-        attributes: &Attributes<Rts>,
+        attributes: &Attributes<T, Rts>,
     ) -> Result<QueuePair<T, Rts, SW, RW>, Refused<Self>> {
         self.transition(attributes)
     }

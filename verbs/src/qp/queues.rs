@@ -14,6 +14,7 @@ use ibverbs_sys as ffi;
 
 use super::{inflight::InFlight, request::SendRequest, send_wr::SendWr, transport::Transport};
 use crate::{
+    bounded::QpNum,
     cq::{Reservation, WorkCompletion},
     error::{Error, Refused, Result},
     pd::ProtectionDomain,
@@ -92,10 +93,10 @@ impl<SW, RW> Inner<SW, RW> {
         }
     }
 
-    pub(super) fn qp_num(&self) -> u32 {
+    pub(super) fn qp_num(&self) -> QpNum {
         // SAFETY: the queue pair is created (invariant), and its number is set for good at its
         // creation.
-        unsafe { (*self.raw.as_ptr()).qp_num }
+        QpNum::from_low_bits(unsafe { (*self.raw.as_ptr()).qp_num })
     }
 }
 

@@ -2,7 +2,7 @@
 
 use verbs::{Attributes, Buf, Init, QueuePair, Rc, Rtr};
 
-fn misuse(mut qp: QueuePair<Rc, Init>, attributes: &Attributes<Rtr>, buf: Buf) {
+fn misuse(mut qp: QueuePair<Rc, Init>, attributes: &Attributes<Rc, Rtr>, buf: Buf) {
     let _ = qp.to_rtr(attributes);
     let _ = qp.post_recv(buf);
 }

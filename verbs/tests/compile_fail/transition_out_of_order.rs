@@ -2,7 +2,7 @@
 
 use verbs::{Attributes, QueuePair, Rc, Reset, Rts};
 
-fn misuse(qp: QueuePair<Rc, Reset>, attributes: &Attributes<Rts>) {
+fn misuse(qp: QueuePair<Rc, Reset>, attributes: &Attributes<Rc, Rts>) {
     let _ = qp.to_rts(attributes);
 }
 

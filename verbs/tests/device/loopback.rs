@@ -2,7 +2,8 @@
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Attributes, CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rc, Reset, Rtr, Rts,
+    AddressVector, Attributes, CompletionQueue, Context, Gid, Init, ProtectionDomain, Psn, QpNum,
+    QueuePair, Rc, RemoteAccess, Reset, RetryCount, Rtr, Rts,
     work::{Gather, Scatter},
 };
 
@@ -50,6 +51,7 @@ impl Fixture {
     }
 
     /// Two queue pairs that send to each other.
+    #[expect(clippy::type_complexity, reason = "two of a kind")]
     pub(crate) fn pair<SW: Gather, RW: Scatter>(
         &self,
         cq: &CompletionQueue,
@@ -60,73 +62,38 @@ impl Fixture {
         (self.bring_up(a, b_num), self.bring_up(b, a_num))
     }
 
-    pub(crate) fn init(&self) -> Attributes<Init> {
-        let mut attr = ffi::ibv_qp_attr::zeroed();
-        attr.port_num = 1;
-        let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE
-            | ffi::ibv_qp_attr_mask::IBV_QP_PKEY_INDEX
-            | ffi::ibv_qp_attr_mask::IBV_QP_PORT
-            | ffi::ibv_qp_attr_mask::IBV_QP_ACCESS_FLAGS;
-        Attributes::from_raw(attr, mask.0 as i32)
+    pub(crate) fn init(&self) -> Attributes<Rc, Init> {
+        let all = RemoteAccess::all();
+        Attributes::<Rc, Init>::new(1).access(all)
     }
 
-    pub(crate) fn rtr(&self, peer: u32) -> Attributes<Rtr> {
+    /// The way to this device itself.
+    pub(crate) fn way(&self) -> AddressVector {
         let (sgid_index, gid) = self.gid();
-        let mut attr = ffi::ibv_qp_attr::zeroed();
-        attr.path_mtu = ffi::ibv_mtu::IBV_MTU_1024;
-        attr.dest_qp_num = peer;
-        attr.max_dest_rd_atomic = 1;
-        attr.min_rnr_timer = 12;
-        attr.ah_attr.is_global = 1;
-        attr.ah_attr.port_num = 1;
-        attr.ah_attr.grh.dgid = gid;
-        attr.ah_attr.grh.sgid_index = sgid_index;
-        attr.ah_attr.grh.hop_limit = 1;
-        let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE
-            | ffi::ibv_qp_attr_mask::IBV_QP_AV
-            | ffi::ibv_qp_attr_mask::IBV_QP_PATH_MTU
-            | ffi::ibv_qp_attr_mask::IBV_QP_DEST_QPN
-            | ffi::ibv_qp_attr_mask::IBV_QP_RQ_PSN
-            | ffi::ibv_qp_attr_mask::IBV_QP_MAX_DEST_RD_ATOMIC
-            | ffi::ibv_qp_attr_mask::IBV_QP_MIN_RNR_TIMER;
-        Attributes::from_raw(attr, mask.0 as i32)
-    }
-
-    pub(crate) fn rts(&self) -> Attributes<Rts> {
-        let mut attr = ffi::ibv_qp_attr::zeroed();
-        attr.timeout = 14;
-        attr.retry_cnt = 6;
-        attr.rnr_retry = 7;
-        attr.max_rd_atomic = 1;
-        let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE
-            | ffi::ibv_qp_attr_mask::IBV_QP_TIMEOUT
-            | ffi::ibv_qp_attr_mask::IBV_QP_RETRY_CNT
-            | ffi::ibv_qp_attr_mask::IBV_QP_RNR_RETRY
-            | ffi::ibv_qp_attr_mask::IBV_QP_SQ_PSN
-            | ffi::ibv_qp_attr_mask::IBV_QP_MAX_QP_RD_ATOMIC;
-        Attributes::from_raw(attr, mask.0 as i32)
+        AddressVector::global(1, sgid_index, gid)
     }
 
     pub(crate) fn bring_up<SW: Gather, RW: Scatter>(
         &self,
         qp: QueuePair<Rc, Reset, SW, RW>,
-        peer: u32,
+        peer: QpNum,
     ) -> QueuePair<Rc, Rts, SW, RW> {
+        let psn = Psn::from_low_bits(0xff_fff0);
         let qp = qp
             .to_init(&self.init())
             .map_err(|refused| refused.error)
             .unwrap();
-        let qp = qp
-            .to_rtr(&self.rtr(peer))
-            .map_err(|refused| refused.error)
-            .unwrap();
-        qp.to_rts(&self.rts())
-            .map_err(|refused| refused.error)
-            .unwrap()
+        let rtr = Attributes::<Rc, Rtr>::new(&self.way(), peer, psn).max_dest_rd_atomic(4);
+        let qp = qp.to_rtr(&rtr).map_err(|refused| refused.error).unwrap();
+        let retries = RetryCount::new(6).unwrap();
+        let rts = Attributes::<Rc, Rts>::new(psn)
+            .retry_count(retries)
+            .max_rd_atomic(4);
+        qp.to_rts(&rts).map_err(|refused| refused.error).unwrap()
     }
 
     /// The first entry of the GID table that is an IPv4 address.
-    fn gid(&self) -> (u8, ffi::ibv_gid) {
+    fn gid(&self) -> (u8, Gid) {
         (0..16)
             .find_map(|index| {
                 let mut gid = ffi::ibv_gid::default();
@@ -134,7 +101,7 @@ impl Fixture {
                 let ret = unsafe { ffi::ibv_query_gid(self.ctx.as_raw(), 1, index, &raw mut gid) };
                 let raw = gid.to_raw();
                 let mapped = raw[..12] == [0, 0, 0, 0, 0, 0, 0, 0, 0, 0, 0xff, 0xff];
-                (ret == 0 && mapped).then_some((u8::try_from(index).unwrap(), gid))
+                (ret == 0 && mapped).then_some((u8::try_from(index).unwrap(), gid.into()))
             })
             .expect("the device has no IPv4 address")
     }

@@ -1,5 +1,7 @@
 //! Tests of `verbs` on a real device. `cargo xtask test` runs them in the soft-roce guest.
 
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
 mod loopback;
 mod objects;
 mod traffic;

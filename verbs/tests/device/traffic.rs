@@ -351,6 +351,7 @@ fn dropping_a_queue_pair_drops_its_work_and_frees_its_entries() {
 }
 
 #[test]
+#[expect(clippy::mem_forget, reason = "the point of the test")]
 fn forgetting_a_queue_pair_frees_nothing() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);

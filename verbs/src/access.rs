@@ -1,0 +1,18 @@
+//! What a memory region or a queue pair lets peers do.
+
+use bitflags::bitflags;
+use ibverbs_sys::ibv_access_flags;
+
+bitflags! {
+    /// `ibv_access_flags`—What peers may do, by requests that name the RKey. Nothing, unless it is said.
+    #[doc(alias = "ibv_access_flags")]
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct RemoteAccess: u32 {
+        /// RDMA write.
+        const WRITE = ibv_access_flags::IBV_ACCESS_REMOTE_WRITE.0;
+        /// RDMA read.
+        const READ = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
+        /// Compare-and-swap, and fetch-and-add.
+        const ATOMIC = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+    }
+}

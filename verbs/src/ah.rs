@@ -1,0 +1,348 @@
+//! Address vectors, and the address handles that datagrams are sent to.
+
+use std::{fmt, ptr::NonNull, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use crate::{
+    addr::Gid,
+    cq::WorkCompletion,
+    error::{Error, Result, cvt_neg, cvt_ptr},
+    pd::ProtectionDomain,
+    work::{Gather, SgeList, With},
+};
+
+/// `ibv_ah_attr`—The way to a peer, from a port of this side.
+///
+/// On RoCE it always has a global route; on InfiniBand a local identifier is enough inside a subnet.
+#[doc(alias = "ibv_ah_attr")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct AddressVector {
+    /// The port of this side, counting from 1.
+    pub port_num: u8,
+    /// The peer's local identifier; 0 on RoCE.
+    pub dlid: u16,
+    /// The service level.
+    pub sl: u8,
+    /// Which of the port's own local identifiers is the source.
+    pub src_path_bits: u8,
+    /// The most packets per time, in the device's own code; 0 for as fast as it can.
+    pub static_rate: u8,
+    /// The route beyond the subnet.
+    pub grh: Option<GlobalRoute>,
+}
+
+/// `ibv_global_route`—A route beyond the subnet: on RoCE, every route.
+#[doc(alias = "ibv_global_route")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct GlobalRoute {
+    /// The peer's address.
+    pub dgid: Gid,
+    /// The entry of the port's GID table that is the source.
+    pub sgid_index: u8,
+    /// For switches to keep packets of one flow on one path; 0 if none.
+    pub flow_label: u32,
+    /// How many routers the packets may pass.
+    pub hop_limit: u8,
+    /// For switches to tell classes of traffic apart.
+    pub traffic_class: u8,
+}
+
+impl AddressVector {
+    /// The way to a local identifier of the subnet.
+    pub fn local(port_num: u8, dlid: u16) -> Self {
+        Self {
+            port_num,
+            dlid,
+            sl: 0,
+            src_path_bits: 0,
+            static_rate: 0,
+            grh: None,
+        }
+    }
+
+    /// The way to a GID, from an entry of the port's own table, over at most one router.
+    pub fn global(port_num: u8, sgid_index: u8, dgid: Gid) -> Self {
+        let grh = GlobalRoute {
+            dgid,
+            sgid_index,
+            flow_label: 0,
+            hop_limit: 1,
+            traffic_class: 0,
+        };
+        Self {
+            grh: Some(grh),
+            ..Self::local(port_num, 0)
+        }
+    }
+
+    pub(crate) fn to_raw(self) -> ffi::ibv_ah_attr {
+        let mut raw = ffi::ibv_ah_attr::zeroed();
+        raw.port_num = self.port_num;
+        raw.dlid = self.dlid;
+        raw.sl = self.sl;
+        raw.src_path_bits = self.src_path_bits;
+        raw.static_rate = self.static_rate;
+        if let Some(grh) = self.grh {
+            raw.is_global = 1;
+            raw.grh.dgid = grh.dgid.into();
+            raw.grh.sgid_index = grh.sgid_index;
+            raw.grh.flow_label = grh.flow_label;
+            raw.grh.hop_limit = grh.hop_limit;
+            raw.grh.traffic_class = grh.traffic_class;
+        }
+        raw
+    }
+
+    pub(crate) fn from_raw(raw: &ffi::ibv_ah_attr) -> Self {
+        let grh = (raw.is_global != 0).then(|| GlobalRoute {
+            dgid: raw.grh.dgid.into(),
+            sgid_index: raw.grh.sgid_index,
+            flow_label: raw.grh.flow_label,
+            hop_limit: raw.grh.hop_limit,
+            traffic_class: raw.grh.traffic_class,
+        });
+        Self {
+            port_num: raw.port_num,
+            dlid: raw.dlid,
+            sl: raw.sl,
+            src_path_bits: raw.src_path_bits,
+            static_rate: raw.static_rate,
+            grh,
+        }
+    }
+}
+
+/// The length of the global route header, with which every receive of a datagram begins.
+pub const GRH_LEN: usize = 40;
+
+/// `ibv_ah`—Where datagrams are sent to.
+///
+/// It is a handle to a shared object, like an `Arc`: cloning it is cheap. Requests in flight hold it too, so it is
+/// destroyed when the last handle is gone and the last request has come back.
+///
+/// # References
+/// [ibv_create_ah(3)](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html)
+#[doc(alias = "ibv_ah")]
+#[derive(Clone)]
+pub struct AddressHandle {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // INVARIANT: created, and destroyed only in `drop`.
+    raw: NonNull<ffi::ibv_ah>,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: an address handle is never changed after it has been created, and libibverbs documents its calls as
+// thread-safe.
+unsafe impl Send for Inner {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Inner {}
+
+impl ProtectionDomain {
+    /// `ibv_create_ah(pd, …)`—Creates an address handle. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EINVAL`: the port or the GID index does not exist, or the route is missing that RoCE
+    ///   needs.
+    /// - `ETIMEDOUT`, `EHOSTUNREACH`: the peer's hardware address cannot be found.
+    ///
+    /// # References
+    /// [ibv_create_ah(3)](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html)
+    #[doc(alias = "ibv_create_ah")]
+    pub fn create_ah(&self, vector: &AddressVector) -> Result<AddressHandle> {
+        let mut raw = vector.to_raw();
+        // SAFETY: the domain is allocated for as long as `self` lives; C copies the attributes.
+        let ah = unsafe { ffi::ibv_create_ah(self.as_raw(), &raw mut raw) };
+        self.wrap_ah("ibv_create_ah", ah)
+            .map_err(|err| err.detail(format!("{vector:?}")))
+    }
+
+    /// `ibv_create_ah_from_wc(pd, …)`—Creates an address handle for the sender of a datagram that
+    /// was received on port `port_num`. `received` is what arrived, which begins with the global route header.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: `received` is too short to begin with the header.
+    /// - As for [`create_ah`](Self::create_ah).
+    ///
+    /// # References
+    /// [ibv_create_ah_from_wc(3)](https://man7.org/linux/man-pages/man3/ibv_create_ah_from_wc.3.html)
+    #[doc(alias = "ibv_create_ah_from_wc")]
+    pub fn create_ah_from_wc(
+        &self,
+        wc: &WorkCompletion<'_>,
+        received: &[u8],
+        port_num: u8,
+    ) -> Result<AddressHandle> {
+        let mut wc = wc.to_raw();
+        let mut grh = grh_of("ibv_create_ah_from_wc", received)?;
+        // SAFETY: the domain is allocated for as long as `self` lives; the completion and the header are local copies,
+        // which C only reads, and not after it has returned.
+        let ah = unsafe {
+            ffi::ibv_create_ah_from_wc(self.as_raw(), &raw mut wc, &raw mut grh, port_num)
+        };
+        self.wrap_ah("ibv_create_ah_from_wc", ah)
+    }
+
+    /// `ibv_init_ah_from_wc`—The way back to the sender of a datagram; see
+    /// [`create_ah_from_wc`](Self::create_ah_from_wc).
+    ///
+    /// # Errors
+    /// As for [`create_ah_from_wc`](Self::create_ah_from_wc).
+    #[doc(alias = "ibv_init_ah_from_wc")]
+    pub fn vector_from_wc(
+        &self,
+        wc: &WorkCompletion<'_>,
+        received: &[u8],
+        port_num: u8,
+    ) -> Result<AddressVector> {
+        let mut wc = wc.to_raw();
+        let mut grh = grh_of("ibv_init_ah_from_wc", received)?;
+        let mut attr = ffi::ibv_ah_attr::zeroed();
+        // SAFETY: the context is open for as long as `self` lives; the other arguments are local, and C keeps no pointer to them.
+        let ret = unsafe {
+            ffi::ibv_init_ah_from_wc(
+                self.context().as_raw(),
+                port_num,
+                &raw mut wc,
+                &raw mut grh,
+                &raw mut attr,
+            )
+        };
+        cvt_neg("ibv_init_ah_from_wc", ret)?;
+        Ok(AddressVector::from_raw(&attr))
+    }
+
+    fn wrap_ah(&self, call: &'static str, ah: *mut ffi::ibv_ah) -> Result<AddressHandle> {
+        let raw = cvt_ptr(call, ah)?;
+        Ok(AddressHandle {
+            inner: Arc::new(Inner {
+                raw,
+                pd: self.clone(),
+            }),
+        })
+    }
+}
+
+/// The header that a received datagram begins with.
+fn grh_of(call: &'static str, received: &[u8]) -> Result<ffi::ibv_grh> {
+    const _: () = assert!(size_of::<ffi::ibv_grh>() == GRH_LEN);
+    let Some(bytes) = received.first_chunk::<GRH_LEN>() else {
+        let reason = "a received datagram begins with 40 bytes of global route header";
+        return Err(
+            Error::refused(call, std::io::ErrorKind::InvalidInput, reason)
+                .detail(format!("{} bytes", received.len())),
+        );
+    };
+    // SAFETY: the header is plain data, for which every pattern of so many bytes is a value.
+    Ok(unsafe { bytes.as_ptr().cast::<ffi::ibv_grh>().read_unaligned() })
+}
+
+impl AddressHandle {
+    /// The domain it was made in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.inner.pd
+    }
+
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_ah {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl fmt::Debug for AddressHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AddressHandle")
+            .field("pd", &self.inner.pd)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the handle exists and is destroyed once, here. Requests that were posted with it hold an `Arc` of
+        // `self`, so none is in flight. Its domain is allocated, since that is dropped after this.
+        let _: i32 = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
+    }
+}
+
+/// Work that is sent to an address, and keeps it until it comes back.
+#[derive(Clone, Debug)]
+pub struct Addressed<W> {
+    /// What the device reads.
+    pub work: W,
+    ah: AddressHandle,
+}
+
+impl<W> Addressed<W> {
+    /// Addresses a work.
+    pub fn new(work: W, ah: &AddressHandle) -> Self {
+        Self {
+            work,
+            ah: ah.clone(),
+        }
+    }
+}
+
+/// Work that knows where it is sent to: [`Addressed`], alone or [`With`] a context.
+///
+/// # Safety
+/// `ah` always returns the same handle, and `self` keeps it until it is dropped.
+pub unsafe trait HasAddress {
+    /// Where it is sent to.
+    fn ah(&self) -> &AddressHandle;
+}
+
+// SAFETY: the handle is a private field that nothing changes.
+unsafe impl<W> HasAddress for Addressed<W> {
+    #[inline]
+    fn ah(&self) -> &AddressHandle {
+        &self.ah
+    }
+}
+
+// SAFETY: the handle is the work's, which `self` owns.
+unsafe impl<W: HasAddress, C> HasAddress for With<W, C> {
+    #[inline]
+    fn ah(&self) -> &AddressHandle {
+        self.work.ah()
+    }
+}
+
+// SAFETY: the elements are those of `work`, which `self` owns.
+unsafe impl<W: Gather> Gather for Addressed<W> {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        self.work.gather(list);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_vector_survives_the_way_to_c_and_back() {
+        let mut vector = AddressVector::global(1, 3, Gid([7; 16]));
+        vector.sl = 2;
+        assert_eq!(AddressVector::from_raw(&vector.to_raw()), vector);
+        let local = AddressVector::local(2, 0x11);
+        assert_eq!(AddressVector::from_raw(&local.to_raw()), local);
+        assert_eq!(local.to_raw().is_global, 0);
+    }
+
+    #[test]
+    fn a_datagram_without_a_header_is_refused() {
+        assert_eq!(
+            grh_of("ibv_create_ah_from_wc", &[0; 39])
+                .map(drop)
+                .unwrap_err()
+                .to_string(),
+            "`ibv_create_ah_from_wc` failed (39 bytes): \
+             a received datagram begins with 40 bytes of global route header"
+        );
+        assert!(grh_of("ibv_create_ah_from_wc", &[0; 40]).is_ok());
+    }
+}
