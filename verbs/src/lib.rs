@@ -87,6 +87,7 @@ pub mod error;
 pub mod fd;
 mod mr;
 mod mtu;
+pub mod op;
 mod pd;
 mod qp;
 pub mod work;
@@ -103,17 +104,13 @@ pub use cq::{
 };
 pub use device::{Device, DeviceList, Guid, devices};
 pub use error::{Error, Refused, Result};
-pub use mr::{Buf, SharedBuf};
+pub use mr::{Buf, RemoteRegion, RemoteToken, SharedBuf};
 pub use mtu::Mtu;
 pub use pd::ProtectionDomain;
 pub use qp::{
-    Attributes, CanPostReceive, Completed, Completion, Connected, Init, QueuePair,
-    QueuePairBuilder, Rc, ReceiveQueue, Reset, Rtr, Rts, SendQueue, State, Transport, Uc, Ud,
+    Attributes, Batch, CanPostReceive, Completed, Completion, Connected, Datagram, Init, QueuePair,
+    QueuePairBuilder, Rc, ReceiveQueue, Reliable, Reset, Rtr, Rts, SendQueue, State, Transport, Uc,
+    Ud,
 };
 pub use work::With;
 pub use wr_id::QpId;
-
-/// What can be posted to a send queue.
-pub mod op {
-    pub use crate::qp::{Send, SendRequest};
-}

@@ -5,7 +5,7 @@
 //! them as an array, a tuple, a vector or an option, or one of those [`With`] a context of the
 //! caller's.
 
-use std::{mem::MaybeUninit, ptr::NonNull};
+use std::{mem::MaybeUninit, ptr::NonNull, slice};
 
 use ibverbs_sys as ffi;
 
@@ -24,7 +24,7 @@ impl Sge {
     /// Describes `len` bytes from `start`, registered under `lkey`.
     ///
     /// # Safety
-    /// - The range is inside a memory region whose LKey is `lkey`.
+    /// - The range is inside a memory region whose LKey is `lkey`; or it is sent inline.
     /// - It is handed only to a [`SgeList`] in [`Gather::gather`], whose rules say who may touch
     ///   the range, and for how long.
     #[inline]
@@ -49,13 +49,35 @@ pub struct SgeList {
 
 impl SgeList {
     #[inline]
-    pub(crate) fn of(work: &(impl Gather + ?Sized)) -> Self {
-        let mut list = Self {
+    pub(crate) fn new() -> Self {
+        Self {
             elements: [const { MaybeUninit::uninit() }; MAX_SGE],
             len: 0,
-        };
+        }
+    }
+
+    /// The elements of a work.
+    #[inline]
+    pub(crate) fn of(work: &(impl Gather + ?Sized)) -> Self {
+        let mut list = Self::new();
         work.gather(&mut list);
         list
+    }
+
+    /// The elements that found room.
+    pub(crate) fn elements(&self) -> &[ffi::ibv_sge] {
+        let filled = &self.elements[..self.len.min(MAX_SGE)];
+        // SAFETY: these elements are initialised (invariant), and `MaybeUninit` does not change the layout.
+        unsafe { slice::from_raw_parts(filled.as_ptr().cast(), filled.len()) }
+    }
+
+    /// The number of bytes, which may be more than any device can do.
+    #[inline]
+    pub(crate) fn bytes(&self) -> u64 {
+        self.elements()
+            .iter()
+            .map(|sge| u64::from(sge.length))
+            .sum()
     }
 
     /// Adds an element.
@@ -95,7 +117,8 @@ impl SgeList {
 /// Of every element that [`gather`](Self::gather) pushes, from the call until `self` is dropped or
 /// given back:
 /// - the range stays registered, and at its address, however `self` is moved;
-/// - nobody writes it.
+/// - nobody writes it, or there is no reference to it at all: then it is only reached through pointers, by accesses
+///   that expect it to change.
 ///
 /// And `gather` pushes the same elements every time, and nothing else is done with an [`Sge`].
 pub unsafe trait Gather {
@@ -107,7 +130,8 @@ pub unsafe trait Gather {
 ///
 /// # Safety
 /// As for [`Gather`], and of every element, until `self` is dropped or given back:
-/// - nobody reads the range either, and no other work covers any of it;
+/// - nobody reads the range either, and no other work covers any of it; or there is no reference to it
+///   at all, as above;
 /// - it is registered for local writing.
 pub unsafe trait Scatter: Gather {}
 
@@ -224,12 +248,7 @@ mod tests {
 
     fn lengths(work: &impl Gather) -> Vec<u32> {
         let list = SgeList::of(work);
-        let filled = &list.elements[..list.len.min(MAX_SGE)];
-        // SAFETY: these elements have been initialised (invariant).
-        filled
-            .iter()
-            .map(|sge| unsafe { sge.assume_init_ref() }.length)
-            .collect()
+        list.elements().iter().map(|sge| sge.length).collect()
     }
 
     #[test]

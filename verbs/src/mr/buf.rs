@@ -10,6 +10,7 @@ use std::{
 
 use super::region::Region;
 use crate::{
+    access::RemoteAccess,
     error::{Error, Result},
     pd::ProtectionDomain,
     work::{Gather, Scatter, Sge, SgeList},
@@ -91,7 +92,7 @@ impl Buf {
         if capacity == 0 {
             return refuse("a buffer has at least one byte");
         }
-        let region = Region::register(pd, memory)?;
+        let region = Region::register(pd, memory, RemoteAccess::empty())?;
         debug_assert_eq!(region.len(), capacity as usize);
         let (start, lkey) = (region.start(), region.lkey());
         Ok(Self {

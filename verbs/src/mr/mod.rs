@@ -6,10 +6,12 @@
 //! - [`Buf`]: one owner at a time. The program may write it, or the device may, never both: posting
 //!   moves it to the device, its completion moves it back.
 //! - [`SharedBuf`]: frozen. Any number of requests may read it at once, and so may the program.
-//!
-//! Memory that a *peer* may write at any time is the third kind, and not here yet.
+//! - [`RemoteRegion`]: a peer may read or write it at any time. Nobody has a reference to its
+//!   bytes; the program copies in and out.
 
 mod buf;
 mod region;
+mod remote;
 
 pub use buf::{Buf, SharedBuf};
+pub use remote::{RemoteRegion, RemoteToken};

@@ -5,6 +5,7 @@ use std::ptr::NonNull;
 use ibverbs_sys as ffi;
 
 use crate::{
+    access::RemoteAccess,
     error::{Error, Result},
     pd::ProtectionDomain,
 };
@@ -28,14 +29,18 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Registers `memory` for use by requests of this process only: no peer has access to it.
-    pub(super) fn register(pd: &ProtectionDomain, memory: Box<[u8]>) -> Result<Self> {
+    /// Registers `memory`: for requests of this process, and for what peers may do.
+    pub(super) fn register(
+        pd: &ProtectionDomain,
+        memory: Box<[u8]>,
+        access: RemoteAccess,
+    ) -> Result<Self> {
         let length = memory.len();
         let memory = NonNull::from(Box::leak(memory));
-        let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+        let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | access.bits();
         // SAFETY: the domain is allocated for as long as `pd` lives; `memory` is `length` bytes
         // that stay at their address until `drop` has deregistered them. C does not touch the
-        // bytes; from here on only requests that carry the LKey make the device do so.
+        // bytes; from here on only requests that carry a key of it make the device do so.
         let mr = unsafe { ffi::ibv_reg_mr(pd.as_raw(), memory.as_ptr().cast(), length, access) };
         let mr = NonNull::new(mr);
         match mr {
@@ -69,6 +74,13 @@ impl Region {
         // SAFETY: `self.mr` is registered (invariant), and its keys are set for good at
         // registration.
         unsafe { (*self.mr.as_ptr()).lkey }
+    }
+
+    /// The key that requests of peers carry.
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: `self.mr` is registered (invariant), and its keys are set for good at
+        // registration.
+        unsafe { (*self.mr.as_ptr()).rkey }
     }
 }
 

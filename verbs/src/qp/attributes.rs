@@ -15,7 +15,8 @@ use crate::{
     mtu::Mtu,
 };
 
-/// `ibv_qp_attr` and its mask—What a queue pair of transport `T` is given on its way to the state `S`.
+/// `ibv_qp_attr` and its mask—What a queue pair of transport `T` is given on its way to the state
+/// `S`.
 ///
 /// `new` takes what the transition cannot do without, and everything else has a default. The
 /// connection manager makes attributes by itself: see the crate `cm`.

@@ -31,6 +31,7 @@ pub struct QueuePairBuilder<'a, T> {
     max_recv_wr: u32,
     max_send_sge: u32,
     max_recv_sge: u32,
+    max_inline_data: u32,
     transport: PhantomData<T>,
 }
 
@@ -62,6 +63,7 @@ impl ProtectionDomain {
             max_recv_wr: 1,
             max_send_sge: 1,
             max_recv_sge: 1,
+            max_inline_data: 0,
             transport: PhantomData,
         }
     }
@@ -89,6 +91,13 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
     /// The most elements of a receive; 1 if not set, and at most [`MAX_SGE`].
     pub fn max_recv_sge(mut self, elements: u32) -> Self {
         self.max_recv_sge = elements;
+        self
+    }
+
+    /// The most bytes that a request can carry [inline](crate::op::Inline); 0 if not set. The
+    /// device may allow more than asked for.
+    pub fn max_inline_data(mut self, bytes: u32) -> Self {
+        self.max_inline_data = bytes;
         self
     }
 
@@ -147,22 +156,33 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         attr.cap.max_recv_wr = self.max_recv_wr;
         attr.cap.max_send_sge = self.max_send_sge;
         attr.cap.max_recv_sge = self.max_recv_sge;
+        attr.cap.max_inline_data = self.max_inline_data;
         // SAFETY: the domain and the completion queues exist for as long as `self` borrows them,
         // and then for as long as `Inner` holds them. C writes only `attr`, and keeps no pointer to
         // it.
         let raw = unsafe { ffi::ibv_create_qp(self.pd.as_raw(), &raw mut attr) };
         let raw = cvt_ptr("ibv_create_qp", raw).map_err(|err| {
             err.detail(format!(
-                "{}, {} sends of {} elements, {} receives of {} elements",
+                "{}, {} sends of {} elements, {} receives of {} elements, {} bytes inline",
                 T::NAME,
                 self.max_send_wr,
                 self.max_send_sge,
                 self.max_recv_wr,
-                self.max_recv_sge
+                self.max_recv_sge,
+                self.max_inline_data
             ))
         })?;
         // SAFETY: the queue pair has just been created with these queues, in this domain.
-        let inner = unsafe { Inner::new(raw, id, send, receive, self.pd.clone()) };
+        let inner = unsafe {
+            Inner::new(
+                raw,
+                id,
+                send,
+                receive,
+                attr.cap.max_inline_data,
+                self.pd.clone(),
+            )
+        };
         Ok(QueuePair::new(inner))
     }
 

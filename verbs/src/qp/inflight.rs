@@ -86,6 +86,19 @@ impl<W> InFlight<W> {
         Some(unsafe { self.slots[slot].assume_init_read() })
     }
 
+    /// Takes back the work that was pushed last, because it was not posted after all.
+    pub(super) fn unpush(&mut self) -> Option<W> {
+        if self.head == self.tail {
+            return None;
+        }
+        self.tail = self.tail.wrapping_sub(1);
+        let slot = self.slot(self.tail);
+        // SAFETY: the slot was that of the last sequence number before `tail`, so it is initialised
+        // (invariant). With `tail` moved back, it counts as uninitialised from here, so the work
+        // has one owner.
+        Some(unsafe { self.slots[slot].assume_init_read() })
+    }
+
     #[inline]
     fn slot(&self, sequence: u32) -> usize {
         sequence as usize & (self.slots.len() - 1)

@@ -6,9 +6,9 @@ use ibverbs_sys as ffi;
 
 use super::{
     attributes::Attributes,
+    batch::Batch,
     legal,
     queues::{Completion, Inner, ReceiveQueue, SendQueue},
-    request::SendRequest,
     state::{CanPostReceive, Init, Reset, Rtr, Rts, State},
     transport::Transport,
 };
@@ -17,8 +17,9 @@ use crate::{
     cq::WorkCompletion,
     error::{Refused, Result, cvt_errno},
     mr::Buf,
+    op::SendRequest,
     pd::ProtectionDomain,
-    work::{Gather, Scatter},
+    work::Scatter,
     wr_id::QpId,
 };
 
@@ -249,7 +250,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Rtr, SW, RW> {
     }
 }
 
-impl<T: Transport, SW: Gather, RW> QueuePair<T, Rts, SW, RW> {
+impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
     /// `ibv_post_send`—Posts a request; see [`SendQueue::post`].
     ///
     /// # Errors
@@ -261,6 +262,13 @@ impl<T: Transport, SW: Gather, RW> QueuePair<T, Rts, SW, RW> {
         R: SendRequest<T, Work = SW>,
     {
         self.send.post(request)
+    }
+}
+
+impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
+    /// Begins a batch of requests, to be posted with one doorbell.
+    pub fn batch(&mut self) -> Batch<'_, T, SW, RW> {
+        self.send.batch()
     }
 }
 

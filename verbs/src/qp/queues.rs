@@ -12,13 +12,14 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use super::{inflight::InFlight, request::SendRequest, send_wr::SendWr, transport::Transport};
+use super::{batch::Staging, inflight::InFlight, transport::Transport};
 use crate::{
     bounded::QpNum,
     cq::{Reservation, WorkCompletion},
     error::{Error, Refused, Result},
+    op::{SendRequest, SendWr},
     pd::ProtectionDomain,
-    work::{Gather, Scatter, SgeList},
+    work::{Scatter, SgeList},
     wr_id::{QpId, WrId},
 };
 
@@ -34,12 +35,14 @@ pub(super) struct Inner<SW, RW> {
     pub(super) pd: ProtectionDomain,
 }
 
-struct Sending<SW> {
-    in_flight: ManuallyDrop<InFlight<SW>>,
+pub(super) struct Sending<SW> {
+    pub(super) in_flight: ManuallyDrop<InFlight<SW>>,
     reservation: ManuallyDrop<Reservation>,
-    max_sge: u32,
+    pub(super) max_sge: u32,
+    max_inline: u32,
     /// How many requests have been posted since the last signaled one.
-    unsignaled: u32,
+    pub(super) unsignaled: u32,
+    pub(super) staging: Staging,
 }
 
 struct Receiving<RW> {
@@ -71,13 +74,16 @@ impl<SW, RW> Inner<SW, RW> {
         id: QpId,
         send: Parts<SW>,
         receive: Parts<RW>,
+        max_inline: u32,
         pd: ProtectionDomain,
     ) -> Self {
         let send = UnsafeCell::new(Sending {
             in_flight: ManuallyDrop::new(send.in_flight),
             reservation: ManuallyDrop::new(send.reservation),
             max_sge: send.max_sge,
+            max_inline,
             unsignaled: 0,
+            staging: Staging::default(),
         });
         let receive = UnsafeCell::new(Receiving {
             in_flight: ManuallyDrop::new(receive.in_flight),
@@ -144,14 +150,14 @@ pub struct ReceiveQueue<T, SW, RW> {
 
 impl<T, SW, RW> SendQueue<T, SW, RW> {
     #[inline]
-    fn sending(&self) -> &Sending<SW> {
+    pub(super) fn sending(&self) -> &Sending<SW> {
         // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a
         // mutable borrow through it.
         unsafe { &*self.inner.send.get() }
     }
 
     #[inline]
-    fn sending_mut(&mut self) -> &mut Sending<SW> {
+    pub(super) fn sending_mut(&mut self) -> &mut Sending<SW> {
         // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes
         // every other borrow through it.
         unsafe { &mut *self.inner.send.get() }
@@ -202,7 +208,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     }
 }
 
-impl<T: Transport, SW: Gather, RW> SendQueue<T, SW, RW> {
+impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     /// `ibv_post_send`—Posts a request. The work belongs to the queue until its completion gives it
     /// back.
     ///
@@ -212,7 +218,8 @@ impl<T: Transport, SW: Gather, RW> SendQueue<T, SW, RW> {
     /// The request is given back, unharmed:
     /// - `WouldBlock`: as many requests are in flight as the queue can hold. Poll the completion
     ///   queue.
-    /// - `InvalidInput`: the work has more elements than the queue pair was made for.
+    /// - `InvalidInput`: the request has more elements, or carries more bytes, than the queue pair
+    ///   was made for.
     /// - `EINVAL`, `ENOMEM`, `EFAULT`: the device refused the request.
     ///
     /// # References
@@ -225,22 +232,13 @@ impl<T: Transport, SW: Gather, RW> SendQueue<T, SW, RW> {
     {
         let qp = self.inner.raw;
         let sending = self.sending_mut();
-        let mut sges = SgeList::of(request.work());
-        let full = sending.in_flight.is_full();
-        if full || sges.len() > sending.max_sge as usize {
-            return Err(refuse(
-                "ibv_post_send",
-                request,
-                full,
-                sges.len(),
-                sending.max_sge,
-            ));
+        let mut sges = SgeList::new();
+        request.gather(&mut sges);
+        if let Some(refusal) = sending.refusal(&sges, R::INLINE) {
+            return Err(refuse("ibv_post_send", request, refusal));
         }
-        let mut flags = request.flags();
-        let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
-        if sending.unsignaled + 1 >= sending.in_flight.limit().div_ceil(2) {
-            flags |= signaled;
-        }
+        let before = sending.unsignaled;
+        let flags = sending.signal(request.flags());
         let mut wr = SendWr::new(sending.in_flight.next_id(), &mut sges, flags);
         request.describe(&mut wr);
         let mut bad = ptr::null_mut();
@@ -250,13 +248,9 @@ impl<T: Transport, SW: Gather, RW> SendQueue<T, SW, RW> {
         // queue pair is destroyed or the completion has come.
         let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), &raw mut bad) };
         if errno != 0 {
+            sending.unsignaled = before;
             return Err(refused_by_device("ibv_post_send", request, errno));
         }
-        sending.unsignaled = if flags.0 & signaled.0 != 0 {
-            0
-        } else {
-            sending.unsignaled + 1
-        };
         sending.in_flight.push(request.into_work());
         Ok(())
     }
@@ -322,15 +316,8 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         let qp = self.inner.raw;
         let receiving = self.receiving_mut();
         let mut sges = SgeList::of(&work);
-        let full = receiving.in_flight.is_full();
-        if full || sges.len() > receiving.max_sge as usize {
-            return Err(refuse(
-                "ibv_post_recv",
-                work,
-                full,
-                sges.len(),
-                receiving.max_sge,
-            ));
+        if let Some(refusal) = receiving.refusal(&sges) {
+            return Err(refuse("ibv_post_recv", work, refusal));
         }
         let WrId(wr_id) = receiving.in_flight.next_id();
         let mut wr = ffi::ibv_recv_wr {
@@ -373,21 +360,75 @@ fn take_back<'p, W>(
     }
 }
 
+/// Why a queue does not even try to post something.
+pub(super) enum Refusal {
+    /// As many requests are in flight as it can hold.
+    Full,
+    /// The request has so many elements, and can have so many.
+    Elements(usize, u32),
+    /// The request carries so many bytes, and can carry so many.
+    Inline(u64, u32),
+}
+
+impl<SW> Sending<SW> {
+    /// The flags of the next request: signaled, if it asks for that, or if half a queue of requests
+    /// has not been.
+    #[inline]
+    pub(super) fn signal(&mut self, mut flags: ffi::ibv_send_flags) -> ffi::ibv_send_flags {
+        let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
+        if self.unsignaled + 1 >= self.in_flight.limit().div_ceil(2) {
+            flags |= signaled;
+        }
+        self.unsignaled = if flags.0 & signaled.0 != 0 {
+            0
+        } else {
+            self.unsignaled + 1
+        };
+        flags
+    }
+
+    #[inline]
+    pub(super) fn refusal(&self, sges: &SgeList, inline: bool) -> Option<Refusal> {
+        if self.in_flight.is_full() {
+            Some(Refusal::Full)
+        } else if sges.len() > self.max_sge as usize {
+            Some(Refusal::Elements(sges.len(), self.max_sge))
+        } else if inline && sges.bytes() > u64::from(self.max_inline) {
+            Some(Refusal::Inline(sges.bytes(), self.max_inline))
+        } else {
+            None
+        }
+    }
+}
+
+impl<RW> Receiving<RW> {
+    #[inline]
+    fn refusal(&self, sges: &SgeList) -> Option<Refusal> {
+        if self.in_flight.is_full() {
+            Some(Refusal::Full)
+        } else if sges.len() > self.max_sge as usize {
+            Some(Refusal::Elements(sges.len(), self.max_sge))
+        } else {
+            None
+        }
+    }
+}
+
 #[cold]
 #[inline(never)]
-fn refuse<R>(
-    call: &'static str,
-    value: R,
-    full: bool,
-    elements: usize,
-    max_sge: u32,
-) -> Refused<R> {
-    let error = if full {
-        let reason = "every request that the queue can hold is in flight";
-        Error::refused(call, io::ErrorKind::WouldBlock, reason)
-    } else {
-        let reason = format!("{elements} elements, and the queue pair was made for {max_sge}");
-        Error::refused(call, io::ErrorKind::InvalidInput, reason)
+pub(super) fn refuse<R>(call: &'static str, value: R, refusal: Refusal) -> Refused<R> {
+    let invalid = |reason| Error::refused(call, io::ErrorKind::InvalidInput, reason);
+    let error = match refusal {
+        Refusal::Full => {
+            let reason = "every request that the queue can hold is in flight";
+            Error::refused(call, io::ErrorKind::WouldBlock, reason)
+        }
+        Refusal::Elements(found, limit) => invalid(format!(
+            "{found} elements, and the queue pair was made for {limit}"
+        )),
+        Refusal::Inline(found, limit) => invalid(format!(
+            "{found} bytes inline, and the queue pair was made for {limit}"
+        )),
     };
     Refused { value, error }
 }

@@ -20,6 +20,12 @@ pub trait Transport: sealed::Sealed + Debug + 'static {
 /// A transport between two queue pairs that know each other.
 pub trait Connected: Transport {}
 
+/// A transport that says whether a message has arrived.
+pub trait Reliable: Connected {}
+
+/// A transport that sends each message to an address of its own.
+pub trait Datagram: Transport {}
+
 macro_rules! transports {
     ($($(#[$doc:meta])* $name:ident = $raw:ident;)*) => {$(
         $(#[$doc])*
@@ -47,3 +53,5 @@ transports! {
 
 impl Connected for Rc {}
 impl Connected for Uc {}
+impl Reliable for Rc {}
+impl Datagram for Ud {}

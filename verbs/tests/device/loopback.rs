@@ -46,6 +46,7 @@ impl Fixture {
             .max_recv_wr(depth)
             .max_send_sge(4)
             .max_recv_sge(4)
+            .max_inline_data(64)
             .create_for()
             .unwrap()
     }
@@ -93,7 +94,7 @@ impl Fixture {
     }
 
     /// The first entry of the GID table that is an IPv4 address.
-    fn gid(&self) -> (u8, Gid) {
+    pub(crate) fn gid(&self) -> (u8, Gid) {
         (0..16)
             .find_map(|index| {
                 let mut gid = ffi::ibv_gid::default();

@@ -2,6 +2,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod datagrams;
 mod loopback;
 mod objects;
+mod rdma;
 mod traffic;

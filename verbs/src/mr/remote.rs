@@ -1,0 +1,301 @@
+//! Memory that peers can reach.
+
+use std::{
+    fmt, io,
+    ops::Range,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicU64, Ordering},
+    },
+};
+
+use super::region::Region;
+use crate::{
+    access::RemoteAccess,
+    error::{Error, Result},
+    pd::ProtectionDomain,
+    work::{Gather, Scatter, Sge, SgeList},
+};
+
+/// What a peer must know to reach memory of this side: to be sent to it, in whatever format the
+/// protocol has.
+///
+/// For the one who receives it, it is a number that the device checks: a wrong one makes the
+/// request fail with [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RemoteToken {
+    /// The address of the first byte, in the address space that the region was registered with.
+    pub addr: u64,
+    /// The number of bytes.
+    pub len: u64,
+    /// The key that lets the device accept requests.
+    pub rkey: u32,
+}
+
+impl RemoteToken {
+    /// A part of the memory.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: it is not inside.
+    pub fn slice(self, range: Range<u64>) -> Result<Self> {
+        let Range { start, end } = range;
+        let addr = self.addr.checked_add(start);
+        match addr {
+            Some(addr) if start <= end && end <= self.len => Ok(Self {
+                addr,
+                len: end - start,
+                rkey: self.rkey,
+            }),
+            _ => {
+                let reason = format!("{start}..{end} is not inside of {} bytes", self.len);
+                Err(Error::refused(
+                    "RemoteToken::slice",
+                    io::ErrorKind::InvalidInput,
+                    reason,
+                ))
+            }
+        }
+    }
+}
+
+/// Registered memory that a peer may read, write or change at any time.
+///
+/// No reference to its bytes exists: the program copies in and out. What it reads while a peer
+/// writes is some mixture of old and new bytes; a protocol has to say when they are whole, for
+/// example by a message sent after the write.
+///
+/// It is a handle to shared memory, like an `Arc`: clones, parts, and requests in flight all keep
+/// the registration. When the last one is gone, the RKey is revoked first, and then the memory
+/// freed.
+///
+/// # Examples
+/// ```no_run
+/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// use verbs::RemoteAccess;
+/// let pd = ctx.alloc_pd()?;
+/// let region = pd.alloc_remote(4096, RemoteAccess::WRITE)?;
+/// let token = region.token(); // for the peer
+/// let mut header = [0; 16];
+/// region.read(0, &mut header); // what it has written so far
+/// # Ok::<(), verbs::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct RemoteRegion {
+    region: Arc<Region>,
+    // INVARIANT: `start..start + len` is inside `region`.
+    start: NonNull<u8>,
+    len: usize,
+}
+
+// SAFETY: the bytes are reached only through pointers, by volatile or atomic accesses, from any
+// thread.
+unsafe impl Send for RemoteRegion {}
+// SAFETY: see `Send`.
+unsafe impl Sync for RemoteRegion {}
+
+impl ProtectionDomain {
+    /// `ibv_reg_mr`—Allocates `len` zero bytes, and registers them for peers to reach.
+    ///
+    /// Enters the kernel, and pins the memory.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: `len` is zero.
+    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
+    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot give that access.
+    ///
+    /// # References
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn alloc_remote(&self, len: usize, access: RemoteAccess) -> Result<RemoteRegion> {
+        if len == 0 {
+            let reason = "a region has at least one byte";
+            return Err(Error::refused(
+                "ibv_reg_mr",
+                io::ErrorKind::InvalidInput,
+                reason,
+            ));
+        }
+        // Zeroed by the allocator, which for large memory means not touched at all.
+        let memory = vec![0; len.next_multiple_of(8)].into_boxed_slice();
+        let region = Region::register(self, memory, access)?;
+        Ok(RemoteRegion {
+            start: region.start(),
+            region: Arc::new(region),
+            len,
+        })
+    }
+}
+
+impl RemoteRegion {
+    /// The number of bytes.
+    #[expect(
+        clippy::len_without_is_empty,
+        reason = "a region may be empty only by slicing"
+    )]
+    pub fn len(&self) -> usize {
+        self.len
+    }
+
+    /// What a peer must know to reach the memory.
+    pub fn token(&self) -> RemoteToken {
+        RemoteToken {
+            addr: self.start.as_ptr().expose_provenance() as u64,
+            len: self.len as u64,
+            rkey: self.region.rkey(),
+        }
+    }
+
+    /// A part of the memory, as a handle of its own. Its [`token`](Self::token) says what it
+    /// covers, but the RKey is that of the whole: peers can reach the rest, too.
+    ///
+    /// # Panics
+    /// Panics when the range is not inside.
+    #[must_use]
+    pub fn slice(&self, range: Range<usize>) -> Self {
+        let len = range.end.wrapping_sub(range.start);
+        let start = self.part(range.start, len);
+        Self {
+            region: Arc::clone(&self.region),
+            start,
+            len,
+        }
+    }
+
+    /// Copies bytes out, beginning at `offset`. What a peer writes meanwhile is in them or not,
+    /// byte by byte.
+    ///
+    /// # Panics
+    /// Panics when the bytes are not inside.
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) {
+        let from = self.part(offset, bytes.len());
+        for (i, byte) in bytes.iter_mut().enumerate() {
+            // SAFETY: `i` is below the length of the part.
+            let from = unsafe { from.add(i) };
+            // SAFETY: the byte is inside the region, which `self` keeps; it is read as memory that
+            // others may change.
+            *byte = unsafe { from.read_volatile() };
+        }
+    }
+
+    /// Copies bytes in, beginning at `offset`. A peer that reads meanwhile sees them or not, byte
+    /// by byte.
+    ///
+    /// # Panics
+    /// Panics when the bytes are not inside.
+    pub fn write(&self, offset: usize, bytes: &[u8]) {
+        let to = self.part(offset, bytes.len());
+        for (i, &byte) in bytes.iter().enumerate() {
+            // SAFETY: `i` is below the length of the part.
+            let to = unsafe { to.add(i) };
+            // SAFETY: the byte is inside the region, which `self` keeps; no reference to it exists.
+            unsafe { to.write_volatile(byte) };
+        }
+    }
+
+    /// The 8 bytes at `offset`, as a number in this machine's order, read in one step. What was
+    /// written before it, by whoever wrote it, is seen after this.
+    ///
+    /// # Panics
+    /// Panics when the bytes are not inside, or `offset` is not a multiple of 8 from an aligned
+    /// start.
+    pub fn load(&self, offset: usize) -> u64 {
+        self.number(offset).load(Ordering::Acquire)
+    }
+
+    /// Writes a number in one step; see [`load`](Self::load).
+    ///
+    /// # Panics
+    /// As for [`load`](Self::load).
+    pub fn store(&self, offset: usize, value: u64) {
+        self.number(offset).store(value, Ordering::Release);
+    }
+
+    fn number(&self, offset: usize) -> &AtomicU64 {
+        let start = self.part(offset, 8);
+        assert!(
+            start.cast::<u64>().is_aligned(),
+            "offset {offset} is not aligned"
+        );
+        // SAFETY: the 8 bytes are inside the region, which `self` keeps, and aligned. Every access
+        // is through pointers or atomics, so this reference, to an atomic, is no claim on them.
+        unsafe { AtomicU64::from_ptr(start.as_ptr().cast()) }
+    }
+
+    /// The start of `len` bytes from `offset`, which are inside.
+    fn part(&self, offset: usize, len: usize) -> NonNull<u8> {
+        let end = offset.checked_add(len);
+        assert!(
+            end.is_some_and(|end| end <= self.len),
+            "{len} bytes from {offset} are not inside of {}",
+            self.len
+        );
+        // SAFETY: `offset` is at most the length, so the result is inside the region or one past
+        // its end.
+        unsafe { self.start.add(offset) }
+    }
+}
+
+impl fmt::Debug for RemoteRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RemoteRegion")
+            .field("token", &self.token())
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the elements are inside the region, which `self` keeps registered and at its address. No
+// reference to its bytes exists.
+unsafe impl Gather for RemoteRegion {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        let (mut start, mut left) = (self.start, self.len);
+        // An element is at most 4 GiB long; a request of more than that is refused for the number
+        // of its elements.
+        loop {
+            let len = u32::try_from(left).unwrap_or(1 << 31);
+            // SAFETY: the range is inside the region, registered with this key.
+            list.push(unsafe { Sge::new(start, len, self.region.lkey()) });
+            left -= len as usize;
+            if left == 0 {
+                break;
+            }
+            // SAFETY: there are bytes left, so the next element starts inside the region.
+            start = unsafe { start.add(len as usize) };
+        }
+    }
+}
+
+// SAFETY: see `Gather`; registered for local writing.
+unsafe impl Scatter for RemoteRegion {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_token_can_only_shrink() {
+        let token = RemoteToken {
+            addr: 4096,
+            len: 100,
+            rkey: 7,
+        };
+        assert_eq!(
+            token.slice(10..30).unwrap(),
+            RemoteToken {
+                addr: 4106,
+                len: 20,
+                rkey: 7
+            }
+        );
+        assert_eq!(token.slice(100..100).unwrap().len, 0);
+        #[expect(clippy::reversed_empty_ranges, reason = "the point of the test")]
+        for wrong in [0..101, 30..10, u64::MAX..u64::MAX] {
+            assert!(token.slice(wrong).is_err());
+        }
+        assert_eq!(
+            token.slice(90..101).unwrap_err().to_string(),
+            "`RemoteToken::slice` failed: 90..101 is not inside of 100 bytes"
+        );
+    }
+}

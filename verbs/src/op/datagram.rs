@@ -1,0 +1,83 @@
+//! Datagrams.
+
+use ibverbs_sys as ffi;
+
+use super::{Describe, Inline, SendRequest, SendWr, common_options, request};
+use crate::{
+    ah::HasAddress,
+    bounded::QpNum,
+    qp::Datagram,
+    work::{Gather, SgeList},
+};
+
+/// Work that can be sent as a datagram: its memory is read, and it has an address.
+pub trait DatagramWork: Gather + HasAddress {}
+
+impl<W: Gather + HasAddress> DatagramWork for W {}
+
+/// `IBV_WR_SEND`, `IBV_WR_SEND_WITH_IMM` on a datagram queue pair—A message of at most one packet,
+/// to one queue pair of an address.
+///
+/// The work is [`Addressed`](crate::Addressed), alone or [`With`](crate::With) a context, and keeps
+/// its address handle until it comes back. That the datagram was sent does not say that it arrives.
+///
+/// # References
+/// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "IBV_WR_SEND")]
+#[derive(Clone, Debug)]
+#[must_use = "post it"]
+pub struct SendTo<W> {
+    work: W,
+    remote_qp: QpNum,
+    qkey: u32,
+    imm_data: Option<u32>,
+    flags: ffi::ibv_send_flags,
+}
+
+impl<W: DatagramWork> SendTo<W> {
+    /// Sends the bytes of `work` to the queue pair `remote_qp`, which takes datagrams with `qkey`.
+    #[inline]
+    pub fn new(work: W, remote_qp: QpNum, qkey: u32) -> Self {
+        let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
+        Self {
+            work,
+            remote_qp,
+            qkey,
+            imm_data: None,
+            flags,
+        }
+    }
+
+    /// Sends a number along with the message, which the receiver sees in the completion.
+    #[inline]
+    pub fn imm_data(mut self, imm_data: u32) -> Self {
+        self.imm_data = Some(imm_data);
+        self
+    }
+
+    /// Wakes a receiver that waits for solicited completions only.
+    #[inline]
+    pub fn solicited(mut self) -> Self {
+        self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;
+        self
+    }
+
+    /// Sends `data` instead of the bytes of the work; see [`Send::inline`](super::Send::inline).
+    #[inline]
+    pub fn inline(self, data: &[u8]) -> Inline<'_, Self> {
+        Inline::new(self, data)
+    }
+
+    common_options!();
+}
+
+request!(SendTo, transport: Datagram, work: DatagramWork, |this, wr| {
+    wr.datagram(this.work.ah(), this.remote_qp, this.qkey);
+    match this.imm_data {
+        None => wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND),
+        Some(imm_data) => {
+            wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
+            wr.imm_data(imm_data);
+        }
+    }
+});

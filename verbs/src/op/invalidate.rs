@@ -1,0 +1,60 @@
+//! Invalidation.
+
+use ibverbs_sys as ffi;
+
+use super::{Describe, SendRequest, SendWr, common_options};
+use crate::{qp::Connected, work::SgeList};
+
+/// `IBV_WR_LOCAL_INV`—Invalidates an RKey of this side: that of a memory window of type 2.
+///
+/// The work is only kept; its bytes are not touched.
+///
+/// # References
+/// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "IBV_WR_LOCAL_INV")]
+#[derive(Clone, Debug)]
+#[must_use = "post it"]
+pub struct LocalInvalidate<W> {
+    work: W,
+    rkey: u32,
+    flags: ffi::ibv_send_flags,
+}
+
+impl<W> LocalInvalidate<W> {
+    /// Invalidates `rkey`; `work` comes back when that is done.
+    #[inline]
+    pub fn new(work: W, rkey: u32) -> Self {
+        Self {
+            work,
+            rkey,
+            flags: ffi::ibv_send_flags::IBV_SEND_SIGNALED,
+        }
+    }
+
+    common_options!();
+}
+
+impl<W> Describe for LocalInvalidate<W> {
+    #[inline]
+    fn flags(&self) -> ffi::ibv_send_flags {
+        self.flags
+    }
+
+    #[inline]
+    fn describe(&self, wr: &mut SendWr) {
+        wr.opcode(ffi::ibv_wr_opcode::IBV_WR_LOCAL_INV);
+        wr.invalidate_rkey(self.rkey);
+    }
+}
+
+impl<T: Connected, W> SendRequest<T> for LocalInvalidate<W> {
+    type Work = W;
+
+    #[inline]
+    fn gather(&self, _list: &mut SgeList) {}
+
+    #[inline]
+    fn into_work(self) -> W {
+        self.work
+    }
+}

@@ -1,0 +1,109 @@
+//! RDMA writes and reads.
+
+use ibverbs_sys as ffi;
+
+use super::{Describe, Inline, SendRequest, SendWr, common_options, request};
+use crate::{
+    mr::RemoteToken,
+    qp::{Connected, Reliable},
+    work::{Gather, Scatter, SgeList},
+};
+
+/// `IBV_WR_RDMA_WRITE`, `IBV_WR_RDMA_WRITE_WITH_IMM`—Writes into the peer's memory.
+///
+/// The peer notices nothing, unless immediate data go along: those take a receive that it has
+/// posted.
+///
+/// # References
+/// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "IBV_WR_RDMA_WRITE")]
+#[doc(alias = "IBV_WR_RDMA_WRITE_WITH_IMM")]
+#[derive(Clone, Debug)]
+#[must_use = "post it"]
+pub struct Write<W> {
+    work: W,
+    remote: RemoteToken,
+    imm_data: Option<u32>,
+    flags: ffi::ibv_send_flags,
+}
+
+impl<W: Gather> Write<W> {
+    /// Writes the bytes of `work` to the start of the peer's memory `remote`.
+    #[inline]
+    pub fn new(work: W, remote: RemoteToken) -> Self {
+        let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
+        Self {
+            work,
+            remote,
+            imm_data: None,
+            flags,
+        }
+    }
+
+    /// Sends a number along, which completes a receive of the peer's when the data are there.
+    #[inline]
+    pub fn imm_data(mut self, imm_data: u32) -> Self {
+        self.imm_data = Some(imm_data);
+        self
+    }
+
+    /// Wakes a receiver that waits for solicited completions only. Needs immediate data.
+    #[inline]
+    pub fn solicited(mut self) -> Self {
+        self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;
+        self
+    }
+
+    /// Writes `data` instead of the bytes of the work; see [`Send::inline`](super::Send::inline).
+    #[inline]
+    pub fn inline(self, data: &[u8]) -> Inline<'_, Self> {
+        Inline::new(self, data)
+    }
+
+    common_options!();
+}
+
+request!(Write, transport: Connected, work: Gather, |this, wr| {
+    wr.rdma(this.remote);
+    match this.imm_data {
+        None => wr.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE),
+        Some(imm_data) => {
+            wr.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+            wr.imm_data(imm_data);
+        }
+    }
+});
+
+/// `IBV_WR_RDMA_READ`—Reads from the peer's memory.
+///
+/// The peer notices nothing.
+///
+/// # References
+/// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "IBV_WR_RDMA_READ")]
+#[derive(Clone, Debug)]
+#[must_use = "post it"]
+pub struct Read<W> {
+    work: W,
+    remote: RemoteToken,
+    flags: ffi::ibv_send_flags,
+}
+
+impl<W: Scatter> Read<W> {
+    /// Fills `work` from the start of the peer's memory `remote`.
+    #[inline]
+    pub fn new(work: W, remote: RemoteToken) -> Self {
+        Self {
+            work,
+            remote,
+            flags: ffi::ibv_send_flags::IBV_SEND_SIGNALED,
+        }
+    }
+
+    common_options!();
+}
+
+request!(Read, transport: Reliable, work: Scatter, |this, wr| {
+    wr.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_READ);
+    wr.rdma(this.remote);
+});

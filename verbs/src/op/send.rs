@@ -1,0 +1,96 @@
+//! Messages.
+
+use ibverbs_sys as ffi;
+
+use super::{Describe, Inline, SendRequest, SendWr, common_options, request};
+use crate::{
+    qp::Connected,
+    work::{Gather, SgeList},
+};
+
+/// `IBV_WR_SEND` and its variants—A message to a receive that the peer has posted.
+///
+/// ```no_run
+/// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts>, buf: verbs::Buf) -> verbs::Result<()> {
+/// use verbs::op::Send;
+/// qp.post(Send::new(buf).imm_data(7).solicited())?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # References
+/// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "IBV_WR_SEND")]
+#[doc(alias = "IBV_WR_SEND_WITH_IMM")]
+#[doc(alias = "IBV_WR_SEND_WITH_INV")]
+#[derive(Clone, Debug)]
+#[must_use = "post it"]
+pub struct Send<W> {
+    work: W,
+    rider: Rider,
+    flags: ffi::ibv_send_flags,
+}
+
+/// What goes along with a message.
+#[derive(Clone, Copy, Debug)]
+enum Rider {
+    None,
+    ImmData(u32),
+    Invalidate(u32),
+}
+
+impl<W: Gather> Send<W> {
+    /// A message of the bytes of `work`, whose completion is signaled.
+    #[inline]
+    pub fn new(work: W) -> Self {
+        Self {
+            work,
+            rider: Rider::None,
+            flags: ffi::ibv_send_flags::IBV_SEND_SIGNALED,
+        }
+    }
+
+    /// Sends a number along with the message, which the receiver sees in the completion.
+    #[inline]
+    pub fn imm_data(mut self, imm_data: u32) -> Self {
+        self.rider = Rider::ImmData(imm_data);
+        self
+    }
+
+    /// Invalidates an RKey of the receiver's, before it sees the message. Replaces immediate data.
+    #[inline]
+    pub fn invalidate(mut self, rkey: u32) -> Self {
+        self.rider = Rider::Invalidate(rkey);
+        self
+    }
+
+    /// Wakes a receiver that waits for solicited completions only.
+    #[inline]
+    pub fn solicited(mut self) -> Self {
+        self.flags |= ffi::ibv_send_flags::IBV_SEND_SOLICITED;
+        self
+    }
+
+    /// Sends `data` instead of the bytes of the work: they are copied when the request is posted,
+    /// and need not be registered. The work is kept until the completion all the same.
+    #[inline]
+    pub fn inline(self, data: &[u8]) -> Inline<'_, Self> {
+        Inline::new(self, data)
+    }
+
+    common_options!();
+}
+
+request!(Send, transport: Connected, work: Gather, |this, wr| {
+    match this.rider {
+        Rider::None => wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND),
+        Rider::ImmData(imm_data) => {
+            wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
+            wr.imm_data(imm_data);
+        }
+        Rider::Invalidate(rkey) => {
+            wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_INV);
+            wr.invalidate_rkey(rkey);
+        }
+    }
+});

@@ -1,0 +1,97 @@
+//! A send work request as C has it, of which only the fields in use are written.
+
+use std::{mem::MaybeUninit, ptr};
+
+use ibverbs_sys as ffi;
+
+use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken, work::SgeList, wr_id::WrId};
+
+/// One `ibv_send_wr`, on its way to the device.
+///
+/// Most of its 128 bytes belong to opcodes other than the one at hand, so they are left as they
+/// are.
+#[derive(Debug)]
+pub struct SendWr(MaybeUninit<ffi::ibv_send_wr>);
+
+/// Sets one field.
+macro_rules! set {
+    ($wr:ident, $($field:ident).+ = $value:expr) => {{
+        let value = $value;
+        // SAFETY: the field is inside the request, which is borrowed exclusively. It is plain data,
+        // so nothing is dropped where it may not have been initialised.
+        unsafe { (*$wr.0.as_mut_ptr()).$($field).+ = value };
+    }};
+}
+
+impl SendWr {
+    /// A request with everything that does not depend on its opcode.
+    #[inline]
+    pub(crate) fn new(id: WrId, sges: &mut SgeList, flags: ffi::ibv_send_flags) -> Self {
+        let mut wr = Self(MaybeUninit::uninit());
+        set!(wr, wr_id = id.0);
+        set!(wr, next = ptr::null_mut());
+        set!(wr, sg_list = sges.as_mut_ptr());
+        set!(wr, num_sge = sges.count());
+        set!(wr, send_flags = flags.0);
+        wr
+    }
+
+    #[inline]
+    pub(super) fn opcode(&mut self, opcode: ffi::ibv_wr_opcode) {
+        set!(self, opcode = opcode);
+    }
+
+    /// For opcodes with immediate data.
+    #[inline]
+    pub(super) fn imm_data(&mut self, imm_data: u32) {
+        set!(
+            self,
+            __bindgen_anon_1.imm_data = ffi::__be32::from_ne(imm_data)
+        );
+    }
+
+    /// For opcodes that invalidate an RKey.
+    #[inline]
+    pub(super) fn invalidate_rkey(&mut self, rkey: u32) {
+        set!(self, __bindgen_anon_1.invalidate_rkey = rkey);
+    }
+
+    /// For RDMA writes and reads.
+    #[inline]
+    pub(super) fn rdma(&mut self, remote: RemoteToken) {
+        set!(self, wr.rdma.remote_addr = remote.addr);
+        set!(self, wr.rdma.rkey = remote.rkey);
+    }
+
+    /// For atomics.
+    #[inline]
+    pub(super) fn atomic(&mut self, remote: RemoteToken, compare_add: u64, swap: u64) {
+        set!(self, wr.atomic.remote_addr = remote.addr);
+        set!(self, wr.atomic.rkey = remote.rkey);
+        set!(self, wr.atomic.compare_add = compare_add);
+        set!(self, wr.atomic.swap = swap);
+    }
+
+    /// For datagrams. The request keeps the handle for as long as it is in flight.
+    #[inline]
+    pub(super) fn datagram(&mut self, ah: &AddressHandle, remote_qp: QpNum, qkey: u32) {
+        set!(self, wr.ud.ah = ah.as_raw());
+        set!(self, wr.ud.remote_qpn = remote_qp.get());
+        set!(self, wr.ud.remote_qkey = qkey);
+    }
+
+    /// Makes `next` the request after this one.
+    pub(crate) fn link(&mut self, next: *mut ffi::ibv_send_wr) {
+        set!(self, next = next);
+    }
+
+    /// Makes the elements at `sges` those of this request, whose number stays.
+    pub(crate) fn relocate(&mut self, sges: *mut ffi::ibv_sge) {
+        set!(self, sg_list = sges);
+    }
+
+    #[inline]
+    pub(crate) fn as_mut_ptr(&mut self) -> *mut ffi::ibv_send_wr {
+        self.0.as_mut_ptr()
+    }
+}

@@ -1,0 +1,131 @@
+//! Datagrams, and unreliable connections.
+
+use std::time::Duration;
+
+use verbs::{
+    Addressed, Attributes, Buf, CompletionQueue, GRH_LEN, Init, Psn, QueuePair, Rtr, Rts, Uc, Ud,
+    With,
+    op::{Send, SendTo},
+};
+
+use crate::loopback::Fixture;
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const QKEY: u32 = 0x1111_1111;
+
+type Work = With<Addressed<Buf>, u32>;
+
+fn datagram_qp(fixture: &Fixture, cq: &CompletionQueue) -> QueuePair<Ud, Rts, Work, Buf> {
+    let qp = fixture
+        .pd
+        .qp_builder::<Ud>(cq, cq)
+        .max_send_wr(4)
+        .max_recv_wr(4);
+    let qp = qp.create_for::<Work, Buf>().unwrap();
+    let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, QKEY)).unwrap();
+    let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
+    qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))
+        .unwrap()
+}
+
+#[test]
+fn a_datagram_arrives_behind_its_header_and_can_be_answered() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, mut b) = (datagram_qp(&fixture, &cq), datagram_qp(&fixture, &cq));
+    let room = || fixture.pd.alloc_buf(GRH_LEN + 32).unwrap();
+    a.post_recv(room()).unwrap();
+    b.post_recv(room()).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let question = Addressed::new(fixture.pd.register_buf(*b"question").unwrap(), &ah);
+    a.post(SendTo::new(With::new(question, 1), b.qp_num(), QKEY).imm_data(5))
+        .unwrap();
+    // The request in flight keeps the address.
+    drop(ah);
+
+    let mut answer = None;
+    let mut back = Vec::new();
+    while answer.is_none() || back.len() < 2 {
+        let completions = cq.wait(PATIENCE).unwrap();
+        assert!(completions.len() > 0, "a datagram was lost");
+        for wc in completions {
+            wc.ok().unwrap();
+            let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
+            if !wc.is_receive() {
+                let Ok(verbs::Completed::Send(done)) = qp.complete(wc) else {
+                    unreachable!()
+                };
+                back.push(done.work.context);
+                continue;
+            }
+            let Ok(verbs::Completed::Receive(done)) = qp.complete(wc) else {
+                unreachable!()
+            };
+            assert!(done.has_grh());
+            let received = done.received();
+            match &received[GRH_LEN..] {
+                b"question" => {
+                    assert_eq!(done.imm_data(), Some(5));
+                    assert_eq!(done.src_qp(), a.qp_num());
+                    let vector = fixture.pd.vector_from_wc(&done, received, 1).unwrap();
+                    assert_eq!(vector.grh.unwrap().dgid, fixture.gid().1);
+                    let ah = fixture.pd.create_ah_from_wc(&done, received, 1).unwrap();
+                    let answer = fixture.pd.register_buf(*b"answer").unwrap();
+                    let work = With::new(Addressed::new(answer, &ah), 2);
+                    b.post(SendTo::new(work, done.src_qp(), QKEY)).unwrap();
+                }
+                other => answer = Some(other.to_vec()),
+            }
+        }
+    }
+    assert_eq!(answer.unwrap(), b"answer");
+    back.sort_unstable();
+    assert_eq!(back, [1, 2]);
+}
+
+#[test]
+fn an_address_without_a_route_is_refused_with_the_address() {
+    let fixture = Fixture::new();
+    let err = fixture
+        .pd
+        .create_ah(&verbs::AddressVector::local(1, 7))
+        .unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+    assert!(err.to_string().contains("dlid: 7"), "{err}");
+}
+
+#[test]
+fn an_unreliable_connection_carries_messages() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let psn = Psn::from_low_bits(77);
+    let make = || fixture.pd.qp_builder::<Uc>(&cq, &cq).create().unwrap();
+    let (a, b) = (make(), make());
+    let (a_num, b_num) = (a.qp_num(), b.qp_num());
+    let up = |qp: QueuePair<Uc, verbs::Reset>, peer| {
+        let qp = qp.to_init(&Attributes::<Uc, Init>::new(1)).unwrap();
+        let qp = qp
+            .to_rtr(&Attributes::<Uc, Rtr>::new(&fixture.way(), peer, psn))
+            .unwrap();
+        qp.to_rts(&Attributes::<Uc, Rts>::new(psn)).unwrap()
+    };
+    let (mut a, mut b) = (up(a, b_num), up(b, a_num));
+    b.post_recv(fixture.pd.alloc_buf(16).unwrap()).unwrap();
+    a.post(Send::new(fixture.pd.register_buf(*b"unreliable").unwrap()))
+        .unwrap();
+    let mut received = None;
+    while received.is_none() {
+        let completions = cq.wait(PATIENCE).unwrap();
+        assert!(completions.len() > 0, "the message was lost");
+        for wc in completions {
+            wc.ok().unwrap();
+            if wc.is_receive() {
+                let Ok(verbs::Completed::Receive(done)) = b.complete(wc) else {
+                    unreachable!()
+                };
+                received = Some(done.received().to_vec());
+            }
+        }
+    }
+    assert_eq!(received.unwrap(), b"unreliable");
+}
