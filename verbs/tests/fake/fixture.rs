@@ -1,0 +1,60 @@
+//! A fake device with what most tests need made on it.
+
+use verbs::{
+    AddressVector, Attributes, CompletionQueue, Context, Gid, Init, ProtectionDomain, Psn, QpNum,
+    QueuePair, Rc, Reset, Rtr, Rts,
+    work::{Gather, Scatter},
+};
+
+use crate::provider::Fake;
+
+/// A fake device, open, with a protection domain. The fake is dropped last, and checks the books.
+pub(crate) struct Fixture {
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) ctx: Context,
+    pub(crate) fake: Fake,
+}
+
+impl Fixture {
+    pub(crate) fn new() -> Self {
+        let fake = Fake::new();
+        let ctx = fake.open();
+        let pd = ctx.alloc_pd().unwrap();
+        Self { pd, ctx, fake }
+    }
+
+    pub(crate) fn cq(&self, entries: u32) -> CompletionQueue {
+        self.ctx.cq_builder(entries).waitable().create().unwrap()
+    }
+
+    /// A reliable connection with room for `depth` requests on each queue, ready to send.
+    pub(crate) fn rc<SW: Gather, RW: Scatter>(
+        &self,
+        cq: &CompletionQueue,
+        depth: u32,
+    ) -> QueuePair<Rc, Rts, SW, RW> {
+        let builder = self.pd.qp_builder(cq, cq);
+        let builder = builder.max_send_wr(depth).max_recv_wr(depth);
+        let builder = builder.max_send_sge(4).max_recv_sge(4);
+        self.connect(builder.create_for().unwrap())
+    }
+
+    /// Brings a queue pair up, with a peer that does not exist.
+    pub(crate) fn connect<SW: Gather, RW: Scatter>(
+        &self,
+        qp: QueuePair<Rc, Reset, SW, RW>,
+    ) -> QueuePair<Rc, Rts, SW, RW> {
+        let psn = Psn::from_low_bits(1);
+        let way = AddressVector::global(1, 1, Gid([0xfe; 16]));
+        let qp = qp.to_init(&Attributes::<Rc, Init>::new(1));
+        let qp = qp.map_err(|refused| refused.error).unwrap();
+        let qp = qp.to_rtr(&Attributes::<Rc, Rtr>::new(
+            &way,
+            QpNum::from_low_bits(9),
+            psn,
+        ));
+        let qp = qp.map_err(|refused| refused.error).unwrap();
+        let qp = qp.to_rts(&Attributes::<Rc, Rts>::new(psn));
+        qp.map_err(|refused| refused.error).unwrap()
+    }
+}

@@ -1,0 +1,7 @@
+//! Tests of `verbs` on a device that exists in memory only: what Soft-RoCE cannot do, and faults
+//! that no device can be made to show.
+#![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
+
+mod fixture;
+mod posting;
+mod provider;

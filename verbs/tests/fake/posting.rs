@@ -1,0 +1,299 @@
+//! Posting and completing on a device that fails on demand.
+
+use std::rc::Rc as Shared;
+
+use ibverbs_sys as ffi;
+use verbs::{
+    Buf, Completed, QueuePair, Rc, Rts, WcStatus, With,
+    op::Send,
+    work::{Gather, Scatter, SgeList},
+};
+
+use crate::{fixture::Fixture, provider::wc};
+
+/// Work that can be counted: the count goes down when it is dropped.
+#[derive(Debug)]
+struct Counted(
+    Buf,
+    #[expect(dead_code, reason = "held to be counted")] Shared<()>,
+);
+
+// SAFETY: the elements are those of the buffer, which `self` owns.
+unsafe impl Gather for Counted {
+    fn gather(&self, list: &mut SgeList) {
+        self.0.gather(list);
+    }
+}
+
+// SAFETY: see `Gather`.
+unsafe impl Scatter for Counted {}
+
+fn counted(fixture: &Fixture, counter: &Shared<()>) -> Counted {
+    Counted(fixture.pd.alloc_buf(8).unwrap(), Shared::clone(counter))
+}
+
+#[test]
+fn a_request_reaches_the_device_as_it_was_posted() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let hello = fixture.pd.register_buf(*b"hello").unwrap();
+    qp.post(Send::new(hello).imm_data(7).solicited()).unwrap();
+    let posted = &fixture.fake.sends(qp.qp_num())[0];
+    assert_eq!(posted.opcode, ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
+    assert_eq!(posted.imm_data, Some(7));
+    assert_eq!(posted.bytes(), b"hello");
+    assert!(posted.is_signaled());
+
+    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    let wc = cq.poll().unwrap().next().unwrap();
+    let Completed::Send(done) = qp.complete(wc).unwrap() else {
+        panic!("a send has completed");
+    };
+    assert_eq!(&*done.work, b"hello");
+}
+
+#[test]
+fn a_message_arrives_where_it_was_to() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    qp.post_recv(fixture.pd.alloc_buf(64).unwrap()).unwrap();
+    fixture.fake.complete_receive(qp.qp_num(), b"message");
+    let wc = cq.wait(None).unwrap().next().unwrap();
+    let Completed::Receive(done) = qp.complete(wc).unwrap() else {
+        panic!("a receive has completed");
+    };
+    assert_eq!(done.received(), b"message");
+}
+
+#[test]
+fn a_failed_post_gives_the_work_back_whichever_it_is() {
+    const DEPTH: u8 = 6;
+    for failing in 0..DEPTH {
+        let fixture = Fixture::new();
+        let mut cq = fixture.cq(16);
+        let mut qp = fixture.rc::<With<Buf, u8>, Buf>(&cq, DEPTH.into());
+        let fake = &fixture.fake;
+        fake.fail_after(failing.into(), "ibv_post_send", libc::ENOMEM);
+        for i in 0..DEPTH {
+            let buf = fixture.pd.register_buf([i]).unwrap();
+            let posted = qp.post(Send::new(With::new(buf, i)));
+            assert_eq!(posted.is_err(), i == failing);
+            if let Err(refused) = posted {
+                assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
+                let work = refused.value.into_work();
+                assert_eq!((&work.work[..], work.context), (&[i][..], i));
+            }
+        }
+        // The others are in flight, and each completion finds its own.
+        assert_eq!(qp.send_queue().in_flight(), usize::from(DEPTH) - 1);
+        for i in (0..DEPTH).filter(|&i| i != failing) {
+            fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+            let wc = cq.poll().unwrap().next().unwrap();
+            match qp.complete(wc).unwrap() {
+                Completed::Send(done) => assert_eq!(done.work.context, i),
+                Completed::Receive(_) => panic!("nothing was received"),
+            }
+        }
+        assert_eq!(qp.send_queue().in_flight(), 0);
+    }
+}
+
+#[test]
+fn a_failed_receive_gives_the_work_back_whichever_it_is() {
+    for failing in 0..4 {
+        let fixture = Fixture::new();
+        let cq = fixture.cq(16);
+        let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+        fixture
+            .fake
+            .fail_after(failing, "ibv_post_recv", libc::EINVAL);
+        for i in 0..4 {
+            let posted = qp.post_recv(fixture.pd.alloc_buf(i + 1).unwrap());
+            assert_eq!(posted.is_err(), i == failing);
+            if let Err(refused) = posted {
+                assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
+                assert_eq!(refused.value.len(), i + 1);
+            }
+        }
+        assert_eq!(qp.receive_queue().in_flight(), 3);
+    }
+}
+
+#[test]
+fn flushed_work_comes_back_with_its_status() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    for len in 1..=3 {
+        qp.post(Send::new(fixture.pd.alloc_buf(len).unwrap()))
+            .unwrap();
+        qp.post_recv(fixture.pd.alloc_buf(len + 10).unwrap())
+            .unwrap();
+    }
+    qp.to_error().unwrap();
+    // What is posted from now on comes back as well.
+    qp.post(Send::new(fixture.pd.alloc_buf(4).unwrap()).unsignaled())
+        .unwrap();
+    let (mut sends, mut receives) = (Vec::new(), Vec::new());
+    for wc in cq.poll().unwrap() {
+        assert_eq!(wc.status(), WcStatus::WR_FLUSH_ERR);
+        match qp.complete(wc).unwrap() {
+            Completed::Send(done) => sends.push(done.work.len()),
+            Completed::Receive(done) => {
+                assert_eq!(done.received(), b"");
+                receives.push(done.work.len());
+            }
+        }
+    }
+    assert_eq!((sends, receives), (vec![1, 2, 3, 4], vec![11, 12, 13]));
+}
+
+#[test]
+fn foreign_and_stale_completions_are_refused() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(32);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    let mut other: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+        .unwrap();
+    let wr_id = fixture.fake.sends(qp.qp_num())[0].wr_id;
+    let send = ffi::ibv_wc_opcode::IBV_WC_SEND;
+    let push = |wr_id| fixture.fake.push(&cq, wc(wr_id, send));
+    // Nobody's, one that is not posted yet, one of the other queue, and then the right one twice.
+    for wr_id in [0, u64::MAX, wr_id + 1, wr_id | 1 << 24, wr_id, wr_id] {
+        push(wr_id);
+    }
+    let mut taken = Vec::new();
+    for wc in cq.poll().unwrap() {
+        let Err(wc) = other.complete(wc) else {
+            panic!("the other queue pair has nothing in flight");
+        };
+        taken.push(qp.complete(wc).is_ok());
+    }
+    assert_eq!(taken, [false, false, false, false, true, false]);
+}
+
+#[test]
+fn a_poll_that_fails_completes_nothing() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+        .unwrap();
+    for (ret, errno) in [(-1, libc::EIO), (-libc::EINVAL, libc::EINVAL)] {
+        fixture.fake.poll_returns(&cq, ret);
+        assert_eq!(cq.poll().unwrap_err().raw_os_error(), Some(errno));
+    }
+    // More than there is room for: an error number, in the place of a function that is missing.
+    fixture.fake.poll_returns(&cq, libc::EOPNOTSUPP);
+    let err = cq.poll().unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
+    assert_eq!(qp.send_queue().in_flight(), 1);
+    // And the queue goes on.
+    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    let wc = cq.poll().unwrap().next().unwrap();
+    assert!(qp.complete(wc).is_ok());
+}
+
+#[test]
+fn work_is_dropped_after_the_queue_pair() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    let counter = Shared::new(());
+    let mut qp = fixture.rc::<Counted, Counted>(&cq, 4);
+    for _ in 0..3 {
+        qp.post(Send::new(counted(&fixture, &counter))).unwrap();
+        qp.post_recv(counted(&fixture, &counter)).unwrap();
+    }
+    assert_eq!(Shared::strong_count(&counter), 7);
+    drop(qp);
+    assert_eq!(Shared::strong_count(&counter), 1);
+    let calls = fixture.fake.calls();
+    let destroyed = calls.iter().position(|call| *call == "ibv_destroy_qp");
+    let deregistered = calls.iter().position(|call| *call == "ibv_dereg_mr");
+    assert!(destroyed.unwrap() < deregistered.unwrap());
+    assert!(!fixture.fake.live().contains(&"ibv_mr"));
+}
+
+#[test]
+fn work_of_a_queue_pair_that_cannot_be_destroyed_is_never_freed() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    let counter = Shared::new(());
+    let mut qp = fixture.rc::<Counted, Counted>(&cq, 4);
+    qp.post(Send::new(counted(&fixture, &counter))).unwrap();
+    qp.post_recv(counted(&fixture, &counter)).unwrap();
+    fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+    drop(qp);
+    drop(cq);
+    // The device may still write the one and read the other.
+    assert_eq!(Shared::strong_count(&counter), 3);
+    let live = [
+        "ibv_comp_channel",
+        "ibv_cq",
+        "ibv_mr",
+        "ibv_mr",
+        "ibv_pd",
+        "ibv_qp_ex",
+    ];
+    assert_eq!(fixture.fake.live()[..6], live);
+}
+
+#[test]
+fn memory_that_cannot_be_deregistered_is_never_freed() {
+    let fixture = Fixture::new();
+    let buf = fixture
+        .pd
+        .register_buf(*b"still read by the device")
+        .unwrap();
+    let bytes = buf.as_ptr();
+    fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
+    drop(buf);
+    assert!(fixture.fake.live().contains(&"ibv_mr"));
+    // SAFETY: given up, and so initialised and unchanged for ever.
+    assert_eq!(unsafe { *bytes }, b's');
+}
+
+#[test]
+fn objects_go_in_the_right_order_whatever_is_dropped_first() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let Fixture { pd, ctx, fake } = fixture;
+    drop(ctx);
+    drop(pd);
+    drop(cq);
+    assert!(fake.live().contains(&"ibv_qp_ex"));
+    drop(qp);
+    assert_eq!(fake.live(), [""; 0]);
+    let calls = fake.calls();
+    let last = &calls[calls.len() - 5..];
+    for call in [
+        "ibv_destroy_qp",
+        "ibv_destroy_cq",
+        "ibv_dealloc_pd",
+        "ibv_close_device",
+    ] {
+        assert!(last.contains(&call), "{last:?}");
+    }
+}
+
+#[test]
+fn a_queue_of_unsignaled_requests_never_fills_up() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    let mut completions = 0;
+    for _ in 0..100 {
+        qp.post(Send::new(fixture.pd.alloc_buf(1).unwrap()).unsignaled())
+            .unwrap();
+        fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+        for wc in cq.poll().unwrap() {
+            assert!(qp.complete(wc).is_ok());
+            completions += 1;
+        }
+    }
+    assert!((25..=50).contains(&completions), "{completions}");
+}

@@ -1,0 +1,302 @@
+//! Completion queues and channels.
+
+use std::{
+    collections::VecDeque,
+    ffi::{c_int, c_uint, c_void},
+    os::fd::IntoRawFd,
+};
+
+use ibverbs_sys as ffi;
+
+use super::state::{Ptr, State, count_down, count_up, counter, device_of, device_of_context, null};
+
+/// A completion queue.
+pub(super) struct Cq {
+    pub(super) raw: Ptr<ffi::ibv_cq>,
+    pub(super) ready: VecDeque<(ffi::ibv_wc, Extra)>,
+    /// What the next polls return instead of completions.
+    pub(super) returns: VecDeque<i32>,
+    armed: Option<Armed>,
+    channel: Option<Ptr<ffi::ibv_comp_channel>>,
+    /// Whether an extended poll has started and not ended.
+    pub(super) polling: bool,
+    /// Moderation: a number of completions, and microseconds.
+    pub(crate) moderation: (u16, u16),
+}
+
+#[derive(PartialEq)]
+enum Armed {
+    Any,
+    Solicited,
+}
+
+/// What only an extended completion has.
+#[derive(Clone, Copy, Default)]
+pub(crate) struct Extra {
+    pub(crate) timestamp: u64,
+    pub(crate) wallclock_ns: u64,
+    pub(crate) cvlan: u16,
+    pub(crate) flow_tag: u32,
+    pub(crate) tm_tag: u64,
+    pub(crate) tm_priv: u32,
+}
+
+/// A successful completion of the request with this identifier.
+pub(crate) fn wc(wr_id: u64, opcode: ffi::ibv_wc_opcode) -> ffi::ibv_wc {
+    let mut wc = ffi::ibv_wc::zeroed();
+    wc.wr_id = wr_id;
+    wc.opcode = opcode;
+    wc
+}
+
+impl State {
+    pub(super) fn cq_mut(&mut self, cq: usize) -> &mut Cq {
+        self.cqs.get_mut(&cq).unwrap()
+    }
+
+    /// Enters a new queue into the books.
+    pub(super) fn adopt_cq(&mut self, raw: *mut ffi::ibv_cq, channel: *mut ffi::ibv_comp_channel) {
+        let cq = Cq {
+            raw: Ptr(raw),
+            ready: VecDeque::new(),
+            returns: VecDeque::new(),
+            armed: None,
+            channel: (!channel.is_null()).then_some(Ptr(channel)),
+            polling: false,
+            moderation: (0, 0),
+        };
+        self.cqs.insert(raw.addr(), cq);
+    }
+
+    pub(super) fn push(&mut self, cq: usize, wc: ffi::ibv_wc, extra: Extra) {
+        let Some(queue) = self.cqs.get_mut(&cq) else {
+            return self.complain("a completion for a queue that does not exist".to_owned());
+        };
+        let Ptr(raw) = queue.raw;
+        queue.ready.push_back((wc, extra));
+        // SAFETY: live, since it is in the books.
+        let cqe = unsafe { (*raw).cqe } as usize;
+        if queue.ready.len() > cqe {
+            return self.complain(format!("a completion queue of {cqe} entries overflowed"));
+        }
+        let failed = wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS;
+        let announce = match queue.armed {
+            Some(Armed::Any) => true,
+            Some(Armed::Solicited) => failed,
+            None => false,
+        };
+        if let (true, Some(Ptr(channel))) = (announce, &queue.channel) {
+            queue.armed = None;
+            self.channels
+                .entry(channel.addr())
+                .or_default()
+                .push_back(Ptr(raw));
+            // SAFETY: live: its queues keep it.
+            count_up(unsafe { (**channel).fd });
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_cq(
+    ctx: *mut ffi::ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ffi::ibv_comp_channel,
+    vector: c_int,
+) -> *mut ffi::ibv_cq {
+    // SAFETY: an open context.
+    let shared = unsafe { device_of_context(ctx) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_create_cq") {
+        return null(errno);
+    }
+    if !(1..=state.properties.attr.orig_attr.max_cqe).contains(&cqe) || !(0..2).contains(&vector) {
+        return null(libc::EINVAL);
+    }
+    let cq: *mut ffi::ibv_cq = state.make("ibv_create_cq", &[channel.addr()]);
+    // SAFETY: fresh.
+    unsafe {
+        (*cq).context = ctx;
+        (*cq).channel = channel;
+        (*cq).cq_context = cq_context;
+        (*cq).cqe = cqe;
+        (*cq).handle = state.next();
+    }
+    state.adopt_cq(cq, channel);
+    cq
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(cq: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(cq) };
+    let mut state = shared.lock();
+    state.used("ibv_resize_cq", cq.addr());
+    if let Err(errno) = state.called("ibv_resize_cq") {
+        return errno;
+    }
+    if cqe < 1 || (state.cq_mut(cq.addr()).ready.len() as c_int) > cqe {
+        return libc::EINVAL;
+    }
+    // SAFETY: live, and the number is the provider's.
+    unsafe { (*cq).cqe = cqe };
+    0
+}
+
+pub(super) unsafe extern "C" fn modify_cq(
+    cq: *mut ffi::ibv_cq,
+    attr: *mut ffi::ibv_modify_cq_attr,
+) -> c_int {
+    // SAFETY: one of the fake's, and the caller's attributes.
+    let (shared, attr) = unsafe { (device_of(cq), &*attr) };
+    let mut state = shared.lock();
+    state.used("ibv_modify_cq", cq.addr());
+    if let Err(errno) = state.called("ibv_modify_cq") {
+        return errno;
+    }
+    if attr.attr_mask != ffi::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0 {
+        return libc::EINVAL;
+    }
+    let moderation = (attr.moderate.cq_count, attr.moderate.cq_period);
+    state.cq_mut(cq.addr()).moderation = moderation;
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_cq(cq: *mut ffi::ibv_cq) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(cq) };
+    let mut state = shared.lock();
+    let ret = state.unmake("ibv_destroy_cq", cq);
+    if ret == 0 {
+        if state.cqs.remove(&cq.addr()).is_some_and(|cq| cq.polling) {
+            state.complain("a completion queue was destroyed while it was polled".to_owned());
+        }
+        // As the kernel does: events of the queue that nobody has taken are gone.
+        for events in state.channels.values_mut() {
+            events.retain(|event| event.0 != cq);
+        }
+    }
+    ret
+}
+
+pub(super) unsafe extern "C" fn poll_cq(
+    cq: *mut ffi::ibv_cq,
+    wanted: c_int,
+    wcs: *mut ffi::ibv_wc,
+) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(cq) };
+    let mut state = shared.lock();
+    state.used("ibv_poll_cq", cq.addr());
+    let queue = state.cq_mut(cq.addr());
+    if let Some(ret) = queue.returns.pop_front() {
+        return ret;
+    }
+    let count = queue.ready.len().min(wanted as usize);
+    for (i, (wc, _)) in queue.ready.drain(..count).enumerate() {
+        // SAFETY: the caller's array has room for `wanted`.
+        unsafe { wcs.add(i).write(wc) };
+    }
+    count as c_int
+}
+
+pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited: c_int) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(cq) };
+    let mut state = shared.lock();
+    state.used("ibv_req_notify_cq", cq.addr());
+    if let Err(errno) = state.attempt("ibv_req_notify_cq") {
+        return errno;
+    }
+    let queue = state.cq_mut(cq.addr());
+    // Asking for any completion is the stronger wish.
+    if queue.armed != Some(Armed::Any) {
+        queue.armed = Some(if solicited == 0 {
+            Armed::Any
+        } else {
+            Armed::Solicited
+        });
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_comp_channel(
+    ctx: *mut ffi::ibv_context,
+) -> *mut ffi::ibv_comp_channel {
+    // SAFETY: an open context.
+    let shared = unsafe { device_of_context(ctx) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_create_comp_channel") {
+        return null(errno);
+    }
+    let channel: *mut ffi::ibv_comp_channel = state.make("ibv_create_comp_channel", &[]);
+    // SAFETY: fresh.
+    unsafe {
+        (*channel).context = ctx;
+        (*channel).fd = counter().into_raw_fd();
+    }
+    channel
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_comp_channel(channel: *mut ffi::ibv_comp_channel) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(channel) };
+    let ret = shared.lock().unmake("ibv_destroy_comp_channel", channel);
+    if ret == 0 {
+        // SAFETY: opened with the channel, and closed once, here.
+        let _: c_int = unsafe { libc::close((*channel).fd) };
+    }
+    ret
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    channel: *mut ffi::ibv_comp_channel,
+    cq: *mut *mut ffi::ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: one of the fake's.
+    let (shared, fd) = unsafe { (device_of(channel), (*channel).fd) };
+    loop {
+        // May block, so the state is not locked.
+        if count_down(fd) != 0 {
+            return -1;
+        }
+        let mut state = shared.lock();
+        let events = state.channels.entry(channel.addr()).or_default();
+        // An event whose queue is gone is counted, and no longer there.
+        if let Some(Ptr(event)) = events.pop_front() {
+            *state.unacknowledged.entry(event.addr()).or_default() += 1;
+            // SAFETY: the caller's places; the queue is live, or its events would be gone.
+            unsafe {
+                *cq = event;
+                *cq_context = (*event).cq_context;
+            }
+            return 0;
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(cq: *mut ffi::ibv_cq, count: c_uint) {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(cq) };
+    let mut state = shared.lock();
+    state.used("ibv_ack_cq_events", cq.addr());
+    state.acknowledge(cq.addr(), count);
+}
+
+impl State {
+    /// Takes acknowledgements into account.
+    pub(super) fn acknowledge(&mut self, object: usize, count: u32) {
+        let waiting = self.unacknowledged.entry(object).or_default();
+        match waiting.checked_sub(count) {
+            Some(left) => *waiting = left,
+            None => self.complain("an event was acknowledged that nobody had taken".to_owned()),
+        }
+    }
+}

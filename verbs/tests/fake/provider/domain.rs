@@ -1,0 +1,268 @@
+//! Protection, parent, thread and XRC domains, and address handles.
+
+use std::{ffi::c_int, ptr};
+
+use ibverbs_sys as ffi;
+
+use super::state::{device_of, device_of_context, null};
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
+    // SAFETY: an open context.
+    let shared = unsafe { device_of_context(ctx) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_alloc_pd") {
+        return null(errno);
+    }
+    let pd: *mut ffi::ibv_pd = state.make("ibv_alloc_pd", &[]);
+    // SAFETY: fresh.
+    unsafe {
+        (*pd).context = ctx;
+        (*pd).handle = state.next();
+    }
+    pd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(pd) };
+    let mut state = shared.lock();
+    let ret = state.unmake("ibv_dealloc_pd", pd);
+    let allocator = state.allocators.remove(&pd.addr());
+    drop(state);
+    if let (0, Some(allocator)) = (ret, allocator) {
+        // SAFETY: the callbacks of the parent domain, with what they gave.
+        unsafe { allocator.give_back(pd) };
+    }
+    ret
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_import_pd(ctx: *mut ffi::ibv_context, handle: u32) -> *mut ffi::ibv_pd {
+    // SAFETY: an open context.
+    let shared = unsafe { device_of_context(ctx) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_import_pd") {
+        return null(errno);
+    }
+    let pd: *mut ffi::ibv_pd = state.make("ibv_import_pd", &[]);
+    // SAFETY: fresh.
+    unsafe {
+        (*pd).context = ctx;
+        (*pd).handle = handle;
+    }
+    pd
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_unimport_pd(pd: *mut ffi::ibv_pd) {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(pd) };
+    let _: c_int = shared.lock().unmake("ibv_unimport_pd", pd);
+}
+
+/// What a parent domain has allocated with its callbacks, as a provider does for each queue.
+pub(super) struct Allocator {
+    attr: ffi::ibv_parent_domain_init_attr,
+    /// What was allocated when the domain was made.
+    block: *mut std::ffi::c_void,
+}
+
+// SAFETY: what it points to is used with the state locked, or by its only owner.
+unsafe impl Send for Allocator {}
+
+/// The size, alignment and type of what a parent domain allocates.
+pub(crate) const PARENT_DOMAIN_BLOCK: (usize, usize, u64) = (4096, 64, 7);
+
+impl Allocator {
+    /// # Safety
+    /// - `attr` is complete, and `pd` the new parent domain.
+    unsafe fn take(attr: ffi::ibv_parent_domain_init_attr, pd: *mut ffi::ibv_pd) -> Self {
+        let (size, alignment, kind) = PARENT_DOMAIN_BLOCK;
+        let block = match attr.alloc {
+            // SAFETY: the callback's contract: the domain, its context, and what is wanted.
+            Some(alloc) => unsafe { alloc(pd, attr.pd_context, size, alignment, kind) },
+            None => ptr::null_mut(),
+        };
+        if !block.is_null() && block != ffi::IBV_ALLOCATOR_USE_DEFAULT {
+            // SAFETY: the callback gave that many bytes.
+            unsafe { block.cast::<u8>().write_bytes(0x5a, size) };
+        }
+        Self { attr, block }
+    }
+
+    /// # Safety
+    /// - `pd` is the parent domain.
+    unsafe fn give_back(self, pd: *mut ffi::ibv_pd) {
+        let ours = !self.block.is_null() && self.block != ffi::IBV_ALLOCATOR_USE_DEFAULT;
+        if let (true, Some(free)) = (ours, self.attr.free) {
+            // SAFETY: the callback's contract: what `alloc` gave.
+            unsafe { free(pd, self.attr.pd_context, self.block, PARENT_DOMAIN_BLOCK.2) };
+        }
+    }
+}
+
+pub(super) unsafe extern "C" fn alloc_parent_domain(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_parent_domain_init_attr,
+) -> *mut ffi::ibv_pd {
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { *attr };
+    // SAFETY: an open context.
+    let shared = unsafe { device_of_context(ctx) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_alloc_parent_domain") {
+        return null(errno);
+    }
+    let parents = [attr.pd.addr(), attr.td.addr()];
+    let pd: *mut ffi::ibv_pd = state.make("ibv_alloc_parent_domain", &parents);
+    // SAFETY: fresh.
+    unsafe {
+        (*pd).context = ctx;
+        (*pd).handle = state.next();
+    }
+    let allocators = ffi::ibv_parent_domain_init_attr_mask::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
+    if attr.comp_mask & allocators.0 != 0 {
+        drop(state);
+        // SAFETY: the new domain, and its attributes.
+        let allocator = unsafe { Allocator::take(attr, pd) };
+        state = shared.lock();
+        if allocator.block.is_null() {
+            let _: c_int = state.unmake("ibv_dealloc_pd", pd);
+            return null(libc::ENOMEM);
+        }
+        state.allocators.insert(pd.addr(), allocator);
+    }
+    pd
+}
+
+pub(super) unsafe extern "C" fn alloc_td(
+    ctx: *mut ffi::ibv_context,
+    _attr: *mut ffi::ibv_td_init_attr,
+) -> *mut ffi::ibv_td {
+    // SAFETY: an open context.
+    let shared = unsafe { device_of_context(ctx) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_alloc_td") {
+        return null(errno);
+    }
+    let td: *mut ffi::ibv_td = state.make("ibv_alloc_td", &[]);
+    // SAFETY: fresh.
+    unsafe { (*td).context = ctx };
+    td
+}
+
+pub(super) unsafe extern "C" fn dealloc_td(td: *mut ffi::ibv_td) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(td) };
+    shared.lock().unmake("ibv_dealloc_td", td)
+}
+
+pub(super) unsafe extern "C" fn open_xrcd(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_xrcd_init_attr,
+) -> *mut ffi::ibv_xrcd {
+    // SAFETY: the caller's attributes.
+    let (fd, flags) = unsafe { ((*attr).fd, (*attr).oflags) };
+    // SAFETY: an open context.
+    let shared = unsafe { device_of_context(ctx) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_open_xrcd") {
+        return null(errno);
+    }
+    if fd == -1 && flags & libc::O_CREAT == 0 {
+        return null(libc::EINVAL);
+    }
+    let xrcd: *mut ffi::ibv_xrcd = state.make("ibv_open_xrcd", &[]);
+    // SAFETY: fresh.
+    unsafe { (*xrcd).context = ctx };
+    xrcd
+}
+
+pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ffi::ibv_xrcd) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(xrcd) };
+    shared.lock().unmake("ibv_close_xrcd", xrcd)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_ah(
+    pd: *mut ffi::ibv_pd,
+    _attr: *mut ffi::ibv_ah_attr,
+) -> *mut ffi::ibv_ah {
+    // SAFETY: one of the fake's.
+    let (shared, ctx) = unsafe { (device_of(pd), (*pd).context) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_create_ah") {
+        return null(errno);
+    }
+    let ah: *mut ffi::ibv_ah = state.make("ibv_create_ah", &[pd.addr()]);
+    // SAFETY: fresh.
+    unsafe {
+        (*ah).context = ctx;
+        (*ah).pd = pd;
+        (*ah).handle = state.next();
+    }
+    ah
+}
+
+/// Turns the sender of a message into the address of an answer: its LID, and the GRH's GID.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_init_ah_from_wc(
+    _ctx: *mut ffi::ibv_context,
+    port: u8,
+    wc: *mut ffi::ibv_wc,
+    grh: *mut ffi::ibv_grh,
+    attr: *mut ffi::ibv_ah_attr,
+) -> c_int {
+    // SAFETY: the caller's completion, and its place.
+    unsafe {
+        *attr = ffi::ibv_ah_attr::zeroed();
+        (*attr).port_num = port;
+        (*attr).dlid = (*wc).slid;
+        (*attr).sl = (*wc).sl;
+        if (*wc).wc_flags & ffi::ibv_wc_flags::IBV_WC_GRH.0 != 0 {
+            (*attr).is_global = 1;
+            (*attr).grh.dgid = (*grh).sgid;
+        }
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_ah_from_wc(
+    pd: *mut ffi::ibv_pd,
+    wc: *mut ffi::ibv_wc,
+    grh: *mut ffi::ibv_grh,
+    port: u8,
+) -> *mut ffi::ibv_ah {
+    let mut attr = ffi::ibv_ah_attr::zeroed();
+    // SAFETY: as the caller promised.
+    unsafe {
+        ibv_init_ah_from_wc((*pd).context, port, wc, grh, &raw mut attr);
+        ibv_create_ah(pd, &raw mut attr)
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_ah(ah: *mut ffi::ibv_ah) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(ah) };
+    shared.lock().unmake("ibv_destroy_ah", ah)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resolve_eth_l2_from_gid(
+    _ctx: *mut ffi::ibv_context,
+    _attr: *mut ffi::ibv_ah_attr,
+    eth_mac: *mut u8,
+    vid: *mut u16,
+) -> c_int {
+    // SAFETY: the caller's places, the first of six bytes.
+    unsafe {
+        eth_mac.copy_from_nonoverlapping([2, 0, 0, 0, 0, 1].as_ptr(), 6);
+        *vid = 0xffff;
+    }
+    0
+}

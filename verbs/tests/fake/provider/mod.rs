@@ -1,0 +1,206 @@
+//! An RDMA device in memory.
+//!
+//! This program defines the functions of libibverbs itself, and the linker prefers a program's own
+//! to a library's: `verbs` calls these. What `verbs.h` has as inline functions goes through the
+//! tables of a context that is filled here. A [`Fake`] is one such device. Each belongs to the test
+//! that made it, so tests run in parallel.
+//!
+//! ```ignore
+//! let fake = Fake::new();
+//! let ctx = fake.open();
+//! // Use `ctx` as any other. Then look at what the device was told …
+//! assert_eq!(fake.sends(qp.qp_num())[0].bytes(), b"hello");
+//! // … let it do something …
+//! fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+//! // … or fail.
+//! fake.fail("ibv_destroy_qp", libc::EBUSY);
+//! ```
+//!
+//! Dropping a fake checks the books, and panics if something was used after it was destroyed, an
+//! object was destroyed with events not acknowledged, a completion queue overflowed, or a failure
+//! that a test had asked for never happened.
+#![expect(dead_code, reason = "more than the tests so far use")]
+#![expect(
+    clippy::multiple_unsafe_ops_per_block,
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    clippy::panic,
+    reason = "the C side of the calls under test, in a test"
+)]
+
+mod context;
+mod cq;
+mod cq_ex;
+mod device;
+mod domain;
+mod event;
+mod flow;
+mod mr;
+mod post;
+mod post_ex;
+mod qp;
+mod srq;
+mod state;
+mod table;
+mod wq;
+
+use std::{
+    sync::{Arc, MutexGuard},
+    thread,
+};
+
+use ibverbs_sys as ffi;
+use verbs::{Context, CqHandle, QpNum, WcStatus};
+
+pub(crate) use cq::{Extra, wc};
+pub(crate) use device::Properties;
+pub(crate) use post::{PostedReceive, PostedSend};
+use state::{Shared, State};
+
+/// A device, and what a test may do to it.
+pub(crate) struct Fake {
+    shared: Arc<Shared>,
+}
+
+impl Fake {
+    /// A device called `fake0`, in the list of this thread.
+    pub(crate) fn new() -> Self {
+        Self::named("fake0")
+    }
+
+    /// A device of that name, in the list of this thread.
+    pub(crate) fn named(name: &str) -> Self {
+        let shared = Shared::new(name);
+        device::announce(&shared);
+        Self { shared }
+    }
+
+    /// Opens the device, in the way every program does.
+    pub(crate) fn open(&self) -> Context {
+        let devices = verbs::devices().unwrap();
+        devices.find(&self.name()).unwrap().open().unwrap()
+    }
+
+    fn name(&self) -> String {
+        self.state().properties.name.clone()
+    }
+
+    /// Changes what the device says about itself.
+    pub(crate) fn describe(&self, change: impl FnOnce(&mut Properties)) {
+        change(&mut self.state().properties);
+    }
+
+    /// Lets the next call of a C function fail. It has no effect then.
+    pub(crate) fn fail(&self, call: &'static str, errno: i32) {
+        self.fail_after(0, call, errno);
+    }
+
+    /// Lets a call of a C function fail, after `successes` more that succeed. For posting, requests
+    /// are counted, not calls.
+    pub(crate) fn fail_after(&self, successes: usize, call: &'static str, errno: i32) {
+        self.state().fail(call, successes, errno);
+    }
+
+    /// The C functions that were called, in order, except for posting and polling.
+    pub(crate) fn calls(&self) -> Vec<&'static str> {
+        self.state().calls.clone()
+    }
+
+    /// The objects that exist, by the names of their C types, sorted.
+    pub(crate) fn live(&self) -> Vec<&'static str> {
+        self.state().live()
+    }
+
+    /// The requests in flight on a send queue, as the device was told.
+    pub(crate) fn sends(&self, qp_num: QpNum) -> Vec<PostedSend> {
+        self.state()
+            .qp(qp_num.get())
+            .sends
+            .iter()
+            .cloned()
+            .collect()
+    }
+
+    /// The receives in flight on a receive queue, as the device was told.
+    pub(crate) fn receives(&self, qp_num: QpNum) -> Vec<PostedReceive> {
+        self.state()
+            .qp(qp_num.get())
+            .receives
+            .iter()
+            .cloned()
+            .collect()
+    }
+
+    /// The receives in flight on a shared receive queue.
+    pub(crate) fn srq_receives(&self, srq: *mut ffi::ibv_srq) -> Vec<PostedReceive> {
+        let state = self.state();
+        state.srqs[&srq.addr()].receives.iter().cloned().collect()
+    }
+
+    /// Completes the request that was posted first. One that is unsignaled and has succeeded
+    /// leaves no completion.
+    pub(crate) fn complete_send(&self, qp_num: QpNum, status: WcStatus) {
+        self.state().complete_send(qp_num.get(), status.0);
+    }
+
+    /// Lets a message arrive in the receive that was posted first, of the queue pair or of its
+    /// shared receive queue.
+    pub(crate) fn complete_receive(&self, qp_num: QpNum, message: &[u8]) {
+        self.complete_receive_with(qp_num, message, |_| {});
+    }
+
+    /// Lets a message arrive, with a completion that is changed in some way.
+    pub(crate) fn complete_receive_with(
+        &self,
+        qp_num: QpNum,
+        message: &[u8],
+        change: impl FnOnce(&mut ffi::ibv_wc),
+    ) {
+        self.state().complete_receive(qp_num.get(), message, change);
+    }
+
+    /// Completes everything that is in flight on a queue pair, as flushed.
+    pub(crate) fn flush(&self, qp_num: QpNum) {
+        self.state().flush(qp_num.get());
+    }
+
+    /// Puts a completion into a queue, whatever it says.
+    pub(crate) fn push(&self, cq: &CqHandle, wc: ffi::ibv_wc) {
+        self.push_raw(cq.as_raw(), wc, Extra::default());
+    }
+
+    /// Puts a completion into a queue, with the fields that only an extended queue has.
+    pub(crate) fn push_raw(&self, cq: *mut ffi::ibv_cq, wc: ffi::ibv_wc, extra: Extra) {
+        self.state().push(cq.addr(), wc, extra);
+    }
+
+    /// Lets the next poll of a queue return this, and no completion.
+    pub(crate) fn poll_returns(&self, cq: &CqHandle, ret: i32) {
+        let mut state = self.state();
+        state.cq_mut(cq.as_raw().addr()).returns.push_back(ret);
+    }
+
+    /// Lets an asynchronous event happen. `element` is the object's address, or the port's number.
+    pub(crate) fn raise(&self, event: ffi::ibv_event_type, element: usize) {
+        self.state().raise(event, element);
+    }
+
+    /// The state of a queue pair, as the device sees it.
+    pub(crate) fn qp_state(&self, qp_num: QpNum) -> ffi::ibv_qp_state {
+        self.state().qp(qp_num.get()).state
+    }
+
+    fn state(&self) -> MutexGuard<'_, State> {
+        self.shared.lock()
+    }
+}
+
+impl Drop for Fake {
+    fn drop(&mut self) {
+        device::withdraw(&self.shared);
+        let complaints = self.state().complaints();
+        if !thread::panicking() {
+            assert!(complaints.is_empty(), "{complaints:#?}");
+        }
+    }
+}

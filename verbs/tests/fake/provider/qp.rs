@@ -1,0 +1,419 @@
+//! Queue pairs: making them, changing their state, and what belongs to them.
+
+use std::{collections::VecDeque, ffi::c_int, ptr};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    post::{PostedReceive, PostedSend},
+    post_ex::{self, Building},
+    state::{State, device_of, device_of_context, null},
+    table::transition,
+};
+
+/// A queue pair.
+pub(super) struct Qp {
+    pub(super) number: u32,
+    pub(super) kind: ffi::ibv_qp_type,
+    pub(super) state: ffi::ibv_qp_state,
+    pub(super) cap: ffi::ibv_qp_cap,
+    pub(super) signal_all: bool,
+    pub(super) send_cq: usize,
+    pub(super) recv_cq: usize,
+    pub(super) srq: usize,
+    pub(super) sends: VecDeque<PostedSend>,
+    pub(super) receives: VecDeque<PostedReceive>,
+    /// The attributes that it has been given so far.
+    attr: ffi::ibv_qp_attr,
+    /// The operations of the extended interface it was made for.
+    pub(super) operations: u64,
+    pub(super) building: Option<Building>,
+    groups: Vec<[u8; 16]>,
+    ece: ffi::ibv_ece,
+}
+
+impl State {
+    pub(super) fn qp(&self, number: u32) -> &Qp {
+        let found = self.qps.values().find(|qp| qp.number == number);
+        found.unwrap_or_else(|| panic!("there is no queue pair {number:#x}"))
+    }
+
+    pub(super) fn qp_by_number(&mut self, number: u32) -> &mut Qp {
+        let found = self.qps.values_mut().find(|qp| qp.number == number);
+        found.unwrap_or_else(|| panic!("there is no queue pair {number:#x}"))
+    }
+
+    pub(super) fn qp_mut(&mut self, qp: usize) -> &mut Qp {
+        self.qps.get_mut(&qp).unwrap()
+    }
+
+    /// Makes a queue pair of complete attributes, whose memory has room for the extended tables.
+    fn create_qp(
+        &mut self,
+        ctx: *mut ffi::ibv_context,
+        attr: &mut ffi::ibv_qp_init_attr_ex,
+        call: &'static str,
+    ) -> *mut ffi::ibv_qp {
+        if let Err(errno) = self.called(call) {
+            return null(errno);
+        }
+        let max = &self.properties.attr.orig_attr;
+        let (max_wr, max_sge) = (max.max_qp_wr as u32, max.max_sge as u32);
+        let cap = attr.cap;
+        if cap.max_send_wr > max_wr
+            || cap.max_recv_wr > max_wr
+            || cap.max_send_sge > max_sge
+            || cap.max_recv_sge > max_sge
+            || cap.max_inline_data > 512
+        {
+            return null(libc::EINVAL);
+        }
+        let parents = [
+            attr.pd.addr(),
+            attr.send_cq.addr(),
+            attr.recv_cq.addr(),
+            attr.srq.addr(),
+            attr.xrcd.addr(),
+            attr.rwq_ind_tbl.addr(),
+        ];
+        let raw: *mut ffi::ibv_qp_ex = self.make(call, &parents);
+        let number = self.next();
+        // SAFETY: fresh; the plain queue pair is its first field.
+        let qp = unsafe { &mut (*raw).qp_base };
+        qp.context = ctx;
+        qp.qp_context = attr.qp_context;
+        qp.pd = attr.pd;
+        qp.send_cq = attr.send_cq;
+        qp.recv_cq = attr.recv_cq;
+        qp.srq = attr.srq;
+        qp.handle = number;
+        qp.qp_num = number;
+        qp.qp_type = attr.qp_type;
+        let send_ops = ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+        let operations = if attr.comp_mask & send_ops != 0 {
+            attr.send_ops_flags
+        } else {
+            0
+        };
+        // SAFETY: fresh.
+        post_ex::fill(unsafe { &mut *raw }, operations);
+        // What a provider grants is often more than what was asked for.
+        attr.cap.max_inline_data = attr.cap.max_inline_data.max(16);
+        let mut current = ffi::ibv_qp_attr::zeroed();
+        current.cap = attr.cap;
+        let state = Qp {
+            number,
+            kind: attr.qp_type,
+            state: ffi::ibv_qp_state::IBV_QPS_RESET,
+            cap: attr.cap,
+            signal_all: attr.sq_sig_all != 0,
+            send_cq: attr.send_cq.addr(),
+            recv_cq: attr.recv_cq.addr(),
+            srq: attr.srq.addr(),
+            sends: VecDeque::new(),
+            receives: VecDeque::new(),
+            attr: current,
+            operations,
+            building: None,
+            groups: Vec::new(),
+            ece: ffi::ibv_ece {
+                vendor_id: 0x15b3,
+                options: 0x10,
+                comp_mask: 0,
+            },
+        };
+        self.qps.insert(raw.addr(), state);
+        raw.cast()
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(
+    pd: *mut ffi::ibv_pd,
+    attr: *mut ffi::ibv_qp_init_attr,
+) -> *mut ffi::ibv_qp {
+    // SAFETY: one of the fake's, and the caller's attributes.
+    let (shared, ctx, attr) = unsafe { (device_of(pd), (*pd).context, &mut *attr) };
+    let mut full = ffi::ibv_qp_init_attr_ex::zeroed();
+    full.qp_context = attr.qp_context;
+    full.send_cq = attr.send_cq;
+    full.recv_cq = attr.recv_cq;
+    full.srq = attr.srq;
+    full.cap = attr.cap;
+    full.qp_type = attr.qp_type;
+    full.sq_sig_all = attr.sq_sig_all;
+    full.pd = pd;
+    let qp = shared.lock().create_qp(ctx, &mut full, "ibv_create_qp");
+    attr.cap = full.cap;
+    qp
+}
+
+pub(super) unsafe extern "C" fn create_qp_ex(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_qp_init_attr_ex,
+) -> *mut ffi::ibv_qp {
+    // SAFETY: an open context, and the caller's attributes.
+    let (shared, attr) = unsafe { (device_of_context(ctx), &mut *attr) };
+    shared.lock().create_qp(ctx, attr, "ibv_create_qp_ex")
+}
+
+pub(super) unsafe extern "C" fn open_qp(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_qp_open_attr,
+) -> *mut ffi::ibv_qp {
+    // SAFETY: an open context, and the caller's attributes.
+    let (shared, attr) = unsafe { (device_of_context(ctx), &*attr) };
+    let mut full = ffi::ibv_qp_init_attr_ex::zeroed();
+    full.qp_context = attr.qp_context;
+    full.qp_type = attr.qp_type;
+    full.xrcd = attr.xrcd;
+    shared.lock().create_qp(ctx, &mut full, "ibv_open_qp")
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(
+    qp: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: one of the fake's, and the caller's attributes.
+    let (shared, attr) = unsafe { (device_of(qp), &*attr) };
+    let mut state = shared.lock();
+    state.used("ibv_modify_qp", qp.addr());
+    if let Err(errno) = state.called("ibv_modify_qp") {
+        return errno;
+    }
+    let this = state.qp_mut(qp.addr());
+    let mask = mask as u32;
+    let state_bit = ffi::ibv_qp_attr_mask::IBV_QP_STATE.0;
+    let from = this.state;
+    let to = if mask & state_bit != 0 {
+        attr.qp_state
+    } else {
+        from
+    };
+    let Some((needs, allows)) = transition(from, to, this.kind) else {
+        return libc::EINVAL;
+    };
+    let given = mask & !state_bit & !ffi::ibv_qp_attr_mask::IBV_QP_CUR_STATE.0;
+    if given & needs != needs || given & !(needs | allows) != 0 {
+        return libc::EINVAL;
+    }
+    if mask & ffi::ibv_qp_attr_mask::IBV_QP_PORT.0 != 0 && attr.port_num != 1 {
+        return libc::EINVAL;
+    }
+    this.remember(attr, mask);
+    this.state = to;
+    // SAFETY: live, and the field is the library's.
+    unsafe { (*qp).state = to };
+    let number = this.number;
+    match to {
+        ffi::ibv_qp_state::IBV_QPS_RESET => {
+            // Work in flight is dropped silently.
+            this.sends.clear();
+            this.receives.clear();
+        }
+        ffi::ibv_qp_state::IBV_QPS_ERR => state.flush(number),
+        ffi::ibv_qp_state::IBV_QPS_SQD if from != to => {
+            let notify = ffi::ibv_qp_attr_mask::IBV_QP_EN_SQD_ASYNC_NOTIFY.0;
+            if mask & notify != 0 && attr.en_sqd_async_notify != 0 {
+                state.raise(
+                    ffi::ibv_event_type::IBV_EVENT_SQ_DRAINED,
+                    qp.expose_provenance(),
+                );
+            }
+        }
+        _ => {}
+    }
+    0
+}
+
+impl Qp {
+    /// Keeps the attributes that the mask names, for `ibv_query_qp`.
+    fn remember(&mut self, attr: &ffi::ibv_qp_attr, mask: u32) {
+        use ffi::ibv_qp_attr_mask as has;
+        macro_rules! keep {
+            ($($bit:ident: $($field:ident),+;)*) => {$(
+                if mask & has::$bit.0 != 0 {
+                    $(self.attr.$field = attr.$field;)+
+                }
+            )*};
+        }
+        keep! {
+            IBV_QP_ACCESS_FLAGS: qp_access_flags;
+            IBV_QP_PKEY_INDEX: pkey_index;
+            IBV_QP_PORT: port_num;
+            IBV_QP_QKEY: qkey;
+            IBV_QP_AV: ah_attr;
+            IBV_QP_PATH_MTU: path_mtu;
+            IBV_QP_TIMEOUT: timeout;
+            IBV_QP_RETRY_CNT: retry_cnt;
+            IBV_QP_RNR_RETRY: rnr_retry;
+            IBV_QP_RQ_PSN: rq_psn;
+            IBV_QP_MAX_QP_RD_ATOMIC: max_rd_atomic;
+            IBV_QP_ALT_PATH: alt_ah_attr, alt_pkey_index, alt_port_num, alt_timeout;
+            IBV_QP_MIN_RNR_TIMER: min_rnr_timer;
+            IBV_QP_SQ_PSN: sq_psn;
+            IBV_QP_MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            IBV_QP_PATH_MIG_STATE: path_mig_state;
+            IBV_QP_DEST_QPN: dest_qp_num;
+            IBV_QP_RATE_LIMIT: rate_limit;
+        }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    qp: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ffi::ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(qp) };
+    let mut state = shared.lock();
+    state.used("ibv_query_qp", qp.addr());
+    if let Err(errno) = state.called("ibv_query_qp") {
+        return errno;
+    }
+    let this = state.qp_mut(qp.addr());
+    // SAFETY: the caller's places, and a live queue pair.
+    unsafe {
+        *attr = this.attr;
+        (*attr).qp_state = this.state;
+        (*attr).cur_qp_state = this.state;
+        *init = ffi::ibv_qp_init_attr::zeroed();
+        (*init).qp_context = (*qp).qp_context;
+        (*init).send_cq = (*qp).send_cq;
+        (*init).recv_cq = (*qp).recv_cq;
+        (*init).srq = (*qp).srq;
+        (*init).cap = this.cap;
+        (*init).qp_type = this.kind;
+        (*init).sq_sig_all = this.signal_all.into();
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp_data_in_order(
+    _qp: *mut ffi::ibv_qp,
+    op: ffi::ibv_wr_opcode,
+    _flags: u32,
+) -> c_int {
+    (op == ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE).into()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(qp) };
+    let mut state = shared.lock();
+    let this = state.qps.get(&qp.addr());
+    if this.is_some_and(|qp| !qp.groups.is_empty()) {
+        return libc::EBUSY;
+    }
+    let ret = state.unmake("ibv_destroy_qp", qp.cast::<ffi::ibv_qp_ex>());
+    let gone = (ret == 0).then(|| state.qps.remove(&qp.addr())).flatten();
+    if gone.is_some_and(|qp| qp.building.is_some()) {
+        state.complain("a queue pair was destroyed while requests were built".to_owned());
+    }
+    ret
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(qp) };
+    let state = shared.lock();
+    match state.qps.get(&qp.addr()) {
+        Some(this) if this.operations != 0 => qp.cast(),
+        _ => ptr::null_mut(),
+    }
+}
+
+pub(super) unsafe extern "C" fn modify_qp_rate_limit(
+    qp: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_rate_limit_attr,
+) -> c_int {
+    // SAFETY: one of the fake's, and the caller's attributes.
+    let (shared, attr) = unsafe { (device_of(qp), &*attr) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_modify_qp_rate_limit") {
+        return errno;
+    }
+    let this = state.qp_mut(qp.addr());
+    if this.state != ffi::ibv_qp_state::IBV_QPS_RTS {
+        return libc::EINVAL;
+    }
+    this.attr.rate_limit = attr.rate_limit;
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_attach_mcast(
+    qp: *mut ffi::ibv_qp,
+    gid: *const ffi::ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: one of the fake's, and the caller's GID.
+    let (shared, gid) = unsafe { (device_of(qp), (*gid).to_raw()) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_attach_mcast") {
+        return errno;
+    }
+    let this = state.qp_mut(qp.addr());
+    if this.kind != ffi::ibv_qp_type::IBV_QPT_UD {
+        return libc::EINVAL;
+    }
+    if !this.groups.contains(&gid) {
+        this.groups.push(gid);
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_detach_mcast(
+    qp: *mut ffi::ibv_qp,
+    gid: *const ffi::ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: one of the fake's, and the caller's GID.
+    let (shared, gid) = unsafe { (device_of(qp), (*gid).to_raw()) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_detach_mcast") {
+        return errno;
+    }
+    let groups = &mut state.qp_mut(qp.addr()).groups;
+    match groups.iter().position(|group| *group == gid) {
+        Some(found) => {
+            groups.remove(found);
+            0
+        }
+        None => libc::EINVAL,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_set_ece(qp: *mut ffi::ibv_qp, ece: *mut ffi::ibv_ece) -> c_int {
+    // SAFETY: one of the fake's, and the caller's options.
+    let (shared, ece) = unsafe { (device_of(qp), *ece) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_set_ece") {
+        return errno;
+    }
+    state.qp_mut(qp.addr()).ece = ece;
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_ece(qp: *mut ffi::ibv_qp, ece: *mut ffi::ibv_ece) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(qp) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_query_ece") {
+        return errno;
+    }
+    // SAFETY: the caller's place.
+    unsafe { *ece = state.qp_mut(qp.addr()).ece };
+    0
+}

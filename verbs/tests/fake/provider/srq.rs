@@ -1,0 +1,218 @@
+//! Shared receive queues.
+
+use std::{collections::VecDeque, ffi::c_int};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    post::PostedReceive,
+    state::{Ptr, State, device_of, device_of_context, null},
+};
+
+/// A shared receive queue.
+pub(super) struct Srq {
+    raw: Ptr<ffi::ibv_srq>,
+    pub(super) receives: VecDeque<PostedReceive>,
+    attr: ffi::ibv_srq_attr,
+    /// The number by which XRC senders name it.
+    number: u32,
+    kind: ffi::ibv_srq_type,
+    /// Tag-matching operations, by opcode.
+    pub(super) operations: Vec<(u64, u32)>,
+}
+
+impl State {
+    fn create_srq(
+        &mut self,
+        call: &'static str,
+        ctx: *mut ffi::ibv_context,
+        attr: &ffi::ibv_srq_init_attr_ex,
+    ) -> *mut ffi::ibv_srq {
+        if let Err(errno) = self.called(call) {
+            return null(errno);
+        }
+        let parents = [attr.pd.addr(), attr.xrcd.addr(), attr.cq.addr()];
+        let srq: *mut ffi::ibv_srq = self.make(call, &parents);
+        let number = self.next();
+        // SAFETY: fresh.
+        unsafe {
+            (*srq).context = ctx;
+            (*srq).srq_context = attr.srq_context;
+            (*srq).pd = attr.pd;
+            (*srq).handle = number;
+        }
+        let state = Srq {
+            raw: Ptr(srq),
+            receives: VecDeque::new(),
+            attr: attr.attr,
+            number,
+            kind: attr.srq_type,
+            operations: Vec::new(),
+        };
+        self.srqs.insert(srq.addr(), state);
+        srq
+    }
+
+    pub(super) fn take_from_srq(&mut self, srq: usize) -> PostedReceive {
+        let this = self.srqs.get_mut(&srq).unwrap();
+        let posted = this.receives.pop_front().unwrap();
+        if this.receives.len() < this.attr.srq_limit as usize {
+            // The limit is disarmed when it has been reached.
+            this.attr.srq_limit = 0;
+            let element = this.raw.0.expose_provenance();
+            self.raise(ffi::ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED, element);
+        }
+        posted
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_srq(
+    pd: *mut ffi::ibv_pd,
+    attr: *mut ffi::ibv_srq_init_attr,
+) -> *mut ffi::ibv_srq {
+    // SAFETY: one of the fake's, and the caller's attributes.
+    let (shared, ctx, attr) = unsafe { (device_of(pd), (*pd).context, &*attr) };
+    let mut full = ffi::ibv_srq_init_attr_ex::zeroed();
+    full.srq_context = attr.srq_context;
+    full.attr = attr.attr;
+    full.pd = pd;
+    shared.lock().create_srq("ibv_create_srq", ctx, &full)
+}
+
+pub(super) unsafe extern "C" fn create_srq_ex(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_srq_init_attr_ex,
+) -> *mut ffi::ibv_srq {
+    // SAFETY: an open context, and the caller's attributes.
+    let (shared, attr) = unsafe { (device_of_context(ctx), &*attr) };
+    shared.lock().create_srq("ibv_create_srq_ex", ctx, attr)
+}
+
+pub(super) unsafe extern "C" fn get_srq_num(srq: *mut ffi::ibv_srq, number: *mut u32) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(srq) };
+    let state = shared.lock();
+    let this = &state.srqs[&srq.addr()];
+    if this.kind == ffi::ibv_srq_type::IBV_SRQT_BASIC {
+        return libc::EOPNOTSUPP;
+    }
+    // SAFETY: the caller's place.
+    unsafe { *number = this.number };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_srq(
+    srq: *mut ffi::ibv_srq,
+    attr: *mut ffi::ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: one of the fake's, and the caller's attributes.
+    let (shared, attr) = unsafe { (device_of(srq), &*attr) };
+    let mut state = shared.lock();
+    state.used("ibv_modify_srq", srq.addr());
+    if let Err(errno) = state.called("ibv_modify_srq") {
+        return errno;
+    }
+    let this = state.srqs.get_mut(&srq.addr()).unwrap();
+    let mask = mask as u32;
+    if mask & ffi::ibv_srq_attr_mask::IBV_SRQ_MAX_WR.0 != 0 {
+        if (attr.max_wr as usize) < this.receives.len() {
+            return libc::EINVAL;
+        }
+        this.attr.max_wr = attr.max_wr;
+    }
+    if mask & ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 != 0 {
+        if attr.srq_limit > this.attr.max_wr {
+            return libc::EINVAL;
+        }
+        this.attr.srq_limit = attr.srq_limit;
+    }
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_srq(srq: *mut ffi::ibv_srq, attr: *mut ffi::ibv_srq_attr) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(srq) };
+    let mut state = shared.lock();
+    if let Err(errno) = state.called("ibv_query_srq") {
+        return errno;
+    }
+    // SAFETY: the caller's place.
+    unsafe { *attr = state.srqs[&srq.addr()].attr };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(srq) };
+    let mut state = shared.lock();
+    let ret = state.unmake("ibv_destroy_srq", srq);
+    if ret == 0 {
+        state.srqs.remove(&srq.addr());
+    }
+    ret
+}
+
+pub(super) unsafe extern "C" fn post_srq_recv(
+    srq: *mut ffi::ibv_srq,
+    mut wr: *mut ffi::ibv_recv_wr,
+    bad: *mut *mut ffi::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(srq) };
+    let mut state = shared.lock();
+    state.used("ibv_post_srq_recv", srq.addr());
+    while !wr.is_null() {
+        // SAFETY: the caller's chain of requests.
+        let posted = unsafe { PostedReceive::read(&*wr) };
+        state.check_receive(&posted);
+        let failed = state.attempt("ibv_post_srq_recv");
+        let this = state.srqs.get_mut(&srq.addr()).unwrap();
+        let ret = match failed {
+            Err(errno) => errno,
+            Ok(()) if posted.sges.len() > this.attr.max_sge as usize => libc::EINVAL,
+            Ok(()) if this.receives.len() >= this.attr.max_wr as usize => libc::ENOMEM,
+            Ok(()) => 0,
+        };
+        if ret != 0 {
+            // SAFETY: the caller's place.
+            unsafe { *bad = wr };
+            return ret;
+        }
+        this.receives.push_back(posted);
+        // SAFETY: the caller's chain of requests.
+        wr = unsafe { (*wr).next };
+    }
+    0
+}
+
+pub(super) unsafe extern "C" fn post_srq_ops(
+    srq: *mut ffi::ibv_srq,
+    mut op: *mut ffi::ibv_ops_wr,
+    bad: *mut *mut ffi::ibv_ops_wr,
+) -> c_int {
+    // SAFETY: one of the fake's.
+    let shared = unsafe { device_of(srq) };
+    let mut state = shared.lock();
+    while !op.is_null() {
+        if let Err(errno) = state.attempt("ibv_post_srq_ops") {
+            // SAFETY: the caller's place.
+            unsafe { *bad = op };
+            return errno;
+        }
+        // SAFETY: the caller's chain of operations; the handle is for the provider to write.
+        unsafe {
+            let this = state.srqs.get_mut(&srq.addr()).unwrap();
+            this.operations.push(((*op).wr_id, (*op).opcode.0));
+            if (*op).opcode == ffi::ibv_ops_wr_opcode::IBV_WR_TAG_ADD {
+                (*op).tm.handle = this.operations.len() as u32;
+            }
+            op = (*op).next;
+        }
+    }
+    0
+}

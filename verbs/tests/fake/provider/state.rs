@@ -1,0 +1,297 @@
+//! What a fake device knows.
+
+use std::{
+    alloc::{Layout, alloc_zeroed, dealloc},
+    any::type_name,
+    collections::{BTreeMap, VecDeque},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+    ptr,
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    cq::Cq,
+    device::{Device, Properties},
+    domain::Allocator,
+    flow::Flow,
+    mr::Mr,
+    qp::Qp,
+    srq::Srq,
+    wq::Wq,
+};
+
+/// A device, shared by its fake and its contexts.
+pub(super) struct Shared {
+    state: Mutex<State>,
+    /// A counter, whose value is the number of events not yet taken.
+    pub(super) async_fd: OwnedFd,
+    /// The C struct, once somebody has asked for it.
+    pub(super) device: OnceLock<Ptr<Device>>,
+}
+
+pub(super) struct State {
+    pub(super) properties: Properties,
+    pub(super) calls: Vec<&'static str>,
+    failures: Vec<Failure>,
+    objects: BTreeMap<usize, Object>,
+    pub(super) cqs: BTreeMap<usize, Cq>,
+    pub(super) qps: BTreeMap<usize, Qp>,
+    pub(super) srqs: BTreeMap<usize, Srq>,
+    pub(super) mrs: BTreeMap<usize, Mr>,
+    pub(super) wqs: BTreeMap<usize, Wq>,
+    pub(super) flows: BTreeMap<usize, Flow>,
+    pub(super) counters: BTreeMap<usize, Vec<(u32, u32)>>,
+    pub(super) dms: BTreeMap<usize, Vec<u8>>,
+    pub(super) allocators: BTreeMap<usize, Allocator>,
+    /// The completion queues that have something to announce, by channel.
+    pub(super) channels: BTreeMap<usize, VecDeque<Ptr<ffi::ibv_cq>>>,
+    pub(super) events: VecDeque<(ffi::ibv_event_type, usize)>,
+    async_fd: RawFd,
+    /// Events taken and not acknowledged, by their object or port.
+    pub(super) unacknowledged: BTreeMap<usize, u32>,
+    pub(super) complaints: Vec<String>,
+    /// Memory of destroyed objects, kept so that their misuse can be told.
+    graveyard: Vec<(Ptr<u8>, Layout)>,
+    serial: u32,
+}
+
+/// An object that exists.
+struct Object {
+    kind: &'static str,
+    parents: Vec<usize>,
+}
+
+struct Failure {
+    call: &'static str,
+    successes: usize,
+    errno: i32,
+}
+
+/// A pointer that may be kept in the state: whoever follows it has the state locked.
+pub(super) struct Ptr<T>(pub(super) *mut T);
+
+// SAFETY: only a number until somebody follows it, which is `unsafe` there.
+unsafe impl<T> Send for Ptr<T> {}
+// SAFETY: see `Send`.
+unsafe impl<T> Sync for Ptr<T> {}
+
+impl Shared {
+    pub(super) fn new(name: &str) -> Arc<Self> {
+        let async_fd = counter();
+        let state = State {
+            properties: Properties::new(name),
+            calls: Vec::new(),
+            failures: Vec::new(),
+            objects: BTreeMap::new(),
+            cqs: BTreeMap::new(),
+            qps: BTreeMap::new(),
+            srqs: BTreeMap::new(),
+            mrs: BTreeMap::new(),
+            wqs: BTreeMap::new(),
+            flows: BTreeMap::new(),
+            counters: BTreeMap::new(),
+            dms: BTreeMap::new(),
+            allocators: BTreeMap::new(),
+            channels: BTreeMap::new(),
+            events: VecDeque::new(),
+            async_fd: async_fd.as_raw_fd(),
+            unacknowledged: BTreeMap::new(),
+            complaints: Vec::new(),
+            graveyard: Vec::new(),
+            serial: 0x10,
+        };
+        Arc::new(Self {
+            state: Mutex::new(state),
+            async_fd,
+            device: OnceLock::new(),
+        })
+    }
+
+    pub(super) fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl State {
+    /// A number that no other object has.
+    pub(super) fn next(&mut self) -> u32 {
+        self.serial += 1;
+        self.serial
+    }
+
+    pub(super) fn fail(&mut self, call: &'static str, successes: usize, errno: i32) {
+        self.failures.push(Failure {
+            call,
+            successes,
+            errno,
+        });
+    }
+
+    /// Notes a call, and returns the error it shall fail with, if any.
+    pub(super) fn called(&mut self, call: &'static str) -> Result<(), i32> {
+        self.calls.push(call);
+        self.attempt(call)
+    }
+
+    /// The error a call shall fail with, if any.
+    pub(super) fn attempt(&mut self, call: &'static str) -> Result<(), i32> {
+        let Some(found) = self.failures.iter().position(|f| f.call == call) else {
+            return Ok(());
+        };
+        match self.failures[found].successes.checked_sub(1) {
+            Some(left) => {
+                self.failures[found].successes = left;
+                Ok(())
+            }
+            None => Err(self.failures.remove(found).errno),
+        }
+    }
+
+    /// Allocates a C object, all zero, and enters it into the books.
+    pub(super) fn make<T>(&mut self, call: &'static str, parents: &[usize]) -> *mut T {
+        let layout = Layout::new::<T>();
+        // SAFETY: no C object has size zero.
+        let raw: *mut T = unsafe { alloc_zeroed(layout) }.cast();
+        assert!(!raw.is_null());
+        for parent in parents {
+            self.used(call, *parent);
+        }
+        let kind = type_name::<T>().rsplit("::").next().unwrap();
+        let parents = parents.iter().copied().filter(|&p| p != 0).collect();
+        self.objects.insert(raw.addr(), Object { kind, parents });
+        raw
+    }
+
+    /// Complains unless the object exists. Zero stands for none.
+    pub(super) fn used(&mut self, call: &'static str, object: usize) {
+        if object != 0 && !self.objects.contains_key(&object) {
+            self.complain(format!("`{call}` was given an object that does not exist"));
+        }
+    }
+
+    /// Lets an asynchronous event happen.
+    pub(super) fn raise(&mut self, event: ffi::ibv_event_type, element: usize) {
+        self.events.push_back((event, element));
+        count_up(self.async_fd);
+    }
+
+    /// Takes an object out of the books, unless it is in use or shall not go.
+    pub(super) fn unmake<T>(&mut self, call: &'static str, raw: *mut T) -> i32 {
+        self.used(call, raw.addr());
+        if let Err(errno) = self.called(call) {
+            return errno;
+        }
+        let in_use = |object: &Object| object.parents.contains(&raw.addr());
+        if self.objects.values().any(in_use) {
+            return libc::EBUSY;
+        }
+        if self
+            .unacknowledged
+            .remove(&raw.addr())
+            .is_some_and(|n| n > 0)
+        {
+            self.complain(format!(
+                "`{call}` would wait for an event to be acknowledged"
+            ));
+        }
+        if self.objects.remove(&raw.addr()).is_some() {
+            let layout = Layout::new::<T>();
+            self.graveyard.push((Ptr(raw.cast()), layout));
+        }
+        0
+    }
+
+    pub(super) fn live(&self) -> Vec<&'static str> {
+        let mut kinds: Vec<_> = self.objects.values().map(|object| object.kind).collect();
+        kinds.sort_unstable();
+        kinds
+    }
+
+    pub(super) fn complain(&mut self, complaint: String) {
+        self.complaints.push(complaint);
+    }
+
+    pub(super) fn complaints(&mut self) -> Vec<String> {
+        let mut complaints = std::mem::take(&mut self.complaints);
+        for failure in self.failures.drain(..) {
+            complaints.push(format!("`{}` was to fail, and did not", failure.call));
+        }
+        complaints
+    }
+}
+
+impl Drop for Shared {
+    fn drop(&mut self) {
+        if let Some(Ptr(device)) = self.device.take() {
+            // SAFETY: from a box, and freed once, here; nobody is left who could use it.
+            drop(unsafe { Box::from_raw(device) });
+        }
+    }
+}
+
+impl Drop for State {
+    fn drop(&mut self) {
+        for (Ptr(raw), layout) in self.graveyard.drain(..) {
+            // SAFETY: allocated with this layout by `make`, and freed once, here. The state goes
+            // with the last context and the fake, so nobody is left to use the object.
+            unsafe { dealloc(raw, layout) };
+        }
+    }
+}
+
+/// The device of an object that begins with a pointer to its context, as most do.
+///
+/// # Safety
+/// - `object` is one of a fake device, and begins with its context.
+pub(super) unsafe fn device_of<T>(object: *mut T) -> Arc<Shared> {
+    // SAFETY: the caller's promise; the memory of destroyed objects is kept.
+    let ctx = unsafe { *object.cast::<*mut ffi::ibv_context>() };
+    // SAFETY: the context is the one that the object was made with.
+    unsafe { device_of_context(ctx) }
+}
+
+/// # Safety
+/// - `ctx` is a context of a fake device.
+pub(super) unsafe fn device_of_context(ctx: *mut ffi::ibv_context) -> Arc<Shared> {
+    // SAFETY: the contexts of fake devices are extended ones, whose private pointer came from
+    // `Arc::into_raw`, and counts as one owner.
+    unsafe {
+        let shared: *const Shared = (*ffi::verbs_get_ctx(ctx)).priv_.cast_const().cast();
+        Arc::increment_strong_count(shared);
+        Arc::from_raw(shared)
+    }
+}
+
+/// Sets `errno` to the error, and returns null.
+pub(super) fn null<T>(errno: i32) -> *mut T {
+    set_errno(errno);
+    ptr::null_mut()
+}
+
+pub(super) fn set_errno(errno: i32) {
+    // SAFETY: this thread's own.
+    unsafe { *libc::__errno_location() = errno };
+}
+
+/// A descriptor that is readable while it counts more than zero.
+pub(super) fn counter() -> OwnedFd {
+    // SAFETY: takes and returns numbers.
+    let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
+    assert!(fd >= 0);
+    // SAFETY: fresh, and nobody else's.
+    unsafe { OwnedFd::from_raw_fd(fd) }
+}
+
+pub(super) fn count_up(fd: i32) {
+    // SAFETY: the descriptor is one of `counter`'s.
+    assert_eq!(unsafe { libc::eventfd_write(fd, 1) }, 0);
+}
+
+/// Takes one from a counter; -1 with `errno` if that would block, or fails.
+pub(super) fn count_down(fd: i32) -> i32 {
+    let mut value = 0;
+    // SAFETY: the descriptor is one of `counter`'s, and the place is valid.
+    unsafe { libc::eventfd_read(fd, &raw mut value) }
+}
