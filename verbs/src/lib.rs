@@ -108,9 +108,9 @@ pub use mr::{Buf, RemoteRegion, RemoteToken, SharedBuf};
 pub use mtu::Mtu;
 pub use pd::ProtectionDomain;
 pub use qp::{
-    Attributes, Batch, CanPostReceive, Completed, Completion, Connected, Datagram, Init, QueuePair,
-    QueuePairBuilder, Rc, ReceiveQueue, Reliable, Reset, Rtr, Rts, SendQueue, State, Transport, Uc,
-    Ud,
+    Attributes, Batch, CanPostReceive, Completed, Completion, Connected, Datagram, Init, Leftover,
+    QueuePair, QueuePairBuilder, Rc, ReceiveQueue, Reliable, Reset, Rtr, Rts, SendQueue, State,
+    Transport, Uc, Ud,
 };
 pub use work::With;
 pub use wr_id::QpId;

@@ -442,6 +442,39 @@ pub(crate) struct Reservation {
     pub(crate) unreaped: u32,
 }
 
+impl Reservation {
+    /// Reserves more entries, for completions that may be left in the queue when its queue pair
+    /// begins anew. They are given back when this is dropped, unless it is kept: then, when the
+    /// queue has been found empty.
+    pub(crate) fn more_for_stale(&self, entries: u32) -> Result<StaleEntries> {
+        self.cq.room.reserve(entries)?;
+        Ok(StaleEntries {
+            cq: Arc::clone(&self.cq),
+            entries,
+        })
+    }
+}
+
+/// See [`Reservation::more_for_stale`].
+#[derive(Debug)]
+pub(crate) struct StaleEntries {
+    cq: Arc<CqInner>,
+    entries: u32,
+}
+
+impl StaleEntries {
+    pub(crate) fn keep(mut self) {
+        self.cq.room.release(self.entries, self.entries);
+        self.entries = 0;
+    }
+}
+
+impl Drop for StaleEntries {
+    fn drop(&mut self) {
+        self.cq.room.release(self.entries, 0);
+    }
+}
+
 impl Drop for Reservation {
     fn drop(&mut self) {
         self.cq.room.release(self.entries, self.unreaped);

@@ -194,8 +194,8 @@ impl Staging {
         (!next.is_null()).then_some(next)
     }
 
-    /// The index of the request that C has named as the first it did not post. If it has named none,
-    /// nobody knows, so every request counts as posted: the device may have any of them.
+    /// The index of the request that C has named as the first it did not post. If it has named
+    /// none, nobody knows, so every request counts as posted: the device may have any of them.
     fn position(&mut self, bad: *mut ffi::ibv_send_wr) -> usize {
         let named = self
             .wrs

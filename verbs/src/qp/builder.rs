@@ -1,6 +1,6 @@
 //! Making queue pairs.
 
-use std::{io, marker::PhantomData};
+use std::{io, marker::PhantomData, sync::Arc};
 
 use ibverbs_sys as ffi;
 
@@ -183,7 +183,8 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
                 self.pd.clone(),
             )
         };
-        Ok(QueuePair::new(inner))
+        // SAFETY: as its type says: made with `T::RAW`, in the state that queue pairs are made in.
+        Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
     }
 
     fn validate(&self) -> Result<()> {

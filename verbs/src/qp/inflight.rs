@@ -86,6 +86,11 @@ impl<W> InFlight<W> {
         Some(unsafe { self.slots[slot].assume_init_read() })
     }
 
+    /// Takes everything, in the order in which it was posted.
+    pub(super) fn take_all(&mut self) -> Vec<W> {
+        std::iter::from_fn(|| self.pop()).collect()
+    }
+
     /// Takes back the work that was pushed last, because it was not posted after all.
     pub(super) fn unpush(&mut self) -> Option<W> {
         if self.head == self.tail {

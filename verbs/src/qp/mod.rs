@@ -8,6 +8,7 @@ mod legal;
 mod pair;
 mod queues;
 mod state;
+mod teardown;
 mod transport;
 
 pub use attributes::Attributes;
@@ -16,4 +17,5 @@ pub use builder::QueuePairBuilder;
 pub use pair::{Completed, QueuePair};
 pub use queues::{Completion, ReceiveQueue, SendQueue};
 pub use state::{CanPostReceive, Init, Reset, Rtr, Rts, State};
+pub use teardown::Leftover;
 pub use transport::{Connected, Datagram, Rc, Reliable, Transport, Uc, Ud};

@@ -49,9 +49,10 @@ pub enum Completed<'p, SW, RW> {
     Receive(Completion<'p, RW>),
 }
 
-impl<T, SW, RW> QueuePair<T, Reset, SW, RW> {
-    pub(super) fn new(inner: Inner<SW, RW>) -> Self {
-        let inner = Arc::new(inner);
+impl<T, S, SW, RW> QueuePair<T, S, SW, RW> {
+    /// # Safety
+    /// - `inner` is of transport `T`, in state `S`, and nobody else has it.
+    pub(super) unsafe fn from_inner(inner: Arc<Inner<SW, RW>>) -> Self {
         Self {
             send: SendQueue {
                 inner: Arc::clone(&inner),
@@ -63,6 +64,25 @@ impl<T, SW, RW> QueuePair<T, Reset, SW, RW> {
             },
             state: PhantomData,
         }
+    }
+
+    pub(super) fn into_inner(self) -> Arc<Inner<SW, RW>> {
+        self.receive.inner
+    }
+
+    /// The same queue pair, which has been brought to another state.
+    pub(super) fn with_state<To>(self) -> QueuePair<T, To, SW, RW> {
+        QueuePair {
+            send: self.send,
+            receive: self.receive,
+            state: PhantomData,
+        }
+    }
+
+    pub(super) fn halves_mut(
+        &mut self,
+    ) -> (&mut SendQueue<T, SW, RW>, &mut ReceiveQueue<T, SW, RW>) {
+        (&mut self.send, &mut self.receive)
     }
 }
 
@@ -161,23 +181,17 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     ) -> Result<QueuePair<T, To, SW, RW>, Refused<Self>> {
         let (attr, mask) = attributes.as_raw();
         match self.modify_raw(*attr, mask, To::NAME) {
-            Ok(()) => {
-                let Self {
-                    send,
-                    receive,
-                    state: PhantomData,
-                } = self;
-                Ok(QueuePair {
-                    send,
-                    receive,
-                    state: PhantomData,
-                })
-            }
+            Ok(()) => Ok(self.with_state()),
             Err(error) => Err(Refused { value: self, error }),
         }
     }
 
-    fn modify_raw(&self, mut attr: ffi::ibv_qp_attr, mask: u32, to: &'static str) -> Result<()> {
+    pub(super) fn modify_raw(
+        &self,
+        mut attr: ffi::ibv_qp_attr,
+        mask: u32,
+        to: &'static str,
+    ) -> Result<()> {
         if mask == 0 {
             // Nothing to change: on iWARP the kernel has made the transition itself.
             return Ok(());

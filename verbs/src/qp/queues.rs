@@ -12,11 +12,11 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use super::{batch::Staging, inflight::InFlight, transport::Transport};
+use super::{batch::Staging, inflight::InFlight, teardown::Leftover, transport::Transport};
 use crate::{
     bounded::QpNum,
     cq::{Reservation, WorkCompletion},
-    error::{Error, Refused, Result},
+    error::{Error, Refused, Result, cvt_errno},
     op::{SendRequest, SendWr},
     pd::ProtectionDomain,
     work::{Scatter, SgeList},
@@ -25,8 +25,9 @@ use crate::{
 
 /// A queue pair as its two halves share it.
 pub(super) struct Inner<SW, RW> {
-    // INVARIANT: created, and destroyed only in `drop`.
+    // INVARIANT: created, and destroyed only by `destroy`, which sets `destroyed`.
     pub(super) raw: NonNull<ffi::ibv_qp>,
+    destroyed: bool,
     pub(super) id: QpId,
     // INVARIANT: touched only by the one `SendQueue` of this queue pair, and in `drop`.
     send: UnsafeCell<Sending<SW>>,
@@ -37,7 +38,7 @@ pub(super) struct Inner<SW, RW> {
 
 pub(super) struct Sending<SW> {
     pub(super) in_flight: ManuallyDrop<InFlight<SW>>,
-    reservation: ManuallyDrop<Reservation>,
+    pub(super) reservation: ManuallyDrop<Reservation>,
     pub(super) max_sge: u32,
     max_inline: u32,
     /// How many requests have been posted since the last signaled one.
@@ -45,9 +46,9 @@ pub(super) struct Sending<SW> {
     pub(super) staging: Staging,
 }
 
-struct Receiving<RW> {
-    in_flight: ManuallyDrop<InFlight<RW>>,
-    reservation: ManuallyDrop<Reservation>,
+pub(super) struct Receiving<RW> {
+    pub(super) in_flight: ManuallyDrop<InFlight<RW>>,
+    pub(super) reservation: ManuallyDrop<Reservation>,
     max_sge: u32,
 }
 
@@ -92,10 +93,34 @@ impl<SW, RW> Inner<SW, RW> {
         });
         Self {
             raw,
+            destroyed: false,
             id,
             send,
             receive,
             pd,
+        }
+    }
+
+    /// Destroys the queue pair, after which the device has let go of what was in flight. Nothing
+    /// may be done with it any more but to take that and to drop it.
+    pub(super) fn destroy(&mut self) -> Result<()> {
+        // SAFETY: the queue pair exists, and is not destroyed again: `destroyed` is not set, and
+        // will be. Its domain and its completion queues exist, since they are dropped after `self`.
+        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        cvt_errno("ibv_destroy_qp", errno)?;
+        self.destroyed = true;
+        let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
+        send.reservation.unreaped = send.in_flight.len();
+        receive.reservation.unreaped = receive.in_flight.len();
+        Ok(())
+    }
+
+    /// Takes everything that is in flight. The device must have let go of it.
+    pub(super) fn take_leftover(&mut self) -> Leftover<SW, RW> {
+        let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
+        Leftover {
+            send: send.in_flight.take_all(),
+            receive: receive.in_flight.take_all(),
         }
     }
 
@@ -108,18 +133,12 @@ impl<SW, RW> Inner<SW, RW> {
 
 impl<SW, RW> Drop for Inner<SW, RW> {
     fn drop(&mut self) {
-        // SAFETY: the queue pair exists and is destroyed once, here. Its domain and its completion
-        // queues exist, since they are dropped after this.
-        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
-        if errno != 0 {
+        if !self.destroyed && self.destroy().is_err() {
             // The device may still work on what is in flight: it is given up, with the completion
             // queues.
             return;
         }
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
-        send.reservation.unreaped = send.in_flight.len();
-        receive.reservation.unreaped = receive.in_flight.len();
-        // The device has let go of the work, so it can be dropped.
         // SAFETY: dropped once, here, and not used again.
         unsafe { ManuallyDrop::drop(&mut send.in_flight) };
         // SAFETY: dropped once, here, and not used again.
@@ -166,6 +185,11 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     /// The number of requests that have been posted and not come back.
     pub fn in_flight(&self) -> usize {
         self.sending().in_flight.len() as usize
+    }
+
+    /// How many of them, posted last, will have no completion of their own if they succeed.
+    pub fn unsignaled(&self) -> usize {
+        (self.sending().unsignaled as usize).min(self.in_flight())
     }
 
     /// The most requests that can be in flight.
@@ -258,14 +282,14 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
 
 impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
     #[inline]
-    fn receiving(&self) -> &Receiving<RW> {
+    pub(super) fn receiving(&self) -> &Receiving<RW> {
         // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&self` excludes a
         // mutable borrow through it.
         unsafe { &*self.inner.receive.get() }
     }
 
     #[inline]
-    fn receiving_mut(&mut self) -> &mut Receiving<RW> {
+    pub(super) fn receiving_mut(&mut self) -> &mut Receiving<RW> {
         // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes
         // every other borrow through it.
         unsafe { &mut *self.inner.receive.get() }

@@ -6,4 +6,5 @@ mod datagrams;
 mod loopback;
 mod objects;
 mod rdma;
+mod teardown;
 mod traffic;

@@ -1,0 +1,207 @@
+//! Taking a queue pair down, and getting everything back that it has in flight.
+
+use std::{
+    fmt, io,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    pair::{Completed, QueuePair},
+    state::{Reset, State},
+    transport::Transport,
+};
+use crate::{
+    cq::{CompletionQueue, WorkCompletion},
+    error::{Error, Refused, Result},
+};
+
+/// Work that came back without a completion, because its queue pair has been
+/// [destroyed](QueuePair::destroy) or [reset](QueuePair::to_reset): in the order in which it was posted.
+///
+/// Nobody knows how far the device got with it.
+pub struct Leftover<SW, RW> {
+    /// What was posted to the send queue.
+    pub send: Vec<SW>,
+    /// What was posted to the receive queue.
+    pub receive: Vec<RW>,
+}
+
+impl<SW, RW> fmt::Debug for Leftover<SW, RW> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Leftover")
+            .field("send", &self.send.len())
+            .field("receive", &self.receive.len())
+            .finish()
+    }
+}
+
+/// How long a drain sleeps when nothing has come.
+const PAUSE: Duration = Duration::from_micros(100);
+
+impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
+    /// Puts the queue pair into the error state, and takes back what it has in flight, but not for
+    /// longer than `timeout`.
+    ///
+    /// `cqs` are the completion queues that the queue pair was made on, or the one. Every
+    /// completion goes to `done`: taken back, or, if it is of another queue pair, as it is.
+    ///
+    /// Requests that were posted unsignaled, and have succeeded already, never complete when
+    /// nothing signaled comes after them. They stay in flight, and come back from
+    /// [`destroy`](Self::destroy) or
+    /// [`to_reset`](QueuePair::to_reset).
+    ///
+    /// # Errors
+    /// - `TimedOut`: something is still in flight. What has come back until then has come back.
+    /// - Whatever [`CompletionQueue::poll`] fails with.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use std::time::Duration;
+    /// # use verbs::{Completed, CompletionQueue, QueuePair, Rc, Rts};
+    /// # fn f(mut qp: QueuePair<Rc, Rts>, cq: &mut CompletionQueue) -> verbs::Result<()> {
+    /// qp.drain(&mut [cq], Duration::from_secs(1), |done| match done {
+    ///     Ok(Completed::Send(done)) => println!("{:?}: {:?}", done.status(), done.work),
+    ///     Ok(Completed::Receive(done)) => println!("unused: {:?}", done.work),
+    ///     Err(other) => println!("of another queue pair: {other:?}"),
+    /// })?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    pub fn drain(
+        &mut self,
+        cqs: &mut [&mut CompletionQueue],
+        timeout: Duration,
+        mut done: impl FnMut(Result<Completed<'_, SW, RW>, WorkCompletion<'_>>),
+    ) -> Result<()> {
+        let deadline = Instant::now().checked_add(timeout);
+        self.to_error()?;
+        loop {
+            // Read before polling: what comes in between is found by the next round.
+            let late = deadline.is_some_and(|deadline| Instant::now() >= deadline);
+            let mut came = false;
+            for cq in &mut *cqs {
+                for wc in cq.poll()? {
+                    came = true;
+                    done(self.complete(wc));
+                }
+            }
+            if self.is_drained() {
+                return Ok(());
+            }
+            if late {
+                let (sends, receives) = self.in_flight();
+                let reason = format!("{sends} sends and {receives} receives are still in flight");
+                return Err(Error::refused(
+                    "QueuePair::drain",
+                    io::ErrorKind::TimedOut,
+                    reason,
+                ));
+            }
+            if !came {
+                thread::sleep(PAUSE);
+            }
+        }
+    }
+
+    /// Whether everything has come back that is going to: see [`drain`](Self::drain).
+    fn is_drained(&self) -> bool {
+        let (sends, receives) = self.in_flight();
+        receives == 0 && sends <= self.send_queue().unsignaled()
+    }
+
+    fn in_flight(&self) -> (usize, usize) {
+        (
+            self.send_queue().in_flight(),
+            self.receive_queue().in_flight(),
+        )
+    }
+
+    /// `ibv_destroy_qp`—Destroys the queue pair, and gives back what it had in flight: the device
+    /// does not touch it any more.
+    ///
+    /// Dropping the queue pair does the same, and drops the work.
+    ///
+    /// # Errors
+    /// - `EBUSY`: it is still attached to a multicast group.
+    ///
+    /// The queue pair is given back.
+    ///
+    /// # References
+    /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(self) -> Result<Leftover<SW, RW>, Refused<Self>> {
+        // Both halves are here, so there is no other owner.
+        let shared = self.into_inner();
+        let mut inner = match Arc::try_unwrap(shared) {
+            Ok(inner) => inner,
+            Err(shared) => {
+                let reason = "a half of it is elsewhere";
+                let error = Error::refused("ibv_destroy_qp", io::ErrorKind::ResourceBusy, reason);
+                // SAFETY: it has just been taken out of a queue pair of this type.
+                let value = unsafe { Self::from_inner(shared) };
+                return Err(Refused { value, error });
+            }
+        };
+        match inner.destroy() {
+            Ok(()) => Ok(inner.take_leftover()),
+            Err(error) => {
+                // SAFETY: it has just been taken out of a queue pair of this type.
+                let value = unsafe { Self::from_inner(Arc::new(inner)) };
+                Err(Refused { value, error })
+            }
+        }
+    }
+
+    /// `ibv_modify_qp(qp, IBV_QPS_RESET)`—Takes the queue pair back to the beginning, and gives
+    /// back what it had in flight: the device forgets it without a completion.
+    ///
+    /// Completions that had come before, and have not been polled, are refused when they are.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the completion queue has no room for those completions beside the new
+    ///   ones.
+    /// - Whatever the device says.
+    ///
+    /// The queue pair is given back.
+    ///
+    /// # References
+    /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+    #[doc(alias = "ibv_modify_qp")]
+    #[expect(clippy::type_complexity, reason = "the queue pair and its work")]
+    pub fn to_reset(
+        mut self,
+    ) -> Result<(QueuePair<T, Reset, SW, RW>, Leftover<SW, RW>), Refused<Self>> {
+        match self.reset() {
+            Ok(leftover) => Ok((self.with_state(), leftover)),
+            Err(error) => Err(Refused { value: self, error }),
+        }
+    }
+
+    fn reset(&mut self) -> Result<Leftover<SW, RW>> {
+        let mut attr = ffi::ibv_qp_attr::zeroed();
+        attr.qp_state = ffi::ibv_qp_state::IBV_QPS_RESET;
+        // Completions that have come, and have not been polled, take up entries beside the new
+        // ones.
+        let (send, receive) = self.halves_mut();
+        let (send, receive) = (send.sending_mut(), receive.receiving_mut());
+        let sends = send.reservation.more_for_stale(send.in_flight.len())?;
+        let receives = receive
+            .reservation
+            .more_for_stale(receive.in_flight.len())?;
+        self.modify_raw(attr, ffi::ibv_qp_attr_mask::IBV_QP_STATE.0, Reset::NAME)?;
+        sends.keep();
+        receives.keep();
+        let (send, receive) = self.halves_mut();
+        let (send, receive) = (send.sending_mut(), receive.receiving_mut());
+        send.unsignaled = 0;
+        // The device has let go of the work when it was reset.
+        Ok(Leftover {
+            send: send.in_flight.take_all(),
+            receive: receive.in_flight.take_all(),
+        })
+    }
+}

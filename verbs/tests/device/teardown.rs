@@ -1,0 +1,169 @@
+//! Draining, destroying and resetting queue pairs with work in flight.
+
+use std::{io::ErrorKind, time::Duration};
+
+use verbs::{Buf, Completed, WcStatus, With, op::Send};
+
+use crate::loopback::Fixture;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+type Work = With<Buf, u32>;
+
+fn work(fixture: &Fixture, context: u32) -> Work {
+    With::new(fixture.pd.alloc_buf(8).unwrap(), context)
+}
+
+#[test]
+fn a_drain_gives_everything_back_and_passes_on_what_is_of_others() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, mut b) = fixture.pair::<Work, Work>(&cq, 4);
+    for i in 0..3 {
+        a.post_recv(work(&fixture, i)).unwrap();
+        b.post_recv(work(&fixture, 10 + i)).unwrap();
+    }
+    b.to_error().unwrap();
+    let (mut mine, mut others) = (Vec::new(), 0);
+    a.drain(&mut [&mut cq], PATIENCE, |done| match done {
+        Ok(Completed::Receive(done)) => mine.push((done.work.context, done.status())),
+        Ok(Completed::Send(_)) => panic!("nothing was sent"),
+        Err(wc) => {
+            assert!(matches!(b.complete(wc), Ok(Completed::Receive(_))));
+            others += 1;
+        }
+    })
+    .unwrap();
+    assert_eq!(
+        mine,
+        [0, 1, 2].map(|context| (context, WcStatus::WR_FLUSH_ERR))
+    );
+    b.drain(&mut [&mut cq], PATIENCE, |done| {
+        done.unwrap();
+        others += 1;
+    })
+    .unwrap();
+    assert_eq!(others, 3);
+    assert_eq!(
+        a.receive_queue().in_flight() + b.receive_queue().in_flight(),
+        0
+    );
+}
+
+#[test]
+fn unsignaled_work_that_has_succeeded_comes_back_when_the_queue_pair_is_destroyed() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, mut b) = fixture.pair::<Work, Work>(&cq, 8);
+    for i in 0..2 {
+        b.post_recv(work(&fixture, i)).unwrap();
+    }
+    for i in 0..2 {
+        a.post(Send::new(work(&fixture, i)).unsignaled()).unwrap();
+    }
+    let mut received = 0;
+    while received < 2 {
+        for wc in cq.wait(Some(PATIENCE)).unwrap() {
+            wc.ok().unwrap();
+            b.complete(wc).unwrap();
+            received += 1;
+        }
+    }
+    a.drain(&mut [&mut cq], PATIENCE, |done| drop(done.unwrap()))
+        .unwrap();
+    let left = a.destroy().map_err(|refused| refused.error).unwrap();
+    let contexts: Vec<u32> = left.send.iter().map(|work| work.context).collect();
+    // The device may have acknowledged them in silence, or flushed them with a completion.
+    assert!(contexts == [0, 1] || contexts.is_empty(), "{contexts:?}");
+}
+
+#[test]
+fn a_destroyed_queue_pair_gives_its_work_back_in_order() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, b) = fixture.pair::<Work, Work>(&cq, 4);
+    for i in 0..4 {
+        a.post_recv(work(&fixture, i)).unwrap();
+    }
+    let left = a.destroy().map_err(|refused| refused.error).unwrap();
+    assert_eq!(
+        left.receive
+            .iter()
+            .map(|work| work.context)
+            .collect::<Vec<_>>(),
+        [0, 1, 2, 3]
+    );
+    assert!(left.send.is_empty());
+    drop(b);
+    while cq.poll().unwrap().count() > 0 {}
+    assert_eq!(cq.available(), cq.capacity());
+}
+
+#[test]
+fn a_reset_queue_pair_gives_its_work_back_and_begins_anew() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, b) = fixture.pair::<Work, Work>(&cq, 4);
+    for i in 0..3 {
+        a.post_recv(work(&fixture, i)).unwrap();
+    }
+    let (a, left) = a.to_reset().map_err(|refused| refused.error).unwrap();
+    assert_eq!(left.receive.len(), 3);
+    let (b, _) = b.to_reset().map_err(|refused| refused.error).unwrap();
+    let (a_num, b_num) = (a.qp_num(), b.qp_num());
+    let (mut a, mut b) = (fixture.bring_up(a, b_num), fixture.bring_up(b, a_num));
+    b.post_recv(work(&fixture, 7)).unwrap();
+    a.post(Send::new(work(&fixture, 8))).unwrap();
+    let mut contexts = Vec::new();
+    while contexts.len() < 2 {
+        for wc in cq.wait(Some(PATIENCE)).unwrap() {
+            wc.ok().unwrap();
+            let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
+            contexts.push(match qp.complete(wc).unwrap() {
+                Completed::Send(done) => done.work.context,
+                Completed::Receive(done) => done.work.context,
+            });
+        }
+    }
+    contexts.sort_unstable();
+    assert_eq!(contexts, [7, 8]);
+}
+
+#[test]
+fn completions_from_before_a_reset_are_refused_after_it() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut a, _b) = fixture.pair::<Work, Work>(&cq, 4);
+    a.post_recv(work(&fixture, 1)).unwrap();
+    a.to_error().unwrap();
+    // The flushed receive has completed, and nobody has polled.
+    while cq.wait(Some(PATIENCE)).unwrap().len() == 0 {}
+    let (mut a, left) = a.to_reset().map_err(|refused| refused.error).unwrap();
+    assert_eq!(left.receive.len(), 1);
+    let wc = cq
+        .poll()
+        .unwrap()
+        .next()
+        .expect("the old completion is still there");
+    assert!(a.complete(wc).is_err());
+    while cq.poll().unwrap().count() > 0 {}
+    drop(a);
+}
+
+#[test]
+fn a_drain_ends_after_its_timeout() {
+    let fixture = Fixture::new();
+    let (cq, mut other) = (fixture.cq(64), fixture.cq(64));
+    let (mut a, _b) = fixture.pair::<Work, Work>(&cq, 4);
+    a.post_recv(work(&fixture, 1)).unwrap();
+    // The completions come to the other queue, so this drain cannot see them.
+    let short = Duration::from_millis(50);
+    let err = a
+        .drain(&mut [&mut other], short, |_| panic!("nothing comes here"))
+        .unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::TimedOut);
+    assert_eq!(
+        err.to_string(),
+        "`QueuePair::drain` failed: 0 sends and 1 receives are still in flight"
+    );
+}
