@@ -90,6 +90,7 @@ mod mtu;
 pub mod op;
 mod pd;
 mod qp;
+mod srq;
 pub mod work;
 mod wr_id;
 
@@ -112,5 +113,6 @@ pub use qp::{
     QueuePair, QueuePairBuilder, Rc, ReceiveQueue, Reliable, Reset, Rtr, Rts, SendQueue, State,
     Transport, Uc, Ud,
 };
+pub use srq::{SharedReceiveQueue, SrqAttr};
 pub use work::With;
 pub use wr_id::QpId;

@@ -158,6 +158,12 @@ impl<W, C> With<W, C> {
     }
 }
 
+impl<W: AsRef<[u8]>, C> AsRef<[u8]> for With<W, C> {
+    fn as_ref(&self) -> &[u8] {
+        self.work.as_ref()
+    }
+}
+
 // SAFETY: the elements are those of `work`, which `self` owns.
 unsafe impl<W: Gather, C> Gather for With<W, C> {
     #[inline]

@@ -1,6 +1,6 @@
 //! Making queue pairs.
 
-use std::{io, marker::PhantomData, sync::Arc};
+use std::{fmt, io, marker::PhantomData, ptr, sync::Arc};
 
 use ibverbs_sys as ffi;
 
@@ -16,12 +16,12 @@ use crate::{
     error::{Error, Result, cvt_ptr},
     mr::Buf,
     pd::ProtectionDomain,
+    srq::{SharedReceiveQueue, SrqInner},
     work::MAX_SGE,
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
 };
 
 /// Makes a [`QueuePair`].
-#[derive(Debug)]
 #[must_use = "call `create` to make the queue pair"]
 pub struct QueuePairBuilder<'a, T> {
     pd: &'a ProtectionDomain,
@@ -32,6 +32,7 @@ pub struct QueuePairBuilder<'a, T> {
     max_send_sge: u32,
     max_recv_sge: u32,
     max_inline_data: u32,
+    srq: Option<Arc<SrqInner>>,
     transport: PhantomData<T>,
 }
 
@@ -64,6 +65,7 @@ impl ProtectionDomain {
             max_send_sge: 1,
             max_recv_sge: 1,
             max_inline_data: 0,
+            srq: None,
             transport: PhantomData,
         }
     }
@@ -98,6 +100,13 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
     /// device may allow more than asked for.
     pub fn max_inline_data(mut self, bytes: u32) -> Self {
         self.max_inline_data = bytes;
+        self
+    }
+
+    /// Takes the receives of a shared queue, instead of having a receive queue of its own: nothing
+    /// can be posted to that then.
+    pub fn srq<RW: Send + 'static>(mut self, srq: &SharedReceiveQueue<RW>) -> Self {
+        self.srq = Some(Arc::clone(srq.inner()));
         self
     }
 
@@ -137,6 +146,15 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
     #[doc(alias = "ibv_create_qp")]
     pub fn create_for<SW, RW>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
         self.validate()?;
+        let max_recv_wr = if self.srq.is_some() {
+            0
+        } else {
+            self.max_recv_wr
+        };
+        let shared = match &self.srq {
+            Some(srq) => Some((Arc::clone(srq), srq.reserve_on(self.recv_cq)?)),
+            None => None,
+        };
         let id = QpId::next();
         let send = Parts {
             reservation: self.send_cq.reserve(self.max_send_wr)?,
@@ -144,8 +162,8 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
             max_sge: self.max_send_sge,
         };
         let receive = Parts {
-            reservation: self.recv_cq.reserve(self.max_recv_wr)?,
-            in_flight: InFlight::new(QueueId::receive(id), self.max_recv_wr),
+            reservation: self.recv_cq.reserve(max_recv_wr)?,
+            in_flight: InFlight::new(QueueId::receive(id), max_recv_wr),
             max_sge: self.max_recv_sge,
         };
         let mut attr = ffi::ibv_qp_init_attr::zeroed();
@@ -153,7 +171,11 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         attr.recv_cq = self.recv_cq.as_raw();
         attr.qp_type = T::RAW;
         attr.cap.max_send_wr = self.max_send_wr;
-        attr.cap.max_recv_wr = self.max_recv_wr;
+        attr.cap.max_recv_wr = max_recv_wr;
+        attr.srq = self
+            .srq
+            .as_ref()
+            .map_or(ptr::null_mut(), |srq| srq.as_raw());
         attr.cap.max_send_sge = self.max_send_sge;
         attr.cap.max_recv_sge = self.max_recv_sge;
         attr.cap.max_inline_data = self.max_inline_data;
@@ -180,6 +202,7 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
                 send,
                 receive,
                 attr.cap.max_inline_data,
+                shared,
                 self.pd.clone(),
             )
         };
@@ -204,6 +227,13 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
                 ));
             }
         }
+        if self
+            .srq
+            .as_ref()
+            .is_some_and(|srq| srq.pd().context() != self.pd.context())
+        {
+            return refuse("the shared receive queue is of another device".to_owned());
+        }
         for (name, requests) in [
             ("max_send_wr", self.max_send_wr),
             ("max_recv_wr", self.max_recv_wr),
@@ -221,5 +251,15 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
             }
         }
         Ok(())
+    }
+}
+
+impl<T: Transport> fmt::Debug for QueuePairBuilder<'_, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("QueuePairBuilder")
+            .field("transport", &T::NAME)
+            .field("max_send_wr", &self.max_send_wr)
+            .field("max_recv_wr", &self.max_recv_wr)
+            .finish_non_exhaustive()
     }
 }

@@ -19,6 +19,7 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno},
     op::{SendRequest, SendWr},
     pd::ProtectionDomain,
+    srq::SrqInner,
     work::{Scatter, SgeList},
     wr_id::{QpId, WrId},
 };
@@ -33,6 +34,8 @@ pub(super) struct Inner<SW, RW> {
     send: UnsafeCell<Sending<SW>>,
     // INVARIANT: touched only by the one `ReceiveQueue` of this queue pair, and in `drop`.
     receive: UnsafeCell<Receiving<RW>>,
+    /// The shared receive queue in the place of its own, and the entries reserved for that.
+    shared: Option<(Arc<SrqInner>, Arc<Reservation>)>,
     pub(super) pd: ProtectionDomain,
 }
 
@@ -76,6 +79,7 @@ impl<SW, RW> Inner<SW, RW> {
         send: Parts<SW>,
         receive: Parts<RW>,
         max_inline: u32,
+        shared: Option<(Arc<SrqInner>, Arc<Reservation>)>,
         pd: ProtectionDomain,
     ) -> Self {
         let send = UnsafeCell::new(Sending {
@@ -97,6 +101,7 @@ impl<SW, RW> Inner<SW, RW> {
             id,
             send,
             receive,
+            shared,
             pd,
         }
     }
@@ -135,7 +140,9 @@ impl<SW, RW> Drop for Inner<SW, RW> {
     fn drop(&mut self) {
         if !self.destroyed && self.destroy().is_err() {
             // The device may still work on what is in flight: it is given up, with the completion
-            // queues.
+            // queues and the shared receive queue.
+            #[expect(clippy::mem_forget, reason = "the device may still use it")]
+            std::mem::forget(self.shared.take());
             return;
         }
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
@@ -490,6 +497,13 @@ pub struct Completion<'p, W> {
     /// What was posted.
     pub work: W,
     wc: WorkCompletion<'p>,
+}
+
+impl<'p, W> Completion<'p, W> {
+    #[inline]
+    pub(crate) fn new(work: W, wc: WorkCompletion<'p>) -> Self {
+        Self { work, wc }
+    }
 }
 
 impl<'p, W> Deref for Completion<'p, W> {

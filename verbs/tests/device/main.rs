@@ -6,5 +6,6 @@ mod datagrams;
 mod loopback;
 mod objects;
 mod rdma;
+mod shared_receives;
 mod teardown;
 mod traffic;

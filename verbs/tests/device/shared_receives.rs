@@ -1,0 +1,187 @@
+//! Shared receive queues.
+
+use std::{io::ErrorKind, sync::Arc, time::Duration};
+
+use verbs::{Buf, QueuePair, Rc, Rts, SharedReceiveQueue, SrqAttr, With, op::Send};
+
+use crate::loopback::Fixture;
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+
+type Receive = With<Buf, u32>;
+
+/// Two connections, whose passive ends share a receive queue.
+struct Shared {
+    srq: SharedReceiveQueue<Receive>,
+    senders: Vec<QueuePair<Rc, Rts>>,
+    receivers: Vec<QueuePair<Rc, Rts, Buf, ()>>,
+}
+
+fn shared(fixture: &Fixture, cq: &verbs::CqHandle, max_wr: u32) -> Shared {
+    let srq = fixture.pd.create_srq::<Receive>(max_wr, 1).unwrap();
+    let (mut senders, mut receivers) = (Vec::new(), Vec::new());
+    for _ in 0..2 {
+        let sender = fixture
+            .pd
+            .qp_builder(cq, cq)
+            .max_send_wr(4)
+            .create()
+            .unwrap();
+        let receiver = fixture
+            .pd
+            .qp_builder(cq, cq)
+            .srq(&srq)
+            .create_for()
+            .unwrap();
+        let (sender_num, receiver_num) = (sender.qp_num(), receiver.qp_num());
+        senders.push(fixture.bring_up(sender, receiver_num));
+        receivers.push(fixture.bring_up(receiver, sender_num));
+    }
+    Shared {
+        srq,
+        senders,
+        receivers,
+    }
+}
+
+#[test]
+fn messages_to_any_queue_pair_take_the_shared_receives() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let Shared {
+        mut srq,
+        mut senders,
+        receivers,
+    } = shared(&fixture, &cq, 8);
+    for i in 0..4 {
+        srq.post(With::new(fixture.pd.alloc_buf(16).unwrap(), i))
+            .unwrap();
+    }
+    assert_eq!(srq.in_flight(), 4);
+    for (i, sender) in senders.iter_mut().enumerate() {
+        for j in 0..2 {
+            let text = format!("{i} {j}");
+            sender
+                .post(Send::new(
+                    fixture.pd.register_buf(text.into_bytes()).unwrap(),
+                ))
+                .unwrap();
+        }
+    }
+    let (mut received, mut contexts) = (Vec::new(), Vec::new());
+    while received.len() < 4 {
+        let completions = cq.wait(PATIENCE).unwrap();
+        assert!(
+            completions.len() > 0,
+            "only {} messages came",
+            received.len()
+        );
+        for wc in completions {
+            wc.ok().unwrap();
+            if wc.qp_id() == srq.id() {
+                let number = wc.qp_num();
+                let done = srq.complete(wc).unwrap();
+                let to = receivers
+                    .iter()
+                    .position(|qp| qp.qp_num() == number)
+                    .unwrap();
+                let text = String::from_utf8(done.received().to_vec()).unwrap();
+                assert!(text.starts_with(&to.to_string()), "{text} came to {to}");
+                received.push(text);
+                contexts.push(done.work.context);
+            } else {
+                let sender = senders.iter_mut().find(|qp| qp.id() == wc.qp_id()).unwrap();
+                sender.complete(wc).unwrap();
+            }
+        }
+    }
+    received.sort();
+    contexts.sort_unstable();
+    assert_eq!(received, ["0 0", "0 1", "1 0", "1 1"]);
+    assert_eq!(contexts, [0, 1, 2, 3]);
+    assert_eq!(srq.in_flight(), 0);
+}
+
+#[test]
+fn a_full_shared_queue_gives_the_work_back() {
+    let fixture = Fixture::new();
+    let mut srq = fixture.pd.create_srq::<Receive>(2, 1).unwrap();
+    for i in 0..2 {
+        srq.post(With::new(fixture.pd.alloc_buf(16).unwrap(), i))
+            .unwrap();
+    }
+    let refused = srq
+        .post(With::new(fixture.pd.alloc_buf(16).unwrap(), 9))
+        .unwrap_err();
+    assert_eq!(
+        (refused.error.kind(), refused.value.context),
+        (ErrorKind::WouldBlock, 9)
+    );
+    let SrqAttr { max_wr, limit, .. } = srq.query().unwrap();
+    assert!(max_wr >= 2);
+    assert_eq!(limit, 0);
+    srq.arm_limit(1).unwrap();
+    assert_eq!(srq.query().unwrap().limit, 1);
+}
+
+#[test]
+fn a_queue_pair_on_a_shared_queue_takes_no_receives_of_its_own() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let srq = fixture.pd.create_srq::<Receive>(2, 1).unwrap();
+    let qp = fixture
+        .pd
+        .qp_builder::<Rc>(&cq, &cq)
+        .srq(&srq)
+        .create()
+        .unwrap();
+    let mut qp = qp.to_init(&fixture.init()).unwrap();
+    let refused = qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
+}
+
+#[test]
+fn the_completion_queue_has_room_for_the_shared_receives_once() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(31);
+    let srq = fixture.pd.create_srq::<Receive>(20, 1).unwrap();
+    let make = || {
+        fixture
+            .pd
+            .qp_builder::<Rc>(&cq, &cq)
+            .srq(&srq)
+            .create_for::<Buf, ()>()
+    };
+    let (_a, _b) = (make().unwrap(), make().unwrap());
+    assert_eq!(cq.available(), cq.capacity() - 22);
+    let other = fixture.pd.create_srq::<Receive>(20, 1).unwrap();
+    let refused = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&other).create();
+    assert!(refused.unwrap_err().to_string().contains("entries left"));
+}
+
+#[test]
+fn the_work_of_a_dropped_shared_queue_is_kept_until_its_queue_pairs_are_gone() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let token = Arc::new(());
+    let mut srq = fixture.pd.create_srq(4, 1).unwrap();
+    srq.post(With::new(
+        fixture.pd.alloc_buf(16).unwrap(),
+        Arc::clone(&token),
+    ))
+    .unwrap();
+    let qp = fixture
+        .pd
+        .qp_builder::<Rc>(&cq, &cq)
+        .srq(&srq)
+        .create_for::<Buf, ()>()
+        .unwrap();
+    drop(srq);
+    assert_eq!(
+        Arc::strong_count(&token),
+        2,
+        "the device may still write to it"
+    );
+    drop(qp);
+    assert_eq!(Arc::strong_count(&token), 1);
+}
