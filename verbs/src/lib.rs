@@ -90,6 +90,7 @@ mod mtu;
 pub mod op;
 mod pd;
 mod qp;
+mod scope;
 mod srq;
 pub mod work;
 mod wr_id;
@@ -113,6 +114,7 @@ pub use qp::{
     QueuePair, QueuePairBuilder, Rc, ReceiveQueue, Reliable, Reset, Rtr, Rts, SendQueue, State,
     Transport, Uc, Ud,
 };
+pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};
 pub use srq::{SharedReceiveQueue, SrqAttr};
 pub use work::With;
 pub use wr_id::QpId;

@@ -6,6 +6,7 @@ mod datagrams;
 mod loopback;
 mod objects;
 mod rdma;
+mod scoped;
 mod shared_receives;
 mod teardown;
 mod traffic;

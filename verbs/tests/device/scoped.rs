@@ -1,0 +1,86 @@
+//! Memory that is only borrowed.
+
+use std::{
+    panic::{AssertUnwindSafe, catch_unwind},
+    time::Duration,
+};
+
+use verbs::{ScopedBuf, ScopedSlice, WcStatus, op::Send};
+
+use crate::loopback::Fixture;
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+
+#[test]
+fn messages_go_from_the_stack_to_the_stack() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let question = *b"from the stack";
+    let mut answer = [0; 32];
+    verbs::scope(&fixture.pd, |scope| {
+        let (mut a, mut b) = fixture.pair::<ScopedSlice<'_>, ScopedBuf<'_>>(&cq, 4);
+        b.post_recv(scope.register(&mut answer).unwrap()).unwrap();
+        a.post(Send::new(scope.register_shared(&question).unwrap()))
+            .unwrap();
+        let mut done = 0;
+        while done < 2 {
+            for wc in cq.wait(PATIENCE).unwrap() {
+                wc.ok().unwrap();
+                let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
+                qp.complete(wc).unwrap();
+                done += 1;
+            }
+        }
+    });
+    assert_eq!(&answer[..14], b"from the stack");
+}
+
+#[test]
+#[expect(clippy::mem_forget, reason = "the point of the test")]
+fn a_forgotten_queue_pair_cannot_reach_the_memory_after_the_scope() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let mut memory = [7; 32];
+    let receiver = verbs::scope(&fixture.pd, |scope| {
+        let (a, mut b) = fixture.pair::<ScopedSlice<'_>, ScopedBuf<'_>>(&cq, 4);
+        b.post_recv(scope.register(&mut memory).unwrap()).unwrap();
+        let peer = (a.qp_num(), b.qp_num());
+        std::mem::forget((a, b));
+        peer
+    });
+    // The receive is still posted, and its memory is the program's again.
+    memory.fill(1);
+    assert!(receiver.0.get() > 0 && receiver.1.get() > 0);
+    assert_eq!(cq.poll().unwrap().count(), 0);
+    assert_eq!(memory, [1; 32]);
+}
+
+#[test]
+fn what_is_in_flight_when_a_scope_panics_is_over() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let mut memory = [0; 32];
+    let panicked = catch_unwind(AssertUnwindSafe(|| {
+        verbs::scope(&fixture.pd, |scope| {
+            let (_a, mut b) = fixture.pair::<ScopedSlice<'_>, ScopedBuf<'_>>(&cq, 4);
+            b.post_recv(scope.register(&mut memory).unwrap()).unwrap();
+            b.to_error().unwrap();
+            let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
+            assert_eq!(wc.status(), WcStatus::WR_FLUSH_ERR);
+            panic!("on purpose");
+        })
+    }));
+    assert!(panicked.is_err());
+    memory.fill(2);
+    assert_eq!(memory, [2; 32]);
+}
+
+#[test]
+fn nothing_cannot_be_registered() {
+    let fixture = Fixture::new();
+    verbs::scope(&fixture.pd, |scope| {
+        let err = scope.register(&mut []).map(drop).unwrap_err();
+        assert_eq!(err.call(), "ibv_reg_mr");
+        assert!(err.to_string().contains("from 1 to"), "{err}");
+    });
+}
