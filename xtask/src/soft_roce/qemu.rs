@@ -53,7 +53,8 @@ pub(crate) const PORTS: [&str; 3] = ["control", "stdout", "stderr"];
 /// The kernel's parameters: warnings and worse go to the console, and a panic ends the guest at once.
 /// The second line only saves time.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic random.trust_cpu=on \
-    mitigations=off nokaslr cryptomgr.notests 8250.nr_uarts=1 audit=0 apparmor=0 selinux=0";
+    mitigations=off nokaslr cryptomgr.notests 8250.nr_uarts=1 audit=0 apparmor=0 selinux=0 \
+    no_timer_check";
 
 impl Machine<'_> {
     /// The command that starts the machine; it inherits the descriptors of `ports` and of the link.
