@@ -83,6 +83,14 @@ impl Context {
         name.to_str().unwrap_or("")
     }
 
+    /// The number of completion vectors: interrupts that completion queues can be spread over.
+    pub fn num_comp_vectors(&self) -> u32 {
+        // SAFETY: the context is open (invariant of `Inner`), and the number is set for good when
+        // it is opened.
+        let vectors = unsafe { (*self.as_raw()).num_comp_vectors };
+        vectors.try_into().unwrap_or(0)
+    }
+
     /// Whether the device speaks iWARP, rather than InfiniBand or RoCE.
     pub fn is_iwarp(&self) -> bool {
         // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it

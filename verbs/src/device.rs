@@ -7,6 +7,7 @@ use ibverbs_sys as ffi;
 use crate::{
     context::Context,
     error::{Error, Result, cvt_ptr},
+    node::{NodeType, TransportType},
 };
 
 /// `ibv_get_device_list`—Lists the RDMA devices of this machine.
@@ -155,6 +156,34 @@ impl Device {
         // SAFETY: `self.raw` is a device of the list that `self` keeps alive.
         let guid = unsafe { ffi::ibv_get_device_guid(self.raw.as_ptr()) };
         Guid(guid.to_ne().to_be_bytes())
+    }
+
+    /// `ibv_get_device_index`—The kernel's number for the device, which does not change when it is
+    /// renamed; `None` where the kernel does not say.
+    ///
+    /// # References
+    /// [ibv_get_device_index(3)](https://man7.org/linux/man-pages/man3/ibv_get_device_index.3.html)
+    #[doc(alias = "ibv_get_device_index")]
+    pub fn index(&self) -> Option<u32> {
+        // SAFETY: `self.raw` is a device of the list that `self` keeps alive.
+        let index = unsafe { ffi::ibv_get_device_index(self.raw.as_ptr()) };
+        index.try_into().ok()
+    }
+
+    /// What the device is in its network.
+    pub fn node_type(&self) -> NodeType {
+        // SAFETY: `self.raw` is a device of the list that `self` keeps alive, and its type never
+        // changes.
+        let node_type = unsafe { (*self.raw.as_ptr()).node_type };
+        NodeType(node_type.0)
+    }
+
+    /// Which family of transports the device speaks.
+    pub fn transport_type(&self) -> TransportType {
+        // SAFETY: `self.raw` is a device of the list that `self` keeps alive, and its type never
+        // changes.
+        let transport = unsafe { (*self.raw.as_ptr()).transport_type };
+        TransportType(transport.0)
     }
 
     /// `ibv_open_device`—Opens the device for use.

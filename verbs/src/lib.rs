@@ -79,6 +79,7 @@
 mod access;
 mod addr;
 mod ah;
+mod attr;
 mod bounded;
 mod context;
 mod cq;
@@ -87,6 +88,8 @@ pub mod error;
 pub mod fd;
 mod mr;
 mod mtu;
+mod named;
+mod node;
 pub mod op;
 mod pd;
 mod qp;
@@ -98,6 +101,13 @@ mod wr_id;
 pub use access::RemoteAccess;
 pub use addr::Gid;
 pub use ah::{AddressHandle, AddressVector, Addressed, GRH_LEN, GlobalRoute, HasAddress};
+pub use attr::{
+    AtomicCap, CqModerationCaps, DeviceAttr, DeviceCaps, GidEntry, GidType, LinkLayer, LinkSpeed,
+    LinkWidth, OdpCaps, OdpGeneralCaps, OdpTransportCaps, PacketPacingCaps, PciAtomicCaps,
+    PciAtomicSizes, PhysState, Pkey, PortAttr, PortCaps, PortCaps2, PortState, QpTypes,
+    RawPacketCaps, RssCaps, RxHashFields, RxHashFunctions, TagMatchingCaps, TagMatchingFlags,
+    TsoCaps,
+};
 pub use bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer};
 pub use context::Context;
 pub use cq::{
@@ -108,6 +118,7 @@ pub use device::{Device, DeviceList, Guid, devices};
 pub use error::{Error, Refused, Result};
 pub use mr::{Buf, RemoteRegion, RemoteToken, SharedBuf};
 pub use mtu::Mtu;
+pub use node::{NodeType, TransportType};
 pub use pd::ProtectionDomain;
 pub use qp::{
     Attributes, Batch, CanPostReceive, Completed, Completion, Connected, Datagram, Init, Leftover,

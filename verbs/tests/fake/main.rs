@@ -2,6 +2,7 @@
 //! that no device can be made to show.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
+mod attributes;
 mod fixture;
 mod posting;
 mod provider;

@@ -1,0 +1,57 @@
+//! What kind of device it is.
+
+use ibverbs_sys::{ibv_node_type, ibv_transport_type};
+
+use crate::named::named;
+
+named! {
+    /// `ibv_node_type`—What a device is in its network.
+    #[doc(alias = "ibv_node_type")]
+    NodeType(i32) {
+        /// Not known.
+        UNKNOWN = ibv_node_type::IBV_NODE_UNKNOWN.0;
+        /// A channel adapter: InfiniBand, or RoCE.
+        CA = ibv_node_type::IBV_NODE_CA.0;
+        /// A switch.
+        SWITCH = ibv_node_type::IBV_NODE_SWITCH.0;
+        /// A router.
+        ROUTER = ibv_node_type::IBV_NODE_ROUTER.0;
+        /// An iWARP network card.
+        RNIC = ibv_node_type::IBV_NODE_RNIC.0;
+        /// A Cisco usNIC.
+        USNIC = ibv_node_type::IBV_NODE_USNIC.0;
+        /// A Cisco usNIC over UDP.
+        USNIC_UDP = ibv_node_type::IBV_NODE_USNIC_UDP.0;
+        /// Something else.
+        UNSPECIFIED = ibv_node_type::IBV_NODE_UNSPECIFIED.0;
+    }
+
+    /// `ibv_transport_type`—Which family of transports a device speaks.
+    #[doc(alias = "ibv_transport_type")]
+    TransportType(i32) {
+        /// Not known.
+        UNKNOWN = ibv_transport_type::IBV_TRANSPORT_UNKNOWN.0;
+        /// InfiniBand, also over Ethernet.
+        IB = ibv_transport_type::IBV_TRANSPORT_IB.0;
+        /// iWARP.
+        IWARP = ibv_transport_type::IBV_TRANSPORT_IWARP.0;
+        /// Cisco usNIC.
+        USNIC = ibv_transport_type::IBV_TRANSPORT_USNIC.0;
+        /// Cisco usNIC over UDP.
+        USNIC_UDP = ibv_transport_type::IBV_TRANSPORT_USNIC_UDP.0;
+        /// Something else.
+        UNSPECIFIED = ibv_transport_type::IBV_TRANSPORT_UNSPECIFIED.0;
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn known_values_have_names_and_others_are_kept() {
+        assert_eq!(format!("{:?}", NodeType(4)), "RNIC");
+        assert_eq!(format!("{:?}", TransportType::IB), "IB");
+        assert_eq!(format!("{:?}", TransportType(-7)), "TransportType(-7)");
+    }
+}

@@ -1,0 +1,101 @@
+//! What Soft-RoCE, or whatever device is there, says about itself.
+
+use verbs::{
+    DeviceCaps, GidType, LinkLayer, NodeType, OdpCaps, OdpGeneralCaps, Pkey, PortCaps, PortState,
+};
+
+use crate::loopback::open;
+
+#[test]
+fn a_device_says_what_it_is() {
+    let devices = verbs::devices().unwrap();
+    let device = devices.iter().next().unwrap();
+    let ctx = device.open().unwrap();
+    let types = [NodeType::CA, NodeType::RNIC];
+    assert!(
+        types.contains(&device.node_type()),
+        "{:?}",
+        device.node_type()
+    );
+    assert_eq!(ctx.is_iwarp(), device.node_type() == NodeType::RNIC);
+    assert!(device.index().is_some());
+    assert!(ctx.num_comp_vectors() >= 1);
+    let attr = ctx.query_device().unwrap();
+    assert_eq!(attr.node_guid(), device.guid());
+    assert_eq!(attr.phys_port_cnt(), 1);
+}
+
+#[test]
+fn limits_are_those_of_the_device() {
+    let ctx = open();
+    let attr = ctx.query_device().unwrap();
+    assert!(attr.max_qp() > 0 && attr.max_cqe() > 0 && attr.max_sge() > 0);
+    assert!(attr.caps().contains(DeviceCaps::MEM_MGT_EXTENSIONS));
+    // More entries than the device can make are refused, and as many as it can are not.
+    assert!(ctx.create_cq(attr.max_cqe()).is_ok());
+    assert!(ctx.create_cq(attr.max_cqe() + 1).is_err());
+    let none = OdpCaps::default();
+    assert!(attr.odp_caps() == none || attr.odp_caps().general.contains(OdpGeneralCaps::SUPPORT));
+    assert!(format!("{attr:?}").contains("max_qp:"));
+}
+
+#[test]
+fn a_port_says_what_it_is() {
+    let ctx = open();
+    let port = ctx.query_port(1).unwrap();
+    assert_eq!(port.state(), PortState::ACTIVE);
+    assert_eq!(port.link_layer(), LinkLayer::ETHERNET);
+    assert!(port.active_mtu() <= port.max_mtu());
+    assert!(port.active_mtu().bytes().is_some());
+    assert!(port.max_msg_sz() > 0 && port.gid_tbl_len() > 0);
+    assert_eq!(port.is_grh_required(), !ctx.is_iwarp());
+    assert_eq!(port.caps() & PortCaps::SM, PortCaps::empty());
+    let err = ctx.query_port(2).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+}
+
+#[test]
+fn the_gid_table_agrees_with_its_entries() {
+    let ctx = open();
+    let table = ctx.query_gid_table().unwrap();
+    assert!(!table.is_empty());
+    let len = ctx.query_port(1).unwrap().gid_tbl_len();
+    for index in 0..len.min(32) {
+        let entry = table.iter().find(|entry| entry.gid_index == index);
+        assert_eq!(ctx.query_gid_ex(1, index).unwrap().as_ref(), entry);
+        assert_eq!(
+            ctx.query_gid(1, index).unwrap(),
+            entry.map(|entry| entry.gid)
+        );
+    }
+    let v4 = |gid: verbs::Gid| gid.to_ip().is_ipv4();
+    let entry = table.iter().find(|entry| v4(entry.gid)).unwrap();
+    if !ctx.is_iwarp() {
+        assert_eq!(entry.gid_type, GidType::ROCE_V2);
+    }
+    assert!(entry.ndev_ifindex.is_some());
+    for (port, index) in [(1, len), (9, 0)] {
+        let err = ctx.query_gid(port, index).unwrap_err();
+        assert!(err.raw_os_error().is_some(), "{err}");
+        assert!(ctx.query_gid_ex(port, index).is_err());
+    }
+}
+
+#[test]
+fn the_default_partition_is_there() {
+    let ctx = open();
+    assert_eq!(ctx.query_pkey(1, 0).unwrap(), Pkey::DEFAULT);
+    assert_eq!(ctx.pkey_index(1, Pkey::DEFAULT).unwrap(), 0);
+    let err = ctx.pkey_index(1, Pkey(0x8123)).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::ENOENT));
+    assert!(ctx.query_pkey(1, u16::MAX).is_err());
+}
+
+#[test]
+fn a_clock_that_is_not_there_is_an_error() {
+    let ctx = open();
+    match ctx.query_clock() {
+        Ok(ticks) => assert!(ctx.query_clock().unwrap() >= ticks),
+        Err(err) => assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP)),
+    }
+}
