@@ -1,0 +1,105 @@
+//! The unsafe floor: C's calls, as a program that is ported line by line makes them.
+
+use std::{
+    mem::MaybeUninit,
+    ptr::{self, NonNull},
+};
+
+use ibverbs_sys as ffi;
+
+use crate::{Ends, LENGTH, Result};
+
+/// As `bare-send` of `reference.c`.
+pub(crate) fn send(ends: &mut Ends, count: u32) -> Result<()> {
+    let (qp, cq) = (ends.qp.as_raw(), ends.cq.as_raw());
+    let (addr, lkey) = register(ends)?;
+    for i in 0..count {
+        let mut sge = ffi::ibv_sge {
+            addr,
+            length: LENGTH,
+            lkey,
+        };
+        let mut wr = MaybeUninit::<ffi::ibv_send_wr>::uninit();
+        let fields = wr.as_mut_ptr();
+        // SAFETY: a field of `wr`, which is borrowed by nobody.
+        unsafe { (*fields).wr_id = i.into() };
+        // SAFETY: as above.
+        unsafe { (*fields).next = ptr::null_mut() };
+        // SAFETY: as above.
+        unsafe { (*fields).sg_list = &raw mut sge };
+        // SAFETY: as above.
+        unsafe { (*fields).num_sge = 1 };
+        // SAFETY: as above.
+        unsafe { (*fields).opcode = ffi::ibv_wr_opcode::IBV_WR_SEND };
+        // SAFETY: as above.
+        unsafe { (*fields).send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is that of `ends`, and the fields that a send needs are set. The
+        // memory stays for good.
+        if unsafe { ffi::ibv_post_send(qp, fields, &raw mut bad) } != 0 {
+            return Err("ibv_post_send failed".into());
+        }
+        poll(cq)?;
+    }
+    Ok(())
+}
+
+/// As `bare-recv` of `reference.c`.
+pub(crate) fn recv(ends: &mut Ends, count: u32) -> Result<()> {
+    let (qp, cq) = (ends.qp.as_raw(), ends.cq.as_raw());
+    let (addr, lkey) = register(ends)?;
+    for i in 0..count {
+        let mut sge = ffi::ibv_sge {
+            addr,
+            length: LENGTH,
+            lkey,
+        };
+        let mut wr = ffi::ibv_recv_wr {
+            wr_id: i.into(),
+            next: ptr::null_mut(),
+            sg_list: &raw mut sge,
+            num_sge: 1,
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: as in `send`.
+        if unsafe { ffi::ibv_post_recv(qp, &raw mut wr, &raw mut bad) } != 0 {
+            return Err("ibv_post_recv failed".into());
+        }
+        poll(cq)?;
+    }
+    Ok(())
+}
+
+/// Registers memory for good, and returns its address and its key.
+fn register(ends: &Ends) -> Result<(u64, u32)> {
+    let memory = Box::leak(Box::new([0_u8; LENGTH as usize])).as_mut_ptr();
+    let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0;
+    // SAFETY: the domain is that of `ends`, and the memory is nobody else's.
+    let mr = unsafe { ffi::ibv_reg_mr(ends.pd.as_raw(), memory.cast(), LENGTH as usize, access) };
+    let mr = NonNull::new(mr).ok_or("ibv_reg_mr failed")?;
+    // SAFETY: the region has just been registered.
+    let lkey = unsafe { mr.as_ref() }.lkey;
+    Ok((memory.expose_provenance() as u64, lkey))
+}
+
+/// Waits for a completion.
+#[inline]
+fn poll(cq: *mut ffi::ibv_cq) -> Result<()> {
+    let mut wc = MaybeUninit::<ffi::ibv_wc>::uninit();
+    let count = loop {
+        // SAFETY: the queue is that of the caller's `Ends`, and there is room for one completion.
+        let count = unsafe { ffi::ibv_poll_cq(cq, 1, wc.as_mut_ptr()) };
+        if count != 0 {
+            break count;
+        }
+    };
+    if count < 0 {
+        return Err("ibv_poll_cq failed".into());
+    }
+    // SAFETY: the call has written the field.
+    let status = unsafe { (*wc.as_ptr()).status };
+    if status != ffi::ibv_wc_status::IBV_WC_SUCCESS {
+        return Err("a request failed".into());
+    }
+    Ok(())
+}

@@ -1,0 +1,233 @@
+//! The loops whose cost is measured, against those in `reference.c`.
+//!
+//! ```text
+//! noop DEVICE CASE COUNT CHUNKS
+//! ```
+//!
+//! does `CASE` `COUNT` times, `CHUNKS` times over, and prints the median and the least time of a
+//! chunk, in nanoseconds for one operation (a request posted, and its completion), and the number
+//! of allocations in all chunks. `cargo xtask bench verbs` runs it, mostly on the device that does
+//! nothing, of `provider.c`.
+
+#![expect(clippy::print_stdout, reason = "of a program for the terminal")]
+
+mod allocations;
+mod floor;
+
+use std::{error::Error, hint::black_box, time::Instant};
+
+use verbs::{
+    Attributes, Buf, Completed, CompletionQueue, Context, ProtectionDomain, QueuePair, Rc, Reset,
+    Rts, WorkCompletion, op::Send,
+};
+
+use allocations::Allocations;
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+const DEPTH: u32 = 64;
+const BATCH: u32 = 16;
+const LENGTH: u32 = 64;
+/// How many queue pairs are made to see how much memory one takes.
+const CROWD: u32 = 10_000;
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [device, case, count, chunks] = &arguments[..] else {
+        return Err("usage: noop DEVICE CASE COUNT CHUNKS".into());
+    };
+    let (count, chunks) = (count.parse()?, chunks.parse()?);
+    let devices = verbs::devices()?;
+    let device = devices.find(device).ok_or("no such device")?;
+    let ctx = device.open()?;
+    match case.as_str() {
+        "registration" => registrations(&ctx.alloc_pd()?, chunks),
+        "memory" => memory(&ctx, count),
+        _ => loops(&mut Ends::new(&ctx)?, case, count, chunks),
+    }
+}
+
+/// Times chunks of a loop.
+fn loops(ends: &mut Ends, case: &str, count: u32, chunks: usize) -> Result<()> {
+    let body = match case {
+        "send" => Ends::send,
+        "send-batch" => Ends::send_batch,
+        "send-list" => Ends::send_list,
+        "recv" => Ends::recv,
+        "floor-send" => floor::send,
+        "floor-recv" => floor::recv,
+        _ => return Err("no such case".into()),
+    };
+    let mut times = Vec::with_capacity(chunks);
+    // What is allocated once, at the first time, is not counted.
+    body(ends, count.min(BATCH))?;
+    let before = Allocations::so_far();
+    for _ in 0..chunks {
+        let begin = Instant::now();
+        body(ends, count)?;
+        times.push(begin.elapsed().as_secs_f64() * 1e9 / f64::from(count));
+    }
+    let after = Allocations::so_far();
+    print(times, after.count - before.count);
+    Ok(())
+}
+
+fn print(mut times: Vec<f64>, allocations: usize) {
+    times.sort_by(f64::total_cmp);
+    println!(
+        "{:.3} {:.3} {allocations}",
+        times[times.len() / 2],
+        times[0]
+    );
+}
+
+/// What the loops work with.
+struct Ends {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    qp: QueuePair<Rc, Rts>,
+    bufs: Vec<Buf>,
+}
+
+impl Ends {
+    fn new(ctx: &Context) -> Result<Self> {
+        let pd = ctx.alloc_pd()?;
+        let cq = ctx.create_cq(2 * DEPTH)?;
+        let qp = pd.qp_builder::<Rc>(&cq, &cq);
+        let qp = qp.max_send_wr(DEPTH).max_recv_wr(DEPTH).create()?;
+        let qp = bring_up(qp)?;
+        let bufs = (0..BATCH).map(|_| pd.alloc_buf(LENGTH as usize));
+        let bufs = bufs.collect::<verbs::Result<_>>()?;
+        Ok(Self { pd, cq, qp, bufs })
+    }
+
+    /// One request at a time.
+    fn send(&mut self, count: u32) -> Result<()> {
+        let mut buf = self.bufs.pop().ok_or("a loop has lost its buffer")?;
+        for _ in 0..count {
+            self.qp.post(Send::new(buf)).map_err(|it| it.error)?;
+            buf = loop {
+                if let Some(wc) = self.cq.poll()?.next() {
+                    break sent(&mut self.qp, wc)?;
+                }
+            };
+        }
+        self.bufs.push(buf);
+        Ok(())
+    }
+
+    /// As many requests as one poll fetches.
+    fn send_batch(&mut self, count: u32) -> Result<()> {
+        for _ in 0..count / BATCH {
+            while let Some(buf) = self.bufs.pop() {
+                self.qp.post(Send::new(buf)).map_err(|it| it.error)?;
+            }
+            while self.bufs.len() < BATCH as usize {
+                for wc in self.cq.poll()? {
+                    self.bufs.push(sent(&mut self.qp, wc)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// As many requests as one poll fetches, with one doorbell.
+    fn send_list(&mut self, count: u32) -> Result<()> {
+        for _ in 0..count / BATCH {
+            let mut batch = self.qp.batch();
+            while let Some(buf) = self.bufs.pop() {
+                batch.push(Send::new(buf)).map_err(|it| it.error)?;
+            }
+            batch.post().map_err(|it| it.error)?;
+            while self.bufs.len() < BATCH as usize {
+                for wc in self.cq.poll()? {
+                    self.bufs.push(sent(&mut self.qp, wc)?);
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// One receive at a time.
+    fn recv(&mut self, count: u32) -> Result<()> {
+        let mut buf = self.bufs.pop().ok_or("a loop has lost its buffer")?;
+        for _ in 0..count {
+            self.qp.post_recv(buf).map_err(|it| it.error)?;
+            buf = loop {
+                if let Some(wc) = self.cq.poll()?.next() {
+                    break received(&mut self.qp, wc)?;
+                }
+            };
+        }
+        self.bufs.push(buf);
+        Ok(())
+    }
+}
+
+#[inline]
+fn sent(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
+    match qp.complete(wc) {
+        Ok(Completed::Send(done)) => {
+            done.ok()?;
+            Ok(done.work)
+        }
+        _ => Err("the completion is of nothing that was sent".into()),
+    }
+}
+
+#[inline]
+fn received(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
+    match qp.complete(wc) {
+        Ok(Completed::Receive(done)) => {
+            done.ok()?;
+            Ok(done.work)
+        }
+        _ => Err("the completion is of nothing that was received".into()),
+    }
+}
+
+/// The device that does nothing needs no attributes.
+fn bring_up(qp: QueuePair<Rc, Reset>) -> Result<QueuePair<Rc, Rts>> {
+    let none = ibverbs_sys::ibv_qp_attr::zeroed();
+    let qp = qp
+        .to_init(&Attributes::from_raw(none, 0))
+        .map_err(|it| it.error)?;
+    let qp = qp
+        .to_rtr(&Attributes::from_raw(none, 0))
+        .map_err(|it| it.error)?;
+    Ok(qp
+        .to_rts(&Attributes::from_raw(none, 0))
+        .map_err(|it| it.error)?)
+}
+
+/// Times the registration of 1 GiB, touched before.
+fn registrations(pd: &ProtectionDomain, times: usize) -> Result<()> {
+    let once = |_| {
+        let memory = vec![1_u8; 1 << 30].into_boxed_slice();
+        let begin = Instant::now();
+        let buf = pd.register_buf(memory)?;
+        let time = begin.elapsed().as_secs_f64() * 1e9;
+        drop(black_box(buf));
+        Ok(time)
+    };
+    let times = (0..times).map(once).collect::<Result<_>>()?;
+    print(times, 0);
+    Ok(())
+}
+
+/// Prints how many bytes a queue pair of this depth takes, beside what the device takes for it.
+fn memory(ctx: &Context, depth: u32) -> Result<()> {
+    let pd = ctx.alloc_pd()?;
+    let cq = ctx.create_cq(2 * depth * CROWD)?;
+    let mut crowd = Vec::with_capacity(CROWD as usize);
+    let before = Allocations::so_far();
+    for _ in 0..CROWD {
+        let qp = pd.qp_builder::<Rc>(&cq, &cq);
+        crowd.push(qp.max_send_wr(depth).max_recv_wr(depth).create()?);
+    }
+    let after = Allocations::so_far();
+    let handle = size_of::<QueuePair<Rc, Rts>>();
+    let heap = (after.bytes - before.bytes) / crowd.len();
+    println!("{}", heap + handle);
+    Ok(())
+}
