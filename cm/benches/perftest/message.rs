@@ -1,0 +1,126 @@
+//! Messages: as `ib_send_lat` and `ib_send_bw`.
+
+use verbs::{Buf, Completed, CompletionQueue, SharedBuf, WorkCompletion, op::Send};
+
+use crate::{
+    Plan, Result, TX_DEPTH, clock,
+    clock::Samples,
+    link::{Link, Role},
+};
+
+/// One message there and one back, again and again: half the median of the time between two.
+pub(crate) fn latency(plan: Plan, role: Role) -> Result<f64> {
+    let mut link = Link::<SharedBuf>::establish(plan, role)?;
+    let message = link.pd.alloc_buf(plan.size)?.freeze();
+    let mut samples = Samples::new(plan.iterations);
+    let (mut sent, mut received) = (0, 0);
+    while sent < plan.iterations || received < plan.iterations {
+        let begins = sent == 0 && matches!(role, Role::Client(_));
+        if received < plan.iterations && !begins {
+            received += 1;
+            let wc = next(&mut link.recv_cq)?;
+            let Ok(Completed::Receive(done)) = link.connection.qp_mut().complete(wc) else {
+                return Err("a completion belongs to no receive".into());
+            };
+            done.ok()?;
+            if received + plan.rx_depth() <= plan.iterations {
+                let buf = done.work;
+                link.connection.qp_mut().post_recv(buf)?;
+            }
+        }
+        if sent < plan.iterations {
+            samples.take();
+            sent += 1;
+            let request = Send::new(message.clone());
+            link.connection.qp_mut().post(request)?;
+            let wc = next(&mut link.send_cq)?;
+            match link.connection.qp_mut().complete(wc) {
+                Ok(done) => done.ok()?,
+                Err(_) => return Err("a completion belongs to no send".into()),
+            }
+        }
+    }
+    Ok(samples.median()? / 2.0)
+}
+
+/// Messages one way, with as many in flight as there may be.
+pub(crate) fn rate(plan: Plan, role: Role) -> Result<f64> {
+    let mut link = Link::<SharedBuf>::establish(plan, role)?;
+    match role {
+        Role::Server => receive(plan, &mut link),
+        Role::Client(_) => {
+            let message = link.pd.alloc_buf(plan.size)?.freeze();
+            let cycles = stream(plan, &mut link, |signaled| {
+                let request = Send::new(message.clone());
+                if signaled {
+                    request
+                } else {
+                    request.unsignaled()
+                }
+            })?;
+            plan.rate(cycles)
+        }
+    }
+}
+
+fn receive(plan: Plan, link: &mut Link<SharedBuf>) -> Result<f64> {
+    let mut received = 0;
+    while received < plan.iterations {
+        for wc in link.recv_cq.poll()? {
+            received += 1;
+            let buf = received_buf(link.connection.qp_mut().complete(wc))?;
+            if received + plan.rx_depth() <= plan.iterations {
+                link.connection.qp_mut().post_recv(buf)?;
+            }
+        }
+    }
+    Ok(0.0)
+}
+
+fn received_buf<SW>(
+    completed: std::result::Result<Completed<'_, SW, Buf>, WorkCompletion<'_>>,
+) -> Result<Buf> {
+    match completed {
+        Ok(Completed::Receive(done)) => {
+            done.ok()?;
+            Ok(done.work)
+        }
+        _ => Err("a completion belongs to no receive".into()),
+    }
+}
+
+/// Posts requests of a kind with as many in flight as there may be; returns the cycles from the
+/// first post to the last completion.
+pub(crate) fn stream<R>(
+    plan: Plan,
+    link: &mut Link<SharedBuf>,
+    request: impl Fn(bool) -> R,
+) -> Result<u64>
+where
+    R: verbs::op::SendRequest<verbs::Rc, Work = SharedBuf>,
+{
+    let qp = link.connection.qp_mut();
+    let mut sent = 0;
+    let begin = clock::cycles();
+    while sent < plan.iterations || qp.send_queue().in_flight() > 0 {
+        while sent < plan.iterations && qp.send_queue().in_flight() < TX_DEPTH as usize {
+            sent += 1;
+            let signaled = sent % plan.moderation() == 0 || sent == plan.iterations;
+            qp.post(request(signaled)).map_err(|it| it.error)?;
+        }
+        for wc in link.send_cq.poll()? {
+            match qp.complete(wc) {
+                Ok(done) => done.ok()?,
+                Err(_) => return Err("a completion belongs to no request".into()),
+            }
+        }
+    }
+    Ok(clock::cycles() - begin)
+}
+
+/// Polls until something has completed.
+pub(crate) fn next(cq: &mut CompletionQueue) -> Result<WorkCompletion<'_>> {
+    // Looked at before it is taken, since what is taken borrows the queue.
+    while cq.poll()?.len() == 0 {}
+    Ok(cq.poll()?.next().ok_or("a completion has gone")?)
+}

@@ -1,0 +1,126 @@
+//! Remote memory: as `ib_write_lat`, `ib_write_bw` and `ib_read_lat`.
+
+use verbs::{
+    Buf, SharedBuf,
+    op::{Read, Send, SendRequest, Write},
+};
+
+use crate::{
+    Plan, Result,
+    clock::Samples,
+    link::{Link, Role},
+    message,
+};
+
+/// Each side writes when the last byte of the other's write has arrived; half the median of the
+/// time between two.
+pub(crate) fn write_latency(plan: Plan, role: Role) -> Result<f64> {
+    let mut link = Link::<Buf>::establish(plan, role)?;
+    let mut buf = link.pd.alloc_buf(plan.size)?;
+    let mut samples = Samples::new(plan.iterations);
+    let last = plan.size - 1;
+    // What the last byte is: as many as were sent or received, modulo 256.
+    let (mut mark, mut awaited) = (0_u8, 0_u8);
+    let (mut sent, mut received) = (0, 0);
+    while sent < plan.iterations || received < plan.iterations {
+        let begins = sent == 0 && matches!(role, Role::Client(_));
+        if received < plan.iterations && !begins {
+            received += 1;
+            awaited = awaited.wrapping_add(1);
+            let mut byte = [awaited.wrapping_sub(1)];
+            while byte != [awaited] {
+                link.region.read(last, &mut byte);
+            }
+        }
+        if sent < plan.iterations {
+            samples.take();
+            sent += 1;
+            mark = mark.wrapping_add(1);
+            buf[last] = mark;
+            buf = round(&mut link, |link| Write::new(buf, link.peer))?;
+        }
+    }
+    // The peer may still be waiting for what is written last.
+    finish(link, role, buf)?;
+    Ok(samples.median()? / 2.0)
+}
+
+/// Writes one way, with as many in flight as there may be.
+pub(crate) fn write_rate(plan: Plan, role: Role) -> Result<f64> {
+    let mut link = Link::<SharedBuf>::establish(plan, role)?;
+    let message = link.pd.alloc_buf(plan.size)?.freeze();
+    let mut cycles = 0;
+    if let Role::Client(_) = role {
+        let peer = link.peer;
+        cycles = message::stream(plan, &mut link, |signaled| {
+            let request = Write::new(message.clone(), peer);
+            if signaled {
+                request
+            } else {
+                request.unsignaled()
+            }
+        })?;
+    }
+    finish(link, role, message)?;
+    match role {
+        Role::Server => Ok(0.0),
+        Role::Client(_) => plan.rate(cycles),
+    }
+}
+
+/// One read after the other; the median of the time between two.
+pub(crate) fn read_latency(plan: Plan, role: Role) -> Result<f64> {
+    let mut link = Link::<Buf>::establish(plan, role)?;
+    let mut buf = link.pd.alloc_buf(plan.size)?;
+    let mut samples = Samples::new(plan.iterations);
+    if let Role::Client(_) = role {
+        for _ in 0..plan.iterations {
+            samples.take();
+            buf = round(&mut link, |link| Read::new(buf, link.peer))?;
+        }
+    }
+    finish(link, role, buf)?;
+    match role {
+        Role::Server => Ok(0.0),
+        Role::Client(_) => samples.median(),
+    }
+}
+
+/// Posts a request, and polls until it has completed.
+fn round<R>(link: &mut Link<Buf>, request: impl FnOnce(&Link<Buf>) -> R) -> Result<Buf>
+where
+    R: SendRequest<verbs::Rc, Work = Buf>,
+{
+    let request = request(link);
+    let qp = link.connection.qp_mut();
+    qp.post(request).map_err(|it| it.error)?;
+    let wc = message::next(&mut link.send_cq)?;
+    match qp.complete(wc) {
+        Ok(verbs::Completed::Send(done)) => {
+            done.ok()?;
+            Ok(done.work)
+        }
+        _ => Err("a completion belongs to no request".into()),
+    }
+}
+
+/// The client says that it is done, and the server polls for it meanwhile, as perftest's does.
+fn finish<SW: verbs::work::Gather + 'static>(
+    mut link: Link<SW>,
+    role: Role,
+    message: SW,
+) -> Result<()> {
+    let qp = link.connection.qp_mut();
+    match role {
+        Role::Server => {
+            let wc = message::next(&mut link.recv_cq)?;
+            wc.ok()?;
+        }
+        Role::Client(_) => {
+            qp.post(Send::new(message)).map_err(|it| it.error)?;
+            let wc = message::next(&mut link.send_cq)?;
+            wc.ok()?;
+        }
+    }
+    Ok(())
+}
