@@ -5,6 +5,7 @@ use std::time::Duration;
 
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
+use crate::bench;
 use crate::soft_roce::{Device, Host, Until};
 
 /// Developer commands.
@@ -31,6 +32,18 @@ pub(crate) enum Command {
     Demo,
     /// Run the tests: on the host, and in guests with a software RDMA device
     Test(TestArguments),
+    /// Measure against C, by turns; not part of `ci`
+    Bench {
+        /// What to measure
+        #[arg(value_enum)]
+        name: bench::Name,
+        /// Fail when a bar is missed
+        #[arg(long)]
+        check: bool,
+        /// Leave out what is measured in a guest
+        #[arg(long)]
+        host_only: bool,
+    },
     /// Run everything that a change has to pass
     Ci,
     /// Regenerate the checked-in bindings of the -sys crates

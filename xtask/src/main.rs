@@ -8,6 +8,7 @@
     reason = "a command's output is what it is for"
 )]
 
+mod bench;
 mod ci;
 mod cli;
 mod codegen;
@@ -44,6 +45,14 @@ fn dispatch(command: Command) -> Result<ExitCode> {
         Command::Setup { check: false } => setup::ensure(setup::Group::ALL)?,
         Command::Demo => return Ok(verdict(demo::run()?)),
         Command::Test(arguments) => return Ok(verdict(test::run(&arguments.into())?)),
+        Command::Bench {
+            name,
+            check,
+            host_only,
+        } => {
+            let held = bench::run(name, host_only)?;
+            return Ok(verdict(held || !check));
+        }
         Command::Ci => return Ok(verdict(ci::run()?)),
         Command::Codegen { check } => codegen::run(check)?,
         Command::SoftRoce {

@@ -18,11 +18,19 @@ pub(crate) enum Group {
     Build,
     /// Building the `siw` kernel module.
     Siw,
+    /// Measuring.
+    Bench,
 }
 
 impl Group {
     /// All of them.
-    pub(crate) const ALL: &[Self] = &[Self::Guest, Self::Tools, Self::Build, Self::Siw];
+    pub(crate) const ALL: &[Self] = &[
+        Self::Guest,
+        Self::Tools,
+        Self::Build,
+        Self::Siw,
+        Self::Bench,
+    ];
 
     fn name(self) -> &'static str {
         match self {
@@ -30,6 +38,7 @@ impl Group {
             Self::Tools => "tools",
             Self::Build => "build",
             Self::Siw => "siw",
+            Self::Bench => "bench",
         }
     }
 }

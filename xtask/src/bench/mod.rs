@@ -1,0 +1,75 @@
+//! `cargo xtask bench`: what the crates cost, against what the same costs in C.
+//!
+//! Ours and the reference run by turns, on the same machine or in the same guest, since times mean something
+//! only beside each other. The result is a table, `target/bench/NAME.json` and `target/bench/NAME.svg`.
+
+mod chart;
+mod noop;
+mod perftest;
+mod program;
+mod row;
+mod statistics;
+
+use std::fs;
+
+use anyhow::{Context, Result};
+use clap::ValueEnum;
+use serde_json::json;
+
+use crate::setup::{self, Group};
+use crate::workspace::Workspace;
+use row::Row;
+
+/// What can be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Name {
+    /// Posting and polling: against C on a device that does nothing, and against perftest in a guest
+    Verbs,
+}
+
+impl Name {
+    fn text(self) -> &'static str {
+        match self {
+            Self::Verbs => "verbs",
+        }
+    }
+}
+
+/// Measures, and shows the result; whether no bar was missed.
+pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
+    setup::ensure(&[Group::Build, Group::Bench])?;
+    let workspace = Workspace::load()?;
+    let rows = match name {
+        Name::Verbs => verbs(&workspace, host_only)?,
+    };
+    let folder = workspace.target().join("bench");
+    let file = |extension: &str| folder.join(format!("{}.{extension}", name.text()));
+    let values: Vec<_> = rows.iter().map(Row::to_json).collect();
+    let document = json!({ "name": name.text(), "rows": values });
+    for (file, text) in [
+        (file("json"), format!("{document:#}\n")),
+        (file("svg"), chart::draw(name.text(), &rows)),
+    ] {
+        fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
+    }
+    println!("\n{}", row::table(&rows));
+    println!("{}", file("json").display());
+    println!("{}", file("svg").display());
+    let missed = rows.iter().filter(|row| row.pass() == Some(false)).count();
+    match missed {
+        0 => println!("every bar is held"),
+        1 => println!("1 bar is missed"),
+        _ => println!("{missed} bars are missed"),
+    }
+    Ok(missed == 0)
+}
+
+fn verbs(workspace: &Workspace, host_only: bool) -> Result<Vec<Row>> {
+    let programs = noop::Programs::build(workspace)?;
+    let mut rows = noop::measure(&programs)?;
+    if !host_only {
+        setup::ensure(&[Group::Guest, Group::Tools])?;
+        rows.extend(perftest::measure(workspace, &programs)?);
+    }
+    Ok(rows)
+}

@@ -1,0 +1,268 @@
+//! What posting and polling cost on a device that does nothing.
+//!
+//! Ours is `verbs/benches/noop/main.rs`, the reference `reference.c` beside it. Both run with `provider.c`
+//! preloaded, so below the tables of operations they are the same machine code.
+
+use std::collections::{BTreeMap, BTreeSet};
+use std::fs;
+use std::path::PathBuf;
+use std::process::Command;
+
+use anyhow::{Context, Result};
+
+use super::program;
+use super::row::{Bar, Row};
+use super::statistics::median;
+use crate::workspace::Workspace;
+
+/// The device of `provider.c`.
+const DEVICE: &str = "noop0";
+
+/// Operations in a chunk whose time is taken, chunks in a run, and runs of each program.
+const COUNT: u32 = 100_000;
+const CHUNKS: u32 = 20;
+const ROUNDS: usize = 15;
+
+/// Operations in the two runs whose instructions are counted. The difference is without what it takes to start.
+const FEW: u32 = 16_000;
+const MANY: u32 = 32_000;
+
+/// The programs, built.
+#[derive(Debug)]
+pub(super) struct Programs {
+    pub(super) ours: PathBuf,
+    pub(super) reference: PathBuf,
+    provider: PathBuf,
+}
+
+/// Cases of ours against those of the reference, which may be the same in several.
+struct Contest {
+    title: &'static str,
+    ours: &'static str,
+    reference: &'static str,
+    bars: Bars,
+}
+
+#[derive(Clone, Copy)]
+enum Bars {
+    /// Safe posting, against a bare loop.
+    Bare,
+    /// Safe posting, against a loop that keeps the same books.
+    Books,
+    /// Unsafe posting, against a bare loop.
+    Floor,
+}
+
+const CONTESTS: [Contest; 10] = [
+    contest("send", "send", "bare-send", Bars::Bare),
+    contest("16 sends", "send-batch", "bare-send-batch", Bars::Bare),
+    contest(
+        "16 sends, one doorbell",
+        "send-list",
+        "bare-send-list",
+        Bars::Bare,
+    ),
+    contest("receive", "recv", "bare-recv", Bars::Bare),
+    contest("send, books", "send", "books-send", Bars::Books),
+    contest(
+        "16 sends, books",
+        "send-batch",
+        "books-send-batch",
+        Bars::Books,
+    ),
+    contest(
+        "16 sends, one doorbell, books",
+        "send-list",
+        "books-send-list",
+        Bars::Books,
+    ),
+    contest("receive, books", "recv", "books-recv", Bars::Books),
+    contest("unsafe send", "floor-send", "bare-send", Bars::Floor),
+    contest("unsafe receive", "floor-recv", "bare-recv", Bars::Floor),
+];
+
+const fn contest(
+    title: &'static str,
+    ours: &'static str,
+    reference: &'static str,
+    bars: Bars,
+) -> Contest {
+    Contest {
+        title,
+        ours,
+        reference,
+        bars,
+    }
+}
+
+impl Bars {
+    fn instructions(self) -> Option<Bar> {
+        match self {
+            Self::Bare => Some(Bar::Added(50.0)),
+            Self::Books | Self::Floor => None,
+        }
+    }
+
+    fn time(self) -> Bar {
+        Bar::Times(match self {
+            Self::Bare => 1.25,
+            Self::Books => 1.05,
+            Self::Floor => 1.02,
+        })
+    }
+}
+
+/// Queue depths, and the most bytes that a queue pair of that depth may take on our side.
+const MEMORY: [(u32, f64); 2] = [(16, 2048.0), (64, 6144.0)];
+
+impl Programs {
+    pub(super) fn build(workspace: &Workspace) -> Result<Self> {
+        let sources = workspace.root().join("verbs/benches/noop");
+        let folder = workspace.target().join("bench");
+        fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
+        let (reference, provider) = (folder.join("reference"), folder.join("noop.so"));
+        // It redefines functions that the headers promise never to take a null pointer.
+        let shared = ["-shared", "-fPIC", "-Wno-attributes"];
+        program::build_c(&sources.join("provider.c"), &provider, &shared)?;
+        program::build_c(&sources.join("reference.c"), &reference, &["-libverbs"])?;
+        Ok(Self {
+            ours: program::build_ours(workspace, "verbs", "noop")?,
+            reference,
+            provider,
+        })
+    }
+
+    fn run(&self, side: Side, case: &str, count: u32, chunks: u32) -> Command {
+        let mut command = Command::new(match side {
+            Side::Ours => &self.ours,
+            Side::Reference => &self.reference,
+        });
+        command
+            .args([DEVICE, case, &count.to_string(), &chunks.to_string()])
+            .env("LD_PRELOAD", &self.provider);
+        command
+    }
+}
+
+/// Whose program it is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(super) enum Side {
+    Ours,
+    Reference,
+}
+
+impl Side {
+    pub(super) fn name(self) -> &'static str {
+        match self {
+            Self::Ours => "ours",
+            Self::Reference => "reference",
+        }
+    }
+
+    pub(super) fn of_name(name: &str) -> Option<Self> {
+        [Self::Ours, Self::Reference]
+            .into_iter()
+            .find(|side| side.name() == name)
+    }
+}
+
+/// One number for each case of each side.
+type Figures = BTreeMap<(Side, &'static str), f64>;
+
+/// Runs everything.
+pub(super) fn measure(programs: &Programs) -> Result<Vec<Row>> {
+    eprintln!("Counting instructions");
+    let instructions = instructions(programs)?;
+    eprintln!("Taking times");
+    let times = times(programs)?;
+    let mut rows = Vec::new();
+    for Contest {
+        title,
+        ours,
+        reference,
+        bars,
+    } in CONTESTS
+    {
+        let row = |unit, figures: &Figures, bar| {
+            Ok::<_, anyhow::Error>(Row {
+                case: title.to_owned(),
+                unit,
+                ours: *figures.get(&(Side::Ours, ours)).context("not measured")?,
+                reference: figures.get(&(Side::Reference, reference)).copied(),
+                bar,
+            })
+        };
+        rows.push(row("instructions", &instructions, bars.instructions())?);
+        rows.push(row("ns", &times, Some(bars.time()))?);
+    }
+    for contest in CONTESTS {
+        if let Bars::Bare = contest.bars {
+            rows.push(allocations(programs, &contest)?);
+        }
+    }
+    for (depth, limit) in MEMORY {
+        let bytes = |side| one_number(&mut programs.run(side, "memory", depth, 1));
+        rows.push(Row {
+            case: format!("10000 queue pairs of depth {depth}, each"),
+            unit: "bytes",
+            ours: bytes(Side::Ours)?,
+            reference: Some(bytes(Side::Reference)?),
+            bar: Some(Bar::Total(limit)),
+        });
+    }
+    Ok(rows)
+}
+
+/// The cases of both sides, each once.
+fn cases() -> BTreeSet<(Side, &'static str)> {
+    let pairs = CONTESTS
+        .iter()
+        .flat_map(|it| [(Side::Ours, it.ours), (Side::Reference, it.reference)]);
+    pairs.collect()
+}
+
+fn instructions(programs: &Programs) -> Result<Figures> {
+    let mut figures = Figures::new();
+    for (side, case) in cases() {
+        let count = |count| program::instructions(&programs.run(side, case, count, 1));
+        let per_operation = (count(MANY)? - count(FEW)?) / f64::from(MANY - FEW);
+        figures.insert((side, case), per_operation);
+    }
+    Ok(figures)
+}
+
+/// Of each run the least disturbed chunk, and of these the median.
+fn times(programs: &Programs) -> Result<Figures> {
+    let mut samples: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    for _ in 0..ROUNDS {
+        for (side, case) in cases() {
+            let numbers = program::numbers(&mut programs.run(side, case, COUNT, CHUNKS))?;
+            let least = *numbers.get(1).context("a program printed too little")?;
+            samples.entry((side, case)).or_default().push(least);
+        }
+    }
+    let medians = samples
+        .into_iter()
+        .filter_map(|(key, samples)| Some((key, median(&samples)?)));
+    Ok(medians.collect())
+}
+
+fn allocations(programs: &Programs, contest: &Contest) -> Result<Row> {
+    let numbers = program::numbers(&mut programs.run(Side::Ours, contest.ours, COUNT, 1))?;
+    let count = *numbers.get(2).context("a program printed too little")?;
+    Ok(Row {
+        case: contest.title.to_owned(),
+        unit: "allocations",
+        ours: count / f64::from(COUNT),
+        reference: Some(0.0),
+        bar: Some(Bar::Total(0.0)),
+    })
+}
+
+fn one_number(command: &mut Command) -> Result<f64> {
+    let numbers = program::numbers(command)?;
+    numbers
+        .first()
+        .copied()
+        .context("a program printed nothing")
+}

@@ -1,0 +1,327 @@
+//! What requests cost on a real kernel device, against perftest, in one guest.
+//!
+//! Ours is `cm/benches/perftest`, which measures as perftest does. Under emulation a time means nothing, and
+//! drifts; so the two take turns, many times over, and what counts is the ratio of the medians.
+
+use std::collections::BTreeMap;
+use std::fmt::Write;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use super::noop::{self, Side};
+use super::program;
+use super::row::{Bar, Row};
+use super::statistics::median;
+use crate::soft_roce::{EventKind, Run, Stream};
+use crate::workspace::Workspace;
+
+/// How often each program runs for each row.
+const ROUNDS: usize = 11;
+/// How often 1 GiB is registered.
+const REGISTRATIONS: usize = 3;
+/// Room for 1 GiB beside the system.
+const MEMORY_MIB: u32 = 2560;
+const TIMEOUT: Duration = Duration::from_secs(9 * 60);
+
+/// Names of tests, as in `ib_send_lat`.
+const LATENCIES: [&str; 3] = ["send_lat", "write_lat", "read_lat"];
+const RATES: [&str; 2] = ["send_bw", "write_bw"];
+
+/// Sizes, and how many requests of that size are enough for a latency and for a rate.
+const SIZES: [(u32, u32, u32); 3] = [(2, 2000, 5000), (4096, 1000, 2000), (65536, 300, 400)];
+
+const MICROSECONDS: &str = "µs";
+const PER_SECOND: &str = "requests/s";
+
+/// A row to be measured.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+struct Case {
+    test: &'static str,
+    size: u32,
+    iterations: u32,
+}
+
+/// What the guest has printed so far.
+#[derive(Debug, Default)]
+struct Transcript {
+    mhz: Option<f64>,
+    /// Whose number comes next.
+    current: Option<(Case, Side)>,
+    samples: BTreeMap<(Case, Side), Vec<f64>>,
+    registrations: BTreeMap<Side, Vec<f64>>,
+}
+
+/// Runs everything.
+pub(super) fn measure(workspace: &Workspace, programs: &noop::Programs) -> Result<Vec<Row>> {
+    let ours = program::build_ours(workspace, "cm", "perftest")?;
+    eprintln!("Running perftest and its twin in a guest");
+    let plan = Run::single(script(&ours, programs)?)
+        .memory_mib(MEMORY_MIB)
+        .timeout(TIMEOUT)
+        .by_line();
+    let mut transcript = Transcript::default();
+    let mut complaints = String::new();
+    let outcome = plan.execute(workspace, &mut |event| {
+        if let EventKind::Output(stream, line) = &event.kind {
+            let line = String::from_utf8_lossy(line);
+            match stream {
+                Stream::Stdout => transcript.read(&line),
+                Stream::Stderr => complaints += &format!("{line}\n"),
+            }
+        }
+    })?;
+    if let Some(complaint) = outcome.complaint() {
+        bail!("{complaint}\n{complaints}");
+    }
+    ensure!(outcome.is_success(), "the measurement failed\n{complaints}");
+    let rows = transcript.rows();
+    rows.with_context(|| format!("not everything was measured\n{complaints}"))
+}
+
+/// Latencies first; the smallest messages first.
+fn cases() -> Vec<Case> {
+    let of = |test, iterations: fn(&(u32, u32, u32)) -> u32| {
+        SIZES.iter().map(move |entry| Case {
+            test,
+            size: entry.0,
+            iterations: iterations(entry),
+        })
+    };
+    let latencies = LATENCIES.iter().flat_map(|test| of(test, |entry| entry.1));
+    let rates = RATES.iter().flat_map(|test| of(test, |entry| entry.2));
+    latencies.chain(rates).collect()
+}
+
+/// What the guest does: everything once in each round, and who begins changes from round to round.
+fn script(ours: &Path, programs: &noop::Programs) -> Result<String> {
+    let quote = |path: &Path| {
+        Ok::<_, shlex::QuoteError>(shlex::try_quote(&path.to_string_lossy())?.into_owned())
+    };
+    let mut text = format!(
+        "ours={}\nregister_ours={}\nregister_reference={}\n",
+        quote(ours)?,
+        quote(&programs.ours)?,
+        quote(&programs.reference)?
+    );
+    text += r#"
+# Waits until a server listens.
+listening() {
+    for i in $(seq 200); do
+        rdma resource show cm_id | grep -q 'state LISTEN' && return
+        sleep 0.02
+    done
+    echo "no server listens" >&2
+}
+measure() { # SIDE TEST SIZE ITERATIONS
+    echo "== $*"
+    if [ "$1" = ours ]; then
+        "$ours" "$2" "$3" "$4" &
+        listening
+        "$ours" "$2" "$3" "$4" "$A"
+    else
+        # In cycles, as ours: the processor's frequency is a guess.
+        case $2 in *_lat) cycles=-C ;; *) cycles= ;; esac
+        "ib_$2" -R -F -s "$3" -n "$4" $cycles >/dev/null &
+        listening
+        "ib_$2" -R -F -s "$3" -n "$4" $cycles "$A"
+    fi
+    wait
+}
+grep -m 1 'cpu MHz' /proc/cpuinfo
+"#;
+    for round in 0..ROUNDS.max(REGISTRATIONS) {
+        let sides = if round % 2 == 0 {
+            [Side::Ours, Side::Reference]
+        } else {
+            [Side::Reference, Side::Ours]
+        };
+        if round < REGISTRATIONS {
+            for side in sides {
+                let name = side.name();
+                writeln!(
+                    text,
+                    "echo \"registration {name} $(\"$register_{name}\" \"$RDMA_DEVICE\" registration 1 1)\""
+                )?;
+            }
+        }
+        for case in cases() {
+            for side in sides {
+                let Case {
+                    test,
+                    size,
+                    iterations,
+                } = case;
+                writeln!(text, "measure {} {test} {size} {iterations}", side.name())?;
+            }
+        }
+    }
+    Ok(text)
+}
+
+impl Transcript {
+    fn read(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        match words[..] {
+            ["cpu", "MHz", ":", mhz] => self.mhz = mhz.parse().ok(),
+            ["==", side, test, size, _] => {
+                let case = cases()
+                    .into_iter()
+                    .find(|case| case.test == test && case.size.to_string() == size);
+                self.current = case.zip(Side::of_name(side));
+            }
+            ["registration", side, time, ..] => {
+                if let (Some(side), Ok(time)) = (Side::of_name(side), time.parse()) {
+                    self.registrations.entry(side).or_default().push(time);
+                }
+            }
+            _ => {
+                let Some((case, side)) = self.current else {
+                    return;
+                };
+                if let Some(value) = figure(case, side, &words) {
+                    self.samples.entry((case, side)).or_default().push(value);
+                    self.current = None;
+                }
+            }
+        }
+    }
+
+    fn rows(&self) -> Result<Vec<Row>> {
+        let mhz = self.mhz.context("the guest told no frequency")?;
+        let mut rows = Vec::new();
+        let nanoseconds = |side| {
+            self.registrations
+                .get(&side)
+                .and_then(|times| median(times))
+        };
+        rows.push(Row {
+            case: "registration of 1 GiB".to_owned(),
+            unit: "ms",
+            ours: nanoseconds(Side::Ours).context("no registration was timed")? / 1e6,
+            reference: nanoseconds(Side::Reference).map(|time| time / 1e6),
+            bar: Some(Bar::Times(1.05)),
+        });
+        for case in cases() {
+            let (unit, factor, bar) = if LATENCIES.contains(&case.test) {
+                (MICROSECONDS, 1.0 / mhz, Bar::Times(1.03))
+            } else {
+                (PER_SECOND, 1e6, Bar::NotBelow(0.97))
+            };
+            let value = |side| {
+                let samples = self
+                    .samples
+                    .get(&(case, side))
+                    .map_or(&[][..], Vec::as_slice);
+                ensure!(
+                    samples.len() * 2 > ROUNDS,
+                    "{} of {} bytes gave {} figures in {ROUNDS} rounds",
+                    case.test,
+                    case.size,
+                    samples.len()
+                );
+                Ok(median(samples).context("there are no samples")? * factor)
+            };
+            rows.push(Row {
+                case: format!("{} {}", case.test, case.size),
+                unit,
+                ours: value(Side::Ours)?,
+                reference: Some(value(Side::Reference)?),
+                bar: Some(bar),
+            });
+        }
+        Ok(rows)
+    }
+}
+
+/// The result in a line of output, if it is the one with the result: of ours the size and the figure; of
+/// perftest the size, the iterations, two others, and the figure: the typical latency, or the message rate.
+fn figure(case: Case, side: Side, words: &[&str]) -> Option<f64> {
+    let size = case.size.to_string();
+    let text = match (side, words) {
+        (Side::Ours, [first, figure]) if *first == size => figure,
+        (Side::Reference, [first, iterations, _, _, figure, ..])
+            if *first == size && *iterations == case.iterations.to_string() =>
+        {
+            figure
+        }
+        _ => return None,
+    };
+    text.parse().ok().filter(|figure| *figure > 0.0)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const CASE: Case = Case {
+        test: "send_lat",
+        size: 2,
+        iterations: 2000,
+    };
+
+    fn of(side: Side, line: &str) -> Option<f64> {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        figure(CASE, side, &words)
+    }
+
+    #[test]
+    fn figure_of_perftest_is_the_typical_latency() {
+        let line = " 2       2000          31716.00        18607192.00      37560.00  \t       2132202.92     \t-nan   \t\t9459335.00 \t\t18607192.00";
+        assert_eq!(of(Side::Reference, line), Some(37560.0));
+        assert_eq!(of(Side::Ours, line), None);
+        for other in [
+            " #bytes #iterations    t_min[usec]    t_max[usec]  t_typical[usec]    t_avg[usec]",
+            " 4096    2000          31716.00        18607192.00      37560.00",
+            " TX depth        : 1",
+            "",
+        ] {
+            assert_eq!(of(Side::Reference, other), None, "{other}");
+        }
+    }
+
+    #[test]
+    fn figure_of_perftest_is_the_message_rate() {
+        let line = " 2          2000             0.08               0.04   \t\t   0.019448";
+        assert_eq!(of(Side::Reference, line), Some(0.019_448));
+    }
+
+    #[test]
+    fn transcript_becomes_rows() {
+        let mut text = "cpu MHz\t\t: 2000.000\nregistration ours 2000000.0 1.0\nregistration reference 1000000.0 1.0\n".to_owned();
+        for case in cases() {
+            let Case {
+                test,
+                size,
+                iterations,
+            } = case;
+            for _ in 0..ROUNDS {
+                text += &format!("== ours {test} {size} {iterations}\n{size} 4000.0\n");
+                text += &format!("== reference {test} {size} {iterations}\n------\n");
+                text += &format!(" {size} {iterations} 1.0 1.0 2000.0 1.0\n");
+            }
+        }
+        let mut transcript = Transcript::default();
+        text.lines().for_each(|line| transcript.read(line));
+        let rows = transcript.rows().unwrap();
+        assert_eq!(rows.len(), 1 + cases().len());
+        assert_eq!((rows[0].ours, rows[0].reference), (2.0, Some(1.0)));
+        assert_eq!(rows[1].case, "send_lat 2");
+        assert_eq!((rows[1].ours, rows[1].reference), (2.0, Some(1.0)));
+        assert_eq!(rows[1].pass(), Some(false));
+        let last = rows.last().unwrap();
+        assert_eq!((last.unit, last.ours), (PER_SECOND, 4e9));
+        assert_eq!(last.pass(), Some(true));
+    }
+
+    #[test]
+    fn runs_without_a_result_are_noticed() {
+        let mut transcript = Transcript::default();
+        transcript.read("cpu MHz : 2000.000");
+        transcript.read("registration ours 1 1");
+        transcript.read("== ours send_lat 2 2000");
+        let error = transcript.rows().unwrap_err().to_string();
+        assert_eq!(error, "send_lat of 2 bytes gave 0 figures in 11 rounds");
+    }
+}
