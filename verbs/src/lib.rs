@@ -85,6 +85,7 @@ mod context;
 mod cq;
 mod device;
 pub mod error;
+mod event;
 pub mod fd;
 mod mr;
 mod mtu;
@@ -116,6 +117,7 @@ pub use cq::{
 };
 pub use device::{Device, DeviceList, Guid, devices};
 pub use error::{Error, Refused, Result};
+pub use event::{AsyncEvent, AsyncEvents, EventObject, EventType, KernelHandle};
 pub use mr::{Buf, RemoteRegion, RemoteToken, SharedBuf};
 pub use mtu::Mtu;
 pub use node::{NodeType, TransportType};

@@ -4,6 +4,7 @@
 
 mod attributes;
 mod datagrams;
+mod events;
 mod loopback;
 mod objects;
 mod rdma;

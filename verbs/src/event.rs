@@ -1,0 +1,325 @@
+//! Asynchronous events: what happens to a device and its objects without having been asked for.
+
+use std::{
+    fmt, io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    time::Duration,
+};
+
+use ibverbs_sys as ffi;
+use ibverbs_sys::ibv_event_type;
+
+use crate::{
+    bounded::QpNum,
+    context::Context,
+    cq::CqHandle,
+    error::{Result, cvt_neg},
+    fd::{set_nonblocking, wait_for},
+    named::named,
+    srq::SharedReceiveQueue,
+};
+
+named! {
+    /// `ibv_event_type`—What has happened.
+    ///
+    /// # References
+    /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)
+    #[doc(alias = "ibv_event_type")]
+    EventType(u32) {
+        /// A completion queue is broken, for example by an overflow.
+        CQ_ERR = ibv_event_type::IBV_EVENT_CQ_ERR.0;
+        /// A queue pair is broken.
+        QP_FATAL = ibv_event_type::IBV_EVENT_QP_FATAL.0;
+        /// A peer has sent an invalid request to a queue pair.
+        QP_REQ_ERR = ibv_event_type::IBV_EVENT_QP_REQ_ERR.0;
+        /// A peer was denied access by a queue pair.
+        QP_ACCESS_ERR = ibv_event_type::IBV_EVENT_QP_ACCESS_ERR.0;
+        /// The first message has arrived at a queue pair that is not ready to send yet.
+        COMM_EST = ibv_event_type::IBV_EVENT_COMM_EST.0;
+        /// A send queue has drained.
+        SQ_DRAINED = ibv_event_type::IBV_EVENT_SQ_DRAINED.0;
+        /// A queue pair has moved to its alternate path.
+        PATH_MIG = ibv_event_type::IBV_EVENT_PATH_MIG.0;
+        /// A queue pair could not move to its alternate path.
+        PATH_MIG_ERR = ibv_event_type::IBV_EVENT_PATH_MIG_ERR.0;
+        /// The device is broken.
+        DEVICE_FATAL = ibv_event_type::IBV_EVENT_DEVICE_FATAL.0;
+        /// A port has become active.
+        PORT_ACTIVE = ibv_event_type::IBV_EVENT_PORT_ACTIVE.0;
+        /// A port has become inactive.
+        PORT_ERR = ibv_event_type::IBV_EVENT_PORT_ERR.0;
+        /// A port has another local identifier.
+        LID_CHANGE = ibv_event_type::IBV_EVENT_LID_CHANGE.0;
+        /// A port has another P_Key table.
+        PKEY_CHANGE = ibv_event_type::IBV_EVENT_PKEY_CHANGE.0;
+        /// A port has another subnet manager.
+        SM_CHANGE = ibv_event_type::IBV_EVENT_SM_CHANGE.0;
+        /// A shared receive queue is broken.
+        SRQ_ERR = ibv_event_type::IBV_EVENT_SRQ_ERR.0;
+        /// A shared receive queue has fewer receives left than its limit.
+        SRQ_LIMIT_REACHED = ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED.0;
+        /// A queue pair that has failed takes nothing more from its shared receive queue.
+        QP_LAST_WQE_REACHED = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED.0;
+        /// The subnet manager asks for subscriptions again.
+        CLIENT_REREGISTER = ibv_event_type::IBV_EVENT_CLIENT_REREGISTER.0;
+        /// A port has another GID table.
+        GID_CHANGE = ibv_event_type::IBV_EVENT_GID_CHANGE.0;
+        /// A work queue is broken.
+        WQ_FATAL = ibv_event_type::IBV_EVENT_WQ_FATAL.0;
+        /// A port has another speed. Since rdma-core 62.
+        DEVICE_SPEED_CHANGE = 20;
+    }
+}
+
+impl EventType {
+    fn subject(self) -> Subject {
+        match self {
+            Self::CQ_ERR => Subject::Cq,
+            Self::QP_FATAL
+            | Self::QP_REQ_ERR
+            | Self::QP_ACCESS_ERR
+            | Self::COMM_EST
+            | Self::SQ_DRAINED
+            | Self::PATH_MIG
+            | Self::PATH_MIG_ERR
+            | Self::QP_LAST_WQE_REACHED => Subject::Qp,
+            Self::SRQ_ERR | Self::SRQ_LIMIT_REACHED => Subject::Srq,
+            Self::WQ_FATAL => Subject::Wq,
+            Self::PORT_ACTIVE
+            | Self::PORT_ERR
+            | Self::LID_CHANGE
+            | Self::PKEY_CHANGE
+            | Self::SM_CHANGE
+            | Self::CLIENT_REREGISTER
+            | Self::GID_CHANGE
+            | Self::DEVICE_SPEED_CHANGE => Subject::Port,
+            Self::DEVICE_FATAL => Subject::Device,
+            _ => Subject::Unknown,
+        }
+    }
+}
+
+/// Which field of an event's union counts.
+enum Subject {
+    Cq,
+    Qp,
+    Srq,
+    Wq,
+    Port,
+    Device,
+    Unknown,
+}
+
+/// The kernel's name for an object: unique among the objects of its kind that exist on one
+/// [`Context`].
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct KernelHandle(
+    /// The number.
+    pub u32,
+);
+
+/// What an asynchronous event happened to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum EventObject {
+    /// A completion queue, by its [handle](CqHandle::kernel_handle).
+    Cq(KernelHandle),
+    /// A queue pair, by its [number](crate::QueuePair::qp_num).
+    Qp(QpNum),
+    /// A shared receive queue, by its [handle](SharedReceiveQueue::kernel_handle).
+    Srq(KernelHandle),
+    /// A work queue, by its number.
+    Wq(u32),
+    /// A port, counting from 1.
+    Port(u8),
+    /// The device.
+    Device,
+    /// Something that this crate does not know, since it does not know the event.
+    Unknown,
+}
+
+/// `ibv_async_event`—Something that has happened to a device, or to one of its objects.
+///
+/// It is a copy: the event was acknowledged when it was taken, so it never blocks anything.
+#[doc(alias = "ibv_async_event")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct AsyncEvent {
+    /// What has happened.
+    pub event_type: EventType,
+    /// What it has happened to.
+    pub object: EventObject,
+}
+
+/// The asynchronous events of an open device.
+///
+/// The descriptor is non-blocking, and can be waited for with `poll` or `epoll` through [`AsFd`].
+/// Each event is taken once, also when there are several of these for one [`Context`].
+///
+/// # Examples
+/// ```no_run
+/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// use verbs::{EventObject, EventType};
+/// let events = ctx.async_events()?;
+/// let event = events.wait()?;
+/// match (event.event_type, event.object) {
+///     (EventType::PORT_ERR, EventObject::Port(port)) => println!("port {port} is down"),
+///     (EventType::DEVICE_FATAL, _) => println!("the device is broken"),
+///     _ => println!("{event:?}"),
+/// }
+/// # Ok::<(), verbs::Error>(())
+/// ```
+///
+/// # References
+/// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)
+pub struct AsyncEvents {
+    ctx: Context,
+}
+
+impl Context {
+    /// The asynchronous events of this device.
+    ///
+    /// # Errors
+    /// None that an open device can cause.
+    pub fn async_events(&self) -> Result<AsyncEvents> {
+        let events = AsyncEvents { ctx: self.clone() };
+        set_nonblocking(events.as_fd())?;
+        Ok(events)
+    }
+}
+
+impl AsyncEvents {
+    /// `ibv_get_async_event`, `ibv_ack_async_event`—Takes the next event, if there is one. Never
+    /// blocks.
+    ///
+    /// # Errors
+    /// - `EIO`, `ENODEV`: the device is gone.
+    ///
+    /// # References
+    /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)
+    #[doc(alias = "ibv_get_async_event")]
+    #[doc(alias = "ibv_ack_async_event")]
+    pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
+        let mut raw = ffi::ibv_async_event::zeroed();
+        // SAFETY: the context is open for as long as `self.ctx` lives; C writes the event before it
+        // returns success.
+        let ret = unsafe { ffi::ibv_get_async_event(self.ctx.as_raw(), &raw mut raw) };
+        match cvt_neg("ibv_get_async_event", ret) {
+            Ok(_) => {}
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            Err(err) => return Err(err),
+        }
+        let event_type = EventType(raw.event_type.0);
+        // SAFETY: the event has been taken and not acknowledged.
+        let object = unsafe { object(&raw, &event_type.subject()) };
+        // SAFETY: the event has been taken, and is acknowledged once, here. Its object still
+        // exists, since destroying it waits for this.
+        unsafe { ffi::ibv_ack_async_event(&raw mut raw) };
+        Ok(Some(AsyncEvent { event_type, object }))
+    }
+
+    /// Waits for the next event, for ever.
+    ///
+    /// # Errors
+    /// As for [`try_next`](Self::try_next).
+    pub fn wait(&self) -> Result<AsyncEvent> {
+        const CALL: &str = "ibv_get_async_event";
+        loop {
+            if let Some(event) = wait_for(CALL, self.as_fd(), None, || self.try_next())? {
+                return Ok(event);
+            }
+        }
+    }
+
+    /// Waits for the next event, but not longer than `timeout`, after which the result is `None`.
+    ///
+    /// # Errors
+    /// As for [`try_next`](Self::try_next).
+    pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
+        const CALL: &str = "ibv_get_async_event";
+        wait_for(CALL, self.as_fd(), Some(timeout), || self.try_next())
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.ctx
+    }
+}
+
+/// What an event happened to.
+///
+/// # Safety
+/// - The event has been taken and not been acknowledged: destroying its object waits until it has,
+///   and an event of an object that was destroyed before is never taken. `subject` is that of its
+///   type.
+unsafe fn object(raw: &ffi::ibv_async_event, subject: &Subject) -> EventObject {
+    match subject {
+        Subject::Cq => {
+            // SAFETY: the field that events about completion queues have.
+            let cq = unsafe { raw.element.cq };
+            // SAFETY: the queue exists, the caller's promise, and its handle never changes.
+            EventObject::Cq(KernelHandle(unsafe { (*cq).handle }))
+        }
+        Subject::Qp => {
+            // SAFETY: the field that events about queue pairs have.
+            let qp = unsafe { raw.element.qp };
+            // SAFETY: the queue pair exists, the caller's promise, and its number never changes.
+            EventObject::Qp(QpNum::from_low_bits(unsafe { (*qp).qp_num }))
+        }
+        Subject::Srq => {
+            // SAFETY: the field that events about shared receive queues have.
+            let srq = unsafe { raw.element.srq };
+            // SAFETY: the queue exists, the caller's promise, and its handle never changes.
+            EventObject::Srq(KernelHandle(unsafe { (*srq).handle }))
+        }
+        Subject::Wq => {
+            // SAFETY: the field that events about work queues have.
+            let wq = unsafe { raw.element.wq };
+            // SAFETY: the queue exists, the caller's promise, and its number never changes.
+            EventObject::Wq(unsafe { (*wq).wq_num })
+        }
+        Subject::Port => {
+            // SAFETY: the field that events about ports have.
+            let port = unsafe { raw.element.port_num };
+            EventObject::Port(u8::try_from(port).unwrap_or(0))
+        }
+        Subject::Device => EventObject::Device,
+        Subject::Unknown => EventObject::Unknown,
+    }
+}
+
+impl AsFd for AsyncEvents {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open for as long as `self.ctx` lives, and its descriptor is set
+        // for good when it is opened.
+        let fd = unsafe { (*self.ctx.as_raw()).async_fd };
+        // SAFETY: the descriptor is open for as long as the context, and so for as long as `self`
+        // is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl fmt::Debug for AsyncEvents {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("AsyncEvents")
+            .field("context", &self.ctx)
+            .field("fd", &self.as_fd().as_raw_fd())
+            .finish()
+    }
+}
+
+impl CqHandle {
+    /// The kernel's name for this queue, which [`EventObject::Cq`] carries.
+    pub fn kernel_handle(&self) -> KernelHandle {
+        // SAFETY: the queue exists for as long as `self` lives, and its handle never changes.
+        KernelHandle(unsafe { (*self.as_raw()).handle })
+    }
+}
+
+impl<RW: Send + 'static> SharedReceiveQueue<RW> {
+    /// The kernel's name for this queue, which [`EventObject::Srq`] carries.
+    pub fn kernel_handle(&self) -> KernelHandle {
+        // SAFETY: the queue exists for as long as `self` lives, and its handle never changes.
+        KernelHandle(unsafe { (*self.as_raw()).handle })
+    }
+}
