@@ -89,6 +89,7 @@ mod event;
 pub mod fd;
 mod mr;
 mod mtu;
+mod mw;
 mod named;
 mod node;
 pub mod op;
@@ -120,6 +121,7 @@ pub use error::{Error, Refused, Result};
 pub use event::{AsyncEvent, AsyncEvents, EventObject, EventType, KernelHandle};
 pub use mr::{Buf, RemoteRegion, RemoteToken, SharedBuf};
 pub use mtu::Mtu;
+pub use mw::{MemoryWindow, WindowType};
 pub use node::{NodeType, TransportType};
 pub use pd::ProtectionDomain;
 pub use qp::{

@@ -77,6 +77,8 @@ impl<'p> WorkCompletion<'p> {
     }
 
     /// The RKey that the message has invalidated.
+    ///
+    /// Soft-RoCE of kernel 6.1 invalidates it, and does not say so: it sets the wrong flag.
     #[inline]
     pub fn invalidated_rkey(&self) -> Option<u32> {
         let with_inv = ffi::ibv_wc_flags::IBV_WC_WITH_INV;

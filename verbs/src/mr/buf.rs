@@ -8,7 +8,7 @@ use std::{
     sync::Arc,
 };
 
-use super::region::Region;
+use super::region::{Access, Region};
 use crate::{
     access::RemoteAccess,
     error::{Error, Result},
@@ -92,7 +92,7 @@ impl Buf {
         if capacity == 0 {
             return refuse("a buffer has at least one byte");
         }
-        let region = Region::register(pd, memory, RemoteAccess::empty())?;
+        let region = Region::register(pd, memory, Access::Remote(RemoteAccess::empty()))?;
         debug_assert_eq!(region.len(), capacity as usize);
         let (start, lkey) = (region.start(), region.lkey());
         Ok(Self {

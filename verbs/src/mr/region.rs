@@ -28,12 +28,30 @@ unsafe impl Send for Region {}
 // SAFETY: through a shared `Region` only addresses and keys can be read, which never change.
 unsafe impl Sync for Region {}
 
+/// What a registration is for, beside requests of this process.
+#[derive(Clone, Copy, Debug)]
+pub(super) enum Access {
+    /// Peers may do this.
+    Remote(RemoteAccess),
+    /// Windows may be bound to it.
+    Windows,
+}
+
+impl Access {
+    fn bits(self) -> u32 {
+        match self {
+            Self::Remote(access) => access.bits(),
+            Self::Windows => ffi::ibv_access_flags::IBV_ACCESS_MW_BIND.0,
+        }
+    }
+}
+
 impl Region {
     /// Registers `memory`: for requests of this process, and for what peers may do.
     pub(super) fn register(
         pd: &ProtectionDomain,
         memory: Box<[u8]>,
-        access: RemoteAccess,
+        access: Access,
     ) -> Result<Self> {
         let length = memory.len();
         let memory = NonNull::from(Box::leak(memory));
@@ -57,6 +75,11 @@ impl Region {
                 Err(error)
             }
         }
+    }
+
+    /// The registration as C has it. It exists for as long as `self` lives.
+    pub(super) fn mr(&self) -> *mut ffi::ibv_mr {
+        self.mr.as_ptr()
     }
 
     /// The first byte.

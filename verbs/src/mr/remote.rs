@@ -10,7 +10,9 @@ use std::{
     },
 };
 
-use super::region::Region;
+use ibverbs_sys::ibv_mr;
+
+use super::region::{Access, Region};
 use crate::{
     access::RemoteAccess,
     error::{Error, Result},
@@ -108,6 +110,21 @@ impl ProtectionDomain {
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_remote(&self, len: usize, access: RemoteAccess) -> Result<RemoteRegion> {
+        self.alloc_region(len, Access::Remote(access))
+    }
+
+    /// `ibv_reg_mr`—Allocates `len` zero bytes, which peers can reach through
+    /// [memory windows](crate::MemoryWindow) only: the region's own RKey gives no access.
+    ///
+    /// # Errors
+    /// As for [`alloc_remote`](Self::alloc_remote).
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "IBV_ACCESS_MW_BIND")]
+    pub fn alloc_for_windows(&self, len: usize) -> Result<RemoteRegion> {
+        self.alloc_region(len, Access::Windows)
+    }
+
+    fn alloc_region(&self, len: usize, access: Access) -> Result<RemoteRegion> {
         if len == 0 {
             let reason = "a region has at least one byte";
             return Err(Error::refused(
@@ -220,6 +237,11 @@ impl RemoteRegion {
         // SAFETY: the 8 bytes are inside the region, which `self` keeps, and aligned. Every access
         // is through pointers or atomics, so this reference, to an atomic, is no claim on them.
         unsafe { AtomicU64::from_ptr(start.as_ptr().cast()) }
+    }
+
+    /// The registration as C has it. It exists for as long as `self` lives.
+    pub(crate) fn mr(&self) -> *mut ibv_mr {
+        self.region.mr()
     }
 
     /// The start of `len` bytes from `offset`, which are inside.

@@ -80,6 +80,21 @@ impl SendWr {
         set!(self, wr.ud.remote_qkey = qkey);
     }
 
+    /// The opcode, and what belongs to it, of a request that binds a memory window.
+    pub(crate) fn bind_window(
+        &mut self,
+        mw: *mut ffi::ibv_mw,
+        rkey: u32,
+        bind_info: ffi::ibv_mw_bind_info,
+    ) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_BIND_MW);
+        // Soft-RoCE insists on there being none.
+        self.imm_data(0);
+        set!(self, __bindgen_anon_2.bind_mw.mw = mw);
+        set!(self, __bindgen_anon_2.bind_mw.rkey = rkey);
+        set!(self, __bindgen_anon_2.bind_mw.bind_info = bind_info);
+    }
+
     /// Makes `next` the request after this one.
     pub(crate) fn link(&mut self, next: *mut ffi::ibv_send_wr) {
         set!(self, next = next);

@@ -2,6 +2,7 @@
 
 mod attributes;
 mod batch;
+mod bind;
 mod builder;
 mod inflight;
 mod legal;

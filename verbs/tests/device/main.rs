@@ -12,3 +12,4 @@ mod scoped;
 mod shared_receives;
 mod teardown;
 mod traffic;
+mod windows;

@@ -1,0 +1,125 @@
+//! Memory windows: access for peers that can be given and taken without a registration.
+
+use std::{fmt, ptr::NonNull};
+
+use ibverbs_sys as ffi;
+
+use crate::{
+    error::{Result, cvt_ptr},
+    mr::RemoteRegion,
+    pd::ProtectionDomain,
+};
+
+/// How a memory window is bound and invalidated.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum WindowType {
+    /// Each binding replaces the one before. Binding to nothing is not to be had: deallocate the
+    /// window.
+    Type1,
+    /// A binding belongs to the queue pair it was posted to, and is ended by an invalidation: this
+    /// side's ([`LocalInvalidate`](crate::op::LocalInvalidate)) or the peer's
+    /// ([`Send::invalidate`](crate::op::Send::invalidate)).
+    Type2,
+}
+
+/// `ibv_mw`—A memory window: an RKey of its own for a part of a region, bound by a
+/// [request](crate::SendQueue::bind_window) instead of a call into the kernel.
+///
+/// It keeps the region that it was bound to last. Dropping it revokes its RKey.
+///
+/// Soft-RoCE of kernel 6.1 does not hold peers to the bounds of a window.
+///
+/// # References
+/// [ibv_alloc_mw(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html)
+#[doc(alias = "ibv_mw")]
+pub struct MemoryWindow {
+    // INVARIANT: allocated, and deallocated only in `drop`.
+    raw: NonNull<ffi::ibv_mw>,
+    window_type: WindowType,
+    /// Dropped after the window.
+    bound: Option<RemoteRegion>,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: libibverbs allows its calls from any thread; the window is changed only through `&mut`.
+unsafe impl Send for MemoryWindow {}
+// SAFETY: through a shared window nothing is changed.
+unsafe impl Sync for MemoryWindow {}
+
+impl ProtectionDomain {
+    /// `ibv_alloc_mw(pd, type)`—Allocates a memory window. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device has no windows of this type.
+    /// - `ENOMEM`: out of memory, or of windows.
+    ///
+    /// # References
+    /// [ibv_alloc_mw(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_mw.3.html)
+    #[doc(alias = "ibv_alloc_mw")]
+    pub fn alloc_mw(&self, window_type: WindowType) -> Result<MemoryWindow> {
+        let raw_type = match window_type {
+            WindowType::Type1 => ffi::ibv_mw_type::IBV_MW_TYPE_1,
+            WindowType::Type2 => ffi::ibv_mw_type::IBV_MW_TYPE_2,
+        };
+        // SAFETY: the domain is allocated for as long as `self` lives.
+        let raw = unsafe { ffi::ibv_alloc_mw(self.as_raw(), raw_type) };
+        let raw =
+            cvt_ptr("ibv_alloc_mw", raw).map_err(|err| err.detail(format!("{window_type:?}")))?;
+        Ok(MemoryWindow {
+            raw,
+            window_type,
+            bound: None,
+            pd: self.clone(),
+        })
+    }
+}
+
+impl MemoryWindow {
+    /// The type it was allocated with.
+    pub fn window_type(&self) -> WindowType {
+        self.window_type
+    }
+
+    /// The RKey of its last binding.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: the window is allocated (invariant), and changed only through `&mut self`.
+        unsafe { (*self.raw.as_ptr()).rkey }
+    }
+
+    /// The domain it was allocated in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
+    /// lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_mw {
+        self.raw.as_ptr()
+    }
+
+    /// Notes that a binding has been posted.
+    pub(crate) fn set_bound(&mut self, region: &RemoteRegion, rkey: u32) {
+        self.bound = Some(region.clone());
+        // SAFETY: the window is allocated (invariant), and `&mut self` excludes every other access.
+        unsafe { (*self.raw.as_ptr()).rkey = rkey };
+    }
+}
+
+impl fmt::Debug for MemoryWindow {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("MemoryWindow")
+            .field("type", &self.window_type)
+            .field("rkey", &self.rkey())
+            .field("bound", &self.bound)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for MemoryWindow {
+    fn drop(&mut self) {
+        // SAFETY: the window is allocated and deallocated once, here; its domain is allocated,
+        // since that is dropped after this. What is still bound ends with it. If this fails, so
+        // does deregistering the region, which is then given up.
+        let _: i32 = unsafe { ffi::ibv_dealloc_mw(self.raw.as_ptr()) };
+    }
+}
