@@ -34,10 +34,17 @@
 //! | [`Device`] | [`devices`] | an RDMA device of this machine |
 //! | [`Context`] | [`Device::open`] | the device, open |
 //! | [`ProtectionDomain`] | [`Context::alloc_pd`] | what memory and queue pairs must share to work together |
-//! | [`Buf`], [`SharedBuf`] | [`ProtectionDomain::alloc_buf`] | registered memory |
+//! | [`Buf`], [`SharedBuf`] | [`ProtectionDomain::alloc_buf`] | registered memory of this process |
+//! | [`RemoteRegion`] | [`ProtectionDomain::alloc_remote`] | registered memory that peers can reach |
+//! | [`MemoryWindow`] | [`ProtectionDomain::alloc_mw`] | access for peers that comes and goes by request |
 //! | [`CompletionChannel`] | [`Context::create_comp_channel`] | a descriptor that announces completions |
 //! | [`CompletionQueue`] | [`Context::cq_builder`] | where completions arrive |
+//! | [`SharedReceiveQueue`] | [`ProtectionDomain::create_srq`] | receives for many queue pairs |
 //! | [`QueuePair`] | [`ProtectionDomain::qp_builder`] | a send queue and a receive queue |
+//! | [`AddressHandle`] | [`ProtectionDomain::create_ah`] | where datagrams are sent to |
+//!
+//! What can be posted is in [`op`]. Memory that is only borrowed can be registered in a
+//! [`scope()`].
 //!
 //! Each keeps what it was made of alive. They can be dropped in any order, and forgetting one leaks
 //! it, and frees nothing that a device could still touch.
@@ -65,16 +72,22 @@
 //!   and refuses the queue pair for which it has not.
 //! - *Unsignaled requests*: they can be posted for ever. The queue asks for a completion often
 //!   enough to get its slots back.
+//! - *Remote memory*: nobody has a reference to bytes that a peer may write. They are copied in and
+//!   out, and the RKey is revoked before the memory is freed.
 //!
 //! # Features
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
 //!
+//!
 //! # Limits
 //!
-//! This is the first part of the crate. RDMA reads, writes and atomics, memory that peers may
-//! write, shared receive queues, datagrams, asynchronous events and the extended interfaces are not
-//! here yet. [`op::Send`] is tested on Soft-RoCE and Soft-iWARP; no other device has been tried.
+//! Not here yet: the extended interfaces (`ibv_wr_*`, lazy polling), timestamps, XRC, flow
+//! steering, multicast, device memory, registration of memory that something else owns, and an
+//! asynchronous flavour.
+//!
+//! Everything that is here is tested on Soft-RoCE (kernel 6.1, rdma-core 44), and sending and
+//! receiving on Soft-iWARP as well, by way of the crate `cm`. No RDMA card has been tried.
 
 mod access;
 mod addr;
