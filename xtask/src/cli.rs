@@ -93,9 +93,9 @@ pub(crate) struct GuestArguments {
     /// Memory of each guest
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub(crate) memory: u32,
-    /// Processors of each guest
-    #[arg(long, value_name = "N", default_value_t = 2)]
-    pub(crate) cpus: u32,
+    /// Processors of each guest [default: 2 for rxe, 1 for siw]
+    #[arg(long, value_name = "N")]
+    pub(crate) cpus: Option<u32>,
     /// MTU of the network interface [default: 4200]
     #[arg(long, value_name = "N")]
     pub(crate) mtu: Option<u32>,

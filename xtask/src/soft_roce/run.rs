@@ -41,7 +41,7 @@ pub(crate) struct Run {
     device: Device,
     timeout: Option<Duration>,
     memory_mib: u32,
-    cpus: u32,
+    cpus: Option<u32>,
     mtu: Option<u32>,
     kernel: Source,
     rds: Vec<Host>,
@@ -75,7 +75,7 @@ impl Run {
             device: Device::default(),
             timeout: None,
             memory_mib: 1024,
-            cpus: 2,
+            cpus: None,
             mtu: None,
             kernel: Source::default(),
             rds: Vec::new(),
@@ -120,9 +120,9 @@ impl Run {
         self
     }
 
-    /// Processors of each guest.
-    pub(crate) fn cpus(mut self, cpus: u32) -> Self {
-        self.cpus = cpus;
+    /// Processors of each guest; what suits the device unless given.
+    pub(crate) fn cpus(mut self, cpus: impl Into<Option<u32>>) -> Self {
+        self.cpus = cpus.into();
         self
     }
 
@@ -202,7 +202,7 @@ impl Run {
             kernel: &image,
             initramfs: &initramfs,
             memory_mib: self.memory_mib,
-            cpus: self.cpus,
+            cpus: self.cpus.unwrap_or(self.device.cpus()),
             out: &out,
             link: None,
             terminal: false,
