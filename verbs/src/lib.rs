@@ -127,7 +127,8 @@ pub use bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer};
 pub use context::Context;
 pub use cq::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, CqKey,
-    Notify, WcError, WcOpcode, WcStatus, WorkCompletion,
+    ExtendedCompletion, ExtendedCq, ExtendedCqBuilder, ExtendedPoll, Notify, TagMatch, WcError,
+    WcFields, WcOpcode, WcStatus, WorkCompletion,
 };
 pub use device::{Device, DeviceList, Guid, devices};
 pub use error::{Error, Refused, Result};

@@ -2,11 +2,17 @@
 
 mod channel;
 mod completion;
+mod extended;
+mod extended_wc;
 mod queue;
+mod resize;
+mod room;
 mod status;
 
 pub use channel::{CompletionChannel, CqKey};
 pub use completion::WorkCompletion;
+pub use extended::{ExtendedCq, ExtendedCqBuilder, ExtendedPoll, WcFields};
+pub use extended_wc::{ExtendedCompletion, TagMatch};
 pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, Notify};
 pub use status::{WcError, WcOpcode, WcStatus};
 

@@ -6,10 +6,7 @@ use std::{
     ops::Deref,
     ptr::{self, NonNull},
     slice,
-    sync::{
-        Arc,
-        atomic::{AtomicU32, Ordering},
-    },
+    sync::Arc,
     time::{Duration, Instant},
 };
 
@@ -18,10 +15,12 @@ use ibverbs_sys as ffi;
 use super::{
     channel::{ChannelHandle, CompletionChannel, CqKey},
     completion::WorkCompletion,
+    room::Room,
 };
 use crate::{
     context::Context,
     error::{Error, Result, cvt_count, cvt_errno, cvt_ptr},
+    pd::ProtectionDomain,
 };
 
 /// How many completions one call of `ibv_poll_cq` fetches, unless the builder says otherwise.
@@ -62,6 +61,8 @@ struct CqInner {
     room: Room,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
+    /// The domain it was made in, if it was made in one.
+    _pd: Option<ProtectionDomain>,
     ctx: Context,
 }
 
@@ -181,18 +182,11 @@ impl<'a> CompletionQueueBuilder<'a> {
         };
         let raw = cvt_ptr("ibv_create_cq", raw)
             .map_err(|err| err.detail(format!("{} entries, vector {}", self.cqe, self.vector)))?;
-        // SAFETY: the queue has just been created, and `cqe` was set with it.
-        let cqe = unsafe { (*raw.as_ptr()).cqe };
-        let inner = CqInner {
-            raw,
-            room: Room::new(u32::try_from(cqe).unwrap_or(0)),
-            channel: channel.map(CompletionChannel::handle),
-            ctx: self.ctx.clone(),
-        };
+        let channel = channel.map(CompletionChannel::handle);
+        // SAFETY: the queue has just been created, on this channel.
+        let handle = unsafe { CqHandle::new(raw, channel, None, self.ctx.clone()) };
         Ok(CompletionQueue {
-            handle: CqHandle {
-                inner: Arc::new(inner),
-            },
+            handle,
             own_channel,
             batch: Box::new_uninit_slice(self.batch),
             filled: 0,
@@ -324,6 +318,32 @@ impl Deref for CompletionQueue {
 }
 
 impl CqHandle {
+    /// # Safety
+    /// - `raw` is a new queue that nobody else uses, made on this channel, in this domain.
+    pub(super) unsafe fn new(
+        raw: NonNull<ffi::ibv_cq>,
+        channel: Option<Arc<ChannelHandle>>,
+        pd: Option<ProtectionDomain>,
+        ctx: Context,
+    ) -> Self {
+        // SAFETY: the queue is created, and `cqe` was set with it.
+        let cqe = unsafe { (*raw.as_ptr()).cqe };
+        let inner = CqInner {
+            raw,
+            room: Room::new(u32::try_from(cqe).unwrap_or(0)),
+            channel,
+            _pd: pd,
+            ctx,
+        };
+        Self {
+            inner: Arc::new(inner),
+        }
+    }
+
+    pub(super) fn room(&self) -> &Room {
+        &self.inner.room
+    }
+
     /// `ibv_req_notify_cq`—Asks for one event on the queue's channel. Poll once more after this
     /// call, for what arrived before it, and only then wait.
     ///
@@ -349,7 +369,7 @@ impl CqHandle {
 
     /// The number of entries, as the device made it: at least what was asked for.
     pub fn capacity(&self) -> u32 {
-        self.inner.room.capacity
+        self.inner.room.capacity()
     }
 
     /// The number of entries that no queue pair has reserved.
@@ -486,112 +506,5 @@ impl fmt::Debug for CqInner {
         f.debug_struct("CqInner")
             .field("room", &self.room)
             .finish_non_exhaustive()
-    }
-}
-
-/// The books that keep a completion queue from overflowing.
-///
-/// A queue pair that is destroyed can leave completions behind, on some devices, which take up
-/// entries until they have been polled. Those entries stay reserved, as stale, until a poll has
-/// found the queue empty.
-#[derive(Debug)]
-struct Room {
-    capacity: u32,
-    reserved: AtomicU32,
-    /// The part of `reserved` whose queue pair is gone.
-    stale: AtomicU32,
-}
-
-impl Room {
-    fn new(capacity: u32) -> Self {
-        Self {
-            capacity,
-            reserved: AtomicU32::new(0),
-            stale: AtomicU32::new(0),
-        }
-    }
-
-    fn available(&self) -> u32 {
-        self.capacity - self.reserved.load(Ordering::Relaxed)
-    }
-
-    fn reserve(&self, entries: u32) -> Result<()> {
-        let more = |reserved: u32| {
-            reserved
-                .checked_add(entries)
-                .filter(|&reserved| reserved <= self.capacity)
-        };
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
-        match self.reserved.fetch_update(set, fetch, more) {
-            Ok(_) => Ok(()),
-            Err(reserved) => {
-                let reason = format!(
-                    "the completion queue has {} of {} entries left, and the queue pair needs {entries}",
-                    self.capacity - reserved,
-                    self.capacity
-                );
-                Err(Error::refused(
-                    "ibv_create_qp",
-                    io::ErrorKind::InvalidInput,
-                    reason,
-                ))
-            }
-        }
-    }
-
-    fn release(&self, entries: u32, stale: u32) {
-        let stale = stale.min(entries);
-        // Released: a poller that sees the stale entries polls after the queue pair was destroyed.
-        self.stale.fetch_add(stale, Ordering::Release);
-        self.reserved.fetch_sub(entries - stale, Ordering::Relaxed);
-    }
-
-    #[inline]
-    fn stale(&self) -> u32 {
-        self.stale.load(Ordering::Acquire)
-    }
-
-    /// Called when a poll that began after `stale` was read has found the queue empty.
-    #[cold]
-    fn forget_stale(&self, stale: u32) {
-        self.stale.fetch_sub(stale, Ordering::Relaxed);
-        self.reserved.fetch_sub(stale, Ordering::Relaxed);
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn room_is_reserved_up_to_the_capacity_and_not_beyond() {
-        let room = Room::new(10);
-        room.reserve(6).unwrap();
-        assert_eq!(room.available(), 4);
-        let err = room.reserve(5).unwrap_err();
-        assert_eq!(
-            err.to_string(),
-            "`ibv_create_qp` failed: the completion queue has 4 of 10 entries left, \
-             and the queue pair needs 5"
-        );
-        assert!(room.reserve(u32::MAX).is_err());
-        room.release(6, 0);
-        room.reserve(10).unwrap();
-        assert_eq!(room.available(), 0);
-    }
-
-    #[test]
-    fn room_of_unpolled_completions_is_released_by_an_empty_poll() {
-        let room = Room::new(10);
-        room.reserve(10).unwrap();
-        room.release(10, 3);
-        assert_eq!((room.available(), room.stale()), (7, 3));
-        assert!(room.reserve(8).is_err());
-        let stale = room.stale();
-        // A queue pair that goes while the poll runs is not covered by that poll.
-        room.reserve(2).unwrap();
-        room.release(2, 2);
-        room.forget_stale(stale);
-        assert_eq!((room.available(), room.stale()), (8, 2));
     }
 }

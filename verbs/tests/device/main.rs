@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod attributes;
+mod cqs;
 mod datagrams;
 mod events;
 mod loopback;

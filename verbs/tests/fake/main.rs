@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 mod attributes;
+mod cqs;
 mod events;
 mod fixture;
 mod posting;

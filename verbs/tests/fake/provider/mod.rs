@@ -185,6 +185,18 @@ impl Fake {
         self.state().raise(event, element);
     }
 
+    /// How a completion queue is moderated: a number of completions, and microseconds.
+    pub(crate) fn moderation(&self, cq: &CqHandle) -> (u16, u16) {
+        self.state().cq_mut(cq.as_raw().addr()).moderation
+    }
+
+    /// Takes back a complaint, which must have been made.
+    pub(crate) fn forgive(&self, complaint: &str) {
+        let mut state = self.state();
+        let found = state.complaints.iter().position(|c| c.contains(complaint));
+        state.complaints.remove(found.unwrap());
+    }
+
     /// The state of a queue pair, as the device sees it.
     pub(crate) fn qp_state(&self, qp_num: QpNum) -> ffi::ibv_qp_state {
         self.state().qp(qp_num.get()).state

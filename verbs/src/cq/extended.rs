@@ -1,0 +1,455 @@
+//! Extended completion queues: completions that are read field by field, with times and more.
+
+use std::{
+    fmt, io,
+    marker::PhantomData,
+    ops::Deref,
+    ptr::{self, NonNull},
+    time::{Duration, Instant},
+};
+
+use bitflags::bitflags;
+use ibverbs_sys as ffi;
+use ibverbs_sys::ibv_create_cq_wc_flags as with;
+
+use super::{
+    channel::{CompletionChannel, CqKey},
+    extended_wc::ExtendedCompletion,
+    queue::{CqHandle, Notify},
+};
+use crate::{
+    context::Context,
+    error::{Error, Result, cvt_errno, cvt_ptr},
+    pd::ProtectionDomain,
+};
+
+bitflags! {
+    /// `ibv_create_cq_wc_flags`—The fields of completions that an [`ExtendedCq`] has.
+    ///
+    /// # References
+    /// [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
+    #[doc(alias = "ibv_create_cq_wc_flags")]
+    #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+    pub struct WcFields: u64 {
+        /// The number of bytes.
+        const BYTE_LEN = with::IBV_WC_EX_WITH_BYTE_LEN.0 as u64;
+        /// Immediate data.
+        const IMM = with::IBV_WC_EX_WITH_IMM.0 as u64;
+        /// The number of the local queue pair.
+        const QP_NUM = with::IBV_WC_EX_WITH_QP_NUM.0 as u64;
+        /// The number of the peer's queue pair.
+        const SRC_QP = with::IBV_WC_EX_WITH_SRC_QP.0 as u64;
+        /// The peer's local identifier.
+        const SLID = with::IBV_WC_EX_WITH_SLID.0 as u64;
+        /// The service level.
+        const SL = with::IBV_WC_EX_WITH_SL.0 as u64;
+        /// The path bits of the destination.
+        const DLID_PATH_BITS = with::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
+        /// The time, on the device's clock.
+        const COMPLETION_TIMESTAMP = with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64;
+        /// The VLAN tag.
+        const CVLAN = with::IBV_WC_EX_WITH_CVLAN.0 as u64;
+        /// The tag of the flow that a packet matched.
+        const FLOW_TAG = with::IBV_WC_EX_WITH_FLOW_TAG.0 as u64;
+        /// What tag matching has found.
+        const TM_INFO = with::IBV_WC_EX_WITH_TM_INFO.0 as u64;
+        /// The time, in nanoseconds since 1970.
+        const COMPLETION_TIMESTAMP_WALLCLOCK =
+            with::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
+        /// The fields that every extended queue here has: those of a plain completion.
+        const STANDARD = ffi::IBV_WC_STANDARD_FLAGS;
+    }
+}
+
+/// `ibv_cq_ex`—A completion queue whose completions are read field by field, where the device
+/// offers that.
+///
+/// It is used in the place of a [`CompletionQueue`](crate::CompletionQueue), for example for the
+/// times of completions. It has one poller, and cannot overflow, in the same way.
+///
+/// # Examples
+/// ```no_run
+/// # fn f(mut qp: verbs::QueuePair<verbs::Rc, verbs::Rts>) -> verbs::Result<()> {
+/// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
+/// use verbs::WcFields;
+/// let mut cq = ctx.cq_ex_builder(16).with(WcFields::COMPLETION_TIMESTAMP).create()?;
+/// if let Some(mut polled) = cq.poll()? {
+///     while let Some(wc) = polled.next()? {
+///         println!("{:?} at {}", wc.status(), wc.completion_ts()?);
+///         qp.complete(wc.into_work_completion()).expect("there is no other queue pair");
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # References
+/// [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
+#[doc(alias = "ibv_cq_ex")]
+pub struct ExtendedCq {
+    handle: CqHandle,
+    own_channel: Option<CompletionChannel>,
+    fields: WcFields,
+    /// Whether a poll can give one completion only.
+    one_by_one: bool,
+    // INVARIANT: set from a successful `ibv_start_poll` to `ibv_end_poll`.
+    polling: bool,
+}
+
+/// Makes an [`ExtendedCq`].
+#[derive(Debug)]
+#[must_use = "call `create` to make the queue"]
+pub struct ExtendedCqBuilder<'a> {
+    ctx: &'a Context,
+    cqe: u32,
+    vector: u32,
+    fields: WcFields,
+    channel: Option<(&'a CompletionChannel, CqKey)>,
+    waitable: bool,
+    single_threaded: bool,
+    pd: Option<&'a ProtectionDomain>,
+}
+
+impl Context {
+    /// An extended completion queue with at least `cqe` entries, and choices to make.
+    pub fn cq_ex_builder(&self, cqe: u32) -> ExtendedCqBuilder<'_> {
+        ExtendedCqBuilder {
+            ctx: self,
+            cqe,
+            vector: 0,
+            fields: WcFields::STANDARD,
+            channel: None,
+            waitable: false,
+            single_threaded: false,
+            pd: None,
+        }
+    }
+}
+
+impl<'a> ExtendedCqBuilder<'a> {
+    /// Asks for more fields than the [standard](WcFields::STANDARD) ones.
+    pub fn with(mut self, fields: WcFields) -> Self {
+        self.fields |= fields;
+        self
+    }
+
+    /// Which of the device's completion vectors (interrupts) signals events; 0 if not set.
+    pub fn comp_vector(mut self, vector: u32) -> Self {
+        self.vector = vector;
+        self
+    }
+
+    /// Announces completions on a channel that other queues may share, under the name `key`.
+    pub fn channel(mut self, channel: &'a CompletionChannel, key: CqKey) -> Self {
+        self.channel = Some((channel, key));
+        self
+    }
+
+    /// Gives the queue a channel of its own, for [`ExtendedCq::wait`].
+    pub fn waitable(mut self) -> Self {
+        self.waitable = true;
+        self
+    }
+
+    /// `IBV_CREATE_CQ_ATTR_SINGLE_THREADED`—Says that the queue and everything that completes in it
+    /// is used by one thread at a time, so that the provider need not lock.
+    ///
+    /// # Safety
+    /// - No two threads use the queue, or a queue pair or a shared receive queue on it, at the same
+    ///   time.
+    #[doc(alias = "IBV_CREATE_CQ_ATTR_SINGLE_THREADED")]
+    pub unsafe fn single_threaded(mut self) -> Self {
+        self.single_threaded = true;
+        self
+    }
+
+    /// `IBV_CQ_INIT_ATTR_MASK_PD`—Makes the queue in a parent domain, with its memory and its
+    /// threads.
+    #[doc(alias = "IBV_CQ_INIT_ATTR_MASK_PD")]
+    pub fn parent_domain(mut self, pd: &'a ProtectionDomain) -> Self {
+        self.pd = Some(pd);
+        self
+    }
+
+    /// `ibv_create_cq_ex(ctx, …)`—Creates the queue. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended queues, or not all of the fields.
+    /// - `EINVAL`: no entries at all, more than the device allows, or a completion vector that it
+    ///   does not have.
+    /// - `ENOMEM`: out of memory.
+    ///
+    /// # References
+    /// [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
+    #[doc(alias = "ibv_create_cq_ex")]
+    pub fn create(self) -> Result<ExtendedCq> {
+        let own_channel = match self.waitable {
+            true => Some(self.ctx.create_comp_channel()?),
+            false => None,
+        };
+        let (channel, key) = match (&own_channel, self.channel) {
+            (Some(own), _) => (Some(own), CqKey::default()),
+            (None, Some((shared, key))) => (Some(shared), key),
+            (None, None) => (None, CqKey::default()),
+        };
+        let mut attr = ffi::ibv_cq_init_attr_ex::zeroed();
+        attr.cqe = self.cqe;
+        attr.cq_context = ptr::without_provenance_mut(key.0);
+        attr.channel = channel.map_or(ptr::null_mut(), CompletionChannel::as_raw);
+        attr.comp_vector = self.vector;
+        attr.wc_flags = self.fields.bits();
+        if self.single_threaded {
+            attr.comp_mask |= ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS.0;
+            attr.flags = ffi::ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
+        }
+        if let Some(pd) = self.pd {
+            attr.comp_mask |= ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD.0;
+            attr.parent_domain = pd.as_raw();
+        }
+        // SAFETY: the context is open for as long as `self.ctx` lives; the channel and the domain
+        // exist for as long as `handle` holds them. C keeps no pointer to the attributes, and the
+        // key is a number that only comes back with events.
+        let raw = unsafe { ffi::ibv_create_cq_ex(self.ctx.as_raw(), &raw mut attr) };
+        let raw = cvt_ptr("ibv_create_cq_ex", raw).map_err(|err| {
+            let (cqe, vector, fields) = (self.cqe, self.vector, self.fields);
+            err.detail(format!("{cqe} entries, vector {vector}, with {fields:?}"))
+        })?;
+        let channel = channel.map(CompletionChannel::handle);
+        // SAFETY: the queue has just been created, with these; it begins with a plain one.
+        let handle =
+            unsafe { CqHandle::new(raw.cast(), channel, self.pd.cloned(), self.ctx.clone()) };
+        Ok(ExtendedCq {
+            one_by_one: advances_twice(self.ctx)?,
+            handle,
+            own_channel,
+            fields: self.fields,
+            polling: false,
+        })
+    }
+}
+
+/// Whether the provider has a bug: after `ibv_next_poll` has found nothing, `ibv_end_poll` takes a
+/// completion that is not there, and makes up others from then on. So does Soft-RoCE's before
+/// rdma-core 59, of which [`ffi::late::ibv_reg_mr_ex`] is a sign.
+fn advances_twice(ctx: &Context) -> Result<bool> {
+    const SOFT_ROCE_VENDOR: u32 = 0xff_ffff;
+    let fixed = ffi::late::ibv_reg_mr_ex().is_some();
+    Ok(!fixed && ctx.query_device()?.vendor_id() == SOFT_ROCE_VENDOR)
+}
+
+impl ExtendedCq {
+    /// `ibv_start_poll`—Begins to look at the completions that have arrived; `None` if there are
+    /// none. Does not wait.
+    ///
+    /// # Errors
+    /// - The queue is broken: the device has reported an overrun, or is gone.
+    /// - `ResourceBusy`: an earlier poll was forgotten (`mem::forget`), and so never ended.
+    ///
+    /// # References
+    /// [ibv_start_poll(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
+    #[doc(alias = "ibv_start_poll")]
+    pub fn poll(&mut self) -> Result<Option<ExtendedPoll<'_>>> {
+        if self.start()? {
+            Ok(Some(ExtendedPoll::new(self)))
+        } else {
+            Ok(None)
+        }
+    }
+
+    /// Begins to look at completions, and waits for some if there are none, but not longer than
+    /// `timeout` (`None`: for ever). The result is `None` only after the timeout.
+    ///
+    /// # Errors
+    /// - As for [`poll`](Self::poll) and [`req_notify`](CqHandle::req_notify).
+    /// - `Unsupported`: the queue was not made [`waitable`](ExtendedCqBuilder::waitable).
+    pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<ExtendedPoll<'_>>> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        loop {
+            if self.start()? {
+                break;
+            }
+            self.req_notify(Notify::Next)?;
+            if self.start()? {
+                break;
+            }
+            let Some(channel) = &self.own_channel else {
+                return Err(Error::refused(
+                    "ExtendedCq::wait",
+                    io::ErrorKind::Unsupported,
+                    "the queue has no channel of its own; build it with `waitable`",
+                ));
+            };
+            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+            let announced = match left {
+                None => Some(channel.wait()?),
+                Some(left) => channel.wait_timeout(left)?,
+            };
+            if announced.is_none() {
+                return self.poll();
+            }
+        }
+        Ok(Some(ExtendedPoll::new(self)))
+    }
+
+    /// `ibv_resize_cq(cq, cqe)`—Makes the queue larger or smaller; see
+    /// [`CompletionQueue::resize`](crate::CompletionQueue::resize).
+    ///
+    /// # Errors
+    /// As there.
+    #[doc(alias = "ibv_resize_cq")]
+    pub fn resize(&mut self, cqe: u32) -> Result<()> {
+        // SAFETY: `self` is borrowed exclusively, and nothing but this resizes the queue.
+        unsafe { self.handle.resize(cqe) }
+    }
+
+    /// The part of the queue that can be shared, for queue pairs to be made on.
+    pub fn handle(&self) -> &CqHandle {
+        &self.handle
+    }
+
+    /// The fields that completions have.
+    pub fn fields(&self) -> WcFields {
+        self.fields
+    }
+
+    /// The C object, as the extended calls see it.
+    pub(super) fn as_raw_ex(&self) -> NonNull<ffi::ibv_cq_ex> {
+        // SAFETY: a queue that exists is not null.
+        unsafe { NonNull::new_unchecked(self.handle.as_raw().cast()) }
+    }
+
+    /// Goes to the first completion, if there is one.
+    fn start(&mut self) -> Result<bool> {
+        if self.polling {
+            let reason = "an earlier poll of the queue was forgotten";
+            let kind = io::ErrorKind::ResourceBusy;
+            return Err(Error::refused("ibv_start_poll", kind, reason));
+        }
+        let stale = self.handle.room().stale();
+        let mut attr = ffi::ibv_poll_cq_attr::zeroed();
+        // SAFETY: the queue exists, is an extended one, and is not being polled (invariant of
+        // `polling`); C keeps no pointer to the attributes.
+        let errno = unsafe { ffi::ibv_start_poll(self.as_raw_ex().as_ptr(), &raw mut attr) };
+        if errno == libc::ENOENT {
+            if stale > 0 {
+                self.handle.room().forget_stale(stale);
+            }
+            return Ok(false);
+        }
+        cvt_errno("ibv_start_poll", errno)?;
+        self.polling = true;
+        Ok(true)
+    }
+}
+
+impl Deref for ExtendedCq {
+    type Target = CqHandle;
+
+    fn deref(&self) -> &CqHandle {
+        &self.handle
+    }
+}
+
+impl fmt::Debug for ExtendedCq {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtendedCq")
+            .field("fields", &self.fields)
+            .field("capacity", &self.capacity())
+            .field("available", &self.available())
+            .finish_non_exhaustive()
+    }
+}
+
+/// The completions of one [`ExtendedCq::poll`], looked at one after the other.
+///
+/// The provider may have locked the queue, so this stays in its thread, and dropping it ends the
+/// poll. The first completion counts as taken by then, even if nobody has asked for it.
+pub struct ExtendedPoll<'p> {
+    cq: &'p mut ExtendedCq,
+    /// Where the completion is.
+    position: Position,
+    /// Where a completion is put together as C has it.
+    plain: ffi::ibv_wc,
+    /// A provider's lock belongs to the thread that took it.
+    not_send: PhantomData<*const ()>,
+}
+
+#[derive(PartialEq)]
+enum Position {
+    /// On the first completion, which has not been handed out.
+    First,
+    /// On a completion that has been handed out.
+    Taken,
+    /// Behind the last completion.
+    End,
+}
+
+impl<'p> ExtendedPoll<'p> {
+    fn new(cq: &'p mut ExtendedCq) -> Self {
+        Self {
+            cq,
+            position: Position::First,
+            plain: ffi::ibv_wc::zeroed(),
+            not_send: PhantomData,
+        }
+    }
+
+    /// `ibv_next_poll`—The next completion; `None` if there is no other now.
+    ///
+    /// With some versions of Soft-RoCE's provider, which make completions up, there is one in each
+    /// poll only.
+    ///
+    /// # Errors
+    /// The queue is broken. Nothing is completed by a call that fails.
+    ///
+    /// # References
+    /// [ibv_next_poll(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
+    #[doc(alias = "ibv_next_poll")]
+    #[expect(
+        clippy::should_implement_trait,
+        reason = "what it gives borrows from it, so it cannot be an `Iterator`"
+    )]
+    pub fn next(&mut self) -> Result<Option<ExtendedCompletion<'_>>> {
+        match self.position {
+            Position::End => return Ok(None),
+            Position::First => self.position = Position::Taken,
+            Position::Taken if self.cq.one_by_one => {
+                self.position = Position::End;
+                return Ok(None);
+            }
+            Position::Taken => {
+                // SAFETY: the queue exists, and is being polled.
+                let errno = unsafe { ffi::ibv_next_poll(self.cq.as_raw_ex().as_ptr()) };
+                if errno != 0 {
+                    self.position = Position::End;
+                    if errno == libc::ENOENT {
+                        return Ok(None);
+                    }
+                    cvt_errno("ibv_next_poll", errno)?;
+                }
+            }
+        }
+        let (cq, fields) = (self.cq.as_raw_ex(), self.cq.fields);
+        // SAFETY: the queue is on a completion, and stays there for as long as `self` is borrowed.
+        Ok(Some(unsafe {
+            ExtendedCompletion::new(cq, fields, &mut self.plain)
+        }))
+    }
+}
+
+impl Drop for ExtendedPoll<'_> {
+    fn drop(&mut self) {
+        // SAFETY: the queue exists, and its poll was started by this thread and is ended once,
+        // here.
+        unsafe { ffi::ibv_end_poll(self.cq.as_raw_ex().as_ptr()) };
+        self.cq.polling = false;
+    }
+}
+
+impl fmt::Debug for ExtendedPoll<'_> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ExtendedPoll")
+            .field("cq", &self.cq)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,184 @@
+//! The books that keep a completion queue from overflowing.
+
+use std::{
+    fmt, io,
+    sync::atomic::{AtomicU32, AtomicU64, Ordering},
+};
+
+use crate::error::{Error, Result};
+
+/// What of a completion queue is reserved.
+///
+/// A queue pair that is destroyed can leave completions behind, on some devices, which take up
+/// entries until they have been polled. Those entries stay reserved, as stale, until a poll has
+/// found the queue empty.
+pub(super) struct Room {
+    /// The capacity, in the high half, and how much of it is reserved, in the low half: together,
+    /// so that nobody reserves by a capacity that has become smaller.
+    books: AtomicU64,
+    /// The reserved entries whose queue pair is gone.
+    stale: AtomicU32,
+}
+
+const HALF: u32 = 32;
+
+/// The two halves: capacity and reserved.
+fn split(books: u64) -> (u32, u32) {
+    let [capacity, reserved] = [books >> HALF, books & u64::from(u32::MAX)]
+        .map(|half| u32::try_from(half).unwrap_or(u32::MAX));
+    (capacity, reserved)
+}
+
+fn join(capacity: u32, reserved: u32) -> u64 {
+    u64::from(capacity) << HALF | u64::from(reserved)
+}
+
+impl Room {
+    pub(super) fn new(capacity: u32) -> Self {
+        Self {
+            books: AtomicU64::new(join(capacity, 0)),
+            stale: AtomicU32::new(0),
+        }
+    }
+
+    pub(super) fn capacity(&self) -> u32 {
+        split(self.books.load(Ordering::Relaxed)).0
+    }
+
+    pub(super) fn available(&self) -> u32 {
+        let (capacity, reserved) = split(self.books.load(Ordering::Relaxed));
+        capacity - reserved
+    }
+
+    /// Changes the books, unless `change` finds that it cannot; then the result is what they are.
+    fn update(
+        &self,
+        change: impl Fn(u32, u32) -> Option<(u32, u32)>,
+    ) -> std::result::Result<(), (u32, u32)> {
+        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        let changed = self.books.fetch_update(set, fetch, |books| {
+            let (capacity, reserved) = split(books);
+            change(capacity, reserved).map(|(capacity, reserved)| join(capacity, reserved))
+        });
+        changed.map(drop).map_err(split)
+    }
+
+    pub(super) fn reserve(&self, entries: u32) -> Result<()> {
+        let changed = self.update(|capacity, reserved| {
+            let reserved = reserved.checked_add(entries)?;
+            (reserved <= capacity).then_some((capacity, reserved))
+        });
+        changed.map_err(|(capacity, reserved)| {
+            let reason = format!(
+                "the completion queue has {} of {capacity} entries left, and the queue pair needs {entries}",
+                capacity - reserved,
+            );
+            Error::refused("ibv_create_qp", io::ErrorKind::InvalidInput, reason)
+        })
+    }
+
+    pub(super) fn release(&self, entries: u32, stale: u32) {
+        let stale = stale.min(entries);
+        // Released: a poller that sees the stale entries polls after the queue pair was destroyed.
+        self.stale.fetch_add(stale, Ordering::Release);
+        let released = u64::from(entries - stale);
+        self.books.fetch_sub(released, Ordering::Relaxed);
+    }
+
+    #[inline]
+    pub(super) fn stale(&self) -> u32 {
+        self.stale.load(Ordering::Acquire)
+    }
+
+    /// Called when a poll that began after `stale` was read has found the queue empty.
+    #[cold]
+    pub(super) fn forget_stale(&self, stale: u32) {
+        self.stale.fetch_sub(stale, Ordering::Relaxed);
+        self.books.fetch_sub(stale.into(), Ordering::Relaxed);
+    }
+
+    /// Makes the queue no larger than `capacity`, before the device does.
+    pub(super) fn shrink(&self, capacity: u32) -> Result<()> {
+        let changed = self.update(|old, reserved| {
+            (reserved <= capacity).then_some((old.min(capacity), reserved))
+        });
+        changed.map_err(|(_, reserved)| {
+            let reason = format!("{reserved} entries are reserved by queue pairs");
+            Error::refused("ibv_resize_cq", io::ErrorKind::InvalidInput, reason)
+        })
+    }
+
+    /// Notes what the device has made of the queue: at least as many entries as are reserved.
+    pub(super) fn set_capacity(&self, capacity: u32) {
+        let changed = self.update(|_, reserved| Some((capacity.max(reserved), reserved)));
+        debug_assert!(changed.is_ok());
+    }
+}
+
+impl fmt::Debug for Room {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (capacity, reserved) = split(self.books.load(Ordering::Relaxed));
+        f.debug_struct("Room")
+            .field("capacity", &capacity)
+            .field("reserved", &reserved)
+            .field("stale", &self.stale())
+            .finish()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn room_is_reserved_up_to_the_capacity_and_not_beyond() {
+        let room = Room::new(10);
+        room.reserve(6).unwrap();
+        assert_eq!(room.available(), 4);
+        let err = room.reserve(5).unwrap_err();
+        assert_eq!(
+            err.to_string(),
+            "`ibv_create_qp` failed: the completion queue has 4 of 10 entries left, \
+             and the queue pair needs 5"
+        );
+        assert!(room.reserve(u32::MAX).is_err());
+        room.release(6, 0);
+        room.reserve(10).unwrap();
+        assert_eq!(room.available(), 0);
+    }
+
+    #[test]
+    fn room_of_unpolled_completions_is_released_by_an_empty_poll() {
+        let room = Room::new(10);
+        room.reserve(10).unwrap();
+        room.release(10, 3);
+        assert_eq!((room.available(), room.stale()), (7, 3));
+        assert!(room.reserve(8).is_err());
+        let stale = room.stale();
+        // A queue pair that goes while the poll runs is not covered by that poll.
+        room.reserve(2).unwrap();
+        room.release(2, 2);
+        room.forget_stale(stale);
+        assert_eq!((room.available(), room.stale()), (8, 2));
+    }
+
+    #[test]
+    fn a_room_shrinks_to_what_is_reserved_and_not_below() {
+        let room = Room::new(10);
+        room.reserve(6).unwrap();
+        assert_eq!(
+            room.shrink(5).unwrap_err().to_string(),
+            "`ibv_resize_cq` failed: 6 entries are reserved by queue pairs"
+        );
+        assert_eq!(room.capacity(), 10);
+        room.shrink(6).unwrap();
+        assert!(room.reserve(1).is_err());
+        // The device has made it a little larger than asked for.
+        room.set_capacity(7);
+        room.reserve(1).unwrap();
+        room.shrink(u32::MAX).unwrap();
+        assert_eq!((room.capacity(), room.available()), (7, 0));
+        room.release(7, 0);
+        assert_eq!(room.available(), 7);
+    }
+}

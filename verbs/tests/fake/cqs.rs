@@ -1,0 +1,284 @@
+//! Completion queues beyond plain polling: resizing, moderation, extended queues.
+
+use std::{io::ErrorKind, mem, time::Duration};
+
+use ibverbs_sys::{ibv_wc_flags, ibv_wc_opcode};
+use verbs::{
+    Completed, CqKey, ExtendedCq, Notify, QueuePair, Rc, Rts, TagMatch, WcFields, WcOpcode,
+    WcStatus, op::Send,
+};
+
+use crate::{
+    fixture::Fixture,
+    provider::{Extra, wc},
+};
+
+#[test]
+fn a_queue_is_resized_within_what_is_reserved() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 3);
+    cq.resize(32).unwrap();
+    assert_eq!((cq.capacity(), cq.available()), (32, 26));
+    let err = cq.resize(5).unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "`ibv_resize_cq` failed (5 entries): 6 entries are reserved by queue pairs"
+    );
+    cq.resize(6).unwrap();
+    assert_eq!((cq.capacity(), cq.available()), (6, 0));
+    assert!(fixture.pd.qp_builder::<Rc>(&cq, &cq).create().is_err());
+    drop(qp);
+    // One that the device refuses changes nothing.
+    fixture.fake.fail("ibv_resize_cq", libc::EINVAL);
+    assert_eq!(cq.resize(4).unwrap_err().raw_os_error(), Some(libc::EINVAL));
+    assert_eq!((cq.capacity(), cq.available()), (6, 6));
+    fixture.fake.fail("ibv_resize_cq", libc::ENOSYS);
+    assert!(cq.resize(100).is_err());
+    assert_eq!(cq.capacity(), 6);
+}
+
+#[test]
+fn a_queue_is_moderated() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    cq.moderate(16, 10).unwrap();
+    assert_eq!(fixture.fake.moderation(&cq), (16, 10));
+    fixture.fake.fail("ibv_modify_cq", libc::EOPNOTSUPP);
+    let err = cq.moderate(1, 2).unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "`ibv_modify_cq` failed (1 completions, 2 µs): Operation not supported (os error 95)"
+    );
+}
+
+#[test]
+fn an_extended_queue_has_the_fields_it_was_made_with() {
+    let fixture = Fixture::new();
+    let every = WcFields::all();
+    let mut cq = fixture.ctx.cq_ex_builder(4).with(every).create().unwrap();
+    let mut wc = wc(1 << 25, ibv_wc_opcode::IBV_WC_RECV);
+    wc.byte_len = 99;
+    wc.qp_num = 7;
+    wc.src_qp = 8;
+    wc.slid = 9;
+    wc.sl = 3;
+    wc.dlid_path_bits = 2;
+    wc.vendor_err = 0x77;
+    let extra = Extra {
+        timestamp: 1234,
+        wallclock_ns: 5678,
+        cvlan: 42,
+        flow_tag: 0xab_cdef,
+        tm_tag: 1 << 40,
+        tm_priv: 17,
+    };
+    fixture.fake.push_raw(cq.as_raw(), wc, extra);
+    let mut polled = cq.poll().unwrap().unwrap();
+    let wc = polled.next().unwrap().unwrap();
+    assert_eq!(wc.status(), WcStatus::SUCCESS);
+    assert!(wc.ok().is_ok());
+    assert_eq!(wc.opcode(), WcOpcode::RECV);
+    assert_eq!(wc.vendor_err(), 0x77);
+    assert_eq!(wc.byte_len().unwrap(), 99);
+    assert_eq!(wc.qp_num().unwrap().get(), 7);
+    assert_eq!(wc.src_qp().unwrap().get(), 8);
+    assert_eq!(wc.slid().unwrap(), 9);
+    assert_eq!(wc.sl().unwrap(), 3);
+    assert_eq!(wc.dlid_path_bits().unwrap(), 2);
+    assert_eq!(wc.completion_ts().unwrap(), 1234);
+    assert_eq!(wc.completion_wallclock_ns().unwrap(), 5678);
+    assert_eq!(wc.cvlan().unwrap(), 42);
+    assert_eq!(wc.flow_tag().unwrap(), 0xab_cdef);
+    let (tag, private) = (1 << 40, 17);
+    assert_eq!(wc.tm_info().unwrap(), TagMatch { tag, private });
+    assert_eq!(wc.imm_data().unwrap(), None);
+    assert!(polled.next().unwrap().is_none());
+    assert!(polled.next().unwrap().is_none());
+}
+
+#[test]
+fn a_field_that_was_not_asked_for_is_an_error() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
+    assert_eq!(cq.fields(), WcFields::STANDARD);
+    fixture.fake.push(&cq, wc(1, ibv_wc_opcode::IBV_WC_SEND));
+    let mut polled = cq.poll().unwrap().unwrap();
+    let wc = polled.next().unwrap().unwrap();
+    let err = wc.completion_ts().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Unsupported);
+    assert_eq!(
+        err.to_string(),
+        "`ibv_wc_read_completion_ts` failed: \
+         the queue was made without WcFields(COMPLETION_TIMESTAMP)"
+    );
+    assert!(wc.cvlan().is_err() && wc.flow_tag().is_err() && wc.tm_info().is_err());
+}
+
+fn take<SW, RW>(cq: &mut ExtendedCq, qp: &mut QueuePair<Rc, Rts, SW, RW>) -> Vec<String>
+where
+    RW: AsRef<[u8]>,
+{
+    let mut taken = Vec::new();
+    if let Some(mut polled) = cq.poll().unwrap() {
+        while let Some(wc) = polled.next().unwrap() {
+            taken.push(match qp.complete(wc.into_work_completion()) {
+                Ok(Completed::Send(done)) => format!("sent {:?}", done.status()),
+                Ok(Completed::Receive(done)) => {
+                    let text = String::from_utf8_lossy(done.received()).into_owned();
+                    format!("{text} {:?}", done.imm_data())
+                }
+                Err(_) => "foreign".to_owned(),
+            });
+        }
+    }
+    taken
+}
+
+#[test]
+fn work_comes_back_through_an_extended_queue() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.ctx.cq_ex_builder(8).waitable().create().unwrap();
+    let qp = fixture.pd.qp_builder::<Rc>(&cq, &cq);
+    let qp = qp.max_send_wr(2).max_recv_wr(2).create().unwrap();
+    assert_eq!(cq.available(), 4);
+    let mut qp = fixture.connect(qp);
+    let buf = |len| fixture.pd.alloc_buf(len).unwrap();
+    qp.post(Send::new(buf(4))).unwrap();
+    qp.post_recv(buf(16)).unwrap();
+    qp.post_recv(buf(16)).unwrap();
+    let fake = &fixture.fake;
+    fake.complete_receive_with(qp.qp_num(), b"hello", |wc| {
+        wc.wc_flags = ibv_wc_flags::IBV_WC_WITH_IMM.0;
+        wc.__bindgen_anon_1.imm_data = ibverbs_sys::__be32::from_ne(77);
+    });
+    fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    assert_eq!(take(&mut cq, &mut qp), ["hello Some(77)", "sent SUCCESS"]);
+    assert_eq!(take(&mut cq, &mut qp), [""; 0]);
+
+    // With a wait, and what is flushed.
+    let short = Some(Duration::from_millis(20));
+    assert!(cq.wait(short).unwrap().is_none());
+    qp.to_error().unwrap();
+    let polled = cq.wait(None).unwrap();
+    drop(polled);
+    qp.post(Send::new(buf(1))).unwrap();
+    assert_eq!(take(&mut cq, &mut qp), ["sent WR_FLUSH_ERR"]);
+}
+
+#[test]
+fn a_poll_that_is_dropped_or_panics_is_ended() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
+    for wr_id in 0..3 {
+        fixture
+            .fake
+            .push(&cq, wc(wr_id, ibv_wc_opcode::IBV_WC_SEND));
+    }
+    drop(cq.poll().unwrap());
+    let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
+        let mut polled = cq.poll().unwrap().unwrap();
+        let _wc = polled.next();
+        panic!("in the middle of a poll");
+    }));
+    assert!(panicked.is_err());
+    // The third one is left. The fake complains of polls within polls.
+    assert!(cq.poll().unwrap().unwrap().next().unwrap().is_some());
+    assert!(cq.poll().unwrap().is_none());
+}
+
+#[test]
+fn a_poll_that_was_forgotten_makes_no_other_hang() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
+    fixture.fake.push(&cq, wc(1, ibv_wc_opcode::IBV_WC_SEND));
+    #[expect(clippy::mem_forget, reason = "that is the test")]
+    mem::forget(cq.poll().unwrap());
+    let err = cq.poll().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::ResourceBusy);
+    drop(cq);
+    fixture
+        .fake
+        .forgive("a completion queue was destroyed while it was polled");
+}
+
+#[test]
+fn a_poll_that_fails_completes_nothing() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
+    fixture.fake.push(&cq, wc(1, ibv_wc_opcode::IBV_WC_SEND));
+    fixture.fake.fail("ibv_start_poll", libc::EIO);
+    assert_eq!(cq.poll().unwrap_err().raw_os_error(), Some(libc::EIO));
+    let mut polled = cq.poll().unwrap().unwrap();
+    assert!(polled.next().unwrap().is_some());
+    fixture.fake.fail("ibv_next_poll", libc::EINVAL);
+    assert!(polled.next().is_err());
+    assert!(polled.next().unwrap().is_none());
+}
+
+#[test]
+fn a_provider_that_makes_completions_up_is_never_asked_for_the_next() {
+    let fixture = Fixture::new();
+    fixture
+        .fake
+        .describe(|device| device.attr.orig_attr.vendor_id = 0xff_ffff);
+    let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
+    for wr_id in 0..2 {
+        fixture
+            .fake
+            .push(&cq, wc(wr_id, ibv_wc_opcode::IBV_WC_SEND));
+    }
+    let at_once = if ibverbs_sys::late::ibv_reg_mr_ex().is_some() {
+        2
+    } else {
+        1
+    };
+    let mut polls = 0;
+    while let Some(mut polled) = cq.poll().unwrap() {
+        polls += 1;
+        let mut completions = 0;
+        while polled.next().unwrap().is_some() {
+            completions += 1;
+        }
+        assert_eq!(completions, at_once);
+    }
+    assert_eq!(polls, 2 / at_once);
+}
+
+#[test]
+fn extended_queues_share_a_channel_with_others() {
+    let fixture = Fixture::new();
+    let channel = fixture.ctx.create_comp_channel().unwrap();
+    let extended = fixture.ctx.cq_ex_builder(4).channel(&channel, CqKey(5));
+    let mut extended = extended.comp_vector(1).create().unwrap();
+    let plain = fixture.ctx.cq_builder(4).channel(&channel, CqKey(6));
+    let plain = plain.create().unwrap();
+    let send = ibv_wc_opcode::IBV_WC_SEND;
+    extended.req_notify(Notify::Next).unwrap();
+    plain.req_notify(Notify::Next).unwrap();
+    fixture.fake.push(&plain, wc(0, send));
+    fixture.fake.push(&extended, wc(0, send));
+    assert_eq!(channel.wait().unwrap(), CqKey(6));
+    assert_eq!(channel.wait().unwrap(), CqKey(5));
+    assert_eq!(channel.try_next().unwrap(), None);
+    assert_eq!(
+        extended.wait(None).map(drop).map_err(|err| err.kind()),
+        Ok(())
+    );
+}
+
+#[test]
+fn what_an_extended_queue_cannot_be_is_an_error() {
+    let fixture = Fixture::new();
+    fixture.fake.fail("ibv_create_cq_ex", libc::EOPNOTSUPP);
+    let err = fixture.ctx.cq_ex_builder(4).create().unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
+    assert!(
+        err.to_string()
+            .starts_with("`ibv_create_cq_ex` failed (4 entries, vector 0, with")
+    );
+    let mut cq = fixture.ctx.cq_ex_builder(4).create().unwrap();
+    assert_eq!(cq.wait(None).unwrap_err().kind(), ErrorKind::Unsupported);
+    cq.resize(9).unwrap();
+    assert_eq!(cq.capacity(), 9);
+}
