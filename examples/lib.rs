@@ -6,6 +6,16 @@ pub mod basic_client_server {
     pub mod endpoint;
 }
 
+/// rdma-core's `ibv_*_pingpong`: two sides that send messages to and fro, over each transport.
+pub mod pingpong {
+    pub mod address;
+    pub mod connected;
+    pub mod exchange;
+    pub mod options;
+    pub mod rally;
+    pub mod setup;
+}
+
 /// The example of the README, which has to compile.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

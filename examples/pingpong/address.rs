@@ -1,0 +1,148 @@
+//! The address of a queue pair, as the two sides tell it to each other.
+
+use std::fmt;
+
+use verbs::{Gid, Psn, QpNum};
+
+/// The length of an address on the wire: `LID:QPN:PSN:GID` in hexadecimal digits, and a zero byte.
+pub const ADDRESS_LEN: usize = 52;
+
+/// Where a queue pair is, and the sequence number that its first packet has.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Address {
+    /// The local identifier of its port; 0 on RoCE.
+    pub lid: u16,
+    /// Its number.
+    pub qpn: QpNum,
+    /// The number of its first packet.
+    pub psn: Psn,
+    /// The GID of its port; zeros if it has none.
+    pub gid: Gid,
+}
+
+/// What a peer has sent instead of an address.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Malformed(String);
+
+impl Address {
+    /// The address as it is sent.
+    pub fn to_wire(self) -> [u8; ADDRESS_LEN] {
+        let Self { lid, qpn, psn, gid } = self;
+        let (qpn, psn) = (qpn.get(), psn.get());
+        let gid = u128::from_be_bytes(gid.0);
+        let text = format!("{lid:04x}:{qpn:06x}:{psn:06x}:{gid:032x}");
+        let mut wire = [0; ADDRESS_LEN];
+        // The numbers have at most so many digits, so the text has exactly one byte less.
+        for (byte, digit) in wire.iter_mut().zip(text.bytes()) {
+            *byte = digit;
+        }
+        wire
+    }
+
+    /// Reads an address that a peer has sent.
+    ///
+    /// # Errors
+    /// It is not one.
+    pub fn from_wire(wire: &[u8; ADDRESS_LEN]) -> Result<Self, Malformed> {
+        Self::parse(wire).ok_or_else(|| Malformed(wire.escape_ascii().to_string()))
+    }
+
+    fn parse(wire: &[u8; ADDRESS_LEN]) -> Option<Self> {
+        let text = std::str::from_utf8(wire.strip_suffix(&[0])?).ok()?;
+        let mut fields = text.split(':');
+        let mut field = |digits| {
+            let field = fields.next()?;
+            let hex = field.len() == digits && field.bytes().all(|b| b.is_ascii_hexdigit());
+            hex.then(|| u128::from_str_radix(field, 16).ok())?
+        };
+        let (lid, qpn, psn, gid) = (field(4)?, field(6)?, field(6)?, field(32)?);
+        if fields.next().is_some() {
+            return None;
+        }
+        Some(Self {
+            lid: u16::try_from(lid).ok()?,
+            qpn: QpNum::new(u32::try_from(qpn).ok()?).ok()?,
+            psn: Psn::new(u32::try_from(psn).ok()?).ok()?,
+            gid: Gid(gid.to_be_bytes()),
+        })
+    }
+
+    /// Whether there is a GID to reach it by.
+    pub fn has_gid(&self) -> bool {
+        // The second half is the interface; the first is only the subnet.
+        self.gid.0[8..] != [0; 8]
+    }
+}
+
+impl fmt::Display for Address {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self { lid, qpn, psn, gid } = self;
+        let psn = psn.get();
+        write!(f, "LID {lid:#06x}, QPN {qpn}, PSN {psn:#08x}, GID {gid}")
+    }
+}
+
+impl fmt::Display for Malformed {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self(text) = self;
+        write!(f, "the peer has sent no address, but \"{text}\"")
+    }
+}
+
+impl std::error::Error for Malformed {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const WIRE: &[u8; ADDRESS_LEN] = b"0001:00001a:abcdef:00000000000000000000ffff0a090001\0";
+
+    #[test]
+    fn an_address_survives_the_wire() {
+        let address = Address::from_wire(WIRE).unwrap();
+        assert_eq!(
+            address.to_string(),
+            "LID 0x0001, QPN 0x00001a, PSN 0xabcdef, GID ::ffff:10.9.0.1"
+        );
+        assert_eq!(&address.to_wire(), WIRE);
+        assert!(address.has_gid());
+        let none = Address::default();
+        assert_eq!(Address::from_wire(&none.to_wire()), Ok(none));
+        assert!(!none.has_gid());
+    }
+
+    #[test]
+    fn anything_else_is_an_error() {
+        let wrong: [&[u8; ADDRESS_LEN]; 8] = [
+            &[0; ADDRESS_LEN],
+            &[0xff; ADDRESS_LEN],
+            b"0001:00001a:abcdef:00000000000000000000ffff0a0900011",
+            b"+001:00001a:abcdef:00000000000000000000ffff0a090001\0",
+            b"0001:00001a:abcdef:00000000000000000000ffff0a09000g\0",
+            b"0001:00001a:abcdef:00000000000000000000ffff0a09000:\0",
+            b"001:000001a:abcdef:00000000000000000000ffff0a090001\0",
+            b"0001:00001a:abcdef 00000000000000000000ffff0a090001\0",
+        ];
+        for wire in wrong {
+            assert!(Address::from_wire(wire).is_err(), "{}", wire.escape_ascii());
+        }
+        assert_eq!(
+            Address::from_wire(wrong[5]).unwrap_err().to_string(),
+            "the peer has sent no address, but \
+             \"0001:00001a:abcdef:00000000000000000000ffff0a09000:\\x00\""
+        );
+    }
+
+    #[test]
+    fn every_changed_byte_is_noticed_or_harmless() {
+        for place in 0..ADDRESS_LEN {
+            for byte in 0..=255 {
+                let mut wire = *WIRE;
+                wire[place] = byte;
+                if let Ok(address) = Address::from_wire(&wire) {
+                    assert!(address.to_wire().eq_ignore_ascii_case(&wire));
+                }
+            }
+        }
+    }
+}

@@ -1,0 +1,83 @@
+//! One connection, reliable or not.
+
+#![expect(clippy::print_stdout, reason = "of programs for the terminal")]
+
+use anyhow::Context as _;
+use verbs::{
+    AddressVector, Attributes, Connected, Init, Mtu, QueuePair, RemoteRegion, Rts, op::Send,
+};
+
+use super::{
+    address::Address,
+    exchange::exchange,
+    options::{Messages, Options},
+    rally::{Single, play, print_rates},
+    setup::Setup,
+};
+
+/// A queue pair whose sends and receives are over the same memory.
+pub type Qp<T, S> = QueuePair<T, S, RemoteRegion, RemoteRegion>;
+
+/// How a connection is made: each transport has attributes of its own.
+pub type Connect<T> = fn(Qp<T, Init>, &Link) -> verbs::Result<Qp<T, Rts>>;
+
+/// The two ends of a connection to be.
+#[derive(Clone, Copy, Debug)]
+pub struct Link {
+    /// This side.
+    pub local: Address,
+    /// The other side.
+    pub remote: Address,
+    /// The way there.
+    pub way: AddressVector,
+    /// The most payload of a packet.
+    pub mtu: Mtu,
+}
+
+/// Runs a program over one connection, which `connect` makes.
+///
+/// # Errors
+/// Whatever fails, on this side or on the other.
+pub fn run<T: Connected>(
+    options: &Options,
+    messages: Messages,
+    connect: Connect<T>,
+) -> anyhow::Result<()> {
+    let mut setup = Setup::new(options, messages.size, 0, 1)?;
+    let qp = setup.pd.qp_builder::<T>(&setup.cq, &setup.cq);
+    let qp: Qp<T, _> = qp.max_recv_wr(options.rx_depth).create_for()?;
+    let init = Attributes::<T, Init>::new(options.ib_port);
+    let mut qp = qp.to_init(&init).map_err(verbs::Error::from)?;
+    for _ in 0..options.rx_depth {
+        qp.post_recv(setup.room())
+            .context("couldn't post receive")?;
+    }
+
+    let local = setup.address(qp.qp_num());
+    println!("  local address:  {local}");
+    let qp = exchange(options, &[local], 1, |remote| {
+        let remote = *remote.first().context("there is no remote address")?;
+        let link = Link {
+            local,
+            remote,
+            way: setup.way(&remote)?,
+            mtu: messages.mtu,
+        };
+        Ok(connect(qp, &link)?)
+    })?;
+
+    let serves = options.host.is_none();
+    if options.chk && !serves {
+        setup.mark();
+    }
+    let message = setup.message();
+    let mut side = Single::new(qp, setup.room(), |qp: &mut Qp<T, Rts>| {
+        Ok(qp.post(Send::new(message.clone()))?)
+    });
+    let elapsed = play(options, &mut setup.cq, &mut side)?;
+    print_rates(options, messages.size, elapsed);
+    if options.chk && serves {
+        setup.check_marks()?;
+    }
+    Ok(())
+}

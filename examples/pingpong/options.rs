@@ -1,0 +1,186 @@
+//! The command lines: the options of rdma-core's `ibv_*_pingpong`, by the same letters and names.
+
+#![expect(clippy::print_stderr, reason = "of programs for the terminal")]
+
+use std::process::ExitCode;
+
+use anyhow::bail;
+use clap::Args;
+use verbs::Mtu;
+
+/// What all four have.
+#[derive(Args, Clone, Debug)]
+pub struct Options {
+    /// Connect to the server on this host; without it, be the server
+    pub host: Option<String>,
+    /// Listen on or connect to this TCP port
+    #[arg(short, long, default_value_t = 18515, value_parser = number::<u16>)]
+    pub port: u16,
+    /// Use this device, instead of the first one
+    #[arg(short = 'd', long, value_name = "DEV")]
+    pub ib_dev: Option<String>,
+    /// Use this port of the device
+    #[arg(short, long, value_name = "PORT", default_value_t = 1, value_parser = positive::<u8>)]
+    pub ib_port: u8,
+    /// How many receives to post at a time
+    #[arg(short, long, value_name = "DEPTH", default_value_t = 500, value_parser = positive::<u32>)]
+    pub rx_depth: u32,
+    /// How many exchanges, over all queue pairs
+    #[arg(short = 'n', long, default_value_t = 1000, value_parser = number::<u32>)]
+    pub iters: u32,
+    /// The service level
+    #[arg(short = 'l', long, default_value_t = 0, value_parser = service_level)]
+    pub sl: u8,
+    /// Sleep until there are completions, instead of polling
+    #[arg(short, long)]
+    pub events: bool,
+    /// Which entry of the port's GID table is this side's address; RoCE needs one
+    #[arg(short, long, value_name = "INDEX", value_parser = number::<u8>)]
+    pub gid_idx: Option<u8>,
+    /// Check what has been received
+    #[arg(short, long)]
+    pub chk: bool,
+}
+
+/// What those with a connection have besides.
+#[derive(Args, Clone, Copy, Debug)]
+pub struct Messages {
+    /// The size of a message, in bytes
+    #[arg(short, long, default_value_t = 4096, value_parser = number::<u32>)]
+    pub size: u32,
+    /// The path MTU, in bytes
+    #[arg(short, long, value_name = "SIZE", default_value = "1024", value_parser = mtu)]
+    pub mtu: Mtu,
+}
+
+/// What `ibv_rc_pingpong` can do on devices that can, and these programs cannot.
+#[derive(Args, Clone, Copy, Debug)]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags")]
+pub struct Extensions {
+    /// Page memory in on demand (not supported)
+    #[arg(short, long)]
+    pub odp: bool,
+    /// Register all memory, and page it in on demand (not supported)
+    #[arg(short = 'O', long)]
+    pub iodp: bool,
+    /// Page memory in ahead of use (not supported)
+    #[arg(short = 'P', long)]
+    pub prefetch: bool,
+    /// Read the completions' timestamps (not supported)
+    #[arg(short, long)]
+    pub ts: bool,
+    /// Use the device's own memory (not supported)
+    #[arg(short = 'j', long)]
+    pub dm: bool,
+    /// Post with `ibv_wr_*` (not supported)
+    #[arg(short = 'N', long = "new_send")]
+    pub new_send: bool,
+}
+
+impl Extensions {
+    /// Refuses what has been asked for.
+    ///
+    /// # Errors
+    /// There is something.
+    pub fn refuse(self) -> anyhow::Result<()> {
+        refuse(&[
+            (self.odp, "-o", "on-demand paging"),
+            (self.iodp, "-O", "implicit on-demand paging"),
+            (self.prefetch, "-P", "on-demand paging and prefetching"),
+            (self.ts, "-t", "completion timestamps"),
+            (self.dm, "-j", "device memory"),
+            (self.new_send, "-N", "posting through `ibv_wr_*`"),
+        ])
+    }
+}
+
+/// Refuses options that need something which is not there.
+///
+/// # Errors
+/// One of them is set.
+pub fn refuse(options: &[(bool, &str, &str)]) -> anyhow::Result<()> {
+    for (set, option, missing) in options {
+        if *set {
+            bail!("{option} needs {missing}, which this program does not support");
+        }
+    }
+    Ok(())
+}
+
+/// Ends a program as its run has ended.
+pub fn finish(outcome: anyhow::Result<()>) -> ExitCode {
+    match outcome {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            eprintln!("{err:#}");
+            ExitCode::FAILURE
+        }
+    }
+}
+
+/// Reads a number as C does: in base 16 after `0x`, in base 8 after `0`, else in base 10.
+///
+/// # Errors
+/// It is not a number, or too large.
+pub fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
+    let hex = text.strip_prefix("0x").or_else(|| text.strip_prefix("0X"));
+    let octal = text.strip_prefix('0').filter(|rest| !rest.is_empty());
+    let (digits, radix) = match (hex, octal) {
+        (Some(digits), _) => (digits, 16),
+        (None, Some(digits)) => (digits, 8),
+        (None, None) => (text, 10),
+    };
+    if digits.starts_with('+') {
+        return Err("it is not a number".to_owned());
+    }
+    let number = u64::from_str_radix(digits, radix).map_err(|err| err.to_string())?;
+    T::try_from(number).map_err(|_| "it is too large".to_owned())
+}
+
+fn positive<T: TryFrom<u64> + Default + PartialEq>(text: &str) -> Result<T, String> {
+    match number(text)? {
+        zero if zero == T::default() => Err("it must be at least 1".to_owned()),
+        number => Ok(number),
+    }
+}
+
+fn service_level(text: &str) -> Result<u8, String> {
+    match number(text)? {
+        level @ 0..16 => Ok(level),
+        _ => Err("a service level is at most 15".to_owned()),
+    }
+}
+
+fn mtu(text: &str) -> Result<Mtu, String> {
+    Mtu::from_bytes(number(text)?).ok_or_else(|| "one of 256, 512, 1024, 2048, 4096".to_owned())
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_c_reads_them() {
+        assert_eq!(number("18515"), Ok(18515_u16));
+        assert_eq!(number("0x4853"), Ok(0x4853_u16));
+        assert_eq!(number("010"), Ok(8_u32));
+        assert_eq!(number("0"), Ok(0_u8));
+        for wrong in ["", "x", "0x", "-1", "+1", "0x+1", "08", "256", "1 "] {
+            assert!(number::<u8>(wrong).is_err(), "{wrong}");
+        }
+        assert!(positive::<u8>("0").is_err());
+        assert!(service_level("15").is_ok() && service_level("16").is_err());
+        assert_eq!(mtu("2048"), Ok(Mtu::B2048));
+        assert!(mtu("1500").is_err());
+    }
+
+    #[test]
+    fn an_unsupported_option_is_refused_by_name() {
+        let refused = refuse(&[(false, "-o", "this"), (true, "-j", "device memory")]);
+        assert_eq!(
+            refused.unwrap_err().to_string(),
+            "-j needs device memory, which this program does not support"
+        );
+        assert!(refuse(&[(false, "-o", "this")]).is_ok());
+    }
+}
