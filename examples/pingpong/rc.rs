@@ -1,0 +1,40 @@
+//! `ibv_rc_pingpong` in safe Rust: messages to and fro over a reliable connection.
+//!
+//! The C program can be on the other side.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use examples::pingpong::{
+    connected::{self, Link, Qp},
+    options::{Extensions, Messages, Options, finish},
+};
+use verbs::{Attributes, Init, Rc, Rtr, Rts};
+
+/// Exchanges messages over a reliable connection, and says how fast that was
+#[derive(Parser)]
+#[command(name = "rc_pingpong", args_override_self = true)]
+struct CommandLine {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    messages: Messages,
+    #[command(flatten)]
+    extensions: Extensions,
+}
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    finish(
+        line.extensions
+            .refuse()
+            .and_then(|()| connected::run(&line.options, line.messages, connect)),
+    )
+}
+
+fn connect(qp: Qp<Rc, Init>, link: &Link) -> verbs::Result<Qp<Rc, Rts>> {
+    let Link { local, remote, .. } = link;
+    let rtr = Attributes::<Rc, Rtr>::new(&link.way, remote.qpn, remote.psn).mtu(link.mtu);
+    let qp = qp.to_rtr(&rtr)?;
+    Ok(qp.to_rts(&Attributes::<Rc, Rts>::new(local.psn))?)
+}

@@ -1,0 +1,160 @@
+//! `ibv_srq_pingpong` in safe Rust: messages to and fro over many reliable connections at once, whose
+//! receives are shared.
+//!
+//! The C program can be on the other side.
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+use std::process::ExitCode;
+
+use anyhow::{Context as _, bail, ensure};
+use clap::Parser;
+use examples::pingpong::{
+    address::Address,
+    exchange::exchange,
+    options::{Messages, Options, finish, number, refuse},
+    rally::{Side, Stroke, play, print_rates},
+    setup::Setup,
+};
+use verbs::{
+    AddressVector, Attributes, Init, Mtu, QueuePair, Rc, RemoteRegion, Rtr, Rts,
+    SharedReceiveQueue, WorkCompletion, op::Send,
+};
+
+/// Exchanges messages over connections that share their receives, and says how fast that was
+#[derive(Parser)]
+#[command(name = "srq_pingpong", args_override_self = true)]
+struct CommandLine {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    messages: Messages,
+    /// How many queue pairs
+    #[arg(short = 'q', long, value_name = "COUNT", default_value_t = 16, value_parser = number::<u32>)]
+    num_qp: u32,
+    /// Page memory in on demand (not supported)
+    #[arg(short, long)]
+    odp: bool,
+}
+
+/// So many addresses are on the wire each way, whatever the number of queue pairs.
+const SLOTS: usize = 256;
+
+type Qp<S> = QueuePair<Rc, S, RemoteRegion, ()>;
+
+fn main() -> ExitCode {
+    finish(run(&CommandLine::parse()))
+}
+
+fn run(line: &CommandLine) -> anyhow::Result<()> {
+    let (options, num_qp) = (&line.options, line.num_qp);
+    refuse(&[(line.odp, "-o", "on-demand paging")])?;
+    ensure!(
+        num_qp <= options.rx_depth,
+        "rx_depth {} is too small for {num_qp} QPs -- must have at least one receive per QP.",
+        options.rx_depth
+    );
+    ensure!(
+        (1..256).contains(&num_qp),
+        "num_qp {num_qp} must be at least 1 and less than 256"
+    );
+
+    let mut setup = Setup::new(options, line.messages.size, 0, num_qp)?;
+    let mut srq = setup.pd.create_srq(options.rx_depth, 1)?;
+    let mut qps: Vec<Qp<Init>> = Vec::new();
+    for _ in 0..num_qp {
+        let qp = setup.pd.qp_builder(&setup.cq, &setup.cq).srq(&srq);
+        let qp: Qp<_> = qp.create_for()?;
+        qps.push(qp.to_init(&Attributes::<Rc, Init>::new(options.ib_port))?);
+    }
+    for _ in 0..options.rx_depth {
+        srq.post(setup.room()).context("couldn't post receive")?;
+    }
+
+    let local: Vec<_> = qps.iter().map(|qp| setup.address(qp.qp_num())).collect();
+    for address in &local {
+        println!("  local address:  {address}");
+    }
+    let qps = exchange(options, &local, SLOTS, |remote| {
+        let mut connected = Vec::new();
+        for ((qp, local), remote) in qps.into_iter().zip(&local).zip(remote) {
+            let way = setup.way(remote)?;
+            connected.push(connect(qp, local, remote, &way, line.messages.mtu)?);
+        }
+        Ok(connected)
+    })?;
+
+    let serves = options.host.is_none();
+    if options.chk && !serves {
+        setup.mark();
+    }
+    let mut side = Shared {
+        qps,
+        srq,
+        message: setup.message(),
+        room: setup.room(),
+    };
+    let elapsed = play(options, &mut setup.cq, &mut side)?;
+    print_rates(options, line.messages.size, elapsed);
+    if options.chk && serves {
+        setup.check_marks()?;
+    }
+    Ok(())
+}
+
+fn connect(
+    qp: Qp<Init>,
+    local: &Address,
+    remote: &Address,
+    way: &AddressVector,
+    mtu: Mtu,
+) -> verbs::Result<Qp<Rts>> {
+    let rtr = Attributes::<Rc, Rtr>::new(way, remote.qpn, remote.psn).mtu(mtu);
+    let qp = qp.to_rtr(&rtr)?;
+    Ok(qp.to_rts(&Attributes::<Rc, Rts>::new(local.psn))?)
+}
+
+/// A side whose queue pairs share their receives.
+struct Shared {
+    qps: Vec<Qp<Rts>>,
+    srq: SharedReceiveQueue<RemoteRegion>,
+    message: RemoteRegion,
+    room: RemoteRegion,
+}
+
+impl Side for Shared {
+    fn queue_pairs(&self) -> usize {
+        self.qps.len()
+    }
+
+    fn send(&mut self, qp: usize) -> anyhow::Result<()> {
+        self.qps[qp]
+            .post(Send::new(self.message.clone()))
+            .context("couldn't post send")
+    }
+
+    fn receive(&mut self) -> anyhow::Result<()> {
+        Ok(self.srq.post(self.room.clone())?)
+    }
+
+    fn receives_in_flight(&self) -> usize {
+        self.srq.in_flight()
+    }
+
+    fn complete(&mut self, wc: WorkCompletion<'_>) -> anyhow::Result<Stroke> {
+        let number = wc.qp_num();
+        let found = self.qps.iter_mut().enumerate();
+        let (i, qp) = found
+            .into_iter()
+            .find(|(_, qp)| qp.qp_num() == number)
+            .with_context(|| format!("couldn't find QPN {number}"))?;
+        let (stroke, stranger) = match wc.is_receive() {
+            true => (Stroke::Received(i), self.srq.complete(wc).err()),
+            false => (Stroke::Sent(i), qp.complete(wc).err()),
+        };
+        if let Some(wc) = stranger {
+            bail!("{wc:?} belongs to no request");
+        }
+        Ok(stroke)
+    }
+}

@@ -1,0 +1,34 @@
+//! `ibv_uc_pingpong` in safe Rust: messages to and fro over an unreliable connection.
+//!
+//! The C program can be on the other side. When a message is lost, both sides wait for ever.
+
+use std::process::ExitCode;
+
+use clap::Parser;
+use examples::pingpong::{
+    connected::{self, Link, Qp},
+    options::{Messages, Options, finish},
+};
+use verbs::{Attributes, Init, Rtr, Rts, Uc};
+
+/// Exchanges messages over an unreliable connection, and says how fast that was
+#[derive(Parser)]
+#[command(name = "uc_pingpong", args_override_self = true)]
+struct CommandLine {
+    #[command(flatten)]
+    options: Options,
+    #[command(flatten)]
+    messages: Messages,
+}
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    finish(connected::run(&line.options, line.messages, connect))
+}
+
+fn connect(qp: Qp<Uc, Init>, link: &Link) -> verbs::Result<Qp<Uc, Rts>> {
+    let Link { local, remote, .. } = link;
+    let rtr = Attributes::<Uc, Rtr>::new(&link.way, remote.qpn, remote.psn).mtu(link.mtu);
+    let qp = qp.to_rtr(&rtr)?;
+    Ok(qp.to_rts(&Attributes::<Uc, Rts>::new(local.psn))?)
+}
