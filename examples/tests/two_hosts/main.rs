@@ -2,3 +2,4 @@
 
 mod basic_client_server;
 mod guests;
+mod pingpong;

@@ -1,0 +1,220 @@
+//! The pingpongs: this repository's against themselves, and against the C programs both ways.
+
+#![expect(clippy::print_stdout, reason = "the table of who plays with whom")]
+
+use crate::guests::run;
+
+/// A program of this repository, and the C program whose place it can take.
+struct Program {
+    name: &'static str,
+    ours: &'static str,
+    c: &'static str,
+    /// The options of every run.
+    options: &'static str,
+    /// What both sides print last, up to the time that it took.
+    bytes: &'static str,
+    /// How many addresses each side prints.
+    queue_pairs: usize,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Whose {
+    Ours,
+    C,
+}
+
+use Whose::{C, Ours};
+
+/// Who serves, who calls, at which address, and with which options.
+const PAIRS: [(Whose, Whose, &str, &str); 6] = [
+    (Ours, Ours, "$A", ""),
+    (C, Ours, "$A", ""),
+    (Ours, C, "$A", ""),
+    (Ours, Ours, "$A6", "-e"),
+    (C, Ours, "$A", "-e"),
+    (Ours, C, "$A6", "-e"),
+];
+
+impl Program {
+    fn path(&self, whose: Whose) -> &str {
+        match whose {
+            Ours => self.ours,
+            C => self.c,
+        }
+    }
+
+    /// A command that runs one side of a pair. A client that finds no server yet tries again. All
+    /// its lines, and its exit code, begin with the number of the pair.
+    fn command(&self, pair: usize, whose: Whose, host: &str) -> String {
+        let (path, options) = (self.path(whose), self.options);
+        let (_, _, _, more) = PAIRS[pair];
+        let port = 18515 + pair;
+        format!(
+            "{{ for i in $(seq 20); do \
+             out=$(timeout 45 {path} -g 1 -c -p {port} {options} {more} {host} 2>&1); code=$?; \
+             case $out in *\"ouldn't connect to {host}:\"*) sleep 0.5;; *) break;; esac; \
+             done; echo \"$out\"; echo \"exit $code\"; }} | sed 's/^/{pair}: /'"
+        )
+    }
+
+    /// Plays every pair, all servers at once, and the clients one after the other.
+    fn play(&self) {
+        let sides = |f: &dyn Fn(usize) -> String, separator: &str| {
+            let commands: Vec<_> = (0..PAIRS.len()).map(f).collect();
+            commands.join(separator)
+        };
+        let servers = sides(&|pair| self.command(pair, PAIRS[pair].0, ""), " & ");
+        let clients = sides(
+            &|pair| self.command(pair, PAIRS[pair].1, PAIRS[pair].2),
+            "; ",
+        );
+        let printed = run("rxe", &format!("{servers} & wait"), &clients);
+
+        let mut failures = Vec::new();
+        println!("{}_pingpong", self.name);
+        for (pair, (server, client, address, more)) in PAIRS.into_iter().enumerate() {
+            let sides = [lines_of(&printed.a, pair), lines_of(&printed.b, pair)];
+            let outcome = match sides.iter().all(|lines| self.is_complete(lines)) {
+                true => "ok",
+                false => "FAILED",
+            };
+            println!("  server {server:?}, client {client:?}, {address} {more}: {outcome}");
+            if outcome != "ok" {
+                failures.push((server, client, sides));
+            }
+        }
+        assert!(failures.is_empty(), "{failures:#?}");
+    }
+
+    fn is_complete(&self, lines: &[&str]) -> bool {
+        let local = |line: &&str| line.starts_with("  local address:  LID 0x0000, QPN 0x");
+        let remote = |line: &&str| line.starts_with("  remote address: LID 0x0000, QPN 0x");
+        let count = self.queue_pairs;
+        lines.len() == 2 * count + 3
+            && lines[..count].iter().all(local)
+            && lines[count..2 * count].iter().all(remote)
+            && lines[..2 * count]
+                .iter()
+                .all(|line| line.contains("GID ::ffff:10.9.0."))
+            && lines[2 * count].starts_with(&format!("{} bytes in ", self.bytes))
+            && lines[2 * count + 1].starts_with("100 iters in ")
+            && lines[2 * count + 2] == "exit 0"
+    }
+}
+
+/// The lines of one pair.
+fn lines_of(lines: &[String], pair: usize) -> Vec<&str> {
+    let prefix = format!("{pair}: ");
+    lines
+        .iter()
+        .filter_map(|line| line.strip_prefix(&prefix))
+        .collect()
+}
+
+#[test]
+fn rc_pingpong_plays_with_itself_and_with_c() {
+    Program {
+        name: "rc",
+        ours: env!("CARGO_BIN_EXE_rc_pingpong"),
+        c: "ibv_rc_pingpong",
+        options: "-n 100",
+        bytes: "819200",
+        queue_pairs: 1,
+    }
+    .play();
+}
+
+#[test]
+fn uc_pingpong_plays_with_itself_and_with_c() {
+    Program {
+        name: "uc",
+        ours: env!("CARGO_BIN_EXE_uc_pingpong"),
+        c: "ibv_uc_pingpong",
+        options: "-n 100",
+        bytes: "819200",
+        queue_pairs: 1,
+    }
+    .play();
+}
+
+#[test]
+fn ud_pingpong_plays_with_itself_and_with_c() {
+    Program {
+        name: "ud",
+        ours: env!("CARGO_BIN_EXE_ud_pingpong"),
+        c: "ibv_ud_pingpong",
+        options: "-n 100 -s 1024",
+        bytes: "204800",
+        queue_pairs: 1,
+    }
+    .play();
+}
+
+#[test]
+fn srq_pingpong_plays_with_itself_and_with_c() {
+    Program {
+        name: "srq",
+        ours: env!("CARGO_BIN_EXE_srq_pingpong"),
+        c: "ibv_srq_pingpong",
+        options: "-n 100 -q 5",
+        bytes: "819200",
+        queue_pairs: 5,
+    }
+    .play();
+}
+
+#[test]
+fn a_pingpong_that_cannot_play_says_why() {
+    let rc = env!("CARGO_BIN_EXE_rc_pingpong");
+    let ud = env!("CARGO_BIN_EXE_ud_pingpong");
+    // Commands that cannot go well, and then somebody who speaks something else to a server.
+    let server = format!("timeout 45 {rc} -g 1 2>&1; echo \"exit $?\"");
+    let stranger = "for i in $(seq 20); do \
+        bash -c \"printf %052d 7 > /dev/tcp/$A/18515\" 2> /dev/null && break; sleep 0.5; done";
+    let commands = [
+        format!("{rc} -g 1 -p 9999 $A"),
+        format!("{rc} -o"),
+        format!("{rc} -N $A"),
+        format!("{rc} -d none"),
+        format!("{rc} -i 2"),
+        format!("{rc} -g 200"),
+        format!("{ud} -g 1 -s 5000"),
+    ];
+    let commands: Vec<_> = commands
+        .iter()
+        .map(|command| format!("{command} 2>&1; echo \"exit $?\"; "))
+        .collect();
+    let printed = run("rxe", &server, &(commands.concat() + stranger));
+    let said = |lines: &[String]| -> Vec<String> {
+        let local = |line: &&String| !line.starts_with("  local address:  LID 0x0000, QPN ");
+        lines.iter().filter(local).cloned().collect()
+    };
+    let garbage = "0".repeat(51);
+    assert_eq!(
+        said(&printed.a),
+        [
+            &format!("the peer has sent no address, but \"{garbage}7\""),
+            "exit 1"
+        ]
+    );
+    assert_eq!(
+        said(&printed.b),
+        [
+            "couldn't connect to 10.9.0.1:9999: Connection refused (os error 111)",
+            "exit 1",
+            "-o needs on-demand paging, which this program does not support",
+            "exit 1",
+            "-N needs posting through `ibv_wr_*`, which this program does not support",
+            "exit 1",
+            "IB device none not found",
+            "exit 1",
+            "couldn't get port info: `ibv_query_port` failed (port 2 of rxe0): \
+             Invalid argument (os error 22)",
+            "exit 1",
+            "the GID table of port 1 has nothing at 200",
+            "exit 1",
+            "requested size larger than port MTU (4096)",
+            "exit 1",
+        ]
+    );
+}
