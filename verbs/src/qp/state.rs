@@ -18,7 +18,7 @@ mod sealed {
 }
 
 /// A state of a queue pair, as the caller has brought it about.
-pub trait State: sealed::Sealed + Debug + 'static {
+pub trait State: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The number C knows the state by.
     #[doc(hidden)]
     const RAW: ibv_qp_state;

@@ -9,7 +9,7 @@ mod sealed {
 }
 
 /// A transport service: what a queue pair guarantees, and which requests it carries.
-pub trait Transport: sealed::Sealed + Debug + 'static {
+pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
     /// The number C knows the transport by.
     #[doc(hidden)]
     const RAW: ibv_qp_type;
