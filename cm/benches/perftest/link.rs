@@ -11,7 +11,7 @@ use verbs::{
     RemoteToken, work::Gather,
 };
 
-use crate::{Plan, RX_DEPTH, Result, TX_DEPTH};
+use crate::{Plan, Result, TX_DEPTH};
 
 const PORT: u16 = 18515;
 const PATIENCE: Duration = Duration::from_secs(5);
@@ -46,7 +46,7 @@ struct Parts {
 }
 
 impl<SW: Gather + 'static> Link<SW> {
-    /// Connects, with `plan.rx_depth()` receives posted.
+    /// Connects, with `plan.rx_depth` receives posted.
     pub(crate) fn establish(plan: Plan, role: Role) -> Result<Self> {
         let channel = EventChannel::new()?;
         let (parts, connection, peer) = match role {
@@ -122,16 +122,16 @@ impl Parts {
         let ctx = id.context()?;
         let pd = ctx.alloc_pd()?;
         let send_cq = ctx.create_cq(TX_DEPTH)?;
-        let recv_cq = ctx.create_cq(RX_DEPTH)?;
+        let rx_depth = u32::try_from(plan.rx_depth)?;
+        let recv_cq = ctx.create_cq(rx_depth)?;
         let qp = pd
             .qp_builder(&send_cq, &recv_cq)
             .max_send_wr(TX_DEPTH)
-            .max_recv_wr(RX_DEPTH)
+            .max_recv_wr(rx_depth)
             .create_for()?;
         let mut qp = id.init_qp(qp)?;
-        let depth = plan.rx_depth();
-        let mut rest = pd.alloc_buf(plan.size * depth)?;
-        for _ in 0..depth {
+        let mut rest = pd.alloc_buf(plan.size * plan.rx_depth)?;
+        for _ in 0..plan.rx_depth {
             let next = rest.split_off(plan.size);
             qp.post_recv(rest)?;
             rest = next;

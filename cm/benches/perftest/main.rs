@@ -1,8 +1,8 @@
 //! Latency and rate of sends, RDMA writes and RDMA reads, measured as perftest measures them.
 //!
 //! ```text
-//! perftest TEST SIZE ITERATIONS            waits for a client
-//! perftest TEST SIZE ITERATIONS SERVER     is the client, and prints the result
+//! perftest TEST SIZE ITERATIONS RX_DEPTH            waits for a client
+//! perftest TEST SIZE ITERATIONS RX_DEPTH SERVER     is the client, and prints the result
 //! ```
 //!
 //! `TEST` is `send_lat`, `send_bw`, `write_lat`, `write_bw` or `read_lat`, and does what `ib_` and
@@ -28,21 +28,14 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 struct Plan {
     size: usize,
     iterations: usize,
+    /// How many receives are posted at once. Each has memory of its own here; perftest's share it.
+    rx_depth: usize,
 }
 
 /// The most requests in flight in a test of rate, as perftest's.
 const TX_DEPTH: u32 = 128;
-/// The most receives posted.
-const RX_DEPTH: u32 = 512;
 
 impl Plan {
-    /// How many receives are posted at once.
-    fn rx_depth(self) -> usize {
-        // Each has memory of its own here.
-        let depth = (16 << 20) / self.size;
-        depth.min(RX_DEPTH as usize).min(self.iterations)
-    }
-
     /// Every how manyeth request is signaled in a test of rate.
     fn moderation(self) -> usize {
         if self.size > 8192 { 1 } else { 100 }
@@ -56,16 +49,15 @@ impl Plan {
 
 fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
-    let (test, size, iterations, server) = match &arguments[..] {
-        [test, size, iterations] => (test, size, iterations, None),
-        [test, size, iterations, server] => (test, size, iterations, Some(server)),
-        _ => return Err("usage: perftest TEST SIZE ITERATIONS [SERVER]".into()),
+    let [test, size, iterations, rx_depth, server @ ..] = &arguments[..] else {
+        return Err("usage: perftest TEST SIZE ITERATIONS RX_DEPTH [SERVER]".into());
     };
     let plan = Plan {
         size: size.parse()?,
         iterations: iterations.parse()?,
+        rx_depth: rx_depth.parse()?,
     };
-    let role = match server {
+    let role = match server.first() {
         None => Role::Server,
         Some(address) => Role::Client(address.parse::<IpAddr>()?),
     };

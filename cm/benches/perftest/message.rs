@@ -23,7 +23,7 @@ pub(crate) fn latency(plan: Plan, role: Role) -> Result<f64> {
                 return Err("a completion belongs to no receive".into());
             };
             done.ok()?;
-            if received + plan.rx_depth() <= plan.iterations {
+            if received + plan.rx_depth <= plan.iterations {
                 let buf = done.work;
                 link.connection.qp_mut().post_recv(buf)?;
             }
@@ -69,7 +69,7 @@ fn receive(plan: Plan, link: &mut Link<SharedBuf>) -> Result<f64> {
         for wc in link.recv_cq.poll()? {
             received += 1;
             let buf = received_buf(link.connection.qp_mut().complete(wc))?;
-            if received + plan.rx_depth() <= plan.iterations {
+            if received + plan.rx_depth <= plan.iterations {
                 link.connection.qp_mut().post_recv(buf)?;
             }
         }

@@ -4,7 +4,9 @@
 //! drifts; so the two take turns, many times over, and what counts is the ratio of the medians.
 
 use std::collections::BTreeMap;
-use std::fmt::Write;
+use std::fmt::Write as _;
+use std::fs::File;
+use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
@@ -17,10 +19,11 @@ use super::statistics::median;
 use crate::soft_roce::{EventKind, Run, Stream};
 use crate::workspace::Workspace;
 
-/// How often each program runs for each row.
-const ROUNDS: usize = 11;
-/// How often 1 GiB is registered.
-const REGISTRATIONS: usize = 3;
+/// How often each program runs for each row: as often as there is time, but not less, and not more.
+const LEAST_ROUNDS: usize = 3;
+const MOST_ROUNDS: usize = 15;
+/// The time for the rounds that need not be.
+const BUDGET: Duration = Duration::from_secs(6 * 60);
 /// Room for 1 GiB beside the system.
 const MEMORY_MIB: u32 = 2560;
 const TIMEOUT: Duration = Duration::from_secs(9 * 60);
@@ -62,22 +65,29 @@ pub(super) fn measure(workspace: &Workspace, programs: &noop::Programs) -> Resul
         .timeout(TIMEOUT)
         .by_line();
     let mut transcript = Transcript::default();
-    let mut complaints = String::new();
+    // All that is printed, for when something goes wrong.
+    let log = workspace.target().join("bench/perftest.log");
+    let mut writer =
+        File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
+    let mut written = Ok(());
     let outcome = plan.execute(workspace, &mut |event| {
         if let EventKind::Output(stream, line) = &event.kind {
             let line = String::from_utf8_lossy(line);
-            match stream {
-                Stream::Stdout => transcript.read(&line),
-                Stream::Stderr => complaints += &format!("{line}\n"),
+            if *stream == Stream::Stdout {
+                transcript.read(&line);
+            }
+            if written.is_ok() {
+                written = writeln!(writer, "{line}");
             }
         }
     })?;
+    written?;
+    let look = || format!("what was printed is in {}", log.display());
     if let Some(complaint) = outcome.complaint() {
-        bail!("{complaint}\n{complaints}");
+        bail!("{complaint}\n{}", look());
     }
-    ensure!(outcome.is_success(), "the measurement failed\n{complaints}");
-    let rows = transcript.rows();
-    rows.with_context(|| format!("not everything was measured\n{complaints}"))
+    ensure!(outcome.is_success(), "the measurement failed; {}", look());
+    transcript.rows().with_context(look)
 }
 
 /// Latencies first; the smallest messages first.
@@ -100,10 +110,11 @@ fn script(ours: &Path, programs: &noop::Programs) -> Result<String> {
         Ok::<_, shlex::QuoteError>(shlex::try_quote(&path.to_string_lossy())?.into_owned())
     };
     let mut text = format!(
-        "ours={}\nregister_ours={}\nregister_reference={}\n",
+        "ours={}\nregister_ours={}\nregister_reference={}\nbudget={}\n",
         quote(ours)?,
         quote(&programs.ours)?,
-        quote(&programs.reference)?
+        quote(&programs.reference)?,
+        BUDGET.as_secs()
     );
     text += r#"
 # Waits until a server listens.
@@ -114,45 +125,57 @@ listening() {
     done
     echo "no server listens" >&2
 }
-measure() { # SIDE TEST SIZE ITERATIONS
-    echo "== $*"
-    if [ "$1" = ours ]; then
-        "$ours" "$2" "$3" "$4" &
-        listening
-        "$ours" "$2" "$3" "$4" "$A"
-    else
-        # In cycles, as ours: the processor's frequency is a guess.
-        case $2 in *_lat) cycles=-C ;; *) cycles= ;; esac
-        "ib_$2" -R -F -s "$3" -n "$4" $cycles >/dev/null &
-        listening
-        "ib_$2" -R -F -s "$3" -n "$4" $cycles "$A"
-    fi
+# The server on one processor and the client on the other, and neither for ever.
+server() { timeout 20 taskset -c 0 "$@" >/dev/null & }
+client() {
+    listening
+    timeout 20 taskset -c 1 "$@" "$A" || echo "failed: $*" >&2
     wait
 }
+measure() { # SIDE TEST SIZE ITERATIONS
+    [ -z "$enough" ] || [ "$(date +%s)" -lt "$end" ] || exit 0
+    echo "== $*"
+    case $2 in *_lat) depth=2 ;; *) depth=128 ;; esac
+    if [ "$1" = ours ]; then
+        set -- "$ours" "$2" "$3" "$4" $depth
+    else
+        options=
+        # Receives share their memory there, and not here; so there are no more than needed.
+        case $2 in send_*) options="-r $depth" ;; esac
+        # In cycles, as ours: the processor's frequency is a guess.
+        case $2 in *_lat) options="$options -C" ;; esac
+        set -- "ib_$2" -R -F -s "$3" -n "$4" $options
+    fi
+    server "$@"
+    client "$@"
+}
+registration() { # SIDE PROGRAM
+    echo "registration $1 $("$2" "$RDMA_DEVICE" registration 1 1)"
+}
 grep -m 1 'cpu MHz' /proc/cpuinfo
+end=$(($(date +%s) + budget))
+enough=
 "#;
-    for round in 0..ROUNDS.max(REGISTRATIONS) {
+    for round in 0..MOST_ROUNDS {
+        if round == LEAST_ROUNDS {
+            text += "enough=1\n";
+        }
         let sides = if round % 2 == 0 {
             [Side::Ours, Side::Reference]
         } else {
             [Side::Reference, Side::Ours]
         };
-        if round < REGISTRATIONS {
-            for side in sides {
-                let name = side.name();
-                writeln!(
-                    text,
-                    "echo \"registration {name} $(\"$register_{name}\" \"$RDMA_DEVICE\" registration 1 1)\""
-                )?;
-            }
+        for side in sides {
+            let name = side.name();
+            writeln!(text, "registration {name} \"$register_{name}\"")?;
         }
         for case in cases() {
+            let Case {
+                test,
+                size,
+                iterations,
+            } = case;
             for side in sides {
-                let Case {
-                    test,
-                    size,
-                    iterations,
-                } = case;
                 writeln!(text, "measure {} {test} {size} {iterations}", side.name())?;
             }
         }
@@ -215,8 +238,8 @@ impl Transcript {
                     .get(&(case, side))
                     .map_or(&[][..], Vec::as_slice);
                 ensure!(
-                    samples.len() * 2 > ROUNDS,
-                    "{} of {} bytes gave {} figures in {ROUNDS} rounds",
+                    samples.len() >= LEAST_ROUNDS,
+                    "{} of {} bytes gave {} figures, and {LEAST_ROUNDS} are wanted",
                     case.test,
                     case.size,
                     samples.len()
@@ -296,7 +319,7 @@ mod tests {
                 size,
                 iterations,
             } = case;
-            for _ in 0..ROUNDS {
+            for _ in 0..LEAST_ROUNDS {
                 text += &format!("== ours {test} {size} {iterations}\n{size} 4000.0\n");
                 text += &format!("== reference {test} {size} {iterations}\n------\n");
                 text += &format!(" {size} {iterations} 1.0 1.0 2000.0 1.0\n");
@@ -322,6 +345,9 @@ mod tests {
         transcript.read("registration ours 1 1");
         transcript.read("== ours send_lat 2 2000");
         let error = transcript.rows().unwrap_err().to_string();
-        assert_eq!(error, "send_lat of 2 bytes gave 0 figures in 11 rounds");
+        assert_eq!(
+            error,
+            "send_lat of 2 bytes gave 0 figures, and 3 are wanted"
+        );
     }
 }
