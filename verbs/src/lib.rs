@@ -95,23 +95,32 @@ mod ah;
 mod attr;
 mod bounded;
 mod context;
+mod counters;
 mod cq;
 mod device;
+mod dm;
+mod ece;
 pub mod error;
 mod event;
 pub mod fd;
+mod flow;
+mod import;
 mod mr;
 mod mtu;
 mod mw;
 mod named;
 mod node;
 pub mod op;
+mod parent_domain;
 mod pd;
 mod qp;
+mod rss;
 mod scope;
 mod srq;
+mod td;
 pub mod work;
 mod wr_id;
+mod xrcd;
 
 pub use access::RemoteAccess;
 pub use addr::Gid;
@@ -125,25 +134,37 @@ pub use attr::{
 };
 pub use bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer};
 pub use context::Context;
+pub use counters::{CounterKind, Counters, ReadCounters};
 pub use cq::{
     CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, CqKey,
     ExtendedCompletion, ExtendedCq, ExtendedCqBuilder, ExtendedPoll, Notify, TagMatch, WcError,
     WcFields, WcOpcode, WcStatus, WorkCompletion,
 };
 pub use device::{Device, DeviceList, Guid, devices};
+pub use dm::DeviceMemory;
+pub use ece::Ece;
 pub use error::{Error, Refused, Result};
 pub use event::{AsyncEvent, AsyncEvents, EventObject, EventType, KernelHandle};
+pub use flow::{
+    EspFilter, EthFilter, Flow, FlowFlags, FlowKind, FlowRule, FlowSpec, FlowTarget, GreFilter,
+    Ipv4ExtFilter, Ipv4Filter, Ipv6Filter, Matching, MplsFilter, TcpUdpFilter, TunnelFilter,
+};
+pub use import::{ImportedRegion, import_device};
 pub use mr::{Buf, RemoteRegion, RemoteToken, SharedBuf};
 pub use mtu::Mtu;
 pub use mw::{MemoryWindow, WindowType};
 pub use node::{NodeType, TransportType};
+pub use parent_domain::{Allocation, ParentDomainBuilder, QueueAllocator};
 pub use pd::ProtectionDomain;
 pub use qp::{
     Attributes, Batch, CanPostReceive, Completed, Completion, Connected, Datagram, Init, Leftover,
     QueuePair, QueuePairBuilder, Rc, ReceiveQueue, Reliable, Reset, Rtr, Rts, SendQueue, State,
-    Transport, Uc, Ud,
+    Transport, Uc, Ud, WorkQueue, WorkQueueBuilder, WqFlags,
 };
+pub use rss::{IndirectionTable, RssQueuePair, RxHash};
 pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};
 pub use srq::{SharedReceiveQueue, SrqAttr};
+pub use td::ThreadDomain;
 pub use work::With;
 pub use wr_id::QpId;
+pub use xrcd::{XrcDomain, XrcdOpen};

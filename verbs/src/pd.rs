@@ -7,6 +7,8 @@ use ibverbs_sys as ffi;
 use crate::{
     context::Context,
     error::{Result, cvt_ptr},
+    event::KernelHandle,
+    parent_domain::Parts,
 };
 
 /// `ibv_pd`—A protection domain: memory and queue pairs can work together only inside one.
@@ -22,7 +24,18 @@ pub struct ProtectionDomain {
 struct Inner {
     // INVARIANT: allocated until `self` is dropped.
     raw: NonNull<ffi::ibv_pd>,
+    origin: Origin,
     ctx: Context,
+}
+
+/// Where a domain comes from, and so how it goes.
+pub(crate) enum Origin {
+    /// Allocated.
+    Own,
+    /// A parent domain, which was made of these.
+    Parent(Parts),
+    /// Somebody else's.
+    Imported,
 }
 
 // SAFETY: a protection domain has no state that calls change in user space; libibverbs documents
@@ -52,16 +65,27 @@ impl Context {
         // SAFETY: the context is open for as long as `self` lives.
         let raw = unsafe { ffi::ibv_alloc_pd(self.as_raw()) };
         let raw = cvt_ptr("ibv_alloc_pd", raw)?;
-        Ok(ProtectionDomain {
-            inner: Arc::new(Inner {
-                raw,
-                ctx: self.clone(),
-            }),
-        })
+        // SAFETY: the domain has just been allocated, in this context.
+        Ok(unsafe { ProtectionDomain::from_raw(raw, Origin::Own, self.clone()) })
     }
 }
 
 impl ProtectionDomain {
+    /// # Safety
+    /// - `raw` is a new domain of this context and of that origin, which nobody else gives back.
+    pub(crate) unsafe fn from_raw(raw: NonNull<ffi::ibv_pd>, origin: Origin, ctx: Context) -> Self {
+        Self {
+            inner: Arc::new(Inner { raw, origin, ctx }),
+        }
+    }
+
+    /// The kernel's name for this domain, by which a process that shares the device can
+    /// [import](Context::import_pd) it.
+    pub fn kernel_handle(&self) -> KernelHandle {
+        // SAFETY: the domain is allocated (invariant of `Inner`), and its handle never changes.
+        KernelHandle(unsafe { (*self.as_raw()).handle })
+    }
+
     /// The device this domain belongs to.
     pub fn context(&self) -> &Context {
         &self.inner.ctx
@@ -92,10 +116,19 @@ impl fmt::Debug for ProtectionDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
+        if let Origin::Imported = self.origin {
+            // SAFETY: the domain was imported, and is given back once, here; its context is open,
+            // since `self.ctx` is dropped after this.
+            return unsafe { ffi::ibv_unimport_pd(self.raw.as_ptr()) };
+        }
         // SAFETY: the domain is allocated and freed once, here; its context is open, since
         // `self.ctx` is dropped after this. Every object made in it holds an `Arc` of `self`, so
         // what could still use it was given up before. If such an object makes the call fail
         // (`EBUSY`), the domain stays allocated until the context is closed.
-        let _: i32 = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
+        let errno = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
+        if let (Origin::Parent(parts), true) = (&mut self.origin, errno != 0) {
+            // It may still be used.
+            parts.give_up();
+        }
     }
 }

@@ -8,9 +8,11 @@ mod inflight;
 mod legal;
 mod pair;
 mod queues;
+mod share;
 mod state;
 mod teardown;
 mod transport;
+mod work_queue;
 
 pub use attributes::Attributes;
 pub use batch::Batch;
@@ -20,3 +22,6 @@ pub use queues::{Completion, ReceiveQueue, SendQueue};
 pub use state::{CanPostReceive, Init, Reset, Rtr, Rts, State};
 pub use teardown::Leftover;
 pub use transport::{Connected, Datagram, Rc, Reliable, Transport, Uc, Ud};
+pub use work_queue::{WorkQueue, WorkQueueBuilder, WqFlags};
+
+pub(crate) use work_queue::WqInner;

@@ -466,7 +466,7 @@ pub(super) fn refuse<R>(call: &'static str, value: R, refusal: Refusal) -> Refus
 
 #[cold]
 #[inline(never)]
-fn refused_by_device<R>(call: &'static str, value: R, errno: i32) -> Refused<R> {
+pub(super) fn refused_by_device<R>(call: &'static str, value: R, errno: i32) -> Refused<R> {
     let error = Error::from_errno(call, errno.saturating_abs());
     Refused { value, error }
 }

@@ -2,6 +2,7 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod absent;
 mod attributes;
 mod cqs;
 mod datagrams;

@@ -4,7 +4,10 @@
 
 mod attributes;
 mod cqs;
+mod domains;
 mod events;
 mod fixture;
 mod posting;
 mod provider;
+mod sharing;
+mod steering;

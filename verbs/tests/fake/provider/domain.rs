@@ -29,9 +29,12 @@ unsafe extern "C" fn ibv_dealloc_pd(pd: *mut ffi::ibv_pd) -> c_int {
     let shared = unsafe { device_of(pd) };
     let mut state = shared.lock();
     let ret = state.unmake("ibv_dealloc_pd", pd);
+    if ret != 0 {
+        return ret;
+    }
     let allocator = state.allocators.remove(&pd.addr());
     drop(state);
-    if let (0, Some(allocator)) = (ret, allocator) {
+    if let Some(allocator) = allocator {
         // SAFETY: the callbacks of the parent domain, with what they gave.
         unsafe { allocator.give_back(pd) };
     }

@@ -54,6 +54,7 @@ use verbs::{Context, CqHandle, QpNum, WcStatus};
 
 pub(crate) use cq::{Extra, wc};
 pub(crate) use device::Properties;
+pub(crate) use domain::PARENT_DOMAIN_BLOCK;
 pub(crate) use post::{PostedReceive, PostedSend};
 use state::{Shared, State};
 
@@ -183,6 +184,24 @@ impl Fake {
     /// Lets an asynchronous event happen. `element` is the object's address, or the port's number.
     pub(crate) fn raise(&self, event: ffi::ibv_event_type, element: usize) {
         self.state().raise(event, element);
+    }
+
+    /// The only flow: its attributes, and the type and bytes of each specification.
+    pub(crate) fn flow(&self) -> (ffi::ibv_flow_attr, Vec<(u32, Vec<u8>)>) {
+        let state = self.state();
+        assert_eq!(state.flows.len(), 1);
+        let flow = state.flows.values().next().unwrap();
+        (flow.attr, flow.specs.clone())
+    }
+
+    /// The function, the key and the fields by which a queue pair spreads packets.
+    pub(crate) fn rx_hash(&self, qp_num: QpNum) -> (u8, Vec<u8>, u64) {
+        self.state().qp(qp_num.get()).rx_hash.clone().unwrap()
+    }
+
+    /// Lets a packet arrive in the receive of a work queue that was posted first.
+    pub(crate) fn complete_wq(&self, wq: *mut ffi::ibv_wq, message: &[u8]) {
+        self.state().complete_wq(wq.addr(), message, 0);
     }
 
     /// How a completion queue is moderated: a number of completions, and microseconds.

@@ -29,6 +29,8 @@ pub(super) struct Qp {
     pub(super) operations: u64,
     pub(super) building: Option<Building>,
     groups: Vec<[u8; 16]>,
+    /// The function, the key and the fields by which packets are spread.
+    pub(super) rx_hash: Option<(u8, Vec<u8>, u64)>,
     ece: ffi::ibv_ece,
 }
 
@@ -45,6 +47,21 @@ impl State {
 
     pub(super) fn qp_mut(&mut self, qp: usize) -> &mut Qp {
         self.qps.get_mut(&qp).unwrap()
+    }
+
+    fn rx_hash(&self, attr: &ffi::ibv_qp_init_attr_ex) -> Option<(u8, Vec<u8>, u64)> {
+        let given = ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_RX_HASH.0;
+        (attr.comp_mask & given != 0).then(|| {
+            let hash = &attr.rx_hash_conf;
+            let len = usize::from(hash.rx_hash_key_len);
+            // SAFETY: the caller's key is as long as it says.
+            let key = unsafe { std::slice::from_raw_parts(hash.rx_hash_key, len) };
+            (
+                hash.rx_hash_function,
+                key.to_vec(),
+                hash.rx_hash_fields_mask,
+            )
+        })
     }
 
     /// Makes a queue pair of complete attributes, whose memory has room for the extended tables.
@@ -116,6 +133,7 @@ impl State {
             operations,
             building: None,
             groups: Vec::new(),
+            rx_hash: self.rx_hash(attr),
             ece: ffi::ibv_ece {
                 vendor_id: 0x15b3,
                 options: 0x10,

@@ -5,14 +5,30 @@ use std::{collections::VecDeque, ffi::c_int, slice};
 use ibverbs_sys as ffi;
 
 use super::{
+    cq::{Extra, wc},
     post::PostedReceive,
-    state::{device_of, device_of_context, null},
+    state::{State, device_of, device_of_context, null},
 };
 
 /// A receive work queue.
 pub(super) struct Wq {
     pub(super) receives: VecDeque<PostedReceive>,
     max_wr: u32,
+    cq: usize,
+}
+
+impl State {
+    /// Completes the receive that was posted first.
+    pub(super) fn complete_wq(&mut self, wq: usize, message: &[u8], status: u32) {
+        let this = self.wqs.get_mut(&wq).unwrap();
+        let cq = this.cq;
+        let posted = this.receives.pop_front().unwrap();
+        let mut wc = wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
+        wc.status = ffi::ibv_wc_status(status);
+        wc.byte_len = message.len() as u32;
+        posted.fill(message);
+        self.push(cq, wc, Extra::default());
+    }
 }
 
 pub(super) unsafe extern "C" fn create_wq(
@@ -37,9 +53,12 @@ pub(super) unsafe extern "C" fn create_wq(
         (*wq).wq_type = attr.wq_type;
         (*wq).post_recv = Some(post_wq_recv);
     }
-    let receives = VecDeque::new();
-    let max_wr = attr.max_wr;
-    state.wqs.insert(wq.addr(), Wq { receives, max_wr });
+    let this = Wq {
+        receives: VecDeque::new(),
+        max_wr: attr.max_wr,
+        cq: attr.cq.addr(),
+    };
+    state.wqs.insert(wq.addr(), this);
     wq
 }
 
@@ -64,6 +83,16 @@ pub(super) unsafe extern "C" fn modify_wq(
         }
         // SAFETY: live, and the field is the provider's to write.
         unsafe { (*wq).state = attr.wq_state };
+        match attr.wq_state {
+            at::IBV_WQS_RESET => state.wqs.get_mut(&wq.addr()).unwrap().receives.clear(),
+            at::IBV_WQS_ERR => {
+                let flushed = ffi::ibv_wc_status::IBV_WC_WR_FLUSH_ERR.0;
+                while !state.wqs[&wq.addr()].receives.is_empty() {
+                    state.complete_wq(wq.addr(), b"", flushed);
+                }
+            }
+            _ => {}
+        }
     }
     0
 }

@@ -1,0 +1,210 @@
+//! Memory on the device.
+
+use std::{fmt, io, ptr::NonNull, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use crate::{
+    context::Context,
+    error::{Error, Result, cvt_errno, cvt_ptr},
+    event::KernelHandle,
+};
+
+/// `ibv_dm`—Memory on the device, which requests reach without crossing the bus.
+///
+/// The program copies to it and from it.
+///
+/// # Examples
+/// ```no_run
+/// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
+/// let mut dm = ctx.alloc_dm(4096, 0)?;
+/// dm.write(100, b"hello")?;
+/// let mut back = [0; 5];
+/// dm.read(100, &mut back)?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
+///
+/// # References
+/// [ibv_alloc_dm(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)
+#[doc(alias = "ibv_dm")]
+pub struct DeviceMemory {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // INVARIANT: allocated until `self` is dropped.
+    raw: NonNull<ffi::ibv_dm>,
+    origin: Origin,
+    ctx: Context,
+}
+
+enum Origin {
+    /// Allocated, with so many bytes.
+    Own(usize),
+    /// Somebody else's.
+    Imported,
+}
+
+// SAFETY: libibverbs documents its calls as thread-safe; copying to and from the memory is done by
+// C, which has no references to it.
+unsafe impl Send for Inner {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Inner {}
+
+impl Context {
+    /// `ibv_alloc_dm(ctx, …)`—Allocates `len` bytes on the device, at an address that is a multiple
+    /// of two to the power of `log_align`. Enters the kernel.
+    ///
+    /// The device has [`DeviceAttr::max_dm_size`](crate::DeviceAttr::max_dm_size) bytes.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device has no memory to allocate.
+    /// - `ENOMEM`: not so much.
+    ///
+    /// # References
+    /// [ibv_alloc_dm(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)
+    #[doc(alias = "ibv_alloc_dm")]
+    pub fn alloc_dm(&self, len: usize, log_align: u32) -> Result<DeviceMemory> {
+        let mut attr = ffi::ibv_alloc_dm_attr::zeroed();
+        attr.length = len;
+        attr.log_align_req = log_align;
+        // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
+        // attributes.
+        let raw = unsafe { ffi::ibv_alloc_dm(self.as_raw(), &raw mut attr) };
+        let raw = cvt_ptr("ibv_alloc_dm", raw)
+            .map_err(|err| err.detail(format!("{len} bytes, alignment 2^{log_align}")))?;
+        Ok(DeviceMemory::new(raw, Origin::Own(len), self))
+    }
+
+    /// `ibv_import_dm(ctx, handle)`—Uses memory on the device that a process has allocated which
+    /// shares the device: see [`import_device`](crate::import_device).
+    ///
+    /// It stays the other's, who frees it.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EINVAL`, `ENOENT`: there is no such memory.
+    ///
+    /// # References
+    /// [ibv_import_dm(3)](https://man7.org/linux/man-pages/man3/ibv_import_dm.3.html)
+    #[doc(alias = "ibv_import_dm")]
+    pub fn import_dm(&self, handle: KernelHandle) -> Result<DeviceMemory> {
+        // SAFETY: the context is open for as long as `self` lives; the kernel checks the handle.
+        let raw = unsafe { ffi::ibv_import_dm(self.as_raw(), handle.0) };
+        let raw = cvt_ptr("ibv_import_dm", raw).map_err(|err| err.detail(format!("{handle:?}")))?;
+        Ok(DeviceMemory::new(raw, Origin::Imported, self))
+    }
+}
+
+impl DeviceMemory {
+    fn new(raw: NonNull<ffi::ibv_dm>, origin: Origin, ctx: &Context) -> Self {
+        let ctx = ctx.clone();
+        Self {
+            inner: Arc::new(Inner { raw, origin, ctx }),
+        }
+    }
+
+    /// The number of bytes, unless the memory was imported.
+    pub fn len(&self) -> Option<usize> {
+        match self.inner.origin {
+            Origin::Own(len) => Some(len),
+            Origin::Imported => None,
+        }
+    }
+
+    /// Whether it has no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len() == Some(0)
+    }
+
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.inner.ctx
+    }
+
+    /// The kernel's name for this memory, by which a process that shares the device can
+    /// [import](Context::import_dm) it.
+    pub fn kernel_handle(&self) -> KernelHandle {
+        // SAFETY: the memory is allocated (invariant of `Inner`), and its handle never changes.
+        KernelHandle(unsafe { (*self.as_raw()).handle })
+    }
+
+    /// `ibv_memcpy_to_dm(dm, offset, …)`—Copies bytes to the device. Does not enter the kernel.
+    ///
+    /// # Errors
+    /// - `InvalidInput`, `EFAULT`: the memory is not so long.
+    /// - `EINVAL`: the device wants another alignment, often 4 bytes.
+    ///
+    /// # References
+    /// [ibv_memcpy_to_dm(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)
+    #[doc(alias = "ibv_memcpy_to_dm")]
+    pub fn write(&mut self, offset: usize, bytes: &[u8]) -> Result<()> {
+        const CALL: &str = "ibv_memcpy_to_dm";
+        let start = self.check(CALL, offset, bytes.len())?;
+        let (from, len) = (bytes.as_ptr().cast(), bytes.len());
+        // SAFETY: the memory is allocated (invariant of `Inner`); C reads `len` bytes from `bytes`
+        // before it returns, and the provider checks the range as well.
+        let errno = unsafe { ffi::ibv_memcpy_to_dm(self.as_raw(), start, from, len) };
+        cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{len} bytes at {offset}")))
+    }
+
+    /// `ibv_memcpy_from_dm(…, dm, offset, …)`—Copies bytes from the device. Does not enter the
+    /// kernel.
+    ///
+    /// # Errors
+    /// As for [`write`](Self::write).
+    ///
+    /// # References
+    /// [ibv_memcpy_from_dm(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_dm.3.html)
+    #[doc(alias = "ibv_memcpy_from_dm")]
+    pub fn read(&self, offset: usize, bytes: &mut [u8]) -> Result<()> {
+        const CALL: &str = "ibv_memcpy_from_dm";
+        let start = self.check(CALL, offset, bytes.len())?;
+        let (to, len) = (bytes.as_mut_ptr().cast(), bytes.len());
+        // SAFETY: the memory is allocated (invariant of `Inner`); C writes `len` bytes to `bytes`
+        // before it returns, and the provider checks the range as well.
+        let errno = unsafe { ffi::ibv_memcpy_from_dm(to, self.as_raw(), start, len) };
+        cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{len} bytes at {offset}")))
+    }
+
+    fn check(&self, call: &'static str, offset: usize, len: usize) -> Result<u64> {
+        let fits = self
+            .len()
+            .is_none_or(|all| offset.checked_add(len).is_some_and(|end| end <= all));
+        if fits {
+            return Ok(offset as u64);
+        }
+        let reason = format!("the memory has {} bytes", self.len().unwrap_or(0));
+        Err(Error::refused(call, io::ErrorKind::InvalidInput, reason)
+            .detail(format!("{len} bytes at {offset}")))
+    }
+
+    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`
+    /// lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_dm {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl fmt::Debug for DeviceMemory {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DeviceMemory")
+            .field("len", &self.len())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Origin::Imported = self.origin {
+            // SAFETY: the memory was imported, and is given back once, here; its context is open,
+            // since `self.ctx` is dropped after this.
+            return unsafe { ffi::ibv_unimport_dm(self.raw.as_ptr()) };
+        }
+        // SAFETY: the memory is allocated and freed once, here; its context is open, since
+        // `self.ctx` is dropped after this. What is registered of it holds an `Arc` of `self`; if
+        // it could not be deregistered, this fails, and the memory stays until the context is
+        // closed.
+        let _: i32 = unsafe { ffi::ibv_free_dm(self.raw.as_ptr()) };
+    }
+}

@@ -1,0 +1,71 @@
+//! Enhanced connection establishment: what the devices of two peers can agree on.
+
+use ibverbs_sys as ffi;
+
+use crate::{
+    error::{Result, cvt_errno},
+    qp::{QueuePair, State, Transport},
+};
+
+/// `ibv_ece`—What a device offers, or has been told to use, beyond the standard. Its meaning is the
+/// device maker's.
+///
+/// A connection manager carries it: the active side sends what
+/// [`query_ece`](QueuePair::query_ece) says, the passive side [sets](QueuePair::set_ece) it before
+/// bringing its queue pair up, and answers with what it queries then, which the active side sets.
+///
+/// # References
+/// [ibv_query_ece(3)](https://man7.org/linux/man-pages/man3/ibv_query_ece.3.html),
+/// [ibv_set_ece(3)](https://man7.org/linux/man-pages/man3/ibv_set_ece.3.html)
+#[doc(alias = "ibv_ece")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Ece {
+    /// The maker whose options these are.
+    pub vendor_id: u32,
+    /// The options.
+    pub options: u32,
+    /// Which fields that are to come count; 0.
+    pub comp_mask: u32,
+}
+
+impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
+    /// `ibv_query_ece(qp, …)`—What the queue pair offers, or has been told to use.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device has no such options.
+    ///
+    /// # References
+    /// [ibv_query_ece(3)](https://man7.org/linux/man-pages/man3/ibv_query_ece.3.html)
+    #[doc(alias = "ibv_query_ece")]
+    pub fn query_ece(&self) -> Result<Ece> {
+        let mut raw = ffi::ibv_ece::zeroed();
+        // SAFETY: the queue pair exists for as long as `self` lives, and `raw` is a valid place.
+        let errno = unsafe { ffi::ibv_query_ece(self.as_raw(), &raw mut raw) };
+        cvt_errno("ibv_query_ece", errno)?;
+        Ok(Ece {
+            vendor_id: raw.vendor_id,
+            options: raw.options,
+            comp_mask: raw.comp_mask,
+        })
+    }
+
+    /// `ibv_set_ece(qp, …)`—Says what to use, before the queue pair is brought up.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device has no such options.
+    /// - `EINVAL`: they are another maker's.
+    ///
+    /// # References
+    /// [ibv_set_ece(3)](https://man7.org/linux/man-pages/man3/ibv_set_ece.3.html)
+    #[doc(alias = "ibv_set_ece")]
+    pub fn set_ece(&mut self, ece: Ece) -> Result<()> {
+        let mut raw = ffi::ibv_ece {
+            vendor_id: ece.vendor_id,
+            options: ece.options,
+            comp_mask: ece.comp_mask,
+        };
+        // SAFETY: the queue pair exists for as long as `self` lives; C keeps no pointer to `raw`.
+        let errno = unsafe { ffi::ibv_set_ece(self.as_raw(), &raw mut raw) };
+        cvt_errno("ibv_set_ece", errno).map_err(|err| err.detail(format!("{ece:?}")))
+    }
+}

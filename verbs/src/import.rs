@@ -1,0 +1,171 @@
+//! Sharing a device, its protection domains and its memory between processes.
+
+use std::{
+    fmt,
+    os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
+    ptr::NonNull,
+};
+
+use ibverbs_sys as ffi;
+
+use crate::{
+    context::Context,
+    error::{Error, Result, cvt_ptr},
+    event::KernelHandle,
+    pd::{Origin, ProtectionDomain},
+};
+
+/// `ibv_import_device(cmd_fd)`—Opens a device that another process has opened, and shares its
+/// objects.
+///
+/// The descriptor is a duplicate of the other's [`cmd_fd`](Context::cmd_fd), from `SCM_RIGHTS` for
+/// example. It belongs to the context from here on.
+///
+/// # Errors
+/// - `EINVAL`: the descriptor is not one of an RDMA device.
+/// - `ENODEV`: the device is gone.
+/// - `EOPNOTSUPP`: the device cannot be shared.
+///
+/// # Examples
+/// ```no_run
+/// # fn receive() -> (std::os::fd::OwnedFd, verbs::KernelHandle) { unimplemented!() }
+/// let (fd, pd) = receive(); // from the other process
+/// let ctx = verbs::import_device(fd)?;
+/// let pd = ctx.import_pd(pd)?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
+///
+/// # References
+/// [ibv_import_device(3)](https://man7.org/linux/man-pages/man3/ibv_import_device.3.html)
+#[doc(alias = "ibv_import_device")]
+pub fn import_device(cmd_fd: OwnedFd) -> Result<Context> {
+    const CALL: &str = "ibv_import_device";
+    let cmd_fd = cmd_fd.into_raw_fd();
+    // SAFETY: the descriptor is open, and nobody else's.
+    let raw = unsafe { ffi::ibv_import_device(cmd_fd) };
+    let Some(raw) = NonNull::new(raw) else {
+        let error = Error::last_os(CALL);
+        let untouched = [libc::EINVAL, libc::ENODEV, libc::EOPNOTSUPP, libc::EBADF];
+        if error
+            .raw_os_error()
+            .is_some_and(|errno| untouched.contains(&errno))
+        {
+            // SAFETY: the library fails with these before it passes the descriptor on, so it is
+            // still open, and nobody else's. With others it may have been closed: then it is given
+            // up, rather than closed twice.
+            drop(unsafe { OwnedFd::from_raw_fd(cmd_fd) });
+        }
+        return Err(error);
+    };
+    // SAFETY: the context is fresh, open, and nobody else's.
+    Ok(unsafe { Context::from_open(raw) })
+}
+
+impl Context {
+    /// The descriptor by which the device is open. A process that gets a duplicate of it can
+    /// [import](import_device) the device.
+    ///
+    /// That gives it all rights to the objects of this context.
+    pub fn cmd_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open for as long as `self` lives, and its descriptor is set for
+        // good when it is opened.
+        let fd = unsafe { (*self.as_raw()).cmd_fd };
+        // SAFETY: the descriptor is open for as long as the context, and so for as long as `self`
+        // is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+
+    /// `ibv_import_pd(ctx, handle)`—Uses a protection domain that a process has made which shares
+    /// the device.
+    ///
+    /// It stays the other's, who frees it.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EINVAL`, `ENOENT`: there is no such domain.
+    ///
+    /// # References
+    /// [ibv_import_pd(3)](https://man7.org/linux/man-pages/man3/ibv_import_pd.3.html)
+    #[doc(alias = "ibv_import_pd")]
+    pub fn import_pd(&self, handle: KernelHandle) -> Result<ProtectionDomain> {
+        // SAFETY: the context is open for as long as `self` lives; the kernel checks the handle.
+        let raw = unsafe { ffi::ibv_import_pd(self.as_raw(), handle.0) };
+        let raw = cvt_ptr("ibv_import_pd", raw).map_err(|err| err.detail(format!("{handle:?}")))?;
+        // SAFETY: the domain has just been imported into this context.
+        Ok(unsafe { ProtectionDomain::from_raw(raw, Origin::Imported, self.clone()) })
+    }
+}
+
+/// `ibv_mr`—A registration that another process has made, of memory of its own.
+///
+/// Its keys are good in requests that name addresses of the other process.
+#[doc(alias = "ibv_mr")]
+pub struct ImportedRegion {
+    // INVARIANT: imported until `self` is dropped.
+    raw: NonNull<ffi::ibv_mr>,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: a registration may be used and given back from any thread.
+unsafe impl Send for ImportedRegion {}
+// SAFETY: through a shared region only numbers can be read, which never change.
+unsafe impl Sync for ImportedRegion {}
+
+impl ProtectionDomain {
+    /// `ibv_import_mr(pd, handle)`—Uses a registration that a process has made which shares the
+    /// device, in this domain.
+    ///
+    /// It stays the other's, who ends it.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EINVAL`, `ENOENT`: there is no such registration.
+    ///
+    /// # References
+    /// [ibv_import_mr(3)](https://man7.org/linux/man-pages/man3/ibv_import_mr.3.html)
+    #[doc(alias = "ibv_import_mr")]
+    pub fn import_mr(&self, handle: KernelHandle) -> Result<ImportedRegion> {
+        // SAFETY: the domain is allocated for as long as `self` lives; the kernel checks the
+        // handle.
+        let raw = unsafe { ffi::ibv_import_mr(self.as_raw(), handle.0) };
+        let raw = cvt_ptr("ibv_import_mr", raw).map_err(|err| err.detail(format!("{handle:?}")))?;
+        let pd = self.clone();
+        Ok(ImportedRegion { raw, pd })
+    }
+}
+
+impl ImportedRegion {
+    /// The key for requests of processes that share the device.
+    pub fn lkey(&self) -> u32 {
+        // SAFETY: the registration is imported (invariant), and its keys never change.
+        unsafe { (*self.raw.as_ptr()).lkey }
+    }
+
+    /// The key for requests of peers.
+    pub fn rkey(&self) -> u32 {
+        // SAFETY: the registration is imported (invariant), and its keys never change.
+        unsafe { (*self.raw.as_ptr()).rkey }
+    }
+
+    /// The domain.
+    pub fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+}
+
+impl fmt::Debug for ImportedRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ImportedRegion")
+            .field("lkey", &self.lkey())
+            .field("rkey", &self.rkey())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for ImportedRegion {
+    fn drop(&mut self) {
+        // SAFETY: the registration was imported, and is given back once, here; its domain is
+        // allocated, since `self.pd` is dropped after this.
+        unsafe { ffi::ibv_unimport_mr(self.raw.as_ptr()) };
+    }
+}

@@ -1,0 +1,94 @@
+//! Thread domains.
+
+use std::{fmt, ptr::NonNull, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use crate::{
+    context::Context,
+    error::{Result, cvt_ptr},
+};
+
+/// `ibv_td`—A thread domain: a promise that the objects made in it are used by one thread at a
+/// time, so that the provider need not lock them.
+///
+/// It takes effect through a [parent domain](crate::ParentDomainBuilder::thread_domain), which keeps
+/// it alive.
+///
+/// # References
+/// [ibv_alloc_td(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html)
+#[doc(alias = "ibv_td")]
+pub struct ThreadDomain {
+    inner: Arc<TdInner>,
+}
+
+/// The part that parent domains share.
+pub(crate) struct TdInner {
+    // INVARIANT: allocated until `self` is dropped.
+    raw: NonNull<ffi::ibv_td>,
+    ctx: Context,
+}
+
+// SAFETY: a thread domain has no state that calls change in user space; it limits who uses what is
+// made in it, not who holds it.
+unsafe impl Send for TdInner {}
+// SAFETY: see `Send`.
+unsafe impl Sync for TdInner {}
+
+impl Context {
+    /// `ibv_alloc_td(ctx, …)`—Allocates a thread domain.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device has none; it locks always.
+    /// - `ENOMEM`: out of memory.
+    ///
+    /// # References
+    /// [ibv_alloc_td(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html)
+    #[doc(alias = "ibv_alloc_td")]
+    pub fn alloc_td(&self) -> Result<ThreadDomain> {
+        let mut attr = ffi::ibv_td_init_attr::zeroed();
+        // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
+        // attributes.
+        let raw = unsafe { ffi::ibv_alloc_td(self.as_raw(), &raw mut attr) };
+        let raw = cvt_ptr("ibv_alloc_td", raw)?;
+        let ctx = self.clone();
+        Ok(ThreadDomain {
+            inner: Arc::new(TdInner { raw, ctx }),
+        })
+    }
+}
+
+impl ThreadDomain {
+    /// The device this domain belongs to.
+    pub fn context(&self) -> &Context {
+        &self.inner.ctx
+    }
+
+    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`
+    /// lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_td {
+        self.inner.raw.as_ptr()
+    }
+
+    pub(crate) fn share(&self) -> Arc<TdInner> {
+        Arc::clone(&self.inner)
+    }
+}
+
+impl fmt::Debug for ThreadDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ThreadDomain")
+            .field("context", &self.inner.ctx)
+            .finish()
+    }
+}
+
+impl Drop for TdInner {
+    fn drop(&mut self) {
+        // SAFETY: the domain is allocated and freed once, here; its context is open, since
+        // `self.ctx` is dropped after this. Parent domains hold an `Arc` of `self`, so none is
+        // left, except those that could not be freed; then this fails (`EBUSY`), and the domain
+        // stays until the context is closed.
+        let _: i32 = unsafe { ffi::ibv_dealloc_td(self.raw.as_ptr()) };
+    }
+}

@@ -1,0 +1,137 @@
+//! XRC domains: what the queues of extended reliable connections must share to work together.
+
+use std::{
+    fmt,
+    os::fd::{AsRawFd, BorrowedFd},
+    ptr::NonNull,
+    sync::Arc,
+};
+
+use bitflags::bitflags;
+use ibverbs_sys as ffi;
+use ibverbs_sys::ibv_xrcd_init_attr_mask as has;
+
+use crate::{
+    context::Context,
+    error::{Result, cvt_ptr},
+};
+
+bitflags! {
+    /// How a domain that processes share by a file is opened.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct XrcdOpen: i32 {
+        /// Make the domain, unless there is one for the file.
+        const CREATE = libc::O_CREAT;
+        /// With `CREATE`: fail if there is one.
+        const EXCLUSIVE = libc::O_EXCL;
+    }
+}
+
+/// `ibv_xrcd`—An XRC domain: the queue pairs of one can use the shared receive queues of the same.
+///
+/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the domain is closed
+/// when the last handle and the last object made in it are gone.
+///
+/// # References
+/// [ibv_open_xrcd(3)](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html)
+#[doc(alias = "ibv_xrcd")]
+#[derive(Clone)]
+pub struct XrcDomain {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // INVARIANT: open until `self` is dropped.
+    raw: NonNull<ffi::ibv_xrcd>,
+    ctx: Context,
+}
+
+// SAFETY: a domain has no state that calls change in user space; libibverbs documents its calls as
+// thread-safe.
+unsafe impl Send for Inner {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Inner {}
+
+impl Context {
+    /// `ibv_open_xrcd(ctx, …)`—Makes an XRC domain of this process alone. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended reliable connections.
+    /// - `ENOMEM`: out of memory.
+    ///
+    /// # References
+    /// [ibv_open_xrcd(3)](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html)
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn open_xrcd(&self) -> Result<XrcDomain> {
+        self.open_xrcd_raw(-1, XrcdOpen::CREATE)
+    }
+
+    /// `ibv_open_xrcd(ctx, …)`—Makes or joins the XRC domain of all processes that have the file
+    /// open. The file itself is not touched, and may be closed. Enters the kernel.
+    ///
+    /// # Errors
+    /// - As for [`open_xrcd`](Self::open_xrcd).
+    /// - `EEXIST`: there is a domain, and it was to be made [exclusively](XrcdOpen::EXCLUSIVE).
+    /// - `ENOENT`: there is none, and none was to be [made](XrcdOpen::CREATE).
+    ///
+    /// # References
+    /// [ibv_open_xrcd(3)](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html)
+    #[doc(alias = "ibv_open_xrcd")]
+    pub fn open_shared_xrcd(&self, file: BorrowedFd<'_>, how: XrcdOpen) -> Result<XrcDomain> {
+        self.open_xrcd_raw(file.as_raw_fd(), how)
+    }
+
+    fn open_xrcd_raw(&self, fd: i32, how: XrcdOpen) -> Result<XrcDomain> {
+        let mut attr = ffi::ibv_xrcd_init_attr::zeroed();
+        attr.comp_mask = (has::IBV_XRCD_INIT_ATTR_FD | has::IBV_XRCD_INIT_ATTR_OFLAGS).0;
+        attr.fd = fd;
+        attr.oflags = how.bits();
+        // SAFETY: the context is open for as long as `self` lives, and the descriptor during the
+        // call, or is none; C keeps no pointer to the attributes.
+        let raw = unsafe { ffi::ibv_open_xrcd(self.as_raw(), &raw mut attr) };
+        let raw = cvt_ptr("ibv_open_xrcd", raw)?;
+        let ctx = self.clone();
+        Ok(XrcDomain {
+            inner: Arc::new(Inner { raw, ctx }),
+        })
+    }
+}
+
+impl XrcDomain {
+    /// The device this domain belongs to.
+    pub fn context(&self) -> &Context {
+        &self.inner.ctx
+    }
+
+    /// The C object, for calls that this crate does not wrap. It is open for as long as `self`
+    /// lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_xrcd {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl PartialEq for XrcDomain {
+    fn eq(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.inner, &other.inner)
+    }
+}
+
+impl Eq for XrcDomain {}
+
+impl fmt::Debug for XrcDomain {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XrcDomain")
+            .field("context", &self.inner.ctx)
+            .finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: the domain is open and closed once, here; its context is open, since `self.ctx`
+        // is dropped after this. Every object made in it holds an `Arc` of `self`, so none is left,
+        // except those that were given up; then this fails (`EBUSY`), and the domain stays until
+        // the context is closed.
+        let _: i32 = unsafe { ffi::ibv_close_xrcd(self.raw.as_ptr()) };
+    }
+}

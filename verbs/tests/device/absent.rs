@@ -1,0 +1,68 @@
+//! What neither Soft-RoCE nor Soft-iWARP has is an error, and nothing worse. A fake device shows
+//! what these objects do: see `tests/fake`.
+
+use std::{fmt::Debug, fs::File, os::fd::AsFd};
+
+use verbs::{
+    Ece, FlowRule, FlowTarget, KernelHandle, QueuePair, Rc, Reset, Result, XrcdOpen, import_device,
+};
+
+use crate::loopback::Fixture;
+
+#[track_caller]
+fn absent<T: Debug>(result: Result<T>) {
+    let err = result.unwrap_err();
+    let errno = err.raw_os_error();
+    let absent = [libc::EOPNOTSUPP, libc::ENOSYS];
+    assert!(errno.is_some_and(|errno| absent.contains(&errno)), "{err}");
+}
+
+#[test]
+fn domains() {
+    let fixture = Fixture::new();
+    let ctx = &fixture.ctx;
+    absent(ctx.alloc_td());
+    absent(ctx.open_xrcd());
+    let file = File::open("/proc/self/exe").unwrap();
+    absent(ctx.open_shared_xrcd(file.as_fd(), XrcdOpen::CREATE));
+    absent(fixture.pd.parent_domain_builder().create());
+}
+
+#[test]
+fn device_memory() {
+    let fixture = Fixture::new();
+    absent(fixture.ctx.alloc_dm(64, 0));
+    assert_eq!(fixture.ctx.query_device().unwrap().max_dm_size(), 0);
+}
+
+#[test]
+fn steering() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let qp: QueuePair<Rc, Reset> = fixture.qp(&cq, 2);
+    absent(qp.create_flow(&FlowRule::new(1)));
+    absent(fixture.ctx.create_counters());
+    absent(fixture.pd.wq_builder(&cq).create());
+    assert_eq!(cq.available(), cq.capacity() - 4);
+}
+
+#[test]
+fn options_of_connections() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Reset> = fixture.qp(&cq, 2);
+    absent(qp.query_ece());
+    absent(qp.set_ece(Ece::default()));
+}
+
+#[test]
+fn objects_of_other_processes() {
+    let fixture = Fixture::new();
+    let Fixture { ctx, pd } = &fixture;
+    absent(import_device(ctx.cmd_fd().try_clone_to_owned().unwrap()));
+    let null = File::open("/dev/null").unwrap();
+    assert!(import_device(null.into()).is_err());
+    absent(ctx.import_pd(pd.kernel_handle()));
+    absent(pd.import_mr(KernelHandle(1)));
+    absent(ctx.import_dm(KernelHandle(1)));
+}

@@ -1,0 +1,201 @@
+//! Domains that Soft-RoCE does not have: thread, parent and XRC domains.
+
+use std::{
+    alloc::{Layout, alloc, dealloc},
+    fs::File,
+    os::fd::AsFd,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use verbs::{Allocation, QueueAllocator, Rc, XrcdOpen};
+
+use crate::{
+    fixture::Fixture,
+    provider::{Fake, PARENT_DOMAIN_BLOCK},
+};
+
+/// Counts what is allocated, and does what it is told.
+struct Allocator {
+    live: Arc<AtomicUsize>,
+    answer: fn(Layout) -> Allocation,
+    panics_on_free: bool,
+}
+
+// SAFETY: what `memory` returns is fresh, of that layout, and freed by `free` only.
+unsafe impl QueueAllocator for Allocator {
+    fn alloc(&self, layout: Layout, resource_type: u64) -> Allocation {
+        let (size, alignment, kind) = PARENT_DOMAIN_BLOCK;
+        assert_eq!(
+            (layout.size(), layout.align(), resource_type),
+            (size, alignment, kind)
+        );
+        let allocation = (self.answer)(layout);
+        if let Allocation::Memory(_) = allocation {
+            self.live.fetch_add(1, Ordering::Relaxed);
+        }
+        allocation
+    }
+
+    unsafe fn free(&self, memory: NonNull<u8>, _resource_type: u64) {
+        self.live.fetch_sub(1, Ordering::Relaxed);
+        // SAFETY: from `memory`, with this layout.
+        unsafe { dealloc(memory.as_ptr(), layout()) };
+        assert!(!self.panics_on_free, "on purpose");
+    }
+}
+
+fn layout() -> Layout {
+    let (size, alignment, _) = PARENT_DOMAIN_BLOCK;
+    Layout::from_size_align(size, alignment).unwrap()
+}
+
+fn memory(layout: Layout) -> Allocation {
+    // SAFETY: the size is not zero.
+    NonNull::new(unsafe { alloc(layout) }).map_or(Allocation::Failed, Allocation::Memory)
+}
+
+#[test]
+fn a_parent_domain_uses_the_allocator_and_keeps_it() {
+    let fixture = Fixture::new();
+    let live = Arc::new(AtomicUsize::new(0));
+    let allocator = Allocator {
+        live: Arc::clone(&live),
+        answer: memory,
+        panics_on_free: false,
+    };
+    let parent = fixture.pd.parent_domain_builder().allocator(allocator);
+    let parent = parent.create().unwrap();
+    assert_ne!(parent, fixture.pd);
+    assert_eq!(live.load(Ordering::Relaxed), 1);
+    let cq = fixture.ctx.cq_ex_builder(8).parent_domain(&parent);
+    let cq = cq.create().unwrap();
+    let qp = parent.qp_builder::<Rc>(&cq, &cq).create().unwrap();
+    let buf = parent.alloc_buf(8).unwrap();
+    let Fixture { pd, ctx, fake } = fixture;
+    drop(ctx);
+    drop(pd);
+    drop(parent);
+    drop(cq);
+    drop(qp);
+    assert_eq!(live.load(Ordering::Relaxed), 1, "the buffer is still there");
+    drop(buf);
+    assert_eq!(live.load(Ordering::Relaxed), 0);
+    assert_eq!(fake.live(), [""; 0]);
+}
+
+#[test]
+fn an_allocator_can_leave_it_to_the_provider_or_fail() {
+    let fixture = Fixture::new();
+    let create = |answer| {
+        let allocator = Allocator {
+            live: Arc::default(),
+            answer,
+            panics_on_free: false,
+        };
+        let builder = fixture.pd.parent_domain_builder().allocator(allocator);
+        builder.create()
+    };
+    assert!(create(|_| Allocation::Default).is_ok());
+    let err = create(|_| Allocation::Failed).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::ENOMEM));
+}
+
+#[test]
+fn an_allocator_that_panics_has_failed() {
+    let fixture = Fixture::new();
+    let allocator = |answer, panics_on_free| Allocator {
+        live: Arc::default(),
+        answer,
+        panics_on_free,
+    };
+    let builder = || fixture.pd.parent_domain_builder();
+    let panicking = allocator(|_| panic!("on purpose"), false);
+    let err = builder().allocator(panicking).create().unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::ENOMEM));
+    let parent = builder().allocator(allocator(memory, true)).create();
+    drop(parent.unwrap());
+}
+
+#[test]
+fn a_parent_domain_that_cannot_be_freed_keeps_its_allocator() {
+    let fixture = Fixture::new();
+    let live = Arc::new(AtomicUsize::new(0));
+    let allocator = Allocator {
+        live: Arc::clone(&live),
+        answer: memory,
+        panics_on_free: false,
+    };
+    let parent = fixture.pd.parent_domain_builder().allocator(allocator);
+    let parent = parent.create().unwrap();
+    fixture.fake.fail("ibv_dealloc_pd", libc::EBUSY);
+    drop(parent);
+    assert_eq!(live.load(Ordering::Relaxed), 1);
+    // The allocator itself, which the provider may still call.
+    assert_eq!(Arc::strong_count(&live), 2);
+}
+
+#[test]
+fn a_thread_domain_outlives_its_parent_domain() {
+    let fixture = Fixture::new();
+    let td = fixture.ctx.alloc_td().unwrap();
+    // SAFETY: this test has one thread.
+    let parent = unsafe { fixture.pd.parent_domain_builder().thread_domain(&td) };
+    let parent = parent.create().unwrap();
+    drop(td);
+    assert!(fixture.fake.live().contains(&"ibv_td"));
+    drop(parent);
+    assert!(!fixture.fake.live().contains(&"ibv_td"));
+    let calls = fixture.fake.calls();
+    let at = |call| calls.iter().position(|c| *c == call).unwrap();
+    assert!(at("ibv_dealloc_pd") < at("ibv_dealloc_td"));
+
+    let other = Fake::named("fake1").open();
+    let td = other.alloc_td().unwrap();
+    // SAFETY: this test has one thread.
+    let mixed = unsafe { fixture.pd.parent_domain_builder().thread_domain(&td) };
+    let err = mixed.create().unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "`ibv_alloc_parent_domain` failed: the thread domain is of another device"
+    );
+}
+
+#[test]
+fn domains_that_a_device_lacks_are_an_error() {
+    let fixture = Fixture::new();
+    for call in ["ibv_alloc_td", "ibv_alloc_parent_domain", "ibv_open_xrcd"] {
+        fixture.fake.fail(call, libc::EOPNOTSUPP);
+    }
+    let errors = [
+        fixture.ctx.alloc_td().map(drop),
+        fixture.pd.parent_domain_builder().create().map(drop),
+        fixture.ctx.open_xrcd().map(drop),
+    ];
+    for result in errors {
+        assert_eq!(result.unwrap_err().raw_os_error(), Some(libc::EOPNOTSUPP));
+    }
+}
+
+#[test]
+fn an_xrc_domain_is_private_or_shared_by_a_file() {
+    let fixture = Fixture::new();
+    let private = fixture.ctx.open_xrcd().unwrap();
+    let file = File::open("/proc/self/exe").unwrap();
+    let shared = fixture.ctx.open_shared_xrcd(file.as_fd(), XrcdOpen::CREATE);
+    let shared = shared.unwrap();
+    drop(file);
+    assert_ne!(private, shared);
+    assert_eq!(shared, shared.clone());
+    assert_eq!(shared.context(), &fixture.ctx);
+    let Fixture { pd, ctx, fake } = fixture;
+    drop(ctx);
+    drop(pd);
+    drop(private);
+    assert_eq!(fake.live(), ["ibv_xrcd", "verbs_context"]);
+    drop(shared);
+    assert_eq!(fake.live(), [""; 0]);
+}
