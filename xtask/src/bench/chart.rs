@@ -6,7 +6,7 @@ use super::row::{Bar, Row, number};
 
 const ROW: usize = 22;
 const TOP: usize = 64;
-const LABELS: usize = 270;
+const LABELS: usize = 300;
 const PLOT: usize = 420;
 const FIGURES: usize = 300;
 const WIDTH: usize = LABELS + PLOT + FIGURES;
@@ -15,7 +15,7 @@ const EDGE: f64 = 2.0;
 
 const HELD: &str = "#2a9d5c";
 const MISSED: &str = "#d1495b";
-const PLAIN: &str = "#8d99ae";
+const PLAIN: &str = "#5c677d";
 
 /// Draws the rows as an SVG image.
 pub(super) fn draw(name: &str, rows: &[Row]) -> String {
