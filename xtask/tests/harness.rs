@@ -63,6 +63,17 @@ fn guests(more: &[&str], a: &str, b: &str) -> Finished {
     run(&[more, &["--timeout", "60", "--a", a, "--b", b]].concat())
 }
 
+/// Runs something with siw, again if it takes too long: the kernel's `siw_accept` answers the peer
+/// before it listens to it, so a peer that is quick, and a guest that is slow, can wait for each other.
+fn over_siw(arguments: &[&str]) -> Finished {
+    const TIMED_OUT: Option<i32> = Some(124);
+    let attempt = || run(&[&["--device", "siw", "--timeout", "25"], arguments].concat());
+    let mut attempts = (0..2).map(|_| attempt());
+    attempts
+        .find(|finished| finished.code != TIMED_OUT)
+        .unwrap_or_else(attempt)
+}
+
 fn finish(command: &mut Command) -> Finished {
     let begin = Instant::now();
     let output = command.stdin(Stdio::null()).output().unwrap();
@@ -348,15 +359,15 @@ fn rping_between_two_guests_over_ipv6() {
 
 #[test]
 fn rping_between_two_guests_over_siw() {
-    let siw = ["--device", "siw"];
-    guests(&siw, "rping -s -a $A -C 5", "sleep 3; rping -c -a $A -C 5").expect_code(0);
+    let (server, client) = ("rping -s -a $A -C 5", "sleep 3; rping -c -a $A -C 5");
+    over_siw(&["--a", server, "--b", client]).expect_code(0);
 }
 
 #[test]
 fn rping_on_one_siw_guest() {
     let script =
         "rping -s -a $A -C 3 & sleep 3; rping -c -a $A -C 3 && ibv_devinfo -d siw0 | grep iWARP";
-    run(&["--device", "siw", "--timeout", "60", "--", script])
+    over_siw(&["--", script])
         .expect_code(0)
         .expect_stdout("iWARP");
 }
