@@ -6,6 +6,14 @@ pub mod basic_client_server {
     pub mod endpoint;
 }
 
+/// rdma-core's `ibv_devinfo`: what a device is, and what it can do.
+pub mod devinfo {
+    pub mod card;
+    pub mod json;
+    pub mod names;
+    pub mod text;
+}
+
 /// rdma-core's `ibv_*_pingpong`: two sides that send messages to and fro, over each transport.
 pub mod pingpong {
     pub mod address;

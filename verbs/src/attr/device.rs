@@ -76,8 +76,8 @@ macro_rules! limits {
             }
         )*
 
-        /// The limits by name, in C's order.
-        fn limits(&self) -> impl Iterator<Item = (&'static str, u32)> {
+        /// The limits above, by name.
+        pub fn limits(&self) -> impl Iterator<Item = (&'static str, u32)> {
             [$((stringify!($name), self.$name()),)*].into_iter()
         }
     };

@@ -1,0 +1,76 @@
+//! `ibv_devinfo` in safe Rust: what the RDMA devices of this machine are, and what they can do.
+//!
+//! With the same options it prints the same lines, and with `--json` the same as JSON.
+
+use std::{
+    io::{self, Write},
+    process::ExitCode,
+};
+
+use anyhow::{Context as _, Result, bail};
+use clap::Parser;
+use examples::devinfo::{card::Card, json, text};
+
+/// Prints the attributes of RDMA devices
+#[derive(Parser)]
+#[command(name = "devinfo", args_override_self = true)]
+struct CommandLine {
+    /// use this IB device (default all of them)
+    #[arg(short = 'd', long)]
+    ib_dev: Option<String>,
+    /// use this port of the device (default all ports)
+    #[arg(short = 'i', long, value_parser = clap::value_parser!(u8).range(1..))]
+    ib_port: Option<u8>,
+    /// print only the names of the devices
+    #[arg(short, long)]
+    list: bool,
+    /// print all the attributes
+    #[arg(short, long)]
+    verbose: bool,
+    /// print all the attributes, as JSON
+    #[arg(long)]
+    json: bool,
+}
+
+fn main() -> ExitCode {
+    let line = CommandLine::parse();
+    match run(&line, &mut io::stdout().lock()) {
+        Ok(()) => ExitCode::SUCCESS,
+        Err(err) => {
+            // There is nowhere else to complain.
+            writeln!(io::stderr(), "{err:#}").ok();
+            ExitCode::from(255)
+        }
+    }
+}
+
+fn run(line: &CommandLine, out: &mut impl Write) -> Result<()> {
+    let devices = verbs::devices()?;
+    if line.list {
+        text::list(out, &devices)?;
+        return Ok(());
+    }
+    let chosen: Vec<_> = match &line.ib_dev {
+        Some(name) => match devices.find(name) {
+            Some(device) => vec![device],
+            None => bail!("IB device '{name}' wasn't found"),
+        },
+        None => devices.iter().collect(),
+    };
+    if chosen.is_empty() {
+        bail!("No IB devices found");
+    }
+    let mut cards = Vec::new();
+    for device in chosen {
+        let card = Card::read(device, line.ib_port);
+        cards.push(card.with_context(|| format!("device {}", device.name()))?);
+    }
+    if line.json {
+        json::cards(out, &cards)?;
+    } else {
+        for card in &cards {
+            text::card(out, card, line.verbose)?;
+        }
+    }
+    Ok(())
+}

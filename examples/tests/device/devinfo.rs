@@ -1,0 +1,80 @@
+//! `devinfo` prints what rdma-core's `ibv_devinfo` does.
+
+use std::process::{Command, Output};
+
+fn run(program: &str, args: &[&str]) -> Output {
+    Command::new(program).args(args).output().unwrap()
+}
+
+fn ours(args: &[&str]) -> Output {
+    run(env!("CARGO_BIN_EXE_devinfo"), args)
+}
+
+fn text(bytes: &[u8]) -> String {
+    String::from_utf8(bytes.to_vec()).unwrap()
+}
+
+fn name() -> String {
+    let devices = verbs::devices().unwrap();
+    devices.iter().next().unwrap().name().to_owned()
+}
+
+#[test]
+fn the_lines_are_those_of_the_c_program() {
+    let name = name();
+    for args in [
+        &[][..],
+        &["-v"],
+        &["-l"],
+        &["--list"],
+        &["-d", &name],
+        &["-d", &name, "-i", "1", "-v"],
+        &["--ib-dev", &name, "--ib-port", "1", "--verbose"],
+    ] {
+        let (ours, theirs) = (ours(args), run("ibv_devinfo", args));
+        let (our_text, their_text) = (text(&ours.stdout), text(&theirs.stdout));
+        for (ours, theirs) in our_text.lines().zip(their_text.lines()) {
+            assert_eq!(ours, theirs, "{args:?}");
+        }
+        assert_eq!(our_text, their_text, "{args:?}");
+        assert_eq!(ours.status, theirs.status, "{args:?}");
+        assert!(ours.status.success());
+    }
+}
+
+#[test]
+fn what_is_not_there_is_an_error_as_in_c() {
+    let args = ["-d", "no such device"];
+    let (ours, theirs) = (ours(&args), run("ibv_devinfo", &args));
+    assert_eq!(text(&ours.stderr), text(&theirs.stderr));
+    assert_eq!(ours.status.code(), theirs.status.code());
+    let other_port = self::ours(&["-i", "9"]);
+    assert!(text(&other_port.stderr).contains("Invalid port requested for device"));
+    assert!(!other_port.status.success());
+}
+
+#[test]
+fn json_says_the_same() {
+    let json = ours(&["--json"]);
+    assert!(json.status.success());
+    let json = text(&json.stdout);
+    let ctx = verbs::devices()
+        .unwrap()
+        .find(&name())
+        .unwrap()
+        .open()
+        .unwrap();
+    let attr = ctx.query_device().unwrap();
+    for part in [
+        format!("[{{\"hca_id\":\"{}\"", name()),
+        format!("\"node_guid\":\"{}\"", attr.node_guid()),
+        format!("\"max_qp\":{},", attr.max_qp()),
+        "\"ports\":[{\"port\":1,\"state\":\"PORT_ACTIVE\"".to_owned(),
+        format!("\"gid\":\"{}\"", ctx.query_gid_table().unwrap()[0].gid),
+    ] {
+        assert!(json.contains(&part), "{part} is not in {json}");
+    }
+    // As many brackets close as open.
+    let count = |c| json.matches(c).count();
+    assert_eq!((count('{'), count('[')), (count('}'), count(']')));
+}
