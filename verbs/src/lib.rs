@@ -42,6 +42,11 @@
 //! | [`SharedReceiveQueue`] | [`ProtectionDomain::create_srq`] | receives for many queue pairs |
 //! | [`QueuePair`] | [`ProtectionDomain::qp_builder`] | a send queue and a receive queue |
 //! | [`AddressHandle`] | [`ProtectionDomain::create_ah`] | where datagrams are sent to |
+//! | [`ExtendedCq`] | [`Context::cq_ex_builder`] | a completion queue with times and more |
+//! | [`WorkQueue`], [`IndirectionTable`], [`RssQueuePair`] | [`ProtectionDomain::wq_builder`] | packets spread over receive queues |
+//! | [`Flow`], [`Counters`] | [`FlowTarget::create_flow`] | packets steered to a queue pair, and counted |
+//! | [`DeviceMemory`] | [`Context::alloc_dm`] | memory on the device |
+//! | [`AsyncEvents`] | [`Context::async_events`] | what happens without having been asked for |
 //!
 //! What can be posted is in [`op`]. Memory that is only borrowed can be registered in a
 //! [`scope()`].
@@ -82,12 +87,22 @@
 //!
 //! # Limits
 //!
-//! Not here yet: the extended interfaces (`ibv_wr_*`, lazy polling), timestamps, XRC, flow
-//! steering, multicast, device memory, registration of memory that something else owns, and an
-//! asynchronous flavour.
+//! Not here yet: extended posting (`ibv_wr_*`), XRC queue pairs, multicast, registration of device
+//! memory and of memory that something else owns, and an asynchronous flavour.
 //!
-//! Everything that is here is tested on Soft-RoCE (kernel 6.1, rdma-core 44), and sending and
-//! receiving on Soft-iWARP as well, by way of the crate `cm`. No RDMA card has been tried.
+//! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
+//! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
+//! tested on Soft-iWARP as well, by way of the crate `cm`.
+//!
+//! | tested on Soft-RoCE | tested on a fake device | untested |
+//! |---|---|---|
+//! | devices, attributes of devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
+//! | events of shared receive queues | all other events | |
+//! | resizing, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
+//! | memory, queue pairs, address handles, windows, shared receive queues | failing at each step | |
+//! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | [exclusive](XrcdOpen::EXCLUSIVE) XRC domains |
+//! | | [`DeviceMemory`], [`Ece`], [import](import_device) | |
+//! | | [`Flow`], [`Counters`], [`WorkQueue`], [`RssQueuePair`] | |
 
 mod access;
 mod addr;
