@@ -164,7 +164,8 @@ impl Ends {
     }
 }
 
-#[inline]
+// Inlined, as C's loops are.
+#[inline(always)]
 fn sent(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
     match qp.complete(wc) {
         Ok(Completed::Send(done)) => {
@@ -175,7 +176,7 @@ fn sent(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn received(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
     match qp.complete(wc) {
         Ok(Completed::Receive(done)) => {
