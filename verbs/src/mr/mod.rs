@@ -10,6 +10,7 @@
 //!   bytes; the program copies in and out.
 
 mod buf;
+mod copying;
 mod region;
 mod remote;
 

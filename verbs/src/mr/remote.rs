@@ -12,7 +12,10 @@ use std::{
 
 use ibverbs_sys::ibv_mr;
 
-use super::region::{Access, Region};
+use super::{
+    copying::{copy_in, copy_out},
+    region::{Access, Region},
+};
 use crate::{
     access::RemoteAccess,
     error::{Error, Result},
@@ -90,8 +93,7 @@ pub struct RemoteRegion {
     len: usize,
 }
 
-// SAFETY: the bytes are reached only through pointers, by volatile or atomic accesses, from any
-// thread.
+// SAFETY: the bytes are reached only through atomics, from any thread.
 unsafe impl Send for RemoteRegion {}
 // SAFETY: see `Send`.
 unsafe impl Sync for RemoteRegion {}
@@ -186,13 +188,9 @@ impl RemoteRegion {
     /// Panics when the bytes are not inside.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         let from = self.part(offset, bytes.len());
-        for (i, byte) in bytes.iter_mut().enumerate() {
-            // SAFETY: `i` is below the length of the part.
-            let from = unsafe { from.add(i) };
-            // SAFETY: the byte is inside the region, which `self` keeps; it is read as memory that
-            // others may change.
-            *byte = unsafe { from.read_volatile() };
-        }
+        // SAFETY: the bytes are inside the region, which `self` keeps. No reference to them exists, and
+        // every access of this process is atomic.
+        unsafe { copy_out(from, bytes) };
     }
 
     /// Copies bytes in, beginning at `offset`. A peer that reads meanwhile sees them or not, byte
@@ -202,12 +200,8 @@ impl RemoteRegion {
     /// Panics when the bytes are not inside.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         let to = self.part(offset, bytes.len());
-        for (i, &byte) in bytes.iter().enumerate() {
-            // SAFETY: `i` is below the length of the part.
-            let to = unsafe { to.add(i) };
-            // SAFETY: the byte is inside the region, which `self` keeps; no reference to it exists.
-            unsafe { to.write_volatile(byte) };
-        }
+        // SAFETY: as for `read`.
+        unsafe { copy_in(bytes, to) };
     }
 
     /// The 8 bytes at `offset`, as a number in this machine's order, read in one step. What was
