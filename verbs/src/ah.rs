@@ -76,7 +76,8 @@ impl AddressVector {
         }
     }
 
-    pub(crate) fn to_raw(self) -> ffi::ibv_ah_attr {
+    /// The way as C has it.
+    pub fn to_raw(self) -> ffi::ibv_ah_attr {
         let mut raw = ffi::ibv_ah_attr::zeroed();
         raw.port_num = self.port_num;
         raw.dlid = self.dlid;
@@ -94,7 +95,8 @@ impl AddressVector {
         raw
     }
 
-    pub(crate) fn from_raw(raw: &ffi::ibv_ah_attr) -> Self {
+    /// The way that C has at hand.
+    pub fn from_raw(raw: &ffi::ibv_ah_attr) -> Self {
         let grh = (raw.is_global != 0).then(|| GlobalRoute {
             dgid: raw.grh.dgid.into(),
             sgid_index: raw.grh.sgid_index,

@@ -87,7 +87,7 @@
 //!
 //! # Limits
 //!
-//! Not here yet: extended posting (`ibv_wr_*`), XRC queue pairs, multicast, registration of device
+//! Not here yet: extended posting (`ibv_wr_*`), XRC queue pairs, registration of device
 //! memory and of memory that something else owns, and an asynchronous flavour.
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
@@ -99,7 +99,7 @@
 //! | devices, attributes of devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
 //! | events of shared receive queues | all other events | |
 //! | resizing, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
-//! | memory, queue pairs, address handles, windows, shared receive queues | failing at each step | |
+//! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
 //! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | [exclusive](XrcdOpen::EXCLUSIVE) XRC domains |
 //! | | [`DeviceMemory`], [`Ece`], [import](import_device) | |
 //! | | [`Flow`], [`Counters`], [`WorkQueue`], [`RssQueuePair`] | |

@@ -6,6 +6,7 @@ mod bind;
 mod builder;
 mod inflight;
 mod legal;
+mod multicast;
 mod pair;
 mod queues;
 mod share;

@@ -12,7 +12,13 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use super::{batch::Staging, inflight::InFlight, teardown::Leftover, transport::Transport};
+use super::{
+    batch::Staging,
+    inflight::InFlight,
+    multicast::{self, Groups},
+    teardown::Leftover,
+    transport::Transport,
+};
 use crate::{
     bounded::QpNum,
     cq::{Reservation, WorkCompletion},
@@ -36,6 +42,8 @@ pub(super) struct Inner<SW, RW> {
     receive: UnsafeCell<Receiving<RW>>,
     /// The shared receive queue in the place of its own, and the entries reserved for that.
     shared: Option<(Arc<SrqInner>, Arc<Reservation>)>,
+    /// Those of a datagram queue pair.
+    pub(super) groups: Groups,
     pub(super) pd: ProtectionDomain,
 }
 
@@ -102,6 +110,7 @@ impl<SW, RW> Inner<SW, RW> {
             send,
             receive,
             shared,
+            groups: Groups::default(),
             pd,
         }
     }
@@ -109,6 +118,11 @@ impl<SW, RW> Inner<SW, RW> {
     /// Destroys the queue pair, after which the device has let go of what was in flight. Nothing
     /// may be done with it any more but to take that and to drop it.
     pub(super) fn destroy(&mut self) -> Result<()> {
+        for (gid, lid) in self.groups.take() {
+            // SAFETY: the queue pair exists: `destroyed` is not set. What cannot be detached shows
+            // when it is destroyed.
+            let _: Option<()> = unsafe { multicast::detach(self, gid, lid) }.ok();
+        }
         // SAFETY: the queue pair exists, and is not destroyed again: `destroyed` is not set, and
         // will be. Its domain and its completion queues exist, since they are dropped after `self`.
         let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };

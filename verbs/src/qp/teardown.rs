@@ -126,7 +126,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// Dropping the queue pair does the same, and drops the work.
     ///
     /// # Errors
-    /// - `EBUSY`: it is still attached to a multicast group.
+    /// - `EBUSY`: something else still uses it, such as a flow or a window that C code has made.
     ///
     /// The queue pair is given back.
     ///

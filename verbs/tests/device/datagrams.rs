@@ -1,10 +1,10 @@
 //! Datagrams, and unreliable connections.
 
-use std::time::Duration;
+use std::{net::IpAddr, time::Duration};
 
 use verbs::{
-    Addressed, Attributes, Buf, CompletionQueue, GRH_LEN, Init, Psn, QueuePair, Rtr, Rts, Uc, Ud,
-    With,
+    Addressed, Attributes, Buf, CompletionQueue, GRH_LEN, Gid, Init, Psn, QueuePair, Rtr, Rts, Uc,
+    Ud, With,
     op::{Send, SendTo},
 };
 
@@ -128,4 +128,22 @@ fn an_unreliable_connection_carries_messages() {
         }
     }
     assert_eq!(received.unwrap(), b"unreliable");
+}
+
+#[test]
+fn a_queue_pair_is_attached_to_a_group_once_and_destroyed_while_it_is() {
+    let fixture = Fixture::new();
+    let cq = fixture.ctx.create_cq(8).unwrap();
+    let mut qp = datagram_qp(&fixture, &cq);
+    // What IPv4's 239.1.2.3 is on RoCE.
+    let group = Gid::from(IpAddr::from([239, 1, 2, 3]));
+    let absent = qp.detach_multicast(group, 0).unwrap_err();
+    assert_eq!(absent.raw_os_error(), Some(libc::EINVAL));
+    assert!(absent.to_string().contains("239.1.2.3"), "{absent}");
+    qp.attach_multicast(group, 0).unwrap();
+    qp.attach_multicast(group, 0).unwrap();
+    qp.detach_multicast(group, 0).unwrap();
+    assert!(qp.detach_multicast(group, 0).is_err());
+    qp.attach_multicast(group, 0).unwrap();
+    assert!(qp.destroy().is_ok());
 }

@@ -1,0 +1,82 @@
+//! Multicast groups: datagrams that many queue pairs receive.
+
+use std::sync::{Mutex, PoisonError};
+
+use ibverbs_sys as ffi;
+
+use super::{pair::QueuePair, queues::Inner, state::State, transport::Ud};
+use crate::{
+    addr::Gid,
+    error::{Result, cvt_errno},
+};
+
+/// The groups that a queue pair is attached to: the device does not let go of it before it has been
+/// detached from each.
+#[derive(Debug, Default)]
+pub(super) struct Groups(Mutex<Vec<(Gid, u16)>>);
+
+impl<S: State, SW, RW> QueuePair<Ud, S, SW, RW> {
+    /// `ibv_attach_mcast(qp, gid, lid)`—Receives what is sent to a multicast group, too. Enters the
+    /// kernel.
+    ///
+    /// The group must have been joined on the port, which is what `cm` does. `lid` is 0 on RoCE.
+    /// Attaching twice is attaching once. The queue pair is detached when it is destroyed.
+    ///
+    /// # Errors
+    /// - `EINVAL`: `gid` is no multicast address.
+    /// - `ENOMEM`: the device has room for no more groups, or no more queue pairs in this one.
+    ///
+    /// # References
+    /// [ibv_attach_mcast(3)](https://man7.org/linux/man-pages/man3/ibv_attach_mcast.3.html)
+    #[doc(alias = "ibv_attach_mcast")]
+    pub fn attach_multicast(&mut self, gid: Gid, lid: u16) -> Result<()> {
+        let inner = &self.receive_queue().inner;
+        let mut groups = inner.groups.lock();
+        if groups.contains(&(gid, lid)) {
+            return Ok(());
+        }
+        let raw = ffi::ibv_gid::from(gid);
+        // SAFETY: the queue pair exists for as long as `self` lives; C copies the address.
+        let errno = unsafe { ffi::ibv_attach_mcast(self.as_raw(), &raw const raw, lid) };
+        cvt_errno("ibv_attach_mcast", errno).map_err(|err| err.detail(gid.to_string()))?;
+        groups.push((gid, lid));
+        Ok(())
+    }
+
+    /// `ibv_detach_mcast(qp, gid, lid)`—Receives what is sent to a multicast group no longer.
+    ///
+    /// # Errors
+    /// - `EINVAL`: the queue pair is not attached to it.
+    ///
+    /// # References
+    /// [ibv_detach_mcast(3)](https://man7.org/linux/man-pages/man3/ibv_attach_mcast.3.html)
+    #[doc(alias = "ibv_detach_mcast")]
+    pub fn detach_multicast(&mut self, gid: Gid, lid: u16) -> Result<()> {
+        let inner = &self.receive_queue().inner;
+        let mut groups = inner.groups.lock();
+        // SAFETY: the queue pair exists for as long as `self` lives.
+        unsafe { detach(inner, gid, lid) }?;
+        groups.retain(|group| *group != (gid, lid));
+        Ok(())
+    }
+}
+
+impl Groups {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Gid, u16)>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Forgets the groups, and returns them.
+    pub(super) fn take(&self) -> Vec<(Gid, u16)> {
+        std::mem::take(&mut *self.lock())
+    }
+}
+
+/// # Safety
+/// - The queue pair exists.
+pub(super) unsafe fn detach<SW, RW>(inner: &Inner<SW, RW>, gid: Gid, lid: u16) -> Result<()> {
+    let raw = ffi::ibv_gid::from(gid);
+    // SAFETY: as the caller promised; C copies the address.
+    let errno = unsafe { ffi::ibv_detach_mcast(inner.raw.as_ptr(), &raw const raw, lid) };
+    cvt_errno("ibv_detach_mcast", errno).map_err(|err| err.detail(gid.to_string()))
+}
