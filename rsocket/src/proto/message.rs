@@ -1,0 +1,141 @@
+//! The 32 bits of which every message consists, beside its payload.
+
+use std::fmt;
+
+const OP_SHIFT: u32 = 29;
+const ARGUMENT: u32 = (1 << OP_SHIFT) - 1;
+
+const DATA: u32 = 0;
+const DATA_MORE: u32 = 1;
+const CREDIT: u32 = 4;
+const IOMAP: u32 = 6;
+const CONTROL: u32 = 7;
+
+/// What one side tells the other: the immediate data of an RDMA write, or, on iWARP, a message of
+/// four bytes.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Message {
+    /// So many bytes have been written to where the receiver wanted them next.
+    Data(u32),
+    /// Messages may be sent until so many have been sent in all (counting modulo 2¹⁶); a target may
+    /// have been written as well.
+    Credit(u16),
+    /// This entry of the receiver's table of mappings has been written.
+    Iomap(u16),
+    /// Something that moves no data.
+    Control(Control),
+    /// A number that has no meaning: nobody sends it.
+    Reserved(u8),
+}
+
+/// A message that moves no data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Control {
+    /// The sender will neither send nor receive any more.
+    Disconnect,
+    /// Nothing. Implementations from before 2014 send it now and then.
+    KeepAlive,
+    /// The sender will not send any more.
+    Shutdown,
+    /// Something that is not known yet, to be ignored.
+    Unknown(u32),
+}
+
+impl Message {
+    /// The message as a number.
+    pub fn encode(self) -> u32 {
+        let (op, argument) = match self {
+            Self::Data(len) => (DATA, len & ARGUMENT),
+            Self::Credit(limit) => (CREDIT, limit.into()),
+            Self::Iomap(index) => (IOMAP, index.into()),
+            Self::Control(control) => (CONTROL, control.argument()),
+            Self::Reserved(op) => (u32::from(op & 7), 0),
+        };
+        op << OP_SHIFT | argument
+    }
+
+    /// What a number means.
+    pub fn decode(word: u32) -> Self {
+        let (op, argument) = (word >> OP_SHIFT, word & ARGUMENT);
+        // What does not fit is cut off: the sender's count may have gone beyond 16 bits.
+        let [_, _, high, low] = argument.to_be_bytes();
+        let low = u16::from_be_bytes([high, low]);
+        match op {
+            DATA | DATA_MORE => Self::Data(argument),
+            CREDIT => Self::Credit(low),
+            IOMAP => Self::Iomap(low),
+            CONTROL => Self::Control(Control::from_argument(argument)),
+            _ => {
+                let [_, _, _, op] = op.to_be_bytes();
+                Self::Reserved(op)
+            }
+        }
+    }
+}
+
+impl Control {
+    fn argument(self) -> u32 {
+        match self {
+            Self::Disconnect => 0,
+            Self::KeepAlive => 1,
+            Self::Shutdown => 2,
+            Self::Unknown(argument) => argument & ARGUMENT,
+        }
+    }
+
+    fn from_argument(argument: u32) -> Self {
+        match argument {
+            0 => Self::Disconnect,
+            1 => Self::KeepAlive,
+            2 => Self::Shutdown,
+            _ => Self::Unknown(argument),
+        }
+    }
+}
+
+impl fmt::Display for Message {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{self:?} ({:#010x})", self.encode())
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_numbers_that_were_seen_on_the_wire() {
+        for (message, word) in [
+            (Message::Data(10), 0x0000_000a),
+            (Message::Credit(0x180), 0x8000_0180),
+            (Message::Credit(0x240), 0x8000_0240),
+            (Message::Iomap(0), 0xc000_0000),
+            (Message::Control(Control::Disconnect), 0xe000_0000),
+            (Message::Control(Control::KeepAlive), 0xe000_0001),
+            (Message::Control(Control::Shutdown), 0xe000_0002),
+        ] {
+            assert_eq!(message.encode(), word, "{message}");
+            assert_eq!(Message::decode(word), message);
+        }
+    }
+
+    /// T-WP9: a count that has gone beyond 16 bits.
+    #[test]
+    fn a_limit_is_what_is_in_the_low_sixteen_bits() {
+        assert_eq!(Message::decode(0x8001_0005), Message::Credit(5));
+    }
+
+    #[test]
+    fn numbers_without_a_meaning_are_kept() {
+        assert_eq!(Message::decode(0x2000_0009), Message::Data(9));
+        for op in [2, 3, 5] {
+            let word = u32::from(op) << 29 | 77;
+            assert_eq!(Message::decode(word), Message::Reserved(op));
+        }
+        for argument in [3, 0x77, 0x1fff_ffff] {
+            let message = Message::Control(Control::Unknown(argument));
+            assert_eq!(Message::decode(0xe000_0000 | argument), message);
+            assert_eq!(message.encode(), 0xe000_0000 | argument);
+        }
+    }
+}

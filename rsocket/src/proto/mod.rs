@@ -1,0 +1,17 @@
+//! The protocol, without any input or output: bytes and completions go in, requests come out.
+//!
+//! It knows nothing of devices, threads or clocks, so that the same code runs over RDMA, in a
+//! simulator and under a fuzzer.
+
+mod connect;
+mod entry;
+mod message;
+mod order;
+mod scale;
+pub mod stream;
+
+pub use connect::{BadConnectData, ConnectData, VERSION};
+pub use entry::{Mapping, Target};
+pub use message::{Control, Message};
+pub use order::ByteOrder;
+pub use scale::{MAX_SCALED, decode as decode_size, encode as encode_size};

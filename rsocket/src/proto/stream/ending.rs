@@ -1,0 +1,215 @@
+//! How a stream ends: in one direction, in both, or by failing.
+
+use super::failure::Failure;
+use crate::proto::Control;
+
+/// What a connection is for the other modules.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Phase {
+    Connected,
+    Disconnected,
+    Failed(Failure),
+}
+
+/// A direction of a stream.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Direction {
+    /// From the peer.
+    Read,
+    /// To the peer.
+    Write,
+    /// Both.
+    Both,
+}
+
+/// What can be done with a stream without waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Readiness {
+    /// Reading gives data, the end, or an error.
+    pub readable: bool,
+    /// Writing takes data, or gives an error.
+    pub writable: bool,
+    /// The connection is over, in both directions.
+    pub hung_up: bool,
+    /// It has failed.
+    pub failed: bool,
+}
+
+/// Which directions are open.
+#[derive(Debug)]
+pub(super) struct Ending {
+    phase: Phase,
+    readable: bool,
+    writable: bool,
+    /// This side does not want what still comes.
+    shut_to_reading: bool,
+    /// What the peer has not been told yet.
+    news: Option<Control>,
+}
+
+impl Default for Ending {
+    fn default() -> Self {
+        Self {
+            phase: Phase::Connected,
+            readable: true,
+            writable: true,
+            shut_to_reading: false,
+            news: None,
+        }
+    }
+}
+
+impl Ending {
+    pub(super) fn phase(&self) -> Phase {
+        self.phase
+    }
+
+    pub(super) fn is_readable(&self) -> bool {
+        self.readable
+    }
+
+    pub(super) fn is_writable(&self) -> bool {
+        self.writable
+    }
+
+    pub(super) fn is_shut_to_reading(&self) -> bool {
+        self.shut_to_reading
+    }
+
+    pub(super) fn has_news(&self) -> bool {
+        self.news.is_some()
+    }
+
+    pub(super) fn take_news(&mut self) -> Option<Control> {
+        self.news.take()
+    }
+
+    fn leave(&mut self, phase: Phase) {
+        // The first end is the one that counts.
+        if self.phase == Phase::Connected {
+            self.phase = phase;
+        }
+        self.readable = false;
+        self.writable = false;
+    }
+
+    pub(super) fn disconnected(&mut self) {
+        self.leave(Phase::Disconnected);
+    }
+
+    pub(super) fn fail(&mut self, failure: Failure) {
+        self.leave(Phase::Failed(failure));
+    }
+
+    /// The peer has gone. If both directions had ended, that was to be expected.
+    pub(super) fn lost(&mut self) {
+        if self.readable || self.writable {
+            self.fail(Failure::Lost);
+        } else {
+            self.disconnected();
+        }
+    }
+
+    /// The peer says something.
+    pub(super) fn told(&mut self, control: Control) {
+        match control {
+            Control::Disconnect => self.disconnected(),
+            Control::Shutdown if self.writable => self.readable = false,
+            Control::Shutdown => self.disconnected(),
+            Control::KeepAlive | Control::Unknown(_) => {}
+        }
+    }
+
+    pub(super) fn shut_down(&mut self, direction: Direction) {
+        if self.phase != Phase::Connected {
+            return;
+        }
+        let (was_readable, was_writable) = (self.readable, self.writable);
+        if direction != Direction::Write {
+            self.readable = false;
+            self.shut_to_reading = true;
+        }
+        if direction != Direction::Read {
+            self.writable = false;
+        }
+        if (self.readable, self.writable) == (was_readable, was_writable) {
+            return;
+        }
+        self.news = match (self.readable, self.writable) {
+            (false, false) => Some(Control::Disconnect),
+            (true, false) => Some(Control::Shutdown),
+            // A peer that is not told goes on sending, and what it sends is thrown away.
+            (_, true) => None,
+        };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn shut(directions: &[Direction]) -> (Ending, Vec<Control>) {
+        let mut ending = Ending::default();
+        let told = directions
+            .iter()
+            .filter_map(|&direction| {
+                ending.shut_down(direction);
+                ending.take_news()
+            })
+            .collect();
+        (ending, told)
+    }
+
+    /// T-SH1, T-SH2, T-SH3
+    #[test]
+    fn the_peer_is_told_what_it_must_know() {
+        use Direction::{Both, Read, Write};
+        for (directions, told) in [
+            (&[Write][..], &[Control::Shutdown][..]),
+            (&[Read], &[]),
+            (&[Both], &[Control::Disconnect]),
+            (&[Read, Write], &[Control::Disconnect]),
+            (&[Write, Read], &[Control::Shutdown, Control::Disconnect]),
+            (&[Write, Write], &[Control::Shutdown]),
+            (&[Both, Both, Write], &[Control::Disconnect]),
+        ] {
+            assert_eq!(shut(directions).1, told, "{directions:?}");
+        }
+    }
+
+    #[test]
+    fn what_the_peer_says_ends_its_direction_or_both() {
+        let mut ending = Ending::default();
+        ending.told(Control::Shutdown);
+        assert!(!ending.is_readable() && ending.is_writable());
+        assert_eq!(ending.phase(), Phase::Connected);
+        // The other direction ends: nothing is left to keep open.
+        ending.shut_down(Direction::Write);
+        assert_eq!(ending.take_news(), Some(Control::Disconnect));
+
+        let (mut ending, _) = shut(&[Direction::Write]);
+        ending.told(Control::Shutdown);
+        assert_eq!(ending.phase(), Phase::Disconnected);
+
+        let mut ending = Ending::default();
+        for ignored in [Control::KeepAlive, Control::Unknown(0x77)] {
+            ending.told(ignored);
+            assert_eq!(ending.phase(), Phase::Connected);
+        }
+        ending.told(Control::Disconnect);
+        assert_eq!(ending.phase(), Phase::Disconnected);
+    }
+
+    #[test]
+    fn a_peer_that_goes_is_lost_unless_everything_was_said() {
+        let mut ending = Ending::default();
+        ending.lost();
+        assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
+        let (mut ending, _) = shut(&[Direction::Both]);
+        ending.lost();
+        assert_eq!(ending.phase(), Phase::Disconnected);
+        // The first reason stays.
+        ending.fail(Failure::Send);
+        assert_eq!(ending.phase(), Phase::Disconnected);
+    }
+}

@@ -1,0 +1,209 @@
+//! Receiving data: the ring that the peer writes to, and what it is told of the room there.
+
+use std::{collections::VecDeque, ops::Range};
+
+use super::{
+    Local, Stream,
+    failure::Violation,
+    outgoing::{Outgoing, Payload, Place, Tag},
+    settings::Settings,
+};
+use crate::proto::{ByteOrder, ConnectData, Message, Target};
+
+#[derive(Debug)]
+pub(super) struct Receiving {
+    /// The lengths of the messages that have not been read to their ends; of the first, what is
+    /// left.
+    waiting: VecDeque<u32>,
+    unread: u32,
+    /// Where in the buffer the first unread byte is.
+    at: u32,
+    half: u32,
+    /// What the peer may still write to the half it is writing, and whether it knows of the next.
+    half_left: u32,
+    next_known: bool,
+    /// Messages that have been read, of which the peer has been told, that have arrived.
+    done: u16,
+    limit: u16,
+    arrived: u16,
+    /// The peer is told when so many have been done.
+    tell_at: u16,
+    depth: u16,
+    /// Bytes that have been read and whose room the peer does not know of, and where that begins.
+    free: u32,
+    free_at: u32,
+    buffer_addr: u64,
+    buffer_rkey: u32,
+    /// The peer's table, and which of its entries is written next.
+    peer_table: Target,
+    peer_entry: u32,
+    peer_order: ByteOrder,
+}
+
+/// What the peer is to be told.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Update {
+    Credits,
+    CreditsAndTarget,
+}
+
+impl Update {
+    pub(super) fn writes_target(self) -> bool {
+        self == Self::CreditsAndTarget
+    }
+}
+
+impl Receiving {
+    pub(super) fn new(settings: &Settings, local: &Local, peer: &ConnectData) -> Self {
+        let half = settings.half();
+        Self {
+            waiting: VecDeque::with_capacity(settings.recv_depth.into()),
+            unread: 0,
+            at: 0,
+            half,
+            half_left: half,
+            next_known: false,
+            done: 0,
+            limit: settings.recv_depth,
+            arrived: 0,
+            tell_at: settings.recv_depth / 2,
+            depth: settings.recv_depth,
+            // The peer knows of the first half from connecting, and of the second not yet.
+            free: half,
+            free_at: half,
+            buffer_addr: local.buffer_addr,
+            buffer_rkey: local.buffer_rkey,
+            peer_table: peer.targets,
+            peer_entry: 1,
+            peer_order: peer.order,
+        }
+    }
+
+    /// A message has arrived that takes a credit.
+    pub(super) fn count_message(&mut self) -> Result<(), Violation> {
+        if self.arrived == self.limit {
+            return Err(Violation::Credits);
+        }
+        self.arrived = self.arrived.wrapping_add(1);
+        Ok(())
+    }
+
+    /// The peer gets the credit back.
+    pub(super) fn message_done(&mut self) {
+        self.done = self.done.wrapping_add(1);
+    }
+
+    /// So many bytes have been written after those before.
+    pub(super) fn arrived(&mut self, len: u32, unwanted: bool) -> Result<(), Violation> {
+        self.count_message()?;
+        // A message does not go on in the next half.
+        self.half_left = self
+            .half_left
+            .checked_sub(len)
+            .ok_or(Violation::Overflow(len))?;
+        if self.half_left == 0 && self.next_known {
+            self.next_known = false;
+            self.half_left = self.half;
+        }
+        self.waiting.push_back(len);
+        self.unread += len;
+        if unwanted {
+            self.consume(self.unread);
+        } else {
+            self.pass_empty();
+        }
+        Ok(())
+    }
+
+    /// Messages without bytes are done when it is their turn.
+    fn pass_empty(&mut self) {
+        while self.waiting.front() == Some(&0) {
+            self.waiting.pop_front();
+            self.message_done();
+        }
+    }
+
+    fn consume(&mut self, len: u32) {
+        let mut left = len;
+        while let Some(message) = self.waiting.front_mut() {
+            let taken = left.min(*message);
+            *message -= taken;
+            left -= taken;
+            if *message > 0 {
+                break;
+            }
+            self.waiting.pop_front();
+            self.done = self.done.wrapping_add(1);
+        }
+        self.unread -= len;
+        self.at = (self.at + len) % (2 * self.half);
+        self.free += len;
+    }
+
+    /// What the peer is to be told now, if anything.
+    pub(super) fn update_due(&self) -> Option<Update> {
+        if self.free >= self.half {
+            return Some(Update::CreditsAndTarget);
+        }
+        let beyond = self.done.wrapping_sub(self.tell_at);
+        (beyond < 1 << 15).then_some(Update::Credits)
+    }
+
+    /// Makes the message of an update that is due.
+    pub(super) fn update(&mut self, update: Update, slot: u16, settings: &Settings) -> Outgoing {
+        self.tell_at = self.done.wrapping_add(self.depth / 2);
+        self.limit = self.done.wrapping_add(self.depth);
+        let mut outgoing = Outgoing::bare(Tag::Credit, Some(Message::Credit(self.limit)));
+        if update == Update::CreditsAndTarget {
+            let target = Target {
+                addr: self.buffer_addr.wrapping_add(self.free_at.into()),
+                rkey: self.buffer_rkey,
+                len: self.half,
+            };
+            let place = if settings.inline as usize >= Target::SIZE {
+                Place::Inline
+            } else {
+                Place::Slot(slot)
+            };
+            outgoing.payload = Payload::Target(target.encode(self.peer_order), place);
+            let entry = u64::from(self.peer_entry) * Target::SIZE as u64;
+            outgoing.addr = self.peer_table.addr.wrapping_add(entry);
+            outgoing.rkey = self.peer_table.rkey;
+            self.peer_entry = (self.peer_entry + 1) % self.peer_table.len;
+            self.free -= self.half;
+            self.free_at = (self.free_at + self.half) % (2 * self.half);
+            if self.half_left == 0 {
+                self.half_left = self.half;
+            } else {
+                self.next_known = true;
+            }
+        }
+        outgoing
+    }
+}
+
+impl Stream {
+    /// The number of bytes that have arrived and have not been read.
+    pub fn unread(&self) -> u32 {
+        self.receiving.unread
+    }
+
+    /// Where in the receive buffer the next `len` bytes are, or as many as there are: first here,
+    /// and then there.
+    pub fn next_bytes(&self, len: usize) -> (Range<u32>, Range<u32>) {
+        let receiving = &self.receiving;
+        let len = u32::try_from(len).map_or(receiving.unread, |len| len.min(receiving.unread));
+        let first = len.min(2 * receiving.half - receiving.at);
+        (receiving.at..receiving.at + first, 0..len - first)
+    }
+
+    /// The next `len` bytes have been read, or as many as there are: their room is the peer's again
+    /// when [`control`](Self::control) has told it.
+    pub fn consume(&mut self, len: usize) {
+        let unread = self.receiving.unread;
+        let len = u32::try_from(len).map_or(unread, |len| len.min(unread));
+        if len > 0 {
+            self.receiving.consume(len);
+        }
+    }
+}

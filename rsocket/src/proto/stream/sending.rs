@@ -1,0 +1,215 @@
+//! Sending data: credits, targets and the send buffer.
+
+use super::{
+    Stream, Table,
+    outgoing::{Outgoing, Payload, Place, Tag},
+    settings::{CONTROL_SLOTS, Framing, SEND_LOWAT, Settings},
+};
+use crate::proto::{ByteOrder, ConnectData, Mapping, Message, Target};
+
+/// The size of the first message of a call, and the most that later ones grow to.
+const FIRST_CHUNK: u32 = 2048;
+const MAX_CHUNK: u32 = 64 << 10;
+
+/// The messages of one call that sends data: small at first, so that the device begins early.
+#[derive(Clone, Copy, Debug)]
+pub struct Burst {
+    chunk: u32,
+}
+
+impl Default for Burst {
+    fn default() -> Self {
+        Self { chunk: FIRST_CHUNK }
+    }
+}
+
+impl Burst {
+    /// How much of `left` bytes goes next, if there is room for `room`.
+    pub(super) fn next(&mut self, left: usize, room: u32) -> u32 {
+        let left = u32::try_from(left).unwrap_or(u32::MAX);
+        let chunk = if self.chunk < left {
+            let chunk = self.chunk;
+            self.chunk = (chunk * 2).min(MAX_CHUNK);
+            chunk
+        } else {
+            left
+        };
+        chunk.min(room)
+    }
+}
+
+#[derive(Debug)]
+pub(super) struct Sending {
+    /// Messages that have used up a credit, and how many may have.
+    sent: u16,
+    limit: u16,
+    /// Free entries of the send queue, and how many of them a message with a payload takes.
+    free: u16,
+    data_depth: u16,
+    entries: u16,
+    control_free: u16,
+    /// Counts control requests, to know which of their places in memory is next.
+    control_count: u16,
+    inline: u32,
+    buffer_size: u32,
+    buffer_free: u32,
+    /// Where in the buffer the next bytes go.
+    buffer_at: u32,
+    targets: [Target; super::TARGETS as usize],
+    current: usize,
+}
+
+impl Sending {
+    pub(super) fn new(settings: &Settings, peer: &ConnectData) -> Self {
+        let data_depth = settings.send_depth - CONTROL_SLOTS;
+        Self {
+            sent: 0,
+            limit: peer.credits,
+            free: data_depth,
+            data_depth,
+            entries: match settings.framing {
+                Framing::Immediate => 1,
+                Framing::Separate => 2,
+            },
+            control_free: CONTROL_SLOTS,
+            control_count: 0,
+            inline: settings.inline,
+            buffer_size: settings.send_buffer,
+            buffer_free: settings.send_buffer,
+            buffer_at: 0,
+            targets: [peer.first, Target::default()],
+            current: 0,
+        }
+    }
+
+    fn can_send(&self) -> bool {
+        self.free >= self.entries
+            && self.buffer_free >= SEND_LOWAT
+            && self.sent != self.limit
+            && self.targets[self.current].len > 0
+    }
+
+    pub(super) fn is_idle(&self) -> bool {
+        self.free == self.data_depth && self.control_free == CONTROL_SLOTS
+    }
+
+    pub(super) fn completed(&mut self, tag: Tag) {
+        if tag.is_control() {
+            self.control_free += 1;
+        } else {
+            self.free += 1;
+        }
+        self.buffer_free += match tag {
+            Tag::Data(len) | Tag::Direct(len) => len,
+            Tag::Mapping => Mapping::BYTES,
+            Tag::Credit | Tag::Control(_) | Tag::KeepAlive | Tag::Trailer { .. } => 0,
+        };
+        debug_assert!(self.control_free <= CONTROL_SLOTS && self.free <= self.data_depth);
+        debug_assert!(self.buffer_free <= self.buffer_size);
+    }
+
+    /// Takes control slots, if there are as many; returns the place that goes with the first.
+    pub(super) fn take_control_slots(&mut self, slots: u16) -> Option<u16> {
+        self.control_free = self.control_free.checked_sub(slots)?;
+        let place = self.control_count % CONTROL_SLOTS;
+        self.control_count = self.control_count.wrapping_add(slots);
+        Some(place)
+    }
+
+    /// The peer grants credits, and may have written targets.
+    pub(super) fn granted(&mut self, limit: u16, table: &mut impl Table, order: ByteOrder) {
+        self.limit = limit;
+        for (target, index) in self.targets.iter_mut().zip(0..) {
+            // One that is in use has not been written again.
+            if target.len == 0 {
+                *target = Target::decode(&table.take_target(index), order);
+            }
+        }
+    }
+
+    /// Takes room in the send buffer for `len` bytes, and says where they go.
+    fn place(&mut self, len: u32) -> Place {
+        self.buffer_free -= len;
+        if len <= self.inline {
+            return Place::Inline;
+        }
+        let first = len.min(self.buffer_size - self.buffer_at);
+        let place = Place::Buffer(self.buffer_at..self.buffer_at + first, 0..len - first);
+        self.buffer_at = (self.buffer_at + len) % self.buffer_size;
+        place
+    }
+
+    /// Takes a credit, queue entries, and the next `len` bytes of the target.
+    fn data(&mut self, len: u32) -> Outgoing {
+        let target = &mut self.targets[self.current];
+        let Target { addr, rkey, .. } = *target;
+        target.addr = addr.wrapping_add(len.into());
+        target.len -= len;
+        if target.len == 0 {
+            self.current = (self.current + 1) % self.targets.len();
+        }
+        self.sent = self.sent.wrapping_add(1);
+        self.free -= self.entries;
+        Outgoing {
+            tag: Tag::Data(len),
+            message: Some(Message::Data(len)),
+            payload: Payload::Data(len, self.place(len)),
+            addr,
+            rkey,
+        }
+    }
+}
+
+impl Stream {
+    /// Whether data can be sent now.
+    pub fn can_send(&self) -> bool {
+        self.is_connected() && self.is_writable() && self.sending.can_send()
+    }
+
+    /// The request that sends the next of `left` bytes; `None` if it has to wait, or is over.
+    /// Mappings have to be [announced](Self::announce) before.
+    pub fn send(&mut self, burst: &mut Burst, left: usize) -> Option<Outgoing> {
+        if left == 0 || !self.can_send() {
+            return None;
+        }
+        let sending = &self.sending;
+        let room = sending
+            .buffer_free
+            .min(sending.targets[sending.current].len);
+        let len = burst.next(left, room);
+        Some(self.sending.data(len))
+    }
+
+    /// The request that writes the next of `left` bytes to where a mapping of the peer is.
+    pub(super) fn send_direct(&mut self, burst: &mut Burst, left: usize, to: Target) -> Outgoing {
+        let sending = &mut self.sending;
+        let len = burst.next(left, sending.buffer_free.min(to.len));
+        sending.free -= 1;
+        Outgoing {
+            tag: Tag::Direct(len),
+            message: None,
+            payload: Payload::Data(len, sending.place(len)),
+            addr: to.addr,
+            rkey: to.rkey,
+        }
+    }
+
+    /// The request that writes a mapping into the peer's table. It can be sent.
+    pub(super) fn send_mapping(
+        &mut self,
+        index: u16,
+        entry: [u8; Mapping::SIZE],
+        to: Target,
+    ) -> Outgoing {
+        let sending = &mut self.sending;
+        sending.sent = sending.sent.wrapping_add(1);
+        sending.free -= sending.entries;
+        Outgoing {
+            tag: Tag::Mapping,
+            message: Some(Message::Iomap(index)),
+            payload: Payload::Mapping(entry, sending.place(Mapping::BYTES)),
+            addr: to.addr,
+            rkey: to.rkey,
+        }
+    }
+}

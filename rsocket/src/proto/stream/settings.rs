@@ -1,0 +1,137 @@
+//! The sizes of a connection.
+
+/// The most control messages that are in flight at once; the send queue has room for them beside
+/// the data.
+pub const CONTROL_SLOTS: u16 = 4;
+
+/// The entries of the table of targets that each side exposes here.
+pub const TARGETS: u32 = 2;
+
+/// Receives beyond those that the peer is told of, for control messages: these need no credit, and
+/// would otherwise be turned away, to come again after two thirds of a second.
+pub const SPARE_RECEIVES: u16 = 8;
+
+/// The least free room in the send buffer with which anything is sent.
+pub(super) const SEND_LOWAT: u32 = 2048;
+
+const MIN_DEPTH: u16 = 16;
+const MAX_DEPTH: u16 = 65534;
+const MIN_BUFFER: u32 = 4096;
+const MAX_BUFFER: u32 = 1 << 30;
+
+/// How messages are told from data.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Framing {
+    /// A message is the immediate data of an RDMA write: InfiniBand and RoCE.
+    Immediate,
+    /// A message is sent on its own, after the write it belongs to: iWARP, which has no immediate
+    /// data.
+    Separate,
+}
+
+/// The sizes of one side of a connection.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Settings {
+    /// The depth of the send queue.
+    pub send_depth: u16,
+    /// How many data messages can be waiting to be read; the receive queue is
+    /// [`SPARE_RECEIVES`] deeper.
+    pub recv_depth: u16,
+    /// The size of the send buffer, in bytes.
+    pub send_buffer: u32,
+    /// The size of the receive buffer, in bytes: an even number.
+    pub recv_buffer: u32,
+    /// The most bytes that a request can carry itself.
+    pub inline: u32,
+    /// How many mappings the peer may announce.
+    pub iomap_size: u16,
+    /// How messages are told from data.
+    pub framing: Framing,
+}
+
+impl Default for Settings {
+    fn default() -> Self {
+        Self {
+            send_depth: 384,
+            recv_depth: 384,
+            send_buffer: 128 << 10,
+            recv_buffer: 128 << 10,
+            inline: 64,
+            iomap_size: 0,
+            framing: Framing::Immediate,
+        }
+    }
+}
+
+impl Settings {
+    /// The settings as they can be had: within what the protocol needs, and what a device with
+    /// queues of at most `max_depth` entries offers.
+    #[must_use]
+    pub fn clamped(self, max_depth: u32) -> Self {
+        let max = u16::try_from(max_depth).unwrap_or(u16::MAX).min(MAX_DEPTH);
+        let depth = |wanted: u16, spare| wanted.max(MIN_DEPTH).min(max.saturating_sub(spare));
+        Self {
+            send_depth: depth(self.send_depth, 0),
+            recv_depth: depth(self.recv_depth, SPARE_RECEIVES),
+            send_buffer: self.send_buffer.clamp(MIN_BUFFER, MAX_BUFFER),
+            recv_buffer: self.recv_buffer.clamp(MIN_BUFFER, MAX_BUFFER) & !1,
+            ..self
+        }
+    }
+
+    /// The bytes that a target covers: half of the receive buffer.
+    pub fn half(&self) -> u32 {
+        self.recv_buffer / 2
+    }
+
+    /// The size of the table that the peer writes to: targets, and then mappings.
+    pub fn table_size(&self) -> usize {
+        TARGETS as usize * super::Target::SIZE + usize::from(self.iomap_size) * super::Mapping::SIZE
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-CF3
+    #[test]
+    fn nonsense_becomes_something_that_works() {
+        let least = Settings {
+            send_depth: 0,
+            recv_depth: 1,
+            send_buffer: 1,
+            recv_buffer: 1,
+            ..Settings::default()
+        };
+        let least = least.clamped(16384);
+        assert_eq!((least.send_depth, least.recv_depth), (16, 16));
+        assert_eq!((least.send_buffer, least.recv_buffer), (4096, 4096));
+        let most = Settings {
+            send_depth: u16::MAX,
+            recv_depth: u16::MAX,
+            send_buffer: u32::MAX,
+            recv_buffer: 4097 * 3,
+            ..Settings::default()
+        };
+        let most = most.clamped(1000);
+        assert_eq!((most.send_depth, most.recv_depth), (1000, 992));
+        assert_eq!(most.recv_buffer, 12290);
+        assert_eq!(most.clamped(u32::MAX), most);
+        assert_eq!(
+            Settings::default().clamped(1 << 20),
+            Settings::default(),
+            "the defaults are what they are"
+        );
+    }
+
+    #[test]
+    fn the_table_holds_targets_and_mappings() {
+        let settings = Settings {
+            iomap_size: 3,
+            ..Settings::default()
+        };
+        assert_eq!(settings.table_size(), 2 * 16 + 3 * 24);
+        assert_eq!(settings.half(), 65536);
+    }
+}

@@ -1,0 +1,51 @@
+//! Streams without a device: two sides, a wire that delays as it likes, and hosts that die or lie.
+//!
+//! Every run follows from its seed, which a failing one prints: `SEED=… cargo test -p rsocket --test
+//! simulator` runs that alone. `LONG=1` runs a hundred thousand of each kind.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod probe;
+mod schedule;
+mod side;
+mod wire;
+
+use std::{env, panic};
+
+use schedule::{Run, Trouble};
+
+/// How many schedules of a kind are run.
+fn seeds() -> std::ops::Range<u64> {
+    if let Ok(seed) = env::var("SEED") {
+        let seed = seed.parse().unwrap();
+        return seed..seed + 1;
+    }
+    if env::var_os("LONG").is_some() {
+        0..100_000
+    } else {
+        0..400
+    }
+}
+
+fn run(trouble: Trouble) {
+    for seed in seeds() {
+        let result = panic::catch_unwind(|| Run::new(seed, trouble).run());
+        assert!(result.is_ok(), "{trouble:?}: SEED={seed} fails");
+    }
+}
+
+/// T-DT1, T-DT3, T-DT8
+#[test]
+fn nothing_is_lost_or_changed_and_nothing_hangs() {
+    run(Trouble::None);
+}
+
+#[test]
+fn a_host_that_dies_leaves_a_prefix_and_an_error() {
+    run(Trouble::Death);
+}
+
+/// T-WP14
+#[test]
+fn a_host_that_lies_harms_nobody() {
+    run(Trouble::Hostile);
+}

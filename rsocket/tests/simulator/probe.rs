@@ -1,0 +1,393 @@
+//! A peer that does exactly what a test says, and what the other side is seen to do then.
+
+use rsocket::proto::{
+    ByteOrder, ConnectData, Control, Mapping, Message, Target,
+    stream::{
+        Burst, Direction, Failure, MapError, Outgoing, Payload, Place, Settings, Stream, Tag,
+        Violation,
+    },
+};
+
+use crate::side::{self, BUFFER, BUFFER_KEY, Exposed, Side};
+
+const PEER_TABLE: u64 = 0x7fac_cc02_4000;
+const PEER_BUFFER: u64 = 0x7fac_cc02_6000;
+
+/// A peer with large buffers.
+fn peer() -> ConnectData {
+    ConnectData {
+        order: ByteOrder::Little,
+        credits: 384,
+        iomap_size: Some(3),
+        targets: Target {
+            addr: PEER_TABLE,
+            rkey: 0x6d2,
+            len: 2,
+        },
+        first: Target {
+            addr: PEER_BUFFER,
+            rkey: 0x7bd,
+            len: 1 << 20,
+        },
+    }
+}
+
+fn facing(settings: Settings, peer: &ConnectData) -> Side {
+    let local = side::local(ByteOrder::Little);
+    Side::new(settings, Stream::new(settings, &local, peer))
+}
+
+fn receive(side: &mut Side, message: Message) -> Result<(), Failure> {
+    side.stream.received(message, &mut side.exposed)
+}
+
+/// What the stream wants to tell, all of it, and completed at once.
+fn told(side: &mut Side) -> Vec<Outgoing> {
+    let mut told = vec![];
+    while let Some(outgoing) = side.stream.control() {
+        side.stream.sent(outgoing.tag, true);
+        told.push(outgoing);
+    }
+    told
+}
+
+fn target(outgoing: &Outgoing) -> Option<Target> {
+    match &outgoing.payload {
+        Payload::Target(entry, _) => Some(Target::decode(entry, ByteOrder::Little)),
+        _ => None,
+    }
+}
+
+/// T-WP6
+#[test]
+fn the_first_message_tells_of_the_second_half() {
+    let mut side = facing(Settings::default(), &peer());
+    let told = told(&mut side);
+    let [update] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(update.message.map(Message::encode), Some(0x8000_0180));
+    assert_eq!((update.addr, update.rkey), (PEER_TABLE + 16, 0x6d2));
+    assert_eq!(
+        target(update),
+        Some(Target {
+            addr: BUFFER + 65536,
+            rkey: BUFFER_KEY,
+            len: 65536
+        })
+    );
+}
+
+/// T-WP8
+#[test]
+fn credits_come_back_by_halves_of_the_queue() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    let mut limits = vec![];
+    for _ in 0..384 {
+        receive(&mut side, Message::Data(1)).unwrap();
+        side.stream.consume(1);
+        for update in told(&mut side) {
+            assert_eq!(update.payload, Payload::Nothing);
+            limits.push(update.message.unwrap().encode());
+        }
+    }
+    assert_eq!(limits, [0x8000_0240, 0x8000_0300]);
+}
+
+/// T-WP10
+#[test]
+fn a_half_that_was_read_is_offered_again() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    for len in [30_000, 30_000, 5536] {
+        receive(&mut side, Message::Data(len)).unwrap();
+        side.stream.consume(len as usize);
+    }
+    let told = told(&mut side);
+    let [update] = &told[..] else {
+        panic!("{told:?}")
+    };
+    assert_eq!(update.message.map(Message::encode), Some(0x8000_0183));
+    assert_eq!(update.addr, PEER_TABLE, "the first entry");
+    assert_eq!(target(update).map(|target| target.addr), Some(BUFFER));
+}
+
+/// T-WP12
+#[test]
+fn every_entry_of_a_larger_table_has_its_turn() {
+    for entries in [3, 7] {
+        let mut peer = peer();
+        peer.targets.len = entries;
+        let mut side = facing(Settings::default(), &peer);
+        let mut written: Vec<_> = told(&mut side);
+        for _ in 0..entries * 2 {
+            receive(&mut side, Message::Data(65536)).unwrap();
+            side.stream.consume(65536);
+            written.extend(told(&mut side));
+        }
+        let order: Vec<u64> = written.iter().map(|u| (u.addr - PEER_TABLE) / 16).collect();
+        let expected = (1..).map(|i| i % u64::from(entries));
+        assert!(
+            expected.take(order.len()).eq(order.iter().copied()),
+            "{order:?}"
+        );
+    }
+}
+
+/// T-WP11
+#[test]
+fn the_peer_s_order_is_kept() {
+    let mut peer = peer();
+    peer.order = ByteOrder::Big;
+    let mut side = facing(Settings::default(), &peer);
+    let told = told(&mut side);
+    let Payload::Target(entry, Place::Inline) = &told[0].payload else {
+        panic!("{told:?}")
+    };
+    let addr = (BUFFER + 65536).to_be_bytes();
+    assert_eq!(entry[..8], addr);
+    assert_eq!(entry[12..], [0, 1, 0, 0]);
+}
+
+/// The lengths of the messages of one call.
+#[expect(clippy::panic, reason = "a test fails by panicking")]
+fn chunks(side: &mut Side, len: usize) -> Vec<u32> {
+    let mut burst = Burst::default();
+    let mut left = len;
+    let mut chunks = vec![];
+    while let Some(outgoing) = side.stream.send(&mut burst, left) {
+        let Tag::Data(len) = outgoing.tag else {
+            panic!("{outgoing:?}")
+        };
+        side.stream.sent(outgoing.tag, true);
+        left -= len as usize;
+        chunks.push(len);
+    }
+    chunks
+}
+
+/// T-DT2
+#[test]
+fn messages_grow_and_stay_inside_their_target() {
+    let with_half = |half| {
+        let mut peer = peer();
+        peer.first.len = half;
+        facing(Settings::default(), &peer)
+    };
+    for (len, expected) in [
+        (1, &[1][..]),
+        (2048, &[2048]),
+        (2049, &[2048, 1]),
+        (6144, &[2048, 4096]),
+        (65_535, &[2048, 4096, 8192, 16384, 32768, 2047]),
+        (
+            200_000,
+            &[2048, 4096, 8192, 16384, 32768, 65536, 65536, 5440],
+        ),
+    ] {
+        assert_eq!(chunks(&mut with_half(1 << 20), len), expected, "{len}");
+    }
+    assert_eq!(chunks(&mut with_half(4096), 9000), [2048, 2048]);
+    assert_eq!(chunks(&mut with_half(5000), 9000), [2048, 2952]);
+}
+
+/// T-WP9
+#[test]
+fn counts_wrap() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    let mut sent = 0_u32;
+    for round in 1..=2000_u32 {
+        side.exposed.table[12..16].fill(0);
+        while let Some(outgoing) = side.stream.send(&mut Burst::default(), 1) {
+            side.stream.sent(outgoing.tag, true);
+            sent += 1;
+        }
+        assert_eq!(sent, round * 384);
+        // As C says it: without cutting it off at sixteen bits.
+        let limit = Message::decode(4 << 29 | (sent + 384) & 0x1_ffff);
+        receive(&mut side, limit).unwrap();
+    }
+}
+
+/// T-WP7, T-WP14
+#[test]
+fn lies_end_the_connection_and_what_is_new_does_not() {
+    let fails = |messages: &[Message]| {
+        let mut side = facing(Settings::default(), &peer());
+        let failed = messages
+            .iter()
+            .find_map(|&message| receive(&mut side, message).err());
+        assert_eq!(side.stream.failure(), failed);
+        assert_eq!(side.stream.can_send(), failed.is_none());
+        failed
+    };
+    let violation = |violation| Some(Failure::Violation(violation));
+    for op in [2, 3, 5] {
+        let failed = fails(&[Message::Reserved(op)]);
+        assert_eq!(failed, violation(Violation::Reserved(op)));
+    }
+    assert_eq!(
+        fails(&[Message::Data(65537)]),
+        violation(Violation::Overflow(65537))
+    );
+    let failed = fails(&[Message::Data(65536), Message::Data(1)]);
+    assert_eq!(
+        failed,
+        violation(Violation::Overflow(1)),
+        "the next half was not offered"
+    );
+    assert_eq!(fails(&[Message::Data(0); 384]), None);
+    assert_eq!(
+        fails(&[Message::Data(0); 385]),
+        violation(Violation::Credits)
+    );
+    assert_eq!(
+        fails(&[Message::Iomap(0)]),
+        violation(Violation::Mapping(0))
+    );
+    for argument in [1, 0x77, 0x1fff_ffff] {
+        assert_eq!(fails(&[Message::decode(7 << 29 | argument)]), None);
+    }
+}
+
+/// T-WP15, T-IO3
+#[test]
+fn an_old_peer_has_no_mappings() {
+    let mut old = peer();
+    old.iomap_size = None;
+    let mapping = Mapping {
+        offset: 0,
+        addr: 1,
+        rkey: 2,
+        len: 3,
+    };
+    let mut side = facing(Settings::default(), &old);
+    assert_eq!(side.stream.map(mapping), Err(MapError::Full(0)));
+    assert_eq!(chunks(&mut side, 10), [10]);
+    let mut side = facing(Settings::default(), &peer());
+    assert_eq!(
+        [0; 3].map(|_| side.stream.map(mapping)),
+        [Ok(0), Ok(1), Ok(2)]
+    );
+    assert_eq!(side.stream.map(mapping), Err(MapError::Full(3)));
+}
+
+/// T-IO1, T-IO6
+#[test]
+fn a_mapping_is_announced_before_data_and_its_entry_used_again() {
+    let mut side = facing(Settings::default(), &peer());
+    let mapping = Mapping {
+        offset: 0,
+        addr: 0xabc,
+        rkey: 2,
+        len: 3,
+    };
+    side.stream.map(mapping).unwrap();
+    let second = side.stream.map(mapping).unwrap();
+    let first = side.stream.announce().unwrap();
+    assert_eq!(first.tag, Tag::Mapping);
+    let announced = side.stream.announce().unwrap();
+    assert_eq!(announced.message.map(Message::encode), Some(0xc000_0001));
+    assert_eq!(announced.addr, PEER_TABLE + 2 * 16 + 24);
+    let Payload::Mapping(entry, Place::Inline) = announced.payload else {
+        panic!("{announced:?}")
+    };
+    assert_eq!(Mapping::decode(&entry, ByteOrder::Little), mapping);
+    assert_eq!(side.stream.announce(), None);
+    side.stream.unmap(second);
+    assert_eq!(side.stream.map(mapping), Ok(second));
+    side.stream.unmap(second);
+    assert!(
+        !side.stream.has_announcement(),
+        "what is gone is not announced"
+    );
+}
+
+/// T-IO8: announcing uses up credits, which come back.
+#[test]
+fn mappings_can_come_and_go_for_ever() {
+    let settings = Settings {
+        recv_depth: 16,
+        iomap_size: 1,
+        ..Settings::default()
+    };
+    let mut side = facing(settings, &peer());
+    told(&mut side);
+    let mut limits = 0;
+    for _ in 0..1000 {
+        receive(&mut side, Message::Iomap(0)).unwrap();
+        limits += told(&mut side).len();
+    }
+    assert_eq!(limits, 1000 / 8);
+}
+
+/// T-SH5
+#[test]
+fn nothing_is_sent_into_a_closed_direction() {
+    let mut side = facing(Settings::default(), &peer());
+    side.stream.shut_down(Direction::Write);
+    assert!(!side.stream.can_send() && side.stream.readiness().writable);
+    let mut side = facing(Settings::default(), &peer());
+    receive(&mut side, Message::Control(Control::Disconnect)).unwrap();
+    assert!(!side.stream.can_send() && side.stream.readiness().hung_up);
+}
+
+/// T-SH3: a peer that goes on sending is not held up.
+#[test]
+fn what_nobody_wants_to_read_is_thrown_away() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    side.stream.shut_down(Direction::Read);
+    assert_eq!(told(&mut side), [], "the peer is not told");
+    for _ in 0..4 {
+        receive(&mut side, Message::Data(65536)).unwrap();
+        assert_eq!(side.stream.unread(), 0);
+        assert_eq!(told(&mut side).len(), 1);
+    }
+}
+
+/// A simultaneous end: the peer is gone before it could take the last message.
+#[test]
+fn a_last_message_that_fails_is_still_the_end() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    side.stream.shut_down(Direction::Both);
+    let last = side.stream.control().unwrap();
+    assert_eq!(last.message.map(Message::encode), Some(0xe000_0000));
+    side.stream.sent(last.tag, false);
+    assert_eq!(side.stream.failure(), None);
+    assert!(!side.stream.is_connected());
+}
+
+#[test]
+fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
+    let mut side = facing(Settings::default(), &peer());
+    let write = |exposed: &mut Exposed, index: usize, addr| {
+        let target = Target {
+            addr,
+            rkey: 5,
+            len: 4096,
+        };
+        exposed.table[index * 16..][..16].copy_from_slice(&target.encode(ByteOrder::Little));
+    };
+    // The first is in use: what is in its entry does not count.
+    write(&mut side.exposed, 0, 0xbad);
+    write(&mut side.exposed, 1, 0x1000);
+    receive(&mut side, Message::Credit(1000)).unwrap();
+    let mut to = vec![];
+    let mut left = (1 << 20) + 4096 + 1;
+    let mut burst = Burst::default();
+    while let Some(outgoing) = side.stream.send(&mut burst, left) {
+        let Payload::Data(len, _) = outgoing.payload else {
+            panic!("{outgoing:?}")
+        };
+        side.stream.sent(outgoing.tag, true);
+        left -= len as usize;
+        to.push(outgoing.addr);
+    }
+    assert_eq!(left, 1, "both are used up");
+    assert_eq!(to.first(), Some(&PEER_BUFFER));
+    assert_eq!(to.last(), Some(&0x1000));
+}

@@ -1,0 +1,267 @@
+//! One host of the simulation: a stream, the memory it works with, and its queues.
+
+use std::collections::VecDeque;
+
+use rsocket::proto::{
+    Mapping, Message, Target,
+    stream::{
+        Framing, Local, Outgoing, Payload, Place, SPARE_RECEIVES, Settings, Stream, TARGETS, Table,
+        Tag,
+    },
+};
+
+/// Where the memory of a host begins, by what it is. The numbers are far from each other, so that
+/// an address which is off is no address at all.
+pub(crate) const TABLE: u64 = 0x1000_0000;
+pub(crate) const BUFFER: u64 = 0x2000_0000;
+pub(crate) const MAPPED: u64 = 0x3000_0000;
+pub(crate) const TABLE_KEY: u32 = 0x70;
+pub(crate) const BUFFER_KEY: u32 = 0xb0;
+pub(crate) const MAPPED_KEY: u32 = 0x30;
+
+/// A request as the device has it.
+#[derive(Debug)]
+pub(crate) struct Request {
+    pub(crate) tag: Tag,
+    pub(crate) write: Option<Write>,
+    pub(crate) message: Option<Message>,
+}
+
+#[derive(Debug)]
+pub(crate) struct Write {
+    pub(crate) addr: u64,
+    pub(crate) rkey: u32,
+    pub(crate) from: From,
+}
+
+/// Where the device takes the bytes from, when it does.
+#[derive(Debug)]
+pub(crate) enum From {
+    Itself(Vec<u8>),
+    Buffer(std::ops::Range<u32>, std::ops::Range<u32>),
+    Slot(u16),
+}
+
+/// What the completion queue holds.
+#[derive(Debug)]
+pub(crate) enum Completion {
+    Sent(Tag, bool),
+    Received(Message),
+}
+
+/// The memory that the peer writes to.
+#[derive(Debug)]
+pub(crate) struct Exposed {
+    pub(crate) table: Vec<u8>,
+    pub(crate) buffer: Vec<u8>,
+    pub(crate) mapped: Vec<u8>,
+}
+
+impl Table for Exposed {
+    fn take_target(&mut self, index: u32) -> [u8; Target::SIZE] {
+        let at = index as usize * Target::SIZE;
+        let mut entry = [0; Target::SIZE];
+        entry.copy_from_slice(&self.table[at..at + Target::SIZE]);
+        self.table[at + 12..at + 16].fill(0);
+        entry
+    }
+
+    fn mapping(&mut self, index: u16) -> [u8; Mapping::SIZE] {
+        let at = TARGETS as usize * Target::SIZE + usize::from(index) * Mapping::SIZE;
+        let mut entry = [0; Mapping::SIZE];
+        entry.copy_from_slice(&self.table[at..at + Mapping::SIZE]);
+        entry
+    }
+}
+
+#[derive(Debug)]
+pub(crate) struct Side {
+    pub(crate) settings: Settings,
+    pub(crate) stream: Stream,
+    pub(crate) exposed: Exposed,
+    send_buffer: Vec<u8>,
+    slots: [[u8; Target::SIZE]; 4],
+    /// Posted, and not yet seen by the peer.
+    pub(crate) queue: VecDeque<Request>,
+    /// Seen by the peer, and not yet completed.
+    pub(crate) unacknowledged: VecDeque<Tag>,
+    pub(crate) completions: VecDeque<Completion>,
+    /// Receives that are posted.
+    pub(crate) receives: u16,
+    /// Whether the peer keeps to the protocol.
+    pub(crate) trusts: bool,
+}
+
+/// What a host tells of its memory.
+pub(crate) fn local(order: rsocket::proto::ByteOrder) -> Local {
+    Local {
+        table_addr: TABLE,
+        table_rkey: TABLE_KEY,
+        buffer_addr: BUFFER,
+        buffer_rkey: BUFFER_KEY,
+        order,
+    }
+}
+
+impl Side {
+    pub(crate) fn new(settings: Settings, stream: Stream) -> Self {
+        Self {
+            settings,
+            stream,
+            exposed: Exposed {
+                table: vec![0; settings.table_size()],
+                buffer: vec![0; settings.recv_buffer as usize],
+                mapped: vec![0; 1 << 14],
+            },
+            send_buffer: vec![0; settings.send_buffer as usize],
+            slots: [[0; Target::SIZE]; 4],
+            queue: VecDeque::new(),
+            unacknowledged: VecDeque::new(),
+            completions: VecDeque::new(),
+            receives: settings.recv_depth + SPARE_RECEIVES,
+            trusts: true,
+        }
+    }
+
+    /// Posts what the stream wants posted, with `user` as the caller's bytes; returns how many of
+    /// them it took.
+    pub(crate) fn post(&mut self, outgoing: Outgoing, user: &[u8]) -> usize {
+        let trailer = outgoing.trailer();
+        let (bytes, place, taken) = match outgoing.payload {
+            Payload::Nothing => (vec![], None, 0),
+            Payload::Data(len, place) => {
+                let bytes = user[..len as usize].to_vec();
+                (bytes, Some(place), len as usize)
+            }
+            Payload::Target(entry, place) => (entry.to_vec(), Some(place), 0),
+            Payload::Mapping(entry, place) => (entry.to_vec(), Some(place), 0),
+        };
+        let write = place.map(|place| Write {
+            addr: outgoing.addr,
+            rkey: outgoing.rkey,
+            from: self.place(bytes, place),
+        });
+        match (self.settings.framing, write, outgoing.message) {
+            (Framing::Separate, Some(write), Some(message)) => {
+                self.push(outgoing.tag, Some(write), None);
+                self.push(trailer, None, Some(message));
+            }
+            (_, write, message) => self.push(outgoing.tag, write, message),
+        }
+        let posted = self.queue.len() + self.unacknowledged.len() + self.sends_to_poll();
+        assert!(
+            posted <= self.settings.send_depth.into(),
+            "{posted} requests in a send queue of {}",
+            self.settings.send_depth
+        );
+        taken
+    }
+
+    fn sends_to_poll(&self) -> usize {
+        let sent = |completion: &&Completion| matches!(completion, Completion::Sent(..));
+        self.completions.iter().filter(sent).count()
+    }
+
+    fn place(&mut self, bytes: Vec<u8>, place: Place) -> From {
+        match place {
+            Place::Inline => {
+                assert!(bytes.len() <= self.settings.inline as usize);
+                From::Itself(bytes)
+            }
+            Place::Buffer(first, second) => {
+                let (head, tail) = bytes.split_at(first.len());
+                self.send_buffer[first.start as usize..first.end as usize].copy_from_slice(head);
+                self.send_buffer[second.start as usize..second.end as usize].copy_from_slice(tail);
+                From::Buffer(first, second)
+            }
+            Place::Slot(slot) => {
+                self.slots[usize::from(slot)].copy_from_slice(&bytes);
+                From::Slot(slot)
+            }
+        }
+    }
+
+    fn push(&mut self, tag: Tag, write: Option<Write>, message: Option<Message>) {
+        self.queue.push_back(Request {
+            tag,
+            write,
+            message,
+        });
+    }
+
+    /// What the device reads when it comes to a request: later than it was posted.
+    pub(crate) fn fetch(&self, from: &From) -> Vec<u8> {
+        let part = |range: &std::ops::Range<u32>| {
+            &self.send_buffer[range.start as usize..range.end as usize]
+        };
+        match from {
+            From::Itself(bytes) => bytes.clone(),
+            From::Buffer(first, second) => [part(first), part(second)].concat(),
+            From::Slot(slot) => self.slots[usize::from(*slot)].to_vec(),
+        }
+    }
+
+    /// Handles up to `count` completions, and posts what that calls for.
+    pub(crate) fn poll(&mut self, count: usize) {
+        for _ in 0..count {
+            match self.completions.pop_front() {
+                None => break,
+                Some(Completion::Sent(tag, ok)) => self.stream.sent(tag, ok),
+                Some(Completion::Received(message)) => {
+                    self.receives += 1;
+                    let _: Result<(), _> = self.stream.received(message, &mut self.exposed);
+                }
+            }
+        }
+        self.pump();
+    }
+
+    pub(crate) fn pump(&mut self) {
+        while let Some(outgoing) = self.stream.control() {
+            self.post(outgoing, &[]);
+        }
+    }
+
+    /// Takes in `bytes` from the peer's device; `false` if it must not write there.
+    pub(crate) fn write(&mut self, addr: u64, rkey: u32, bytes: &[u8]) -> bool {
+        let (base, memory) = match rkey {
+            TABLE_KEY => (TABLE, &mut self.exposed.table),
+            BUFFER_KEY => (BUFFER, &mut self.exposed.buffer),
+            MAPPED_KEY => (MAPPED, &mut self.exposed.mapped),
+            _ => return false,
+        };
+        let Some(at) = addr
+            .checked_sub(base)
+            .and_then(|at| usize::try_from(at).ok())
+        else {
+            return false;
+        };
+        let Some(place) = memory
+            .get_mut(at..)
+            .and_then(|rest| rest.get_mut(..bytes.len()))
+        else {
+            return false;
+        };
+        if self.trusts && rkey == TABLE_KEY && at < TARGETS as usize * Target::SIZE {
+            assert_eq!(
+                place[12..16],
+                [0; 4],
+                "a target is overwritten that is in use"
+            );
+        }
+        place.copy_from_slice(bytes);
+        true
+    }
+
+    /// Reads what has arrived, up to `len` bytes.
+    pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
+        let (first, second) = self.stream.next_bytes(len);
+        let part = |range: std::ops::Range<u32>| {
+            &self.exposed.buffer[range.start as usize..range.end as usize]
+        };
+        let bytes = [part(first), part(second)].concat();
+        self.stream.consume(bytes.len());
+        self.pump();
+        bytes
+    }
+}
