@@ -1,6 +1,6 @@
 //! Memory windows: access for peers that can be given and taken without a registration.
 
-use std::{fmt, ptr::NonNull};
+use std::{any::Any, fmt, ptr::NonNull, sync::Arc};
 
 use ibverbs_sys as ffi;
 
@@ -25,7 +25,8 @@ pub enum WindowType {
 /// `ibv_mw`—A memory window: an RKey of its own for a part of a region, bound by a
 /// [request](crate::SendQueue::bind_window) instead of a call into the kernel.
 ///
-/// It keeps the region that it was bound to last. Dropping it revokes its RKey.
+/// It keeps the region that it was bound to last, and of type 2 the queue pair that bound it, which
+/// exists until the window is bound again or dropped. Dropping it revokes its RKey.
 ///
 /// Soft-RoCE of kernel 6.1 does not hold peers to the bounds of a window.
 ///
@@ -38,6 +39,9 @@ pub struct MemoryWindow {
     window_type: WindowType,
     /// Dropped after the window.
     bound: Option<RemoteRegion>,
+    /// The queue pair that a window of type 2 was bound by, dropped after the window: the kernel
+    /// does not let go of one before.
+    qp: Option<Arc<dyn Any + Send + Sync>>,
     pd: ProtectionDomain,
 }
 
@@ -69,6 +73,7 @@ impl ProtectionDomain {
             raw,
             window_type,
             bound: None,
+            qp: None,
             pd: self.clone(),
         })
     }
@@ -98,8 +103,14 @@ impl MemoryWindow {
     }
 
     /// Notes that a binding has been posted.
-    pub(crate) fn set_bound(&mut self, region: &RemoteRegion, rkey: u32) {
+    pub(crate) fn set_bound(
+        &mut self,
+        region: &RemoteRegion,
+        rkey: u32,
+        qp: Option<Arc<dyn Any + Send + Sync>>,
+    ) {
         self.bound = Some(region.clone());
+        self.qp = qp;
         // SAFETY: the window is allocated (invariant), and `&mut self` excludes every other access.
         unsafe { (*self.raw.as_ptr()).rkey = rkey };
     }

@@ -1,6 +1,6 @@
 //! Binding memory windows.
 
-use std::{io, ptr};
+use std::{any::Any, io, ptr, sync::Arc};
 
 use ibverbs_sys as ffi;
 
@@ -19,7 +19,7 @@ use crate::{
     work::SgeList,
 };
 
-impl<T: Connected, SW, RW> SendQueue<T, SW, RW> {
+impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> {
     /// `ibv_bind_mw`, `IBV_WR_BIND_MW`—Posts a request that binds a window to a region, or a
     /// [part](RemoteRegion::slice) of one. It is signaled, and gives `work` back when it is done.
     ///
@@ -52,7 +52,10 @@ impl<T: Connected, SW, RW> SendQueue<T, SW, RW> {
             let error = Error::refused(call, io::ErrorKind::InvalidInput, reason);
             return Err(Refused { value: work, error });
         }
-        let qp = self.inner.raw;
+        let raw = self.inner.raw;
+        // A binding of type 2 is the queue pair's, too, which is not destroyed before it.
+        let qp = (window.window_type() == WindowType::Type2)
+            .then(|| Arc::clone(&self.inner) as Arc<dyn Any + Send + Sync>);
         let sending = self.sending_mut();
         if let Some(refusal) = sending.refusal(&SgeList::new(), false) {
             return Err(refuse(call, work, refusal));
@@ -77,7 +80,7 @@ impl<T: Connected, SW, RW> SendQueue<T, SW, RW> {
                 // either; the region is registered for as long as `region` lives. C keeps no
                 // pointer to `bind`.
                 let errno =
-                    unsafe { ffi::ibv_bind_mw(qp.as_ptr(), window.as_raw(), &raw mut bind) };
+                    unsafe { ffi::ibv_bind_mw(raw.as_ptr(), window.as_raw(), &raw mut bind) };
                 // C has set the new key.
                 (cvt_errno(call, errno), window.rkey())
             }
@@ -90,21 +93,21 @@ impl<T: Connected, SW, RW> SendQueue<T, SW, RW> {
                 // elements. What it points to, the window and the region, exists during the call,
                 // after which C does not use it.
                 let errno =
-                    unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), &raw mut bad) };
+                    unsafe { ffi::ibv_post_send(raw.as_ptr(), wr.as_mut_ptr(), &raw mut bad) };
                 (cvt_errno(call, errno), rkey)
             }
         };
         if let Err(error) = posted {
             return Err(Refused { value: work, error });
         }
-        window.set_bound(region, rkey);
+        window.set_bound(region, rkey, qp);
         sending.unsignaled = 0;
         sending.in_flight.push(work);
         Ok(RemoteToken { rkey, ..token })
     }
 }
 
-impl<T: Connected, SW, RW> QueuePair<T, Rts, SW, RW> {
+impl<T: Connected, SW: Send + 'static, RW: Send + 'static> QueuePair<T, Rts, SW, RW> {
     /// `ibv_bind_mw`, `IBV_WR_BIND_MW`—Binds a memory window; see [`SendQueue::bind_window`].
     ///
     /// # Errors

@@ -139,7 +139,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         let mut inner = match Arc::try_unwrap(shared) {
             Ok(inner) => inner,
             Err(shared) => {
-                let reason = "a half of it is elsewhere";
+                let reason = "a half of it is elsewhere, or a flow or a window needs it";
                 let error = Error::refused("ibv_destroy_qp", io::ErrorKind::ResourceBusy, reason);
                 // SAFETY: it has just been taken out of a queue pair of this type.
                 let value = unsafe { Self::from_inner(shared) };

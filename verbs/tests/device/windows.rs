@@ -1,6 +1,6 @@
 //! Memory windows.
 
-use std::time::Duration;
+use std::{io::ErrorKind, time::Duration};
 
 use verbs::{
     Buf, Completed, CompletionQueue, QueuePair, Rc, RemoteAccess, RemoteToken, Rts, WcStatus,
@@ -144,6 +144,27 @@ fn a_region_outlives_its_owner_while_a_window_is_bound() {
     assert_eq!(status(&mut cq, &mut b), WcStatus::SUCCESS);
     drop(region);
     assert_eq!(write(&fixture, &mut cq, &mut a, token), WcStatus::SUCCESS);
+}
+
+/// Soft-RoCE waits for a minute for such a window to go, and then frees what it points to.
+#[test]
+fn a_queue_pair_outlives_its_owner_while_a_window_of_type_2_is_bound() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (_a, mut b) = fixture.pair::<Buf, Buf>(&cq, 8);
+    let room = cq.available();
+    let region = fixture.pd.alloc_for_windows(64).unwrap();
+    let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
+    let work = small(&fixture);
+    b.bind_window(&mut window, &region, RemoteAccess::WRITE, work)
+        .unwrap();
+    assert_eq!(status(&mut cq, &mut b), WcStatus::SUCCESS);
+    let refused = b.destroy().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::ResourceBusy);
+    drop(refused.value);
+    assert_eq!(cq.available(), room);
+    drop(window);
+    assert!(cq.available() > room, "the queue pair is gone");
 }
 
 #[test]
