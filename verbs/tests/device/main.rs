@@ -9,6 +9,7 @@ mod datagrams;
 mod events;
 mod loopback;
 mod objects;
+mod pyverbs;
 mod rdma;
 mod scoped;
 mod shared_receives;
