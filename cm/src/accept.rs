@@ -1,12 +1,13 @@
 //! The passive side: accepting a connection, or rejecting it.
 
 use rdmacm_sys as ffi;
-use verbs::{Init, QueuePair, Rc, Refused, Result, Rts, error::cvt_neg};
+use verbs::{Init, QueuePair, Refused, Result, Rts, error::cvt_neg};
 
 use crate::{
-    id::{CmId, phases::Requested},
-    param::{ConnParam, Message, PeerParam, check_private_data},
+    id::CmId,
+    param::{ConnParam, Message, PeerParam},
     phase::Phase,
+    phases::Requested,
     registry::Key,
 };
 
@@ -60,15 +61,15 @@ impl ConnectRequest {
     /// # References
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
     #[doc(alias = "rdma_accept")]
-    pub fn accept<SW, RW>(
+    pub fn accept<T: verbs::Connected, SW, RW>(
         self,
-        qp: QueuePair<Rc, Init, SW, RW>,
+        qp: QueuePair<T, Init, SW, RW>,
         param: &ConnParam,
-    ) -> Result<QueuePair<Rc, Rts, SW, RW>> {
+    ) -> Result<QueuePair<T, Rts, SW, RW>> {
         const CALL: &str = "rdma_accept";
         let Self { mut id, .. } = self;
-        let iwarp = qp.pd().context().is_iwarp();
-        let mut raw = param.to_raw(CALL, Message::Reply, iwarp, qp.qp_num())?;
+        id.check_transport::<T>(CALL)?;
+        let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp.qp_num())?;
         let (responder_resources, initiator_depth) = param.resources();
         let qp = id.bring_up(qp, responder_resources, initiator_depth)?;
         id.set_qp_num(qp.qp_num());
@@ -96,12 +97,18 @@ impl ConnectRequest {
     /// [rdma_reject(3)](https://man7.org/linux/man-pages/man3/rdma_reject.3.html)
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        self.id.reject(private_data)
+    }
+}
+
+impl CmId<Requested> {
+    /// `rdma_reject`—Rejects the peer.
+    pub(crate) fn reject(self, private_data: &[u8]) -> Result<()> {
         const CALL: &str = "rdma_reject";
-        let iwarp = self.id.context()?.is_iwarp();
-        let len = check_private_data(CALL, private_data, Message::Reject, iwarp)?;
-        // SAFETY: the identifier exists for as long as `self.id` lives; the data are `len` bytes,
+        let len = self.limit(Message::Reject).check(CALL, private_data)?;
+        // SAFETY: the identifier exists for as long as `self` lives; the data are `len` bytes,
         // which the call copies.
-        let ret = unsafe { ffi::rdma_reject(self.id.as_raw(), private_data.as_ptr().cast(), len) };
+        let ret = unsafe { ffi::rdma_reject(self.as_raw(), private_data.as_ptr().cast(), len) };
         cvt_neg(CALL, ret).map(drop)
     }
 }

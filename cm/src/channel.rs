@@ -17,7 +17,8 @@ use verbs::{
 
 use crate::{
     contexts::Contexts,
-    event::{Event, Intake},
+    event::Event,
+    intake::Intake,
     registry::{Key, Registry},
 };
 
@@ -95,11 +96,7 @@ impl EventChannel {
     #[doc(alias = "rdma_ack_cm_event")]
     pub fn try_next(&self) -> Result<Option<Event>> {
         loop {
-            let _intake = self
-                .handle
-                .intake
-                .lock()
-                .unwrap_or_else(PoisonError::into_inner);
+            let _intake = self.handle.intake();
             let mut raw = ptr::null_mut();
             // SAFETY: the channel is open (invariant), and `raw` is a valid place for the event.
             let ret = unsafe { ffi::rdma_get_cm_event(self.handle.as_ptr(), &raw mut raw) };
@@ -186,6 +183,11 @@ impl AsFd for EventChannel {
 impl ChannelHandle {
     pub(crate) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
         self.raw.as_ptr()
+    }
+
+    /// Keeps others from reading events of this channel.
+    pub(crate) fn intake(&self) -> MutexGuard<'_, ()> {
+        self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// The identifiers. No code that could panic runs under this lock, so it is never poisoned for

@@ -1,17 +1,14 @@
 //! The active side: asking for a connection, and establishing it.
 
 use rdmacm_sys as ffi;
-use verbs::{Init, QueuePair, Rc, Refused, Result, error::cvt_neg};
+use verbs::{Init, QueuePair, Refused, Result, error::cvt_neg};
 
 use crate::{
     connection::Connection,
-    id::{
-        CmId,
-        phases::{Connected, Responded, RouteResolved},
-        wrong_qp,
-    },
+    id::{CmId, wrong_qp},
     param::{ConnParam, Message, PeerParam},
     phase::Phase,
+    phases::{Connected, Responded, RouteResolved},
 };
 
 impl CmId<RouteResolved> {
@@ -28,14 +25,16 @@ impl CmId<RouteResolved> {
     /// # References
     /// [rdma_connect(3)](https://man7.org/linux/man-pages/man3/rdma_connect.3.html)
     #[doc(alias = "rdma_connect")]
-    pub fn connect<SW, RW>(
+    pub fn connect<T: verbs::Connected, SW, RW>(
         mut self,
-        qp: &QueuePair<Rc, Init, SW, RW>,
+        qp: &QueuePair<T, Init, SW, RW>,
         param: &ConnParam,
     ) -> Result<(), Refused<Self>> {
         const CALL: &str = "rdma_connect";
-        let iwarp = qp.pd().context().is_iwarp();
-        let mut raw = match param.to_raw(CALL, Message::Request, iwarp, qp.qp_num()) {
+        let raw = self
+            .check_transport::<T>(CALL)
+            .and_then(|()| param.to_raw(CALL, self.limit(Message::Request), qp.qp_num()));
+        let mut raw = match raw {
             Ok(raw) => raw,
             Err(error) => return Err(Refused { value: self, error }),
         };
@@ -92,7 +91,10 @@ impl ConnectResponse {
     /// # References
     /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
     #[doc(alias = "rdma_establish")]
-    pub fn establish<SW, RW>(self, qp: QueuePair<Rc, Init, SW, RW>) -> Result<Connection<SW, RW>> {
+    pub fn establish<T: verbs::Connected, SW, RW>(
+        self,
+        qp: QueuePair<T, Init, SW, RW>,
+    ) -> Result<Connection<SW, RW, T>> {
         const CALL: &str = "rdma_establish";
         if self.id.expected_qp_num() != Some(qp.qp_num()) {
             return Err(wrong_qp(CALL, qp.qp_num(), self.id.expected_qp_num()));

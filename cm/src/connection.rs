@@ -1,10 +1,14 @@
 //! Established connections.
 
+use std::fmt;
+
 use rdmacm_sys as ffi;
 use verbs::{Buf, QueuePair, Rc, Refused, Result, Rts, error::cvt_neg};
 
 use crate::{
-    id::{CmId, phases::Connected, wrong_qp},
+    channel::EventChannel,
+    id::{CmId, wrong_qp},
+    phases::Connected,
     registry::Key,
 };
 
@@ -12,14 +16,13 @@ use crate::{
 /// connected with.
 ///
 /// Dropping it destroys the queue pair, and then ends the connection, so the peer sees it end.
-#[derive(Debug)]
-pub struct Connection<SW = Buf, RW = Buf> {
+pub struct Connection<SW = Buf, RW = Buf, T = Rc> {
     // Destroyed before the identifier.
-    qp: QueuePair<Rc, Rts, SW, RW>,
+    qp: QueuePair<T, Rts, SW, RW>,
     id: CmId<Connected>,
 }
 
-impl<SW, RW> Connection<SW, RW> {
+impl<SW, RW, T: verbs::Connected> Connection<SW, RW, T> {
     /// Joins the identifier of an accepted connection, which comes with
     /// [`Event::Established`](crate::Event::Established), and the queue pair it was accepted with.
     ///
@@ -31,8 +34,8 @@ impl<SW, RW> Connection<SW, RW> {
     )]
     pub fn new(
         id: CmId<Connected>,
-        qp: QueuePair<Rc, Rts, SW, RW>,
-    ) -> Result<Self, Refused<(CmId<Connected>, QueuePair<Rc, Rts, SW, RW>)>> {
+        qp: QueuePair<T, Rts, SW, RW>,
+    ) -> Result<Self, Refused<(CmId<Connected>, QueuePair<T, Rts, SW, RW>)>> {
         let expected = id.expected_qp_num();
         if expected == Some(qp.qp_num()) {
             Ok(Self { qp, id })
@@ -45,7 +48,7 @@ impl<SW, RW> Connection<SW, RW> {
         }
     }
 
-    pub(crate) fn from_parts(id: CmId<Connected>, qp: QueuePair<Rc, Rts, SW, RW>) -> Self {
+    pub(crate) fn from_parts(id: CmId<Connected>, qp: QueuePair<T, Rts, SW, RW>) -> Self {
         Self { qp, id }
     }
 
@@ -60,13 +63,13 @@ impl<SW, RW> Connection<SW, RW> {
     }
 
     /// The queue pair.
-    pub fn qp(&self) -> &QueuePair<Rc, Rts, SW, RW> {
+    pub fn qp(&self) -> &QueuePair<T, Rts, SW, RW> {
         &self.qp
     }
 
     /// The queue pair, to post to and to take work back from.
     #[inline]
-    pub fn qp_mut(&mut self) -> &mut QueuePair<Rc, Rts, SW, RW> {
+    pub fn qp_mut(&mut self) -> &mut QueuePair<T, Rts, SW, RW> {
         &mut self.qp
     }
 
@@ -91,8 +94,26 @@ impl<SW, RW> Connection<SW, RW> {
         cvt_neg("rdma_disconnect", ret).map(drop)
     }
 
+    /// `rdma_migrate_id`—Moves the identifier to another channel; see [`CmId::migrate`].
+    ///
+    /// # Errors
+    /// As for [`CmId::migrate`].
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn migrate(&mut self, channel: &EventChannel) -> Result<()> {
+        self.id.migrate(channel)
+    }
+
     /// The identifier and the queue pair, on their own. Drop the queue pair first.
-    pub fn into_parts(self) -> (QueuePair<Rc, Rts, SW, RW>, CmId<Connected>) {
+    pub fn into_parts(self) -> (QueuePair<T, Rts, SW, RW>, CmId<Connected>) {
         (self.qp, self.id)
+    }
+}
+
+impl<SW, RW, T: verbs::Connected> fmt::Debug for Connection<SW, RW, T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Connection")
+            .field("id", &self.id)
+            .field("qp", &self.qp)
+            .finish()
     }
 }

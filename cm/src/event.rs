@@ -1,20 +1,16 @@
 //! What an event channel tells.
 
-use std::{fmt, ptr::NonNull, sync::Arc};
+use std::{fmt, net::SocketAddr};
 
-use rdmacm_sys::{self as ffi, rdma_cm_event_type};
 use verbs::Error;
 
 use crate::{
     accept::ConnectRequest,
-    channel::ChannelHandle,
     connect::ConnectResponse,
-    id::{
-        CmId, RawId,
-        phases::{AddrResolved, Closed, Connected, Idle, RouteResolved},
-    },
-    param::PeerParam,
-    phase::{Kind, Meaning, Phase},
+    datagram::{DatagramPeer, ServiceRequest},
+    id::CmId,
+    multicast::MulticastGroup,
+    phases::{AddrResolved, Closed, Connected, Idle, RouteResolved, ServiceResolved},
     registry::Key,
 };
 
@@ -59,6 +55,31 @@ pub enum Event {
     },
     /// The connection that was accepted is established.
     Established(CmId<Connected>),
+    /// The peer has said where it takes datagrams.
+    ServiceResolved {
+        /// The identifier that asked.
+        id: CmId<ServiceResolved>,
+        /// Where.
+        peer: DatagramPeer,
+    },
+    /// A peer asks a listener where to send datagrams.
+    ServiceRequest(ServiceRequest),
+    /// [`join_multicast`](CmId::join_multicast) has succeeded.
+    MulticastJoined {
+        /// The identifier, which the program has.
+        key: Key,
+        /// Where to send datagrams for the group, and what to attach a queue pair to.
+        group: MulticastGroup,
+    },
+    /// [`join_multicast`](CmId::join_multicast) has failed, or the membership has ended.
+    MulticastFailed {
+        /// The identifier, which the program has.
+        key: Key,
+        /// The address of the group.
+        addr: SocketAddr,
+        /// Why.
+        error: Error,
+    },
     /// The connection has ended, at this side's wish or the peer's.
     ///
     /// The side that did not ask for it answers by disconnecting too, or by dropping the
@@ -96,6 +117,15 @@ pub enum ConnectFailure {
         /// Bytes of the peer's application.
         private_data: Vec<u8>,
     },
+    /// The peer takes no datagrams for this service.
+    ServiceRejected {
+        /// InfiniBand's status of the service resolution: 1, nobody listens there; 2, the peer's
+        /// application has rejected; 3, it has no queue pair for it; 4, it is elsewhere; 5, it
+        /// speaks another version.
+        status: i32,
+        /// Bytes of the peer's application.
+        private_data: Vec<u8>,
+    },
     /// The peer did not answer.
     Unreachable {
         /// A negative error number, or a number of the transport.
@@ -118,6 +148,13 @@ impl fmt::Display for ConnectFailure {
             Self::Rejected { reason: 8, .. } => f.write_str("rejected: nobody listens there"),
             Self::Rejected { reason: 28, .. } => f.write_str("rejected by the peer's application"),
             Self::Rejected { reason, .. } => write!(f, "rejected: {}", Status(*reason)),
+            Self::ServiceRejected { status: 1, .. } => {
+                f.write_str("rejected: nobody listens there")
+            }
+            Self::ServiceRejected { status: 2, .. } => {
+                f.write_str("rejected by the peer's application")
+            }
+            Self::ServiceRejected { status, .. } => write!(f, "rejected: {}", Status(*status)),
             Self::Unreachable { status } => write!(f, "unreachable: {}", Status(*status)),
             Self::Failed { status } => write!(f, "failed: {}", Status(*status)),
             Self::Disconnected => f.write_str("the peer has ended it at once"),
@@ -145,175 +182,9 @@ impl fmt::Display for Status {
     }
 }
 
-/// An event as it was read, with everything it says copied.
-pub(crate) struct Intake {
-    key: Key,
-    kind: Kind,
-    event: u32,
-    status: i32,
-    param: PeerParam,
-    /// The identifier of a connection request.
-    arrived: Option<RawId>,
-}
-
-impl Intake {
-    /// Copies an event. The identifier of a connection request gets its key, and its place in the
-    /// registry.
-    ///
-    /// # Safety
-    /// - `raw` is an event of `channel`, not yet acknowledged.
-    /// - The caller holds the intake lock of the channel.
-    pub(crate) unsafe fn read(
-        raw: NonNull<ffi::rdma_cm_event>,
-        channel: &Arc<ChannelHandle>,
-    ) -> Self {
-        // SAFETY: the event is live until it is acknowledged, and librdmacm does not change it any
-        // more.
-        let raw = unsafe { raw.as_ref() };
-        let kind = Kind::from(raw.event);
-        let subject = if kind == Kind::ConnectRequest {
-            raw.listen_id
-        } else {
-            raw.id
-        };
-        // SAFETY: an identifier is not destroyed before its events have been acknowledged.
-        let key = Key::from_context(unsafe { (*subject).context });
-        // SAFETY: identifiers here are of connections, never of datagrams, so this is the variant
-        // in use; what librdmacm has not written is zero.
-        let param = unsafe { &raw.param.conn };
-        // SAFETY: the private data is inside the event, or the pointer is null.
-        let param = unsafe { PeerParam::from_raw(param) };
-        let arrived = match (kind, NonNull::new(raw.id)) {
-            (Kind::ConnectRequest, Some(id)) => {
-                let key = channel.registry().add(Phase::Requested);
-                // SAFETY: the identifier is fresh. Only the holder of the intake lock, which is the
-                // caller, reads or writes its context.
-                unsafe { (*id.as_ptr()).context = key.to_context() };
-                // SAFETY: a request's identifier belongs to whoever reads the event.
-                Some(unsafe { RawId::new(id, key, Arc::clone(channel)) })
-            }
-            _ => None,
-        };
-        Self {
-            key,
-            kind,
-            event: raw.event.0,
-            status: raw.status,
-            param,
-            arrived,
-        }
-    }
-
-    /// Finds out what the event means. `None`: its identifier is gone.
-    pub(crate) fn deliver(self, channel: &ChannelHandle) -> Option<Event> {
-        let Self {
-            key,
-            kind,
-            event,
-            status,
-            param,
-            arrived,
-        } = self;
-        let (meaning, returned) = {
-            let mut registry = channel.registry();
-            let meaning = registry.phase(key)?.meaning(kind);
-            let returned = match meaning {
-                Meaning::Returns(next) => Some((registry.unpark(key, next)?, next)),
-                _ => None,
-            };
-            (meaning, returned)
-        };
-        let other = Event::Other { key, event, status };
-        Some(match (meaning, returned, arrived) {
-            (Meaning::Returns(_), Some((id, next)), _) => {
-                returned_event(id, next, kind, status, param)
-            }
-            (Meaning::Arrives, _, Some(id)) => {
-                Event::ConnectRequest(ConnectRequest::new(key, CmId::new(id), param))
-            }
-            (Meaning::Tells, ..) => match kind {
-                Kind::DeviceRemoval => Event::DeviceRemoval(key),
-                Kind::AddrChange => Event::AddrChange(key),
-                Kind::TimewaitExit => Event::TimewaitExit(key),
-                _ => Event::Disconnected(key),
-            },
-            _ => other,
-        })
-    }
-}
-
-/// The event that gives an identifier back, in its next phase.
-fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, param: PeerParam) -> Event {
-    let error = |call| match status {
-        status if status < 0 => Error::from_errno(call, status.saturating_neg()),
-        status => Error::from_errno(call, libc::EHOSTUNREACH).detail(format!("status {status}")),
-    };
-    match (next, kind) {
-        (Phase::Idle, _) => Event::AddrError {
-            id: CmId::new(id),
-            error: error("rdma_resolve_addr"),
-        },
-        (Phase::AddrResolved, Kind::RouteError) => Event::RouteError {
-            id: CmId::new(id),
-            error: error("rdma_resolve_route"),
-        },
-        (Phase::AddrResolved, _) => Event::AddrResolved(CmId::new(id)),
-        (Phase::RouteResolved, _) => Event::RouteResolved(CmId::new(id)),
-        (Phase::Responded, kind) => {
-            let established = kind == Kind::Established;
-            Event::ConnectResponse(ConnectResponse::new(CmId::new(id), param, established))
-        }
-        (Phase::Connected, _) => Event::Established(CmId::new(id)),
-        (_, kind) => Event::ConnectFailed {
-            id: CmId::new(id),
-            failure: match kind {
-                Kind::Rejected => ConnectFailure::Rejected {
-                    reason: status,
-                    private_data: param.private_data,
-                },
-                Kind::Unreachable => ConnectFailure::Unreachable { status },
-                Kind::Disconnected => ConnectFailure::Disconnected,
-                Kind::DeviceRemoval => ConnectFailure::DeviceRemoved,
-                _ => ConnectFailure::Failed { status },
-            },
-        },
-    }
-}
-
-impl From<rdma_cm_event_type> for Kind {
-    fn from(event: rdma_cm_event_type) -> Self {
-        match event {
-            rdma_cm_event_type::RDMA_CM_EVENT_ADDR_RESOLVED => Self::AddrResolved,
-            rdma_cm_event_type::RDMA_CM_EVENT_ADDR_ERROR => Self::AddrError,
-            rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_RESOLVED => Self::RouteResolved,
-            rdma_cm_event_type::RDMA_CM_EVENT_ROUTE_ERROR => Self::RouteError,
-            rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_REQUEST => Self::ConnectRequest,
-            rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_RESPONSE => Self::ConnectResponse,
-            rdma_cm_event_type::RDMA_CM_EVENT_CONNECT_ERROR => Self::ConnectError,
-            rdma_cm_event_type::RDMA_CM_EVENT_UNREACHABLE => Self::Unreachable,
-            rdma_cm_event_type::RDMA_CM_EVENT_REJECTED => Self::Rejected,
-            rdma_cm_event_type::RDMA_CM_EVENT_ESTABLISHED => Self::Established,
-            rdma_cm_event_type::RDMA_CM_EVENT_DISCONNECTED => Self::Disconnected,
-            rdma_cm_event_type::RDMA_CM_EVENT_DEVICE_REMOVAL => Self::DeviceRemoval,
-            rdma_cm_event_type::RDMA_CM_EVENT_ADDR_CHANGE => Self::AddrChange,
-            rdma_cm_event_type::RDMA_CM_EVENT_TIMEWAIT_EXIT => Self::TimewaitExit,
-            _ => Self::Other,
-        }
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use super::*;
-
-    #[test]
-    fn unknown_events_are_other() {
-        assert_eq!(Kind::from(rdma_cm_event_type(99)), Kind::Other);
-        assert_eq!(
-            Kind::from(rdma_cm_event_type::RDMA_CM_EVENT_MULTICAST_JOIN),
-            Kind::Other
-        );
-    }
 
     #[test]
     fn failures_say_what_they_mean() {

@@ -5,85 +5,21 @@ use std::{
     marker::PhantomData,
     net::SocketAddr,
     ptr::{self, NonNull},
-    sync::{Arc, PoisonError},
-    time::Duration,
+    sync::Arc,
 };
 
+use ibverbs_sys::ibv_qp_type;
 use rdmacm_sys as ffi;
-use verbs::{Context, Error, QpNum, Refused, Result, error::cvt_neg};
+use verbs::{Error, QpNum, Refused, Result, Transport, Ud, error::cvt_neg};
 
 use crate::{
-    addr::{self, RawAddr},
+    addr,
     channel::{ChannelHandle, EventChannel},
     phase::Phase,
+    phases::{IdPhase, Idle},
+    port_space::PortSpace,
     registry::Key,
 };
-
-/// The phases in which the program has an identifier, as types.
-pub mod phases {
-    use super::Phase;
-
-    mod sealed {
-        pub trait Sealed {}
-    }
-
-    /// A phase in which the program has an identifier.
-    pub trait IdPhase: sealed::Sealed + 'static {
-        /// The name of the phase.
-        const NAME: &'static str;
-        #[doc(hidden)]
-        const PHASE: PhaseTag;
-    }
-
-    /// A phase in which the device is known.
-    pub trait HasDevice: IdPhase {}
-
-    /// The phase as the state machine knows it.
-    #[derive(Debug)]
-    pub struct PhaseTag(pub(crate) Phase);
-
-    macro_rules! phases {
-        ($($(#[$doc:meta])* $name:ident;)*) => {$(
-            $(#[$doc])*
-            #[derive(Debug)]
-            pub struct $name(());
-
-            impl sealed::Sealed for $name {}
-
-            impl IdPhase for $name {
-                const NAME: &'static str = stringify!($name);
-                const PHASE: PhaseTag = PhaseTag(Phase::$name);
-            }
-        )*};
-    }
-
-    phases! {
-        /// Just made, or bound to a local address.
-        Idle;
-        /// The peer's address is resolved, and with it the device.
-        AddrResolved;
-        /// The way to the peer is known: ready to connect.
-        RouteResolved;
-        /// The peer has accepted: ready to establish the connection.
-        Responded;
-        /// Waiting for connection requests.
-        Listening;
-        /// A peer's connection request: to be accepted or rejected.
-        Requested;
-        /// One end of an established connection.
-        Connected;
-        /// Of no more use: the connection has failed.
-        Closed;
-    }
-
-    impl HasDevice for AddrResolved {}
-    impl HasDevice for RouteResolved {}
-    impl HasDevice for Responded {}
-    impl HasDevice for Requested {}
-    impl HasDevice for Connected {}
-}
-
-use phases::{AddrResolved, HasDevice, IdPhase, Idle, Listening};
 
 /// `rdma_cm_id`—One end of a connection, or a listener, in phase `P`.
 ///
@@ -137,6 +73,15 @@ impl RawId {
     pub(crate) fn as_ptr(&self) -> *mut ffi::rdma_cm_id {
         self.raw.as_ptr()
     }
+
+    pub(crate) fn channel(&self) -> &Arc<ChannelHandle> {
+        &self.channel
+    }
+
+    /// Notes that the identifier has been moved to another channel.
+    pub(crate) fn set_channel(&mut self, channel: Arc<ChannelHandle>) {
+        self.channel = channel;
+    }
 }
 
 impl fmt::Debug for RawId {
@@ -163,12 +108,24 @@ impl EventChannel {
     /// `rdma_create_id(channel, …, RDMA_PS_TCP)`—Creates an identifier for a reliable connection.
     ///
     /// # Errors
+    /// As for [`create_id_in`](Self::create_id_in).
+    #[doc(alias = "rdma_create_id")]
+    pub fn create_id(&self) -> Result<CmId<Idle>> {
+        self.create_id_in(PortSpace::Tcp)
+    }
+
+    /// `rdma_create_id(channel, …, space)`—Creates an identifier of a port space.
+    ///
+    /// What C calls the user's context is the identifier's [`key`](CmId::key): let it name an entry
+    /// of a map. Every event has it.
+    ///
+    /// # Errors
     /// - `ENOMEM`: out of memory.
     ///
     /// # References
     /// [rdma_create_id(3)](https://man7.org/linux/man-pages/man3/rdma_create_id.3.html)
     #[doc(alias = "rdma_create_id")]
-    pub fn create_id(&self) -> Result<CmId<Idle>> {
+    pub fn create_id_in(&self, space: PortSpace) -> Result<CmId<Idle>> {
         let channel = self.handle();
         let key = channel.registry().add(Phase::Idle);
         let mut raw = ptr::null_mut();
@@ -180,7 +137,7 @@ impl EventChannel {
                 channel.as_ptr(),
                 &raw mut raw,
                 key.to_context(),
-                ffi::rdma_port_space::RDMA_PS_TCP,
+                space.to_raw(),
             )
         };
         let created = cvt_neg("rdma_create_id", ret)
@@ -192,7 +149,7 @@ impl EventChannel {
             })),
             Err(err) => {
                 drop(channel.registry().remove(key));
-                Err(err)
+                Err(err.detail(format!("{space:?}")))
             }
         }
     }
@@ -223,9 +180,49 @@ impl<P: IdPhase> CmId<P> {
         self.raw.qp_num
     }
 
-    /// The name of this identifier in this process. Its events carry it.
+    pub(crate) fn raw(&self) -> &RawId {
+        &self.raw
+    }
+
+    pub(crate) fn raw_mut(&mut self) -> &mut RawId {
+        &mut self.raw
+    }
+
+    /// Whether it is for datagrams.
+    pub(crate) fn is_datagram(&self) -> bool {
+        // SAFETY: the identifier exists (invariant), and its type is set for good when it is made.
+        unsafe { (*self.as_raw()).qp_type == Ud::RAW }
+    }
+
+    /// Makes sure that the identifier is for queue pairs of transport `T`.
+    pub(crate) fn check_transport<T: Transport>(&self, call: &'static str) -> Result<()> {
+        // SAFETY: the identifier exists (invariant), and its type is set for good when it is made.
+        let own = unsafe { (*self.as_raw()).qp_type };
+        if own == T::RAW {
+            return Ok(());
+        }
+        let own = QP_TYPES
+            .iter()
+            .find(|(raw, _)| *raw == own)
+            .map_or("others", |(_, name)| name);
+        let reason = format!(
+            "the identifier, of {:?}, is for {own}, not for {}",
+            self.port_space(),
+            T::NAME
+        );
+        Err(Error::refused(call, io::ErrorKind::InvalidInput, reason))
+    }
+
+    /// The name of this identifier in this process. Its events carry it, and it stays the same on
+    /// whatever channel it is.
     pub fn key(&self) -> Key {
         self.raw.key
+    }
+
+    /// The port space it was made in. `None`: one that this crate does not know.
+    pub fn port_space(&self) -> Option<PortSpace> {
+        // SAFETY: the identifier exists (invariant), and its space is set for good when it is made.
+        PortSpace::from_raw(unsafe { (*self.as_raw()).ps })
     }
 
     /// `rdma_get_local_addr`—The local address and port, once it has one.
@@ -280,137 +277,6 @@ impl<P: IdPhase> CmId<P> {
     }
 }
 
-impl CmId<Idle> {
-    /// `rdma_bind_addr`—Binds to a local address. Port 0 takes a free port, and an unspecified
-    /// address every device.
-    ///
-    /// # Errors
-    /// - `EADDRINUSE`: another identifier has the port.
-    /// - `ENODEV`, `EADDRNOTAVAIL`: the address is of no RDMA device of this machine.
-    /// - `EACCES`: a port below 1024 needs privileges.
-    ///
-    /// # References
-    /// [rdma_bind_addr(3)](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html)
-    #[doc(alias = "rdma_bind_addr")]
-    pub fn bind(&mut self, addr: SocketAddr) -> Result<()> {
-        let mut raw = RawAddr::new(addr);
-        // SAFETY: the identifier exists (invariant), and the address outlives the call, which
-        // copies it.
-        let ret = unsafe { ffi::rdma_bind_addr(self.as_raw(), raw.as_mut_ptr()) };
-        cvt_neg("rdma_bind_addr", ret)
-            .map(drop)
-            .map_err(|err| err.detail(addr.to_string()))
-    }
-
-    /// `rdma_listen`—Waits for connection requests, of which `backlog` can be outstanding. Each
-    /// comes as
-    /// [`Event::ConnectRequest`](crate::Event::ConnectRequest).
-    ///
-    /// # Errors
-    /// - `EINVAL`: not bound.
-    /// - `EADDRINUSE`: somebody else listens there.
-    ///
-    /// # References
-    /// [rdma_listen(3)](https://man7.org/linux/man-pages/man3/rdma_listen.3.html)
-    #[doc(alias = "rdma_listen")]
-    pub fn listen(self, backlog: u32) -> Result<CmId<Listening>, Refused<Self>> {
-        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
-        // The phase is noted first: the request of a peer may come before this call is back.
-        let id = self.advance::<Listening>();
-        // SAFETY: the identifier exists (invariant).
-        let ret = unsafe { ffi::rdma_listen(id.as_raw(), backlog) };
-        match cvt_neg("rdma_listen", ret) {
-            Ok(_) => Ok(id),
-            Err(error) => Err(Refused {
-                value: id.advance(),
-                error,
-            }),
-        }
-    }
-
-    /// `rdma_resolve_addr`—Finds the device and the peer's hardware address, within `timeout`. The
-    /// identifier comes back with
-    /// [`Event::AddrResolved`](crate::Event::AddrResolved) or [`Event::AddrError`](crate::Event::AddrError).
-    ///
-    /// # Errors
-    /// The identifier is given back:
-    /// - `ENETUNREACH`, `EHOSTUNREACH`: there is no way to that address.
-    /// - `ENODEV`: the way to it is through no RDMA device.
-    /// - `EINVAL`: the two addresses are of different families.
-    ///
-    /// # References
-    /// [rdma_resolve_addr(3)](https://man7.org/linux/man-pages/man3/rdma_resolve_addr.3.html)
-    #[doc(alias = "rdma_resolve_addr")]
-    pub fn resolve_addr(
-        self,
-        source: Option<SocketAddr>,
-        destination: SocketAddr,
-        timeout: Duration,
-    ) -> Result<(), Refused<Self>> {
-        let mut raw_source = source.map(RawAddr::new);
-        let mut raw_destination = RawAddr::new(destination);
-        self.start(Phase::ResolvingAddr, "rdma_resolve_addr", |id| {
-            let source = raw_source
-                .as_mut()
-                .map_or(ptr::null_mut(), RawAddr::as_mut_ptr);
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
-            // addresses outlive the call, which copies them.
-            unsafe {
-                ffi::rdma_resolve_addr(id, source, raw_destination.as_mut_ptr(), millis(timeout))
-            }
-        })
-        .map_err(|refused| Refused {
-            error: refused.error.detail(destination.to_string()),
-            value: refused.value,
-        })
-    }
-}
-
-impl CmId<AddrResolved> {
-    /// `rdma_resolve_route`—Finds the way to the peer, within `timeout`. The identifier comes back
-    /// with
-    /// [`Event::RouteResolved`](crate::Event::RouteResolved) or [`Event::RouteError`](crate::Event::RouteError).
-    ///
-    /// # Errors
-    /// The identifier is given back, when the request could not be made.
-    ///
-    /// # References
-    /// [rdma_resolve_route(3)](https://man7.org/linux/man-pages/man3/rdma_resolve_route.3.html)
-    #[doc(alias = "rdma_resolve_route")]
-    pub fn resolve_route(self, timeout: Duration) -> Result<(), Refused<Self>> {
-        self.start(Phase::ResolvingRoute, "rdma_resolve_route", |id| {
-            // SAFETY: the identifier exists: `start` holds the lock it is parked under.
-            unsafe { ffi::rdma_resolve_route(id, millis(timeout)) }
-        })
-    }
-}
-
-impl<P: HasDevice> CmId<P> {
-    /// The device that the connection goes through, open. It is the same one for every identifier
-    /// of that device.
-    ///
-    /// # Errors
-    /// - `ENODEV`: the device has been removed.
-    pub fn context(&self) -> Result<Context> {
-        // SAFETY: the identifier exists (invariant), and `verbs` is set before the phase is
-        // reached.
-        let verbs = unsafe { (*self.as_raw()).verbs };
-        self.raw
-            .channel
-            .contexts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner)
-            .find(verbs)
-    }
-
-    /// The port of the device, counting from 1.
-    pub fn port_num(&self) -> u8 {
-        // SAFETY: the identifier exists (invariant), and `port_num` is set before the phase is
-        // reached.
-        unsafe { (*self.as_raw()).port_num }
-    }
-}
-
 impl<P: IdPhase> fmt::Debug for CmId<P> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CmId")
@@ -422,10 +288,14 @@ impl<P: IdPhase> fmt::Debug for CmId<P> {
     }
 }
 
-/// Whole milliseconds, rounded up, as far as C can count.
-fn millis(timeout: Duration) -> i32 {
-    i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
-}
+/// The names of the transports that an identifier can be for.
+const QP_TYPES: [(ibv_qp_type, &str); 5] = [
+    (ibv_qp_type::IBV_QPT_RC, "Rc"),
+    (ibv_qp_type::IBV_QPT_UC, "Uc"),
+    (ibv_qp_type::IBV_QPT_UD, "Ud"),
+    (ibv_qp_type::IBV_QPT_XRC_SEND, "XrcSend"),
+    (ibv_qp_type::IBV_QPT_XRC_RECV, "XrcRecv"),
+];
 
 /// An error for a call that the phase does not allow.
 pub(crate) fn wrong_qp(call: &'static str, found: QpNum, expected: Option<QpNum>) -> Error {

@@ -7,7 +7,7 @@
 //! use std::time::Duration;
 //!
 //! use cm::{ConnParam, Event, EventChannel};
-//! use verbs::op::Send;
+//! use verbs::{Rc, op::Send};
 //!
 //! const TIMEOUT: Duration = Duration::from_secs(2);
 //!
@@ -18,7 +18,7 @@
 //! let ctx = id.context()?;
 //! let pd = ctx.alloc_pd()?;
 //! let mut cq = ctx.cq_builder(16).waitable().create()?;
-//! let qp = id.init_qp(pd.qp_builder(&cq, &cq).create()?)?;
+//! let qp = id.init_qp(pd.qp_builder::<Rc>(&cq, &cq).create()?)?;
 //! id.resolve_route(TIMEOUT)?;
 //! let Event::RouteResolved(id) = channel.wait()? else { panic!("no way there") };
 //! id.connect(&qp, &ConnParam::new())?;
@@ -37,7 +37,17 @@
 //!                            └▷ Requested ─accept▶ Connected ─Connection::new▶ Connection
 //! ```
 //!
-//! Each arrow but `listen`, `establish` and `Connection::new` ends with an [`Event`]. Meanwhile the
+//! Datagrams ([`PortSpace::Udp`]) need no connection, but somebody who says where they go:
+//!
+//! ```text
+//! active:   … RouteResolved ─resolve_service▶ ServiceResolved, and a DatagramPeer
+//!
+//! passive:  Requested ─accept▶ Answered
+//! ```
+//!
+//! An identifier whose address is resolved can also [join](CmId::join_multicast) multicast groups.
+//!
+//! Each arrow but `listen`, `establish`, `Connection::new`, and `accept` for datagrams, ends with an [`Event`]. Meanwhile the
 //! identifier belongs to its [`EventChannel`], where it can be [cancelled](EventChannel::cancel).
 //! An address or a route that is not found brings it back as it was; a connection that fails brings
 //! it back [`Closed`](phases::Closed), of no more use.
@@ -56,8 +66,7 @@
 //!
 //! # Limits
 //!
-//! This is the first part of the crate: reliable connections, driven by events. Datagrams,
-//! multicast, options, blocking and asynchronous calls are not here yet.
+//! Not here yet: options, blocking and asynchronous calls.
 
 mod accept;
 mod addr;
@@ -65,19 +74,30 @@ mod channel;
 mod connect;
 mod connection;
 mod contexts;
+mod datagram;
+mod device;
 mod event;
 mod id;
+mod intake;
+mod migrate;
+mod multicast;
 mod param;
 mod phase;
+pub mod phases;
+mod port_space;
 mod qp;
 mod registry;
+mod resolve;
 
 pub use accept::ConnectRequest;
 pub use channel::EventChannel;
 pub use connect::ConnectResponse;
 pub use connection::Connection;
+pub use datagram::{DatagramPeer, Destination, ServiceRequest};
 pub use event::{ConnectFailure, Event};
-pub use id::{CmId, phases};
+pub use id::CmId;
+pub use multicast::{Membership, MulticastGroup};
 pub use param::{ConnParam, PeerParam};
+pub use port_space::PortSpace;
 pub use registry::Key;
 pub use verbs::{Error, Refused, Result};

@@ -5,6 +5,8 @@ use std::io;
 use rdmacm_sys as ffi;
 use verbs::{Error, QpNum, Result};
 
+use crate::{id::CmId, phases::HasDevice};
+
 /// What a side of a connection asks for when it connects or accepts.
 ///
 /// The default is what librdmacm uses when it is told nothing: as many RDMA reads and atomics as
@@ -20,6 +22,7 @@ pub struct ConnParam {
     responder_resources: u8,
     initiator_depth: u8,
     flow_control: bool,
+    srq: bool,
     retry_count: u8,
     rnr_retry_count: u8,
 }
@@ -27,22 +30,66 @@ pub struct ConnParam {
 /// As many as the device can do (`RDMA_MAX_RESP_RES`, `RDMA_MAX_INIT_DEPTH`).
 const DEVICE_MAX: u8 = 0xff;
 
-/// The most private data that fits into a request: InfiniBand's 92 bytes, less 36 that the RDMA
-/// connection manager uses for itself.
-const MAX_IN_REQUEST: usize = 56;
-/// The most that fits into a reply.
-const MAX_IN_REPLY: usize = 196;
-/// The most that fits into a rejection.
-const MAX_IN_REJECT: usize = 148;
-/// The most that librdmacm can pass, on transports that allow more.
-const MAX_LENGTH: usize = 255;
-
 /// A message that carries private data.
-#[derive(Clone, Copy, Debug)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Message {
     Request,
     Reply,
     Reject,
+}
+
+/// How much private data a message can carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Limit(usize);
+
+impl Limit {
+    /// The limit of a message on InfiniBand and RoCE.
+    ///
+    /// InfiniBand says how long the field is; of that in a request, the connection manager of IP
+    /// addresses uses 36 bytes for itself.
+    fn infiniband(message: Message, datagram: bool, ib_address: bool) -> Self {
+        const CMA_HEADER: usize = 36;
+        let field = match (message, datagram) {
+            (Message::Request, false) => 92,
+            (Message::Reply, false) => 196,
+            (Message::Reject, false) => 148,
+            (Message::Request, true) => 216,
+            (Message::Reply | Message::Reject, true) => 136,
+        };
+        match message {
+            Message::Request if !ib_address => Self(field - CMA_HEADER),
+            _ => Self(field),
+        }
+    }
+
+    /// The limit on iWARP: the most that librdmacm can pass.
+    const IWARP: Self = Self(255);
+
+    /// The length of private data as C takes it, if the message has room for it.
+    pub(crate) fn check(self, call: &'static str, data: &[u8]) -> Result<u8> {
+        u8::try_from(data.len())
+            .ok()
+            .filter(|&len| usize::from(len) <= self.0)
+            .ok_or_else(|| {
+                let reason = format!(
+                    "{} bytes of private data, and at most {} here",
+                    data.len(),
+                    self.0
+                );
+                Error::refused(call, io::ErrorKind::InvalidInput, reason)
+            })
+    }
+}
+
+impl<P: HasDevice> CmId<P> {
+    /// How much private data a message of this identifier can carry.
+    pub(crate) fn limit(&self, message: Message) -> Limit {
+        if self.context().is_ok_and(|ctx| ctx.is_iwarp()) {
+            return Limit::IWARP;
+        }
+        let ib_address = self.local_addr().is_none();
+        Limit::infiniband(message, self.is_datagram(), ib_address)
+    }
 }
 
 impl Default for ConnParam {
@@ -52,6 +99,7 @@ impl Default for ConnParam {
             responder_resources: DEVICE_MAX,
             initiator_depth: DEVICE_MAX,
             flow_control: false,
+            srq: false,
             retry_count: 7,
             rnr_retry_count: 7,
         }
@@ -72,6 +120,7 @@ impl ConnParam {
             responder_resources: 0,
             initiator_depth: 0,
             flow_control: false,
+            srq: false,
             retry_count: 0,
             rnr_retry_count: 0,
         }
@@ -109,6 +158,14 @@ impl ConnParam {
         self
     }
 
+    /// Whether this side's queue pair takes its receives from a shared receive queue, so that the
+    /// other side does not count on having one each.
+    #[must_use]
+    pub fn srq(mut self, shared: bool) -> Self {
+        self.srq = shared;
+        self
+    }
+
     /// How often an unacknowledged packet is sent again before the connection fails: 0 to 7.
     #[must_use]
     pub fn retry_count(mut self, count: u8) -> Self {
@@ -133,8 +190,7 @@ impl ConnParam {
     pub(crate) fn to_raw(
         &self,
         call: &'static str,
-        message: Message,
-        iwarp: bool,
+        limit: Limit,
         qp_num: QpNum,
     ) -> Result<ffi::rdma_conn_param> {
         for (name, count) in [
@@ -147,41 +203,17 @@ impl ConnParam {
             }
         }
         let mut raw = ffi::rdma_conn_param::zeroed();
-        raw.private_data_len = check_private_data(call, &self.private_data, message, iwarp)?;
+        raw.private_data_len = limit.check(call, &self.private_data)?;
         raw.private_data = self.private_data.as_ptr().cast();
         raw.responder_resources = self.responder_resources;
         raw.initiator_depth = self.initiator_depth;
         raw.flow_control = self.flow_control.into();
+        raw.srq = self.srq.into();
         raw.retry_count = self.retry_count;
         raw.rnr_retry_count = self.rnr_retry_count;
         raw.qp_num = qp_num.get();
         Ok(raw)
     }
-}
-
-/// The length of private data as C takes it, if the message has room for it.
-pub(crate) fn check_private_data(
-    call: &'static str,
-    data: &[u8],
-    message: Message,
-    iwarp: bool,
-) -> Result<u8> {
-    let limit = match message {
-        _ if iwarp => MAX_LENGTH,
-        Message::Request => MAX_IN_REQUEST,
-        Message::Reply => MAX_IN_REPLY,
-        Message::Reject => MAX_IN_REJECT,
-    };
-    u8::try_from(data.len())
-        .ok()
-        .filter(|&len| usize::from(len) <= limit)
-        .ok_or_else(|| {
-            let reason = format!(
-                "{} bytes of private data, and at most {limit} here",
-                data.len()
-            );
-            Error::refused(call, io::ErrorKind::InvalidInput, reason)
-        })
 }
 
 /// What the other side has said when it connected or accepted.
@@ -213,13 +245,8 @@ impl PeerParam {
     /// # Safety
     /// - `raw.private_data` is null, or points to `raw.private_data_len` readable bytes.
     pub(crate) unsafe fn from_raw(raw: &ffi::rdma_conn_param) -> Self {
-        let data = raw.private_data.cast::<u8>();
-        let private_data = if data.is_null() {
-            Vec::new()
-        } else {
-            // SAFETY: as the caller promised; the bytes are copied before anything else happens.
-            unsafe { std::slice::from_raw_parts(data, raw.private_data_len.into()) }.to_vec()
-        };
+        // SAFETY: as the caller promised.
+        let private_data = unsafe { copy_private_data(raw.private_data, raw.private_data_len) };
         Self {
             private_data,
             initiator_depth: raw.initiator_depth,
@@ -233,63 +260,77 @@ impl PeerParam {
     }
 }
 
+/// Copies private data out of an event.
+///
+/// # Safety
+/// - `data` is null, or points to `len` readable bytes.
+pub(crate) unsafe fn copy_private_data(data: *const libc::c_void, len: u8) -> Vec<u8> {
+    if data.is_null() || len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promised; the bytes are copied before anything else happens.
+    unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
 
-    fn error(param: &ConnParam, message: Message, iwarp: bool) -> String {
-        param
-            .to_raw("rdma_connect", message, iwarp, QpNum::default())
-            .map(|_| ())
-            .unwrap_err()
-            .to_string()
+    fn to_raw(param: &ConnParam, limit: Limit) -> Result<ffi::rdma_conn_param> {
+        param.to_raw("rdma_connect", limit, QpNum::default())
     }
 
     #[test]
-    fn private_data_is_limited_by_the_message_and_the_transport() {
-        for (message, limit) in [
-            (Message::Request, 56),
-            (Message::Reply, 196),
-            (Message::Reject, 148),
+    fn private_data_is_limited_by_message_transport_and_address() {
+        use Message::{Reject, Reply, Request};
+        for (message, datagram, ib_address, limit) in [
+            (Request, false, false, 56),
+            (Request, false, true, 92),
+            (Reply, false, false, 196),
+            (Reject, false, false, 148),
+            (Request, true, false, 180),
+            (Request, true, true, 216),
+            (Reply, true, false, 136),
+            (Reject, true, true, 136),
         ] {
+            let found = Limit::infiniband(message, datagram, ib_address);
+            assert_eq!(found, Limit(limit), "{message:?} {datagram} {ib_address}");
             let fits = ConnParam::new().private_data(vec![0; limit]);
-            assert!(
-                fits.to_raw("rdma_connect", message, false, QpNum::default())
-                    .is_ok()
-            );
+            assert!(to_raw(&fits, found).is_ok());
             let too_long = ConnParam::new().private_data(vec![0; limit + 1]);
+            let too_long = to_raw(&too_long, found).map(drop).unwrap_err();
             assert_eq!(
-                error(&too_long, message, false),
+                too_long.to_string(),
                 format!(
                     "`rdma_connect` failed: {} bytes of private data, and at most {limit} here",
                     limit + 1
                 )
             );
         }
-        let long = ConnParam::new().private_data(vec![0; 255]);
-        assert!(
-            long.to_raw("rdma_connect", Message::Request, true, QpNum::default())
-                .is_ok()
-        );
-        let too_long = ConnParam::new().private_data(vec![0; 256]);
-        assert!(error(&too_long, Message::Request, true).contains("at most 255"));
+        assert_eq!(Limit::IWARP.check("rdma_connect", &[0; 255]).unwrap(), 255);
+        let too_long = Limit::IWARP.check("rdma_connect", &[0; 256]).unwrap_err();
+        assert!(too_long.to_string().contains("at most 255"), "{too_long}");
     }
 
     #[test]
     fn retry_counts_are_three_bits() {
-        assert!(
-            ConnParam::new()
-                .to_raw("rdma_connect", Message::Request, false, QpNum::default())
-                .is_ok()
-        );
+        let error = |param: ConnParam| to_raw(&param, Limit(56)).map(drop).unwrap_err();
+        assert!(to_raw(&ConnParam::new().retry_count(7), Limit(56)).is_ok());
         assert_eq!(
-            error(&ConnParam::new().retry_count(8), Message::Request, false),
+            error(ConnParam::new().retry_count(8)).to_string(),
             "`rdma_connect` failed: retry_count is 8, and at most 7"
         );
         assert_eq!(
-            error(&ConnParam::new().rnr_retry_count(9), Message::Reply, false),
+            error(ConnParam::new().rnr_retry_count(9)).to_string(),
             "`rdma_connect` failed: rnr_retry_count is 9, and at most 7"
         );
+    }
+
+    #[test]
+    fn a_shared_receive_queue_is_told() {
+        let raw = to_raw(&ConnParam::new().srq(true), Limit(56)).unwrap();
+        assert_eq!(raw.srq, 1);
+        assert_eq!(to_raw(&ConnParam::new(), Limit(56)).unwrap().srq, 0);
     }
 
     #[test]

@@ -9,6 +9,14 @@
 //! Listening ┄▶ Requested ──▶ Accepting ──▶ Connected
 //! ```
 //!
+//! Datagrams have no connection, and one exchange of messages:
+//!
+//! ```text
+//!               resolve_service                                    accept
+//! RouteResolved ──▶ ResolvingService ──▶ ServiceResolved     Requested ──▶ Answered
+//!                         ▼ Closed
+//! ```
+//!
 //! Events come from the kernel, some of them at a peer's wish, so any event must be expected in any
 //! phase. One that has no meaning there is reported as it is and changes nothing.
 
@@ -26,6 +34,9 @@ pub(crate) enum Phase {
     Requested,
     Accepting,
     Connected,
+    ResolvingService,
+    ServiceResolved,
+    Answered,
     Closed,
 }
 
@@ -44,6 +55,8 @@ pub(crate) enum Kind {
     Established,
     Disconnected,
     DeviceRemoval,
+    MulticastJoin,
+    MulticastError,
     AddrChange,
     TimewaitExit,
     /// One this crate does not know.
@@ -68,7 +81,11 @@ impl Phase {
     pub(crate) fn is_pending(self) -> bool {
         matches!(
             self,
-            Self::ResolvingAddr | Self::ResolvingRoute | Self::Connecting | Self::Accepting
+            Self::ResolvingAddr
+                | Self::ResolvingRoute
+                | Self::Connecting
+                | Self::Accepting
+                | Self::ResolvingService
         )
     }
 
@@ -85,8 +102,9 @@ impl Phase {
                 Returns(Self::Responded)
             }
             (Self::Accepting, Kind::Established) => Returns(Self::Connected),
+            (Self::ResolvingService, Kind::Established) => Returns(Self::ServiceResolved),
             (
-                Self::Connecting | Self::Accepting,
+                Self::Connecting | Self::Accepting | Self::ResolvingService,
                 Kind::ConnectError | Kind::Unreachable | Kind::Rejected | Kind::Disconnected,
             ) => Returns(Self::Closed),
             (Self::Listening, Kind::ConnectRequest) => Arrives,
@@ -95,7 +113,14 @@ impl Phase {
                 Self::Requested | Self::Responded | Self::Connected,
                 Kind::Disconnected | Kind::Rejected | Kind::Unreachable | Kind::ConnectError,
             ) => Tells,
-            (_, Kind::DeviceRemoval | Kind::AddrChange | Kind::TimewaitExit) => Tells,
+            (
+                _,
+                Kind::DeviceRemoval
+                | Kind::MulticastJoin
+                | Kind::MulticastError
+                | Kind::AddrChange
+                | Kind::TimewaitExit,
+            ) => Tells,
             _ => Nothing,
         }
     }
@@ -109,7 +134,7 @@ mod tests {
         Phase,
     };
 
-    const PHASES: [Phase; 12] = [
+    const PHASES: [Phase; 15] = [
         Phase::Idle,
         Phase::ResolvingAddr,
         Phase::AddrResolved,
@@ -121,10 +146,13 @@ mod tests {
         Phase::Requested,
         Phase::Accepting,
         Phase::Connected,
+        Phase::ResolvingService,
+        Phase::ServiceResolved,
+        Phase::Answered,
         Phase::Closed,
     ];
 
-    const KINDS: [Kind; 15] = [
+    const KINDS: [Kind; 17] = [
         AddrResolved,
         AddrError,
         RouteResolved,
@@ -137,6 +165,8 @@ mod tests {
         Established,
         Disconnected,
         DeviceRemoval,
+        MulticastJoin,
+        MulticastError,
         AddrChange,
         TimewaitExit,
         Other,
@@ -158,20 +188,23 @@ mod tests {
     #[test]
     fn every_event_in_every_phase_has_its_meaning() {
         let table = PHASES.map(row);
-        // In the order of `KINDS`:      aarrccCURedDATo
+        // In the order of `KINDS`:      aarrccCURedDmMATo
         let expected = [
-            "...........ttt.", // Idle
-            "rr.........rtt.", // ResolvingAddr
-            "...........ttt.", // AddrResolved
-            "..rr.......rtt.", // ResolvingRoute
-            "...........ttt.", // RouteResolved
-            ".....rrrrrrrtt.", // Connecting
-            "......ttt.tttt.", // Responded
-            "....a......ttt.", // Listening
-            "......ttt.tttt.", // Requested
-            "......rrrrrrtt.", // Accepting
-            "......ttt.tttt.", // Connected
-            "...........ttt.", // Closed
+            "...........ttttt.", // Idle
+            "rr.........rtttt.", // ResolvingAddr
+            "...........ttttt.", // AddrResolved
+            "..rr.......rtttt.", // ResolvingRoute
+            "...........ttttt.", // RouteResolved
+            ".....rrrrrrrtttt.", // Connecting
+            "......ttt.tttttt.", // Responded
+            "....a......ttttt.", // Listening
+            "......ttt.tttttt.", // Requested
+            "......rrrrrrtttt.", // Accepting
+            "......ttt.tttttt.", // Connected
+            "......rrrrrrtttt.", // ResolvingService
+            "...........ttttt.", // ServiceResolved
+            "...........ttttt.", // Answered
+            "...........ttttt.", // Closed
         ];
         assert_eq!(table, expected);
     }
@@ -210,6 +243,10 @@ mod tests {
             Phase::Responded
         );
         assert_eq!(returned(Phase::Connecting, Established), Phase::Responded);
+        assert_eq!(
+            returned(Phase::ResolvingService, Established),
+            Phase::ServiceResolved
+        );
         assert_eq!(Phase::Listening.meaning(ConnectRequest), Arrives);
         assert_eq!(returned(Phase::Accepting, Established), Phase::Connected);
         // What can be tried again comes back where it was.

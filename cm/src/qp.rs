@@ -1,13 +1,14 @@
 //! Bringing a queue pair up with the attributes that the connection manager knows.
 
-use ibverbs_sys::{ibv_qp_attr, ibv_qp_state};
+use ibverbs_sys::ibv_qp_attr;
 use rdmacm_sys as ffi;
 use verbs::{
-    Attributes, Init, QueuePair, Rc, Refused, Reset, Result, Rtr, Rts, State, error::cvt_neg,
+    Attributes, Connected, Init, Psn, QueuePair, Refused, Reset, Result, Rtr, Rts, State,
+    Transport, Ud, error::cvt_neg,
 };
 
-use crate::id::{
-    CmId,
+use crate::{
+    id::CmId,
     phases::{HasDevice, IdPhase},
 };
 
@@ -19,6 +20,9 @@ impl<P: HasDevice> CmId<P> {
     /// [`Init`](verbs::Init), where receives can be posted.
     ///
     /// # Errors
+    /// - `InvalidInput`: the identifier is for another transport.
+    /// - Whatever [`ibv_modify_qp`](QueuePair::to_init) can fail with.
+    ///
     /// The queue pair is given back.
     ///
     /// # References
@@ -29,22 +33,54 @@ impl<P: HasDevice> CmId<P> {
         clippy::type_complexity,
         reason = "the queue pair that the caller gave"
     )]
-    pub fn init_qp<SW, RW>(
+    pub fn init_qp<T: Connected, SW, RW>(
         &self,
-        qp: QueuePair<Rc, Reset, SW, RW>,
-    ) -> Result<QueuePair<Rc, Init, SW, RW>, Refused<QueuePair<Rc, Reset, SW, RW>>> {
-        match self.attributes(ibv_qp_state::IBV_QPS_INIT) {
+        qp: QueuePair<T, Reset, SW, RW>,
+    ) -> Result<QueuePair<T, Init, SW, RW>, Refused<QueuePair<T, Reset, SW, RW>>> {
+        let attributes = self
+            .check_transport::<T>("rdma_init_qp_attr")
+            .and_then(|()| self.attributes());
+        match attributes {
             Ok(attributes) => qp.to_init(&attributes),
             Err(error) => Err(Refused { value: qp, error }),
         }
     }
 }
 
+impl<P: HasDevice> CmId<P> {
+    /// `rdma_init_qp_attr`—Brings a datagram queue pair of the identifier's device all the way up:
+    /// it needs no peer for that. It takes the datagrams that carry the port space's QKey, by
+    /// default 0x01234567.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the identifier is not for datagrams.
+    /// - Whatever [`ibv_modify_qp`](QueuePair::to_init) can fail with.
+    ///
+    /// # References
+    /// [rdma_create_qp(3)](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html)
+    #[doc(alias = "rdma_init_qp_attr")]
+    #[doc(alias = "rdma_create_qp")]
+    pub fn ready_datagram_qp<SW, RW>(
+        &self,
+        qp: QueuePair<Ud, Reset, SW, RW>,
+    ) -> Result<QueuePair<Ud, Rts, SW, RW>> {
+        self.check_transport::<Ud>("rdma_init_qp_attr")?;
+        let qp = qp.to_init(&self.attributes()?)?;
+        let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new())?;
+        Ok(qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))?)
+    }
+}
+
 impl<P: IdPhase> CmId<P> {
     /// `rdma_init_qp_attr`—What the connection manager knows for a transition to `S`.
-    fn attributes<S: State>(&self, state: ibv_qp_state) -> Result<Attributes<Rc, S>> {
+    pub(crate) fn attributes<T: Transport, S: State>(&self) -> Result<Attributes<T, S>> {
+        let (attr, mask) = self.raw_attributes::<S>()?;
+        Ok(Attributes::from_raw(attr, mask))
+    }
+
+    fn raw_attributes<S: State>(&self) -> Result<(ibv_qp_attr, u32)> {
         let mut attr = ibv_qp_attr::zeroed();
-        attr.qp_state = state;
+        attr.qp_state = S::RAW;
         let mut mask = 0;
         // SAFETY: the identifier exists for as long as `self` lives; the two places are valid, and
         // C keeps no pointer to them.
@@ -52,30 +88,30 @@ impl<P: IdPhase> CmId<P> {
         cvt_neg("rdma_init_qp_attr", ret).map_err(|err| err.detail(format!("to {}", S::NAME)))?;
         #[expect(clippy::cast_sign_loss, reason = "a mask, which C keeps in an int")]
         let mask = mask as u32;
-        Ok(Attributes::from_raw(attr, mask & !KERNEL_INTERNAL))
+        Ok((attr, mask & !KERNEL_INTERNAL))
     }
 
     /// Brings a queue pair all the way up. `responder_resources` and `initiator_depth` replace what
     /// the connection manager knows, if given; iWARP negotiates them by itself.
-    pub(crate) fn bring_up<SW, RW>(
+    pub(crate) fn bring_up<T: Connected, SW, RW>(
         &self,
-        mut qp: QueuePair<Rc, Init, SW, RW>,
+        mut qp: QueuePair<T, Init, SW, RW>,
         responder_resources: Option<u8>,
         initiator_depth: Option<u8>,
-    ) -> Result<QueuePair<Rc, Rts, SW, RW>> {
+    ) -> Result<QueuePair<T, Rts, SW, RW>> {
         // The port and the P_Key may have become known, or others, since the queue pair was
         // initialised.
-        qp.modify(&self.attributes(ibv_qp_state::IBV_QPS_INIT)?)?;
+        qp.modify(&self.attributes()?)?;
         let iwarp = qp.pd().context().is_iwarp();
-        let mut to_rtr: Attributes<Rc, Rtr> = self.attributes(ibv_qp_state::IBV_QPS_RTR)?;
+        let (mut attr, mask) = self.raw_attributes::<Rtr>()?;
         if let Some(count) = responder_resources.filter(|_| !iwarp) {
-            to_rtr = to_rtr.max_dest_rd_atomic(count);
+            attr.max_dest_rd_atomic = count;
         }
-        let qp = qp.to_rtr(&to_rtr)?;
-        let mut to_rts: Attributes<Rc, Rts> = self.attributes(ibv_qp_state::IBV_QPS_RTS)?;
+        let qp = qp.to_rtr(&Attributes::from_raw(attr, mask))?;
+        let (mut attr, mask) = self.raw_attributes::<Rts>()?;
         if let Some(count) = initiator_depth.filter(|_| !iwarp) {
-            to_rts = to_rts.max_rd_atomic(count);
+            attr.max_rd_atomic = count;
         }
-        Ok(qp.to_rts(&to_rts)?)
+        Ok(qp.to_rts(&Attributes::from_raw(attr, mask))?)
     }
 }

@@ -7,3 +7,5 @@
 )]
 
 mod connections;
+mod datagrams;
+mod support;

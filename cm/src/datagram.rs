@@ -1,0 +1,215 @@
+//! Datagrams: one queue pair for any number of peers, each of which is asked for its own.
+
+use std::ptr;
+
+use rdmacm_sys as ffi;
+use verbs::{
+    AddressHandle, AddressVector, Addressed, ProtectionDomain, QpNum, QueuePair, Refused, Result,
+    State, Ud, error::cvt_neg, op::SendTo, work::Gather,
+};
+
+use crate::{
+    id::CmId,
+    multicast::MulticastGroup,
+    param::{ConnParam, Message, copy_private_data},
+    phase::Phase,
+    phases::{Answered, Requested, RouteResolved},
+    registry::Key,
+};
+
+/// Where a peer takes datagrams, as it has said.
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct DatagramPeer {
+    /// Bytes of the peer's application. On InfiniBand and RoCE they are padded with zeros to the
+    /// most that the message can carry.
+    pub private_data: Vec<u8>,
+    /// The way to the peer.
+    pub vector: AddressVector,
+    /// The peer's queue pair.
+    pub qp_num: QpNum,
+    /// The key that its datagrams must carry.
+    pub qkey: u32,
+}
+
+impl DatagramPeer {
+    /// Copies what an event says.
+    ///
+    /// # Safety
+    /// - `raw.private_data` is null, or points to `raw.private_data_len` readable bytes.
+    pub(crate) unsafe fn from_raw(raw: &ffi::rdma_ud_param) -> Self {
+        // SAFETY: as the caller promised.
+        let private_data = unsafe { copy_private_data(raw.private_data, raw.private_data_len) };
+        Self {
+            private_data,
+            vector: AddressVector::from_raw(&raw.ah_attr),
+            qp_num: QpNum::from_low_bits(raw.qp_num),
+            qkey: raw.qkey,
+        }
+    }
+
+    /// `ibv_create_ah`—Where to send datagrams for this peer.
+    ///
+    /// # Errors
+    /// Those of [`create_ah`](ProtectionDomain::create_ah).
+    pub fn destination(&self, pd: &ProtectionDomain) -> Result<Destination> {
+        Ok(Destination {
+            ah: pd.create_ah(&self.vector)?,
+            qp_num: self.qp_num,
+            qkey: self.qkey,
+        })
+    }
+}
+
+/// Where datagrams are sent to: a way, a queue pair, and the key that it wants to see.
+///
+/// ```no_run
+/// # fn f(
+/// #     peer: &cm::DatagramPeer,
+/// #     qp: &mut verbs::QueuePair<verbs::Ud, verbs::Rts, verbs::Addressed<verbs::Buf>>,
+/// # ) -> verbs::Result<()> {
+/// let pd = qp.pd().clone();
+/// let peer = peer.destination(&pd)?;
+/// qp.post(peer.send(pd.register_buf(*b"hello")?))?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Debug)]
+pub struct Destination {
+    /// The way.
+    pub ah: AddressHandle,
+    /// The queue pair, or the one that stands for all of a multicast group.
+    pub qp_num: QpNum,
+    /// The key that the datagrams must carry.
+    pub qkey: u32,
+}
+
+impl Destination {
+    /// A datagram to there. It can have immediate data, and more; see [`SendTo`].
+    pub fn send<W: Gather>(&self, work: W) -> SendTo<Addressed<W>> {
+        SendTo::new(Addressed::new(work, &self.ah), self.qp_num, self.qkey)
+    }
+}
+
+impl MulticastGroup {
+    /// `ibv_create_ah`—Where to send datagrams for this group.
+    ///
+    /// # Errors
+    /// Those of [`create_ah`](ProtectionDomain::create_ah).
+    pub fn destination(&self, pd: &ProtectionDomain) -> Result<Destination> {
+        Ok(Destination {
+            ah: pd.create_ah(&self.vector)?,
+            qp_num: self.qp_num,
+            qkey: self.qkey,
+        })
+    }
+}
+
+impl CmId<RouteResolved> {
+    /// `rdma_connect` on an identifier for datagrams—Asks the peer where it takes them, with up to
+    /// 180 bytes for its application. The identifier comes back with
+    /// [`Event::ServiceResolved`](crate::Event::ServiceResolved) or
+    /// [`Event::ConnectFailed`](crate::Event::ConnectFailed).
+    ///
+    /// # Errors
+    /// The identifier is given back:
+    /// - `InvalidInput`: too much private data, or an identifier for connections.
+    ///
+    /// # References
+    /// [rdma_connect(3)](https://man7.org/linux/man-pages/man3/rdma_connect.3.html)
+    #[doc(alias = "rdma_connect")]
+    pub fn resolve_service(self, private_data: &[u8]) -> Result<(), Refused<Self>> {
+        const CALL: &str = "rdma_connect";
+        let param = ConnParam::new().private_data(private_data);
+        let raw = self
+            .check_transport::<Ud>(CALL)
+            .and_then(|()| param.to_raw(CALL, self.limit(Message::Request), QpNum::default()));
+        let mut raw = match raw {
+            Ok(raw) => raw,
+            Err(error) => return Err(Refused { value: self, error }),
+        };
+        self.start(Phase::ResolvingService, CALL, |id| {
+            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
+            // parameters, and the private data in `param` that they point to, outlive the call,
+            // which copies them.
+            unsafe { ffi::rdma_connect(id, &raw mut raw) }
+        })
+    }
+}
+
+/// A peer asks where to send datagrams. Dropping this rejects it.
+#[derive(Debug)]
+#[must_use = "accept the peer, or reject it"]
+pub struct ServiceRequest {
+    listener: Key,
+    id: CmId<Requested>,
+    private_data: Vec<u8>,
+}
+
+impl ServiceRequest {
+    pub(crate) fn new(listener: Key, id: CmId<Requested>, private_data: Vec<u8>) -> Self {
+        Self {
+            listener,
+            id,
+            private_data,
+        }
+    }
+
+    /// The listener that the peer has asked.
+    pub fn listener(&self) -> Key {
+        self.listener
+    }
+
+    /// The identifier made for this peer.
+    pub fn id(&self) -> &CmId<Requested> {
+        &self.id
+    }
+
+    /// Bytes of the peer's application. On InfiniBand and RoCE they are padded with zeros to the
+    /// most that the message can carry.
+    pub fn private_data(&self) -> &[u8] {
+        &self.private_data
+    }
+
+    /// `rdma_accept` on an identifier for datagrams—Tells the peer to send them to `qp`, with up to
+    /// 136 bytes for its application. That is all there is: no event follows.
+    ///
+    /// Any number of peers can be told of the same queue pair. Where a peer can be answered is in
+    /// the [completion](ProtectionDomain::create_ah_from_wc) of its first datagram.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: too much private data.
+    ///
+    /// The peer is rejected then.
+    ///
+    /// # References
+    /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
+    #[doc(alias = "rdma_accept")]
+    pub fn accept<S: State, SW, RW>(
+        self,
+        qp: &QueuePair<Ud, S, SW, RW>,
+        private_data: &[u8],
+    ) -> Result<CmId<Answered>> {
+        const CALL: &str = "rdma_accept";
+        let param = ConnParam::new().private_data(private_data);
+        let mut raw = param.to_raw(CALL, self.id.limit(Message::Reply), qp.qp_num())?;
+        // SAFETY: the identifier exists for as long as `self.id` lives. The parameters, and the
+        // private data in `param` that they point to, outlive the call, which copies them.
+        let ret = unsafe { ffi::rdma_accept(self.id.as_raw(), ptr::from_mut(&mut raw)) };
+        cvt_neg(CALL, ret)?;
+        Ok(self.id.advance())
+    }
+
+    /// `rdma_reject` on an identifier for datagrams—Rejects the peer, with up to 136 bytes for its
+    /// application.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: too much private data. The peer is rejected, without any.
+    ///
+    /// # References
+    /// [rdma_reject(3)](https://man7.org/linux/man-pages/man3/rdma_reject.3.html)
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        self.id.reject(private_data)
+    }
+}

@@ -1,0 +1,123 @@
+//! Finding the way: to a local device, to a peer's address, and to the peer.
+
+use std::{net::SocketAddr, ptr, time::Duration};
+
+use rdmacm_sys as ffi;
+use verbs::{Refused, Result, error::cvt_neg};
+
+use crate::{
+    addr::RawAddr,
+    id::CmId,
+    phase::Phase,
+    phases::{AddrResolved, Idle, Listening},
+};
+
+impl CmId<Idle> {
+    /// `rdma_bind_addr`—Binds to a local address. Port 0 takes a free port, and an unspecified
+    /// address every device.
+    ///
+    /// # Errors
+    /// - `EADDRINUSE`: another identifier has the port.
+    /// - `ENODEV`, `EADDRNOTAVAIL`: the address is of no RDMA device of this machine.
+    /// - `EACCES`: a port below 1024 needs privileges.
+    ///
+    /// # References
+    /// [rdma_bind_addr(3)](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html)
+    #[doc(alias = "rdma_bind_addr")]
+    pub fn bind(&mut self, addr: SocketAddr) -> Result<()> {
+        let mut raw = RawAddr::new(addr);
+        // SAFETY: the identifier exists (invariant), and the address outlives the call, which
+        // copies it.
+        let ret = unsafe { ffi::rdma_bind_addr(self.as_raw(), raw.as_mut_ptr()) };
+        cvt_neg("rdma_bind_addr", ret)
+            .map(drop)
+            .map_err(|err| err.detail(addr.to_string()))
+    }
+
+    /// `rdma_listen`—Waits for connection requests, of which `backlog` can be outstanding. Each
+    /// comes as
+    /// [`Event::ConnectRequest`](crate::Event::ConnectRequest).
+    ///
+    /// # Errors
+    /// - `EINVAL`: not bound.
+    /// - `EADDRINUSE`: somebody else listens there.
+    ///
+    /// # References
+    /// [rdma_listen(3)](https://man7.org/linux/man-pages/man3/rdma_listen.3.html)
+    #[doc(alias = "rdma_listen")]
+    pub fn listen(self, backlog: u32) -> Result<CmId<Listening>, Refused<Self>> {
+        let backlog = i32::try_from(backlog).unwrap_or(i32::MAX);
+        // The phase is noted first: the request of a peer may come before this call is back.
+        let id = self.advance::<Listening>();
+        // SAFETY: the identifier exists (invariant).
+        let ret = unsafe { ffi::rdma_listen(id.as_raw(), backlog) };
+        match cvt_neg("rdma_listen", ret) {
+            Ok(_) => Ok(id),
+            Err(error) => Err(Refused {
+                value: id.advance(),
+                error,
+            }),
+        }
+    }
+
+    /// `rdma_resolve_addr`—Finds the device and the peer's hardware address, within `timeout`. The
+    /// identifier comes back with
+    /// [`Event::AddrResolved`](crate::Event::AddrResolved) or [`Event::AddrError`](crate::Event::AddrError).
+    ///
+    /// # Errors
+    /// The identifier is given back:
+    /// - `ENETUNREACH`, `EHOSTUNREACH`: there is no way to that address.
+    /// - `ENODEV`: the way to it is through no RDMA device.
+    /// - `EINVAL`: the two addresses are of different families.
+    ///
+    /// # References
+    /// [rdma_resolve_addr(3)](https://man7.org/linux/man-pages/man3/rdma_resolve_addr.3.html)
+    #[doc(alias = "rdma_resolve_addr")]
+    pub fn resolve_addr(
+        self,
+        source: Option<SocketAddr>,
+        destination: SocketAddr,
+        timeout: Duration,
+    ) -> Result<(), Refused<Self>> {
+        let mut raw_source = source.map(RawAddr::new);
+        let mut raw_destination = RawAddr::new(destination);
+        self.start(Phase::ResolvingAddr, "rdma_resolve_addr", |id| {
+            let source = raw_source
+                .as_mut()
+                .map_or(ptr::null_mut(), RawAddr::as_mut_ptr);
+            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
+            // addresses outlive the call, which copies them.
+            unsafe {
+                ffi::rdma_resolve_addr(id, source, raw_destination.as_mut_ptr(), millis(timeout))
+            }
+        })
+        .map_err(|refused| Refused {
+            error: refused.error.detail(destination.to_string()),
+            value: refused.value,
+        })
+    }
+}
+
+impl CmId<AddrResolved> {
+    /// `rdma_resolve_route`—Finds the way to the peer, within `timeout`. The identifier comes back
+    /// with
+    /// [`Event::RouteResolved`](crate::Event::RouteResolved) or [`Event::RouteError`](crate::Event::RouteError).
+    ///
+    /// # Errors
+    /// The identifier is given back, when the request could not be made.
+    ///
+    /// # References
+    /// [rdma_resolve_route(3)](https://man7.org/linux/man-pages/man3/rdma_resolve_route.3.html)
+    #[doc(alias = "rdma_resolve_route")]
+    pub fn resolve_route(self, timeout: Duration) -> Result<(), Refused<Self>> {
+        self.start(Phase::ResolvingRoute, "rdma_resolve_route", |id| {
+            // SAFETY: the identifier exists: `start` holds the lock it is parked under.
+            unsafe { ffi::rdma_resolve_route(id, millis(timeout)) }
+        })
+    }
+}
+
+/// Whole milliseconds, rounded up, as far as C can count.
+fn millis(timeout: Duration) -> i32 {
+    i32::try_from(timeout.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
+}

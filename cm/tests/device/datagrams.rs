@@ -1,0 +1,293 @@
+//! Datagrams: asking a peer where it takes them, and multicast groups.
+
+use std::net::{IpAddr, Ipv4Addr, SocketAddr};
+
+use cm::{
+    CmId, ConnectFailure, DatagramPeer, Event, EventChannel, Membership, MulticastGroup, PortSpace,
+    ServiceRequest, phases::*,
+};
+use verbs::{
+    Addressed, Buf, Completed, CompletionQueue, GRH_LEN, ProtectionDomain, QueuePair, Rts, Ud,
+};
+
+use crate::support::{PATIENCE, local, local_v6, next, taken};
+
+type DatagramQp = QueuePair<Ud, Rts, Addressed<Buf>>;
+
+fn listen(channel: &EventChannel, addr: SocketAddr) -> (CmId<Listening>, SocketAddr) {
+    let mut id = channel.create_id_in(PortSpace::Udp).unwrap();
+    assert_eq!(id.port_space(), Some(PortSpace::Udp));
+    id.bind(addr).unwrap();
+    let listener = id.listen(8).unwrap();
+    let bound = listener.local_addr().unwrap();
+    (listener, bound)
+}
+
+fn resolve_addr(channel: &EventChannel, addr: SocketAddr) -> CmId<AddrResolved> {
+    let id = channel.create_id_in(PortSpace::Udp).unwrap();
+    // The guest has no route to groups, so the source says which device is meant.
+    let source = (addr.is_ipv4() && addr.ip().is_multicast()).then(local);
+    id.resolve_addr(source, addr, PATIENCE).unwrap();
+    taken!(channel, Event::AddrResolved(id) => id)
+}
+
+fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteResolved> {
+    let id = resolve_addr(channel, addr);
+    id.resolve_route(PATIENCE).unwrap();
+    taken!(channel, Event::RouteResolved(id) => id)
+}
+
+/// A queue pair for datagrams, and what it needs.
+struct Side {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+    qp: DatagramQp,
+}
+
+impl Side {
+    fn new<P: HasDevice>(id: &CmId<P>) -> Self {
+        let ctx = id.context().unwrap();
+        let pd = ctx.alloc_pd().unwrap();
+        let cq = ctx.cq_builder(16).waitable().create().unwrap();
+        let qp = pd.qp_builder::<Ud>(&cq, &cq).max_send_wr(4).max_recv_wr(4);
+        let mut qp = id.ready_datagram_qp(qp.create_for().unwrap()).unwrap();
+        qp.post_recv(pd.alloc_buf(GRH_LEN + 64).unwrap()).unwrap();
+        Self { pd, cq, qp }
+    }
+
+    /// The next datagram that arrives.
+    fn receive(&mut self) -> Vec<u8> {
+        loop {
+            let completions = self.cq.wait(Some(PATIENCE)).unwrap();
+            assert!(completions.len() > 0, "nothing arrived");
+            for wc in completions {
+                wc.ok().unwrap();
+                if let Completed::Receive(done) = self.qp.complete(wc).unwrap() {
+                    return done.received()[GRH_LEN..].to_vec();
+                }
+            }
+        }
+    }
+}
+
+fn request(channel: &EventChannel) -> ServiceRequest {
+    taken!(channel, Event::ServiceRequest(request) => request)
+}
+
+fn service(channel: &EventChannel) -> (CmId<ServiceResolved>, DatagramPeer) {
+    taken!(channel, Event::ServiceResolved { id, peer } => (id, peer))
+}
+
+fn failure(channel: &EventChannel) -> ConnectFailure {
+    taken!(channel, Event::ConnectFailed { failure, .. } => failure)
+}
+
+fn exchange(any: SocketAddr, host: IpAddr) {
+    let channel = EventChannel::new().unwrap();
+    let (listener, bound) = listen(&channel, any);
+    let id = resolve(&channel, SocketAddr::new(host, bound.port()));
+    let mut from = Side::new(&id);
+    id.resolve_service(b"who are you").unwrap();
+    let request = request(&channel);
+    assert_eq!(request.listener(), listener.key());
+    assert_eq!(request.private_data().len(), 180);
+    assert!(request.private_data().starts_with(b"who are you\0"));
+    let mut to = Side::new(request.id());
+    let _answered = request.accept(&to.qp, b"I am I").unwrap();
+    let (_id, peer) = service(&channel);
+    assert!(peer.private_data.starts_with(b"I am I\0"));
+    assert_eq!((peer.qp_num, peer.qkey), (to.qp.qp_num(), 0x0123_4567));
+    let destination = peer.destination(&from.pd).unwrap();
+    let hello = from.pd.register_buf(*b"hello").unwrap();
+    from.qp.post(destination.send(hello)).unwrap();
+    assert_eq!(to.receive(), b"hello");
+}
+
+#[test]
+fn a_peer_says_where_it_takes_datagrams() {
+    exchange(local(), local().ip());
+}
+
+#[test]
+fn a_peer_says_where_it_takes_datagrams_over_ipv6() {
+    exchange("[::]:0".parse().unwrap(), local_v6());
+}
+
+#[test]
+fn a_rejected_service_says_why() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    resolve(&channel, addr).resolve_service(b"").unwrap();
+    request(&channel).reject(b"not today").unwrap();
+    let said = failure(&channel);
+    assert_eq!(said.to_string(), "rejected by the peer's application");
+    let ConnectFailure::ServiceRejected {
+        status: 2,
+        private_data,
+    } = said
+    else {
+        panic!("{said:?}")
+    };
+    assert!(private_data.starts_with(b"not today\0"), "{private_data:?}");
+    // One that is dropped is rejected, too.
+    resolve(&channel, addr).resolve_service(b"").unwrap();
+    drop(request(&channel));
+    let said = failure(&channel);
+    assert!(
+        matches!(said, ConnectFailure::ServiceRejected { status: 2, .. }),
+        "{said:?}"
+    );
+}
+
+#[test]
+fn nobody_listening_for_datagrams_is_said() {
+    let channel = EventChannel::new().unwrap();
+    let mut addr = local();
+    addr.set_port(9);
+    resolve(&channel, addr).resolve_service(b"").unwrap();
+    assert_eq!(
+        failure(&channel).to_string(),
+        "rejected: nobody listens there"
+    );
+}
+
+#[test]
+fn what_an_identifier_is_not_for_is_refused() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let id = resolve(&channel, addr);
+    let too_long = id.resolve_service(&[0; 181]).unwrap_err();
+    assert!(too_long.error.to_string().contains("at most 180"));
+    let id = too_long.value;
+    let ctx = id.context().unwrap();
+    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(64).unwrap());
+    let qp = pd.qp_builder::<verbs::Rc>(&cq, &cq).max_send_wr(2);
+    let refused = id.init_qp(qp.max_recv_wr(2).create().unwrap()).unwrap_err();
+    assert_eq!(
+        refused.error.to_string(),
+        "`rdma_init_qp_attr` failed: \
+         the identifier, of Some(Udp), is for Ud, not for Rc"
+    );
+    let connection = channel.create_id().unwrap();
+    connection.resolve_addr(None, addr, PATIENCE).unwrap();
+    let connection = taken!(&channel, Event::AddrResolved(id) => id);
+    connection.resolve_route(PATIENCE).unwrap();
+    let connection = taken!(&channel, Event::RouteResolved(id) => id);
+    let refused = connection.resolve_service(b"").unwrap_err();
+    assert!(refused.error.to_string().contains("is for Rc, not for Ud"));
+}
+
+fn join(channel: &EventChannel, id: &mut CmId<AddrResolved>, addr: SocketAddr) -> MulticastGroup {
+    id.join_multicast(addr, Membership::Full).unwrap();
+    match next(channel) {
+        Event::MulticastJoined { key, group } => {
+            assert_eq!((key, group.addr), (id.key(), addr));
+            group
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+#[test]
+fn members_of_a_group_hear_each_other() {
+    let addr = "239.1.2.3:7174".parse().unwrap();
+    let channel = EventChannel::new().unwrap();
+    let mut id = resolve_addr(&channel, addr);
+    let (mut from, mut to) = (Side::new(&id), Side::new(&id));
+    let group = join(&channel, &mut id, addr);
+    assert_eq!((group.qp_num.get(), group.qkey), (0x00ff_ffff, 0x0123_4567));
+    group.attach(&mut to.qp).unwrap();
+    let all = group.destination(&from.pd).unwrap();
+    let hello = from.pd.register_buf(*b"hello, all").unwrap();
+    from.qp.post(all.send(hello)).unwrap();
+    assert_eq!(to.receive(), b"hello, all");
+    group.detach(&mut to.qp).unwrap();
+    id.leave_multicast(addr).unwrap();
+    let absent = id.leave_multicast(addr).unwrap_err();
+    assert_eq!(absent.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+    assert!(absent.to_string().contains(&addr.to_string()), "{absent}");
+}
+
+#[test]
+fn an_ipv6_group_is_joined_unless_the_device_is_roce_v2() {
+    const ENOTSUPP: i32 = 524;
+    let channel = EventChannel::new().unwrap();
+    let addr: SocketAddr = "[ff0e::4:5]:7174".parse().unwrap();
+    let mut id = resolve_addr(&channel, addr);
+    // Linux maps IPv6 groups to RoCE v1 only, and Soft-RoCE is v2.
+    let err = id.join_multicast(addr, Membership::Full).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(ENOTSUPP));
+    assert!(err.to_string().contains(&addr.to_string()), "{err}");
+    // It is as if it had not been tried.
+    assert!(id.leave_multicast(addr).is_err());
+    let v4: SocketAddr = "239.1.2.8:1".parse().unwrap();
+    let refused = id.join_multicast(v4, Membership::Full);
+    assert!(refused.is_ok(), "{refused:?}");
+}
+
+#[test]
+fn a_group_can_be_joined_to_send_only_and_several_at_once() {
+    let channel = EventChannel::new().unwrap();
+    let groups: [SocketAddr; 2] = ["239.1.2.4:1", "239.1.2.5:1"].map(|addr| addr.parse().unwrap());
+    let mut id = resolve_addr(&channel, groups[0]);
+    for addr in groups {
+        id.join_multicast(addr, Membership::SendOnly).unwrap();
+    }
+    let mut joined = Vec::new();
+    while joined.len() < 2 {
+        match next(&channel) {
+            Event::MulticastJoined { group, .. } => joined.push(group.addr),
+            // Not every kernel and device knows it.
+            Event::MulticastFailed { addr, error, .. } => {
+                assert_eq!(error.call(), "rdma_join_multicast_ex");
+                joined.push(addr);
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    joined.sort();
+    assert_eq!(joined, groups);
+    // It is dropped while it is a member.
+}
+
+#[test]
+fn joining_what_is_no_group_or_for_connections_is_refused() {
+    let channel = EventChannel::new().unwrap();
+    let mut id = channel.create_id().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    id.bind(local()).unwrap();
+    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    let mut id = taken!(&channel, Event::AddrResolved(id) => id);
+    let group = SocketAddr::new(Ipv4Addr::new(239, 1, 2, 3).into(), 1);
+    let refused = id.join_multicast(group, Membership::Full).unwrap_err();
+    assert!(refused.to_string().contains("239.1.2.3:1"), "{refused}");
+    let err = id.leave_multicast(addr).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EADDRNOTAVAIL));
+}
+
+#[test]
+fn events_of_a_group_that_was_left_do_not_come() {
+    let channel = EventChannel::new().unwrap();
+    let addr: SocketAddr = "239.1.2.6:1".parse().unwrap();
+    let mut id = resolve_addr(&channel, addr);
+    id.join_multicast(addr, Membership::Full).unwrap();
+    id.leave_multicast(addr).unwrap();
+    let group = join(&channel, &mut id, addr);
+    assert_eq!(group.to_string(), "239.1.2.6");
+    assert!(channel.try_next().unwrap().is_none());
+}
+
+#[test]
+fn an_identifier_takes_its_group_along_to_another_channel() {
+    let (channel, other) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
+    let addr: SocketAddr = "239.1.2.7:1".parse().unwrap();
+    let mut id = resolve_addr(&channel, addr);
+    id.join_multicast(addr, Membership::Full).unwrap();
+    id.migrate(&other).unwrap();
+    let key = id.key();
+    taken!(&other, Event::MulticastJoined { key: of, group } => {
+        assert_eq!((of, group.addr), (key, addr));
+    });
+    assert!(channel.try_next().unwrap().is_none());
+    id.leave_multicast(addr).unwrap();
+}
