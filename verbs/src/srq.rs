@@ -164,7 +164,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
         if id.queue() != self.inner.queue {
             return Err(wc);
         }
-        match self.posted.take(id.distance_from(0)) {
+        match self.posted.take(id.sequence()) {
             Some(work) => Ok(Completion::new(work, wc)),
             None => Err(wc),
         }

@@ -65,6 +65,7 @@ impl SgeList {
     }
 
     /// The elements that found room.
+    #[inline]
     pub(crate) fn elements(&self) -> &[ffi::ibv_sge] {
         let filled = &self.elements[..self.len.min(MAX_SGE)];
         // SAFETY: these elements are initialised (invariant), and `MaybeUninit` does not change the layout.

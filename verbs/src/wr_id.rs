@@ -4,6 +4,9 @@
 //! C leaves the 64 bits to the caller. Here they say which queue a request was posted to and which
 //! request of that queue it was, so that a completion finds its work without a table, and one that
 //! belongs elsewhere is recognised.
+//!
+//! The sequence number is above the queue, so that it wraps by itself, and one subtraction compares
+//! both.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -18,14 +21,14 @@ impl QpId {
         // than a process can make: at one each microsecond it would take six days, and a device
         // needs far longer for each.
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> QP_SHIFT))
+        Self(NEXT.fetch_add(1, Ordering::Relaxed) & (QUEUE_MASK >> 1))
     }
 }
 
 const SEQUENCE_BITS: u32 = 24;
-const QP_SHIFT: u32 = SEQUENCE_BITS + 1;
-const RECEIVE: u64 = 1 << SEQUENCE_BITS;
-const SEQUENCE_MASK: u64 = RECEIVE - 1;
+const QUEUE_BITS: u32 = u64::BITS - SEQUENCE_BITS;
+const QUEUE_MASK: u64 = (1 << QUEUE_BITS) - 1;
+const RECEIVE: u64 = 1;
 
 /// The most requests that a queue can have in flight: sequence numbers must not come round while
 /// any completion of a former round can still be held.
@@ -38,17 +41,17 @@ pub(crate) struct QueueId(u64);
 
 impl QueueId {
     pub(crate) fn send(qp: QpId) -> Self {
-        Self(qp.0 << QP_SHIFT)
+        Self(qp.0 << 1)
     }
 
     pub(crate) fn receive(qp: QpId) -> Self {
-        Self(qp.0 << QP_SHIFT | RECEIVE)
+        Self(qp.0 << 1 | RECEIVE)
     }
 
     /// The identifier of the request with this sequence number, of which the low bits count.
     #[inline]
     pub(crate) fn wr_id(self, sequence: u32) -> WrId {
-        WrId(self.0 | (u64::from(sequence) & SEQUENCE_MASK))
+        WrId(u64::from(sequence) << QUEUE_BITS | self.0)
     }
 }
 
@@ -59,7 +62,7 @@ pub(crate) struct WrId(pub(crate) u64);
 impl WrId {
     #[inline]
     pub(crate) fn qp(self) -> QpId {
-        QpId(self.0 >> QP_SHIFT)
+        QpId((self.0 & QUEUE_MASK) >> 1)
     }
 
     #[inline]
@@ -69,15 +72,39 @@ impl WrId {
 
     #[inline]
     pub(crate) fn queue(self) -> QueueId {
-        QueueId(self.0 & !SEQUENCE_MASK)
+        QueueId(self.0 & QUEUE_MASK)
     }
 
-    /// How many requests after `head` this one was posted, modulo 2^24.
     #[inline]
-    pub(crate) fn distance_from(self, head: u32) -> u32 {
-        // The difference of two 24-bit numbers, in 24 bits.
-        let head = u64::from(head);
-        (self.0.wrapping_sub(head) & SEQUENCE_MASK) as u32
+    pub(crate) fn sequence(self) -> u32 {
+        // 24 bits are left.
+        (self.0 >> QUEUE_BITS) as u32
+    }
+
+    /// The identifier of the request after this one.
+    #[inline]
+    pub(crate) fn next(self) -> Self {
+        self.after(1)
+    }
+
+    /// The identifier of the request before this one.
+    #[inline]
+    pub(crate) fn previous(self) -> Self {
+        Self(self.0.wrapping_sub(1 << QUEUE_BITS))
+    }
+
+    /// The identifier of the request so many after this one.
+    #[inline]
+    pub(crate) fn after(self, requests: u32) -> Self {
+        Self(self.0.wrapping_add(u64::from(requests) << QUEUE_BITS))
+    }
+
+    /// How many requests after `first` this one was posted, modulo 2^24; if it was posted to another
+    /// queue, 2^24 or more.
+    #[inline]
+    pub(crate) fn distance_from(self, first: Self) -> u64 {
+        // Where the queues differ, so do the lower bits, which become the upper ones.
+        self.0.wrapping_sub(first.0).rotate_left(SEQUENCE_BITS)
     }
 }
 
@@ -93,9 +120,28 @@ mod tests {
             for sequence in [0, 1, 0xff_ffff, 0x100_0000, u32::MAX] {
                 let id = queue.wr_id(sequence);
                 assert_eq!((id.qp(), id.is_receive(), id.queue()), (qp, receive, queue));
-                assert_eq!(id.distance_from(sequence), 0);
-                assert_eq!(id.distance_from(sequence.wrapping_sub(5)), 5);
-                assert_eq!(id.distance_from(sequence.wrapping_add(1)), 0xff_ffff);
+                assert_eq!(id.sequence(), sequence & 0xff_ffff);
+                assert_eq!(id.distance_from(id), 0);
+                assert_eq!(id.distance_from(queue.wr_id(sequence.wrapping_sub(5))), 5);
+                assert_eq!(id.distance_from(id.next()), 0xff_ffff);
+                assert_eq!(id.after(7).distance_from(id), 7);
+                assert_eq!(id.next().previous(), id);
+            }
+        }
+    }
+
+    #[test]
+    fn identifiers_of_different_queues_are_far_apart() {
+        let (qp, other) = (QpId::next(), QpId::next());
+        let queues = [qp, other].map(|qp| [QueueId::send(qp), QueueId::receive(qp)]);
+        let queues = queues.as_flattened();
+        for (i, one) in queues.iter().enumerate() {
+            for (j, two) in queues.iter().enumerate().filter(|&(j, _)| j != i) {
+                let distance = one.wr_id(5).distance_from(two.wr_id(3));
+                assert!(
+                    distance > u64::from(MAX_IN_FLIGHT),
+                    "{i} and {j}: {distance:#x}"
+                );
             }
         }
     }

@@ -38,9 +38,10 @@ const DEFAULT_BATCH: usize = 16;
 pub struct CompletionQueue {
     handle: CqHandle,
     own_channel: Option<CompletionChannel>,
+    // INVARIANT: `room` of them, which C can count.
     batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
-    // INVARIANT: `taken <= filled <= batch.len()`, and the first `filled` of the batch are
-    // initialised.
+    room: u32,
+    // INVARIANT: `taken <= filled <= room`, and the first `filled` of the batch are initialised.
     filled: usize,
     taken: usize,
 }
@@ -185,10 +186,12 @@ impl<'a> CompletionQueueBuilder<'a> {
         let channel = channel.map(CompletionChannel::handle);
         // SAFETY: the queue has just been created, on this channel.
         let handle = unsafe { CqHandle::new(raw, channel, None, self.ctx.clone()) };
+        let room = i32::try_from(self.batch).unwrap_or(i32::MAX).unsigned_abs();
         Ok(CompletionQueue {
             handle,
             own_channel,
-            batch: Box::new_uninit_slice(self.batch),
+            batch: Box::new_uninit_slice(room as usize),
+            room,
             filled: 0,
             taken: 0,
         })
@@ -265,39 +268,68 @@ impl CompletionQueue {
         if self.taken < self.filled {
             return Ok(true);
         }
-        let stale = self.handle.inner.room.stale();
-        let wanted = i32::try_from(self.batch.len()).unwrap_or(i32::MAX);
-        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for
-        // `wanted` completions, which C writes before it returns.
-        let ret = unsafe {
-            ffi::ibv_poll_cq(self.handle.as_raw(), wanted, self.batch.as_mut_ptr().cast())
-        };
-        self.taken = 0;
-        self.filled = 0;
-        let count = cvt_count("ibv_poll_cq", ret)?;
-        if count > self.batch.len() {
-            // An error number: what libibverbs puts in the place of a call that a device lacks.
-            return Err(Error::from_errno("ibv_poll_cq", ret));
+        if self.fetch()? {
+            return Ok(true);
         }
-        self.filled = count;
-        if stale > 0 && self.filled < self.batch.len() {
+        if self.handle.inner.room.stale() > 0 {
+            return self.fetch_after_stale();
+        }
+        Ok(false)
+    }
+
+    /// Fills the batch anew. Nothing may be left in it.
+    #[inline]
+    fn fetch(&mut self) -> Result<bool> {
+        let batch = self.batch.as_mut_ptr().cast();
+        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `room`
+        // completions (invariant), which C writes before it returns.
+        let ret = unsafe { ffi::ibv_poll_cq(self.handle.as_raw(), self.room as i32, batch) };
+        #[expect(
+            clippy::cast_sign_loss,
+            reason = "what is negative becomes more than any batch"
+        )]
+        let count = ret as u32;
+        if count > self.room {
+            return Err(poll_error(ret));
+        }
+        self.taken = 0;
+        self.filled = count as usize;
+        Ok(count > 0)
+    }
+
+    /// Fetches completions when the queue has been found empty, and some queue pair is gone that
+    /// may have left some: perhaps after the queue was looked at, so that it is looked at again.
+    #[cold]
+    fn fetch_after_stale(&mut self) -> Result<bool> {
+        let stale = self.handle.inner.room.stale();
+        let found = self.fetch()?;
+        if !found {
             self.handle.inner.room.forget_stale(stale);
         }
-        Ok(self.filled > 0)
+        Ok(found)
     }
 
     #[inline]
     fn fetched(&mut self) -> Completions<'_> {
-        let fetched = &self.batch[self.taken..self.filled];
-        // SAFETY: the first `filled` completions of the batch are initialised (invariant), and
-        // `ibv_wc` is laid out like `MaybeUninit<ibv_wc>`. They are borrowed with `self`, so
-        // nothing writes them meanwhile.
-        let fetched = unsafe { slice::from_raw_parts(fetched.as_ptr().cast(), fetched.len()) };
+        let first = self.batch.as_ptr().wrapping_add(self.taken);
+        // SAFETY: the first `filled` completions of the batch are initialised, and `taken` is not
+        // more (invariant). `ibv_wc` is laid out like `MaybeUninit<ibv_wc>`. They are borrowed with
+        // `self`, so nothing writes them meanwhile.
+        let left = unsafe { slice::from_raw_parts(first.cast(), self.filled - self.taken) };
         Completions {
-            left: fetched.iter(),
+            left: left.iter(),
             taken: &mut self.taken,
         }
     }
+}
+
+/// What `ibv_poll_cq` returns beside a count: a negative number, or the error number that libibverbs
+/// puts in the place of a call that a device lacks.
+#[cold]
+#[inline(never)]
+fn poll_error(ret: i32) -> Error {
+    cvt_count("ibv_poll_cq", ret)
+        .map_or_else(|error| error, |_| Error::from_errno("ibv_poll_cq", ret))
 }
 
 impl fmt::Debug for CompletionQueue {

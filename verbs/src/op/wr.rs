@@ -24,16 +24,20 @@ macro_rules! set {
 }
 
 impl SendWr {
-    /// A request with everything that does not depend on its opcode.
+    /// A request without anything. It is written where it lies: moving it would copy all of it.
     #[inline]
-    pub(crate) fn new(id: WrId, sges: &mut SgeList, flags: ffi::ibv_send_flags) -> Self {
-        let mut wr = Self(MaybeUninit::uninit());
-        set!(wr, wr_id = id.0);
-        set!(wr, next = ptr::null_mut());
-        set!(wr, sg_list = sges.as_mut_ptr());
-        set!(wr, num_sge = sges.count());
-        set!(wr, send_flags = flags.0);
-        wr
+    pub(crate) fn unwritten() -> Self {
+        Self(MaybeUninit::uninit())
+    }
+
+    /// Writes everything that does not depend on the opcode.
+    #[inline]
+    pub(crate) fn begin(&mut self, id: WrId, sges: &mut SgeList, flags: ffi::ibv_send_flags) {
+        set!(self, wr_id = id.0);
+        set!(self, next = ptr::null_mut());
+        set!(self, sg_list = sges.as_mut_ptr());
+        set!(self, num_sge = sges.count());
+        set!(self, send_flags = flags.0);
     }
 
     #[inline]

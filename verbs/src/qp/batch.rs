@@ -5,7 +5,9 @@ use std::{fmt, ptr};
 use ibverbs_sys as ffi;
 
 use super::{
-    queues::{SendQueue, refuse},
+    queues::{POST_SEND, SendQueue},
+    refusal,
+    signaling::Signaling,
     transport::Transport,
 };
 use crate::{
@@ -43,21 +45,22 @@ pub(super) struct Staging {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, T: Transport, SW, RW> {
     queue: &'q mut SendQueue<T, SW, RW>,
-    /// How many requests since the last signaled one, as it was before the batch.
-    unsignaled: u32,
+    /// As it was before the batch.
+    signaling: Signaling,
 }
 
 impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     /// Begins a batch of requests.
     pub fn batch(&mut self) -> Batch<'_, T, SW, RW> {
         let sending = self.sending_mut();
-        let unsignaled = sending.unsignaled;
-        sending
-            .staging
-            .prepare(sending.in_flight.limit() as usize, sending.max_sge as usize);
+        let signaling = sending.signaling;
+        sending.staging.prepare(
+            sending.in_flight.limit() as usize,
+            sending.max_sge.get() as usize,
+        );
         Batch {
             queue: self,
-            unsignaled,
+            signaling,
         }
     }
 }
@@ -75,14 +78,26 @@ impl<T: Transport, SW, RW> Batch<'_, T, SW, RW> {
         let sending = self.queue.sending_mut();
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        if let Some(refusal) = sending.refusal(&sges, R::INLINE) {
-            return Err(refuse("ibv_post_send", request, refusal));
+        if let Some(error) = sending.refusal(&sges, R::INLINE) {
+            return Err(Refused {
+                value: request,
+                error,
+            });
         }
-        let flags = sending.signal(request.flags());
-        let mut wr = SendWr::new(sending.in_flight.next_id(), &mut sges, flags);
+        let Some(vacancy) = sending.in_flight.vacancy() else {
+            let error = refusal::full(POST_SEND);
+            return Err(Refused {
+                value: request,
+                error,
+            });
+        };
+        let (flags, signaling) = sending.signaling.next(request.flags());
+        let mut wr = SendWr::unwritten();
+        wr.begin(vacancy.id(), &mut sges, flags);
         request.describe(&mut wr);
         sending.staging.add(wr, sges.elements());
-        sending.in_flight.push(request.into_work());
+        sending.signaling = signaling;
+        vacancy.fill(request.into_work());
         Ok(())
     }
 
@@ -143,7 +158,7 @@ impl<T: Transport, SW, RW> Batch<'_, T, SW, RW> {
 
 impl<T: Transport, SW, RW> Drop for Batch<'_, T, SW, RW> {
     fn drop(&mut self) {
-        let unsignaled = self.unsignaled;
+        let signaling = self.signaling;
         let sending = self.queue.sending_mut();
         let staged = sending.staging.wrs.len();
         if staged == 0 {
@@ -151,7 +166,7 @@ impl<T: Transport, SW, RW> Drop for Batch<'_, T, SW, RW> {
             return;
         }
         sending.staging.clear();
-        sending.unsignaled = unsignaled;
+        sending.signaling = signaling;
         for _ in 0..staged {
             drop(sending.in_flight.unpush());
         }

@@ -4,12 +4,7 @@ use std::{any::Any, io, ptr, sync::Arc};
 
 use ibverbs_sys as ffi;
 
-use super::{
-    pair::QueuePair,
-    queues::{SendQueue, refuse},
-    state::Rts,
-    transport::Connected,
-};
+use super::{pair::QueuePair, queues::SendQueue, refusal, state::Rts, transport::Connected};
 use crate::{
     access::RemoteAccess,
     error::{Error, Refused, Result, cvt_errno},
@@ -57,9 +52,10 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         let qp = (window.window_type() == WindowType::Type2)
             .then(|| Arc::clone(&self.inner) as Arc<dyn Any + Send + Sync>);
         let sending = self.sending_mut();
-        if let Some(refusal) = sending.refusal(&SgeList::new(), false) {
-            return Err(refuse(call, work, refusal));
-        }
+        let Some(vacancy) = sending.in_flight.vacancy() else {
+            let error = refusal::full(call);
+            return Err(Refused { value: work, error });
+        };
         let token = region.token();
         let bind_info = ffi::ibv_mw_bind_info {
             mr: region.mr(),
@@ -67,7 +63,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             length: token.len,
             mw_access_flags: access.bits(),
         };
-        let id = sending.in_flight.next_id();
+        let id = vacancy.id();
         let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
         let (posted, rkey) = match window.window_type() {
             WindowType::Type1 => {
@@ -86,7 +82,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             }
             WindowType::Type2 => {
                 let rkey = ffi::ibv_inc_rkey(window.rkey());
-                let mut wr = SendWr::new(id, &mut SgeList::new(), signaled);
+                let (mut wr, mut sges) = (SendWr::unwritten(), SgeList::new());
+                wr.begin(id, &mut sges, signaled);
                 wr.bind_window(window.as_raw(), rkey, bind_info);
                 let mut bad = ptr::null_mut();
                 // SAFETY: the queue pair exists, and `wr` is one complete request, without
@@ -101,8 +98,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             return Err(Refused { value: work, error });
         }
         window.set_bound(region, rkey, qp);
-        sending.unsignaled = 0;
-        sending.in_flight.push(work);
+        sending.signaling = sending.signaling.after_signaled();
+        vacancy.fill(work);
         Ok(RemoteToken { rkey, ..token })
     }
 }

@@ -1,6 +1,6 @@
 //! Making queue pairs.
 
-use std::{fmt, io, marker::PhantomData, ptr, sync::Arc};
+use std::{fmt, io, marker::PhantomData, num::NonZero, ptr, sync::Arc};
 
 use ibverbs_sys as ffi;
 
@@ -29,8 +29,8 @@ pub struct QueuePairBuilder<'a, T> {
     recv_cq: &'a CqHandle,
     max_send_wr: u32,
     max_recv_wr: u32,
-    max_send_sge: u32,
-    max_recv_sge: u32,
+    max_send_sge: NonZero<u32>,
+    max_recv_sge: NonZero<u32>,
     max_inline_data: u32,
     srq: Option<Arc<SrqInner>>,
     transport: PhantomData<T>,
@@ -62,8 +62,8 @@ impl ProtectionDomain {
             recv_cq,
             max_send_wr: 1,
             max_recv_wr: 1,
-            max_send_sge: 1,
-            max_recv_sge: 1,
+            max_send_sge: NonZero::<u32>::MIN,
+            max_recv_sge: NonZero::<u32>::MIN,
             max_inline_data: 0,
             srq: None,
             transport: PhantomData,
@@ -84,15 +84,15 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         self
     }
 
-    /// The most elements of a request; 1 if not set, and at most [`MAX_SGE`].
+    /// The most elements of a request; 1 if not set, and at least 1 and at most [`MAX_SGE`].
     pub fn max_send_sge(mut self, elements: u32) -> Self {
-        self.max_send_sge = elements;
+        self.max_send_sge = NonZero::new(elements).unwrap_or(NonZero::<u32>::MIN);
         self
     }
 
-    /// The most elements of a receive; 1 if not set, and at most [`MAX_SGE`].
+    /// The most elements of a receive; 1 if not set, and at least 1 and at most [`MAX_SGE`].
     pub fn max_recv_sge(mut self, elements: u32) -> Self {
-        self.max_recv_sge = elements;
+        self.max_recv_sge = NonZero::new(elements).unwrap_or(NonZero::<u32>::MIN);
         self
     }
 
@@ -176,8 +176,8 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
             .srq
             .as_ref()
             .map_or(ptr::null_mut(), |srq| srq.as_raw());
-        attr.cap.max_send_sge = self.max_send_sge;
-        attr.cap.max_recv_sge = self.max_recv_sge;
+        attr.cap.max_send_sge = self.max_send_sge.get();
+        attr.cap.max_recv_sge = self.max_recv_sge.get();
         attr.cap.max_inline_data = self.max_inline_data;
         // SAFETY: the domain and the completion queues exist for as long as `self` borrows them,
         // and then for as long as `Inner` holds them. C writes only `attr`, and keeps no pointer to
@@ -243,8 +243,8 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
             }
         }
         for (name, elements) in [
-            ("max_send_sge", self.max_send_sge),
-            ("max_recv_sge", self.max_recv_sge),
+            ("max_send_sge", self.max_send_sge.get()),
+            ("max_recv_sge", self.max_recv_sge.get()),
         ] {
             if elements as usize > MAX_SGE {
                 return refuse(format!("{name} is {elements}, and at most {MAX_SGE}"));

@@ -10,109 +10,171 @@ use crate::wr_id::{MAX_IN_FLIGHT, QueueId, WrId};
 /// posted before it, too: requests that were posted unsignaled, and those whose completion was
 /// dropped unread.
 pub(super) struct InFlight<W> {
-    // INVARIANT: the slots of the sequence numbers `head..tail` are initialised, and no others. A
-    // power of two of them.
+    // INVARIANT: `mask + 1` slots, a power of two; those of `head..tail` are initialised, and no
+    // others.
     slots: Box<[MaybeUninit<W>]>,
-    queue: QueueId,
-    /// At most so many are in flight; not more than there are slots.
-    limit: u32,
-    // Sequence numbers, counting up and wrapping. INVARIANT: `tail - head <= limit`.
-    head: u32,
-    tail: u32,
+    mask: u32,
+    // Of the request that was posted first, of the next one, and of the one that finds no room.
+    // INVARIANT: all of one queue, in this order, and `end - head` is at most the number of slots.
+    head: WrId,
+    tail: WrId,
+    end: WrId,
+}
+
+/// The place for the next request.
+///
+/// It is taken before the request is posted, so that there is no way to post one that there is no
+/// room for; and the work is put there after that.
+pub(super) struct Vacancy<'r, W> {
+    // INVARIANT: `tail` is not `end`.
+    ring: &'r mut InFlight<W>,
+}
+
+/// The place of the request that was posted first.
+pub(super) struct First<'r, W> {
+    // INVARIANT: `head` is not `tail`.
+    ring: &'r mut InFlight<W>,
 }
 
 impl<W> InFlight<W> {
     /// Room for `limit` requests, which is at most [`MAX_IN_FLIGHT`].
     pub(super) fn new(queue: QueueId, limit: u32) -> Self {
-        debug_assert!(limit <= MAX_IN_FLIGHT);
-        let slots = limit.max(1).next_power_of_two() as usize;
+        assert!(limit <= MAX_IN_FLIGHT, "{limit} requests in flight");
+        let slots = limit.max(1).next_power_of_two();
+        let head = queue.wr_id(0);
         Self {
-            slots: Box::new_uninit_slice(slots),
-            queue,
-            limit,
-            head: 0,
-            tail: 0,
+            slots: Box::new_uninit_slice(slots as usize),
+            mask: slots - 1,
+            head,
+            tail: head,
+            end: head.after(limit),
         }
     }
 
     #[inline]
     pub(super) fn len(&self) -> u32 {
-        self.tail.wrapping_sub(self.head)
-    }
-
-    #[inline]
-    pub(super) fn is_full(&self) -> bool {
-        self.len() >= self.limit
+        distance(self.head, self.tail)
     }
 
     pub(super) fn limit(&self) -> u32 {
-        self.limit
+        distance(self.head, self.end)
     }
 
-    /// The identifier that the next request is to be posted with.
+    /// Where the next request goes, if there is room.
     #[inline]
-    pub(super) fn next_id(&self) -> WrId {
-        self.queue.wr_id(self.tail)
+    pub(super) fn vacancy(&mut self) -> Option<Vacancy<'_, W>> {
+        if self.tail == self.end {
+            return None;
+        }
+        Some(Vacancy { ring: self })
     }
 
-    /// Keeps the work that has just been posted with [`next_id`](Self::next_id). There must be
-    /// room.
+    /// The request that was posted first, if there is any.
     #[inline]
-    pub(super) fn push(&mut self, work: W) {
-        debug_assert!(!self.is_full());
-        let slot = self.slot(self.tail);
-        self.slots[slot].write(work);
-        self.tail = self.tail.wrapping_add(1);
-    }
-
-    /// How many requests were posted before the one with this identifier and are still in flight;
-    /// `None` if it is not in flight itself.
-    #[inline]
-    pub(super) fn position(&self, id: WrId) -> Option<u32> {
-        let ahead = id.distance_from(self.head);
-        (id.queue() == self.queue && ahead < self.len()).then_some(ahead)
-    }
-
-    /// Takes the work that was posted first.
-    #[inline]
-    pub(super) fn pop(&mut self) -> Option<W> {
+    pub(super) fn first(&mut self) -> Option<First<'_, W>> {
         if self.head == self.tail {
             return None;
         }
-        let slot = self.slot(self.head);
-        self.head = self.head.wrapping_add(1);
-        // SAFETY: the slot was that of `head`, before `tail`, so it is initialised (invariant).
-        // With `head` moved on, it counts as uninitialised from here, so the work has one owner.
-        Some(unsafe { self.slots[slot].assume_init_read() })
+        Some(First { ring: self })
+    }
+
+    /// The request with this identifier, if it is in flight. It is the first then: the work of those
+    /// before it has been handed to `earlier`.
+    #[inline]
+    pub(super) fn find(&mut self, id: WrId, earlier: impl FnMut(W)) -> Option<First<'_, W>> {
+        if id != self.head && !self.skip_to(id, earlier) {
+            return None;
+        }
+        self.first()
+    }
+
+    #[inline(never)]
+    fn skip_to(&mut self, id: WrId, mut earlier: impl FnMut(W)) -> bool {
+        if id.distance_from(self.head) >= u64::from(self.len()) {
+            return false;
+        }
+        while id != self.head {
+            match self.first() {
+                Some(first) => earlier(first.take()),
+                None => return false,
+            }
+        }
+        true
     }
 
     /// Takes everything, in the order in which it was posted.
     pub(super) fn take_all(&mut self) -> Vec<W> {
-        std::iter::from_fn(|| self.pop()).collect()
+        std::iter::from_fn(|| self.first().map(First::take)).collect()
     }
 
-    /// Takes back the work that was pushed last, because it was not posted after all.
+    /// Takes back the work that was put in last, because it was not posted after all.
     pub(super) fn unpush(&mut self) -> Option<W> {
         if self.head == self.tail {
             return None;
         }
-        self.tail = self.tail.wrapping_sub(1);
-        let slot = self.slot(self.tail);
-        // SAFETY: the slot was that of the last sequence number before `tail`, so it is initialised
-        // (invariant). With `tail` moved back, it counts as uninitialised from here, so the work
-        // has one owner.
-        Some(unsafe { self.slots[slot].assume_init_read() })
+        self.tail = self.tail.previous();
+        // SAFETY: the slot was that of the last request before `tail`, so it is initialised
+        // (invariant). With `tail` moved back it counts as uninitialised from here, so the work has
+        // one owner.
+        Some(unsafe { self.slot(self.tail).read() })
     }
 
+    /// The slot of a request: always inside of the ring.
     #[inline]
-    fn slot(&self, sequence: u32) -> usize {
-        sequence as usize & (self.slots.len() - 1)
+    fn slot(&mut self, id: WrId) -> *mut W {
+        let index = (id.sequence() & self.mask) as usize;
+        self.slots.as_mut_ptr().wrapping_add(index).cast()
+    }
+}
+
+/// How many requests there are in `first..end`, of one queue.
+#[inline]
+fn distance(first: WrId, end: WrId) -> u32 {
+    #[expect(
+        clippy::cast_possible_truncation,
+        reason = "24 bits, as the queue is the same"
+    )]
+    let distance = end.distance_from(first) as u32;
+    distance
+}
+
+impl<W> Vacancy<'_, W> {
+    /// The identifier that the request is to be posted with.
+    #[inline]
+    pub(super) fn id(&self) -> WrId {
+        self.ring.tail
+    }
+
+    /// Keeps the work of the request, which has been posted.
+    #[inline]
+    pub(super) fn fill(self, work: W) {
+        let slot = self.ring.slot(self.ring.tail);
+        // SAFETY: the slot is inside of the ring, which is borrowed exclusively. Since there is
+        // room (invariant), it is not one of `head..tail`, so nothing is overwritten.
+        unsafe { slot.write(work) };
+        self.ring.tail = self.ring.tail.next();
+    }
+}
+
+impl<W> First<'_, W> {
+    /// Takes the work.
+    #[inline]
+    pub(super) fn take(self) -> W {
+        let slot = self.ring.slot(self.ring.head);
+        self.ring.head = self.ring.head.next();
+        self.ring.end = self.ring.end.next();
+        // SAFETY: the slot was that of `head`, before `tail` (invariant), so it is initialised
+        // (invariant of the ring). With `head` moved on it counts as uninitialised from here, so
+        // the work has one owner.
+        unsafe { slot.read() }
     }
 }
 
 impl<W> Drop for InFlight<W> {
     fn drop(&mut self) {
-        while self.pop().is_some() {}
+        while let Some(first) = self.first() {
+            drop(first.take());
+        }
     }
 }
 
@@ -120,7 +182,7 @@ impl<W> fmt::Debug for InFlight<W> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("InFlight")
             .field("len", &self.len())
-            .field("limit", &self.limit)
+            .field("limit", &self.limit())
             .finish()
     }
 }
@@ -130,51 +192,85 @@ mod tests {
     use super::*;
     use crate::wr_id::QpId;
 
+    fn push<W>(ring: &mut InFlight<W>, work: W) -> WrId {
+        let vacancy = ring.vacancy().unwrap();
+        let id = vacancy.id();
+        vacancy.fill(work);
+        id
+    }
+
+    fn take<W>(ring: &mut InFlight<W>) -> Option<W> {
+        ring.first().map(First::take)
+    }
+
+    /// A ring that has been in use for so many requests.
+    fn used<W>(limit: u32, requests: u32) -> InFlight<W> {
+        let mut ring = InFlight::new(QueueId::send(QpId::next()), limit);
+        ring.head = ring.head.after(requests);
+        ring.tail = ring.head;
+        ring.end = ring.head.after(limit);
+        ring
+    }
+
     #[test]
     fn work_comes_back_in_order_over_many_rounds() {
-        let mut ring = InFlight::new(QueueId::send(QpId::next()), 5);
-        ring.head = u32::MAX - 7;
-        ring.tail = ring.head;
+        // The sequence number wraps in between.
+        let mut ring = used(5, 0xff_ffff - 7);
         for round in 0..40 {
-            let ids: Vec<_> = (0..5)
-                .map(|i| {
-                    let id = ring.next_id();
-                    ring.push((round, i));
-                    id
-                })
-                .collect();
-            assert!(ring.is_full());
+            let ids: Vec<_> = (0..5).map(|i| push(&mut ring, (round, i))).collect();
+            assert!(ring.vacancy().is_none());
+            assert_eq!((ring.len(), ring.limit()), (5, 5));
             for (i, id) in ids.into_iter().enumerate() {
-                assert_eq!(ring.position(id), Some(0));
-                assert_eq!(ring.pop(), Some((round, i)));
-                assert_eq!(ring.position(id), None, "completed twice");
+                let first = ring.find(id, |_| panic!("nothing is before it"));
+                assert_eq!(first.map(First::take), Some((round, i)));
+                assert!(ring.find(id, drop).is_none(), "completed twice");
             }
         }
+    }
+
+    #[test]
+    fn work_before_a_completion_is_handed_over() {
+        let mut ring = used(8, 0xff_fffd);
+        let ids: Vec<_> = (0..6).map(|i| push(&mut ring, i)).collect();
+        let mut earlier = Vec::new();
+        let found = ring.find(ids[4], |work| earlier.push(work));
+        assert_eq!(found.map(First::take), Some(4));
+        assert_eq!(earlier, [0, 1, 2, 3]);
+        assert!(ring.find(ids[2], drop).is_none(), "older than the ring");
+        assert_eq!(ring.len(), 1);
+    }
+
+    #[test]
+    fn work_that_was_not_posted_comes_back_from_the_end() {
+        let mut ring = used(4, 0);
+        for work in ['a', 'b', 'c'] {
+            push(&mut ring, work);
+        }
+        assert_eq!((ring.unpush(), ring.unpush()), (Some('c'), Some('b')));
+        assert_eq!((take(&mut ring), ring.unpush()), (Some('a'), None));
     }
 
     #[test]
     fn a_completion_of_elsewhere_is_refused() {
         let qp = QpId::next();
         let mut ring = InFlight::new(QueueId::send(qp), 4);
-        ring.push('a');
-        ring.push('b');
-        assert_eq!(ring.position(QueueId::send(qp).wr_id(1)), Some(1));
-        assert_eq!(
-            ring.position(QueueId::send(qp).wr_id(2)),
-            None,
-            "not posted yet"
+        let next = QueueId::send(qp).wr_id(0);
+        assert!(
+            ring.find(next, drop).is_none(),
+            "not posted yet, and the ring is empty"
         );
-        assert_eq!(
-            ring.position(QueueId::receive(qp).wr_id(0)),
-            None,
-            "the other queue"
-        );
-        assert_eq!(
-            ring.position(QueueId::send(QpId::next()).wr_id(0)),
-            None,
-            "another pair"
-        );
-        assert_eq!(ring.position(WrId(0)), None, "nobody's");
+        push(&mut ring, 'a');
+        push(&mut ring, 'b');
+        for (id, what) in [
+            (QueueId::send(qp).wr_id(2), "not posted yet"),
+            (QueueId::receive(qp).wr_id(0), "the other queue"),
+            (QueueId::send(QpId::next()).wr_id(0), "another pair"),
+            (WrId(0), "nobody's"),
+        ] {
+            let found = ring.find(id, |_| panic!("{what}"));
+            assert!(found.is_none(), "{what}");
+        }
+        assert!(ring.find(QueueId::send(qp).wr_id(1), drop).is_some());
     }
 
     #[test]
@@ -182,10 +278,10 @@ mod tests {
         let token = std::rc::Rc::new(());
         let mut ring = InFlight::new(QueueId::receive(QpId::next()), 8);
         for _ in 0..6 {
-            ring.push(std::rc::Rc::clone(&token));
+            push(&mut ring, std::rc::Rc::clone(&token));
         }
-        drop(ring.pop());
-        drop(ring.pop());
+        drop(take(&mut ring));
+        drop(take(&mut ring));
         assert_eq!(std::rc::Rc::strong_count(&token), 5);
         drop(ring);
         assert_eq!(std::rc::Rc::strong_count(&token), 1);

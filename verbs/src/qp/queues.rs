@@ -2,9 +2,10 @@
 
 use std::{
     cell::UnsafeCell,
-    fmt, io,
+    fmt,
     marker::PhantomData,
-    mem::ManuallyDrop,
+    mem::{ManuallyDrop, MaybeUninit},
+    num::NonZero,
     ops::Deref,
     ptr::{self, NonNull},
     sync::Arc,
@@ -16,6 +17,8 @@ use super::{
     batch::Staging,
     inflight::InFlight,
     multicast::{self, Groups},
+    refusal,
+    signaling::Signaling,
     teardown::Leftover,
     transport::Transport,
 };
@@ -27,7 +30,7 @@ use crate::{
     pd::ProtectionDomain,
     srq::SrqInner,
     work::{Scatter, SgeList},
-    wr_id::{QpId, WrId},
+    wr_id::QpId,
 };
 
 /// A queue pair as its two halves share it.
@@ -50,17 +53,16 @@ pub(super) struct Inner<SW, RW> {
 pub(super) struct Sending<SW> {
     pub(super) in_flight: ManuallyDrop<InFlight<SW>>,
     pub(super) reservation: ManuallyDrop<Reservation>,
-    pub(super) max_sge: u32,
+    pub(super) max_sge: NonZero<u32>,
     max_inline: u32,
-    /// How many requests have been posted since the last signaled one.
-    pub(super) unsignaled: u32,
+    pub(super) signaling: Signaling,
     pub(super) staging: Staging,
 }
 
 pub(super) struct Receiving<RW> {
     pub(super) in_flight: ManuallyDrop<InFlight<RW>>,
     pub(super) reservation: ManuallyDrop<Reservation>,
-    max_sge: u32,
+    max_sge: NonZero<u32>,
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe on one queue pair. The two cells are each
@@ -74,7 +76,7 @@ unsafe impl<SW: Send, RW: Send> Sync for Inner<SW, RW> {}
 pub(super) struct Parts<W> {
     pub(super) in_flight: InFlight<W>,
     pub(super) reservation: Reservation,
-    pub(super) max_sge: u32,
+    pub(super) max_sge: NonZero<u32>,
 }
 
 impl<SW, RW> Inner<SW, RW> {
@@ -90,12 +92,13 @@ impl<SW, RW> Inner<SW, RW> {
         shared: Option<(Arc<SrqInner>, Arc<Reservation>)>,
         pd: ProtectionDomain,
     ) -> Self {
+        let signaling = Signaling::new(send.in_flight.limit());
         let send = UnsafeCell::new(Sending {
             in_flight: ManuallyDrop::new(send.in_flight),
             reservation: ManuallyDrop::new(send.reservation),
             max_sge: send.max_sge,
             max_inline,
-            unsignaled: 0,
+            signaling,
             staging: Staging::default(),
         });
         let receive = UnsafeCell::new(Receiving {
@@ -171,6 +174,9 @@ impl<SW, RW> Drop for Inner<SW, RW> {
     }
 }
 
+pub(super) const POST_SEND: &str = "ibv_post_send";
+const POST_RECV: &str = "ibv_post_recv";
+
 /// The send queue of a queue pair that is ready to send.
 ///
 /// [`QueuePair::split`](crate::QueuePair::split) makes it, for a thread of its own. The queue pair is destroyed when both
@@ -210,7 +216,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
 
     /// How many of them, posted last, will have no completion of their own if they succeed.
     pub fn unsignaled(&self) -> usize {
-        (self.sending().unsignaled as usize).min(self.in_flight())
+        (self.sending().signaling.unsignaled as usize).min(self.in_flight())
     }
 
     /// The most requests that can be in flight.
@@ -279,24 +285,39 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let sending = self.sending_mut();
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        if let Some(refusal) = sending.refusal(&sges, R::INLINE) {
-            return Err(refuse("ibv_post_send", request, refusal));
+        if let Some(error) = sending.refusal(&sges, R::INLINE) {
+            return Err(Refused {
+                value: request,
+                error,
+            });
         }
-        let before = sending.unsignaled;
-        let flags = sending.signal(request.flags());
-        let mut wr = SendWr::new(sending.in_flight.next_id(), &mut sges, flags);
+        let Some(vacancy) = sending.in_flight.vacancy() else {
+            let error = refusal::full(POST_SEND);
+            return Err(Refused {
+                value: request,
+                error,
+            });
+        };
+        let (flags, signaling) = sending.signaling.next(request.flags());
+        let mut wr = SendWr::unwritten();
+        wr.begin(vacancy.id(), &mut sges, flags);
         request.describe(&mut wr);
-        let mut bad = ptr::null_mut();
+        // Says nothing new about a single request.
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with
         // every field that its opcode uses. C reads it and the elements before it returns. What the
         // elements describe stays as `Gather` promises until `request` is dropped, and so until the
         // queue pair is destroyed or the completion has come.
-        let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), &raw mut bad) };
+        let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
         if errno != 0 {
-            sending.unsignaled = before;
-            return Err(refused_by_device("ibv_post_send", request, errno));
+            let error = refusal::device(POST_SEND, errno);
+            return Err(Refused {
+                value: request,
+                error,
+            });
         }
-        sending.in_flight.push(request.into_work());
+        sending.signaling = signaling;
+        vacancy.fill(request.into_work());
         Ok(())
     }
 }
@@ -361,26 +382,32 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         let qp = self.inner.raw;
         let receiving = self.receiving_mut();
         let mut sges = SgeList::of(&work);
-        if let Some(refusal) = receiving.refusal(&sges) {
-            return Err(refuse("ibv_post_recv", work, refusal));
+        if sges.len() > receiving.max_sge.get() as usize {
+            let error = refusal::elements(POST_RECV, sges.len(), receiving.max_sge.get());
+            return Err(Refused { value: work, error });
         }
-        let WrId(wr_id) = receiving.in_flight.next_id();
+        let Some(vacancy) = receiving.in_flight.vacancy() else {
+            let error = refusal::full(POST_RECV);
+            return Err(Refused { value: work, error });
+        };
         let mut wr = ffi::ibv_recv_wr {
-            wr_id,
+            wr_id: vacancy.id().0,
             next: ptr::null_mut(),
             sg_list: sges.as_mut_ptr(),
             num_sge: sges.count(),
         };
-        let mut bad = ptr::null_mut();
+        // Says nothing new about a single request.
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one complete
         // request. C reads it and the elements before it returns. What the elements describe stays
         // as `Scatter` promises until `work` is dropped, and so until the queue pair is destroyed
         // or the completion has come.
-        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), &raw mut wr, &raw mut bad) };
+        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), &raw mut wr, bad.as_mut_ptr()) };
         if errno != 0 {
-            return Err(refused_by_device("ibv_post_recv", work, errno));
+            let error = refusal::device(POST_RECV, errno);
+            return Err(Refused { value: work, error });
         }
-        receiving.in_flight.push(work);
+        vacancy.fill(work);
         Ok(())
     }
 }
@@ -389,100 +416,27 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
 fn take_back<'p, W>(
     in_flight: &mut InFlight<W>,
     wc: WorkCompletion<'p>,
-    mut earlier: impl FnMut(W),
+    earlier: impl FnMut(W),
 ) -> Result<Completion<'p, W>, WorkCompletion<'p>> {
-    let Some(ahead) = in_flight.position(wc.wr_id()) else {
-        return Err(wc);
-    };
-    for _ in 0..ahead {
-        if let Some(work) = in_flight.pop() {
-            earlier(work);
-        }
-    }
-    match in_flight.pop() {
-        Some(work) => Ok(Completion { work, wc }),
+    match in_flight.find(wc.wr_id(), earlier) {
+        Some(first) => Ok(Completion::new(first.take(), wc)),
         None => Err(wc),
     }
 }
 
-/// Why a queue does not even try to post something.
-pub(super) enum Refusal {
-    /// As many requests are in flight as it can hold.
-    Full,
-    /// The request has so many elements, and can have so many.
-    Elements(usize, u32),
-    /// The request carries so many bytes, and can carry so many.
-    Inline(u64, u32),
-}
-
 impl<SW> Sending<SW> {
-    /// The flags of the next request: signaled, if it asks for that, or if half a queue of requests
-    /// has not been.
+    /// Why a request with these elements cannot be posted, whatever is in flight.
     #[inline]
-    pub(super) fn signal(&mut self, mut flags: ffi::ibv_send_flags) -> ffi::ibv_send_flags {
-        let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
-        if self.unsignaled + 1 >= self.in_flight.limit().div_ceil(2) {
-            flags |= signaled;
-        }
-        self.unsignaled = if flags.0 & signaled.0 != 0 {
-            0
-        } else {
-            self.unsignaled + 1
-        };
-        flags
-    }
-
-    #[inline]
-    pub(super) fn refusal(&self, sges: &SgeList, inline: bool) -> Option<Refusal> {
-        if self.in_flight.is_full() {
-            Some(Refusal::Full)
-        } else if sges.len() > self.max_sge as usize {
-            Some(Refusal::Elements(sges.len(), self.max_sge))
+    pub(super) fn refusal(&self, sges: &SgeList, inline: bool) -> Option<Error> {
+        let max_sge = self.max_sge.get();
+        if sges.len() > max_sge as usize {
+            Some(refusal::elements(POST_SEND, sges.len(), max_sge))
         } else if inline && sges.bytes() > u64::from(self.max_inline) {
-            Some(Refusal::Inline(sges.bytes(), self.max_inline))
+            Some(refusal::inline(POST_SEND, sges.bytes(), self.max_inline))
         } else {
             None
         }
     }
-}
-
-impl<RW> Receiving<RW> {
-    #[inline]
-    fn refusal(&self, sges: &SgeList) -> Option<Refusal> {
-        if self.in_flight.is_full() {
-            Some(Refusal::Full)
-        } else if sges.len() > self.max_sge as usize {
-            Some(Refusal::Elements(sges.len(), self.max_sge))
-        } else {
-            None
-        }
-    }
-}
-
-#[cold]
-#[inline(never)]
-pub(super) fn refuse<R>(call: &'static str, value: R, refusal: Refusal) -> Refused<R> {
-    let invalid = |reason| Error::refused(call, io::ErrorKind::InvalidInput, reason);
-    let error = match refusal {
-        Refusal::Full => {
-            let reason = "every request that the queue can hold is in flight";
-            Error::refused(call, io::ErrorKind::WouldBlock, reason)
-        }
-        Refusal::Elements(found, limit) => invalid(format!(
-            "{found} elements, and the queue pair was made for {limit}"
-        )),
-        Refusal::Inline(found, limit) => invalid(format!(
-            "{found} bytes inline, and the queue pair was made for {limit}"
-        )),
-    };
-    Refused { value, error }
-}
-
-#[cold]
-#[inline(never)]
-pub(super) fn refused_by_device<R>(call: &'static str, value: R, errno: i32) -> Refused<R> {
-    let error = Error::from_errno(call, errno.saturating_abs());
-    Refused { value, error }
 }
 
 impl<T: Transport, SW, RW> fmt::Debug for SendQueue<T, SW, RW> {

@@ -11,17 +11,14 @@ use bitflags::bitflags;
 use ibverbs_sys as ffi;
 use ibverbs_sys::{ibv_wq_attr_mask, ibv_wq_flags, ibv_wq_init_attr_mask, ibv_wq_state};
 
-use super::{
-    inflight::InFlight,
-    queues::{Completion, Refusal, refuse, refused_by_device},
-};
+use super::{inflight::InFlight, queues::Completion, refusal};
 use crate::{
     cq::{CqHandle, Reservation, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno, cvt_ptr},
     mr::Buf,
     pd::ProtectionDomain,
     work::{MAX_SGE, Scatter, SgeList},
-    wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId},
+    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
 };
 
 bitflags! {
@@ -238,14 +235,8 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         &mut self,
         wc: WorkCompletion<'p>,
     ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
-        let Some(ahead) = self.in_flight.position(wc.wr_id()) else {
-            return Err(wc);
-        };
-        for _ in 0..ahead {
-            drop(self.in_flight.pop());
-        }
-        match self.in_flight.pop() {
-            Some(work) => Ok(Completion::new(work, wc)),
+        match self.in_flight.find(wc.wr_id(), drop) {
+            Some(first) => Ok(Completion::new(first.take(), wc)),
             None => Err(wc),
         }
     }
@@ -332,19 +323,17 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
     pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
         const CALL: &str = "ibv_post_wq_recv";
         let mut sges = SgeList::of(&work);
-        if self.in_flight.is_full() {
-            return Err(refuse(CALL, work, Refusal::Full));
-        }
         if sges.len() > self.max_sge as usize {
-            return Err(refuse(
-                CALL,
-                work,
-                Refusal::Elements(sges.len(), self.max_sge),
-            ));
+            let error = refusal::elements(CALL, sges.len(), self.max_sge);
+            return Err(Refused { value: work, error });
         }
-        let WrId(wr_id) = self.in_flight.next_id();
+        let raw = self.as_raw();
+        let Some(vacancy) = self.in_flight.vacancy() else {
+            let error = refusal::full(CALL);
+            return Err(Refused { value: work, error });
+        };
         let mut wr = ffi::ibv_recv_wr {
-            wr_id,
+            wr_id: vacancy.id().0,
             next: ptr::null_mut(),
             sg_list: sges.as_mut_ptr(),
             num_sge: sges.count(),
@@ -354,11 +343,12 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
         // and the elements before it returns. What the elements describe stays as `Scatter`
         // promises until `work` is dropped, and so until the queue is destroyed or the completion
         // has come.
-        let errno = unsafe { ffi::ibv_post_wq_recv(self.as_raw(), &raw mut wr, &raw mut bad) };
+        let errno = unsafe { ffi::ibv_post_wq_recv(raw, &raw mut wr, &raw mut bad) };
         if errno != 0 {
-            return Err(refused_by_device(CALL, work, errno));
+            let error = refusal::device(CALL, errno);
+            return Err(Refused { value: work, error });
         }
-        self.in_flight.push(work);
+        vacancy.fill(work);
         Ok(())
     }
 }

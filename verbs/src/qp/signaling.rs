@@ -1,0 +1,81 @@
+//! Which requests ask for a completion.
+
+use ibverbs_sys as ffi;
+
+/// How long ago a queue has asked for a completion.
+///
+/// One that never asks would fill up with requests that never come back. So when half of it has not
+/// been signaled, the next request is, whatever the caller says.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Signaling {
+    /// How many requests have been posted since the last signaled one.
+    pub(super) unsignaled: u32,
+    /// One in so many is signaled.
+    every: u32,
+}
+
+impl Signaling {
+    /// For a queue of so many requests.
+    pub(super) fn new(limit: u32) -> Self {
+        Self {
+            unsignaled: 0,
+            every: limit.div_ceil(2),
+        }
+    }
+
+    /// The flags of a request that is to have these, and how it is after that.
+    #[inline]
+    pub(super) fn next(self, flags: ffi::ibv_send_flags) -> (ffi::ibv_send_flags, Self) {
+        let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
+        let unsignaled = self.unsignaled + 1;
+        if flags.0 & signaled.0 != 0 || unsignaled >= self.every {
+            (flags | signaled, self.after_signaled())
+        } else {
+            (flags, Self { unsignaled, ..self })
+        }
+    }
+
+    /// How it is after a signaled request.
+    #[inline]
+    pub(super) fn after_signaled(self) -> Self {
+        Self {
+            unsignaled: 0,
+            ..self
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Which of so many requests, asked for as unsignaled, are signaled all the same.
+    fn signaled(limit: u32, requests: usize) -> Vec<usize> {
+        let mut signaling = Signaling::new(limit);
+        let asks =
+            |flags: ffi::ibv_send_flags| flags.0 & ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 != 0;
+        let is_signaled = |_: &usize| {
+            let (flags, after) = signaling.next(ffi::ibv_send_flags::IBV_SEND_FENCE);
+            signaling = after;
+            asks(flags)
+        };
+        (0..requests).filter(is_signaled).collect()
+    }
+
+    #[test]
+    fn half_a_queue_stays_unsignaled_and_not_more() {
+        assert_eq!(signaled(8, 9), [3, 7]);
+        assert_eq!(signaled(5, 7), [2, 5]);
+        assert_eq!(signaled(1, 3), [0, 1, 2], "nothing else would come back");
+        assert_eq!(signaled(2, 2), [0, 1]);
+    }
+
+    #[test]
+    fn a_request_that_asks_for_it_begins_the_count_anew() {
+        let (_, after) = Signaling::new(8).next(ffi::ibv_send_flags::IBV_SEND_FENCE);
+        assert_eq!(after.unsignaled, 1);
+        let (flags, after) = after.next(ffi::ibv_send_flags::IBV_SEND_SIGNALED);
+        assert_eq!(flags, ffi::ibv_send_flags::IBV_SEND_SIGNALED);
+        assert_eq!(after.unsignaled, 0);
+    }
+}
