@@ -61,6 +61,8 @@
 //!                                   post_recv                  post_recv               post_recv, post
 //! ```
 //!
+//! From there, [`to_sqd`](QueuePair::to_sqd) stops the send queue for a while.
+//!
 //! The state and the transport are types, so a request that the state or the transport does not
 //! allow does not compile. What the device does by itself is data: a queue pair that has failed
 //! gives everything back with the status
@@ -99,6 +101,7 @@
 //! | devices, attributes of devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
 //! | events of shared receive queues | all other events | |
 //! | resizing, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
+//! | draining, querying | other ways, alternate paths, rates | |
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
 //! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | [exclusive](XrcdOpen::EXCLUSIVE) XRC domains |
 //! | | [`DeviceMemory`], [`Ece`], [import](import_device) | |
@@ -172,9 +175,11 @@ pub use node::{NodeType, TransportType};
 pub use parent_domain::{Allocation, ParentDomainBuilder, QueueAllocator};
 pub use pd::ProtectionDomain;
 pub use qp::{
-    Attributes, Batch, CanPostReceive, Completed, Completion, Connected, Datagram, Init, Leftover,
-    QueuePair, QueuePairBuilder, Rc, ReceiveQueue, Reliable, Reset, Rtr, Rts, SendQueue, State,
-    Transport, Uc, Ud, WorkQueue, WorkQueueBuilder, WqFlags,
+    AlternatePath, Attributes, Batch, CanPostReceive, CanPostSend, Completed, Completion,
+    Connected, Datagram, Driver, Init, Leftover, MigState, Multicast, Partitioned, QpAttr, QpCap,
+    QpState, QueuePair, QueuePairBuilder, RateLimit, RawPacket, Rc, ReceiveQueue, Reliable,
+    Requester, Reset, Responder, Routed, Rtr, Rts, SendQueue, Sqd, State, Transport, Uc, Ud,
+    WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode, XrcRecv, XrcSend,
 };
 pub use rss::{IndirectionTable, RssQueuePair, RxHash};
 pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};

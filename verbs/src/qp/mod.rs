@@ -6,9 +6,12 @@ mod bind;
 mod builder;
 mod inflight;
 mod legal;
+mod modify;
 mod multicast;
 mod pair;
+mod query;
 mod queues;
+mod rate;
 mod refusal;
 mod share;
 mod signaling;
@@ -17,14 +20,20 @@ mod teardown;
 mod transport;
 mod work_queue;
 
-pub use attributes::Attributes;
+pub use attributes::{AlternatePath, Attributes, MigState};
 pub use batch::Batch;
 pub use builder::QueuePairBuilder;
+pub use multicast::Multicast;
 pub use pair::{Completed, QueuePair};
+pub use query::{QpAttr, QpCap, WrOpcode};
 pub use queues::{Completion, ReceiveQueue, SendQueue};
-pub use state::{CanPostReceive, Init, Reset, Rtr, Rts, State};
+pub use rate::RateLimit;
+pub use state::{CanPostReceive, CanPostSend, Init, QpState, Reset, Rtr, Rts, Sqd, State};
 pub use teardown::Leftover;
-pub use transport::{Connected, Datagram, Rc, Reliable, Transport, Uc, Ud};
+pub use transport::{
+    Connected, Datagram, Driver, Partitioned, RawPacket, Rc, Reliable, Requester, Responder,
+    Routed, Transport, Uc, Ud, XrcRecv, XrcSend,
+};
 pub use work_queue::{WorkQueue, WorkQueueBuilder, WqFlags};
 
 pub(crate) use work_queue::WqInner;

@@ -4,7 +4,12 @@ use std::sync::{Mutex, PoisonError};
 
 use ibverbs_sys as ffi;
 
-use super::{pair::QueuePair, queues::Inner, state::State, transport::Ud};
+use super::{
+    pair::QueuePair,
+    queues::Inner,
+    state::State,
+    transport::{RawPacket, Transport, Ud},
+};
 use crate::{
     addr::Gid,
     error::{Result, cvt_errno},
@@ -15,7 +20,19 @@ use crate::{
 #[derive(Debug, Default)]
 pub(super) struct Groups(Mutex<Vec<(Gid, u16)>>);
 
-impl<S: State, SW, RW> QueuePair<Ud, S, SW, RW> {
+mod sealed {
+    pub trait Sealed {}
+}
+
+/// A transport whose queue pairs can receive what is sent to groups.
+pub trait Multicast: Transport + sealed::Sealed {}
+
+impl sealed::Sealed for Ud {}
+impl Multicast for Ud {}
+impl sealed::Sealed for RawPacket {}
+impl Multicast for RawPacket {}
+
+impl<T: Multicast, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// `ibv_attach_mcast(qp, gid, lid)`—Receives what is sent to a multicast group, too. Enters the
     /// kernel.
     ///

@@ -7,15 +7,15 @@ use ibverbs_sys as ffi;
 use super::{
     attributes::Attributes,
     batch::Batch,
-    legal,
+    modify,
     queues::{Completion, Inner, ReceiveQueue, SendQueue},
-    state::{CanPostReceive, Init, Reset, Rtr, Rts, State},
+    state::{CanPostReceive, CanPostSend, Init, Reset, Rtr, Rts, Sqd, State},
     transport::Transport,
 };
 use crate::{
     bounded::QpNum,
     cq::WorkCompletion,
-    error::{Refused, Result, cvt_errno},
+    error::{Refused, Result},
     mr::Buf,
     op::SendRequest,
     pd::ProtectionDomain,
@@ -165,10 +165,25 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         self.modify_raw(attr, mask.0, "ERR")
     }
 
-    /// Modifies attributes that may be changed without leaving the state.
+    /// `ibv_modify_qp`—Changes attributes without leaving the state.
+    ///
+    /// From [`Rts`], it also gets a queue pair of an unreliable transport going again whose send
+    /// queue has [failed](crate::QpState::SQE).
     ///
     /// # Errors
-    /// - `EINVAL`: an attribute is wrong, or may not be changed in this state.
+    /// - `EINVAL`: an attribute is wrong, or cannot be changed in this state.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use verbs::{Attributes, QueuePair, Rc, RemoteAccess, Rts};
+    /// # fn f(mut qp: QueuePair<Rc, Rts>) -> verbs::Result<()> {
+    /// qp.modify(&Attributes::<Rc, Rts>::unchanged().access(RemoteAccess::READ))?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # References
+    /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
     #[doc(alias = "ibv_modify_qp")]
     pub fn modify(&mut self, attributes: &Attributes<T, S>) -> Result<()> {
         let (attr, mask) = attributes.as_raw();
@@ -188,25 +203,12 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
 
     pub(super) fn modify_raw(
         &self,
-        mut attr: ffi::ibv_qp_attr,
+        attr: ffi::ibv_qp_attr,
         mask: u32,
         to: &'static str,
     ) -> Result<()> {
-        if mask == 0 {
-            // Nothing to change: on iWARP the kernel has made the transition itself.
-            return Ok(());
-        }
-        // SAFETY: the queue pair exists for as long as `self` lives, and `attr` is complete. C
-        // keeps no pointer to it.
-        let errno = unsafe { ffi::ibv_modify_qp(self.as_raw(), &raw mut attr, mask as i32) };
-        cvt_errno("ibv_modify_qp", errno).map_err(|err| {
-            let transition = format!("{} {} to {to}", T::NAME, S::NAME);
-            let complaint = legal::complaint(T::RAW, S::RAW, attr.qp_state, mask);
-            err.detail(match complaint {
-                Some(complaint) => format!("{transition}, {complaint}"),
-                None => transition,
-            })
-        })
+        // SAFETY: the queue pair exists for as long as `self` lives.
+        unsafe { modify::modify::<T, S>(self.as_raw(), attr, mask, to) }
     }
 }
 
@@ -265,6 +267,62 @@ impl<T: Transport, SW, RW> QueuePair<T, Rtr, SW, RW> {
 }
 
 impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
+    /// `ibv_modify_qp(qp, IBV_QPS_SQD)`—Stops the send queue: what has begun is finished, and what
+    /// is posted from now on waits.
+    ///
+    /// It is drained when the event [`SQ_DRAINED`](crate::EventType::SQ_DRAINED) has come, if that
+    /// was [asked for](Attributes::notify_when_drained), and [`query`](Self::query) says no longer
+    /// that it is [being drained](crate::QpAttr::sq_draining).
+    ///
+    /// # Errors
+    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot do that.
+    ///
+    /// The queue pair is given back as it was.
+    ///
+    /// # Examples
+    /// Another way to the peer:
+    /// ```no_run
+    /// # use verbs::{AddressVector, Attributes, QueuePair, Rc, Rts, Sqd};
+    /// # fn f(qp: QueuePair<Rc, Rts>, way: &AddressVector) -> verbs::Result<()> {
+    /// let mut qp = qp.to_sqd(&Attributes::<Rc, Sqd>::new().notify_when_drained())?;
+    /// // Wait for the event, and then:
+    /// qp.modify(&Attributes::<Rc, Sqd>::unchanged().path(way))?;
+    /// let qp = qp.to_rts(&Attributes::<Rc, Rts>::unchanged())?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # References
+    /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn to_sqd(
+        self,
+        attributes: &Attributes<T, Sqd>,
+    ) -> Result<QueuePair<T, Sqd, SW, RW>, Refused<Self>> {
+        self.transition(attributes)
+    }
+}
+
+impl<T: Transport, SW, RW> QueuePair<T, Sqd, SW, RW> {
+    /// `ibv_modify_qp`—Lets the send queue go on, in [`Rts`].
+    ///
+    /// # Errors
+    /// - `EINVAL`: an attribute is wrong, or too many.
+    ///
+    /// The queue pair is given back as it was.
+    ///
+    /// # References
+    /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn to_rts(
+        self,
+        attributes: &Attributes<T, Rts>,
+    ) -> Result<QueuePair<T, Rts, SW, RW>, Refused<Self>> {
+        self.transition(attributes)
+    }
+}
+
+impl<T: Transport, S: CanPostSend, SW, RW> QueuePair<T, S, SW, RW> {
     /// `ibv_post_send`—Posts a request; see [`SendQueue::post`].
     ///
     /// # Errors
@@ -277,9 +335,7 @@ impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
     {
         self.send.post(request)
     }
-}
 
-impl<T: Transport, SW, RW> QueuePair<T, Rts, SW, RW> {
     /// Begins a batch of requests, to be posted with one doorbell.
     pub fn batch(&mut self) -> Batch<'_, T, SW, RW> {
         self.send.batch()

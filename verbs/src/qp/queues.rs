@@ -224,6 +224,17 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.sending().in_flight.limit() as usize
     }
 
+    /// The most elements of a request.
+    pub fn max_sge(&self) -> usize {
+        self.sending().max_sge.get() as usize
+    }
+
+    /// The most bytes that a request can carry [inline](crate::op::Inline), as the device has
+    /// granted: not fewer than were asked for.
+    pub fn max_inline_data(&self) -> usize {
+        self.sending().max_inline as usize
+    }
+
     /// The name of the queue pair, which its completions carry.
     pub fn id(&self) -> QpId {
         self.inner.id
@@ -345,6 +356,11 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
     /// The most receives that can be in flight.
     pub fn capacity(&self) -> usize {
         self.receiving().in_flight.limit() as usize
+    }
+
+    /// The most elements of a receive.
+    pub fn max_sge(&self) -> usize {
+        self.receiving().max_sge.get() as usize
     }
 
     /// The name of the queue pair, which its completions carry.

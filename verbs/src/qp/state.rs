@@ -1,8 +1,9 @@
 //! The states of a queue pair, as types.
 //!
 //! ```text
-//! Reset ──to_init──▶ Init ──to_rtr──▶ Rtr ──to_rts──▶ Rts
-//!                     post receives    receives arrive   post sends
+//! Reset ──to_init──▶ Init ──to_rtr──▶ Rtr ──to_rts──▶ Rts ──to_sqd──▶ Sqd
+//!                     post receives    receives arrive   post sends       sends wait
+//!                                                        ▲───────to_rts───┘
 //! ```
 //!
 //! A transition consumes the queue pair and returns it in the next state, or gives it back with the
@@ -12,6 +13,8 @@
 use std::fmt::Debug;
 
 use ibverbs_sys::ibv_qp_state;
+
+use crate::named::named;
 
 mod sealed {
     pub trait Sealed {}
@@ -28,6 +31,9 @@ pub trait State: sealed::Sealed + Debug + Send + Sync + 'static {
 
 /// A state in which receives can be posted: every one but [`Reset`].
 pub trait CanPostReceive: State {}
+
+/// A state in which requests can be posted: [`Rts`], and [`Sqd`], where they wait.
+pub trait CanPostSend: CanPostReceive {}
 
 macro_rules! states {
     ($($(#[$doc:meta])* $name:ident = $raw:ident;)*) => {$(
@@ -53,8 +59,40 @@ states! {
     Rtr = IBV_QPS_RTR;
     /// Ready to send: everything can be posted.
     Rts = IBV_QPS_RTS;
+    /// Send queue drained, or being drained: requests that have begun are finished, and the others
+    /// wait. The way the queue pair takes can be changed meanwhile.
+    Sqd = IBV_QPS_SQD;
 }
 
 impl CanPostReceive for Init {}
 impl CanPostReceive for Rtr {}
 impl CanPostReceive for Rts {}
+impl CanPostReceive for Sqd {}
+impl CanPostSend for Rts {}
+impl CanPostSend for Sqd {}
+
+named! {
+    /// `ibv_qp_state`—The state that a device says a queue pair is in, which it may have changed by
+    /// itself.
+    #[doc(alias = "ibv_qp_state")]
+    QpState(u32) {
+        /// As it was made.
+        RESET = ibv_qp_state::IBV_QPS_RESET.0;
+        /// Initialised.
+        INIT = ibv_qp_state::IBV_QPS_INIT.0;
+        /// Ready to receive.
+        RTR = ibv_qp_state::IBV_QPS_RTR.0;
+        /// Ready to send.
+        RTS = ibv_qp_state::IBV_QPS_RTS.0;
+        /// The send queue is drained, or being drained.
+        SQD = ibv_qp_state::IBV_QPS_SQD.0;
+        /// The send queue has failed, on an unreliable transport. Receives still arrive, and
+        /// [`QueuePair::modify`](crate::QueuePair::modify) to [`Rts`] gets it going again.
+        SQE = ibv_qp_state::IBV_QPS_SQE.0;
+        /// It has failed: everything comes back with the status
+        /// [`WR_FLUSH_ERR`](crate::WcStatus::WR_FLUSH_ERR).
+        ERR = ibv_qp_state::IBV_QPS_ERR.0;
+        /// The device does not know.
+        UNKNOWN = ibv_qp_state::IBV_QPS_UNKNOWN.0;
+    }
+}

@@ -126,7 +126,9 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// Dropping the queue pair does the same, and drops the work.
     ///
     /// # Errors
-    /// - `EBUSY`: something else still uses it, such as a flow or a window that C code has made.
+    /// - `ResourceBusy`: a [`Flow`](crate::Flow) or a [`MemoryWindow`](crate::MemoryWindow) needs it.
+    ///   Drop that first.
+    /// - `EBUSY`: something else still uses it, which C code has made.
     ///
     /// The queue pair is given back.
     ///
@@ -134,12 +136,12 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
     #[doc(alias = "ibv_destroy_qp")]
     pub fn destroy(self) -> Result<Leftover<SW, RW>, Refused<Self>> {
-        // Both halves are here, so there is no other owner.
+        // Both halves are here, so the only other owners are flows and windows.
         let shared = self.into_inner();
         let mut inner = match Arc::try_unwrap(shared) {
             Ok(inner) => inner,
             Err(shared) => {
-                let reason = "a half of it is elsewhere, or a flow or a window needs it";
+                let reason = "a flow or a window still needs it";
                 let error = Error::refused("ibv_destroy_qp", io::ErrorKind::ResourceBusy, reason);
                 // SAFETY: it has just been taken out of a queue pair of this type.
                 let value = unsafe { Self::from_inner(shared) };

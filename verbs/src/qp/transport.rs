@@ -17,14 +17,26 @@ pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
     const NAME: &'static str;
 }
 
-/// A transport between two queue pairs that know each other.
-pub trait Connected: Transport {}
+/// A transport between two queue pairs that know each other, which carries requests by themselves.
+pub trait Connected: Routed {}
 
 /// A transport that says whether a message has arrived.
 pub trait Reliable: Connected {}
 
 /// A transport that sends each message to an address of its own.
 pub trait Datagram: Transport {}
+
+/// A transport whose packets carry a P_Key: every one but raw packets.
+pub trait Partitioned: Transport {}
+
+/// A transport whose queue pairs know one peer each, and the way there.
+pub trait Routed: Partitioned {}
+
+/// A transport that sends reliable requests: it waits for acknowledgements, and sends again.
+pub trait Requester: Routed {}
+
+/// A transport that answers reliable requests.
+pub trait Responder: Routed {}
 
 macro_rules! transports {
     ($($(#[$doc:meta])* $name:ident = $raw:ident;)*) => {$(
@@ -49,9 +61,38 @@ transports! {
     Uc = IBV_QPT_UC;
     /// Unreliable datagram: each message is one packet, addressed on its own.
     Ud = IBV_QPT_UD;
+    /// Extended reliable connection, the end that sends: to a shared receive queue of the peer's.
+    XrcSend = IBV_QPT_XRC_SEND;
+    /// Extended reliable connection, the end that receives, for all shared receive queues of its
+    /// [domain](crate::XrcDomain).
+    XrcRecv = IBV_QPT_XRC_RECV;
+    /// Raw packets: whole Ethernet frames, of any protocol.
+    RawPacket = IBV_QPT_RAW_PACKET;
+    /// What a device's maker has come up with.
+    Driver = IBV_QPT_DRIVER;
 }
+
+// Spelled out, since the compiler shows these lines to whoever gets them wrong.
+impl Partitioned for Rc {}
+impl Partitioned for Uc {}
+impl Partitioned for Ud {}
+impl Partitioned for XrcSend {}
+impl Partitioned for XrcRecv {}
+
+impl Routed for Rc {}
+impl Routed for Uc {}
+impl Routed for XrcSend {}
+impl Routed for XrcRecv {}
 
 impl Connected for Rc {}
 impl Connected for Uc {}
+
 impl Reliable for Rc {}
+
 impl Datagram for Ud {}
+
+impl Requester for Rc {}
+impl Requester for XrcSend {}
+
+impl Responder for Rc {}
+impl Responder for XrcRecv {}

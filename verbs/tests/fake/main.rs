@@ -9,5 +9,6 @@ mod events;
 mod fixture;
 mod posting;
 mod provider;
+mod queue_pairs;
 mod sharing;
 mod steering;

@@ -216,6 +216,26 @@ impl Fake {
         state.complaints.remove(found.unwrap());
     }
 
+    /// Puts a queue pair into a state, as a device does by itself.
+    pub(crate) fn set_qp_state(&self, qp_num: QpNum, to: ffi::ibv_qp_state) {
+        self.state().qp_by_number(qp_num.get()).state = to;
+    }
+
+    /// Changes what a device says of a queue pair.
+    pub(crate) fn change_qp(&self, qp_num: QpNum, change: impl FnOnce(&mut ffi::ibv_qp_attr)) {
+        let mut state = self.state();
+        let qp = state.qp_by_number(qp_num.get());
+        qp.attr.qp_state = qp.state;
+        change(&mut qp.attr);
+        qp.state = qp.attr.qp_state;
+    }
+
+    /// How fast a queue pair may send: the rate, the burst, and the typical packet.
+    pub(crate) fn rate_limit(&self, qp_num: QpNum) -> (u32, u32, u16) {
+        let limit = self.state().qp(qp_num.get()).rate_limit;
+        (limit.rate_limit, limit.max_burst_sz, limit.typical_pkt_sz)
+    }
+
     /// The state of a queue pair, as the device sees it.
     pub(crate) fn qp_state(&self, qp_num: QpNum) -> ffi::ibv_qp_state {
         self.state().qp(qp_num.get()).state

@@ -24,7 +24,8 @@ pub(super) struct Qp {
     pub(super) sends: VecDeque<PostedSend>,
     pub(super) receives: VecDeque<PostedReceive>,
     /// The attributes that it has been given so far.
-    attr: ffi::ibv_qp_attr,
+    pub(super) attr: ffi::ibv_qp_attr,
+    pub(super) rate_limit: ffi::ibv_qp_rate_limit_attr,
     /// The operations of the extended interface it was made for.
     pub(super) operations: u64,
     pub(super) building: Option<Building>,
@@ -130,6 +131,7 @@ impl State {
             sends: VecDeque::new(),
             receives: VecDeque::new(),
             attr: current,
+            rate_limit: ffi::ibv_qp_rate_limit_attr::zeroed(),
             operations,
             building: None,
             groups: Vec::new(),
@@ -363,7 +365,7 @@ pub(super) unsafe extern "C" fn modify_qp_rate_limit(
     if this.state != ffi::ibv_qp_state::IBV_QPS_RTS {
         return libc::EINVAL;
     }
-    this.attr.rate_limit = attr.rate_limit;
+    this.rate_limit = *attr;
     0
 }
 

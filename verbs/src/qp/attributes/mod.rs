@@ -1,25 +1,32 @@
 //! The attributes of a state transition.
 
+mod alternate;
+mod setters;
+
 use std::{fmt, marker::PhantomData};
 
 use ibverbs_sys as ffi;
 
 use super::{
-    state::{Init, Rtr, Rts, State},
-    transport::{Connected, Rc, Transport, Uc, Ud},
+    state::{Init, Rtr, Rts, Sqd, State},
+    transport::{RawPacket, Requester, Responder, Routed, Transport, Uc, Ud, XrcRecv, XrcSend},
 };
 use crate::{
     access::RemoteAccess,
     ah::AddressVector,
-    bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer},
+    bounded::{Psn, QpNum},
     mtu::Mtu,
 };
+
+pub use alternate::{AlternatePath, MigState};
 
 /// `ibv_qp_attr` and its mask—What a queue pair of transport `T` is given on its way to the state
 /// `S`.
 ///
 /// `new` takes what the transition cannot do without, and everything else has a default. The
-/// connection manager makes attributes by itself: see the crate `cm`.
+/// connection manager makes attributes by itself: see the crate `cm`. There are methods for what the
+/// transport has in the state, and no others; none for the capacities of the queues, which no kernel
+/// lets change.
 ///
 /// # Examples
 /// The whole way up, for a reliable connection over RoCE:
@@ -43,13 +50,14 @@ pub struct Attributes<T, S> {
     target: PhantomData<(T, S)>,
 }
 
-/// Adds an attribute: the field, and its bit in the mask.
+/// Adds an attribute: its fields, and their bit in the mask.
 macro_rules! set {
-    ($attributes:ident, $bit:ident, $($field:ident).+ = $value:expr) => {{
-        $attributes.attr.$($field).+ = $value;
+    ($attributes:ident, $bit:ident, $($field:ident = $value:expr),+) => {{
+        $($attributes.attr.$field = $value;)+
         $attributes.mask |= ffi::ibv_qp_attr_mask::$bit.0;
     }};
 }
+use set;
 
 impl<T: Transport, S: State> Attributes<T, S> {
     /// Takes attributes as C has them. Which of them count is said by `mask`, of `IBV_QP_*` bits.
@@ -80,28 +88,15 @@ impl<T: Transport> Attributes<T, Init> {
     fn on_port(port_num: u8) -> Self {
         let mut this = Self::empty();
         set!(this, IBV_QP_PORT, port_num = port_num);
-        this.pkey_index(0)
-    }
-
-    /// The entry of the port's P_Key table that the queue pair uses; 0 if not set.
-    #[must_use]
-    pub fn pkey_index(mut self, index: u16) -> Self {
-        set!(self, IBV_QP_PKEY_INDEX, pkey_index = index);
-        self
+        this
     }
 }
 
-impl<T: Connected> Attributes<T, Init> {
+impl<T: Routed> Attributes<T, Init> {
     /// A queue pair on port `port_num`, counting from 1, whose peer may access nothing.
     pub fn new(port_num: u8) -> Self {
-        Self::on_port(port_num).access(RemoteAccess::empty())
-    }
-
-    /// What the peer may do to memory whose region allows it, too.
-    #[must_use]
-    pub fn access(mut self, access: RemoteAccess) -> Self {
-        set!(self, IBV_QP_ACCESS_FLAGS, qp_access_flags = access.bits());
-        self
+        let access = RemoteAccess::empty();
+        Self::on_port(port_num).pkey_index(0).access(access)
     }
 }
 
@@ -109,13 +104,18 @@ impl Attributes<Ud, Init> {
     /// A queue pair on port `port_num`, counting from 1, which takes the datagrams that carry
     /// `qkey`.
     pub fn new(port_num: u8, qkey: u32) -> Self {
-        let mut this = Self::on_port(port_num);
-        set!(this, IBV_QP_QKEY, qkey = qkey);
-        this
+        Self::on_port(port_num).pkey_index(0).qkey(qkey)
     }
 }
 
-impl<T: Connected> Attributes<T, Rtr> {
+impl Attributes<RawPacket, Init> {
+    /// A queue pair on port `port_num`, counting from 1.
+    pub fn new(port_num: u8) -> Self {
+        Self::on_port(port_num)
+    }
+}
+
+impl<T: Routed> Attributes<T, Rtr> {
     fn to_peer(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
         let mut this = Self::empty();
         set!(this, IBV_QP_AV, ah_attr = vector.to_raw());
@@ -123,35 +123,14 @@ impl<T: Connected> Attributes<T, Rtr> {
         set!(this, IBV_QP_RQ_PSN, rq_psn = psn.get());
         this.mtu(Mtu::B1024)
     }
-
-    /// The most payload in a packet; 1024 bytes if not set.
-    #[must_use]
-    pub fn mtu(mut self, mtu: Mtu) -> Self {
-        set!(self, IBV_QP_PATH_MTU, path_mtu = mtu.into());
-        self
-    }
 }
 
-impl Attributes<Rc, Rtr> {
+impl<T: Responder> Attributes<T, Rtr> {
     /// The way to the peer, its queue pair, and the sequence number that its first packet has.
     pub fn new(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
         let mut this = Self::to_peer(vector, peer, psn);
         set!(this, IBV_QP_MIN_RNR_TIMER, min_rnr_timer = 12);
         this.max_dest_rd_atomic(1)
-    }
-
-    /// How many RDMA reads and atomics of the peer are served at once; 1 if not set.
-    #[must_use]
-    pub fn max_dest_rd_atomic(mut self, count: u8) -> Self {
-        set!(self, IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic = count);
-        self
-    }
-
-    /// How long the peer is asked to wait when no receive is posted; code 12, 640 µs, if not set.
-    #[must_use]
-    pub fn min_rnr_timer(mut self, timer: RnrTimer) -> Self {
-        set!(self, IBV_QP_MIN_RNR_TIMER, min_rnr_timer = timer.get());
-        self
     }
 }
 
@@ -162,12 +141,34 @@ impl Attributes<Uc, Rtr> {
     }
 }
 
-impl Attributes<Ud, Rtr> {
-    /// Nothing: datagrams come from anywhere.
-    #[expect(clippy::new_without_default, reason = "the others have no default")]
-    pub fn new() -> Self {
-        Self::empty()
+impl Attributes<XrcSend, Rtr> {
+    /// The way to the peer, its queue pair that [receives](super::XrcRecv), and the sequence number
+    /// that its first packet has.
+    pub fn new(vector: &AddressVector, peer: QpNum, psn: Psn) -> Self {
+        Self::to_peer(vector, peer, psn)
     }
+}
+
+/// What needs no attribute to get to a state.
+macro_rules! nothing_needed {
+    ($($(#[$doc:meta])* $transport:ident, $state:ident;)*) => {$(
+        impl Attributes<$transport, $state> {
+            $(#[$doc])*
+            #[expect(clippy::new_without_default, reason = "the others have no default")]
+            pub fn new() -> Self {
+                Self::empty()
+            }
+        }
+    )*};
+}
+
+nothing_needed! {
+    /// Nothing: datagrams come from anywhere.
+    Ud, Rtr;
+    /// Nothing: packets come from anywhere.
+    RawPacket, Rtr;
+    /// Nothing: packets go anywhere, as fast as they can.
+    RawPacket, Rts;
 }
 
 impl<T: Transport> Attributes<T, Rts> {
@@ -178,7 +179,7 @@ impl<T: Transport> Attributes<T, Rts> {
     }
 }
 
-impl Attributes<Rc, Rts> {
+impl<T: Requester> Attributes<T, Rts> {
     /// The sequence number of the first packet.
     pub fn new(psn: Psn) -> Self {
         let mut this = Self::from_psn(psn);
@@ -187,33 +188,14 @@ impl Attributes<Rc, Rts> {
         set!(this, IBV_QP_RNR_RETRY, rnr_retry = 7);
         this.max_rd_atomic(1)
     }
+}
 
-    /// How long to wait for an acknowledgement; code 14, about 67 ms, if not set.
-    #[must_use]
-    pub fn timeout(mut self, timeout: AckTimeout) -> Self {
-        set!(self, IBV_QP_TIMEOUT, timeout = timeout.get());
-        self
-    }
-
-    /// How often an unacknowledged packet is sent again; 7 times if not set.
-    #[must_use]
-    pub fn retry_count(mut self, count: RetryCount) -> Self {
-        set!(self, IBV_QP_RETRY_CNT, retry_cnt = count.get());
-        self
-    }
-
-    /// How often to ask again when the peer is not ready; without end if not set.
-    #[must_use]
-    pub fn rnr_retry(mut self, count: RnrRetry) -> Self {
-        set!(self, IBV_QP_RNR_RETRY, rnr_retry = count.get());
-        self
-    }
-
-    /// How many RDMA reads and atomics of this side are outstanding at once; 1 if not set.
-    #[must_use]
-    pub fn max_rd_atomic(mut self, count: u8) -> Self {
-        set!(self, IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic = count);
-        self
+impl Attributes<XrcRecv, Rts> {
+    /// The sequence number of the first packet, which is an answer.
+    pub fn new(psn: Psn) -> Self {
+        let mut this = Self::from_psn(psn);
+        set!(this, IBV_QP_TIMEOUT, timeout = 14);
+        this
     }
 }
 
@@ -230,6 +212,38 @@ impl Attributes<Ud, Rts> {
         Self::from_psn(psn)
     }
 }
+
+impl<T: Transport> Attributes<T, Sqd> {
+    /// Nothing but to stop sending.
+    #[expect(clippy::new_without_default, reason = "the others have no default")]
+    pub fn new() -> Self {
+        Self::empty()
+    }
+
+    /// `IBV_QP_EN_SQD_ASYNC_NOTIFY`—Asks for the event
+    /// [`SQ_DRAINED`](crate::EventType::SQ_DRAINED) when what has begun is finished.
+    #[doc(alias = "IBV_QP_EN_SQD_ASYNC_NOTIFY")]
+    #[must_use]
+    pub fn notify_when_drained(mut self) -> Self {
+        set!(self, IBV_QP_EN_SQD_ASYNC_NOTIFY, en_sqd_async_notify = 1);
+        self
+    }
+}
+
+/// States whose attributes can be changed without leaving them.
+macro_rules! unchanged {
+    ($($state:ident)+) => {$(
+        impl<T: Transport> Attributes<T, $state> {
+            /// Leaves everything as it is, but for what is set now: for
+            /// [`QueuePair::modify`](super::QueuePair::modify), and for the way back from [`Sqd`].
+            pub fn unchanged() -> Self {
+                Self::empty()
+            }
+        }
+    )+};
+}
+
+unchanged!(Init Rts Sqd);
 
 impl<T: Transport, S: State> fmt::Debug for Attributes<T, S> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -1,0 +1,165 @@
+//! The attributes that can be set, each on the transports and in the states that have it.
+//!
+//! This is the table of the InfiniBand specification once more, as types; `legal.rs` has it as data,
+//! and a test there compares the two.
+
+use ibverbs_sys as ffi;
+
+use super::{AlternatePath, Attributes, MigState, set};
+use crate::{
+    access::RemoteAccess,
+    ah::AddressVector,
+    bounded::{AckTimeout, RetryCount, RnrRetry, RnrTimer},
+    mtu::Mtu,
+    qp::{
+        state::{Init, QpState, Rtr, Rts, Sqd},
+        transport::{Datagram, Partitioned, RawPacket, Requester, Responder, Routed, XrcRecv},
+    },
+};
+
+/// `States [any Trait] { fn name(argument: type) { BIT, field = value, … } }`, or `[only Transport]`.
+macro_rules! setters {
+    ($($($state:ident)+ [$which:ident $transport:ident] $body:tt)*) => {
+        $($(setter! { [$which] $transport, $state $body })+)*
+    };
+}
+
+macro_rules! setter {
+    ([any] $transports:ident, $state:ident {
+        $(#[$doc:meta])*
+        fn $name:ident($arg:ident: $ty:ty) { $bit:ident, $($field:ident = $value:expr),+ }
+    }) => {
+        impl<T: $transports> Attributes<T, $state> {
+            $(#[$doc])*
+            #[must_use]
+            pub fn $name(mut self, $arg: $ty) -> Self {
+                set!(self, $bit, $($field = $value),+);
+                self
+            }
+        }
+    };
+    ([only] $transport:ident, $state:ident {
+        $(#[$doc:meta])*
+        fn $name:ident($arg:ident: $ty:ty) { $bit:ident, $($field:ident = $value:expr),+ }
+    }) => {
+        impl Attributes<$transport, $state> {
+            $(#[$doc])*
+            #[must_use]
+            pub fn $name(mut self, $arg: $ty) -> Self {
+                set!(self, $bit, $($field = $value),+);
+                self
+            }
+        }
+    };
+}
+
+setters! {
+    Init Rtr Sqd [any Partitioned] {
+        /// The entry of the port's P_Key table that the queue pair uses; 0 if never set.
+        fn pkey_index(index: u16) { IBV_QP_PKEY_INDEX, pkey_index = index }
+    }
+
+    Init [any Partitioned] {
+        /// The port that it uses, counting from 1.
+        fn port(port_num: u8) { IBV_QP_PORT, port_num = port_num }
+    }
+
+    Sqd [any Requester] {
+        /// Moves it to another port, counting from 1.
+        fn port(port_num: u8) { IBV_QP_PORT, port_num = port_num }
+    }
+
+    Sqd [only XrcRecv] {
+        /// Moves it to another port, counting from 1.
+        fn port(port_num: u8) { IBV_QP_PORT, port_num = port_num }
+    }
+
+    Init Rtr Rts Sqd [any Routed] {
+        /// What the peer may do to memory whose region allows it, too.
+        fn access(access: RemoteAccess) { IBV_QP_ACCESS_FLAGS, qp_access_flags = access.bits() }
+    }
+
+    Init Rtr Rts Sqd [any Datagram] {
+        /// The key that datagrams to it must carry.
+        fn qkey(qkey: u32) { IBV_QP_QKEY, qkey = qkey }
+    }
+
+    Rtr [any Routed] {
+        /// The most payload in a packet; 1024 bytes if not set.
+        fn mtu(mtu: Mtu) { IBV_QP_PATH_MTU, path_mtu = mtu.into() }
+    }
+
+    Sqd [any Routed] {
+        /// Another way to the peer. The send queue must be drained by now.
+        fn path(vector: &AddressVector) { IBV_QP_AV, ah_attr = vector.to_raw() }
+    }
+
+    Rtr Rts Sqd [any Routed] {
+        /// A second way to the peer.
+        fn alternate_path(path: &AlternatePath) {
+            IBV_QP_ALT_PATH,
+            alt_ah_attr = path.vector.to_raw(),
+            alt_pkey_index = path.pkey_index,
+            alt_port_num = path.vector.port_num,
+            alt_timeout = path.timeout.get()
+        }
+    }
+
+    Rts Sqd [any Routed] {
+        /// Makes it migrate to its second way, or be ready to.
+        fn path_mig_state(state: MigState) {
+            IBV_QP_PATH_MIG_STATE,
+            path_mig_state = ffi::ibv_mig_state(state.0)
+        }
+    }
+
+    Rtr Sqd [any Responder] {
+        /// How many RDMA reads and atomics of the peer are served at once; 1 if never set.
+        fn max_dest_rd_atomic(count: u8) { IBV_QP_MAX_DEST_RD_ATOMIC, max_dest_rd_atomic = count }
+    }
+
+    Rtr Rts Sqd [any Responder] {
+        /// How long the peer is asked to wait when no receive is posted; code 12, 640 µs, if never
+        /// set.
+        fn min_rnr_timer(timer: RnrTimer) { IBV_QP_MIN_RNR_TIMER, min_rnr_timer = timer.get() }
+    }
+
+    Rts Sqd [any Requester] {
+        /// How long to wait for an acknowledgement; code 14, about 67 ms, if never set.
+        fn timeout(timeout: AckTimeout) { IBV_QP_TIMEOUT, timeout = timeout.get() }
+    }
+
+    Rts Sqd [only XrcRecv] {
+        /// How long to wait for an acknowledgement; code 14, about 67 ms, if never set.
+        fn timeout(timeout: AckTimeout) { IBV_QP_TIMEOUT, timeout = timeout.get() }
+    }
+
+    Rts Sqd [any Requester] {
+        /// How often an unacknowledged packet is sent again; 7 times if never set.
+        fn retry_count(count: RetryCount) { IBV_QP_RETRY_CNT, retry_cnt = count.get() }
+    }
+
+    Rts Sqd [any Requester] {
+        /// How often to ask again when the peer is not ready; without end if never set.
+        fn rnr_retry(count: RnrRetry) { IBV_QP_RNR_RETRY, rnr_retry = count.get() }
+    }
+
+    Rts Sqd [any Requester] {
+        /// How many RDMA reads and atomics of this side are outstanding at once; 1 if never set.
+        fn max_rd_atomic(count: u8) { IBV_QP_MAX_QP_RD_ATOMIC, max_rd_atomic = count }
+    }
+
+    Rts [any Partitioned] {
+        /// The state that it is in now: if it is in another, the transition fails.
+        fn cur_state(state: QpState) {
+            IBV_QP_CUR_STATE,
+            cur_qp_state = ffi::ibv_qp_state(state.0)
+        }
+    }
+
+    Rts [only RawPacket] {
+        /// The most it sends, in kbit/s; 0 for as fast as it can. See also
+        /// [`set_rate_limit`](crate::QueuePair::set_rate_limit).
+        fn rate_limit(kbits: u32) { IBV_QP_RATE_LIMIT, rate_limit = kbits }
+    }
+}

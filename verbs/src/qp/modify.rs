@@ -1,0 +1,45 @@
+//! The call behind every transition, and what its failing means.
+
+use ibverbs_sys as ffi;
+
+use super::{
+    legal, query,
+    state::{QpState, State},
+    transport::Transport,
+};
+use crate::error::{Result, cvt_errno};
+
+/// Modifies a queue pair of transport `T`, which the program has brought to the state `S`, on its
+/// way to the state `to`.
+///
+/// # Safety
+/// - `qp` exists.
+pub(super) unsafe fn modify<T: Transport, S: State>(
+    qp: *mut ffi::ibv_qp,
+    mut attr: ffi::ibv_qp_attr,
+    mask: u32,
+    to: &'static str,
+) -> Result<()> {
+    if mask == 0 {
+        // Nothing to change: on iWARP the kernel has made the transition itself.
+        return Ok(());
+    }
+    // SAFETY: the queue pair exists, and `attr` is complete. C keeps no pointer to it.
+    let errno = unsafe { ffi::ibv_modify_qp(qp, &raw mut attr, mask as i32) };
+    cvt_errno("ibv_modify_qp", errno).map_err(|err| {
+        let mut detail = format!("{} {} to {to}", T::NAME, S::NAME);
+        match legal::complaint(T::RAW, S::RAW, attr.qp_state, mask) {
+            Some(complaint) => detail = format!("{detail}, {complaint}"),
+            None => {
+                // SAFETY: the queue pair exists.
+                let now = unsafe { query::query(qp) }.map(|attr| attr.state);
+                if let Ok(now) = now
+                    && now != QpState(S::RAW.0)
+                {
+                    detail = format!("{detail}, but it is in {now:?}");
+                }
+            }
+        }
+        err.detail(detail)
+    })
+}

@@ -1,0 +1,217 @@
+//! What the device says of a queue pair.
+
+use ibverbs_sys as ffi;
+use ibverbs_sys::ibv_wr_opcode;
+
+use super::{
+    attributes::{AlternatePath, MigState},
+    pair::QueuePair,
+    state::{QpState, State},
+    transport::Transport,
+};
+use crate::{
+    access::RemoteAccess,
+    ah::AddressVector,
+    bounded::{AckTimeout, Psn, QpNum},
+    error::{Result, cvt_errno},
+    mtu::Mtu,
+    named::named,
+};
+
+/// `ibv_qp_attr`, `ibv_qp_init_attr`—Everything that a device says of a queue pair, as it was when
+/// it was asked.
+///
+/// What the queue pair has not been given yet is zero, and what its transport has no use for is
+/// meaningless. The limit of its [rate](crate::RateLimit) is not told.
+///
+/// # References
+/// [ibv_query_qp(3)](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html)
+#[doc(alias = "ibv_qp_attr")]
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttr {
+    /// The state it is in.
+    pub state: QpState,
+    /// The state it is in, as the device knows it.
+    pub cur_state: QpState,
+    /// The most payload in a packet.
+    pub path_mtu: Mtu,
+    /// How far it is with migrating to its alternate path.
+    pub path_mig_state: MigState,
+    /// The key that datagrams to it must carry.
+    pub qkey: u32,
+    /// The number of the next packet to be received; or of the first one, as it was set.
+    pub rq_psn: Psn,
+    /// The number of the next packet to be sent; or of the first one, as it was set.
+    pub sq_psn: Psn,
+    /// The peer's queue pair.
+    pub dest_qp_num: QpNum,
+    /// What the peer may do.
+    pub access: RemoteAccess,
+    /// What its queues have room for.
+    pub cap: QpCap,
+    /// The way to the peer.
+    pub path: AddressVector,
+    /// The second way to the peer.
+    pub alternate_path: AlternatePath,
+    /// The entry of the port's P_Key table.
+    pub pkey_index: u16,
+    /// The port, counting from 1.
+    pub port_num: u8,
+    /// Whether the send queue is being drained: something that has begun is not finished.
+    pub sq_draining: bool,
+    /// How many RDMA reads and atomics of this side are outstanding at once.
+    pub max_rd_atomic: u8,
+    /// How many RDMA reads and atomics of the peer are served at once.
+    pub max_dest_rd_atomic: u8,
+    /// How long the peer is asked to wait, as [`RnrTimer`](crate::RnrTimer) counts.
+    pub min_rnr_timer: u8,
+    /// How long it waits for an acknowledgement, as [`AckTimeout`] counts.
+    pub timeout: u8,
+    /// How often an unacknowledged packet is sent again.
+    pub retry_count: u8,
+    /// How often it asks again when the peer is not ready; 7 is without end.
+    pub rnr_retry: u8,
+    /// Whether every request has a completion, whatever it asks for.
+    pub signals_all: bool,
+}
+
+/// `ibv_qp_cap`—What the queues of a queue pair have room for, as the device has granted.
+#[doc(alias = "ibv_qp_cap")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct QpCap {
+    /// Requests in flight.
+    pub max_send_wr: u32,
+    /// Receives in flight.
+    pub max_recv_wr: u32,
+    /// Elements of a request.
+    pub max_send_sge: u32,
+    /// Elements of a receive.
+    pub max_recv_sge: u32,
+    /// Bytes that a request can carry inline.
+    pub max_inline_data: u32,
+}
+
+impl From<ffi::ibv_qp_cap> for QpCap {
+    fn from(cap: ffi::ibv_qp_cap) -> Self {
+        Self {
+            max_send_wr: cap.max_send_wr,
+            max_recv_wr: cap.max_recv_wr,
+            max_send_sge: cap.max_send_sge,
+            max_recv_sge: cap.max_recv_sge,
+            max_inline_data: cap.max_inline_data,
+        }
+    }
+}
+
+impl QpAttr {
+    fn new(attr: &ffi::ibv_qp_attr, init: &ffi::ibv_qp_init_attr) -> Self {
+        let mut alternate = AddressVector::from_raw(&attr.alt_ah_attr);
+        alternate.port_num = attr.alt_port_num;
+        Self {
+            state: QpState(attr.qp_state.0),
+            cur_state: QpState(attr.cur_qp_state.0),
+            path_mtu: Mtu(attr.path_mtu.0),
+            path_mig_state: MigState(attr.path_mig_state.0),
+            qkey: attr.qkey,
+            rq_psn: Psn::from_low_bits(attr.rq_psn),
+            sq_psn: Psn::from_low_bits(attr.sq_psn),
+            dest_qp_num: QpNum::from_low_bits(attr.dest_qp_num),
+            access: RemoteAccess::from_bits_retain(attr.qp_access_flags),
+            cap: init.cap.into(),
+            path: AddressVector::from_raw(&attr.ah_attr),
+            alternate_path: AlternatePath {
+                vector: alternate,
+                pkey_index: attr.alt_pkey_index,
+                // A device that says more than there is waits as long as there is.
+                timeout: AckTimeout::new(attr.alt_timeout).unwrap_or(AckTimeout::MAX),
+            },
+            pkey_index: attr.pkey_index,
+            port_num: attr.port_num,
+            sq_draining: attr.sq_draining != 0,
+            max_rd_atomic: attr.max_rd_atomic,
+            max_dest_rd_atomic: attr.max_dest_rd_atomic,
+            min_rnr_timer: attr.min_rnr_timer,
+            timeout: attr.timeout,
+            retry_count: attr.retry_cnt,
+            rnr_retry: attr.rnr_retry,
+            signals_all: init.sq_sig_all != 0,
+        }
+    }
+}
+
+named! {
+    /// `ibv_wr_opcode`—The kind of a request.
+    #[doc(alias = "ibv_wr_opcode")]
+    WrOpcode(u32) {
+        /// RDMA write.
+        RDMA_WRITE = ibv_wr_opcode::IBV_WR_RDMA_WRITE.0;
+        /// RDMA write with immediate data.
+        RDMA_WRITE_WITH_IMM = ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM.0;
+        /// A message.
+        SEND = ibv_wr_opcode::IBV_WR_SEND.0;
+        /// A message with immediate data.
+        SEND_WITH_IMM = ibv_wr_opcode::IBV_WR_SEND_WITH_IMM.0;
+        /// A message that invalidates an RKey.
+        SEND_WITH_INV = ibv_wr_opcode::IBV_WR_SEND_WITH_INV.0;
+        /// RDMA read.
+        RDMA_READ = ibv_wr_opcode::IBV_WR_RDMA_READ.0;
+    }
+}
+
+/// `ibv_query_qp`—What the device says of a queue pair.
+///
+/// # Safety
+/// - `qp` exists.
+pub(super) unsafe fn query(qp: *mut ffi::ibv_qp) -> Result<QpAttr> {
+    // No kernel tells the limit of the rate, and libibverbs refuses to ask for it, or for anything
+    // behind it.
+    const ALL: i32 = ffi::ibv_qp_attr_mask::IBV_QP_RATE_LIMIT.0 as i32 - 1;
+    let mut attr = ffi::ibv_qp_attr::zeroed();
+    let mut init = ffi::ibv_qp_init_attr::zeroed();
+    // SAFETY: the queue pair exists; C writes to the two places, and keeps no pointer to them.
+    let errno = unsafe { ffi::ibv_query_qp(qp, &raw mut attr, ALL, &raw mut init) };
+    cvt_errno("ibv_query_qp", errno)?;
+    Ok(QpAttr::new(&attr, &init))
+}
+
+impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
+    /// `ibv_query_qp`—What the device says of the queue pair. Enters the kernel.
+    ///
+    /// # Errors
+    /// The device is gone.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn f(qp: &verbs::QueuePair<verbs::Rc, verbs::Rts>) -> verbs::Result<()> {
+    /// let attr = qp.query()?;
+    /// if attr.state == verbs::QpState::ERR {
+    ///     println!("the connection to {} has failed", attr.dest_qp_num);
+    /// }
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # References
+    /// [ibv_query_qp(3)](https://man7.org/linux/man-pages/man3/ibv_query_qp.3.html)
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> Result<QpAttr> {
+        // SAFETY: the queue pair exists for as long as `self` lives.
+        unsafe { query(self.as_raw()) }
+    }
+
+    /// `ibv_query_qp_data_in_order`—Whether the bytes of one such request are written in order, on
+    /// the side that is written to: then whoever polls the last byte has all of them.
+    ///
+    /// For writes and sends, those of the peer to this queue pair; for RDMA reads, its own. It says
+    /// nothing of bytes in different requests.
+    ///
+    /// # References
+    /// [ibv_query_qp_data_in_order(3)](https://man7.org/linux/man-pages/man3/ibv_query_qp_data_in_order.3.html)
+    #[doc(alias = "ibv_query_qp_data_in_order")]
+    pub fn data_in_order(&self, opcode: WrOpcode) -> bool {
+        let opcode = ibv_wr_opcode(opcode.0);
+        // SAFETY: the queue pair exists for as long as `self` lives.
+        let in_order = unsafe { ffi::ibv_query_qp_data_in_order(self.as_raw(), opcode, 0) };
+        in_order == 1
+    }
+}

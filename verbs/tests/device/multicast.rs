@@ -1,0 +1,96 @@
+//! Datagrams to groups.
+
+use std::{
+    net::{Ipv4Addr, UdpSocket},
+    time::Duration,
+};
+
+use verbs::{
+    AddressVector, Addressed, Attributes, Buf, CompletionQueue, GRH_LEN, Gid, Init, Psn, QpNum,
+    QueuePair, Rtr, Rts, Ud, op::SendTo,
+};
+
+use crate::loopback::Fixture;
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const QKEY: u32 = 0x1111_1111;
+const GROUP: Ipv4Addr = Ipv4Addr::new(239, 9, 8, 7);
+
+type Qp = QueuePair<Ud, Rts, Addressed<Buf>, Buf>;
+
+fn datagrams(fixture: &Fixture, cq: &CompletionQueue) -> Qp {
+    let builder = fixture.pd.qp_builder::<Ud>(cq, cq).max_recv_wr(2);
+    let qp = builder.create_for().unwrap();
+    let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, QKEY)).unwrap();
+    let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
+    qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))
+        .unwrap()
+}
+
+fn group() -> Gid {
+    Gid(GROUP.to_ipv6_mapped().octets())
+}
+
+/// Sends to the group, and returns which of the queue pairs have received.
+fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec<bool> {
+    let (index, _) = fixture.gid();
+    let ah = fixture
+        .pd
+        .create_ah(&AddressVector::global(1, index, group()))
+        .unwrap();
+    for qp in qps.iter_mut() {
+        qp.post_recv(fixture.pd.alloc_buf(GRH_LEN + 8).unwrap())
+            .unwrap();
+    }
+    // Two: when the second one is there, so is the first, wherever it goes.
+    let message = fixture.pd.register_buf(*b"to all").unwrap();
+    let to_all = SendTo::new(Addressed::new(message, &ah), QpNum::MAX, QKEY);
+    qps[0].post(to_all).unwrap();
+    let mut heard = vec![false; qps.len()];
+    let mut sent = false;
+    loop {
+        let enough = sent && heard.iter().any(|&heard| heard);
+        let patience = if enough {
+            Some(Duration::from_millis(200))
+        } else {
+            PATIENCE
+        };
+        let completions = cq.wait(patience).unwrap();
+        if completions.len() == 0 {
+            assert!(enough, "nobody has received anything");
+            return heard;
+        }
+        for wc in completions {
+            wc.ok().unwrap();
+            let i = qps.iter().position(|qp| qp.id() == wc.qp_id()).unwrap();
+            match qps[i].complete(wc).unwrap() {
+                verbs::Completed::Send(_) => sent = true,
+                verbs::Completed::Receive(done) => {
+                    assert_eq!(&done.received()[GRH_LEN..], b"to all");
+                    heard[i] = true;
+                }
+            }
+        }
+    }
+}
+
+#[test]
+fn the_members_of_a_group_receive_what_is_sent_there() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    // The kernel gives a host its own packets back only if it is a member as well.
+    let (_, gid) = fixture.gid();
+    let [.., a, b, c, d] = gid.0;
+    let socket = UdpSocket::bind("0.0.0.0:0").unwrap();
+    socket
+        .join_multicast_v4(&GROUP, &Ipv4Addr::new(a, b, c, d))
+        .unwrap();
+
+    let mut qps = [(); 3].map(|()| datagrams(&fixture, &cq));
+    for qp in &mut qps[1..] {
+        qp.attach_multicast(group(), 0).unwrap();
+    }
+    assert_eq!(who_hears(&fixture, &mut cq, &mut qps), [false, true, true]);
+    qps[1].detach_multicast(group(), 0).unwrap();
+    assert_eq!(who_hears(&fixture, &mut cq, &mut qps), [false, false, true]);
+}

@@ -1,0 +1,191 @@
+//! Attributes and transitions of queue pairs that Soft-RoCE does not have, or gets wrong.
+
+use std::io::ErrorKind;
+
+use ibverbs_sys as ffi;
+use verbs::{
+    AckTimeout, AddressVector, AlternatePath, Attributes, EventType, Gid, Init, MigState, Psn,
+    QpState, QueuePair, RateLimit, Rc, Rtr, Rts, Sqd, Ud, WrOpcode,
+};
+
+use crate::fixture::Fixture;
+
+fn way(last: u8) -> AddressVector {
+    AddressVector::global(1, 1, Gid([last; 16]))
+}
+
+#[test]
+fn a_drained_queue_pair_takes_another_way() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let events = fixture.ctx.async_events().unwrap();
+    let mut qp = qp
+        .to_sqd(&Attributes::<Rc, Sqd>::new().notify_when_drained())
+        .unwrap();
+    let event = events.try_next().unwrap().unwrap();
+    assert_eq!(event.event_type, EventType::SQ_DRAINED);
+    let timeout = AckTimeout::new(9).unwrap();
+    let changed = Attributes::<Rc, Sqd>::unchanged()
+        .path(&way(7))
+        .timeout(timeout);
+    qp.modify(&changed.max_rd_atomic(3).max_dest_rd_atomic(2))
+        .unwrap();
+    let attr = qp.query().unwrap();
+    assert_eq!((attr.state, attr.path), (QpState::SQD, way(7)));
+    assert_eq!(
+        (attr.timeout, attr.max_rd_atomic, attr.max_dest_rd_atomic),
+        (9, 3, 2)
+    );
+    let qp = qp.to_rts(&Attributes::<Rc, Rts>::unchanged()).unwrap();
+    assert_eq!(qp.query().unwrap().state, QpState::RTS);
+}
+
+#[test]
+fn an_alternate_path_is_armed_and_migrated_to() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let path = AlternatePath {
+        vector: way(8),
+        pkey_index: 1,
+        timeout: AckTimeout::new(11).unwrap(),
+    };
+    let changed = Attributes::<Rc, Rts>::unchanged().alternate_path(&path);
+    qp.modify(&changed.path_mig_state(MigState::REARM)).unwrap();
+    let attr = qp.query().unwrap();
+    assert_eq!(
+        (attr.alternate_path, attr.path_mig_state),
+        (path, MigState::REARM)
+    );
+    qp.modify(&Attributes::<Rc, Rts>::unchanged().path_mig_state(MigState::MIGRATED))
+        .unwrap();
+    assert_eq!(qp.query().unwrap().path_mig_state, MigState::MIGRATED);
+}
+
+#[test]
+fn what_a_device_says_is_kept_whatever_it_is() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    fixture.fake.change_qp(qp.qp_num(), |attr| {
+        attr.qp_state = ffi::ibv_qp_state(77);
+        attr.path_mig_state = ffi::ibv_mig_state(9);
+        attr.alt_timeout = 255;
+        attr.sq_draining = 1;
+    });
+    let attr = qp.query().unwrap();
+    assert_eq!(format!("{:?}", attr.state), "QpState(77)");
+    assert_eq!((attr.path_mig_state, attr.sq_draining), (MigState(9), true));
+    assert_eq!(attr.alternate_path.timeout, AckTimeout::MAX);
+}
+
+#[test]
+fn a_failed_send_queue_of_datagrams_goes_on() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let qp: QueuePair<Ud, _> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, 7)).unwrap();
+    let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
+    let mut qp = qp
+        .to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))
+        .unwrap();
+    fixture
+        .fake
+        .set_qp_state(qp.qp_num(), ffi::ibv_qp_state::IBV_QPS_SQE);
+    assert_eq!(qp.query().unwrap().state, QpState::SQE);
+    qp.modify(&Attributes::<Ud, Rts>::unchanged().qkey(9))
+        .unwrap();
+    let attr = qp.query().unwrap();
+    assert_eq!((attr.state, attr.qkey), (QpState::RTS, 9));
+}
+
+#[test]
+fn a_transition_that_does_not_fit_is_explained() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let mut attr = ffi::ibv_qp_attr::zeroed();
+    attr.timeout = 3;
+    let mask = ffi::ibv_qp_attr_mask::IBV_QP_STATE | ffi::ibv_qp_attr_mask::IBV_QP_TIMEOUT;
+    let err = qp
+        .modify(&Attributes::<Rc, Rts>::from_raw(attr, mask.0))
+        .unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "`ibv_modify_qp` failed (Rc Rts to Rts, not allowed: TIMEOUT): \
+         Invalid argument (os error 22)"
+    );
+    fixture
+        .fake
+        .set_qp_state(qp.qp_num(), ffi::ibv_qp_state::IBV_QPS_ERR);
+    let err = qp.modify(&Attributes::<Rc, Rts>::unchanged()).unwrap_err();
+    assert!(
+        err.to_string().contains("Rc Rts to Rts, but it is in ERR"),
+        "{err}"
+    );
+}
+
+#[test]
+fn the_rate_is_one_that_the_device_can_do() {
+    let fixture = Fixture::new();
+    fixture.fake.describe(|device| {
+        device.attr.packet_pacing_caps.qp_rate_limit_min = 100;
+        device.attr.packet_pacing_caps.qp_rate_limit_max = 10_000;
+    });
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let limit = RateLimit {
+        rate: 5000,
+        max_burst: 9000,
+        typical_packet: 1500,
+    };
+    qp.set_rate_limit(&limit).unwrap();
+    assert_eq!(fixture.fake.rate_limit(qp.qp_num()), (5000, 9000, 1500));
+    let err = qp
+        .set_rate_limit(&RateLimit { rate: 99, ..limit })
+        .unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        err.to_string(),
+        "`ibv_modify_qp_rate_limit` failed (99 kbit/s): the device can do 100 to 10000 kbit/s"
+    );
+    fixture.fake.fail("ibv_modify_qp_rate_limit", libc::EINVAL);
+    let err = qp.set_rate_limit(&RateLimit::default()).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+    // No limit is always possible.
+    qp.set_rate_limit(&RateLimit::default()).unwrap();
+    assert_eq!(fixture.fake.rate_limit(qp.qp_num()), (0, 0, 0));
+}
+
+#[test]
+fn query_data_in_order() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    assert!(qp.data_in_order(WrOpcode::RDMA_WRITE));
+    assert!(!qp.data_in_order(WrOpcode::SEND));
+}
+
+#[test]
+fn a_failed_attachment_leaves_nothing_behind() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Ud, _> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    let group = Gid([0xff; 16]);
+    fixture.fake.fail("ibv_attach_mcast", libc::ENOMEM);
+    assert_eq!(
+        qp.attach_multicast(group, 1).unwrap_err().raw_os_error(),
+        Some(libc::ENOMEM)
+    );
+    qp.attach_multicast(group, 1).unwrap();
+    // A group that cannot be left keeps its queue pair.
+    fixture.fake.fail("ibv_detach_mcast", libc::EIO);
+    assert_eq!(
+        qp.detach_multicast(group, 1).unwrap_err().raw_os_error(),
+        Some(libc::EIO)
+    );
+    fixture.fake.fail("ibv_detach_mcast", libc::EIO);
+    let refused = qp.destroy().unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
+}
