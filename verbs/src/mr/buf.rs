@@ -62,9 +62,16 @@ impl ProtectionDomain {
 ///
 /// What a request transfers is the buffer's current length, from [`set_len`](Self::set_len); the
 /// bytes behind it, up to the capacity, keep their content.
+///
+/// It is one pointer, so moving it into a queue and back costs next to nothing.
 pub struct Buf {
-    // INVARIANT: `start..start + capacity` is inside `region`, and no other `Buf` or `SharedBuf`
-    // covers any of it.
+    range: Box<Range>,
+}
+
+/// What a buffer covers.
+struct Range {
+    // INVARIANT: `start..start + capacity` is inside `region`, and no other `Range` covers any
+    // of it.
     region: Arc<Region>,
     start: NonNull<u8>,
     // INVARIANT: at most `capacity`.
@@ -73,10 +80,10 @@ pub struct Buf {
     lkey: u32,
 }
 
-// SAFETY: a `Buf` owns its bytes alone (invariant), and bytes may be owned by any thread.
-unsafe impl Send for Buf {}
-// SAFETY: a shared `Buf` only allows reading.
-unsafe impl Sync for Buf {}
+// SAFETY: a range owns its bytes alone (invariant), and bytes may be owned by any thread.
+unsafe impl Send for Range {}
+// SAFETY: a shared range only allows reading.
+unsafe impl Sync for Range {}
 
 impl Buf {
     fn register(pd: &ProtectionDomain, memory: Box<[u8]>) -> Result<Self> {
@@ -95,18 +102,21 @@ impl Buf {
         let region = Region::register(pd, memory, Access::Remote(RemoteAccess::empty()))?;
         debug_assert_eq!(region.len(), capacity as usize);
         let (start, lkey) = (region.start(), region.lkey());
-        Ok(Self {
+        let range = Range {
             region: Arc::new(region),
             start,
             len: capacity,
             capacity,
             lkey,
+        };
+        Ok(Self {
+            range: Box::new(range),
         })
     }
 
     /// The number of bytes that [`set_len`](Self::set_len) can make visible.
     pub fn capacity(&self) -> usize {
-        self.capacity as usize
+        self.range.capacity as usize
     }
 
     /// Sets the length: what the buffer shows, sends, and receives into.
@@ -115,14 +125,14 @@ impl Buf {
     /// Panics when `len` is more than the capacity.
     pub fn set_len(&mut self, len: usize) {
         match u32::try_from(len) {
-            Ok(len) if len <= self.capacity => self.len = len,
+            Ok(len) if len <= self.range.capacity => self.range.len = len,
             _ => length_panic(len, self.capacity()),
         }
     }
 
     /// Sets the length back to the whole capacity.
     pub fn set_full(&mut self) {
-        self.len = self.capacity;
+        self.range.len = self.range.capacity;
     }
 
     /// Splits the buffer at `at`: `self` keeps `[0, at)`, the returned buffer has the rest of the
@@ -133,21 +143,25 @@ impl Buf {
     #[must_use = "the rest of the buffer is lost when this is dropped"]
     pub fn split_off(&mut self, at: usize) -> Self {
         let head = match u32::try_from(at) {
-            Ok(head) if head <= self.capacity => head,
+            Ok(head) if head <= self.range.capacity => head,
             _ => length_panic(at, self.capacity()),
         };
-        let tail = self.capacity - head;
+        let range = &mut *self.range;
+        let tail = range.capacity - head;
         // SAFETY: `at` is at most the capacity, so the result is inside `region` or one past its
         // end.
-        let start = unsafe { self.start.add(at) };
-        self.capacity = head;
-        self.len = head;
-        Self {
-            region: Arc::clone(&self.region),
+        let start = unsafe { range.start.add(at) };
+        range.capacity = head;
+        range.len = head;
+        let tail = Range {
+            region: Arc::clone(&range.region),
             start,
             len: tail,
             capacity: tail,
-            lkey: self.lkey,
+            lkey: range.lkey,
+        };
+        Self {
+            range: Box::new(tail),
         }
     }
 
@@ -155,15 +169,32 @@ impl Buf {
     /// once.
     pub fn freeze(self) -> SharedBuf {
         SharedBuf {
-            buf: Arc::new(self),
+            range: Arc::new(*self.range),
         }
     }
+}
 
+impl Range {
     #[inline]
     fn sge(&self) -> Sge {
         // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, which `self`
         // keeps registered.
         unsafe { Sge::new(self.start, self.len, self.lkey) }
+    }
+
+    #[inline]
+    fn bytes(&self) -> &[u8] {
+        // SAFETY: the bytes are inside `region`, initialised and owned by `self` alone (invariant).
+        // The device does not write them: it only does so for a posted `Buf`, which would have
+        // moved `self` away.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+    }
+
+    #[inline]
+    fn bytes_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `bytes`, and `&mut self` excludes every other reference to these bytes.
+        // Nor does the device read them.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
     }
 }
 
@@ -182,19 +213,14 @@ impl Deref for Buf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are inside `region`, initialised and owned by `self` alone (invariant).
-        // The device does not write them: it only does so for posted work, which would have moved
-        // `self` away.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+        self.range.bytes()
     }
 }
 
 impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        // SAFETY: as for `deref`, and `&mut self` excludes every other reference to these bytes.
-        // Nor does the device read them.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
+        self.range.bytes_mut()
     }
 }
 
@@ -213,9 +239,9 @@ impl AsMut<[u8]> for Buf {
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buf")
-            .field("len", &self.len)
-            .field("capacity", &self.capacity)
-            .field("lkey", &self.lkey)
+            .field("len", &self.range.len)
+            .field("capacity", &self.range.capacity)
+            .field("lkey", &self.range.lkey)
             .finish_non_exhaustive()
     }
 }
@@ -225,7 +251,7 @@ impl fmt::Debug for Buf {
 unsafe impl Gather for Buf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        list.push(self.sge());
+        list.push(self.range.sge());
     }
 }
 
@@ -239,7 +265,7 @@ unsafe impl Scatter for Buf {}
 /// of these.
 #[derive(Clone)]
 pub struct SharedBuf {
-    buf: Arc<Buf>,
+    range: Arc<Range>,
 }
 
 impl SharedBuf {
@@ -248,7 +274,12 @@ impl SharedBuf {
     /// # Errors
     /// There are other handles; this one is given back.
     pub fn try_thaw(self) -> Result<Buf, Self> {
-        Arc::try_unwrap(self.buf).map_err(|buf| Self { buf })
+        match Arc::try_unwrap(self.range) {
+            Ok(range) => Ok(Buf {
+                range: Box::new(range),
+            }),
+            Err(range) => Err(Self { range }),
+        }
     }
 }
 
@@ -257,7 +288,7 @@ impl Deref for SharedBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        &self.buf
+        self.range.bytes()
     }
 }
 
@@ -281,6 +312,6 @@ impl fmt::Debug for SharedBuf {
 unsafe impl Gather for SharedBuf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        list.push(self.buf.sge());
+        list.push(self.range.sge());
     }
 }

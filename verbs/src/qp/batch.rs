@@ -7,7 +7,6 @@ use ibverbs_sys as ffi;
 use super::{
     queues::{POST_SEND, SendQueue},
     refusal,
-    signaling::Signaling,
     transport::Transport,
 };
 use crate::{
@@ -45,22 +44,22 @@ pub(super) struct Staging {
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, T: Transport, SW, RW> {
     queue: &'q mut SendQueue<T, SW, RW>,
-    /// As it was before the batch.
-    signaling: Signaling,
+    /// How many requests since the last signaled one, as it was before the batch.
+    unsignaled: u32,
 }
 
 impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     /// Begins a batch of requests.
     pub fn batch(&mut self) -> Batch<'_, T, SW, RW> {
         let sending = self.sending_mut();
-        let signaling = sending.signaling;
+        let unsignaled = sending.signaling.unsignaled;
         sending.staging.prepare(
             sending.in_flight.limit() as usize,
             sending.max_sge.get() as usize,
         );
         Batch {
             queue: self,
-            signaling,
+            unsignaled,
         }
     }
 }
@@ -91,12 +90,12 @@ impl<T: Transport, SW, RW> Batch<'_, T, SW, RW> {
                 error,
             });
         };
-        let (flags, signaling) = sending.signaling.next(request.flags());
+        let (flags, unsignaled) = sending.signaling.next(request.flags());
         let mut wr = SendWr::unwritten();
         wr.begin(vacancy.id(), &mut sges, flags);
         request.describe(&mut wr);
         sending.staging.add(wr, sges.elements());
-        sending.signaling = signaling;
+        sending.signaling.unsignaled = unsignaled;
         vacancy.fill(request.into_work());
         Ok(())
     }
@@ -158,7 +157,7 @@ impl<T: Transport, SW, RW> Batch<'_, T, SW, RW> {
 
 impl<T: Transport, SW, RW> Drop for Batch<'_, T, SW, RW> {
     fn drop(&mut self) {
-        let signaling = self.signaling;
+        let unsignaled = self.unsignaled;
         let sending = self.queue.sending_mut();
         let staged = sending.staging.wrs.len();
         if staged == 0 {
@@ -166,7 +165,7 @@ impl<T: Transport, SW, RW> Drop for Batch<'_, T, SW, RW> {
             return;
         }
         sending.staging.clear();
-        sending.signaling = signaling;
+        sending.signaling.unsignaled = unsignaled;
         for _ in 0..staged {
             drop(sending.in_flight.unpush());
         }

@@ -98,7 +98,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             return Err(Refused { value: work, error });
         }
         window.set_bound(region, rkey, qp);
-        sending.signaling = sending.signaling.after_signaled();
+        sending.signaling.unsignaled = 0;
         vacancy.fill(work);
         Ok(RemoteToken { rkey, ..token })
     }

@@ -122,7 +122,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     ///
     /// # Errors
     /// The completion belongs to another queue pair, or is stale; it is given back.
-    #[inline]
+    #[inline(always)]
     pub fn complete<'p>(
         &mut self,
         wc: WorkCompletion<'p>,
@@ -139,7 +139,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     ///
     /// # Errors
     /// As for [`SendQueue::complete`].
-    #[inline]
+    #[inline(always)]
     pub fn complete_each<'p>(
         &mut self,
         wc: WorkCompletion<'p>,
@@ -328,7 +328,7 @@ impl<T: Transport, S: CanPostSend, SW, RW> QueuePair<T, S, SW, RW> {
     /// # Errors
     /// As for [`SendQueue::post`].
     #[doc(alias = "ibv_post_send")]
-    #[inline]
+    #[inline(always)]
     pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
         R: SendRequest<T, Work = SW>,
@@ -348,7 +348,7 @@ impl<T: Transport, S: CanPostReceive, SW, RW: Scatter> QueuePair<T, S, SW, RW> {
     /// # Errors
     /// As for [`ReceiveQueue::post`].
     #[doc(alias = "ibv_post_recv")]
-    #[inline]
+    #[inline(always)]
     pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>> {
         self.receive.post(work)
     }

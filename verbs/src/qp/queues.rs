@@ -247,7 +247,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     ///
     /// # Errors
     /// The completion is not one of this queue, or is stale; it is given back.
-    #[inline]
+    #[inline(always)]
     pub fn complete<'p>(
         &mut self,
         wc: WorkCompletion<'p>,
@@ -260,7 +260,7 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     ///
     /// # Errors
     /// As for [`complete`](Self::complete).
-    #[inline]
+    #[inline(always)]
     pub fn complete_each<'p>(
         &mut self,
         wc: WorkCompletion<'p>,
@@ -287,7 +287,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
     #[doc(alias = "ibv_post_send")]
-    #[inline]
+    #[inline(always)]
     pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
         R: SendRequest<T, Work = SW>,
@@ -309,10 +309,11 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
                 error,
             });
         };
-        let (flags, signaling) = sending.signaling.next(request.flags());
+        let (flags, unsignaled) = sending.signaling.next(request.flags());
         let mut wr = SendWr::unwritten();
         wr.begin(vacancy.id(), &mut sges, flags);
         request.describe(&mut wr);
+        let request = ManuallyDrop::new(request);
         // Says nothing new about a single request.
         let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with
@@ -322,13 +323,11 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
         if errno != 0 {
             let error = refusal::device(POST_SEND, errno);
-            return Err(Refused {
-                value: request,
-                error,
-            });
+            let value = ManuallyDrop::into_inner(request);
+            return Err(Refused { value, error });
         }
-        sending.signaling = signaling;
-        vacancy.fill(request.into_work());
+        sending.signaling.unsignaled = unsignaled;
+        vacancy.fill(ManuallyDrop::into_inner(request).into_work());
         Ok(())
     }
 }
@@ -372,7 +371,7 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
     ///
     /// # Errors
     /// The completion is not one of this queue, or is stale; it is given back.
-    #[inline]
+    #[inline(always)]
     pub fn complete<'p>(
         &mut self,
         wc: WorkCompletion<'p>,
@@ -393,7 +392,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
     /// # References
     /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
     #[doc(alias = "ibv_post_recv")]
-    #[inline]
+    #[inline(always)]
     pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
         let qp = self.inner.raw;
         let receiving = self.receiving_mut();
@@ -428,7 +427,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
     }
 }
 
-#[inline]
+#[inline(always)]
 fn take_back<'p, W>(
     in_flight: &mut InFlight<W>,
     wc: WorkCompletion<'p>,
