@@ -10,6 +10,7 @@ mod events;
 mod loopback;
 mod multicast;
 mod objects;
+mod orders;
 mod pyverbs;
 mod queue_pairs;
 mod rdma;

@@ -7,6 +7,7 @@ mod cqs;
 mod domains;
 mod events;
 mod fixture;
+mod orders;
 mod posting;
 mod provider;
 mod queue_pairs;

@@ -1,0 +1,14 @@
+//! What is destroyed once has one owner.
+
+use verbs::{Buf, CompletionQueue, DeviceMemory, MemoryWindow, SharedReceiveQueue, WorkQueue};
+
+fn is_clone<T: Clone>() {}
+
+fn main() {
+    is_clone::<Buf>();
+    is_clone::<CompletionQueue>();
+    is_clone::<DeviceMemory>();
+    is_clone::<MemoryWindow>();
+    is_clone::<SharedReceiveQueue>();
+    is_clone::<WorkQueue<Buf>>();
+}

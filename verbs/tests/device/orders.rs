@@ -1,0 +1,28 @@
+//! Objects that are dropped in many orders. On the fake device it is every one.
+
+#[path = "../shared/orders.rs"]
+mod shared;
+
+use self::shared::{ORDERS, World, drop_in_order};
+use crate::loopback::Fixture;
+
+#[test]
+fn a_working_set_can_be_dropped_in_many_orders() {
+    let fixture = Fixture::new();
+    let world = World {
+        ctx: &fixture.ctx,
+        way: fixture.way(),
+        connect: &|qp| {
+            let own = qp.qp_num();
+            fixture.bring_up(qp, own)
+        },
+        finish: &|_| {},
+    };
+    // A domain that something still needed could not be deallocated, and would keep its handle.
+    let handle = || fixture.ctx.alloc_pd().unwrap().kernel_handle();
+    let before = handle();
+    for number in (0..ORDERS).step_by(163) {
+        drop_in_order(&world, number);
+        assert_eq!(handle(), before, "in order {number}");
+    }
+}
