@@ -244,6 +244,7 @@ pub(super) unsafe extern "C" fn bind_mw(
     let rkey = ffi::ibv_inc_rkey(rkey);
     let ret = state.post_bind(qp.addr(), bind, rkey);
     if ret == 0 {
+        state.bind(mw.addr(), &[bind.bind_info.mr.addr()]);
         // SAFETY: live, and used by nobody else during the call.
         unsafe { (*mw).rkey = rkey };
     }

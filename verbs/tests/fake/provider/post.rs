@@ -272,6 +272,9 @@ impl State {
                 }
             }
         }
+        if let Some((mw, _, bind)) = &posted.bind {
+            self.bind(*mw, &[bind.mr, qp]);
+        }
         self.qp_mut(qp).sends.push_back(posted);
         if state == ffi::ibv_qp_state::IBV_QPS_ERR {
             self.flush(number);

@@ -164,6 +164,15 @@ impl State {
         raw
     }
 
+    /// Lets a window need what it is bound to, and nothing that it was bound to before.
+    pub(super) fn bind(&mut self, mw: usize, to: &[usize]) {
+        if let Some(object) = self.objects.get_mut(&mw) {
+            // The first is its domain.
+            object.parents.truncate(1);
+            object.parents.extend(to);
+        }
+    }
+
     /// Complains unless the object exists. Zero stands for none.
     pub(super) fn used(&mut self, call: &'static str, object: usize) {
         if object != 0 && !self.objects.contains_key(&object) {
