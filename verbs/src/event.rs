@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     time::Duration,
 };
 
@@ -299,11 +299,17 @@ impl AsFd for AsyncEvents {
     }
 }
 
+impl AsRawFd for AsyncEvents {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
+    }
+}
+
 impl fmt::Debug for AsyncEvents {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("AsyncEvents")
             .field("context", &self.ctx)
-            .field("fd", &self.as_fd().as_raw_fd())
+            .field("fd", &self.as_raw_fd())
             .finish()
     }
 }

@@ -85,12 +85,12 @@
 //! # Features
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
-//!
+//! - `tokio`: completions and events that can be awaited, in the module `tokio`.
 //!
 //! # Limits
 //!
 //! Not here yet: extended posting (`ibv_wr_*`), XRC queue pairs, registration of device
-//! memory and of memory that something else owns, and an asynchronous flavour.
+//! memory and of memory that something else owns.
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
@@ -136,6 +136,8 @@ mod rss;
 mod scope;
 mod srq;
 mod td;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 pub mod work;
 mod wr_id;
 mod xrcd;

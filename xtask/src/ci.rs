@@ -10,8 +10,8 @@ use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
 use crate::{codegen, process, test, tidy};
 
-/// The -sys crates, which also have to build without generating their bindings.
-const WITHOUT_BINDGEN: [&str; 2] = ["ibverbs-sys", "rdmacm-sys"];
+/// The crates that have to build without their features, too: -sys without generating their bindings.
+const WITHOUT_FEATURES: [&str; 3] = ["ibverbs-sys", "rdmacm-sys", "verbs"];
 
 /// The only platform there is: RDMA in user space is Linux's.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
@@ -30,7 +30,13 @@ pub(crate) fn run() -> Result<bool> {
     stages.check("doc", || {
         let mut command = workspace::cargo(&workspace);
         command
-            .args(["doc", "--locked", "--workspace", "--no-deps"])
+            .args([
+                "doc",
+                "--locked",
+                "--workspace",
+                "--no-deps",
+                "--all-features",
+            ])
             .env("RUSTDOCFLAGS", "-D warnings");
         process::run(&mut command)
     });
@@ -57,7 +63,7 @@ fn clippy(workspace: &Workspace) -> Result<()> {
         }
     }
     cargo(workspace, &[&in_guests[..], &deny].concat())?;
-    for package in WITHOUT_BINDGEN {
+    for package in WITHOUT_FEATURES {
         cargo(
             workspace,
             &[

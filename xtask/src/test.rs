@@ -147,12 +147,15 @@ impl Suite<'_> {
         );
 
         let minutes = if self.options.long { 120 } else { 15 };
-        let plan = Run::single(self.device_script(&programs)?)
+        let mut plan = Run::single(self.device_script(&programs)?)
             .memory_mib(2048)
             .timeout(Duration::from_secs(minutes * 60))
             // Forgotten objects leak by design, and tests show it.
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .by_line();
+        if self.options.long {
+            plan = plan.env("LONG", "1");
+        }
         let mut printer = Printer::new(Style::Lines, false);
         let outcome = plan.execute(self.workspace, &mut |event| {
             if let EventKind::Output(_, line) = &event.kind {

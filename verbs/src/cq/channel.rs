@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     ptr::{self, NonNull},
     sync::Arc,
     time::Duration,
@@ -12,7 +12,7 @@ use ibverbs_sys as ffi;
 
 use crate::{
     context::Context,
-    error::{Result, cvt_neg, cvt_ptr},
+    error::{Error, Result, cvt_neg, cvt_ptr},
     fd::{set_nonblocking, wait_for},
 };
 
@@ -49,7 +49,7 @@ pub struct CompletionChannel {
 }
 
 /// The shared part of a channel. Queues hold it too, so it is destroyed after them.
-pub(super) struct ChannelHandle {
+pub(crate) struct ChannelHandle {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_comp_channel>,
     _ctx: Context,
@@ -157,11 +157,55 @@ impl CompletionChannel {
     pub(super) fn handle(&self) -> Arc<ChannelHandle> {
         Arc::clone(&self.inner)
     }
+
+    /// Takes every event there is, for a queue that has the channel for itself.
+    pub(super) fn forget(&self) -> Result<()> {
+        while self.try_next()?.is_some() {}
+        Ok(())
+    }
+}
+
+impl ChannelHandle {
+    /// Sleeps until something is `ready`, but not longer than `timeout` (`None`: for ever); returns
+    /// whether something was.
+    pub(super) fn wait_until(
+        &self,
+        timeout: Option<Duration>,
+        mut ready: impl FnMut() -> Result<bool>,
+    ) -> Result<bool> {
+        let looked = wait_for("ibv_get_cq_event", self.as_fd(), timeout, || {
+            Ok(ready()?.then_some(()))
+        })?;
+        Ok(looked.is_some())
+    }
+}
+
+/// The channel that a queue has for itself, kept open; an error of `call` if it has none.
+pub(super) fn own_channel(
+    own: Option<&CompletionChannel>,
+    call: &'static str,
+) -> Result<Arc<ChannelHandle>> {
+    own.map(CompletionChannel::handle).ok_or_else(|| {
+        let reason = "the queue has no channel of its own; build it with `waitable`";
+        Error::refused(call, io::ErrorKind::Unsupported, reason)
+    })
 }
 
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.inner.as_fd()
+    }
+}
+
+impl AsRawFd for CompletionChannel {
+    fn as_raw_fd(&self) -> RawFd {
+        self.inner.as_raw_fd()
+    }
+}
+
+impl AsRawFd for ChannelHandle {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 
@@ -175,10 +219,18 @@ impl AsFd for ChannelHandle {
     }
 }
 
+impl fmt::Debug for ChannelHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChannelHandle")
+            .field("fd", &self.as_raw_fd())
+            .finish_non_exhaustive()
+    }
+}
+
 impl fmt::Debug for CompletionChannel {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("CompletionChannel")
-            .field("fd", &self.as_fd().as_raw_fd())
+            .field("fd", &self.as_raw_fd())
             .finish()
     }
 }

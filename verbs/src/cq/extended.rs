@@ -4,8 +4,10 @@ use std::{
     fmt, io,
     marker::PhantomData,
     ops::Deref,
+    os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
-    time::{Duration, Instant},
+    sync::Arc,
+    time::Duration,
 };
 
 use bitflags::bitflags;
@@ -13,8 +15,9 @@ use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_create_cq_wc_flags as with;
 
 use super::{
-    channel::{CompletionChannel, CqKey},
+    channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
     extended_wc::ExtendedCompletion,
+    notifier::{self, Announcing},
     queue::{CqHandle, Notify},
 };
 use crate::{
@@ -250,45 +253,63 @@ impl ExtendedCq {
     #[doc(alias = "ibv_start_poll")]
     pub fn poll(&mut self) -> Result<Option<ExtendedPoll<'_>>> {
         if self.start()? {
-            Ok(Some(ExtendedPoll::new(self)))
+            Ok(Some(self.begun()))
         } else {
             Ok(None)
         }
     }
 
+    /// Begins to look at completions. If there are none, arms the queue, and the result is `None`;
+    /// see [`CompletionQueue::poll_or_arm`](crate::CompletionQueue::poll_or_arm). Never blocks.
+    ///
+    /// # Errors
+    /// - As for [`poll`](Self::poll).
+    /// - `Unsupported`: nothing has come, and the queue has no channel to say so.
+    pub fn poll_or_arm(&mut self) -> Result<Option<ExtendedPoll<'_>>> {
+        Ok(if self.begin_or_arm()? {
+            Some(self.begun())
+        } else {
+            None
+        })
+    }
+
+    /// Starts a poll, which [`begun`](Self::begun) then takes over, or arms the queue.
+    pub(crate) fn begin_or_arm(&mut self) -> Result<bool> {
+        notifier::ready(self)
+    }
+
+    /// The poll that has been started.
+    pub(crate) fn begun(&mut self) -> ExtendedPoll<'_> {
+        debug_assert!(self.polling);
+        ExtendedPoll::new(self)
+    }
+
+    /// The channel that is this queue's alone, or an error of `call`.
+    pub(crate) fn own_channel(&self, call: &'static str) -> Result<Arc<ChannelHandle>> {
+        own_channel(self.own_channel.as_ref(), call)
+    }
+
+    /// The descriptor to watch after [`poll_or_arm`](Self::poll_or_arm), if the queue was made
+    /// [`waitable`](ExtendedCqBuilder::waitable). A shared channel has its own.
+    pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.own_channel.as_ref().map(CompletionChannel::as_fd)
+    }
+
     /// Begins to look at completions, and waits for some if there are none, but not longer than
     /// `timeout` (`None`: for ever). The result is `None` only after the timeout.
+    ///
+    /// Blocks this thread. No completion is missed between looking and waiting.
     ///
     /// # Errors
     /// - As for [`poll`](Self::poll) and [`req_notify`](CqHandle::req_notify).
     /// - `Unsupported`: the queue was not made [`waitable`](ExtendedCqBuilder::waitable).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<ExtendedPoll<'_>>> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        loop {
-            if self.start()? {
-                break;
-            }
-            self.req_notify(Notify::Next)?;
-            if self.start()? {
-                break;
-            }
-            let Some(channel) = &self.own_channel else {
-                return Err(Error::refused(
-                    "ExtendedCq::wait",
-                    io::ErrorKind::Unsupported,
-                    "the queue has no channel of its own; build it with `waitable`",
-                ));
-            };
-            let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let announced = match left {
-                None => Some(channel.wait()?),
-                Some(left) => channel.wait_timeout(left)?,
-            };
-            if announced.is_none() {
-                return self.poll();
-            }
+        let mut begun = self.start()?;
+        if !begun {
+            let channel = self.own_channel("ExtendedCq::wait")?;
+            begun = channel.wait_until(timeout, || self.begin_or_arm())?;
         }
-        Ok(Some(ExtendedPoll::new(self)))
+        Ok(if begun { Some(self.begun()) } else { None })
     }
 
     /// `ibv_resize_cq(cq, cqe)`—Makes the queue larger or smaller; see
@@ -347,6 +368,23 @@ impl Deref for ExtendedCq {
 
     fn deref(&self) -> &CqHandle {
         &self.handle
+    }
+}
+
+impl Announcing for ExtendedCq {
+    fn look(&mut self) -> Result<bool> {
+        self.start()
+    }
+
+    fn forget_announcements(&mut self) -> Result<()> {
+        match &self.own_channel {
+            Some(channel) => channel.forget(),
+            None => Ok(()),
+        }
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.req_notify(Notify::Next)
     }
 }
 

@@ -4,6 +4,7 @@ mod channel;
 mod completion;
 mod extended;
 mod extended_wc;
+mod notifier;
 mod queue;
 mod resize;
 mod room;
@@ -16,4 +17,6 @@ pub use extended_wc::{ExtendedCompletion, TagMatch};
 pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, Notify};
 pub use status::{WcError, WcOpcode, WcStatus};
 
+#[cfg(feature = "tokio")]
+pub(crate) use channel::ChannelHandle;
 pub(crate) use queue::Reservation;

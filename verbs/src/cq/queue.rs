@@ -4,17 +4,19 @@ use std::{
     fmt, io,
     mem::MaybeUninit,
     ops::Deref,
+    os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
     slice,
     sync::Arc,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use ibverbs_sys as ffi;
 
 use super::{
-    channel::{ChannelHandle, CompletionChannel, CqKey},
+    channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
     completion::WorkCompletion,
+    notifier::{self, Announcing},
     room::Room,
 };
 use crate::{
@@ -218,41 +220,70 @@ impl CompletionQueue {
         Ok(self.fetched())
     }
 
+    /// Fetches completions. If there are none, arms the queue, so that its channel's descriptor
+    /// becomes readable when one comes, and the result is `None`. Never blocks.
+    ///
+    /// This is the step from which an event loop is made: call it until it returns `None`, sleep
+    /// until [`notify_fd`](Self::notify_fd) is readable, and begin again. No completion is missed
+    /// between looking and sleeping. The loop may watch for the level or for the edge, may wake up
+    /// for nothing, and may give up waiting at any time.
+    ///
+    /// A queue of a [shared channel](CompletionQueueBuilder::channel) is used in the same way, once
+    /// the channel has said the queue's name.
+    ///
+    /// # Errors
+    /// - As for [`poll`](Self::poll).
+    /// - `Unsupported`: nothing has come, and the queue has no channel to say so.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// use std::os::fd::BorrowedFd;
+    /// # fn sleep(fd: BorrowedFd<'_>) {}
+    /// let mut cq = ctx.cq_builder(16).waitable().create()?;
+    /// loop {
+    ///     while let Some(completions) = cq.poll_or_arm()? {
+    ///         completions.for_each(|wc| println!("{:?}", wc.status()));
+    ///     }
+    ///     let fd: BorrowedFd<'_> = cq.notify_fd().expect("it is waitable");
+    ///     sleep(fd); // together with others: `poll`, `epoll_wait`, a crate such as `mio`
+    /// }
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    pub fn poll_or_arm(&mut self) -> Result<Option<Completions<'_>>> {
+        Ok(if notifier::ready(self)? {
+            Some(self.fetched())
+        } else {
+            None
+        })
+    }
+
+    /// The descriptor to watch after [`poll_or_arm`](Self::poll_or_arm), if the queue was made
+    /// [`waitable`](CompletionQueueBuilder::waitable). A shared channel has its own.
+    pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
+        self.own_channel.as_ref().map(CompletionChannel::as_fd)
+    }
+
     /// Fetches completions, and waits for some if there are none, but not longer than `timeout`
     /// (`None`: for ever). The iterator is empty only after the timeout.
     ///
-    /// No completion is missed between looking and waiting: the queue is looked at again after it
-    /// has been armed.
+    /// Blocks this thread. No completion is missed between looking and waiting; see
+    /// [`poll_or_arm`](Self::poll_or_arm).
     ///
     /// # Errors
     /// - As for [`poll`](Self::poll) and [`req_notify`](CqHandle::req_notify).
     /// - `Unsupported`: the queue was not made [`waitable`](CompletionQueueBuilder::waitable).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Completions<'_>> {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        while !self.fill()? {
-            self.req_notify(Notify::Next)?;
-            if self.fill()? {
-                break;
-            }
-            let Some(channel) = &self.own_channel else {
-                return Err(Error::refused(
-                    "CompletionQueue::wait",
-                    io::ErrorKind::Unsupported,
-                    "the queue has no channel of its own; build it with `waitable`",
-                ));
-            };
-            let announced = match deadline {
-                None => channel.wait().map(Some)?,
-                Some(deadline) => {
-                    channel.wait_timeout(deadline.saturating_duration_since(Instant::now()))?
-                }
-            };
-            if announced.is_none() && deadline.is_some_and(|d| Instant::now() >= d) {
-                self.fill()?;
-                break;
-            }
+        if !self.fill()? {
+            let channel = self.own_channel("CompletionQueue::wait")?;
+            channel.wait_until(timeout, || notifier::ready(self))?;
         }
         Ok(self.fetched())
+    }
+
+    /// The channel that is this queue's alone, or an error of `call`.
+    pub(crate) fn own_channel(&self, call: &'static str) -> Result<Arc<ChannelHandle>> {
+        own_channel(self.own_channel.as_ref(), call)
     }
 
     /// The part of the queue that can be shared, for queue pairs to be made on while another thread
@@ -330,6 +361,23 @@ impl CompletionQueue {
 fn poll_error(ret: i32) -> Error {
     cvt_count("ibv_poll_cq", ret)
         .map_or_else(|error| error, |_| Error::from_errno("ibv_poll_cq", ret))
+}
+
+impl Announcing for CompletionQueue {
+    fn look(&mut self) -> Result<bool> {
+        self.fill()
+    }
+
+    fn forget_announcements(&mut self) -> Result<()> {
+        match &self.own_channel {
+            Some(channel) => channel.forget(),
+            None => Ok(()),
+        }
+    }
+
+    fn arm(&mut self) -> Result<()> {
+        self.req_notify(Notify::Next)
+    }
 }
 
 impl fmt::Debug for CompletionQueue {

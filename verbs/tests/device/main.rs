@@ -18,4 +18,5 @@ mod scoped;
 mod shared_receives;
 mod teardown;
 mod traffic;
+mod waiting;
 mod windows;

@@ -13,3 +13,4 @@ mod provider;
 mod queue_pairs;
 mod sharing;
 mod steering;
+mod waiting;

@@ -1,0 +1,77 @@
+//! Completion channels whose events can be awaited.
+
+use super::Watched;
+use crate::{
+    cq::CqKey,
+    error::{Refused, Result},
+};
+
+/// A [completion channel](crate::CompletionChannel), for many queues, whose events can be awaited.
+///
+/// # Examples
+/// ```no_run
+/// # async fn f(ctx: verbs::Context) -> verbs::Result<()> {
+/// use verbs::CqKey;
+/// let channel = ctx.create_comp_channel()?;
+/// let mut cqs = Vec::new();
+/// for i in 0..10 {
+///     cqs.push(ctx.cq_builder(16).channel(&channel, CqKey(i)).create()?);
+/// }
+/// let channel = verbs::tokio::CompletionChannel::new(channel)?;
+/// // Arms the queues, each of which announces itself once from here on.
+/// let mut ready: Vec<CqKey> = (0..10).map(CqKey).collect();
+/// loop {
+///     for CqKey(i) in ready.drain(..) {
+///         while let Some(completions) = cqs[i].poll_or_arm()? {
+///             completions.for_each(|wc| println!("queue {i}: {:?}", wc.status()));
+///         }
+///     }
+///     ready.push(channel.wait().await?);
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct CompletionChannel {
+    watched: Watched<crate::CompletionChannel>,
+}
+
+impl CompletionChannel {
+    /// Wraps a channel, and registers its descriptor with the runtime.
+    ///
+    /// # Errors
+    /// Whatever `epoll_ctl(2)` fails with; the channel is given back.
+    ///
+    /// # Panics
+    /// Outside of a runtime with I/O enabled.
+    pub fn new(
+        channel: crate::CompletionChannel,
+    ) -> Result<Self, Refused<crate::CompletionChannel>> {
+        let watched = Watched::new("tokio::CompletionChannel::new", channel)?;
+        Ok(Self { watched })
+    }
+
+    /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Waits for the next event. Several tasks may wait;
+    /// each event goes to one of them.
+    ///
+    /// Cancel safe: an event is taken only by the call that returns it.
+    ///
+    /// # Errors
+    /// As for [`try_next`](crate::CompletionChannel::try_next).
+    pub async fn wait(&self) -> Result<CqKey> {
+        let channel = self.get_ref();
+        let wait = self
+            .watched
+            .until("tokio::CompletionChannel::wait", || channel.try_next());
+        wait.await
+    }
+
+    /// The channel, for queues to be made on.
+    pub fn get_ref(&self) -> &crate::CompletionChannel {
+        self.watched.0.get_ref()
+    }
+
+    /// The channel, taken out of the runtime.
+    pub fn into_inner(self) -> crate::CompletionChannel {
+        self.watched.0.into_inner()
+    }
+}

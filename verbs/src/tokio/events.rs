@@ -1,0 +1,66 @@
+//! Asynchronous events that can be awaited.
+
+use super::Watched;
+use crate::{
+    error::{Refused, Result},
+    event::AsyncEvent,
+};
+
+/// The [asynchronous events](crate::AsyncEvents) of a device, which can be awaited.
+///
+/// # Examples
+/// ```no_run
+/// # async fn f(ctx: verbs::Context) -> verbs::Result<()> {
+/// let events = verbs::tokio::AsyncEvents::new(ctx.async_events()?)?;
+/// loop {
+///     println!("{:?}", events.wait().await?);
+/// }
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct AsyncEvents {
+    watched: Watched<crate::AsyncEvents>,
+}
+
+impl AsyncEvents {
+    /// Registers the descriptor of the events with the runtime.
+    ///
+    /// # Errors
+    /// - `AlreadyExists`: this runtime has it already. One of these is enough for a
+    ///   [`Context`](crate::Context), and can be shared.
+    /// - Whatever else `epoll_ctl(2)` fails with.
+    ///
+    /// The events are given back.
+    ///
+    /// # Panics
+    /// Outside of a runtime with I/O enabled.
+    pub fn new(events: crate::AsyncEvents) -> Result<Self, Refused<crate::AsyncEvents>> {
+        let watched = Watched::new("tokio::AsyncEvents::new", events)?;
+        Ok(Self { watched })
+    }
+
+    /// `ibv_get_async_event`, `ibv_ack_async_event`—Waits for the next event. Several tasks may
+    /// wait; each event goes to one of them.
+    ///
+    /// Cancel safe: an event is taken only by the call that returns it.
+    ///
+    /// # Errors
+    /// As for [`try_next`](crate::AsyncEvents::try_next).
+    pub async fn wait(&self) -> Result<AsyncEvent> {
+        let events = self.get_ref();
+        let wait = self
+            .watched
+            .until("tokio::AsyncEvents::wait", || events.try_next());
+        wait.await
+    }
+
+    /// The events, to be taken without waiting.
+    pub fn get_ref(&self) -> &crate::AsyncEvents {
+        self.watched.0.get_ref()
+    }
+
+    /// The events, taken out of the runtime.
+    pub fn into_inner(self) -> crate::AsyncEvents {
+        self.watched.0.into_inner()
+    }
+}

@@ -1,0 +1,149 @@
+//! Completion queues whose completions can be awaited.
+
+use std::sync::Arc;
+
+use super::Watched;
+use crate::{
+    cq::{ChannelHandle, Completions, ExtendedPoll},
+    error::{Refused, Result},
+};
+
+/// A [completion queue](crate::CompletionQueue) whose completions can be awaited.
+///
+/// # Examples
+/// Waiting for several things at once, as every future here may be dropped:
+/// ```no_run
+/// # async fn f(mut cq: verbs::tokio::CompletionQueue) -> verbs::Result<()> {
+/// use std::time::Duration;
+/// use tokio::time::timeout;
+/// match timeout(Duration::from_secs(1), cq.wait()).await {
+///     Ok(completions) => println!("{} completions", completions?.len()),
+///     Err(_) => println!("nothing for a second"),
+/// }
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct CompletionQueue {
+    channel: Watched<Arc<ChannelHandle>>,
+    cq: crate::CompletionQueue,
+}
+
+impl CompletionQueue {
+    /// Wraps a queue that was made [`waitable`](crate::CompletionQueueBuilder::waitable), and
+    /// registers its descriptor with the runtime.
+    ///
+    /// # Errors
+    /// The queue is given back:
+    /// - `Unsupported`: it was not made waitable. One with a shared channel is polled with
+    ///   [`poll_or_arm`](crate::CompletionQueue::poll_or_arm) when its
+    ///   [channel](super::CompletionChannel) says so.
+    /// - Whatever `epoll_ctl(2)` fails with.
+    ///
+    /// # Panics
+    /// Outside of a runtime with I/O enabled.
+    pub fn new(cq: crate::CompletionQueue) -> Result<Self, Refused<crate::CompletionQueue>> {
+        const CALL: &str = "tokio::CompletionQueue::new";
+        let channel = match cq.own_channel(CALL) {
+            Ok(channel) => channel,
+            Err(error) => return Err(Refused { value: cq, error }),
+        };
+        match Watched::new(CALL, channel) {
+            Ok(channel) => Ok(Self { channel, cq }),
+            Err(Refused { error, .. }) => Err(Refused { value: cq, error }),
+        }
+    }
+
+    /// Fetches completions, and waits for some if there are none: the iterator is never empty.
+    ///
+    /// Cancel safe. What is left in the iterator comes again with the next call.
+    ///
+    /// # Errors
+    /// As for [`wait`](crate::CompletionQueue::wait).
+    pub async fn wait(&mut self) -> Result<Completions<'_>> {
+        let Self { channel, cq } = self;
+        channel
+            .until("tokio::CompletionQueue::wait", || {
+                Ok(cq.poll_or_arm()?.map(drop))
+            })
+            .await?;
+        // Those that have just been found: none of them was taken.
+        cq.poll()
+    }
+
+    /// The queue, for queue pairs to be made on.
+    pub fn get_ref(&self) -> &crate::CompletionQueue {
+        &self.cq
+    }
+
+    /// The queue, to be polled without waiting, or resized.
+    pub fn get_mut(&mut self) -> &mut crate::CompletionQueue {
+        &mut self.cq
+    }
+
+    /// The queue, taken out of the runtime.
+    pub fn into_inner(self) -> crate::CompletionQueue {
+        self.cq
+    }
+}
+
+/// An [extended completion queue](crate::ExtendedCq) whose completions can be awaited.
+#[derive(Debug)]
+pub struct ExtendedCq {
+    channel: Watched<Arc<ChannelHandle>>,
+    cq: crate::ExtendedCq,
+}
+
+impl ExtendedCq {
+    /// Wraps a queue that was made [`waitable`](crate::ExtendedCqBuilder::waitable), and registers
+    /// its descriptor with the runtime.
+    ///
+    /// # Errors
+    /// As for [`CompletionQueue::new`]; the queue is given back.
+    ///
+    /// # Panics
+    /// Outside of a runtime with I/O enabled.
+    pub fn new(cq: crate::ExtendedCq) -> Result<Self, Refused<crate::ExtendedCq>> {
+        const CALL: &str = "tokio::ExtendedCq::new";
+        let channel = match cq.own_channel(CALL) {
+            Ok(channel) => channel,
+            Err(error) => return Err(Refused { value: cq, error }),
+        };
+        match Watched::new(CALL, channel) {
+            Ok(channel) => Ok(Self { channel, cq }),
+            Err(Refused { error, .. }) => Err(Refused { value: cq, error }),
+        }
+    }
+
+    /// Begins to look at completions, and waits for some if there are none.
+    ///
+    /// Cancel safe. The result stays in its thread, so it cannot be held while awaiting something
+    /// else.
+    ///
+    /// # Errors
+    /// As for [`wait`](crate::ExtendedCq::wait).
+    pub async fn wait(&mut self) -> Result<ExtendedPoll<'_>> {
+        let Self { channel, cq } = self;
+        channel
+            .until("tokio::ExtendedCq::wait", || {
+                Ok(cq.begin_or_arm()?.then_some(()))
+            })
+            .await?;
+        Ok(cq.begun())
+    }
+
+    /// The queue, for queue pairs to be made on.
+    pub fn get_ref(&self) -> &crate::ExtendedCq {
+        &self.cq
+    }
+
+    /// The queue, to be polled without waiting, or resized.
+    pub fn get_mut(&mut self) -> &mut crate::ExtendedCq {
+        &mut self.cq
+    }
+
+    /// The queue, taken out of the runtime.
+    pub fn into_inner(self) -> crate::ExtendedCq {
+        self.cq
+    }
+}

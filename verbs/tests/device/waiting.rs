@@ -1,0 +1,194 @@
+//! No wake-up is lost: messages that arrive while their receiver looks, arms the queue, or falls
+//! asleep.
+//!
+//! In each round the receiver says that it is about to wait, and another thread sends one message a
+//! little later, by a different delay each time. A receiver that has missed it would sleep for ever,
+//! so the sender watches it.
+
+use std::{
+    env, hint,
+    os::fd::AsRawFd,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use mio::{Events, Interest, Poll, Token, unix::SourceFd};
+use verbs::{
+    Buf, Completed, CompletionChannel, CompletionQueue, CqKey, QueuePair, Rc, Rts, op::Send,
+};
+
+use crate::loopback::Fixture;
+
+/// How long a receiver may sleep before it counts as lost.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn rounds() -> u32 {
+    if env::var_os("LONG").is_some() {
+        100_000
+    } else {
+        4_000
+    }
+}
+
+/// The receiver's end: it counts the messages, each of which carries its number.
+struct Receiver {
+    qp: QueuePair<Rc, Rts>,
+    /// The number of messages that have come, for the sender to see.
+    taken: Arc<AtomicU32>,
+    rounds: u32,
+}
+
+impl Receiver {
+    fn take(&mut self, completions: verbs::Completions<'_>) {
+        for wc in completions {
+            wc.ok().unwrap();
+            let Ok(Completed::Receive(done)) = self.qp.complete(wc) else {
+                unreachable!("there is nothing else on this queue");
+            };
+            let round = self.taken.load(Ordering::Relaxed);
+            assert_eq!(done.received(), round.to_ne_bytes());
+            self.qp.post_recv(done.work).unwrap();
+            self.taken.store(round + 1, Ordering::Release);
+        }
+    }
+
+    fn is_done(&self) -> bool {
+        self.taken.load(Ordering::Relaxed) == self.rounds
+    }
+}
+
+/// Sends the messages, each when the last one has been taken, and watches the receiver.
+fn race(
+    fixture: &Fixture,
+    cq: CompletionQueue,
+    receive: impl FnOnce(CompletionQueue, Receiver) + std::marker::Send + 'static,
+) {
+    let mut send_cq = fixture.cq(16);
+    let make = || -> QueuePair<Rc, _> {
+        let builder = fixture.pd.qp_builder(&send_cq, &cq);
+        builder.max_send_wr(4).max_recv_wr(4).create().unwrap()
+    };
+    let (a, b) = (make(), make());
+    let (a_num, b_num) = (a.qp_num(), b.qp_num());
+    let mut sender: QueuePair<Rc, Rts> = fixture.bring_up(a, b_num);
+    let mut qp: QueuePair<Rc, Rts> = fixture.bring_up(b, a_num);
+    for _ in 0..2 {
+        qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    }
+    let taken = Arc::new(AtomicU32::new(0));
+    let (watched, rounds) = (Arc::clone(&taken), rounds());
+    let receiver = Receiver { qp, taken, rounds };
+    let thread = thread::spawn(move || receive(cq, receiver));
+
+    let mut unused: Vec<Buf> = (0..4).map(|_| fixture.pd.alloc_buf(4).unwrap()).collect();
+    for round in 0..rounds {
+        let deadline = Instant::now() + PATIENCE;
+        while watched.load(Ordering::Acquire) < round {
+            assert!(
+                Instant::now() < deadline,
+                "the receiver has slept through message {round}"
+            );
+            assert!(!thread.is_finished(), "the receiver has failed");
+            thread::yield_now();
+        }
+        while unused.is_empty() {
+            for wc in send_cq.poll().unwrap() {
+                wc.ok().unwrap();
+                if let Ok(Completed::Send(done)) = sender.complete(wc) {
+                    unused.push(done.work);
+                }
+            }
+        }
+        // From none to the time that arming takes, in a different order each time.
+        for i in 0..round.wrapping_mul(7919) % 8192 {
+            hint::black_box(i);
+        }
+        let mut buf = unused.pop().unwrap();
+        buf.copy_from_slice(&round.to_ne_bytes());
+        sender.post(Send::new(buf)).unwrap();
+    }
+    thread.join().unwrap();
+}
+
+#[test]
+fn no_wake_up_is_lost_by_a_thread_that_blocks() {
+    let fixture = Fixture::new();
+    race(&fixture, fixture.cq(16), |mut cq, mut receiver| {
+        while !receiver.is_done() {
+            receiver.take(cq.wait(None).unwrap());
+        }
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost_by_an_event_loop() {
+    let fixture = Fixture::new();
+    race(&fixture, fixture.cq(16), |mut cq, mut receiver| {
+        let fd = cq.notify_fd().unwrap().as_raw_fd();
+        let (mut poll, mut events) = (Poll::new().unwrap(), Events::with_capacity(4));
+        let registry = poll.registry();
+        registry
+            .register(&mut SourceFd(&fd), Token(0), Interest::READABLE)
+            .unwrap();
+        loop {
+            while let Some(completions) = cq.poll_or_arm().unwrap() {
+                receiver.take(completions);
+            }
+            if receiver.is_done() {
+                break;
+            }
+            poll.poll(&mut events, None).unwrap();
+        }
+    });
+}
+
+#[test]
+fn no_wake_up_is_lost_by_a_shared_channel() {
+    let fixture = Fixture::new();
+    let channel: CompletionChannel = fixture.ctx.create_comp_channel().unwrap();
+    let other = fixture.ctx.cq_builder(4).channel(&channel, CqKey(1));
+    let _other = other.create().unwrap();
+    let cq = fixture.ctx.cq_builder(16).channel(&channel, CqKey(7));
+    race(
+        &fixture,
+        cq.create().unwrap(),
+        move |mut cq, mut receiver| {
+            loop {
+                while let Some(completions) = cq.poll_or_arm().unwrap() {
+                    receiver.take(completions);
+                }
+                if receiver.is_done() {
+                    break;
+                }
+                assert_eq!(channel.wait().unwrap(), CqKey(7));
+            }
+        },
+    );
+}
+
+#[test]
+fn no_wake_up_is_lost_by_a_task() {
+    let fixture = Fixture::new();
+    race(&fixture, fixture.cq(16), |cq, mut receiver| {
+        let mut builder = tokio::runtime::Builder::new_multi_thread();
+        let runtime = builder.worker_threads(2).enable_all().build().unwrap();
+        let task = runtime.spawn(async move {
+            let mut cq = verbs::tokio::CompletionQueue::new(cq).unwrap();
+            while !receiver.is_done() {
+                // A wait that is given up loses nothing either.
+                tokio::select! {
+                    biased;
+                    completions = cq.wait() => receiver.take(completions.unwrap()),
+                    () = tokio::task::yield_now() => {
+                        receiver.take(cq.wait().await.unwrap());
+                    }
+                }
+            }
+        });
+        runtime.block_on(task).unwrap();
+    });
+}
