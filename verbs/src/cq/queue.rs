@@ -216,8 +216,12 @@ impl CompletionQueue {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Completions<'_>> {
-        self.fill()?;
-        Ok(self.fetched())
+        let taken = self.taken;
+        if taken < self.filled {
+            return Ok(self.completions(taken, self.filled - taken));
+        }
+        let count = self.fetch()?;
+        Ok(self.completions(0, count))
     }
 
     /// Fetches completions. If there are none, arms the queue, so that its channel's descriptor
@@ -252,7 +256,7 @@ impl CompletionQueue {
     /// ```
     pub fn poll_or_arm(&mut self) -> Result<Option<Completions<'_>>> {
         Ok(if notifier::ready(self)? {
-            Some(self.fetched())
+            Some(self.completions(self.taken, self.filled - self.taken))
         } else {
             None
         })
@@ -278,7 +282,7 @@ impl CompletionQueue {
             let channel = self.own_channel("CompletionQueue::wait")?;
             channel.wait_until(timeout, || notifier::ready(self))?;
         }
-        Ok(self.fetched())
+        Ok(self.completions(self.taken, self.filled - self.taken))
     }
 
     /// The channel that is this queue's alone, or an error of `call`.
@@ -296,21 +300,21 @@ impl CompletionQueue {
     /// whether.
     #[inline]
     fn fill(&mut self) -> Result<bool> {
-        if self.taken < self.filled {
-            return Ok(true);
-        }
-        if self.fetch()? {
-            return Ok(true);
-        }
-        if self.handle.inner.room.stale() > 0 {
-            return self.fetch_after_stale();
-        }
-        Ok(false)
+        Ok(self.taken < self.filled || self.fetch()? > 0)
     }
 
-    /// Fills the batch anew. Nothing may be left in it.
+    /// Fills the batch anew, and returns with how many. Nothing may be left in it.
     #[inline]
-    fn fetch(&mut self) -> Result<bool> {
+    fn fetch(&mut self) -> Result<usize> {
+        let count = self.fetch_once()?;
+        if count == 0 && self.handle.inner.room.stale() > 0 {
+            return self.fetch_after_stale();
+        }
+        Ok(count)
+    }
+
+    #[inline]
+    fn fetch_once(&mut self) -> Result<usize> {
         let batch = self.batch.as_mut_ptr().cast();
         // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `room`
         // completions (invariant), which C writes before it returns.
@@ -325,30 +329,34 @@ impl CompletionQueue {
         }
         self.taken = 0;
         self.filled = count as usize;
-        Ok(count > 0)
+        Ok(self.filled)
     }
 
     /// Fetches completions when the queue has been found empty, and some queue pair is gone that
     /// may have left some: perhaps after the queue was looked at, so that it is looked at again.
     #[cold]
-    fn fetch_after_stale(&mut self) -> Result<bool> {
+    #[inline(never)]
+    fn fetch_after_stale(&mut self) -> Result<usize> {
         let stale = self.handle.inner.room.stale();
-        let found = self.fetch()?;
-        if !found {
+        let count = self.fetch_once()?;
+        if count == 0 {
             self.handle.inner.room.forget_stale(stale);
         }
-        Ok(found)
+        Ok(count)
     }
 
+    /// The `left` completions after the `taken` first ones, which must be all that are left. Both
+    /// are known to whoever calls, and need not be read again.
     #[inline]
-    fn fetched(&mut self) -> Completions<'_> {
-        let first = self.batch.as_ptr().wrapping_add(self.taken);
+    fn completions(&mut self, taken: usize, left: usize) -> Completions<'_> {
+        debug_assert_eq!((taken, taken + left), (self.taken, self.filled));
+        let next = self.batch.as_ptr().wrapping_add(taken);
         // SAFETY: the first `filled` completions of the batch are initialised, and `taken` is not
         // more (invariant). `ibv_wc` is laid out like `MaybeUninit<ibv_wc>`. They are borrowed with
         // `self`, so nothing writes them meanwhile.
-        let left = unsafe { slice::from_raw_parts(first.cast(), self.filled - self.taken) };
+        let left = unsafe { slice::from_raw_parts(next.cast(), left) };
         Completions {
-            left: left.iter(),
+            left,
             taken: &mut self.taken,
         }
     }
@@ -504,7 +512,7 @@ impl Drop for CqInner {
 ///
 /// What has not been taken when it is dropped comes again with the next call.
 pub struct Completions<'p> {
-    left: slice::Iter<'p, ffi::ibv_wc>,
+    left: &'p [ffi::ibv_wc],
     taken: &'p mut usize,
 }
 
@@ -513,13 +521,14 @@ impl<'p> Iterator for Completions<'p> {
 
     #[inline]
     fn next(&mut self) -> Option<WorkCompletion<'p>> {
-        let wc = self.left.next()?;
+        let (wc, left) = self.left.split_first()?;
+        self.left = left;
         *self.taken += 1;
         Some(WorkCompletion::new(wc))
     }
 
     fn size_hint(&self) -> (usize, Option<usize>) {
-        self.left.size_hint()
+        (self.left.len(), Some(self.left.len()))
     }
 }
 
