@@ -4,6 +4,7 @@ use rdmacm_sys as ffi;
 use verbs::{Init, QueuePair, Refused, Result, Rts, error::cvt_neg};
 
 use crate::{
+    channel::EventChannel,
     id::CmId,
     param::{ConnParam, Message, PeerParam},
     phase::Phase,
@@ -42,6 +43,15 @@ impl ConnectRequest {
     /// What the peer has said.
     pub fn param(&self) -> &PeerParam {
         &self.param
+    }
+
+    /// `rdma_migrate_id`—Moves the identifier to another channel; see [`CmId::migrate`].
+    ///
+    /// # Errors
+    /// As for [`CmId::migrate`].
+    #[doc(alias = "rdma_migrate_id")]
+    pub fn migrate(&mut self, channel: &EventChannel) -> Result<()> {
+        self.id.migrate(channel)
     }
 
     /// `rdma_accept`—Brings up `qp`, and accepts. The identifier comes back with

@@ -1,5 +1,16 @@
 //! Safe RDMA connection management: librdmacm, typed by phase.
 //!
+//! Where waiting is fine, it reads like `std::net`: [`connect`] and [`Listener::bind`] make an
+//! [`Endpoint`], which has a queue pair and everything that it needs.
+//!
+//! ```no_run
+//! let mut endpoint = cm::connect("10.9.0.1:7471")?;
+//! endpoint.post_send(endpoint.reg_msgs(*b"hello")?)?;
+//! endpoint.send_comp()?.ok().expect("it was sent");
+//! # Ok::<(), verbs::Error>(())
+//! ```
+//!
+//! Everything else is driven by events.
 //! An identifier is one end of a connection to be. What takes time consumes it, and the event that
 //! ends it gives it back, in its next phase; what a phase does not allow does not compile.
 //!
@@ -66,7 +77,7 @@
 //!
 //! # Limits
 //!
-//! Not here yet: options, blocking and asynchronous calls.
+//! Not here yet: options, and asynchronous calls.
 
 mod accept;
 mod addr;
@@ -76,6 +87,8 @@ mod connection;
 mod contexts;
 mod datagram;
 mod device;
+mod dial;
+mod endpoint;
 mod event;
 mod id;
 mod intake;
@@ -94,6 +107,9 @@ pub use channel::EventChannel;
 pub use connect::ConnectResponse;
 pub use connection::Connection;
 pub use datagram::{DatagramPeer, Destination, ServiceRequest};
+pub use endpoint::{
+    DatagramEndpoint, Endpoint, EndpointBuilder, Incoming, Listener, Outgoing, connect,
+};
 pub use event::{ConnectFailure, Event};
 pub use id::CmId;
 pub use multicast::{Membership, MulticastGroup};

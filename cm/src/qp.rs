@@ -64,10 +64,7 @@ impl<P: HasDevice> CmId<P> {
         &self,
         qp: QueuePair<Ud, Reset, SW, RW>,
     ) -> Result<QueuePair<Ud, Rts, SW, RW>> {
-        self.check_transport::<Ud>("rdma_init_qp_attr")?;
-        let qp = qp.to_init(&self.attributes()?)?;
-        let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new())?;
-        Ok(qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))?)
+        self.ready_bound_qp(qp)
     }
 }
 
@@ -76,6 +73,18 @@ impl<P: IdPhase> CmId<P> {
     pub(crate) fn attributes<T: Transport, S: State>(&self) -> Result<Attributes<T, S>> {
         let (attr, mask) = self.raw_attributes::<S>()?;
         Ok(Attributes::from_raw(attr, mask))
+    }
+
+    /// As [`ready_datagram_qp`](Self::ready_datagram_qp), for an identifier that is bound to the
+    /// address of a device.
+    pub(crate) fn ready_bound_qp<SW, RW>(
+        &self,
+        qp: QueuePair<Ud, Reset, SW, RW>,
+    ) -> Result<QueuePair<Ud, Rts, SW, RW>> {
+        self.check_transport::<Ud>("rdma_init_qp_attr")?;
+        let qp = qp.to_init(&self.attributes()?)?;
+        let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new())?;
+        Ok(qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))?)
     }
 
     fn raw_attributes<S: State>(&self) -> Result<(ibv_qp_attr, u32)> {

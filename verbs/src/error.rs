@@ -61,17 +61,19 @@ impl Error {
         }
     }
 
-    /// A refusal by this family itself, before any call into the system.
+    /// A refusal by this family itself, before any call into the system; or a failure that the
+    /// system tells in another way than by an error number. The reason is a text, or an error of
+    /// its own, which is then the [source](std::error::Error::source).
     #[cold]
     pub fn refused(
         call: &'static str,
         kind: io::ErrorKind,
-        reason: impl Into<Cow<'static, str>>,
+        reason: impl Into<Box<dyn std::error::Error + Send + Sync>>,
     ) -> Self {
         Self {
             call,
             detail: None,
-            source: io::Error::new(kind, reason.into()),
+            source: io::Error::new(kind, reason),
         }
     }
 

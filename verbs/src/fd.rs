@@ -19,22 +19,35 @@ pub fn wait_readable(
     fd: BorrowedFd<'_>,
     timeout: Option<Duration>,
 ) -> Result<bool> {
+    wait_any_readable(call, [fd], timeout)
+}
+
+/// `poll(2)`—Waits until one of `fds` is readable. Returns false when `timeout` passed first.
+///
+/// # Errors
+/// As for [`wait_readable`].
+#[doc(alias = "poll")]
+pub fn wait_any_readable<const N: usize>(
+    call: &'static str,
+    fds: [BorrowedFd<'_>; N],
+    timeout: Option<Duration>,
+) -> Result<bool> {
     // A timeout beyond what the clock can express is none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-    let mut pollfd = libc::pollfd {
+    let mut pollfds = fds.map(|fd| libc::pollfd {
         fd: fd.as_raw_fd(),
         events: libc::POLLIN,
         revents: 0,
-    };
+    });
     loop {
         let millis = deadline.map_or(-1, |deadline| {
             let left = deadline.saturating_duration_since(Instant::now());
             // Rounded up, so that the wait does not spin during its last millisecond.
             i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
-        // SAFETY: `pollfd` is one valid entry, which the kernel writes only during the call; the
-        // descriptor is open for as long as it is borrowed.
-        let ready = unsafe { libc::poll(&raw mut pollfd, 1, millis) };
+        // SAFETY: `pollfds` are so many valid entries, which the kernel writes only during the
+        // call; the descriptors are open for as long as they are borrowed.
+        let ready = unsafe { libc::poll(pollfds.as_mut_ptr(), N as libc::nfds_t, millis) };
         match cvt_neg(call, ready) {
             Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
                 return Ok(false);
@@ -100,6 +113,17 @@ mod tests {
         writer.write_all(b"x").unwrap();
         assert!(wait_readable("poll", reader.as_fd(), None).unwrap());
         assert!(wait_readable("poll", reader.as_fd(), Some(Duration::MAX)).unwrap());
+    }
+
+    #[test]
+    fn the_wait_ends_with_any_of_the_descriptors() {
+        let (idle, _idle_writer) = UnixStream::pair().unwrap();
+        let (reader, mut writer) = UnixStream::pair().unwrap();
+        let short = Some(Duration::from_millis(20));
+        let fds = [idle.as_fd(), reader.as_fd()];
+        assert!(!wait_any_readable("poll", fds, short).unwrap());
+        writer.write_all(b"x").unwrap();
+        assert!(wait_any_readable("poll", fds, Some(Duration::MAX)).unwrap());
     }
 
     #[test]

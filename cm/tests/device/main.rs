@@ -8,4 +8,5 @@
 
 mod connections;
 mod datagrams;
+mod endpoints;
 mod support;

@@ -1,0 +1,290 @@
+//! Making a connection, step by step, for whoever waits for the events: a thread or a task.
+
+use std::{
+    io,
+    net::SocketAddr,
+    time::{Duration, Instant},
+};
+
+use verbs::{Error, Init, QueuePair, Rc, Result, Rts};
+
+use crate::{
+    accept::ConnectRequest,
+    channel::EventChannel,
+    connection::Connection,
+    datagram::DatagramPeer,
+    event::{ConnectFailure, Event},
+    id::CmId,
+    multicast::{Membership, MulticastGroup},
+    param::ConnParam,
+    phases::{AddrResolved, RouteResolved, ServiceResolved},
+    port_space::PortSpace,
+};
+
+/// How long a resolution may take when the caller does not say: as in `rdma_create_ep`.
+const RESOLVE: Duration = Duration::from_secs(2);
+
+/// When something has to be done.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Deadline {
+    at: Option<Instant>,
+    timeout: Option<Duration>,
+}
+
+impl Deadline {
+    /// `None`: there is none. One beyond what the clock can express is none, too.
+    pub(crate) fn after(timeout: Option<Duration>) -> Self {
+        Self {
+            at: timeout.and_then(|timeout| Instant::now().checked_add(timeout)),
+            timeout,
+        }
+    }
+
+    /// The time that is left.
+    pub(crate) fn left(self) -> Option<Duration> {
+        self.at
+            .map(|at| at.saturating_duration_since(Instant::now()))
+    }
+
+    /// The error of a call that has not ended in time.
+    pub(crate) fn missed(self, call: &'static str) -> Error {
+        let timeout = self.timeout.unwrap_or_default();
+        let reason = format!("not done within {timeout:?}");
+        Error::refused(call, io::ErrorKind::TimedOut, reason)
+    }
+}
+
+/// Somebody who waits for the events of a channel that is theirs alone.
+pub(crate) trait Events {
+    /// The channel.
+    fn channel(&self) -> &EventChannel;
+
+    /// The time that is left.
+    fn left(&self) -> Option<Duration>;
+
+    /// The next event. `call` is what is to be finished by it.
+    async fn next(&self, call: &'static str) -> Result<Event>;
+}
+
+/// A thread that waits.
+#[derive(Debug)]
+pub(crate) struct Thread<'a> {
+    pub(crate) channel: &'a EventChannel,
+    pub(crate) deadline: Deadline,
+}
+
+impl Events for Thread<'_> {
+    fn channel(&self) -> &EventChannel {
+        self.channel
+    }
+
+    fn left(&self) -> Option<Duration> {
+        self.deadline.left()
+    }
+
+    async fn next(&self, call: &'static str) -> Result<Event> {
+        match self.deadline.left() {
+            None => self.channel.wait(),
+            Some(left) => match self.channel.wait_timeout(left)? {
+                Some(event) => Ok(event),
+                None => Err(self.deadline.missed(call)),
+            },
+        }
+    }
+}
+
+/// Runs steps that wait in [`Thread`], which blocks rather than to return without a result.
+pub(crate) fn block<T>(steps: impl Future<Output = Result<T>>) -> Result<T> {
+    use std::task::{Context, Poll, Waker};
+    match std::pin::pin!(steps).poll(&mut Context::from_waker(Waker::noop())) {
+        Poll::Ready(result) => result,
+        // Not reached: a thread's events block.
+        Poll::Pending => Err(Error::refused(
+            "block",
+            io::ErrorKind::WouldBlock,
+            "the steps wait for somebody else",
+        )),
+    }
+}
+
+/// Resolves the address.
+async fn resolve_addr(
+    events: &impl Events,
+    space: PortSpace,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Result<CmId<AddrResolved>> {
+    let id = events.channel().create_id_in(space)?;
+    id.resolve_addr(source, destination, events.left().unwrap_or(RESOLVE))?;
+    loop {
+        match events.next("rdma_resolve_addr").await? {
+            Event::AddrResolved(id) => return Ok(id),
+            Event::AddrError { error, .. } => return Err(error.detail(destination.to_string())),
+            other => ended("rdma_resolve_addr", other)?,
+        }
+    }
+}
+
+/// Resolves the address and the route.
+pub(crate) async fn resolve(
+    events: &impl Events,
+    space: PortSpace,
+    source: Option<SocketAddr>,
+    destination: SocketAddr,
+) -> Result<CmId<RouteResolved>> {
+    let id = resolve_addr(events, space, source, destination).await?;
+    id.resolve_route(events.left().unwrap_or(RESOLVE))?;
+    loop {
+        match events.next("rdma_resolve_route").await? {
+            Event::RouteResolved(id) => return Ok(id),
+            Event::RouteError { error, .. } => return Err(error.detail(destination.to_string())),
+            other => ended("rdma_resolve_route", other)?,
+        }
+    }
+}
+
+/// Asks for a connection, and establishes it.
+pub(crate) async fn connect<SW, RW>(
+    events: &impl Events,
+    id: CmId<RouteResolved>,
+    qp: QueuePair<Rc, Init, SW, RW>,
+    param: &ConnParam,
+) -> Result<Connection<SW, RW>> {
+    id.connect(&qp, param)?;
+    loop {
+        match events.next("rdma_connect").await? {
+            Event::ConnectResponse(response) => return response.establish(qp),
+            other => ended("rdma_connect", other)?,
+        }
+    }
+}
+
+/// Accepts a request, and waits until the connection is established.
+pub(crate) async fn accept<SW, RW>(
+    events: &impl Events,
+    request: ConnectRequest,
+    qp: QueuePair<Rc, Init, SW, RW>,
+    param: &ConnParam,
+) -> Result<Connection<SW, RW>> {
+    let qp: QueuePair<Rc, Rts, SW, RW> = request.accept(qp, param)?;
+    loop {
+        match events.next("rdma_accept").await? {
+            Event::Established(id) => return Ok(Connection::new(id, qp)?),
+            other => ended("rdma_accept", other)?,
+        }
+    }
+}
+
+/// Asks where a peer takes datagrams.
+pub(crate) async fn resolve_service(
+    events: &impl Events,
+    id: CmId<RouteResolved>,
+    private_data: &[u8],
+) -> Result<(CmId<ServiceResolved>, DatagramPeer)> {
+    id.resolve_service(private_data)?;
+    loop {
+        match events.next("rdma_connect").await? {
+            Event::ServiceResolved { id, peer } => return Ok((id, peer)),
+            other => ended("rdma_connect", other)?,
+        }
+    }
+}
+
+/// Joins a multicast group.
+pub(crate) async fn join(
+    events: &impl Events,
+    source: Option<SocketAddr>,
+    group: SocketAddr,
+    membership: Membership,
+) -> Result<(CmId<AddrResolved>, MulticastGroup)> {
+    let mut id = resolve_addr(events, PortSpace::Udp, source, group).await?;
+    id.join_multicast(group, membership)?;
+    loop {
+        match events.next("rdma_join_multicast_ex").await? {
+            Event::MulticastJoined { group, .. } => return Ok((id, group)),
+            Event::MulticastFailed { error, .. } => return Err(error),
+            other => ended("rdma_join_multicast_ex", other)?,
+        }
+    }
+}
+
+/// What an event that was not waited for means: an end, or nothing.
+fn ended(call: &'static str, event: Event) -> Result<()> {
+    match event {
+        Event::ConnectFailed { failure, .. } => Err(failure.into_error(call)),
+        Event::DeviceRemoval(_) => Err(ConnectFailure::DeviceRemoved.into_error(call)),
+        Event::Disconnected(_) => Err(ConnectFailure::Disconnected.into_error(call)),
+        _ => Ok(()),
+    }
+}
+
+impl ConnectFailure {
+    /// The failure as the error of a blocking call, with itself as the source.
+    pub(crate) fn into_error(self, call: &'static str) -> Error {
+        let kind = match self {
+            Self::Rejected { .. } | Self::ServiceRejected { .. } => {
+                io::ErrorKind::ConnectionRefused
+            }
+            Self::Unreachable { status } if status == -libc::ETIMEDOUT => io::ErrorKind::TimedOut,
+            Self::Unreachable { .. } => io::ErrorKind::HostUnreachable,
+            Self::Failed { .. } => io::ErrorKind::ConnectionAborted,
+            Self::Disconnected => io::ErrorKind::ConnectionReset,
+            Self::DeviceRemoved => io::ErrorKind::NetworkDown,
+        };
+        Error::refused(call, kind, self)
+    }
+
+    /// The failure behind an error of a blocking or an asynchronous call, with its status and what
+    /// the peer's application has said.
+    ///
+    /// ```no_run
+    /// use cm::ConnectFailure;
+    /// let err = cm::connect("10.9.0.1:7471").unwrap_err();
+    /// if let Some(ConnectFailure::Rejected { private_data, .. }) = ConnectFailure::of(&err) {
+    ///     println!("the server says {}", String::from_utf8_lossy(private_data));
+    /// }
+    /// ```
+    pub fn of(error: &Error) -> Option<&Self> {
+        std::error::Error::source(error)?.downcast_ref()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_failure_is_found_behind_its_error() {
+        let failure = ConnectFailure::Rejected {
+            reason: 28,
+            private_data: b"full".to_vec(),
+        };
+        let error = failure.clone().into_error("rdma_connect");
+        assert_eq!(error.kind(), io::ErrorKind::ConnectionRefused);
+        assert_eq!(
+            error.to_string(),
+            "`rdma_connect` failed: rejected by the peer's application"
+        );
+        assert_eq!(ConnectFailure::of(&error), Some(&failure));
+        let other = Error::from_errno("rdma_connect", libc::EINVAL);
+        assert_eq!(ConnectFailure::of(&other), None);
+    }
+
+    #[test]
+    fn a_deadline_that_never_comes_is_none() {
+        assert_eq!(Deadline::after(Some(Duration::MAX)).left(), None);
+        assert_eq!(Deadline::after(None).left(), None);
+        let now = Deadline::after(Some(Duration::ZERO));
+        assert_eq!(now.left(), Some(Duration::ZERO));
+        let missed = now.missed("rdma_connect");
+        assert_eq!(missed.kind(), io::ErrorKind::TimedOut);
+        assert!(missed.to_string().contains("within 0ns"), "{missed}");
+    }
+
+    #[test]
+    fn steps_that_wait_for_somebody_else_are_an_error() {
+        let err = block(std::future::pending::<Result<()>>()).unwrap_err();
+        assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+        assert!(block(async { Ok(1) }).is_ok());
+    }
+}

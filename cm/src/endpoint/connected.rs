@@ -1,0 +1,278 @@
+//! Connected endpoints.
+
+use std::{io, os::fd::AsFd, time::Duration};
+
+use verbs::{
+    Buf, Completed, Completion, CompletionQueue, Error, ProtectionDomain, Rc, Refused,
+    RemoteAccess, RemoteRegion, RemoteToken, Result,
+    fd::wait_any_readable,
+    op::{Read, Send, SendRequest, Write},
+    work::{Gather, Scatter},
+};
+
+use super::{Queues, notify_fd, receiving, registration, stranger};
+use crate::{
+    channel::EventChannel, connection::Connection, dial::Deadline, event::Event, id::CmId,
+    phases::Connected,
+};
+
+/// A connection, with its own completion queues and its own channel: what a program in C has in an
+/// identifier from `rdma_create_ep`.
+///
+/// Its calls wait, but not longer than its [timeout](Self::set_timeout). While it waits for a
+/// completion it notices that the peer has disconnected: then what is in flight comes back with the
+/// status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
+///
+/// Dropping it ends the connection.
+#[derive(Debug)]
+pub struct Endpoint<SW = Buf, RW = Buf> {
+    connection: Connection<SW, RW>,
+    queues: Queues,
+    link: Link,
+    timeout: Option<Duration>,
+}
+
+/// What the connection manager says of the connection.
+#[derive(Debug)]
+struct Link {
+    channel: EventChannel,
+    /// The peer has ended the connection, or its end has been answered.
+    disconnected: bool,
+}
+
+impl<SW, RW> Endpoint<SW, RW> {
+    pub(crate) fn new(
+        connection: Connection<SW, RW>,
+        queues: Queues,
+        channel: EventChannel,
+        timeout: Option<Duration>,
+    ) -> Self {
+        Self {
+            connection,
+            queues,
+            link: Link {
+                channel,
+                disconnected: false,
+            },
+            timeout,
+        }
+    }
+
+    registration!();
+    receiving!(connection.qp_mut());
+
+    /// The identifier: the addresses, the device, and the route.
+    pub fn id(&self) -> &CmId<Connected> {
+        self.connection.id()
+    }
+
+    /// The connection: its queue pair can be posted to in every way there is.
+    pub fn connection_mut(&mut self) -> &mut Connection<SW, RW> {
+        &mut self.connection
+    }
+
+    /// How long each call may wait; `None`: for ever.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.timeout = timeout;
+    }
+
+    /// Posts a request, with whatever options it has.
+    ///
+    /// # Errors
+    /// The request is given back; see [`post`](verbs::QueuePair::post).
+    #[inline]
+    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: SendRequest<Rc, Work = SW>,
+    {
+        self.connection.qp_mut().post(request)
+    }
+
+    /// `rdma_post_send`, `rdma_post_sendv`—Sends a message. Several buffers, in a vector or an
+    /// array, are sent as one.
+    ///
+    /// # Errors
+    /// The work is given back; see [`post`](verbs::QueuePair::post).
+    #[doc(alias = "rdma_post_send")]
+    #[doc(alias = "rdma_post_sendv")]
+    pub fn post_send(&mut self, work: SW) -> Result<(), Refused<SW>>
+    where
+        SW: Gather,
+    {
+        let posted = self.post(Send::new(work));
+        posted.map_err(|refused| refused.map(Send::into_work))
+    }
+
+    /// `rdma_post_read`, `rdma_post_readv`—Reads the peer's memory into `work`.
+    ///
+    /// # Errors
+    /// The work is given back; see [`post`](verbs::QueuePair::post).
+    #[doc(alias = "rdma_post_read")]
+    #[doc(alias = "rdma_post_readv")]
+    pub fn post_read(&mut self, work: SW, remote: RemoteToken) -> Result<(), Refused<SW>>
+    where
+        SW: Scatter,
+    {
+        let posted = self.post(Read::new(work, remote));
+        posted.map_err(|refused| refused.map(Read::into_work))
+    }
+
+    /// `rdma_post_write`, `rdma_post_writev`—Writes `work` into the peer's memory.
+    ///
+    /// # Errors
+    /// The work is given back; see [`post`](verbs::QueuePair::post).
+    #[doc(alias = "rdma_post_write")]
+    #[doc(alias = "rdma_post_writev")]
+    pub fn post_write(&mut self, work: SW, remote: RemoteToken) -> Result<(), Refused<SW>>
+    where
+        SW: Gather,
+    {
+        let posted = self.post(Write::new(work, remote));
+        posted.map_err(|refused| refused.map(Write::into_work))
+    }
+
+    /// `rdma_get_send_comp`—Waits until something has been sent, read or written, and gives it back.
+    ///
+    /// # Errors
+    /// - `TimedOut`: nothing completed in time.
+    /// - `NotConnected`: the connection has ended, and nothing is in flight.
+    /// - Those of [`poll`](CompletionQueue::poll).
+    ///
+    /// A request that has failed is no error, but a [`Completion`] that says so.
+    #[doc(alias = "rdma_get_send_comp")]
+    pub fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
+        const CALL: &str = "rdma_get_send_comp";
+        let deadline = Deadline::after(self.timeout);
+        let in_flight = self.connection.qp().send_queue().in_flight();
+        let queue = &mut self.queues.send_cq;
+        self.link
+            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
+        match self.queues.send_cq.poll()?.next() {
+            Some(wc) => match self.connection.qp_mut().complete(wc) {
+                Ok(Completed::Send(completion)) => Ok(completion),
+                _ => Err(stranger(CALL)),
+            },
+            None => Err(deadline.missed(CALL)),
+        }
+    }
+
+    /// `rdma_get_recv_comp`—Waits until a message has arrived, and gives its memory back.
+    ///
+    /// # Errors
+    /// As for [`send_comp`](Self::send_comp).
+    #[doc(alias = "rdma_get_recv_comp")]
+    pub fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
+        const CALL: &str = "rdma_get_recv_comp";
+        let deadline = Deadline::after(self.timeout);
+        let in_flight = self.connection.qp().receive_queue().in_flight();
+        let queue = &mut self.queues.recv_cq;
+        self.link
+            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
+        match self.queues.recv_cq.poll()?.next() {
+            Some(wc) => match self.connection.qp_mut().complete(wc) {
+                Ok(Completed::Receive(completion)) => Ok(completion),
+                _ => Err(stranger(CALL)),
+            },
+            None => Err(deadline.missed(CALL)),
+        }
+    }
+
+    /// `rdma_disconnect`—Ends the connection, and waits until the peer has answered. What is in
+    /// flight comes back with the status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
+    ///
+    /// # Errors
+    /// - `TimedOut`: the peer has not answered in time. The connection has ended all the same.
+    #[doc(alias = "rdma_disconnect")]
+    pub fn disconnect(&mut self) -> Result<()> {
+        const CALL: &str = "rdma_disconnect";
+        let deadline = Deadline::after(self.timeout);
+        self.link.attend(&mut self.connection)?;
+        if self.link.disconnected {
+            return Ok(());
+        }
+        self.connection.disconnect()?;
+        loop {
+            let event = match deadline.left() {
+                None => Some(self.link.channel.wait()?),
+                Some(left) => self.link.channel.wait_timeout(left)?,
+            };
+            match event {
+                None => return Err(deadline.missed(CALL)),
+                Some(Event::Disconnected(_) | Event::DeviceRemoval(_)) => {
+                    self.link.disconnected = true;
+                    return Ok(());
+                }
+                Some(_) => {}
+            }
+        }
+    }
+
+    /// Whether the connection has ended, as far as has been noticed.
+    pub fn is_disconnected(&self) -> bool {
+        self.link.disconnected
+    }
+
+    /// The parts: the connection, the queues of its sends and of its receives, and the channel that
+    /// its events come from. Drop the connection first.
+    pub fn into_parts(
+        self,
+    ) -> (
+        Connection<SW, RW>,
+        CompletionQueue,
+        CompletionQueue,
+        EventChannel,
+    ) {
+        let Queues {
+            send_cq, recv_cq, ..
+        } = self.queues;
+        (self.connection, send_cq, recv_cq, self.link.channel)
+    }
+}
+
+impl Link {
+    /// Takes what the connection manager has to say. A peer that has ended the connection gets its
+    /// answer, which also makes what is in flight come back.
+    fn attend<SW, RW>(&mut self, connection: &mut Connection<SW, RW>) -> Result<()> {
+        while let Some(event) = self.channel.try_next()? {
+            match event {
+                Event::Disconnected(_) if !self.disconnected => {
+                    self.disconnected = true;
+                    connection.disconnect()?;
+                }
+                Event::DeviceRemoval(_) if !self.disconnected => {
+                    self.disconnected = true;
+                    connection.qp_mut().to_error()?;
+                }
+                _ => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a queue has completions.
+    fn wait<SW, RW>(
+        &mut self,
+        call: &'static str,
+        queue: &mut CompletionQueue,
+        connection: &mut Connection<SW, RW>,
+        in_flight: usize,
+        deadline: Deadline,
+    ) -> Result<()> {
+        while queue.poll_or_arm()?.is_none() {
+            self.attend(connection)?;
+            if self.disconnected && in_flight == 0 {
+                let reason = "the connection has ended, and nothing is in flight";
+                return Err(Error::refused(call, io::ErrorKind::NotConnected, reason));
+            }
+            let fds = [notify_fd(call, queue)?, self.channel.as_fd()];
+            if !wait_any_readable(call, fds, deadline.left())? {
+                // Once more: both may have come at the same time.
+                return match queue.poll_or_arm()? {
+                    Some(_) => Ok(()),
+                    None => Err(deadline.missed(call)),
+                };
+            }
+        }
+        Ok(())
+    }
+}

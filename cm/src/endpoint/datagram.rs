@@ -1,0 +1,301 @@
+//! Endpoints for datagrams.
+
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    os::fd::AsFd,
+    time::Duration,
+};
+
+use verbs::{
+    Addressed, Buf, Completed, Completion, CompletionQueue, Error, ProtectionDomain, QueuePair,
+    Refused, RemoteAccess, RemoteRegion, Result, Rts, Ud,
+    fd::wait_any_readable,
+    op::SendRequest,
+    work::{Gather, Scatter},
+};
+
+use super::{
+    Queues, builder::EndpointBuilder, each_addr, notify_fd, receiving, registration, stranger,
+};
+use crate::{
+    channel::EventChannel,
+    datagram::Destination,
+    dial::{self, Deadline, Thread, block},
+    event::Event,
+    id::CmId,
+    multicast::{Membership, MulticastGroup},
+    phases::{AddrResolved, Listening},
+    port_space::PortSpace,
+};
+
+/// A queue pair for datagrams, with its own completion queues and channel, in the manner of a
+/// [`UdpSocket`](std::net::UdpSocket).
+///
+/// Peers that ask at its address where to send datagrams are answered while a call of it waits.
+///
+/// # Examples
+/// ```no_run
+/// use verbs::GRH_LEN;
+/// let mut endpoint = cm::DatagramEndpoint::bind("10.9.0.1:0")?;
+/// endpoint.post_recv(endpoint.reg_msgs([0; GRH_LEN + 64])?)?;
+/// let peer = endpoint.resolve("10.9.0.2:7174", b"")?;
+/// endpoint.post_ud_send(endpoint.reg_msgs(*b"hello")?, &peer)?;
+/// println!("received {:?}", &endpoint.recv_comp()?.received()[GRH_LEN..]);
+/// # Ok::<(), verbs::Error>(())
+/// ```
+#[derive(Debug)]
+pub struct DatagramEndpoint<SW = Addressed<Buf>, RW = Buf> {
+    qp: QueuePair<Ud, Rts, SW, RW>,
+    queues: Queues,
+    service: Service,
+    choices: EndpointBuilder,
+}
+
+/// The answering of peers, and the groups.
+#[derive(Debug)]
+struct Service {
+    listener: CmId<Listening>,
+    groups: Vec<Group>,
+    channel: EventChannel,
+    private_data: Vec<u8>,
+}
+
+#[derive(Debug)]
+struct Group {
+    id: CmId<AddrResolved>,
+    group: MulticastGroup,
+    membership: Membership,
+}
+
+impl DatagramEndpoint {
+    /// Makes an endpoint at a local address, with the defaults of [`EndpointBuilder`].
+    ///
+    /// # Errors
+    /// As for [`EndpointBuilder::datagrams`].
+    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self> {
+        EndpointBuilder::new().datagrams(addr)
+    }
+}
+
+impl<SW, RW> DatagramEndpoint<SW, RW> {
+    pub(super) fn new(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
+        let channel = choices.channel()?;
+        let mut id = channel.create_id_in(PortSpace::Udp)?;
+        id.bind(addr)?;
+        let listener = id.listen(choices.backlog)?;
+        let Some(ctx) = listener.bound_context()? else {
+            let reason = "an unspecified address is of no device";
+            let error = Error::refused("rdma_bind_addr", io::ErrorKind::InvalidInput, reason);
+            return Err(error.detail(addr.to_string()));
+        };
+        let queues = Queues::new(&ctx, choices.domain(&ctx)?, choices)?;
+        let qp = listener.ready_bound_qp(queues.create_qp(choices)?)?;
+        Ok(Self {
+            qp,
+            queues,
+            service: Service {
+                listener,
+                groups: Vec::new(),
+                channel,
+                private_data: Vec::new(),
+            },
+            choices: choices.clone(),
+        })
+    }
+
+    registration!();
+    receiving!(qp);
+
+    /// Where peers ask.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.service.listener.local_addr()
+    }
+
+    /// The queue pair.
+    pub fn qp_mut(&mut self) -> &mut QueuePair<Ud, Rts, SW, RW> {
+        &mut self.qp
+    }
+
+    /// How long each call may wait; `None`: for ever.
+    pub fn set_timeout(&mut self, timeout: Option<Duration>) {
+        self.choices.timeout = timeout;
+    }
+
+    /// What peers that ask are told, of up to 136 bytes; nothing, if not set.
+    pub fn set_private_data(&mut self, private_data: impl Into<Vec<u8>>) {
+        self.service.private_data = private_data.into();
+    }
+
+    /// Asks where `addr` takes datagrams, with up to 180 bytes for its application.
+    ///
+    /// # Errors
+    /// As for [`EndpointBuilder::connect`].
+    pub fn resolve(&self, addr: impl ToSocketAddrs, private_data: &[u8]) -> Result<Destination> {
+        each_addr("rdma_connect", addr, |addr| {
+            let channel = self.choices.channel()?;
+            let thread = Thread {
+                channel: &channel,
+                deadline: Deadline::after(self.choices.timeout),
+            };
+            let mut source = self.local_addr();
+            if let Some(source) = &mut source {
+                source.set_port(0);
+            }
+            let (_id, peer) = block(async {
+                let id = dial::resolve(&thread, PortSpace::Udp, source, addr).await?;
+                dial::resolve_service(&thread, id, private_data).await
+            })?;
+            peer.destination(&self.queues.pd)
+        })
+    }
+
+    /// Joins a multicast group, and receives what is sent to it if it is a full member. Leaves it
+    /// when it is dropped.
+    ///
+    /// # Errors
+    /// - `TimedOut`: not done within the timeout.
+    /// - Those of [`join_multicast`](CmId::join_multicast).
+    pub fn join(&mut self, group: SocketAddr, membership: Membership) -> Result<Destination> {
+        let channel = self.choices.channel()?;
+        let deadline = Deadline::after(self.choices.timeout);
+        let mut source = self.local_addr();
+        if let Some(source) = &mut source {
+            source.set_port(0);
+        }
+        let thread = Thread {
+            channel: &channel,
+            deadline,
+        };
+        let (mut id, group) = block(dial::join(&thread, source, group, membership))?;
+        if membership == Membership::Full {
+            group.attach(&mut self.qp)?;
+        }
+        let destination = group.destination(&self.queues.pd)?;
+        id.migrate(&self.service.channel)?;
+        self.service.groups.push(Group {
+            id,
+            group,
+            membership,
+        });
+        Ok(destination)
+    }
+
+    /// Leaves a multicast group.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: it is not in this group.
+    #[doc(alias = "rdma_leave_multicast")]
+    pub fn leave(&mut self, group: SocketAddr) -> Result<()> {
+        let groups = &mut self.service.groups;
+        let Some(found) = groups.iter().position(|of| of.group.addr == group) else {
+            let reason = format!("not a member of {group}");
+            let call = "rdma_leave_multicast";
+            return Err(Error::refused(call, io::ErrorKind::InvalidInput, reason));
+        };
+        let mut left = groups.remove(found);
+        if left.membership == Membership::Full {
+            left.group.detach(&mut self.qp)?;
+        }
+        left.id.leave_multicast(group)
+    }
+
+    /// Posts a datagram, with whatever options it has.
+    ///
+    /// # Errors
+    /// The request is given back; see [`post`](QueuePair::post).
+    pub fn post<R>(&mut self, request: R) -> Result<(), Refused<R>>
+    where
+        R: SendRequest<Ud, Work = SW>,
+    {
+        self.qp.post(request)
+    }
+
+    /// `rdma_get_send_comp`—Waits until a datagram has been sent, and gives it back. That it was
+    /// sent does not say that it arrives.
+    ///
+    /// # Errors
+    /// - `TimedOut`: nothing completed in time.
+    /// - Those of [`poll`](CompletionQueue::poll).
+    #[doc(alias = "rdma_get_send_comp")]
+    pub fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
+        const CALL: &str = "rdma_get_send_comp";
+        let deadline = Deadline::after(self.choices.timeout);
+        let queue = &mut self.queues.send_cq;
+        self.service.wait(CALL, queue, &self.qp, deadline)?;
+        match self.queues.send_cq.poll()?.next() {
+            Some(wc) => match self.qp.complete(wc) {
+                Ok(Completed::Send(completion)) => Ok(completion),
+                _ => Err(stranger(CALL)),
+            },
+            None => Err(deadline.missed(CALL)),
+        }
+    }
+
+    /// `rdma_get_recv_comp`—Waits until a datagram has arrived, and gives its memory back. It begins
+    /// with [`GRH_LEN`](verbs::GRH_LEN) bytes of header.
+    ///
+    /// # Errors
+    /// As for [`send_comp`](Self::send_comp).
+    #[doc(alias = "rdma_get_recv_comp")]
+    pub fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
+        const CALL: &str = "rdma_get_recv_comp";
+        let deadline = Deadline::after(self.choices.timeout);
+        let queue = &mut self.queues.recv_cq;
+        self.service.wait(CALL, queue, &self.qp, deadline)?;
+        match self.queues.recv_cq.poll()?.next() {
+            Some(wc) => match self.qp.complete(wc) {
+                Ok(Completed::Receive(completion)) => Ok(completion),
+                _ => Err(stranger(CALL)),
+            },
+            None => Err(deadline.missed(CALL)),
+        }
+    }
+}
+
+impl<W: Gather, RW> DatagramEndpoint<Addressed<W>, RW> {
+    /// `rdma_post_ud_send`—Sends a datagram.
+    ///
+    /// # Errors
+    /// The work is given back; see [`post`](QueuePair::post).
+    #[doc(alias = "rdma_post_ud_send")]
+    pub fn post_ud_send(&mut self, work: W, to: &Destination) -> Result<(), Refused<W>> {
+        let posted = self.post(to.send(work));
+        posted.map_err(|refused| refused.map(|request| request.into_work().work))
+    }
+}
+
+impl Service {
+    /// Answers peers that ask.
+    fn attend<SW, RW>(&mut self, qp: &QueuePair<Ud, Rts, SW, RW>) -> Result<()> {
+        while let Some(event) = self.channel.try_next()? {
+            if let Event::ServiceRequest(request) = event {
+                // The peer knows what it has asked for, so its identifier is of no more use.
+                drop(request.accept(qp, &self.private_data)?);
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until a queue has completions, and answers peers meanwhile.
+    fn wait<SW, RW>(
+        &mut self,
+        call: &'static str,
+        queue: &mut CompletionQueue,
+        qp: &QueuePair<Ud, Rts, SW, RW>,
+        deadline: Deadline,
+    ) -> Result<()> {
+        while queue.poll_or_arm()?.is_none() {
+            self.attend(qp)?;
+            let fds = [notify_fd(call, queue)?, self.channel.as_fd()];
+            if !wait_any_readable(call, fds, deadline.left())? {
+                // Once more: both may have come at the same time.
+                return match queue.poll_or_arm()? {
+                    Some(_) => Ok(()),
+                    None => Err(deadline.missed(call)),
+                };
+            }
+        }
+        Ok(())
+    }
+}

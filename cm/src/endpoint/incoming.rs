@@ -1,0 +1,256 @@
+//! The passive side: listening, and requests that are to be accepted.
+
+use std::{
+    fmt,
+    marker::PhantomData,
+    net::{SocketAddr, ToSocketAddrs},
+    sync::{Mutex, PoisonError},
+    time::Duration,
+};
+
+use verbs::{
+    Buf, Init, ProtectionDomain, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Result,
+    work::Scatter,
+};
+
+use super::{Queues, builder::EndpointBuilder, connected::Endpoint, receiving, registration};
+use crate::{
+    accept::ConnectRequest,
+    channel::EventChannel,
+    dial::{self, Deadline, Thread, block},
+    event::{ConnectFailure, Event},
+    id::CmId,
+    param::{ConnParam, PeerParam},
+    phases::{Listening, Requested},
+};
+
+/// Waits for peers that want to connect, in the manner of a [`TcpListener`](std::net::TcpListener).
+///
+/// It can be shared by threads, each of which accepts a connection of its own.
+///
+/// # Examples
+/// ```no_run
+/// let listener = cm::Listener::bind("10.9.0.1:7471")?;
+/// loop {
+///     let mut endpoint = listener.accept()?;
+///     std::thread::spawn(move || {
+///         endpoint.post_recv(endpoint.reg_msgs([0; 64])?)?;
+///         println!("received {:?}", endpoint.recv_comp()?.received());
+///         endpoint.disconnect()
+///     });
+/// }
+/// # #[expect(unreachable_code)]
+/// # Ok::<(), verbs::Error>(())
+/// ```
+pub struct Listener<SW = Buf, RW = Buf> {
+    id: CmId<Listening>,
+    channel: EventChannel,
+    choices: Mutex<EndpointBuilder>,
+    work: PhantomData<fn(SW, RW)>,
+}
+
+impl Listener {
+    /// Listens at `addr`, with the defaults of [`EndpointBuilder`].
+    ///
+    /// # Errors
+    /// As for [`EndpointBuilder::listen`].
+    pub fn bind(addr: impl ToSocketAddrs) -> Result<Self> {
+        EndpointBuilder::new().listen(addr)
+    }
+}
+
+impl<SW, RW> Listener<SW, RW> {
+    pub(super) fn new(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
+        let channel = choices.channel()?;
+        let mut id = channel.create_id()?;
+        id.bind(addr)?;
+        Ok(Self {
+            id: id.listen(choices.backlog)?,
+            channel,
+            choices: Mutex::new(choices.clone()),
+            work: PhantomData,
+        })
+    }
+
+    /// Where it listens.
+    pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.id.local_addr()
+    }
+
+    /// The identifier.
+    pub fn id(&self) -> &CmId<Listening> {
+        &self.id
+    }
+
+    /// `rdma_get_request`—Waits for the next request. Its queue pair is made, so receives can be
+    /// posted before it is accepted.
+    ///
+    /// # Errors
+    /// - `TimedOut`: none came within the builder's timeout.
+    /// - `NetworkDown`: the device is being removed.
+    /// - The queue pair could not be made. The peer is rejected then.
+    #[doc(alias = "rdma_get_request")]
+    pub fn request(&self) -> Result<Incoming<SW, RW>> {
+        let deadline = Deadline::after(self.choices().timeout);
+        match self.next_request(deadline)? {
+            Some(request) => self.incoming(request),
+            None => Err(deadline.missed("rdma_get_request")),
+        }
+    }
+
+    /// `rdma_get_request`—Waits for the next request, but not longer than `timeout`, after which the
+    /// result is `None`.
+    ///
+    /// # Errors
+    /// As for [`request`](Self::request).
+    #[doc(alias = "rdma_get_request")]
+    pub fn request_timeout(&self, timeout: Duration) -> Result<Option<Incoming<SW, RW>>> {
+        match self.next_request(Deadline::after(Some(timeout)))? {
+            Some(request) => self.incoming(request).map(Some),
+            None => Ok(None),
+        }
+    }
+
+    /// Waits for the next request, and accepts it.
+    ///
+    /// The peer's first message may arrive before a receive is posted, and is sent again then. To
+    /// post some first, use [`request`](Self::request).
+    ///
+    /// # Errors
+    /// As for [`request`](Self::request) and [`Incoming::accept`].
+    pub fn accept(&self) -> Result<Endpoint<SW, RW>> {
+        self.request()?.accept()
+    }
+
+    /// Every connection, one after the other, for ever.
+    pub fn incoming_connections(&self) -> impl Iterator<Item = Result<Endpoint<SW, RW>>> {
+        std::iter::repeat_with(|| self.accept())
+    }
+
+    fn choices(&self) -> std::sync::MutexGuard<'_, EndpointBuilder> {
+        self.choices.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn next_request(&self, deadline: Deadline) -> Result<Option<ConnectRequest>> {
+        loop {
+            let event = match deadline.left() {
+                None => Some(self.channel.wait()?),
+                Some(left) => self.channel.wait_timeout(left)?,
+            };
+            match event {
+                None => return Ok(None),
+                Some(event) => {
+                    if let Some(request) = self.understand(event)? {
+                        return Ok(Some(request));
+                    }
+                }
+            }
+        }
+    }
+
+    /// The request that an event brings, if it does.
+    pub(crate) fn understand(&self, event: Event) -> Result<Option<ConnectRequest>> {
+        match event {
+            Event::ConnectRequest(request) => Ok(Some(request)),
+            Event::DeviceRemoval(key) if key == self.id.key() => {
+                Err(ConnectFailure::DeviceRemoved.into_error("rdma_get_request"))
+            }
+            _ => Ok(None),
+        }
+    }
+
+    /// Gives a request a channel and a queue pair of its own.
+    pub(crate) fn incoming(&self, mut request: ConnectRequest) -> Result<Incoming<SW, RW>> {
+        let choices = {
+            let mut choices = self.choices();
+            let ctx = request.id().context()?;
+            if !choices.domains.iter().any(|pd| *pd.context() == ctx) {
+                choices.domains.push(ctx.alloc_pd()?);
+            }
+            choices.clone()
+        };
+        let channel = choices.channel()?;
+        request.migrate(&channel)?;
+        let (queues, qp) = Queues::with_qp(request.id(), &choices)?;
+        Ok(Incoming {
+            qp,
+            request,
+            queues,
+            channel,
+            choices,
+        })
+    }
+}
+
+impl<SW, RW> fmt::Debug for Listener<SW, RW> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Listener")
+            .field("id", &self.id)
+            .finish_non_exhaustive()
+    }
+}
+
+/// An endpoint to be, on the passive side: a peer wants to connect, and receives can be posted.
+/// Dropping this rejects the peer.
+#[derive(Debug)]
+#[must_use = "accept the connection, or reject it"]
+pub struct Incoming<SW = Buf, RW = Buf> {
+    // Destroyed before the identifier.
+    pub(crate) qp: QueuePair<Rc, Init, SW, RW>,
+    pub(crate) request: ConnectRequest,
+    pub(crate) queues: Queues,
+    pub(crate) channel: EventChannel,
+    pub(crate) choices: EndpointBuilder,
+}
+
+impl<SW, RW> Incoming<SW, RW> {
+    registration!();
+    receiving!(qp);
+
+    /// The identifier: the addresses, and the device.
+    pub fn id(&self) -> &CmId<Requested> {
+        self.request.id()
+    }
+
+    /// What the peer has said.
+    pub fn param(&self) -> &PeerParam {
+        self.request.param()
+    }
+
+    /// What is offered, to be changed.
+    pub fn param_mut(&mut self) -> &mut ConnParam {
+        &mut self.choices.param
+    }
+
+    /// `rdma_accept`—Accepts, and waits until the connection is established.
+    ///
+    /// # Errors
+    /// - `ConnectionReset`, `ConnectionAborted`, `HostUnreachable`: the peer has gone.
+    /// - `TimedOut`: not done within the builder's timeout.
+    /// - As for [`ConnectRequest::accept`].
+    #[doc(alias = "rdma_accept")]
+    pub fn accept(self) -> Result<Endpoint<SW, RW>> {
+        let Self {
+            qp,
+            request,
+            queues,
+            channel,
+            choices,
+        } = self;
+        let thread = Thread {
+            channel: &channel,
+            deadline: Deadline::after(choices.timeout),
+        };
+        let connection = block(dial::accept(&thread, request, qp, &choices.param))?;
+        Ok(Endpoint::new(connection, queues, channel, choices.timeout))
+    }
+
+    /// `rdma_reject`—Rejects the peer; see [`ConnectRequest::reject`].
+    ///
+    /// # Errors
+    /// As for [`ConnectRequest::reject`].
+    #[doc(alias = "rdma_reject")]
+    pub fn reject(self, private_data: &[u8]) -> Result<()> {
+        self.request.reject(private_data)
+    }
+}

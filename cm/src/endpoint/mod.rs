@@ -1,0 +1,173 @@
+//! Connections without a channel of one's own: calls that wait, in the manner of `std::net`.
+
+mod builder;
+mod connected;
+mod datagram;
+mod incoming;
+mod outgoing;
+
+use std::{
+    io,
+    net::{SocketAddr, ToSocketAddrs},
+    os::fd::BorrowedFd,
+};
+
+use verbs::{
+    CompletionQueue, Connected, Context, Error, ProtectionDomain, QueuePair, Result, Transport,
+};
+
+use crate::{id::CmId, phases::HasDevice};
+
+pub use builder::{EndpointBuilder, connect};
+pub use connected::Endpoint;
+pub use datagram::DatagramEndpoint;
+pub use incoming::{Incoming, Listener};
+pub use outgoing::Outgoing;
+
+/// What a queue pair is made of.
+#[derive(Debug)]
+pub(crate) struct Queues {
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) send_cq: CompletionQueue,
+    pub(crate) recv_cq: CompletionQueue,
+}
+
+impl Queues {
+    fn new(ctx: &Context, pd: ProtectionDomain, choices: &EndpointBuilder) -> Result<Self> {
+        let cq = |entries: u32| {
+            ctx.cq_builder(entries.max(1))
+                .comp_vector(choices.comp_vector)
+                .waitable()
+                .create()
+        };
+        Ok(Self {
+            pd,
+            send_cq: cq(choices.max_send_wr)?,
+            recv_cq: cq(choices.max_recv_wr)?,
+        })
+    }
+
+    fn create_qp<T: Transport, SW, RW>(
+        &self,
+        choices: &EndpointBuilder,
+    ) -> Result<QueuePair<T, verbs::Reset, SW, RW>> {
+        self.pd
+            .qp_builder::<T>(&self.send_cq, &self.recv_cq)
+            .max_send_wr(choices.max_send_wr)
+            .max_recv_wr(choices.max_recv_wr)
+            .max_send_sge(choices.max_send_sge)
+            .max_recv_sge(choices.max_recv_sge)
+            .max_inline_data(choices.max_inline_data)
+            .create_for()
+    }
+
+    /// The queues, and a queue pair on them that can take receives.
+    fn with_qp<T: Connected, P: HasDevice, SW, RW>(
+        id: &CmId<P>,
+        choices: &EndpointBuilder,
+    ) -> Result<(Self, QueuePair<T, verbs::Init, SW, RW>)> {
+        let ctx = id.context()?;
+        let queues = Self::new(&ctx, choices.domain(&ctx)?, choices)?;
+        let qp = id.init_qp(queues.create_qp(choices)?)?;
+        Ok((queues, qp))
+    }
+}
+
+/// Tries each of the addresses that a name stands for, until one is good.
+fn each_addr<T>(
+    call: &'static str,
+    addr: impl ToSocketAddrs,
+    mut attempt: impl FnMut(SocketAddr) -> Result<T>,
+) -> Result<T> {
+    let addrs = addr
+        .to_socket_addrs()
+        .map_err(|err| Error::refused(call, err.kind(), err))?;
+    let mut last = None;
+    for addr in addrs {
+        match attempt(addr) {
+            Ok(value) => return Ok(value),
+            Err(err) => last = Some(err),
+        }
+    }
+    Err(last.unwrap_or_else(|| {
+        let reason = "the name stands for no address";
+        Error::refused(call, io::ErrorKind::InvalidInput, reason)
+    }))
+}
+
+/// The descriptor of a queue, which is made waitable here.
+fn notify_fd<'a>(call: &'static str, queue: &'a CompletionQueue) -> Result<BorrowedFd<'a>> {
+    queue.notify_fd().ok_or_else(|| {
+        let reason = "the queue has no channel of its own";
+        Error::refused(call, io::ErrorKind::Unsupported, reason)
+    })
+}
+
+/// An endpoint's queues are its own, so this says that a device makes completions up.
+fn stranger(call: &'static str) -> Error {
+    let reason = "a completion of nothing that was posted";
+    Error::refused(call, io::ErrorKind::InvalidData, reason)
+}
+
+/// The calls with which librdmacm registers memory.
+macro_rules! registration {
+    () => {
+        /// The domain that memory and queue pair share.
+        pub fn pd(&self) -> &ProtectionDomain {
+            &self.queues.pd
+        }
+
+        /// `rdma_reg_msgs`—Registers memory for messages: to be sent, and to be received into.
+        ///
+        /// Dropping it is `rdma_dereg_mr`. Enters the kernel.
+        ///
+        /// # Errors
+        /// As for [`alloc_buf`](ProtectionDomain::alloc_buf).
+        #[doc(alias = "rdma_reg_msgs")]
+        #[doc(alias = "rdma_dereg_mr")]
+        pub fn reg_msgs(&self, memory: impl Into<Box<[u8]>>) -> Result<Buf> {
+            self.queues.pd.register_buf(memory)
+        }
+
+        /// `rdma_reg_read`—Allocates memory that the peer may read, once it knows the
+        /// [token](RemoteRegion::token).
+        ///
+        /// # Errors
+        /// As for [`alloc_remote`](ProtectionDomain::alloc_remote).
+        #[doc(alias = "rdma_reg_read")]
+        pub fn reg_read(&self, len: usize) -> Result<RemoteRegion> {
+            self.queues.pd.alloc_remote(len, RemoteAccess::READ)
+        }
+
+        /// `rdma_reg_write`—Allocates memory that the peer may write, once it knows the
+        /// [token](RemoteRegion::token).
+        ///
+        /// # Errors
+        /// As for [`alloc_remote`](ProtectionDomain::alloc_remote).
+        #[doc(alias = "rdma_reg_write")]
+        pub fn reg_write(&self, len: usize) -> Result<RemoteRegion> {
+            self.queues.pd.alloc_remote(len, RemoteAccess::WRITE)
+        }
+    };
+}
+pub(crate) use registration;
+
+/// The call with which librdmacm posts receives.
+macro_rules! receiving {
+    ($($qp:tt)+) => {
+        /// `rdma_post_recv`, `rdma_post_recvv`—Posts memory for one message to arrive in. Several
+        /// buffers, in a vector or an array, are filled one after the other.
+        ///
+        /// # Errors
+        /// The memory is given back; see [`post_recv`](verbs::QueuePair::post_recv).
+        #[doc(alias = "rdma_post_recv")]
+        #[doc(alias = "rdma_post_recvv")]
+        pub fn post_recv(&mut self, work: RW) -> Result<(), Refused<RW>>
+        where
+            RW: Scatter,
+        {
+            self.$($qp)+.post_recv(work)
+        }
+    };
+}
+pub(crate) use receiving;

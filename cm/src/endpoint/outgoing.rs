@@ -1,0 +1,109 @@
+//! The active side, before it is connected.
+
+use std::net::SocketAddr;
+
+use verbs::{
+    Buf, Init, ProtectionDomain, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Result,
+    work::Scatter,
+};
+
+use super::{Queues, builder::EndpointBuilder, connected::Endpoint, receiving, registration};
+use crate::{
+    channel::EventChannel,
+    dial::{self, Deadline, Events, Thread, block},
+    id::CmId,
+    param::ConnParam,
+    phases::RouteResolved,
+    port_space::PortSpace,
+};
+
+/// An endpoint to be, on the active side: the way is known, and receives can be posted.
+///
+/// # Examples
+/// ```no_run
+/// use cm::EndpointBuilder;
+/// let mut outgoing = EndpointBuilder::new().prepare("10.9.0.1:7471")?;
+/// outgoing.post_recv(outgoing.reg_msgs([0; 64])?)?;
+/// let mut endpoint = outgoing.connect()?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
+#[derive(Debug)]
+#[must_use = "connect it"]
+pub struct Outgoing<SW = Buf, RW = Buf> {
+    // Destroyed before the identifier.
+    qp: QueuePair<Rc, Init, SW, RW>,
+    id: CmId<RouteResolved>,
+    queues: Queues,
+    channel: EventChannel,
+    choices: EndpointBuilder,
+}
+
+impl<SW, RW> Outgoing<SW, RW> {
+    pub(super) fn resolve(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
+        let channel = choices.channel()?;
+        let deadline = Deadline::after(choices.timeout);
+        let thread = Thread {
+            channel: &channel,
+            deadline,
+        };
+        let id = block(Self::way(&thread, choices, addr))?;
+        Self::new(channel, id, choices)
+    }
+
+    pub(crate) async fn way(
+        events: &impl Events,
+        choices: &EndpointBuilder,
+        addr: SocketAddr,
+    ) -> Result<CmId<RouteResolved>> {
+        dial::resolve(events, PortSpace::Tcp, choices.source, addr).await
+    }
+
+    pub(crate) fn new(
+        channel: EventChannel,
+        id: CmId<RouteResolved>,
+        choices: &EndpointBuilder,
+    ) -> Result<Self> {
+        let (queues, qp) = Queues::with_qp(&id, choices)?;
+        Ok(Self {
+            qp,
+            id,
+            queues,
+            channel,
+            choices: choices.clone(),
+        })
+    }
+
+    registration!();
+    receiving!(qp);
+
+    /// The identifier: the addresses, the device, and the route.
+    pub fn id(&self) -> &CmId<RouteResolved> {
+        &self.id
+    }
+
+    /// What is asked for, to be changed.
+    pub fn param_mut(&mut self) -> &mut ConnParam {
+        &mut self.choices.param
+    }
+
+    /// `rdma_connect`—Connects, and waits until that is done.
+    ///
+    /// # Errors
+    /// As for [`EndpointBuilder::connect`]. What was posted is dropped.
+    #[doc(alias = "rdma_connect")]
+    pub fn connect(self) -> Result<Endpoint<SW, RW>> {
+        let Self {
+            qp,
+            id,
+            queues,
+            channel,
+            choices,
+        } = self;
+        let thread = Thread {
+            channel: &channel,
+            deadline: Deadline::after(choices.timeout),
+        };
+        let connection = block(dial::connect(&thread, id, qp, &choices.param))?;
+        Ok(Endpoint::new(connection, queues, channel, choices.timeout))
+    }
+}
