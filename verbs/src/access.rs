@@ -14,5 +14,9 @@ bitflags! {
         const READ = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         /// Compare-and-swap, and fetch-and-add.
         const ATOMIC = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
+        /// [Flush](crate::op::Flush), so that everybody sees the data. Since rdma-core 45.
+        const FLUSH_GLOBAL = ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0;
+        /// [Flush](crate::op::Flush), so that the data survive. Since rdma-core 45.
+        const FLUSH_PERSISTENT = ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0;
     }
 }

@@ -44,6 +44,7 @@
 //! | [`AddressHandle`] | [`ProtectionDomain::create_ah`] | where datagrams are sent to |
 //! | [`ExtendedCq`] | [`Context::cq_ex_builder`] | a completion queue with times and more |
 //! | [`WorkQueue`], [`IndirectionTable`], [`RssQueuePair`] | [`ProtectionDomain::wq_builder`] | packets spread over receive queues |
+//! | [`ExtendedBatch`] | [`SendQueue::extended_batch`] | requests built in the device's own memory |
 //! | [`Flow`], [`Counters`] | [`FlowTarget::create_flow`] | packets steered to a queue pair, and counted |
 //! | [`DeviceMemory`] | [`Context::alloc_dm`] | memory on the device |
 //! | [`AsyncEvents`] | [`Context::async_events`] | what happens without having been asked for |
@@ -89,8 +90,8 @@
 //!
 //! # Limits
 //!
-//! Not here yet: extended posting (`ibv_wr_*`), XRC queue pairs, registration of device
-//! memory and of memory that something else owns.
+//! Not here yet: XRC queue pairs, registration of device memory and of memory that something else
+//! owns.
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
@@ -100,6 +101,7 @@
 //! |---|---|---|
 //! | devices, attributes of devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
 //! | events of shared receive queues | all other events | |
+//! | extended batches | segmentation, flushing, atomic writes, a device that lacks or refuses them | |
 //! | resizing, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
 //! | draining, querying | other ways, alternate paths, rates | |
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
@@ -132,6 +134,7 @@ pub mod op;
 mod parent_domain;
 mod pd;
 mod qp;
+mod quirk;
 mod rss;
 mod scope;
 mod srq;
@@ -178,10 +181,10 @@ pub use parent_domain::{Allocation, ParentDomainBuilder, QueueAllocator};
 pub use pd::ProtectionDomain;
 pub use qp::{
     AlternatePath, Attributes, Batch, CanPostReceive, CanPostSend, Completed, Completion,
-    Connected, Datagram, Driver, Init, Leftover, MigState, Multicast, Partitioned, QpAttr, QpCap,
-    QpState, QueuePair, QueuePairBuilder, RateLimit, RawPacket, Rc, ReceiveQueue, Reliable,
-    Requester, Reset, Responder, Routed, Rtr, Rts, SendQueue, Sqd, State, Transport, Uc, Ud,
-    WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode, XrcRecv, XrcSend,
+    Connected, Datagram, Driver, ExtendedBatch, Init, Leftover, MigState, Multicast, Partitioned,
+    QpAttr, QpCap, QpState, QueuePair, QueuePairBuilder, RateLimit, RawPacket, Rc, ReceiveQueue,
+    Reliable, Requester, Reset, Responder, Routed, Rtr, Rts, SendQueue, Sqd, State, Transport, Uc,
+    Ud, WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode, XrcRecv, XrcSend,
 };
 pub use rss::{IndirectionTable, RssQueuePair, RxHash};
 pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};

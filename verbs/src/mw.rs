@@ -1,6 +1,6 @@
 //! Memory windows: access for peers that can be given and taken without a registration.
 
-use std::{any::Any, fmt, ptr::NonNull, sync::Arc};
+use std::{any::Any, fmt, mem, ptr::NonNull, sync::Arc};
 
 use ibverbs_sys as ffi;
 
@@ -38,11 +38,24 @@ pub struct MemoryWindow {
     raw: NonNull<ffi::ibv_mw>,
     window_type: WindowType,
     /// Dropped after the window.
-    bound: Option<RemoteRegion>,
-    /// The queue pair that a window of type 2 was bound by, dropped after the window: the kernel
-    /// does not let go of one before.
-    qp: Option<Arc<dyn Any + Send + Sync>>,
+    bound: Bound,
     pd: ProtectionDomain,
+}
+
+/// What a window is bound to.
+#[derive(Default)]
+struct Bound {
+    region: Option<RemoteRegion>,
+    /// The queue pair that a window of type 2 was bound by: the kernel does not let go of one
+    /// before the window.
+    #[expect(dead_code, reason = "held")]
+    qp: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+/// How a window was before a binding that may not come to be.
+pub(crate) struct Before {
+    bound: Bound,
+    rkey: u32,
 }
 
 // SAFETY: libibverbs allows its calls from any thread; the window is changed only through `&mut`.
@@ -72,8 +85,7 @@ impl ProtectionDomain {
         Ok(MemoryWindow {
             raw,
             window_type,
-            bound: None,
-            qp: None,
+            bound: Bound::default(),
             pd: self.clone(),
         })
     }
@@ -102,17 +114,31 @@ impl MemoryWindow {
         self.raw.as_ptr()
     }
 
-    /// Notes that a binding has been posted.
+    /// Notes that a binding has been posted, and returns what was before.
     pub(crate) fn set_bound(
         &mut self,
         region: &RemoteRegion,
         rkey: u32,
         qp: Option<Arc<dyn Any + Send + Sync>>,
-    ) {
-        self.bound = Some(region.clone());
-        self.qp = qp;
+    ) -> Before {
+        let region = Some(region.clone());
+        let bound = Bound { region, qp };
+        self.replace(Before { bound, rkey })
+    }
+
+    /// Notes that a binding was not posted after all.
+    pub(crate) fn restore(&mut self, before: Before) {
+        drop(self.replace(before));
+    }
+
+    fn replace(&mut self, by: Before) -> Before {
+        let before = Before {
+            bound: mem::replace(&mut self.bound, by.bound),
+            rkey: self.rkey(),
+        };
         // SAFETY: the window is allocated (invariant), and `&mut self` excludes every other access.
-        unsafe { (*self.raw.as_ptr()).rkey = rkey };
+        unsafe { (*self.raw.as_ptr()).rkey = by.rkey };
+        before
     }
 }
 
@@ -121,7 +147,7 @@ impl fmt::Debug for MemoryWindow {
         f.debug_struct("MemoryWindow")
             .field("type", &self.window_type)
             .field("rkey", &self.rkey())
-            .field("bound", &self.bound)
+            .field("bound", &self.bound.region)
             .finish_non_exhaustive()
     }
 }

@@ -129,6 +129,30 @@ dispatch! {
         => slot_after_abort::<Flush>(qp, 2);
 }
 
+/// Whether a queue pair has [`ibv_wr_atomic_write`], which its table may be too short to say.
+///
+/// # Safety
+///
+/// `qp` was created with the operation.
+#[inline]
+#[must_use]
+pub unsafe fn has_wr_atomic_write(qp: *const ibv_qp_ex) -> bool {
+    // SAFETY: as the caller promised.
+    unsafe { slot_after_abort::<AtomicWrite>(qp, 1) }.is_some()
+}
+
+/// Whether a queue pair has [`ibv_wr_flush`], which its table may be too short to say.
+///
+/// # Safety
+///
+/// `qp` was created with the operation.
+#[inline]
+#[must_use]
+pub unsafe fn has_wr_flush(qp: *const ibv_qp_ex) -> bool {
+    // SAFETY: as the caller promised.
+    unsafe { slot_after_abort::<Flush>(qp, 2) }.is_some()
+}
+
 /// `ibv_qp_ex::wr_atomic_write`, which the headers have since rdma-core 44.
 type AtomicWrite = unsafe extern "C" fn(*mut ibv_qp_ex, u32, u64, *const c_void);
 /// `ibv_qp_ex::wr_flush`, which the headers have since rdma-core 45.
@@ -151,7 +175,7 @@ const fn offset_after_abort(n: usize) -> usize {
 ///
 /// `qp` was created with the operation, which has the type `F`.
 #[inline]
-unsafe fn slot_after_abort<F: Copy>(qp: *mut ibv_qp_ex, n: usize) -> Option<F> {
+unsafe fn slot_after_abort<F: Copy>(qp: *const ibv_qp_ex, n: usize) -> Option<F> {
     // SAFETY: the provider that has the operation also has a table with the slot.
     unsafe {
         qp.byte_add(offset_after_abort(n))

@@ -24,6 +24,7 @@ use crate::{
     context::Context,
     error::{Error, Result, cvt_errno, cvt_ptr},
     pd::ProtectionDomain,
+    quirk::cq_ex_advances_twice,
 };
 
 bitflags! {
@@ -222,22 +223,13 @@ impl<'a> ExtendedCqBuilder<'a> {
         let handle =
             unsafe { CqHandle::new(raw.cast(), channel, self.pd.cloned(), self.ctx.clone()) };
         Ok(ExtendedCq {
-            one_by_one: advances_twice(self.ctx)?,
+            one_by_one: cq_ex_advances_twice(self.ctx)?,
             handle,
             own_channel,
             fields: self.fields,
             polling: false,
         })
     }
-}
-
-/// Whether the provider has a bug: after `ibv_next_poll` has found nothing, `ibv_end_poll` takes a
-/// completion that is not there, and makes up others from then on. So does Soft-RoCE's before
-/// rdma-core 59, of which [`ffi::late::ibv_reg_mr_ex`] is a sign.
-fn advances_twice(ctx: &Context) -> Result<bool> {
-    const SOFT_ROCE_VENDOR: u32 = 0xff_ffff;
-    let fixed = ffi::late::ibv_reg_mr_ex().is_some();
-    Ok(!fixed && ctx.query_device()?.vendor_id() == SOFT_ROCE_VENDOR)
 }
 
 impl ExtendedCq {

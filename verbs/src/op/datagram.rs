@@ -1,8 +1,13 @@
 //! Datagrams.
 
+use std::io::IoSlice;
+
 use ibverbs_sys as ffi;
 
-use super::{Describe, Inline, SendRequest, SendWr, common_options, request};
+use super::{
+    Describe, Emit, ExtendedRequest, Inline, InlineList, Parts, SendRequest, common_options,
+    request,
+};
 use crate::{
     ah::HasAddress,
     bounded::QpNum,
@@ -68,16 +73,20 @@ impl<W: DatagramWork> SendTo<W> {
         Inline::new(self, data)
     }
 
+    /// Sends several pieces of data, one after the other, instead of the bytes of the work; see
+    /// [`Send::inline`](super::Send::inline). Each counts as an element.
+    #[inline]
+    pub fn inline_list<'d>(self, data: &'d [IoSlice<'d>]) -> InlineList<'d, Self> {
+        InlineList::new(self, data)
+    }
+
     common_options!();
 }
 
-request!(SendTo, transport: Datagram, work: DatagramWork, |this, wr| {
-    wr.datagram(this.work.ah(), this.remote_qp, this.qkey);
+request!(SendTo, transport: Datagram, work: DatagramWork, |this, to| {
     match this.imm_data {
-        None => wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND),
-        Some(imm_data) => {
-            wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
-            wr.imm_data(imm_data);
-        }
+        None => to.send(),
+        Some(imm_data) => to.send_imm(imm_data),
     }
+    to.ud_addr(this.work.ah(), this.remote_qp, this.qkey);
 });

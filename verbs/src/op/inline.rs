@@ -1,10 +1,10 @@
 //! Requests that carry their bytes with them.
 
-use std::ptr::NonNull;
+use std::{io::IoSlice, ptr::NonNull};
 
 use ibverbs_sys as ffi;
 
-use super::{Describe, Send, SendRequest, SendTo, SendWr, Write};
+use super::{Describe, Emit, ExtendedRequest, Parts, Send, SendRequest, SendTo, Write};
 use crate::{
     qp::Transport,
     work::{Sge, SgeList},
@@ -59,35 +59,96 @@ impl<'d, R: CanInline> Inline<'d, R> {
     }
 }
 
-impl<R: Describe> Describe for Inline<'_, R> {
-    const INLINE: bool = true;
+/// `IBV_SEND_INLINE`—As [`Inline`], of several pieces of data.
+///
+/// ```no_run
+/// # fn f(qp: &mut verbs::QueuePair<verbs::Rc, verbs::Rts, ()>, body: &[u8]) -> verbs::Result<()> {
+/// use std::io::IoSlice;
+/// use verbs::op::Send;
+/// let parts = [IoSlice::new(b"header"), IoSlice::new(body)];
+/// qp.post(Send::new(()).inline_list(&parts))?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "IBV_SEND_INLINE")]
+#[derive(Clone, Debug)]
+#[must_use = "post it"]
+pub struct InlineList<'d, R> {
+    request: R,
+    data: &'d [IoSlice<'d>],
+}
 
+impl<'d, R: CanInline> InlineList<'d, R> {
     #[inline]
-    fn flags(&self) -> ffi::ibv_send_flags {
-        self.request.flags() | ffi::ibv_send_flags::IBV_SEND_INLINE
+    pub(super) fn new(request: R, data: &'d [IoSlice<'d>]) -> Self {
+        Self { request, data }
     }
 
-    #[inline]
-    fn describe(&self, wr: &mut SendWr) {
-        self.request.describe(wr);
+    /// The request, unposted.
+    pub fn into_request(self) -> R {
+        self.request
     }
 }
 
-impl<T: Transport, R: SendRequest<T> + CanInline> SendRequest<T> for Inline<'_, R> {
-    type Work = R::Work;
-
-    #[inline]
-    fn gather(&self, list: &mut SgeList) {
-        // Longer than that is refused for its length; see `Sending::check`.
-        let len = u32::try_from(self.data.len()).unwrap_or(u32::MAX);
-        // SAFETY: the device never sees this range: the provider copies it before the post returns,
-        // while `data` is borrowed. It looks at no LKey for that. Data of 4 GiB or more are never
-        // posted.
-        list.push(unsafe { Sge::new(NonNull::from(self.data).cast(), len, 0) });
-    }
-
-    #[inline]
-    fn into_work(self) -> R::Work {
-        self.request.into_work()
-    }
+/// Adds data that are copied when the request is posted.
+#[inline]
+fn push(list: &mut SgeList, data: &[u8]) {
+    // Longer than that is refused for its length; see `Sending::refusal`.
+    let len = u32::try_from(data.len()).unwrap_or(u32::MAX);
+    // SAFETY: the device never sees this range: the provider copies it before the post returns,
+    // while `data` is borrowed. It looks at no LKey for that. Data of 4 GiB or more are never
+    // posted.
+    list.push(unsafe { Sge::new(NonNull::from(data).cast(), len, 0) });
 }
+
+macro_rules! inline {
+    ($name:ident, |$this:ident, $list:ident| $gather:expr) => {
+        impl<R: Parts> Parts for $name<'_, R> {
+            const INLINE: bool = true;
+
+            #[inline]
+            fn flags(&self) -> ffi::ibv_send_flags {
+                self.request.flags() | ffi::ibv_send_flags::IBV_SEND_INLINE
+            }
+        }
+
+        impl<R: Describe> Describe for $name<'_, R> {
+            #[inline]
+            fn describe<E: Emit>(&self, to: &mut E) {
+                self.request.describe(to);
+            }
+        }
+
+        impl<T, R> ExtendedRequest<T> for $name<'_, R>
+        where
+            T: Transport,
+            R: SendRequest<T> + CanInline,
+        {
+            type Work = R::Work;
+
+            #[inline]
+            fn gather(&self, $list: &mut SgeList) {
+                let $this = self;
+                $gather
+            }
+
+            #[inline]
+            fn into_work(self) -> R::Work {
+                self.request.into_work()
+            }
+        }
+
+        impl<T, R> SendRequest<T> for $name<'_, R>
+        where
+            T: Transport,
+            R: SendRequest<T> + CanInline,
+        {
+        }
+    };
+}
+
+inline!(Inline, |this, list| push(list, this.data));
+inline!(InlineList, |this, list| this
+    .data
+    .iter()
+    .for_each(|data| push(list, data)));

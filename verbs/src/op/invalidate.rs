@@ -2,7 +2,7 @@
 
 use ibverbs_sys as ffi;
 
-use super::{Describe, SendRequest, SendWr, common_options};
+use super::{Describe, Emit, ExtendedRequest, Parts, SendRequest, common_options, keeps_work};
 use crate::{qp::Connected, work::SgeList};
 
 /// `IBV_WR_LOCAL_INV`—Invalidates an RKey of this side: that of a memory window of type 2.
@@ -34,27 +34,13 @@ impl<W> LocalInvalidate<W> {
     common_options!();
 }
 
+keeps_work!(LocalInvalidate, transport: Connected);
+
 impl<W> Describe for LocalInvalidate<W> {
     #[inline]
-    fn flags(&self) -> ffi::ibv_send_flags {
-        self.flags
-    }
-
-    #[inline]
-    fn describe(&self, wr: &mut SendWr) {
-        wr.opcode(ffi::ibv_wr_opcode::IBV_WR_LOCAL_INV);
-        wr.invalidate_rkey(self.rkey);
+    fn describe<E: Emit>(&self, to: &mut E) {
+        to.local_inv(self.rkey);
     }
 }
 
-impl<T: Connected, W> SendRequest<T> for LocalInvalidate<W> {
-    type Work = W;
-
-    #[inline]
-    fn gather(&self, _list: &mut SgeList) {}
-
-    #[inline]
-    fn into_work(self) -> W {
-        self.work
-    }
-}
+impl<T: Connected, W> SendRequest<T> for LocalInvalidate<W> {}

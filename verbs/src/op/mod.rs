@@ -8,52 +8,102 @@
 //! | [`Read`] | reads from the peer's memory | RC | is written |
 //! | [`CompareSwap`], [`FetchAdd`] | change 8 bytes of the peer's memory in one step | RC | is written: the 8 bytes as they were |
 //! | [`LocalInvalidate`] | invalidates an RKey of this side | RC, UC | is kept |
+//! | [`SendTso`] | sends datagrams that the device cuts | UD | is read, and has the address |
+//! | [`AtomicWrite`] | writes 8 bytes of the peer's memory in one step | RC, extended | is kept |
+//! | [`Flush`] | makes the peer's memory hold what was written to it | RC, extended | is kept |
+//!
+//! Those marked as extended can only be posted by [extended batches](crate::ExtendedBatch), all
+//! others in both ways.
 //!
 //! Each owns its work until it is posted; then the queue does. A request can be
 //! [`unsignaled`](Send::unsignaled), and one that sends can carry its bytes [`inline`](Send::inline).
 
 mod atomic;
+mod builder;
 mod datagram;
+mod emit;
+mod flush;
 mod inline;
 mod invalidate;
+mod ops;
 mod rdma;
 mod send;
+mod tso;
 mod wr;
 
 use ibverbs_sys as ffi;
 
 use crate::{qp::Transport, work::SgeList};
 
-pub use atomic::{CompareSwap, FetchAdd};
-pub use datagram::SendTo;
-pub use inline::{CanInline, Inline};
+pub use atomic::{AtomicWrite, CompareSwap, FetchAdd};
+pub use datagram::{DatagramWork, SendTo};
+pub use flush::{Flush, Placement};
+pub use inline::{CanInline, Inline, InlineList};
 pub use invalidate::LocalInvalidate;
+pub use ops::SendOps;
 pub use rdma::{Read, Write};
 pub use send::Send;
+pub use tso::SendTso;
 
-pub(crate) use sealed::Describe;
+pub(crate) use builder::Builder;
+use emit::{Emit, EmitExtended};
+pub(crate) use sealed::Segments;
+use sealed::{Describe, DescribeExtended, Parts};
 pub(crate) use wr::SendWr;
 
 mod sealed {
-    use super::{SendWr, ffi};
+    use super::{Emit, EmitExtended, ffi};
 
-    /// What of a work request depends on what is posted.
-    pub trait Describe {
+    /// What is known of a request besides its operation.
+    pub trait Parts {
         /// Whether the elements are copied when the request is posted.
         const INLINE: bool = false;
+
+        /// Whether the operation has elements.
+        const DATA: bool = true;
 
         /// The flags that the caller asked for.
         fn flags(&self) -> ffi::ibv_send_flags;
 
-        /// Sets the opcode, and the fields that belong to it.
-        fn describe(&self, wr: &mut SendWr);
+        /// How the device is to cut the data.
+        #[inline]
+        fn segments(&self) -> Option<Segments> {
+            None
+        }
+    }
+
+    /// The sizes of a header, and of the data that follow each copy of it.
+    #[derive(Clone, Copy, Debug)]
+    pub struct Segments {
+        pub header: usize,
+        pub mss: u16,
+    }
+
+    /// A request that both ways of posting have.
+    pub trait Describe: Parts {
+        /// Says what the operation is, and what belongs to it.
+        fn describe<E: Emit>(&self, to: &mut E);
+    }
+
+    /// A request that extended batches have.
+    pub trait DescribeExtended: Parts {
+        /// Says what the operation is, and what belongs to it.
+        fn describe_extended<E: EmitExtended>(&self, to: &mut E);
+    }
+
+    impl<R: Describe> DescribeExtended for R {
+        #[inline]
+        fn describe_extended<E: EmitExtended>(&self, to: &mut E) {
+            self.describe(to);
+        }
     }
 }
 
-/// A request that the transport `T` carries, with the work it owns.
+/// A request that the transport `T` carries, with the work it owns, for
+/// [extended batches](crate::ExtendedBatch).
 ///
 /// The requests of this module implement it, and nothing else can.
-pub trait SendRequest<T: Transport>: Describe {
+pub trait ExtendedRequest<T: Transport>: DescribeExtended {
     /// What the device reads or writes for it.
     type Work;
 
@@ -63,6 +113,11 @@ pub trait SendRequest<T: Transport>: Describe {
     /// The work, when the request has been posted.
     fn into_work(self) -> Self::Work;
 }
+
+/// A request that can be posted by [`SendQueue::post`](crate::SendQueue::post), too.
+///
+/// The requests of this module implement it, and nothing else can.
+pub trait SendRequest<T: Transport>: ExtendedRequest<T> + Describe {}
 
 /// The options that every request has.
 macro_rules! common_options {
@@ -93,26 +148,28 @@ macro_rules! common_options {
 }
 pub(crate) use common_options;
 
-/// Implements [`Describe::flags`], and [`SendRequest`] for the transports that satisfy a bound.
+/// Implements the traits of a request for the transports that satisfy a bound.
 macro_rules! request {
-    ($name:ident, transport: $transport:path, work: $work:path, |$this:ident, $wr:ident| $describe:block) => {
+    ($name:ident, transport: $transport:path, work: $work:path, |$this:ident, $to:ident| $describe:block) => {
+        impl<W> Parts for $name<W> {
+            #[inline]
+            fn flags(&self) -> ffi::ibv_send_flags {
+                self.flags
+            }
+        }
+
         impl<W> Describe for $name<W>
         where
             W: $work,
         {
             #[inline]
-            fn flags(&self) -> ffi::ibv_send_flags {
-                self.flags
-            }
-
-            #[inline]
-            fn describe(&self, $wr: &mut SendWr) {
+            fn describe<E: Emit>(&self, $to: &mut E) {
                 let $this = self;
                 $describe
             }
         }
 
-        impl<T, W> SendRequest<T> for $name<W>
+        impl<T, W> ExtendedRequest<T> for $name<W>
         where
             T: $transport,
             W: $work,
@@ -129,6 +186,43 @@ macro_rules! request {
                 self.work
             }
         }
+
+        impl<T, W> SendRequest<T> for $name<W>
+        where
+            T: $transport,
+            W: $work,
+        {
+        }
     };
 }
 pub(crate) use request;
+
+/// Implements [`ExtendedRequest`] for a request without elements, whose work is only kept.
+macro_rules! keeps_work {
+    ($name:ident, transport: $transport:path) => {
+        impl<W> Parts for $name<W> {
+            const DATA: bool = false;
+
+            #[inline]
+            fn flags(&self) -> ffi::ibv_send_flags {
+                self.flags
+            }
+        }
+
+        impl<T, W> ExtendedRequest<T> for $name<W>
+        where
+            T: $transport,
+        {
+            type Work = W;
+
+            #[inline]
+            fn gather(&self, _list: &mut SgeList) {}
+
+            #[inline]
+            fn into_work(self) -> W {
+                self.work
+            }
+        }
+    };
+}
+pub(crate) use keeps_work;

@@ -1,8 +1,13 @@
 //! RDMA writes and reads.
 
+use std::io::IoSlice;
+
 use ibverbs_sys as ffi;
 
-use super::{Describe, Inline, SendRequest, SendWr, common_options, request};
+use super::{
+    Describe, Emit, ExtendedRequest, Inline, InlineList, Parts, SendRequest, common_options,
+    request,
+};
 use crate::{
     mr::RemoteToken,
     qp::{Connected, Reliable},
@@ -60,17 +65,20 @@ impl<W: Gather> Write<W> {
         Inline::new(self, data)
     }
 
+    /// Sends several pieces of data, one after the other, instead of the bytes of the work; see
+    /// [`Send::inline`](super::Send::inline). Each counts as an element.
+    #[inline]
+    pub fn inline_list<'d>(self, data: &'d [IoSlice<'d>]) -> InlineList<'d, Self> {
+        InlineList::new(self, data)
+    }
+
     common_options!();
 }
 
-request!(Write, transport: Connected, work: Gather, |this, wr| {
-    wr.rdma(this.remote);
+request!(Write, transport: Connected, work: Gather, |this, to| {
     match this.imm_data {
-        None => wr.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE),
-        Some(imm_data) => {
-            wr.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
-            wr.imm_data(imm_data);
-        }
+        None => to.rdma_write(this.remote),
+        Some(imm_data) => to.rdma_write_imm(this.remote, imm_data),
     }
 });
 
@@ -103,7 +111,6 @@ impl<W: Scatter> Read<W> {
     common_options!();
 }
 
-request!(Read, transport: Reliable, work: Scatter, |this, wr| {
-    wr.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_READ);
-    wr.rdma(this.remote);
+request!(Read, transport: Reliable, work: Scatter, |this, to| {
+    to.rdma_read(this.remote);
 });

@@ -1,8 +1,13 @@
 //! Messages.
 
+use std::io::IoSlice;
+
 use ibverbs_sys as ffi;
 
-use super::{Describe, Inline, SendRequest, SendWr, common_options, request};
+use super::{
+    Describe, Emit, ExtendedRequest, Inline, InlineList, Parts, SendRequest, common_options,
+    request,
+};
 use crate::{
     qp::Connected,
     work::{Gather, SgeList},
@@ -78,19 +83,20 @@ impl<W: Gather> Send<W> {
         Inline::new(self, data)
     }
 
+    /// Sends several pieces of data, one after the other, instead of the bytes of the work; see
+    /// [`Send::inline`](super::Send::inline). Each counts as an element.
+    #[inline]
+    pub fn inline_list<'d>(self, data: &'d [IoSlice<'d>]) -> InlineList<'d, Self> {
+        InlineList::new(self, data)
+    }
+
     common_options!();
 }
 
-request!(Send, transport: Connected, work: Gather, |this, wr| {
+request!(Send, transport: Connected, work: Gather, |this, to| {
     match this.rider {
-        Rider::None => wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND),
-        Rider::ImmData(imm_data) => {
-            wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
-            wr.imm_data(imm_data);
-        }
-        Rider::Invalidate(rkey) => {
-            wr.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_INV);
-            wr.invalidate_rkey(rkey);
-        }
+        Rider::None => to.send(),
+        Rider::ImmData(imm_data) => to.send_imm(imm_data),
+        Rider::Invalidate(rkey) => to.send_inv(rkey),
     }
 });

@@ -4,6 +4,7 @@ use std::{mem::MaybeUninit, ptr};
 
 use ibverbs_sys as ffi;
 
+use super::Emit;
 use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken, work::SgeList, wr_id::WrId};
 
 /// One `ibv_send_wr`, on its way to the device.
@@ -11,7 +12,7 @@ use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken, work::SgeList, w
 /// Most of its 128 bytes belong to opcodes other than the one at hand, so they are left as they
 /// are.
 #[derive(Debug)]
-pub struct SendWr(MaybeUninit<ffi::ibv_send_wr>);
+pub(crate) struct SendWr(MaybeUninit<ffi::ibv_send_wr>);
 
 /// Sets one field.
 macro_rules! set {
@@ -41,47 +42,35 @@ impl SendWr {
     }
 
     #[inline]
-    pub(super) fn opcode(&mut self, opcode: ffi::ibv_wr_opcode) {
+    fn opcode(&mut self, opcode: ffi::ibv_wr_opcode) {
         set!(self, opcode = opcode);
     }
 
-    /// For opcodes with immediate data.
     #[inline]
-    pub(super) fn imm_data(&mut self, imm_data: u32) {
+    fn imm_data(&mut self, imm_data: u32) {
         set!(
             self,
             __bindgen_anon_1.imm_data = ffi::__be32::from_ne(imm_data)
         );
     }
 
-    /// For opcodes that invalidate an RKey.
     #[inline]
-    pub(super) fn invalidate_rkey(&mut self, rkey: u32) {
+    fn invalidate_rkey(&mut self, rkey: u32) {
         set!(self, __bindgen_anon_1.invalidate_rkey = rkey);
     }
 
-    /// For RDMA writes and reads.
     #[inline]
-    pub(super) fn rdma(&mut self, remote: RemoteToken) {
+    fn rdma(&mut self, remote: RemoteToken) {
         set!(self, wr.rdma.remote_addr = remote.addr);
         set!(self, wr.rdma.rkey = remote.rkey);
     }
 
-    /// For atomics.
     #[inline]
-    pub(super) fn atomic(&mut self, remote: RemoteToken, compare_add: u64, swap: u64) {
+    fn atomic(&mut self, remote: RemoteToken, compare_add: u64, swap: u64) {
         set!(self, wr.atomic.remote_addr = remote.addr);
         set!(self, wr.atomic.rkey = remote.rkey);
         set!(self, wr.atomic.compare_add = compare_add);
         set!(self, wr.atomic.swap = swap);
-    }
-
-    /// For datagrams. The request keeps the handle for as long as it is in flight.
-    #[inline]
-    pub(super) fn datagram(&mut self, ah: &AddressHandle, remote_qp: QpNum, qkey: u32) {
-        set!(self, wr.ud.ah = ah.as_raw());
-        set!(self, wr.ud.remote_qpn = remote_qp.get());
-        set!(self, wr.ud.remote_qkey = qkey);
     }
 
     /// The opcode, and what belongs to it, of a request that binds a memory window.
@@ -112,5 +101,81 @@ impl SendWr {
     #[inline]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut ffi::ibv_send_wr {
         self.0.as_mut_ptr()
+    }
+}
+
+impl Emit for SendWr {
+    #[inline]
+    fn send(&mut self) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND);
+    }
+
+    #[inline]
+    fn send_imm(&mut self, imm_data: u32) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_IMM);
+        self.imm_data(imm_data);
+    }
+
+    #[inline]
+    fn send_inv(&mut self, rkey: u32) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_SEND_WITH_INV);
+        self.invalidate_rkey(rkey);
+    }
+
+    #[inline]
+    fn send_tso(&mut self, header: &[u8], mss: u16) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_TSO);
+        // No longer than the queue pair was made for: a `u16`.
+        let len = u16::try_from(header.len()).unwrap_or(u16::MAX);
+        set!(
+            self,
+            __bindgen_anon_2.tso.hdr = header.as_ptr().cast_mut().cast()
+        );
+        set!(self, __bindgen_anon_2.tso.hdr_sz = len);
+        set!(self, __bindgen_anon_2.tso.mss = mss);
+    }
+
+    #[inline]
+    fn rdma_write(&mut self, remote: RemoteToken) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE);
+        self.rdma(remote);
+    }
+
+    #[inline]
+    fn rdma_write_imm(&mut self, remote: RemoteToken, imm_data: u32) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE_WITH_IMM);
+        self.rdma(remote);
+        self.imm_data(imm_data);
+    }
+
+    #[inline]
+    fn rdma_read(&mut self, remote: RemoteToken) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_RDMA_READ);
+        self.rdma(remote);
+    }
+
+    #[inline]
+    fn atomic_cmp_swp(&mut self, remote: RemoteToken, compare: u64, swap: u64) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_ATOMIC_CMP_AND_SWP);
+        self.atomic(remote, compare, swap);
+    }
+
+    #[inline]
+    fn atomic_fetch_add(&mut self, remote: RemoteToken, add: u64) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_ATOMIC_FETCH_AND_ADD);
+        self.atomic(remote, add, 0);
+    }
+
+    #[inline]
+    fn local_inv(&mut self, rkey: u32) {
+        self.opcode(ffi::ibv_wr_opcode::IBV_WR_LOCAL_INV);
+        self.invalidate_rkey(rkey);
+    }
+
+    #[inline]
+    fn ud_addr(&mut self, ah: &AddressHandle, remote_qp: QpNum, qkey: u32) {
+        set!(self, wr.ud.ah = ah.as_raw());
+        set!(self, wr.ud.remote_qpn = remote_qp.get());
+        set!(self, wr.ud.remote_qkey = qkey);
     }
 }

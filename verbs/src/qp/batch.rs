@@ -64,20 +64,21 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     }
 }
 
-impl<T: Transport, SW, RW> Batch<'_, T, SW, RW> {
-    /// Adds a request.
+impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
+    /// Adds a request. What it borrows, such as [inline](crate::op::Inline) data, stays borrowed
+    /// until the batch is posted, which copies it.
     ///
     /// # Errors
     /// The request is given back, and the batch is as it was; see [`SendQueue::post`].
     #[inline]
     pub fn push<R>(&mut self, request: R) -> Result<(), Refused<R>>
     where
-        R: SendRequest<T, Work = SW>,
+        R: SendRequest<T, Work = SW> + 'q,
     {
         let sending = self.queue.sending_mut();
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        if let Some(error) = sending.refusal(&sges, R::INLINE) {
+        if let Some(error) = sending.refusal(POST_SEND, &sges, R::INLINE, request.segments()) {
             return Err(Refused {
                 value: request,
                 error,

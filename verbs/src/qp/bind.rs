@@ -4,13 +4,17 @@ use std::{any::Any, io, ptr, sync::Arc};
 
 use ibverbs_sys as ffi;
 
-use super::{pair::QueuePair, queues::SendQueue, refusal, state::Rts, transport::Connected};
+use super::{
+    extended_batch::ExtendedBatch, pair::QueuePair, queues::SendQueue, refusal, state::Rts,
+    transport::Connected,
+};
 use crate::{
     access::RemoteAccess,
     error::{Error, Refused, Result, cvt_errno},
     mr::{RemoteRegion, RemoteToken},
-    mw::{MemoryWindow, WindowType},
-    op::SendWr,
+    mw::{Before, MemoryWindow, WindowType},
+    op::{SendOps, SendWr},
+    pd::ProtectionDomain,
     work::SgeList,
 };
 
@@ -42,9 +46,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             WindowType::Type1 => "ibv_bind_mw",
             WindowType::Type2 => "ibv_post_send",
         };
-        if *window.pd() != self.inner.pd {
-            let reason = "the window and the queue pair are of different protection domains";
-            let error = Error::refused(call, io::ErrorKind::InvalidInput, reason);
+        if let Err(error) = same_domain(call, window, &self.inner.pd) {
             return Err(Refused { value: work, error });
         }
         let raw = self.inner.raw;
@@ -57,12 +59,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             return Err(Refused { value: work, error });
         };
         let token = region.token();
-        let bind_info = ffi::ibv_mw_bind_info {
-            mr: region.mr(),
-            addr: token.addr,
-            length: token.len,
-            mw_access_flags: access.bits(),
-        };
+        let bind_info = bind_info(region, access);
         let id = vacancy.id();
         let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
         let (posted, rkey) = match window.window_type() {
@@ -97,7 +94,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         if let Err(error) = posted {
             return Err(Refused { value: work, error });
         }
-        window.set_bound(region, rkey, qp);
+        drop(window.set_bound(region, rkey, qp));
         sending.signaling.unsignaled = 0;
         vacancy.fill(work);
         Ok(RemoteToken { rkey, ..token })
@@ -120,5 +117,89 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> QueuePair<T, Rts, SW,
         self.halves_mut()
             .0
             .bind_window(window, region, access, work)
+    }
+}
+
+fn same_domain(call: &'static str, window: &MemoryWindow, pd: &ProtectionDomain) -> Result<()> {
+    if window.pd() == pd {
+        return Ok(());
+    }
+    let reason = "the window and the queue pair are of different protection domains";
+    Err(Error::refused(call, io::ErrorKind::InvalidInput, reason))
+}
+
+fn bind_info(region: &RemoteRegion, access: RemoteAccess) -> ffi::ibv_mw_bind_info {
+    let token = region.token();
+    ffi::ibv_mw_bind_info {
+        mr: region.mr(),
+        addr: token.addr,
+        length: token.len,
+        mw_access_flags: access.bits(),
+    }
+}
+
+/// A binding that may not come to be.
+pub(super) struct Binding<'q> {
+    window: &'q mut MemoryWindow,
+    before: Before,
+}
+
+impl Binding<'_> {
+    pub(super) fn undo(self) {
+        self.window.restore(self.before);
+    }
+}
+
+impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q, T, SW, RW> {
+    /// `ibv_wr_bind_mw`—Adds a request that binds a window of type 2 to a region, or a
+    /// [part](RemoteRegion::slice) of one. It is signaled, and gives `work` back when it is done.
+    ///
+    /// The token is for the peer, once the request has succeeded: a send that is added after it
+    /// can carry it. If the batch is not posted, the window is as it was. The first window of a
+    /// batch makes it allocate.
+    ///
+    /// # Errors
+    /// The work is given back:
+    /// - `InvalidInput`: the window is of type 1, or of another domain than the queue pair.
+    /// - Otherwise as for [`push`](Self::push).
+    ///
+    /// # References
+    /// [ibv_wr_bind_mw(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
+    #[doc(alias = "ibv_wr_bind_mw")]
+    pub fn bind_window(
+        &mut self,
+        window: &'q mut MemoryWindow,
+        region: &RemoteRegion,
+        access: RemoteAccess,
+        work: SW,
+    ) -> Result<RemoteToken, Refused<SW>> {
+        let call = SendOps::BIND_MW.call();
+        if let Err(error) = same_domain(call, window, &self.queue.inner.pd) {
+            return Err(Refused { value: work, error });
+        }
+        if window.window_type() != WindowType::Type2 {
+            let reason = "a window of type 1 is bound by `SendQueue::bind_window`";
+            let error = Error::refused(call, io::ErrorKind::InvalidInput, reason);
+            return Err(Refused { value: work, error });
+        }
+        let qp = Arc::clone(&self.queue.inner) as Arc<dyn Any + Send + Sync>;
+        let parts = (ffi::ibv_send_flags::IBV_SEND_SIGNALED, None);
+        let (mut builder, vacancy) =
+            match self.begin(SendOps::BIND_MW, &SgeList::new(), false, parts) {
+                Ok(begun) => begun,
+                Err(error) => return Err(Refused { value: work, error }),
+            };
+        let rkey = ffi::ibv_inc_rkey(window.rkey());
+        // SAFETY: the window exists, and its key is still the old one; the region is registered
+        // for as long as `region` lives.
+        unsafe { builder.bind_mw(window.as_raw(), rkey, &bind_info(region, access)) };
+        vacancy.fill(work);
+        self.len += 1;
+        let before = window.set_bound(region, rkey, Some(qp));
+        self.bindings.push(Binding { window, before });
+        Ok(RemoteToken {
+            rkey,
+            ..region.token()
+        })
     }
 }

@@ -3,19 +3,24 @@
 use std::{fmt, io, marker::PhantomData, num::NonZero, ptr, sync::Arc};
 
 use ibverbs_sys as ffi;
+use ibverbs_sys::ibv_qp_init_attr_mask as has;
 
 use super::{
+    extended::Extended,
     inflight::InFlight,
     pair::QueuePair,
     queues::{Inner, Parts},
     state::Reset,
     transport::Transport,
+    tso::TsoLimits,
 };
 use crate::{
     cq::CqHandle,
     error::{Error, Result, cvt_ptr},
     mr::Buf,
+    op::SendOps,
     pd::ProtectionDomain,
+    quirk::BuilderQuirks,
     srq::{SharedReceiveQueue, SrqInner},
     work::MAX_SGE,
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
@@ -32,6 +37,8 @@ pub struct QueuePairBuilder<'a, T> {
     max_send_sge: NonZero<u32>,
     max_recv_sge: NonZero<u32>,
     max_inline_data: u32,
+    send_ops: SendOps,
+    max_tso_header: u16,
     srq: Option<Arc<SrqInner>>,
     transport: PhantomData<T>,
 }
@@ -65,6 +72,8 @@ impl ProtectionDomain {
             max_send_sge: NonZero::<u32>::MIN,
             max_recv_sge: NonZero::<u32>::MIN,
             max_inline_data: 0,
+            send_ops: SendOps::empty(),
+            max_tso_header: 0,
             srq: None,
             transport: PhantomData,
         }
@@ -103,6 +112,22 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         self
     }
 
+    /// `IBV_QP_INIT_ATTR_SEND_OPS_FLAGS`—Makes the queue pair for [extended
+    /// batches](crate::ExtendedBatch) of these operations, too; for none, if not set.
+    #[doc(alias = "IBV_QP_INIT_ATTR_SEND_OPS_FLAGS")]
+    pub fn send_ops(mut self, ops: SendOps) -> Self {
+        self.send_ops = ops;
+        self
+    }
+
+    /// `IBV_QP_INIT_ATTR_MAX_TSO_HEADER`—The most bytes of the header of a
+    /// [`SendTso`](crate::op::SendTso); 0 if not set, and then there can be none.
+    #[doc(alias = "IBV_QP_INIT_ATTR_MAX_TSO_HEADER")]
+    pub fn max_tso_header(mut self, bytes: u16) -> Self {
+        self.max_tso_header = bytes;
+        self
+    }
+
     /// Takes the receives of a shared queue, instead of having a receive queue of its own: nothing
     /// can be posted to that then.
     pub fn srq<RW: Send + 'static>(mut self, srq: &SharedReceiveQueue<RW>) -> Self {
@@ -118,10 +143,14 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
     ///   or a number is beyond what this crate can keep.
     /// - `EINVAL`: a number is more than the device allows.
     /// - `ENOMEM`: out of memory, or of queue pairs.
+    /// - `Unsupported`: the device has no extended batches, or not with all of the
+    ///   [operations](Self::send_ops); or it cannot cut [so long a header](Self::max_tso_header)
+    ///   off datagrams.
     ///
     /// # References
     /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
     #[doc(alias = "ibv_create_qp")]
+    #[doc(alias = "ibv_create_qp_ex")]
     pub fn create(self) -> Result<QueuePair<T, Reset, Buf, Buf>> {
         self.create_for()
     }
@@ -166,7 +195,18 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
             in_flight: InFlight::new(QueueId::receive(id), max_recv_wr),
             max_sge: self.max_recv_sge,
         };
-        let mut attr = ffi::ibv_qp_init_attr::zeroed();
+        let tso = self.tso_limits()?;
+        let mut attr = ffi::ibv_qp_init_attr_ex::zeroed();
+        attr.comp_mask = has::IBV_QP_INIT_ATTR_PD.0;
+        attr.pd = self.pd.as_raw();
+        if !self.send_ops.is_empty() {
+            attr.comp_mask |= has::IBV_QP_INIT_ATTR_SEND_OPS_FLAGS.0;
+            attr.send_ops_flags = self.send_ops.bits();
+        }
+        if self.max_tso_header > 0 {
+            attr.comp_mask |= has::IBV_QP_INIT_ATTR_MAX_TSO_HEADER.0;
+            attr.max_tso_header = self.max_tso_header;
+        }
         attr.send_cq = self.send_cq.as_raw();
         attr.recv_cq = self.recv_cq.as_raw();
         attr.qp_type = T::RAW;
@@ -179,23 +219,18 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         attr.cap.max_send_sge = self.max_send_sge.get();
         attr.cap.max_recv_sge = self.max_recv_sge.get();
         attr.cap.max_inline_data = self.max_inline_data;
-        // SAFETY: the domain and the completion queues exist for as long as `self` borrows them,
-        // and then for as long as `Inner` holds them. C writes only `attr`, and keeps no pointer to
-        // it.
-        let raw = unsafe { ffi::ibv_create_qp(self.pd.as_raw(), &raw mut attr) };
-        let raw = cvt_ptr("ibv_create_qp", raw).map_err(|err| {
-            err.detail(format!(
-                "{}, {} sends of {} elements, {} receives of {} elements, {} bytes inline",
-                T::NAME,
-                self.max_send_wr,
-                self.max_send_sge,
-                self.max_recv_wr,
-                self.max_recv_sge,
-                self.max_inline_data
-            ))
-        })?;
+        let call = if attr.comp_mask == has::IBV_QP_INIT_ATTR_PD.0 {
+            "ibv_create_qp"
+        } else {
+            "ibv_create_qp_ex"
+        };
+        // SAFETY: the context is open, and the domain and the completion queues exist, for as long
+        // as `self` borrows them, and then for as long as `Inner` holds them. C writes only `attr`,
+        // and keeps no pointer to it.
+        let raw = unsafe { ffi::ibv_create_qp_ex(self.pd.context().as_raw(), &raw mut attr) };
+        let raw = cvt_ptr(call, raw).map_err(|err| err.detail(self.wishes()))?;
         // SAFETY: the queue pair has just been created with these queues, in this domain.
-        let inner = unsafe {
+        let mut inner = unsafe {
             Inner::new(
                 raw,
                 id,
@@ -206,8 +241,52 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
                 self.pd.clone(),
             )
         };
+        let extended = if self.send_ops.is_empty() {
+            None
+        } else {
+            let quirks = BuilderQuirks::of(self.pd.context())?;
+            // SAFETY: the queue pair has just been created, with `T::RAW`, for these operations.
+            Some(unsafe { Extended::of::<T>(raw, self.send_ops, quirks) }?)
+        };
+        inner.extend(extended, tso);
         // SAFETY: as its type says: made with `T::RAW`, in the state that queue pairs are made in.
         Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
+    }
+
+    fn wishes(&self) -> String {
+        let mut wishes = format!(
+            "{}, {} sends of {} elements, {} receives of {} elements, {} bytes inline",
+            T::NAME,
+            self.max_send_wr,
+            self.max_send_sge,
+            self.max_recv_wr,
+            self.max_recv_sge,
+            self.max_inline_data
+        );
+        if !self.send_ops.is_empty() {
+            wishes += &format!(", for {:?}", self.send_ops);
+        }
+        if self.max_tso_header > 0 {
+            wishes += &format!(", headers of {} bytes", self.max_tso_header);
+        }
+        wishes
+    }
+
+    /// What the device can do of segmentation, if that is asked for.
+    fn tso_limits(&self) -> Result<TsoLimits> {
+        if self.max_tso_header == 0 {
+            return Ok(TsoLimits::default());
+        }
+        let caps = self.pd.context().query_device()?.tso_caps();
+        if caps.max_tso == 0 || !caps.supported_qpts.has::<T>() {
+            let reason = format!("the device does not cut the packets of {}", T::NAME);
+            let kind = io::ErrorKind::Unsupported;
+            return Err(Error::refused("ibv_create_qp_ex", kind, reason));
+        }
+        Ok(TsoLimits {
+            max_header: self.max_tso_header,
+            max_data: caps.max_tso,
+        })
     }
 
     fn validate(&self) -> Result<()> {

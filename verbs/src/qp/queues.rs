@@ -15,18 +15,20 @@ use ibverbs_sys as ffi;
 
 use super::{
     batch::Staging,
+    extended::Extended,
     inflight::InFlight,
     multicast::{self, Groups},
     refusal,
     signaling::Signaling,
     teardown::Leftover,
     transport::Transport,
+    tso::TsoLimits,
 };
 use crate::{
     bounded::QpNum,
     cq::{Reservation, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno},
-    op::{SendRequest, SendWr},
+    op::{Segments, SendRequest, SendWr},
     pd::ProtectionDomain,
     srq::SrqInner,
     work::{Scatter, SgeList},
@@ -57,6 +59,9 @@ pub(super) struct Sending<SW> {
     max_inline: u32,
     pub(super) signaling: Signaling,
     pub(super) staging: Staging,
+    /// The other way of posting, if the queue pair was made for it.
+    pub(super) extended: Option<Extended>,
+    tso: TsoLimits,
 }
 
 pub(super) struct Receiving<RW> {
@@ -100,6 +105,8 @@ impl<SW, RW> Inner<SW, RW> {
             max_inline,
             signaling,
             staging: Staging::default(),
+            extended: None,
+            tso: TsoLimits::default(),
         });
         let receive = UnsafeCell::new(Receiving {
             in_flight: ManuallyDrop::new(receive.in_flight),
@@ -118,9 +125,19 @@ impl<SW, RW> Inner<SW, RW> {
         }
     }
 
+    /// Adds what only `ibv_create_qp_ex` gives, before anybody uses the queue pair.
+    pub(super) fn extend(&mut self, extended: Option<Extended>, tso: TsoLimits) {
+        let send = self.send.get_mut();
+        send.extended = extended;
+        send.tso = tso;
+    }
+
     /// Destroys the queue pair, after which the device has let go of what was in flight. Nothing
     /// may be done with it any more but to take that and to drop it.
     pub(super) fn destroy(&mut self) -> Result<()> {
+        if let Some(extended) = &mut self.send.get_mut().extended {
+            extended.end_forgotten();
+        }
         for (gid, lid) in self.groups.take() {
             // SAFETY: the queue pair exists: `destroyed` is not set. What cannot be detached shows
             // when it is destroyed.
@@ -296,7 +313,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let sending = self.sending_mut();
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        if let Some(error) = sending.refusal(&sges, R::INLINE) {
+        if let Some(error) = sending.refusal(POST_SEND, &sges, R::INLINE, request.segments()) {
             return Err(Refused {
                 value: request,
                 error,
@@ -442,14 +459,20 @@ fn take_back<'p, W>(
 impl<SW> Sending<SW> {
     /// Why a request with these elements cannot be posted, whatever is in flight.
     #[inline]
-    pub(super) fn refusal(&self, sges: &SgeList, inline: bool) -> Option<Error> {
+    pub(super) fn refusal(
+        &self,
+        call: &'static str,
+        sges: &SgeList,
+        inline: bool,
+        segments: Option<Segments>,
+    ) -> Option<Error> {
         let max_sge = self.max_sge.get();
         if sges.len() > max_sge as usize {
-            Some(refusal::elements(POST_SEND, sges.len(), max_sge))
+            Some(refusal::elements(call, sges.len(), max_sge))
         } else if inline && sges.bytes() > u64::from(self.max_inline) {
-            Some(refusal::inline(POST_SEND, sges.bytes(), self.max_inline))
+            Some(refusal::inline(call, sges.bytes(), self.max_inline))
         } else {
-            None
+            segments.and_then(|segments| self.tso.refusal(call, segments, sges.bytes()))
         }
     }
 }

@@ -2,7 +2,11 @@
 
 use std::io;
 
-use crate::error::Error;
+use super::tso::TsoLimits;
+use crate::{
+    error::Error,
+    op::{Segments, SendOps},
+};
 
 #[cold]
 #[inline(never)]
@@ -23,6 +27,36 @@ pub(super) fn elements(call: &'static str, found: usize, limit: u32) -> Error {
 pub(super) fn inline(call: &'static str, found: u64, limit: u32) -> Error {
     let reason = format!("{found} bytes inline, and the queue pair was made for {limit}");
     Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn segments(
+    call: &'static str,
+    segments: Segments,
+    bytes: u64,
+    limits: TsoLimits,
+) -> Error {
+    let reason = format!(
+        "a header of {} bytes and {bytes} bytes in segments of {}, \
+         and the queue pair was made for {} and {}",
+        segments.header, segments.mss, limits.max_header, limits.max_data
+    );
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn operation(op: SendOps) -> Error {
+    let reason = format!("the queue pair was not made for {op:?}");
+    Error::refused(op.call(), io::ErrorKind::Unsupported, reason)
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn lengths(call: &'static str) -> Error {
+    let reason = "Soft-RoCE before rdma-core 64 takes all elements to be equally long";
+    Error::refused(call, io::ErrorKind::Unsupported, reason)
 }
 
 /// What the device has to say: some providers negate the number.

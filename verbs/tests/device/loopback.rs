@@ -64,7 +64,7 @@ impl Fixture {
     }
 
     pub(crate) fn init(&self) -> Attributes<Rc, Init> {
-        let all = RemoteAccess::all();
+        let all = RemoteAccess::WRITE | RemoteAccess::READ | RemoteAccess::ATOMIC;
         Attributes::<Rc, Init>::new(1).access(all)
     }
 

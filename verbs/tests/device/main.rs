@@ -7,6 +7,7 @@ mod attributes;
 mod cqs;
 mod datagrams;
 mod events;
+mod extended_posting;
 mod loopback;
 mod multicast;
 mod objects;

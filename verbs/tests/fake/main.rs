@@ -6,6 +6,7 @@ mod attributes;
 mod cqs;
 mod domains;
 mod events;
+mod extended_posting;
 mod fixture;
 mod orders;
 mod posting;

@@ -29,6 +29,10 @@ pub(crate) struct Properties {
     pub(crate) gids: Vec<ffi::ibv_gid_entry>,
     pub(crate) pkeys: Vec<u16>,
     pub(crate) clock: Option<u64>,
+    /// The operations, of `ibv_qp_create_send_ops_flags`, that the device agrees to and has not.
+    pub(crate) promised: u64,
+    /// Whether `ibv_wr_set_inline_data_list` is missing.
+    pub(crate) no_inline_lists: bool,
 }
 
 impl Properties {
@@ -71,6 +75,8 @@ impl Properties {
             gids: vec![gid],
             pkeys: vec![0xffff, 0x8001],
             clock: None,
+            promised: 0,
+            no_inline_lists: false,
         }
     }
 }

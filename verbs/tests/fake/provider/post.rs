@@ -34,6 +34,9 @@ pub(crate) struct PostedSend {
     pub(crate) bind: Option<(usize, u32, Bind)>,
     /// The header, and the size of a segment.
     pub(crate) tso: Option<(Vec<u8>, u16)>,
+    pub(crate) atomic_write: Option<[u8; 8]>,
+    /// The length, the placement and the selectivity.
+    pub(crate) flush: Option<(usize, u8, u8)>,
 }
 
 /// What a memory window is bound to.
@@ -80,6 +83,8 @@ impl PostedSend {
             remote_srqn: None,
             bind: None,
             tso: None,
+            atomic_write: None,
+            flush: None,
         }
     }
 
@@ -108,6 +113,8 @@ impl PostedSend {
             asked::IBV_WR_LOCAL_INV => done::IBV_WC_LOCAL_INV,
             asked::IBV_WR_BIND_MW => done::IBV_WC_BIND_MW,
             asked::IBV_WR_TSO => done::IBV_WC_TSO,
+            asked::IBV_WR_ATOMIC_WRITE => done::IBV_WC_ATOMIC_WRITE,
+            asked::IBV_WR_FLUSH => done::IBV_WC_FLUSH,
             _ => done::IBV_WC_SEND,
         }
     }

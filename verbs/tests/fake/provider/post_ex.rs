@@ -2,12 +2,14 @@
 
 use std::{
     ffi::{c_int, c_void},
+    mem::offset_of,
     slice,
 };
 
 use ibverbs_sys as ffi;
 
 use super::{
+    device::Properties,
     post::{Bind, PostedSend, list, read},
     state::device_of,
 };
@@ -19,19 +21,35 @@ pub(super) struct Building {
 }
 
 /// Fills the table for the operations that were asked for.
-pub(super) fn fill(qp: &mut ffi::ibv_qp_ex, operations: u64) {
+///
+/// # Safety
+/// - Behind `qp` is room for the slots of the newest layout.
+pub(super) unsafe fn fill(qp: *mut ffi::ibv_qp_ex, operations: u64, device: &Properties) {
     if operations == 0 {
         return;
     }
     use ffi::ibv_qp_create_send_ops_flags as with;
-    let asked = |flag: with| operations & u64::from(flag.0) != 0;
+    let asked = |flag: with| operations & !device.promised & u64::from(flag.0) != 0;
+    // SAFETY: the caller's promise: the two slots that follow are the newest.
+    unsafe {
+        let newest = qp.byte_add(offset_of!(ffi::ibv_qp_ex, wr_abort));
+        let newest = newest.cast::<usize>().add(1);
+        if asked(with::IBV_QP_EX_WITH_ATOMIC_WRITE) {
+            newest.write(atomic_write as *const () as usize);
+        }
+        if asked(with::IBV_QP_EX_WITH_FLUSH) {
+            newest.add(1).write(flush as *const () as usize);
+        }
+    }
+    // SAFETY: the caller's queue pair.
+    let qp = unsafe { &mut *qp };
     qp.wr_start = Some(start);
     qp.wr_complete = Some(complete);
     qp.wr_abort = Some(abort);
     qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_inline_data = Some(set_inline_data);
-    qp.wr_set_inline_data_list = Some(set_inline_data_list);
+    qp.wr_set_inline_data_list = (!device.no_inline_lists).then_some(set_inline_data_list);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
     qp.wr_rdma_write = asked(with::IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write);
@@ -165,6 +183,15 @@ operations! {
         let header = slice::from_raw_parts(header.cast::<u8>(), len.into());
         posted.tso = Some((header.to_vec(), mss));
     };
+    atomic_write(rkey: u32, addr: u64, value: *const c_void) = IBV_WR_ATOMIC_WRITE, |posted| {
+        posted.remote = Some((addr, rkey));
+        posted.atomic_write = Some(value.cast::<[u8; 8]>().read());
+    };
+    flush(rkey: u32, addr: u64, len: usize, placement: u8, selectivity: u8) = IBV_WR_FLUSH,
+        |posted| {
+            posted.remote = Some((addr, rkey));
+            posted.flush = Some((len, placement, selectivity));
+        };
 }
 
 unsafe extern "C" fn set_ud_addr(

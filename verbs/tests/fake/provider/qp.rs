@@ -11,6 +11,13 @@ use super::{
     table::transition,
 };
 
+/// With the slots that the installed headers may lack. The books have it under this name.
+#[repr(C)]
+struct ibv_qp_ex {
+    qp: ffi::ibv_qp_ex,
+    newer: [usize; 2],
+}
+
 /// A queue pair.
 pub(super) struct Qp {
     pub(super) number: u32,
@@ -94,7 +101,7 @@ impl State {
             attr.xrcd.addr(),
             attr.rwq_ind_tbl.addr(),
         ];
-        let raw: *mut ffi::ibv_qp_ex = self.make(call, &parents);
+        let raw: *mut ffi::ibv_qp_ex = self.make::<ibv_qp_ex>(call, &parents).cast();
         let number = self.next();
         // SAFETY: fresh; the plain queue pair is its first field.
         let qp = unsafe { &mut (*raw).qp_base };
@@ -113,8 +120,8 @@ impl State {
         } else {
             0
         };
-        // SAFETY: fresh.
-        post_ex::fill(unsafe { &mut *raw }, operations);
+        // SAFETY: fresh, and of the newest layout.
+        unsafe { post_ex::fill(raw, operations, &self.properties) };
         // What a provider grants is often more than what was asked for.
         attr.cap.max_inline_data = attr.cap.max_inline_data.max(16);
         let mut current = ffi::ibv_qp_attr::zeroed();
@@ -332,7 +339,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     if this.is_some_and(|qp| !qp.groups.is_empty()) {
         return libc::EBUSY;
     }
-    let ret = state.unmake("ibv_destroy_qp", qp.cast::<ffi::ibv_qp_ex>());
+    let ret = state.unmake("ibv_destroy_qp", qp.cast::<ibv_qp_ex>());
     let gone = (ret == 0).then(|| state.qps.remove(&qp.addr())).flatten();
     if gone.is_some_and(|qp| qp.building.is_some()) {
         state.complain("a queue pair was destroyed while requests were built".to_owned());
@@ -344,7 +351,10 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
 unsafe extern "C" fn ibv_qp_to_qp_ex(qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex {
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(qp) };
-    let state = shared.lock();
+    let mut state = shared.lock();
+    if state.attempt("ibv_qp_to_qp_ex").is_err() {
+        return ptr::null_mut();
+    }
     match state.qps.get(&qp.addr()) {
         Some(this) if this.operations != 0 => qp.cast(),
         _ => ptr::null_mut(),

@@ -1,0 +1,30 @@
+//! What a request consists of, said once for both ways of posting.
+
+use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken};
+
+/// Where a request is described to: a struct for `ibv_post_send` ([`SendWr`](super::SendWr)), calls
+/// for `ibv_wr_*` ([`Builder`](super::Builder)), or the set of operations that it needs
+/// ([`SendOps`](super::SendOps)).
+///
+/// An operation comes first, then the address it goes to.
+pub trait Emit {
+    fn send(&mut self);
+    fn send_imm(&mut self, imm_data: u32);
+    fn send_inv(&mut self, rkey: u32);
+    fn send_tso(&mut self, header: &[u8], mss: u16);
+    fn rdma_write(&mut self, remote: RemoteToken);
+    fn rdma_write_imm(&mut self, remote: RemoteToken, imm_data: u32);
+    fn rdma_read(&mut self, remote: RemoteToken);
+    fn atomic_cmp_swp(&mut self, remote: RemoteToken, compare: u64, swap: u64);
+    fn atomic_fetch_add(&mut self, remote: RemoteToken, add: u64);
+    fn local_inv(&mut self, rkey: u32);
+
+    /// Of a datagram. The request keeps the handle for as long as it is in flight.
+    fn ud_addr(&mut self, ah: &AddressHandle, remote_qp: QpNum, qkey: u32);
+}
+
+/// The operations that only `ibv_wr_*` has.
+pub trait EmitExtended: Emit {
+    fn atomic_write(&mut self, remote: RemoteToken, value: &[u8; 8]);
+    fn flush(&mut self, remote: RemoteToken, placement: u8, selectivity: u8);
+}

@@ -1,0 +1,145 @@
+//! The table of functions that build requests, where the device has one.
+
+use std::{io, ptr::NonNull};
+
+use ibverbs_sys as ffi;
+
+use super::{refusal, transport::Transport};
+use crate::{
+    error::{Error, Result},
+    op::SendOps,
+    quirk::BuilderQuirks,
+    work::SgeList,
+};
+
+/// The extended interface of a queue pair, and how it is being used.
+#[derive(Debug)]
+pub(super) struct Extended {
+    pub(super) table: Table,
+    // INVARIANT: set from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
+    pub(super) building: bool,
+}
+
+/// The functions, and what they are good for.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Table {
+    // INVARIANT: the queue pair itself, whose table has what `ops` names, and what every batch
+    // needs.
+    pub(super) qp: NonNull<ffi::ibv_qp_ex>,
+    pub(super) ops: SendOps,
+    pub(super) quirks: BuilderQuirks,
+}
+
+impl Extended {
+    /// The interface of a queue pair that was just made for `ops`.
+    ///
+    /// # Safety
+    /// - `qp` exists, and is of type `T`.
+    pub(super) unsafe fn of<T: Transport>(
+        qp: NonNull<ffi::ibv_qp>,
+        ops: SendOps,
+        quirks: BuilderQuirks,
+    ) -> Result<Self> {
+        // SAFETY: the caller's promise.
+        let extended = unsafe { ffi::ibv_qp_to_qp_ex(qp.as_ptr()) };
+        let missing = match NonNull::new(extended) {
+            // SAFETY: it is the same queue pair, and the device has agreed to `ops`.
+            Some(qp) => match unsafe { missing::<T>(qp, ops) } {
+                None => {
+                    let table = Table { qp, ops, quirks };
+                    return Ok(Self {
+                        table,
+                        building: false,
+                    });
+                }
+                Some(missing) => missing,
+            },
+            None => "ibv_wr_start",
+        };
+        let reason = format!("the device agreed to `{missing}`, and does not have it");
+        let kind = io::ErrorKind::Unsupported;
+        Err(Error::refused("ibv_qp_to_qp_ex", kind, reason))
+    }
+
+    /// Ends a batch that was forgotten, before the queue pair is destroyed.
+    pub(super) fn end_forgotten(&mut self) {
+        if std::mem::take(&mut self.building) {
+            // SAFETY: the queue pair exists, and has been started and not ended (invariant).
+            unsafe { ffi::ibv_wr_abort(self.table.qp.as_ptr()) };
+        }
+    }
+}
+
+impl Table {
+    /// Why a request cannot be built.
+    #[inline]
+    pub(super) fn refusal(&self, op: SendOps, sges: &SgeList, inline: bool) -> Option<Error> {
+        if !self.ops.contains(op) {
+            Some(refusal::operation(op))
+        } else if self.quirks.wrong_lists && !inline && !equally_long(sges) {
+            Some(refusal::lengths(op.call()))
+        } else {
+            None
+        }
+    }
+}
+
+fn equally_long(sges: &SgeList) -> bool {
+    let mut pairs = sges.elements().windows(2);
+    pairs.all(|pair| pair[0].length == pair[1].length)
+}
+
+/// A function that the table lacks.
+///
+/// # Safety
+/// - `qp` exists, and was made for `ops`.
+unsafe fn missing<T: Transport>(qp: NonNull<ffi::ibv_qp_ex>, ops: SendOps) -> Option<&'static str> {
+    let datagram = T::RAW == ffi::ibv_qp_type::IBV_QPT_UD;
+    let asked = |op| ops.contains(op);
+    let raw = qp.as_ptr();
+    // SAFETY: the queue pair was made for the operation.
+    let has_atomic_write = asked(SendOps::ATOMIC_WRITE) && unsafe { ffi::has_wr_atomic_write(raw) };
+    // SAFETY: see above.
+    let has_flush = asked(SendOps::FLUSH) && unsafe { ffi::has_wr_flush(raw) };
+    // SAFETY: the queue pair exists, and nobody uses it yet.
+    let qp = unsafe { qp.as_ref() };
+    let parts = [
+        ("ibv_wr_start", true, qp.wr_start.is_some()),
+        ("ibv_wr_complete", true, qp.wr_complete.is_some()),
+        ("ibv_wr_abort", true, qp.wr_abort.is_some()),
+        ("ibv_wr_set_sge", true, qp.wr_set_sge.is_some()),
+        ("ibv_wr_set_sge_list", true, qp.wr_set_sge_list.is_some()),
+        (
+            "ibv_wr_set_inline_data",
+            true,
+            qp.wr_set_inline_data.is_some(),
+        ),
+        (
+            "ibv_wr_set_inline_data_list",
+            true,
+            qp.wr_set_inline_data_list.is_some(),
+        ),
+        ("ibv_wr_set_ud_addr", datagram, qp.wr_set_ud_addr.is_some()),
+    ];
+    let operations = [
+        (SendOps::RDMA_WRITE, qp.wr_rdma_write.is_some()),
+        (SendOps::RDMA_WRITE_WITH_IMM, qp.wr_rdma_write_imm.is_some()),
+        (SendOps::SEND, qp.wr_send.is_some()),
+        (SendOps::SEND_WITH_IMM, qp.wr_send_imm.is_some()),
+        (SendOps::RDMA_READ, qp.wr_rdma_read.is_some()),
+        (SendOps::ATOMIC_CMP_AND_SWP, qp.wr_atomic_cmp_swp.is_some()),
+        (
+            SendOps::ATOMIC_FETCH_AND_ADD,
+            qp.wr_atomic_fetch_add.is_some(),
+        ),
+        (SendOps::LOCAL_INV, qp.wr_local_inv.is_some()),
+        (SendOps::BIND_MW, qp.wr_bind_mw.is_some()),
+        (SendOps::SEND_WITH_INV, qp.wr_send_inv.is_some()),
+        (SendOps::TSO, qp.wr_send_tso.is_some()),
+        (SendOps::FLUSH, has_flush),
+        (SendOps::ATOMIC_WRITE, has_atomic_write),
+    ];
+    let operations = operations.map(|(op, has)| (op.call(), asked(op), has));
+    let mut all = parts.into_iter().chain(operations);
+    all.find_map(|(call, asked, has)| (asked && !has).then_some(call))
+}

@@ -1,0 +1,28 @@
+//! The limits of segmentation.
+
+use crate::{error::Error, op::Segments};
+
+use super::refusal;
+
+/// What a queue pair can do of segmentation; nothing, if it was not made for it.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct TsoLimits {
+    pub(super) max_header: u16,
+    /// The most bytes of a request.
+    pub(super) max_data: u32,
+}
+
+impl TsoLimits {
+    /// Why a request cannot be cut like that.
+    pub(super) fn refusal(
+        self,
+        call: &'static str,
+        segments: Segments,
+        bytes: u64,
+    ) -> Option<Error> {
+        let fits = segments.header <= usize::from(self.max_header)
+            && bytes <= u64::from(self.max_data)
+            && segments.mss > 0;
+        (!fits).then(|| refusal::segments(call, segments, bytes, self))
+    }
+}

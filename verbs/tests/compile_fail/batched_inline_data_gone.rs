@@ -1,0 +1,15 @@
+//! A batch copies inline data when it is posted, and not before.
+
+use verbs::{QueuePair, Rc, Rts, op::Send};
+
+fn misuse(qp: &mut QueuePair<Rc, Rts, ()>) -> verbs::Result<()> {
+    let mut batch = qp.batch();
+    {
+        let data = [1, 2, 3];
+        batch.push(Send::new(()).inline(&data)).unwrap();
+    }
+    batch.post()?;
+    Ok(())
+}
+
+fn main() {}

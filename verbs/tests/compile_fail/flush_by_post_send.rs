@@ -1,0 +1,9 @@
+//! What only extended batches can do cannot be posted otherwise.
+
+use verbs::{Buf, QueuePair, Rc, RemoteToken, Rts, op};
+
+fn misuse(qp: &mut QueuePair<Rc, Rts>, buf: Buf, remote: RemoteToken) {
+    let _ = qp.post(op::Flush::new(buf, remote, op::Placement::GLOBAL));
+}
+
+fn main() {}

@@ -1,0 +1,625 @@
+//! Extended batches. Tests called `qp_ex_…` are the twins of those of pyverbs.
+
+use std::{
+    io::{ErrorKind, IoSlice},
+    time::Duration,
+};
+
+use verbs::{
+    Addressed, Attributes, Buf, Completed, CompletionQueue, GRH_LEN, Init, Psn, QueuePair, Rc,
+    RemoteAccess, RemoteRegion, RemoteToken, Reset, Rtr, Rts, Uc, Ud, WcOpcode, WcStatus,
+    WindowType,
+    op::{
+        AtomicWrite, CompareSwap, ExtendedRequest, FetchAdd, LocalInvalidate, Read, Send, SendOps,
+        SendTo, Write,
+    },
+    work::Gather,
+};
+
+use crate::loopback::Fixture;
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+const QKEY: u32 = 0x1111_1111;
+
+/// All that Soft-RoCE has on reliable connections.
+fn rc_ops() -> SendOps {
+    SendOps::all() - SendOps::TSO - SendOps::FLUSH
+}
+
+/// Two queue pairs that send to each other, and what they complete in.
+struct Link<W = Buf> {
+    fixture: Fixture,
+    cq: CompletionQueue,
+    a: QueuePair<Rc, Rts, W>,
+    b: QueuePair<Rc, Rts, W>,
+}
+
+impl<W: Gather> Link<W> {
+    fn new() -> Self {
+        let fixture = Fixture::new();
+        let cq = fixture.cq(64);
+        let make = || -> QueuePair<Rc, Reset, W> {
+            let builder = fixture.pd.qp_builder(&cq, &cq).send_ops(rc_ops());
+            let builder = builder.max_send_wr(8).max_recv_wr(8);
+            let builder = builder.max_send_sge(4).max_inline_data(64);
+            builder.create_for().unwrap()
+        };
+        let (a, b) = (make(), make());
+        let (a_num, b_num) = (a.qp_num(), b.qp_num());
+        let (a, b) = (fixture.bring_up(a, b_num), fixture.bring_up(b, a_num));
+        Self { fixture, cq, a, b }
+    }
+
+    fn buf(&self, bytes: &[u8]) -> Buf {
+        self.fixture.pd.register_buf(bytes).unwrap()
+    }
+
+    fn remote(&self, access: RemoteAccess) -> RemoteRegion {
+        self.fixture.pd.alloc_remote(64, access).unwrap()
+    }
+
+    /// Lets the peer have room for one message.
+    fn expect_message(&mut self) {
+        let room = self.fixture.pd.alloc_buf(64).unwrap();
+        self.b.post_recv(room).unwrap();
+    }
+
+    /// Posts one request in a batch of its own.
+    fn post<R: ExtendedRequest<Rc, Work = W>>(&mut self, request: R) {
+        let mut batch = self.a.extended_batch().unwrap();
+        assert!(batch.push(request).is_ok());
+        batch.post().map_err(|refused| refused.error).unwrap();
+    }
+
+    /// Waits for the next completion of what `a` has sent.
+    fn sent(&mut self) -> (WcStatus, WcOpcode, W) {
+        loop {
+            let completions = self.cq.wait(PATIENCE).unwrap();
+            assert!(completions.len() > 0, "nothing has completed");
+            for wc in completions {
+                if wc.qp_id() == self.a.id() && !wc.is_receive() {
+                    let Ok(Completed::Send(done)) = self.a.complete(wc) else {
+                        unreachable!()
+                    };
+                    return (done.status(), done.opcode(), done.work);
+                }
+            }
+        }
+    }
+
+    /// Waits for the next message of the peer's: its opcode, its immediate data, and its bytes.
+    fn received(&mut self) -> (WcOpcode, Option<u32>, Vec<u8>) {
+        loop {
+            let completions = self.cq.wait(PATIENCE).unwrap();
+            assert!(completions.len() > 0, "nothing has arrived");
+            for wc in completions {
+                wc.ok().unwrap();
+                if wc.qp_id() == self.a.id() {
+                    self.a.complete(wc).unwrap();
+                    continue;
+                }
+                let Ok(Completed::Receive(done)) = self.b.complete(wc) else {
+                    unreachable!()
+                };
+                let bytes = done.received().to_vec();
+                return (done.opcode(), done.imm_data(), bytes);
+            }
+        }
+    }
+}
+
+#[test]
+fn qp_ex_rc_send() {
+    let mut link = Link::new();
+    link.expect_message();
+    link.post(Send::new(link.buf(b"message")));
+    let expected = (WcOpcode::RECV, None, b"message".to_vec());
+    assert_eq!(link.received(), expected);
+}
+
+#[test]
+fn qp_ex_rc_send_imm() {
+    let mut link = Link::new();
+    link.expect_message();
+    link.post(Send::new(link.buf(b"message")).imm_data(0x0102_0304));
+    let expected = (WcOpcode::RECV, Some(0x0102_0304), b"message".to_vec());
+    assert_eq!(link.received(), expected);
+}
+
+#[test]
+fn qp_ex_rc_rdma_write() {
+    let mut link = Link::new();
+    let region = link.remote(RemoteAccess::WRITE);
+    link.post(Write::new(link.buf(b"written!"), region.token()));
+    let (status, opcode, work) = link.sent();
+    assert_eq!((status, opcode), (WcStatus::SUCCESS, WcOpcode::RDMA_WRITE));
+    assert_eq!(&*work, b"written!");
+    assert_eq!(region.load(0).to_ne_bytes(), *b"written!");
+}
+
+#[test]
+fn qp_ex_rc_rdma_write_imm() {
+    let mut link = Link::new();
+    let region = link.remote(RemoteAccess::WRITE);
+    link.expect_message();
+    link.post(Write::new(link.buf(b"written!"), region.token()).imm_data(9));
+    let (opcode, imm_data, _) = link.received();
+    assert_eq!((opcode, imm_data), (WcOpcode::RECV_RDMA_WITH_IMM, Some(9)));
+    assert_eq!(region.load(0).to_ne_bytes(), *b"written!");
+}
+
+#[test]
+fn qp_ex_rc_rdma_write_zero_length() {
+    let mut link = Link::<Vec<Buf>>::new();
+    let region = link.remote(RemoteAccess::WRITE);
+    region.store(0, 7);
+    link.post(Write::new(vec![], region.token()));
+    assert_eq!(link.sent().0, WcStatus::SUCCESS);
+    assert_eq!(region.load(0), 7);
+}
+
+#[test]
+fn qp_ex_rc_rdma_read() {
+    let mut link = Link::new();
+    let region = link.remote(RemoteAccess::READ);
+    region.write(3, b"fetched");
+    let from = region.token().slice(3..10).unwrap();
+    link.post(Read::new(link.buf(&[0; 7]), from));
+    let (status, opcode, work) = link.sent();
+    assert_eq!((status, opcode), (WcStatus::SUCCESS, WcOpcode::RDMA_READ));
+    assert_eq!(&*work, b"fetched");
+}
+
+#[test]
+fn qp_ex_rc_rdma_read_zero_size() {
+    let mut link = Link::<Vec<Buf>>::new();
+    let region = link.remote(RemoteAccess::READ);
+    link.post(Read::new(Vec::<Buf>::new(), region.token()));
+    assert_eq!(link.sent().0, WcStatus::SUCCESS);
+}
+
+#[test]
+fn qp_ex_rc_atomic_cmp_swp() {
+    let mut link = Link::new();
+    let region = link.remote(RemoteAccess::ATOMIC);
+    region.store(0, 42);
+    let number = region.token().slice(0..8).unwrap();
+    for (old, new) in [(42, 7), (7, 7)] {
+        link.post(CompareSwap::new(link.buf(&[0; 8]), number, 42, 7));
+        let (status, opcode, work) = link.sent();
+        assert_eq!((status, opcode), (WcStatus::SUCCESS, WcOpcode::COMP_SWAP));
+        assert_eq!(*work, u64::to_ne_bytes(old));
+        assert_eq!(region.load(0), new);
+    }
+}
+
+#[test]
+fn qp_ex_rc_atomic_fetch_add() {
+    let mut link = Link::new();
+    let region = link.remote(RemoteAccess::ATOMIC);
+    region.store(0, 40);
+    let number = region.token().slice(0..8).unwrap();
+    link.post(FetchAdd::new(link.buf(&[0; 8]), number, 2));
+    let (status, opcode, work) = link.sent();
+    assert_eq!((status, opcode), (WcStatus::SUCCESS, WcOpcode::FETCH_ADD));
+    assert_eq!(*work, 40_u64.to_ne_bytes());
+    assert_eq!(region.load(0), 42);
+}
+
+#[test]
+fn qp_ex_rc_atomic_write() {
+    let mut link = Link::new();
+    let region = link.remote(RemoteAccess::WRITE);
+    let number = region.token().slice(0..8).unwrap();
+    link.post(AtomicWrite::new(link.buf(b"kept"), number, *b"at once!"));
+    let (status, _, work) = link.sent();
+    assert_eq!(&*work, b"kept");
+    // Kernels before 6.2 do not know it, and say so.
+    if status == WcStatus::SUCCESS {
+        assert_eq!(region.load(0).to_ne_bytes(), *b"at once!");
+    } else {
+        assert_eq!((status, region.load(0)), (WcStatus::LOC_QP_OP_ERR, 0));
+    }
+}
+
+/// Writes to a token, and says how that ended.
+fn write(link: &mut Link, to: RemoteToken) -> WcStatus {
+    let work = link.buf(b"data");
+    link.b.post(Write::new(work, to)).unwrap();
+    loop {
+        let completions = link.cq.wait(PATIENCE).unwrap();
+        assert!(completions.len() > 0, "nothing has completed");
+        for wc in completions {
+            if wc.qp_id() == link.b.id() {
+                let status = wc.status();
+                link.b.complete(wc).unwrap();
+                return status;
+            }
+            link.a.complete(wc).unwrap();
+        }
+    }
+}
+
+#[test]
+fn qp_ex_rc_bind_mw() {
+    let mut link = Link::new();
+    let region = link.fixture.pd.alloc_for_windows(64).unwrap();
+    let mut window = link.fixture.pd.alloc_mw(WindowType::Type2).unwrap();
+    let bind = |link: &mut Link, window: &mut _, post| {
+        let mut batch = link.a.extended_batch().unwrap();
+        let work = link.fixture.pd.alloc_buf(4).unwrap();
+        let access = RemoteAccess::WRITE;
+        let token = batch.bind_window(window, &region, access, work).unwrap();
+        if post {
+            batch.post().unwrap();
+            assert_eq!(link.sent().0, WcStatus::SUCCESS);
+        }
+        token
+    };
+    // One that is not posted leaves the window as it was.
+    bind(&mut link, &mut window, false);
+    let first = bind(&mut link, &mut window, true);
+    assert_eq!(write(&mut link, first), WcStatus::SUCCESS);
+    link.post(LocalInvalidate::new(link.buf(b"kept"), first.rkey));
+    assert_eq!(link.sent().0, WcStatus::SUCCESS);
+    bind(&mut link, &mut window, false);
+    let second = bind(&mut link, &mut window, true);
+    assert_eq!(write(&mut link, second), WcStatus::SUCCESS);
+    assert_eq!(write(&mut link, first), WcStatus::REM_ACCESS_ERR);
+}
+
+#[test]
+fn a_peers_window_is_invalidated_by_a_message() {
+    let mut link = Link::new();
+    let region = link.fixture.pd.alloc_for_windows(64).unwrap();
+    let mut window = link.fixture.pd.alloc_mw(WindowType::Type2).unwrap();
+    let (access, work) = (RemoteAccess::WRITE, link.buf(b"kept"));
+    let token = link
+        .b
+        .bind_window(&mut window, &region, access, work)
+        .unwrap();
+    link.expect_message();
+    while link.b.send_queue().in_flight() > 0 {
+        for wc in link.cq.wait(PATIENCE).unwrap() {
+            wc.ok().unwrap();
+            link.b.complete(wc).unwrap();
+        }
+    }
+    let send = Send::new(link.buf(b"done")).invalidate(token.rkey);
+    link.post(send.unsignaled());
+    assert_eq!(link.received().2, b"done");
+    link.post(Write::new(link.buf(b"late"), token));
+    assert_eq!(link.sent().0, WcStatus::REM_ACCESS_ERR);
+}
+
+type DatagramQp = QueuePair<Ud, Rts, Addressed<Vec<Buf>>>;
+
+fn datagram_qp(fixture: &Fixture, cq: &CompletionQueue) -> DatagramQp {
+    let builder = fixture.pd.qp_builder::<Ud>(cq, cq).max_inline_data(16);
+    let builder = builder.send_ops(SendOps::SEND | SendOps::SEND_WITH_IMM);
+    let qp = builder.create_for().unwrap();
+    let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, QKEY)).unwrap();
+    let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
+    qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))
+        .unwrap()
+}
+
+/// Sends one datagram, and returns what arrives: immediate data, and bytes.
+fn datagram(
+    parts: &[&[u8]],
+    post: impl FnOnce(
+        &mut verbs::ExtendedBatch<'_, Ud, Addressed<Vec<Buf>>, Buf>,
+        SendTo<Addressed<Vec<Buf>>>,
+    ),
+) -> (Option<u32>, Vec<u8>) {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let (mut a, mut b) = (datagram_qp(&fixture, &cq), datagram_qp(&fixture, &cq));
+    let room = fixture.pd.alloc_buf(GRH_LEN + 32).unwrap();
+    b.post_recv(room).unwrap();
+    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let parts = parts.iter().map(|part| fixture.pd.register_buf(*part));
+    let work = Addressed::new(parts.collect::<Result<_, _>>().unwrap(), &ah);
+    let mut batch = a.extended_batch().unwrap();
+    post(&mut batch, SendTo::new(work, b.qp_num(), QKEY));
+    batch.post().map_err(|refused| refused.error).unwrap();
+    loop {
+        let completions = cq.wait(PATIENCE).unwrap();
+        assert!(completions.len() > 0, "the datagram was lost");
+        for wc in completions {
+            wc.ok().unwrap();
+            if wc.qp_id() == a.id() {
+                a.complete(wc).unwrap();
+                continue;
+            }
+            let Ok(Completed::Receive(done)) = b.complete(wc) else {
+                unreachable!()
+            };
+            return (done.imm_data(), done.received()[GRH_LEN..].to_vec());
+        }
+    }
+}
+
+#[test]
+fn qp_ex_ud_send() {
+    let came = datagram(&[b"datagram"], |batch, send| batch.push(send).unwrap());
+    assert_eq!(came, (None, b"datagram".to_vec()));
+}
+
+#[test]
+fn qp_ex_ud_send_imm() {
+    let came = datagram(&[b"datagram"], |batch, send| {
+        batch.push(send.imm_data(3)).unwrap();
+    });
+    assert_eq!(came, (Some(3), b"datagram".to_vec()));
+}
+
+#[test]
+fn qp_ex_ud_zero_size() {
+    let came = datagram(&[], |batch, send| batch.push(send).unwrap());
+    assert_eq!(came, (None, vec![]));
+}
+
+#[test]
+fn a_datagram_carries_its_bytes_inline() {
+    let came = datagram(&[b"kept"], |batch, send| {
+        batch.push(send.inline(b"inline")).unwrap();
+    });
+    assert_eq!(came, (None, b"inline".to_vec()));
+}
+
+#[test]
+fn an_unreliable_connection_sends_and_writes_in_one_batch() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let psn = Psn::from_low_bits(77);
+    let make = || {
+        let ops = SendOps::SEND | SendOps::SEND_WITH_IMM;
+        let ops = ops | SendOps::RDMA_WRITE | SendOps::RDMA_WRITE_WITH_IMM;
+        let builder = fixture.pd.qp_builder::<Uc>(&cq, &cq).send_ops(ops);
+        let builder = builder.max_send_wr(4).max_recv_wr(4);
+        builder.create().unwrap()
+    };
+    let (a, b) = (make(), make());
+    let (a_num, b_num) = (a.qp_num(), b.qp_num());
+    let up = |qp: QueuePair<Uc, Reset>, peer| {
+        let init = Attributes::<Uc, Init>::new(1).access(RemoteAccess::WRITE);
+        let qp = qp.to_init(&init).unwrap();
+        let rtr = Attributes::<Uc, Rtr>::new(&fixture.way(), peer, psn);
+        let qp = qp.to_rtr(&rtr).unwrap();
+        qp.to_rts(&Attributes::<Uc, Rts>::new(psn)).unwrap()
+    };
+    let (mut a, mut b) = (up(a, b_num), up(b, a_num));
+    let buf = |bytes: &[u8]| fixture.pd.register_buf(bytes).unwrap();
+    for _ in 0..3 {
+        b.post_recv(buf(&[0; 16])).unwrap();
+    }
+    let region = fixture.pd.alloc_remote(16, RemoteAccess::WRITE).unwrap();
+    let halves = [0..8, 8..16].map(|half| region.token().slice(half).unwrap());
+    let mut batch = a.extended_batch().unwrap();
+    batch.push(Send::new(buf(b"plain")).unsignaled()).unwrap();
+    batch.push(Send::new(buf(b"imm")).imm_data(1)).unwrap();
+    batch.push(Write::new(buf(b"1st half"), halves[0])).unwrap();
+    let write = Write::new(buf(b"2nd half"), halves[1]).imm_data(2);
+    batch.push(write).unwrap();
+    batch.post().unwrap();
+    let mut came = Vec::new();
+    while came.len() < 3 || a.send_queue().in_flight() > 0 {
+        let completions = cq.wait(PATIENCE).unwrap();
+        assert!(completions.len() > 0, "a message was lost");
+        for wc in completions {
+            wc.ok().unwrap();
+            if wc.is_receive() {
+                came.push((wc.opcode(), wc.imm_data(), wc.byte_len()));
+                b.complete(wc).unwrap();
+            } else {
+                a.complete(wc).unwrap();
+            }
+        }
+    }
+    let expected = [
+        (WcOpcode::RECV, None, 5),
+        (WcOpcode::RECV, Some(1), 3),
+        (WcOpcode::RECV_RDMA_WITH_IMM, Some(2), 8),
+    ];
+    assert_eq!(came, expected);
+    let mut seen = [0; 16];
+    region.read(0, &mut seen);
+    assert_eq!(&seen, b"1st half2nd half");
+}
+
+#[test]
+fn several_elements_arrive_or_are_refused() {
+    let mut link = Link::<Vec<Buf>>::new();
+    link.expect_message();
+    let parts = |link: &Link<_>, parts: &[&[u8]]| -> Vec<Buf> {
+        parts.iter().map(|part| link.buf(part)).collect()
+    };
+    let equal = parts(&link, &[b"one ", b"two ", b"3!  "]);
+    link.post(Send::new(equal));
+    assert_eq!(link.received().2, b"one two 3!  ");
+    // Soft-RoCE of rdma-core 44 would send the length of the first element once for each.
+    for unequal in [&[&b"longer"[..], b"short"], &[b"short", &b"longer"[..]]] {
+        link.expect_message();
+        let work = parts(&link, unequal);
+        let mut batch = link.a.extended_batch().unwrap();
+        match batch.push(Send::new(work)) {
+            Ok(()) => {
+                batch.post().unwrap();
+                assert_eq!(link.received().2, unequal.concat());
+            }
+            Err(refused) => {
+                assert_eq!(refused.error.kind(), ErrorKind::Unsupported);
+                let work = refused.value.into_work();
+                drop(batch);
+                // The other way of posting takes it.
+                link.a.post(Send::new(work)).unwrap();
+                assert_eq!(link.received().2, unequal.concat());
+            }
+        }
+    }
+}
+
+#[test]
+fn inline_data_arrive_and_stay_within_their_room() {
+    let mut link = Link::<Vec<Buf>>::new();
+    link.expect_message();
+    link.post(Send::new(vec![]).inline(b"in one piece"));
+    assert_eq!(link.received().2, b"in one piece");
+    link.expect_message();
+    let parts = ["in ", "", "three pieces"].map(|part| IoSlice::new(part.as_bytes()));
+    link.post(Send::new(vec![]).inline_list(&parts));
+    assert_eq!(link.received().2, b"in three pieces");
+    // The device may have given more room than was asked for, but none has so much.
+    let long = vec![1; 2000];
+    let halves = [IoSlice::new(&long[..1000]), IoSlice::new(&long[1000..])];
+    let mut batch = link.a.extended_batch().unwrap();
+    let refused = batch.push(Send::new(vec![]).inline(&long)).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+    let refused = batch.push(Send::new(vec![]).inline_list(&halves));
+    assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::InvalidInput);
+    drop(batch);
+    link.expect_message();
+    link.post(Send::new(vec![]).inline(b"and on"));
+    assert_eq!(link.received().2, b"and on");
+}
+
+#[test]
+fn an_atomic_of_the_wrong_size_or_place_fails_alone() {
+    for (work, at) in [(4, 0..8), (8, 4..12)] {
+        let mut link = Link::new();
+        let region = link.remote(RemoteAccess::ATOMIC);
+        region.store(0, 1);
+        let number = region.token().slice(at).unwrap();
+        link.post(FetchAdd::new(link.buf(&vec![7; work]), number, 1));
+        let (status, _, back) = link.sent();
+        assert_ne!(status, WcStatus::SUCCESS);
+        assert_eq!(*back, vec![7; work], "nothing has been written");
+    }
+}
+
+#[test]
+fn a_batch_posts_everything_or_nothing() {
+    let mut link = Link::new();
+    let send = |link: &Link<Buf>, byte| Send::new(link.buf(&[byte]));
+    for _ in 0..6 {
+        link.expect_message();
+    }
+    // Aborted, dropped, posted, and not in a batch at all: the first two leave no trace.
+    for (byte, abort) in [(1, true), (2, false)] {
+        let requests = [send(&link, byte), send(&link, byte)];
+        let mut batch = link.a.extended_batch().unwrap();
+        for request in requests {
+            batch.push(request).unwrap();
+        }
+        if abort {
+            assert_eq!(batch.abort().len(), 2);
+        } else {
+            drop(batch);
+        }
+        assert_eq!(link.a.send_queue().in_flight(), 0);
+    }
+    let requests = [3, 4, 5].map(|byte| send(&link, byte).unsignaled());
+    let mut batch = link.a.extended_batch().unwrap();
+    for request in requests {
+        batch.push(request).unwrap();
+    }
+    batch.post().unwrap();
+    link.a.post(send(&link, 6)).unwrap();
+    for byte in 3..=6 {
+        assert_eq!(link.received().2, [byte]);
+    }
+}
+
+#[test]
+fn a_full_queue_takes_no_more_into_a_batch() {
+    let mut link = Link::new();
+    for _ in 0..8 {
+        link.expect_message();
+    }
+    let mut requests: Vec<_> = (0..9).map(|i| Send::new(link.buf(&[i]))).collect();
+    let last = requests.pop().unwrap();
+    let mut batch = link.a.extended_batch().unwrap();
+    for request in requests {
+        batch.push(request).unwrap();
+    }
+    let refused = batch.push(last).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
+    assert_eq!(*refused.value.into_work(), [8]);
+    batch.post().unwrap();
+    for byte in 0..8 {
+        assert_eq!(link.received().2, [byte]);
+    }
+}
+
+#[test]
+fn work_that_the_kernel_was_not_told_of_stays_in_flight() {
+    let mut link = Link::new();
+    link.expect_message();
+    link.expect_message();
+    // SAFETY: the context is open.
+    let kernel = unsafe { (*link.fixture.ctx.as_raw()).cmd_fd };
+    let full = std::fs::File::options()
+        .write(true)
+        .open("/dev/full")
+        .unwrap();
+    // SAFETY: takes and returns numbers.
+    let saved = unsafe { libc::dup(kernel) };
+    let first = link.buf(b"first");
+    let mut batch = link.a.extended_batch().unwrap();
+    batch.push(Send::new(first)).unwrap();
+    // SAFETY: takes and returns numbers. The other half of each pair of calls restores the
+    // descriptor before anybody else uses it.
+    unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&full), kernel) };
+    let posted = batch.post();
+    // SAFETY: see above.
+    unsafe { libc::dup2(saved, kernel) };
+    // SAFETY: nobody else has it.
+    unsafe { libc::close(saved) };
+    let refused = posted.unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::ENOSPC));
+    // The device finds it with the next request, so it is not given back before.
+    assert_eq!(refused.value.len(), 0);
+    assert_eq!(link.a.send_queue().in_flight(), 1);
+    link.post(Send::new(link.buf(b"second")));
+    assert_eq!(link.received().2, b"first");
+    assert_eq!(link.received().2, b"second");
+}
+
+#[test]
+#[expect(clippy::mem_forget, reason = "the point of the test")]
+fn a_forgotten_batch_does_not_keep_the_queue_pair() {
+    let mut link = Link::new();
+    let work = link.buf(b"work");
+    let mut batch = link.a.extended_batch().unwrap();
+    batch.push(Send::new(work)).unwrap();
+    std::mem::forget(batch);
+    let err = link.a.extended_batch().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::ResourceBusy);
+    drop(link.a);
+    drop(link.b);
+    while link.cq.poll().unwrap().count() > 0 {}
+    assert_eq!(link.cq.available(), link.cq.capacity());
+}
+
+#[test]
+fn operations_that_the_device_lacks_are_refused_at_creation() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    for op in [SendOps::TSO, SendOps::FLUSH] {
+        let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq);
+        let created = builder.send_ops(op).create();
+        // Newer ones can flush.
+        if created.is_err() || op == SendOps::TSO {
+            let err = created.unwrap_err();
+            assert_eq!(err.kind(), ErrorKind::Unsupported, "{err}");
+        }
+    }
+    let builder = fixture.pd.qp_builder::<Ud>(&cq, &cq);
+    let err = builder.send_ops(SendOps::RDMA_READ).create().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Unsupported, "{err}");
+    let builder = fixture.pd.qp_builder::<Ud>(&cq, &cq);
+    let err = builder.max_tso_header(54).create().unwrap_err();
+    assert_eq!(err.kind(), ErrorKind::Unsupported, "{err}");
+    assert!(err.to_string().contains("does not cut"), "{err}");
+}
