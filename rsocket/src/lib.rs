@@ -1,6 +1,38 @@
 //! The rsockets protocol: sockets over RDMA, wire-compatible with librdmacm's.
 //!
-//! So far this is the protocol itself, in [`proto`].
+//! A [`Stream`] is a byte stream in the manner of [`std::net::TcpStream`], and a [`Listener`] takes
+//! connections as [`std::net::TcpListener`] does. The bytes go by RDMA writes into a buffer of the
+//! peer's. Programs that use `rsocket(7)` can be at the other end.
+//!
+//! ```no_run
+//! use std::io::{Read, Write};
+//!
+//! let listener = rsocket::Listener::bind("10.9.0.1:7471")?;
+//! let mut client = rsocket::Stream::connect("10.9.0.1:7471")?;
+//! let (mut server, _) = listener.accept()?;
+//! client.write_all(b"hello")?;
+//! let mut hello = [0; 5];
+//! server.read_exact(&mut hello)?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! The protocol itself, without any input or output, is in [`proto`].
 #![forbid(unsafe_code)]
 
+mod connection;
+mod device;
+mod endpoint;
+mod engine;
+mod listener;
+mod mapped;
+mod memory;
+mod opening;
+mod options;
 pub mod proto;
+mod stream;
+mod waiters;
+
+pub use listener::{Incoming, Listener};
+pub use mapped::MappedBuffer;
+pub use options::Options;
+pub use stream::Stream;

@@ -1,0 +1,697 @@
+//! A connected stream over its queue pair.
+
+use std::{
+    cell::RefCell,
+    io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use cm::{CmId, Key, phases::Connected};
+use rustix::event::{PollFd, PollFlags, epoll, poll};
+use verbs::{
+    Completed, CompletionChannel, CompletionQueue, Notify, RemoteToken, Rts, With,
+    op::{Send, Write},
+};
+
+use crate::{
+    endpoint::{Endpoint, Pair, SendWork},
+    engine::Engine,
+    memory::{MESSAGE, Memory},
+    proto::{
+        ConnectData, Mapping, Message,
+        stream::{
+            Burst, Direction, Failure, Framing, MapError, Outgoing, Payload, Place, Placement,
+            Readiness, Settings, Stream,
+        },
+    },
+    waiters::{Bell, Interest, Waiters},
+};
+
+/// How long to look for completions before going to sleep.
+const POLLING_TIME: Duration = Duration::from_micros(10);
+
+/// How a call waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// Not at all; the descriptor tells when to try again.
+    None,
+    /// Until then.
+    Until(Instant),
+    /// For ever.
+    Endless,
+}
+
+impl Patience {
+    pub(crate) fn from_timeout(timeout: Option<Duration>) -> Self {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        deadline.map_or(Self::Endless, Self::Until)
+    }
+}
+
+/// A connected stream.
+///
+/// Whoever wants something of it handles the completions that have come. Who has to wait does so
+/// for the completion channel, and for a bell of its own, which is rung by whoever handles the
+/// completions in the meantime.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    state: Mutex<State>,
+    /// Held by a call for as long as its bytes must not be mixed with those of others.
+    sending: Mutex<()>,
+    receiving: Mutex<()>,
+    channel: CompletionChannel,
+    /// Readable when there is something to handle: the channel and the bell of the state in one
+    /// descriptor.
+    poller: OwnedFd,
+    local_addr: SocketAddr,
+    peer_addr: SocketAddr,
+    key: Key,
+    engine: Weak<Engine>,
+}
+
+/// Who the two sides of a connection are.
+#[derive(Debug)]
+pub(crate) struct Ends {
+    pub(crate) local_addr: SocketAddr,
+    pub(crate) peer_addr: SocketAddr,
+    pub(crate) key: Key,
+}
+
+#[derive(Debug)]
+struct State {
+    stream: Stream,
+    qp: Pair<Rts>,
+    cq: CompletionQueue,
+    memory: Memory,
+    /// The identifier, once the connection is established. Destroying it tells the peer.
+    id: Option<CmId<Connected>>,
+    waiters: Waiters,
+    /// Rung for those who wait for the descriptor.
+    bell: Bell,
+    /// An event has been asked for, and not been taken.
+    armed: bool,
+    /// Somebody may be waiting for the descriptor.
+    watched: bool,
+    /// Bytes that have to be in one piece.
+    scratch: Vec<u8>,
+}
+
+thread_local! {
+    static BELL: RefCell<Option<Bell>> = const { RefCell::new(None) };
+}
+
+/// The bell of this thread, which waits for one thing at a time.
+fn thread_bell() -> io::Result<Bell> {
+    BELL.with_borrow_mut(|bell| match bell {
+        Some(bell) => Ok(bell.clone()),
+        None => Ok(bell.insert(Bell::new()?).clone()),
+    })
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// What a failed connection says.
+pub(crate) fn failure_error(failure: Failure) -> io::Error {
+    let kind = match failure {
+        Failure::Violation(_) => io::ErrorKind::InvalidData,
+        _ => io::ErrorKind::ConnectionReset,
+    };
+    io::Error::new(kind, failure)
+}
+
+impl Connection {
+    /// Joins what belongs together. `id` may come later, with [`established`](Self::established).
+    pub(crate) fn new(
+        endpoint: Endpoint,
+        up: impl FnOnce(Pair<verbs::Init>) -> io::Result<(Pair<Rts>, Option<CmId<Connected>>)>,
+        peer: &ConnectData,
+        ends: Ends,
+        engine: &Arc<Engine>,
+    ) -> io::Result<Self> {
+        let stream = endpoint.stream(peer);
+        let Endpoint {
+            qp,
+            cq,
+            channel,
+            memory,
+            ..
+        } = endpoint;
+        let bell = Bell::new()?;
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (fd, name) in [(channel.as_fd(), 0), (bell.as_fd(), 1)] {
+            let data = epoll::EventData::new_u64(name);
+            epoll::add(&poller, fd, data, epoll::EventFlags::IN)?;
+        }
+        let (qp, id) = up(qp)?;
+        Ok(Self {
+            state: Mutex::new(State {
+                stream,
+                qp,
+                cq,
+                memory,
+                id,
+                waiters: Waiters::default(),
+                bell,
+                armed: false,
+                watched: false,
+                scratch: Vec::new(),
+            }),
+            sending: Mutex::default(),
+            receiving: Mutex::default(),
+            channel,
+            poller,
+            local_addr: ends.local_addr,
+            peer_addr: ends.peer_addr,
+            key: ends.key,
+            engine: Arc::downgrade(engine),
+        })
+    }
+
+    /// The connection that was accepted is established.
+    pub(crate) fn established(&self, id: CmId<Connected>) {
+        lock(&self.state).id = Some(id);
+    }
+
+    pub(crate) fn local_addr(&self) -> SocketAddr {
+        self.local_addr
+    }
+
+    pub(crate) fn peer_addr(&self) -> SocketAddr {
+        self.peer_addr
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        *lock(&self.state).stream.settings()
+    }
+
+    /// Sends bytes, all of them if it may wait.
+    pub(crate) fn send(&self, bufs: &[IoSlice<'_>], patience: Patience) -> io::Result<usize> {
+        let _turn = lock(&self.sending);
+        let total = bufs.iter().map(|buf| buf.len()).sum();
+        let mut burst = Burst::default();
+        let mut done = 0;
+        self.until(Interest::WRITE, patience, |state| {
+            let ended = state.send(bufs, total, &mut done, &mut burst);
+            match ended {
+                _ if done == total => Ok(Some(())),
+                Ok(()) => Ok(None),
+                Err(err) => Err(err),
+            }
+        })
+        .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
+        Ok(done)
+    }
+
+    /// Receives what there is, after waiting for something; 0 at the end. `peek` leaves it there.
+    pub(crate) fn recv(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+        patience: Patience,
+    ) -> io::Result<usize> {
+        let _turn = lock(&self.receiving);
+        self.until(Interest::READ, patience, |state| state.recv(bufs, peek))
+    }
+
+    /// Tries, handling completions and waiting in between, until there is a result.
+    fn until<T>(
+        &self,
+        interest: Interest,
+        patience: Patience,
+        mut attempt: impl FnMut(&mut State) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        loop {
+            {
+                let mut state = lock(&self.state);
+                if let Some(result) = attempt(&mut state)? {
+                    return Ok(result);
+                }
+                if state.process()?
+                    && let Some(result) = attempt(&mut state)?
+                {
+                    return Ok(result);
+                }
+                if let Patience::None = patience {
+                    state.watch(&self.channel)?;
+                    return match attempt(&mut state)? {
+                        Some(result) => Ok(result),
+                        None => Err(io::ErrorKind::WouldBlock.into()),
+                    };
+                }
+            }
+            self.wait(interest, patience)?;
+        }
+    }
+
+    /// Waits until it is worth trying again.
+    fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
+        let deadline = match patience {
+            Patience::Until(deadline) => Some(deadline),
+            Patience::None | Patience::Endless => None,
+        };
+        let start = Instant::now();
+        while start.elapsed() < POLLING_TIME {
+            if lock(&self.state).process()? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let bell = thread_bell()?;
+        let name = {
+            let mut state = lock(&self.state);
+            if state.arm()? || interest.is_met(state.stream.readiness()) {
+                return Ok(());
+            }
+            state.waiters.add(interest, &bell)
+        };
+        let waited = sleep(&[self.channel.as_fd(), bell.as_fd()], deadline);
+        let mut state = lock(&self.state);
+        state.waiters.remove(name);
+        bell.clear();
+        state.take_events(&self.channel)?;
+        state.process()?;
+        if state.watched || !state.waiters.is_empty() {
+            // The event that was taken was theirs, too.
+            state.arm()?;
+        }
+        waited
+    }
+
+    /// What can be done without waiting; and asks for the descriptor to tell when that changes.
+    pub(crate) fn readiness(&self) -> io::Result<Readiness> {
+        let mut state = lock(&self.state);
+        state.watch(&self.channel)?;
+        Ok(state.stream.readiness())
+    }
+
+    /// Ends a direction, or both, and tells the peer.
+    pub(crate) fn shut_down(&self, direction: Direction) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.stream.shut_down(direction);
+        state.process()?;
+        state.wake();
+        Ok(())
+    }
+
+    /// Waits until everything that was sent has arrived, or the connection is over.
+    pub(crate) fn flush(&self, patience: Patience) -> io::Result<()> {
+        self.until(Interest::default(), patience, |state| {
+            Ok(state.is_flushed().then_some(()))
+        })
+    }
+
+    /// Whether everything that was sent has arrived, or the connection is over.
+    pub(crate) fn is_flushed(&self) -> io::Result<bool> {
+        let mut state = lock(&self.state);
+        state.process()?;
+        Ok(state.is_flushed())
+    }
+
+    /// The connection manager says that the peer is gone.
+    pub(crate) fn lost(&self) {
+        let mut state = lock(&self.state);
+        // What it had sent counts. A queue that is broken has nothing more to say.
+        while let Ok(true) = state.process() {}
+        state.stream.lost();
+        // A queue pair that cannot be told so has ended in another way.
+        drop(state.qp.to_error());
+        state.wake();
+    }
+
+    /// Writes nothing to the peer, which fails if it is gone.
+    pub(crate) fn keep_alive(&self) -> io::Result<()> {
+        let mut state = lock(&self.state);
+        state.stream.keep_alive();
+        state.process().map(drop)
+    }
+
+    /// Why the connection has failed, if it has.
+    pub(crate) fn failure(&self) -> Option<Failure> {
+        lock(&self.state).stream.failure()
+    }
+
+    /// Maps memory for the peer; see [`Stream::map`].
+    pub(crate) fn map(&self, mapping: Mapping) -> Result<u16, MapError> {
+        lock(&self.state).stream.map(mapping)
+    }
+
+    pub(crate) fn unmap(&self, index: u16) {
+        lock(&self.state).stream.unmap(index);
+    }
+
+    pub(crate) fn pd(&self) -> verbs::ProtectionDomain {
+        lock(&self.state).qp.pd().clone()
+    }
+
+    /// Writes to what the peer has mapped, from `offset` on; returns how many bytes it could.
+    pub(crate) fn write_at(
+        &self,
+        bytes: &[u8],
+        offset: u64,
+        patience: Patience,
+    ) -> io::Result<usize> {
+        let _turn = lock(&self.sending);
+        let mut burst = Burst::default();
+        let mut done = 0;
+        self.until(Interest::WRITE, patience, |state| {
+            state.write_at(bytes, offset, &mut done, &mut burst)
+        })
+        .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
+        Ok(done)
+    }
+}
+
+impl Drop for Connection {
+    fn drop(&mut self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.forget(self.key);
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+/// Sleeps until one of the descriptors is readable.
+///
+/// # Errors
+/// - `WouldBlock`: the deadline has come.
+/// - `Interrupted`: a signal has.
+pub(crate) fn sleep(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
+    let mut fds: Vec<_> = fds
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let timeout = left.and_then(|left| left.try_into().ok());
+    match poll(&mut fds, timeout.as_ref())? {
+        0 => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Ok(()),
+    }
+}
+
+impl State {
+    /// Handles what has completed, and posts what that calls for. Returns whether there was
+    /// something.
+    fn process(&mut self) -> io::Result<bool> {
+        let Self {
+            stream,
+            qp,
+            cq,
+            memory,
+            ..
+        } = self;
+        let mut came = false;
+        let mut violated = false;
+        for wc in cq.poll()? {
+            came = true;
+            let ok = wc.ok().is_ok();
+            let imm_data = wc.imm_data();
+            match qp.complete(wc) {
+                Ok(Completed::Send(done)) => stream.sent(done.work.context, ok),
+                Ok(Completed::Receive(done)) if ok => {
+                    let message = match (imm_data, &done.work) {
+                        (Some(imm_data), _) => Some(imm_data),
+                        (None, Some(place)) => {
+                            let mut word = [0; MESSAGE];
+                            place.read(0, &mut word);
+                            Some(u32::from_ne_bytes(word))
+                        }
+                        (None, None) => None,
+                    };
+                    if stream.is_connected() {
+                        qp.post_recv(done.work).map_err(verbs::Error::from)?;
+                    }
+                    if let Some(message) = message {
+                        violated |= stream.received(Message::decode(message), memory).is_err();
+                    }
+                }
+                // A receive that was flushed, or a completion of nobody's.
+                Ok(Completed::Receive(_)) | Err(_) => {}
+            }
+        }
+        if violated {
+            qp.to_error()?;
+        }
+        if came {
+            self.wake();
+        }
+        self.pump()?;
+        Ok(came)
+    }
+
+    /// Posts what the stream wants to tell.
+    fn pump(&mut self) -> io::Result<()> {
+        while let Some(outgoing) = self.stream.control() {
+            self.post(outgoing, &[])?;
+        }
+        Ok(())
+    }
+
+    fn send(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        total: usize,
+        done: &mut usize,
+        burst: &mut Burst,
+    ) -> io::Result<()> {
+        while *done < total {
+            if !self.stream.is_writable() {
+                return Err(match self.stream.failure() {
+                    Some(failure) => failure_error(failure),
+                    None => io::ErrorKind::BrokenPipe.into(),
+                });
+            }
+            if self.stream.has_announcement() {
+                let Some(outgoing) = self.stream.announce() else {
+                    break;
+                };
+                self.post(outgoing, &[])?;
+                continue;
+            }
+            let Some(outgoing) = self.stream.send(burst, total - *done) else {
+                break;
+            };
+            *done += self.post_data(outgoing, bufs, *done)?;
+        }
+        Ok(())
+    }
+
+    fn write_at(
+        &mut self,
+        bytes: &[u8],
+        offset: u64,
+        done: &mut usize,
+        burst: &mut Burst,
+    ) -> io::Result<Option<()>> {
+        while *done < bytes.len() {
+            if !self.stream.is_writable() {
+                return Err(io::ErrorKind::BrokenPipe.into());
+            }
+            if self.stream.has_announcement() {
+                let Some(outgoing) = self.stream.announce() else {
+                    return Ok(None);
+                };
+                self.post(outgoing, &[])?;
+                continue;
+            }
+            let left = bytes.len() - *done;
+            match self
+                .stream
+                .send_to(burst, left, offset.saturating_add(*done as u64))
+            {
+                Placement::Post(outgoing) => {
+                    *done += self.post_data(outgoing, &[IoSlice::new(bytes)], *done)?;
+                }
+                Placement::Wait => return Ok(None),
+                Placement::Unmapped => break,
+            }
+        }
+        Ok(Some(()))
+    }
+
+    fn recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Option<usize>> {
+        let wanted = bufs.iter().map(|buf| buf.len()).sum();
+        let (first, second) = self.stream.next_bytes(wanted);
+        let len = first.len() + second.len();
+        if len == 0 {
+            return match self.stream.failure() {
+                Some(failure) if !self.stream.is_readable() => Err(failure_error(failure)),
+                _ if wanted == 0 || !self.stream.is_readable() => Ok(Some(0)),
+                _ => Ok(None),
+            };
+        }
+        let mut filled = 0;
+        for buf in bufs {
+            let mut rest = &mut buf[..];
+            while !rest.is_empty() && filled < len {
+                let at = if filled < first.len() {
+                    first.start as usize + filled
+                } else {
+                    second.start as usize + filled - first.len()
+                };
+                let piece_end = if filled < first.len() {
+                    first.len()
+                } else {
+                    len
+                };
+                let (piece, after) = rest.split_at_mut(rest.len().min(piece_end - filled));
+                self.memory.read(at, piece);
+                filled += piece.len();
+                rest = after;
+            }
+        }
+        if !peek {
+            self.stream.consume(len);
+            self.pump()?;
+        }
+        Ok(Some(len))
+    }
+
+    /// Posts what carries the caller's bytes from `done` on; returns how many it takes.
+    fn post_data(
+        &mut self,
+        outgoing: Outgoing,
+        bufs: &[IoSlice<'_>],
+        done: usize,
+    ) -> io::Result<usize> {
+        let Payload::Data(len, _) = outgoing.payload else {
+            return self.post(outgoing, &[]).map(|()| 0);
+        };
+        let len = len as usize;
+        let mut skip = done;
+        let mut pieces = bufs.iter().filter_map(|buf| {
+            let skipped = skip.min(buf.len());
+            skip -= skipped;
+            Some(&buf[skipped..]).filter(|piece| !piece.is_empty())
+        });
+        let first = pieces.next().unwrap_or_default();
+        if first.len() >= len {
+            self.post(outgoing, &first[..len])?;
+            return Ok(len);
+        }
+        // It is made of several pieces.
+        let mut whole = std::mem::take(&mut self.scratch);
+        whole.clear();
+        whole.extend_from_slice(first);
+        for piece in pieces {
+            let more = (len - whole.len()).min(piece.len());
+            whole.extend_from_slice(&piece[..more]);
+        }
+        let posted = self.post(outgoing, &whole);
+        self.scratch = whole;
+        posted.map(|()| len)
+    }
+
+    /// Posts what the stream wants posted, with the caller's bytes `user`.
+    fn post(&mut self, outgoing: Outgoing, user: &[u8]) -> io::Result<()> {
+        let trailer = outgoing.trailer();
+        let Outgoing {
+            tag,
+            message,
+            payload,
+            addr,
+            rkey,
+        } = outgoing;
+        let (bytes, place) = match &payload {
+            Payload::Nothing => (&[][..], None),
+            Payload::Data(_, place) => (user, Some(place)),
+            Payload::Target(entry, place) => (&entry[..], Some(place)),
+            Payload::Mapping(entry, place) => (&entry[..], Some(place)),
+        };
+        let remote = RemoteToken {
+            addr,
+            len: bytes.len() as u64,
+            rkey,
+        };
+        let separate = self.stream.settings().framing == Framing::Separate;
+        let word = message.map(Message::encode);
+        let imm_data = word.filter(|_| !separate);
+        let (memory, qp) = (&self.memory, &mut self.qp);
+        // A write of nothing without a message is what keeps a connection alive.
+        if place.is_some() || !separate || message.is_none() {
+            let write = |from| {
+                let write = Write::new(SendWork::new(from, tag), remote);
+                match imm_data {
+                    Some(imm_data) => write.imm_data(imm_data),
+                    None => write,
+                }
+            };
+            let posted = match place {
+                Some(Place::Inline) => qp
+                    .post(write(None).inline(bytes))
+                    .map_err(verbs::Error::from),
+                None => qp.post(write(None)).map_err(verbs::Error::from),
+                Some(Place::Buffer(first, second)) => {
+                    let (head, tail) = bytes.split_at(first.len());
+                    let head = memory.fill(first.start as usize, head);
+                    let tail = (!tail.is_empty()).then(|| memory.fill(second.start as usize, tail));
+                    let from = Some((head, tail));
+                    qp.post(write(from)).map_err(verbs::Error::from)
+                }
+                Some(Place::Slot(slot)) => {
+                    let from = Some((memory.fill_slot(*slot, bytes), None));
+                    qp.post(write(from)).map_err(verbs::Error::from)
+                }
+            };
+            posted?;
+        }
+        if let Some(word) = word.filter(|_| separate) {
+            let tag = if place.is_some() { trailer } else { tag };
+            let send = Send::new(With::new(None, tag));
+            qp.post(send.inline(&word.to_ne_bytes()))
+                .map_err(verbs::Error::from)?;
+        }
+        Ok(())
+    }
+
+    /// Asks for an event, and looks again for what came before that. Returns whether there was
+    /// something.
+    fn arm(&mut self) -> io::Result<bool> {
+        if !self.armed {
+            self.cq.req_notify(Notify::Next)?;
+            self.armed = true;
+        }
+        self.process()
+    }
+
+    /// Takes the events that have come.
+    fn take_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+        while self.armed && channel.try_next()?.is_some() {
+            self.armed = false;
+        }
+        Ok(())
+    }
+
+    /// Makes the descriptor tell of the next change.
+    fn watch(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+        self.watched = true;
+        self.bell.clear();
+        self.take_events(channel)?;
+        while self.arm()? {
+            self.take_events(channel)?;
+        }
+        Ok(())
+    }
+
+    /// Wakes everybody who waits for what is possible now.
+    fn wake(&self) {
+        let readiness = self.stream.readiness();
+        self.waiters.wake(readiness);
+        if self.watched {
+            self.bell.ring();
+        }
+    }
+
+    fn is_flushed(&self) -> bool {
+        self.stream.is_flushed() || !self.stream.is_connected()
+    }
+}

@@ -1,0 +1,101 @@
+//! What a connection works with, before it is connected.
+
+use std::io;
+
+use cm::{CmId, ConnParam, phases::HasDevice};
+use verbs::{
+    CompletionChannel, CompletionQueue, CqKey, Init, ProtectionDomain, QueuePair, Rc, RemoteRegion,
+    With,
+};
+
+use crate::{
+    memory::Memory,
+    proto::{
+        ConnectData,
+        stream::{Framing, SPARE_RECEIVES, Settings, Stream, Tag},
+    },
+};
+
+/// What a request of the send queue owns: the ranges it is sent from, and what it is.
+pub(crate) type SendWork = With<Option<(RemoteRegion, Option<RemoteRegion>)>, Tag>;
+/// What a receive owns: its place, where messages are separate.
+pub(crate) type RecvWork = Option<RemoteRegion>;
+
+pub(crate) type Pair<S> = QueuePair<Rc, S, SendWork, RecvWork>;
+
+/// Bytes of a message that is sent on its own: the least that a request must carry inline there.
+const MESSAGE_BYTES: u32 = 4;
+
+/// A queue pair and its memory.
+#[derive(Debug)]
+pub(crate) struct Endpoint {
+    pub(crate) qp: Pair<Init>,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) channel: CompletionChannel,
+    pub(crate) memory: Memory,
+    pub(crate) settings: Settings,
+}
+
+impl Endpoint {
+    /// Makes everything that a connection of `id` needs, with every receive posted.
+    pub(crate) fn new<P: HasDevice>(
+        id: &CmId<P>,
+        pd: &ProtectionDomain,
+        settings: Settings,
+    ) -> io::Result<Self> {
+        let ctx = pd.context();
+        let mut settings = settings.clamped(ctx.query_device()?.max_qp_wr());
+        if ctx.is_iwarp() {
+            settings.framing = Framing::Separate;
+            settings.inline = settings.inline.max(MESSAGE_BYTES);
+        }
+        let receives = u32::from(settings.recv_depth + SPARE_RECEIVES);
+        let channel = ctx.create_comp_channel()?;
+        let cq = ctx
+            .cq_builder(u32::from(settings.send_depth) + receives)
+            .channel(&channel, CqKey(0))
+            .create()?;
+        let qp = pd
+            .qp_builder::<Rc>(&cq, &cq)
+            .max_send_wr(settings.send_depth.into())
+            .max_recv_wr(receives)
+            .max_send_sge(2)
+            .max_recv_sge(1)
+            .max_inline_data(settings.inline)
+            .create_for()?;
+        let mut qp = id.init_qp(qp).map_err(verbs::Error::from)?;
+        let memory = Memory::new(pd, &settings)?;
+        for index in 0..settings.recv_depth + SPARE_RECEIVES {
+            let place = match settings.framing {
+                Framing::Immediate => None,
+                Framing::Separate => Some(memory.message_slot(index)),
+            };
+            qp.post_recv(place).map_err(verbs::Error::from)?;
+        }
+        Ok(Self {
+            qp,
+            cq,
+            channel,
+            memory,
+            settings,
+        })
+    }
+
+    /// What to connect or accept with.
+    pub(crate) fn conn_param(&self) -> ConnParam {
+        let data = Stream::connect_data(&self.settings, &self.memory.local());
+        // Some makers of iWARP read something while they connect.
+        let reads = u8::from(self.settings.framing == Framing::Separate);
+        ConnParam::zeroed()
+            .private_data(data.encode())
+            .initiator_depth(reads)
+            .flow_control(true)
+            .retry_count(7)
+            .rnr_retry_count(7)
+    }
+
+    /// The stream of this endpoint, connected to the peer that said `peer`.
+    pub(crate) fn stream(&self, peer: &ConnectData) -> Stream {
+        Stream::new(self.settings, &self.memory.local(), peer)
+    }
+}

@@ -1,0 +1,304 @@
+//! The thread that drives connections being made, and notices those that end.
+//!
+//! There is one for all sockets of the process. It handles no data.
+
+use std::{
+    collections::HashMap,
+    io,
+    mem::ManuallyDrop,
+    os::fd::AsFd,
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    thread,
+    time::{Duration, Instant},
+};
+
+use cm::{Event, EventChannel, Key};
+
+use crate::{
+    connection::{Connection, sleep},
+    device::Domains,
+    listener::Backlog,
+    opening::Opening,
+    waiters::Bell,
+};
+
+/// How often a connection that lingers is looked at.
+const LINGER_CHECK: Duration = Duration::from_millis(10);
+
+/// What the identifiers belong to, and the channel that tells of them.
+#[derive(Debug)]
+pub(crate) struct Engine {
+    channel: EventChannel,
+    domains: Domains,
+    subjects: Mutex<HashMap<Key, Subject>>,
+    timers: Mutex<Timers>,
+    /// Rung when there is a new timer.
+    bell: Bell,
+    process: u32,
+}
+
+/// What an identifier belongs to. Nothing is kept alive by being told of its events.
+#[derive(Debug)]
+enum Subject {
+    Opening(Weak<Opening>),
+    Listening(Weak<Backlog>),
+    /// To be offered to the listener when it is established.
+    Accepting(Weak<Backlog>, Arc<Connection>),
+    Connected(Weak<Connection>),
+}
+
+#[derive(Debug, Default)]
+struct Timers {
+    keep_alive: Vec<KeepAlive>,
+    /// Connections that nobody has any more, until when they may take to end.
+    lingering: Vec<(Instant, Arc<Connection>)>,
+}
+
+#[derive(Debug)]
+struct KeepAlive {
+    next: Instant,
+    interval: Duration,
+    connection: Weak<Connection>,
+}
+
+static ENGINE: Mutex<Option<Arc<Engine>>> = Mutex::new(None);
+
+impl Engine {
+    /// The engine of this process, which is started with the first socket.
+    pub(crate) fn get() -> io::Result<Arc<Self>> {
+        let mut engine = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(engine) = &*engine
+            && engine.process == std::process::id()
+        {
+            return Ok(Arc::clone(engine));
+        }
+        let new = Arc::new(Self {
+            channel: EventChannel::new()?,
+            domains: Domains::default(),
+            subjects: Mutex::default(),
+            timers: Mutex::default(),
+            bell: Bell::new()?,
+            process: std::process::id(),
+        });
+        let driven = Arc::clone(&new);
+        thread::Builder::new()
+            .name("rsocket".to_owned())
+            .spawn(move || driven.run())?;
+        if let Some(old) = engine.replace(Arc::clone(&new)) {
+            // A fork has left it behind, and it is not this process's to clean up.
+            let _kept = ManuallyDrop::new(old);
+        }
+        Ok(new)
+    }
+
+    pub(crate) fn channel(&self) -> &EventChannel {
+        &self.channel
+    }
+
+    pub(crate) fn domains(&self) -> &Domains {
+        &self.domains
+    }
+
+    fn subjects(&self) -> MutexGuard<'_, HashMap<Key, Subject>> {
+        self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timers(&self) -> MutexGuard<'_, Timers> {
+        self.timers.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn open(&self, key: Key, opening: &Arc<Opening>) {
+        let subject = Subject::Opening(Arc::downgrade(opening));
+        self.subjects().insert(key, subject);
+    }
+
+    pub(crate) fn listen(&self, key: Key, backlog: &Arc<Backlog>) {
+        let subject = Subject::Listening(Arc::downgrade(backlog));
+        self.subjects().insert(key, subject);
+    }
+
+    /// Nobody is interested in an identifier any more. One that waits for an event is destroyed.
+    pub(crate) fn forget(&self, key: Key) {
+        let subject = self.subjects().remove(&key);
+        drop(subject);
+        self.channel.cancel(key);
+    }
+
+    /// Writes nothing to the peer every `interval`.
+    pub(crate) fn keep_alive(&self, connection: &Arc<Connection>, interval: Duration) {
+        let connection = Arc::downgrade(connection);
+        let mut timers = self.timers();
+        timers
+            .keep_alive
+            .retain(|timer| !Weak::ptr_eq(&timer.connection, &connection));
+        if let Some(next) = Instant::now().checked_add(interval)
+            && !interval.is_zero()
+        {
+            timers.keep_alive.push(KeepAlive {
+                next,
+                interval,
+                connection,
+            });
+        }
+        drop(timers);
+        self.bell.ring();
+    }
+
+    /// Ends a connection when everything it has sent has arrived, at `deadline` at the latest.
+    pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Instant) {
+        self.timers().lingering.push((deadline, connection));
+        self.bell.ring();
+    }
+
+    fn run(self: Arc<Self>) {
+        loop {
+            let next = self.run_timers();
+            let fds = [self.channel.as_fd(), self.bell.as_fd()];
+            // A signal, or the time of a timer: all the same.
+            drop(sleep(&fds, next));
+            self.bell.clear();
+            while let Ok(Some(event)) = self.channel.try_next() {
+                self.handle(event);
+            }
+        }
+    }
+
+    /// Does what is due, and returns when something will be.
+    fn run_timers(&self) -> Option<Instant> {
+        let now = Instant::now();
+        let mut timers = self.timers();
+        let mut due = Vec::new();
+        timers.keep_alive.retain_mut(|timer| {
+            let Some(connection) = timer.connection.upgrade() else {
+                return false;
+            };
+            if timer.next <= now {
+                timer.next = now + timer.interval;
+                due.push(connection);
+            }
+            true
+        });
+        let (ended, lingering) = std::mem::take(&mut timers.lingering)
+            .into_iter()
+            .partition::<Vec<_>, _>(|(deadline, connection)| {
+                *deadline <= now || connection.is_flushed().unwrap_or(true)
+            });
+        timers.lingering = lingering;
+        let check = (!timers.lingering.is_empty()).then(|| now + LINGER_CHECK);
+        let next = timers
+            .keep_alive
+            .iter()
+            .map(|timer| timer.next)
+            .chain(check)
+            .min();
+        drop(timers);
+        // Outside the lock: ending a connection takes a while.
+        drop(ended);
+        for connection in due {
+            // A failure is the connection's own.
+            drop(connection.keep_alive());
+        }
+        next
+    }
+
+    fn opening(&self, key: Key) -> Option<Arc<Opening>> {
+        match self.subjects().get(&key)? {
+            Subject::Opening(opening) => opening.upgrade(),
+            _ => None,
+        }
+    }
+
+    /// Identifiers that come with an event and belong to nobody are dropped, and so destroyed.
+    fn handle(self: &Arc<Self>, event: Event) {
+        match event {
+            Event::AddrResolved(id) => {
+                if let Some(opening) = self.opening(id.key()) {
+                    opening.addr_resolved(id);
+                }
+            }
+            Event::AddrError { id, error } => {
+                if let Some(opening) = self.opening(id.key()) {
+                    opening.addr_error(id, error);
+                }
+            }
+            Event::RouteResolved(id) => {
+                if let Some(opening) = self.opening(id.key()) {
+                    opening.route_resolved(self, id);
+                }
+            }
+            Event::RouteError { id, error } => {
+                if let Some(opening) = self.opening(id.key()) {
+                    opening.route_error(id, error);
+                }
+            }
+            Event::ConnectResponse(response) => {
+                let key = response.id().key();
+                if let Some(opening) = self.opening(key) {
+                    // Before it is used: the peer may end it at once.
+                    if let Some(connection) = opening.responded(self, response) {
+                        let subject = Subject::Connected(Arc::downgrade(&connection));
+                        self.subjects().insert(key, subject);
+                    }
+                }
+            }
+            Event::ConnectFailed { id, failure } => {
+                let subject = self.subjects().remove(&id.key());
+                if let Some(Subject::Opening(opening)) = subject
+                    && let Some(opening) = opening.upgrade()
+                {
+                    opening.failed(failure);
+                }
+            }
+            Event::ConnectRequest(request) => {
+                let backlog = match self.subjects().get(&request.listener()) {
+                    Some(Subject::Listening(backlog)) => backlog.upgrade(),
+                    _ => None,
+                };
+                let key = request.id().key();
+                // A request that cannot be accepted has been rejected; the listener goes on.
+                if let Some(backlog) = backlog
+                    && let Ok(connection) = backlog.requested(self, request)
+                {
+                    let subject = Subject::Accepting(Arc::downgrade(&backlog), connection);
+                    self.subjects().insert(key, subject);
+                }
+            }
+            Event::Established(id) => self.established(id),
+            Event::Disconnected(key) => self.ended(key, false),
+            Event::DeviceRemoval(key) => self.ended(key, true),
+            _ => {}
+        }
+    }
+
+    /// A connection has ended, or its device is being removed.
+    fn ended(&self, key: Key, removed: bool) {
+        let subject = self.subjects().remove(&key);
+        let connection = match subject {
+            Some(Subject::Connected(connection)) => connection.upgrade(),
+            Some(Subject::Accepting(_, connection)) => Some(connection),
+            Some(Subject::Opening(_) | Subject::Listening(_)) | None => None,
+        };
+        let Some(connection) = connection else {
+            return;
+        };
+        connection.lost();
+        if removed {
+            self.domains.forget(connection.pd().context());
+        }
+    }
+
+    fn established(&self, id: cm::CmId<cm::phases::Connected>) {
+        let key = id.key();
+        let mut subjects = self.subjects();
+        let Some(Subject::Accepting(backlog, connection)) = subjects.remove(&key) else {
+            return;
+        };
+        let subject = Subject::Connected(Arc::downgrade(&connection));
+        subjects.insert(key, subject);
+        drop(subjects);
+        connection.established(id);
+        if let Some(backlog) = backlog.upgrade() {
+            backlog.offer(connection);
+        }
+    }
+}

@@ -1,0 +1,103 @@
+//! The registered memory of one connection.
+
+use verbs::{ProtectionDomain, RemoteAccess, RemoteRegion};
+
+use crate::proto::{
+    ByteOrder, Mapping, Target,
+    stream::{CONTROL_SLOTS, Framing, Local, SPARE_RECEIVES, Settings, TARGETS, Table},
+};
+
+/// The size of a message that is sent on its own.
+pub(crate) const MESSAGE: usize = 4;
+
+/// The table and the buffers of one side of a connection.
+///
+/// None of it is ever borrowed: the peer writes to the first two at any time, and the device reads
+/// the third while the program fills other parts of it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    table: RemoteRegion,
+    /// The receive buffer, and then, where messages are separate, a place for each receive.
+    receive: RemoteRegion,
+    /// The send buffer, and then the places of control messages.
+    send: RemoteRegion,
+    send_buffer: usize,
+    recv_buffer: usize,
+}
+
+impl Memory {
+    pub(crate) fn new(pd: &ProtectionDomain, settings: &Settings) -> verbs::Result<Self> {
+        let (send_buffer, recv_buffer) =
+            (settings.send_buffer as usize, settings.recv_buffer as usize);
+        let messages = match settings.framing {
+            Framing::Immediate => 0,
+            Framing::Separate => usize::from(settings.recv_depth + SPARE_RECEIVES) * MESSAGE,
+        };
+        let slots = usize::from(CONTROL_SLOTS) * Target::SIZE;
+        let local = RemoteAccess::empty();
+        Ok(Self {
+            table: pd.alloc_remote(settings.table_size(), RemoteAccess::WRITE)?,
+            receive: pd.alloc_remote(recv_buffer + messages, RemoteAccess::WRITE)?,
+            send: pd.alloc_remote(send_buffer + slots, local)?,
+            send_buffer,
+            recv_buffer,
+        })
+    }
+
+    /// What the peer is told of it.
+    pub(crate) fn local(&self) -> Local {
+        let (table, receive) = (self.table.token(), self.receive.token());
+        Local {
+            table_addr: table.addr,
+            table_rkey: table.rkey,
+            buffer_addr: receive.addr,
+            buffer_rkey: receive.rkey,
+            order: ByteOrder::HOST,
+        }
+    }
+
+    /// What has arrived at `at`.
+    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
+        self.receive.read(at, bytes);
+    }
+
+    /// Fills a part of the send buffer, and gives it as something to be sent.
+    pub(crate) fn fill(&self, at: usize, bytes: &[u8]) -> RemoteRegion {
+        self.send.write(at, bytes);
+        self.send.slice(at..at + bytes.len())
+    }
+
+    /// The same for one of the places of control messages.
+    pub(crate) fn fill_slot(&self, slot: u16, bytes: &[u8]) -> RemoteRegion {
+        let at = self.send_buffer + usize::from(slot) * Target::SIZE;
+        self.send.write(at, bytes);
+        self.send.slice(at..at + bytes.len())
+    }
+
+    /// The place of a receive, where messages are separate.
+    pub(crate) fn message_slot(&self, index: u16) -> RemoteRegion {
+        let at = self.recv_buffer + usize::from(index) * MESSAGE;
+        self.receive.slice(at..at + MESSAGE)
+    }
+}
+
+impl Table for Memory {
+    fn take_target(&mut self, index: u32) -> [u8; Target::SIZE] {
+        let at = index as usize * Target::SIZE;
+        // Key and length are one word, read before the address. When they are there, it is.
+        let key_and_len = self.table.load(at + 8);
+        let addr = self.table.load(at);
+        self.table.store(at + 8, 0);
+        let mut entry = [0; Target::SIZE];
+        entry[..8].copy_from_slice(&addr.to_ne_bytes());
+        entry[8..].copy_from_slice(&key_and_len.to_ne_bytes());
+        entry
+    }
+
+    fn mapping(&mut self, index: u16) -> [u8; Mapping::SIZE] {
+        let at = TARGETS as usize * Target::SIZE + usize::from(index) * Mapping::SIZE;
+        let mut entry = [0; Mapping::SIZE];
+        self.table.read(at, &mut entry);
+        entry
+    }
+}

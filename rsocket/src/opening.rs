@@ -1,0 +1,240 @@
+//! Connecting: the steps of the active side, driven by events.
+
+use std::{
+    io,
+    net::SocketAddr,
+    sync::{Arc, Condvar, Mutex, PoisonError},
+    time::{Duration, Instant},
+};
+
+use cm::{
+    CmId, ConnectFailure, ConnectResponse,
+    phases::{AddrResolved, Idle, RouteResolved},
+};
+
+use crate::{
+    connection::{Connection, Ends},
+    endpoint::Endpoint,
+    engine::Engine,
+    proto::{BadConnectData, ConnectData, stream::Settings},
+    waiters::Bell,
+};
+
+/// How long the first attempt to resolve something may take. Each later one may take twice as long.
+const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
+
+/// A connection that is being made.
+#[derive(Debug)]
+pub(crate) struct Opening {
+    state: Mutex<State>,
+    changed: Condvar,
+    /// Rung at the end, for those who wait for a descriptor.
+    bell: Bell,
+    settings: Settings,
+    source: Option<SocketAddr>,
+    peer: SocketAddr,
+    /// How often a resolution that timed out is tried again.
+    retries: u32,
+}
+
+#[derive(Debug)]
+enum State {
+    /// Under way: so many attempts have timed out; from when the device is known, with what it
+    /// needs.
+    Open {
+        timeouts: u32,
+        endpoint: Option<Box<Endpoint>>,
+    },
+    Done(io::Result<Arc<Connection>>),
+    /// The result has been taken.
+    Taken,
+}
+
+impl Opening {
+    /// Begins to connect.
+    pub(crate) fn start(
+        engine: &Arc<Engine>,
+        source: Option<SocketAddr>,
+        peer: SocketAddr,
+        settings: Settings,
+        retries: u32,
+    ) -> io::Result<Arc<Self>> {
+        let this = Arc::new(Self {
+            state: Mutex::new(State::Open {
+                timeouts: 0,
+                endpoint: None,
+            }),
+            changed: Condvar::new(),
+            bell: Bell::new()?,
+            settings,
+            source,
+            peer,
+            retries,
+        });
+        let id = engine.channel().create_id()?;
+        let key = id.key();
+        engine.open(key, &this);
+        this.resolve_addr(id).inspect_err(|_| engine.forget(key))?;
+        Ok(this)
+    }
+
+    fn lock(&self) -> std::sync::MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    fn timeout(&self) -> Duration {
+        match &*self.lock() {
+            State::Open { timeouts, .. } => FIRST_TIMEOUT * 2_u32.saturating_pow(*timeouts),
+            State::Done(_) | State::Taken => FIRST_TIMEOUT,
+        }
+    }
+
+    fn resolve_addr(&self, id: CmId<Idle>) -> io::Result<()> {
+        let timeout = self.timeout();
+        id.resolve_addr(self.source, self.peer, timeout)
+            .map_err(|refused| refused.error.into())
+    }
+
+    /// Whether a step that has failed is worth another attempt.
+    fn try_again(&self, error: &verbs::Error) -> bool {
+        match &mut *self.lock() {
+            State::Open { timeouts, .. }
+                if error.kind() == io::ErrorKind::TimedOut && *timeouts < self.retries =>
+            {
+                *timeouts += 1;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    pub(crate) fn addr_error(&self, id: CmId<Idle>, error: verbs::Error) {
+        if self.try_again(&error) {
+            if let Err(error) = self.resolve_addr(id) {
+                self.finish(Err(error));
+            }
+        } else {
+            self.finish(Err(error.into()));
+        }
+    }
+
+    pub(crate) fn addr_resolved(&self, id: CmId<AddrResolved>) {
+        if let Err(refused) = id.resolve_route(self.timeout()) {
+            self.finish(Err(refused.error.into()));
+        }
+    }
+
+    pub(crate) fn route_error(&self, id: CmId<AddrResolved>, error: verbs::Error) {
+        if self.try_again(&error) {
+            self.addr_resolved(id);
+        } else {
+            self.finish(Err(error.into()));
+        }
+    }
+
+    pub(crate) fn route_resolved(&self, engine: &Engine, id: CmId<RouteResolved>) {
+        if let Err(error) = self.connect(engine, id) {
+            self.finish(Err(error));
+        }
+    }
+
+    fn connect(&self, engine: &Engine, id: CmId<RouteResolved>) -> io::Result<()> {
+        let pd = engine.domains().of(&id.context()?)?;
+        let new = Endpoint::new(&id, &pd, self.settings)?;
+        let mut state = self.lock();
+        let State::Open { endpoint, .. } = &mut *state else {
+            return Ok(());
+        };
+        let new = endpoint.insert(Box::new(new));
+        id.connect(&new.qp, &new.conn_param())
+            .map_err(|refused| refused.error.into())
+    }
+
+    /// The peer has accepted. Returns the connection, to be told of its end.
+    pub(crate) fn responded(
+        &self,
+        engine: &Arc<Engine>,
+        response: ConnectResponse,
+    ) -> Option<Arc<Connection>> {
+        let endpoint = match &mut *self.lock() {
+            State::Open { endpoint, .. } => endpoint.take()?,
+            State::Done(_) | State::Taken => return None,
+        };
+        let connection = self.establish(engine, *endpoint, response).map(Arc::new);
+        let kept = connection.as_ref().ok().map(Arc::clone);
+        self.finish(connection);
+        kept
+    }
+
+    fn establish(
+        &self,
+        engine: &Arc<Engine>,
+        endpoint: Endpoint,
+        response: ConnectResponse,
+    ) -> io::Result<Connection> {
+        let peer = ConnectData::decode(&response.param().private_data).map_err(|err| {
+            let kind = match err {
+                BadConnectData::Version(_) => io::ErrorKind::Unsupported,
+                _ => io::ErrorKind::InvalidData,
+            };
+            io::Error::new(kind, err)
+        })?;
+        let id = response.id();
+        let peer_addr = id.peer_addr().unwrap_or(self.peer);
+        let ends = Ends {
+            local_addr: id.local_addr().unwrap_or(peer_addr),
+            peer_addr,
+            key: id.key(),
+        };
+        let up = |qp| {
+            let (qp, id) = response.establish(qp)?.into_parts();
+            Ok((qp, Some(id)))
+        };
+        Connection::new(endpoint, up, &peer, ends, engine)
+    }
+
+    pub(crate) fn failed(&self, failure: ConnectFailure) {
+        let kind = match failure {
+            ConnectFailure::Rejected { .. } => io::ErrorKind::ConnectionRefused,
+            ConnectFailure::Unreachable { .. } => io::ErrorKind::TimedOut,
+            _ => io::ErrorKind::ConnectionReset,
+        };
+        self.finish(Err(io::Error::new(kind, failure)));
+    }
+
+    fn finish(&self, result: io::Result<Arc<Connection>>) {
+        let mut state = self.lock();
+        if matches!(*state, State::Open { .. }) {
+            *state = State::Done(result);
+        }
+        self.changed.notify_all();
+        self.bell.ring();
+    }
+
+    /// Waits for the end, but not longer than `timeout`; `None` if it has not come, or if the
+    /// result has been taken already.
+    pub(crate) fn wait(&self, timeout: Option<Duration>) -> Option<io::Result<Arc<Connection>>> {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.lock();
+        while matches!(*state, State::Open { .. }) {
+            state = match deadline {
+                None => self
+                    .changed
+                    .wait(state)
+                    .unwrap_or_else(PoisonError::into_inner),
+                Some(deadline) => {
+                    let left = deadline.saturating_duration_since(Instant::now());
+                    if left.is_zero() {
+                        return None;
+                    }
+                    let waited = self.changed.wait_timeout(state, left);
+                    waited.unwrap_or_else(PoisonError::into_inner).0
+                }
+            };
+        }
+        match std::mem::replace(&mut *state, State::Taken) {
+            State::Done(result) => Some(result),
+            State::Open { .. } | State::Taken => None,
+        }
+    }
+}

@@ -1,0 +1,109 @@
+//! What can be chosen before a socket is connected.
+
+use std::time::Duration;
+
+use crate::proto::stream::Settings;
+
+/// The sizes of a connection, and how it is made and ended.
+///
+/// ```no_run
+/// use std::time::Duration;
+///
+/// let stream = rsocket::Options::new()
+///     .receive_buffer(1 << 20)
+///     .connect_timeout(Duration::from_secs(5))
+///     .connect("10.9.0.1:7471")?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "call `connect` or `bind`"]
+pub struct Options {
+    pub(crate) settings: Settings,
+    pub(crate) backlog: u32,
+    pub(crate) connect_timeout: Option<Duration>,
+    pub(crate) linger: Duration,
+    pub(crate) keep_alive: Option<Duration>,
+}
+
+impl Default for Options {
+    fn default() -> Self {
+        Self {
+            settings: Settings::default(),
+            backlog: 128,
+            connect_timeout: None,
+            linger: Duration::from_secs(10),
+            keep_alive: None,
+        }
+    }
+}
+
+impl Options {
+    /// The defaults of rsockets: queues of 384, buffers of 128 KiB, 64 bytes inline.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The depth of the send queue: 16 to 65534, and what the device can do.
+    pub fn send_queue(mut self, depth: u16) -> Self {
+        self.settings.send_depth = depth;
+        self
+    }
+
+    /// How many messages can be waiting to be read: 16 to 65534, and what the device can do.
+    pub fn receive_queue(mut self, depth: u16) -> Self {
+        self.settings.recv_depth = depth;
+        self
+    }
+
+    /// The size of the send buffer in bytes; at least 4096.
+    pub fn send_buffer(mut self, bytes: u32) -> Self {
+        self.settings.send_buffer = bytes;
+        self
+    }
+
+    /// The size of the receive buffer in bytes; at least 4096.
+    pub fn receive_buffer(mut self, bytes: u32) -> Self {
+        self.settings.recv_buffer = bytes;
+        self
+    }
+
+    /// The most bytes that are sent without being copied to the send buffer.
+    pub fn inline(mut self, bytes: u32) -> Self {
+        self.settings.inline = bytes;
+        self
+    }
+
+    /// How many buffers the *peer* may map for this side to write to directly. Above 128, a
+    /// multiple of 256 up to 32512.
+    pub fn iomap_size(mut self, entries: u16) -> Self {
+        let scaled = crate::proto::encode_size(entries);
+        self.settings.iomap_size = crate::proto::decode_size(scaled);
+        self
+    }
+
+    /// How many connections may be waiting to be accepted; 128 if not set.
+    pub fn backlog(mut self, connections: u32) -> Self {
+        self.backlog = connections;
+        self
+    }
+
+    /// How long to try to connect; as long as the transport does if not set.
+    pub fn connect_timeout(mut self, timeout: Duration) -> Self {
+        self.connect_timeout = Some(timeout);
+        self
+    }
+
+    /// How long a stream that is dropped waits until the peer has got everything; 10 seconds if not
+    /// set. Zero ends the connection at once.
+    pub fn linger(mut self, timeout: Duration) -> Self {
+        self.linger = timeout;
+        self
+    }
+
+    /// Asks the peer's device for a sign of life so often. Without, a peer that vanishes is noticed
+    /// only by those who send to it.
+    pub fn keep_alive(mut self, interval: Duration) -> Self {
+        self.keep_alive = Some(interval);
+        self
+    }
+}

@@ -1,0 +1,274 @@
+//! Streams of bytes.
+
+use std::{
+    fmt,
+    io::{self, IoSlice, IoSliceMut, Read, Write},
+    net::{Shutdown, SocketAddr, ToSocketAddrs},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use crate::{
+    connection::{Connection, Patience, failure_error},
+    engine::Engine,
+    opening::Opening,
+    options::Options,
+    proto::stream::{Direction, Readiness, Settings},
+};
+
+/// A stream of bytes to a peer and back, in the manner of [`std::net::TcpStream`].
+///
+/// It can be used by several threads: reading and writing go on at the same time.
+///
+/// Dropping it waits until the peer has got everything, at most as long as
+/// [`Options::linger`] says; a [nonblocking](Self::set_nonblocking) one does so in the background.
+pub struct Stream {
+    connection: Arc<Connection>,
+    engine: Arc<Engine>,
+    nonblocking: AtomicBool,
+    read_timeout: Mutex<Option<Duration>>,
+    write_timeout: Mutex<Option<Duration>>,
+    linger: Duration,
+}
+
+impl Stream {
+    /// Connects to an address, with the default [`Options`].
+    ///
+    /// # Errors
+    /// As for [`Options::connect`].
+    pub fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Options::new().connect(addr)
+    }
+
+    pub(crate) fn new(
+        connection: Arc<Connection>,
+        engine: &Arc<Engine>,
+        options: &Options,
+    ) -> Self {
+        if let Some(interval) = options.keep_alive {
+            engine.keep_alive(&connection, interval);
+        }
+        Self {
+            connection,
+            engine: Arc::clone(engine),
+            nonblocking: AtomicBool::new(false),
+            read_timeout: Mutex::default(),
+            write_timeout: Mutex::default(),
+            linger: options.linger,
+        }
+    }
+
+    fn patience(&self, timeout: &Mutex<Option<Duration>>) -> Patience {
+        if self.nonblocking.load(Relaxed) {
+            return Patience::None;
+        }
+        let timeout = timeout.lock().unwrap_or_else(PoisonError::into_inner);
+        Patience::from_timeout(*timeout)
+    }
+
+    pub(crate) fn connection(&self) -> &Arc<Connection> {
+        &self.connection
+    }
+
+    pub(crate) fn write_patience(&self) -> Patience {
+        self.patience(&self.write_timeout)
+    }
+
+    /// What can be done without waiting. When that changes, the [descriptor](AsFd::as_fd) becomes
+    /// readable.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn readiness(&self) -> io::Result<Readiness> {
+        self.connection.readiness()
+    }
+
+    /// The sizes that the connection has.
+    pub fn settings(&self) -> Settings {
+        self.connection.settings()
+    }
+
+    /// Receives bytes without taking them: the next call receives them again.
+    ///
+    /// # Errors
+    /// As for reading.
+    pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
+        let patience = self.patience(&self.read_timeout);
+        self.connection
+            .recv(&mut [IoSliceMut::new(buf)], true, patience)
+    }
+
+    /// Ends one direction, or both. What has been written is still delivered.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        self.connection.shut_down(match how {
+            Shutdown::Read => Direction::Read,
+            Shutdown::Write => Direction::Write,
+            Shutdown::Both => Direction::Both,
+        })
+    }
+
+    /// The address of this side.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.connection.local_addr()
+    }
+
+    /// The address of the peer.
+    pub fn peer_addr(&self) -> SocketAddr {
+        self.connection.peer_addr()
+    }
+
+    /// Whether reading and writing return at once, with `WouldBlock` when there is nothing to be
+    /// done. The [descriptor](AsFd::as_fd) becomes readable when it is worth trying again, whether
+    /// to read or to write.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Relaxed);
+    }
+
+    /// How long reading may wait before it fails with `WouldBlock`; for ever if not set.
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
+        *self
+            .read_timeout
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    /// How long writing may wait before it fails with `WouldBlock`; for ever if not set.
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
+        *self
+            .write_timeout
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    /// Why the connection has failed, if it has.
+    pub fn take_error(&self) -> Option<io::Error> {
+        self.connection.failure().map(failure_error)
+    }
+}
+
+impl Read for &Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        self.read_vectored(&mut [IoSliceMut::new(buf)])
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        let patience = self.patience(&self.read_timeout);
+        self.connection.recv(bufs, false, patience)
+    }
+}
+
+impl Write for &Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        self.write_vectored(&[IoSlice::new(buf)])
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        self.connection.send(bufs, self.write_patience())
+    }
+
+    /// Nothing is held back, so there is nothing to be done.
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl Read for Stream {
+    fn read(&mut self, buf: &mut [u8]) -> io::Result<usize> {
+        (&*self).read(buf)
+    }
+
+    fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
+        (&*self).read_vectored(bufs)
+    }
+}
+
+impl Write for Stream {
+    fn write(&mut self, buf: &[u8]) -> io::Result<usize> {
+        (&*self).write(buf)
+    }
+
+    fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
+        (&*self).write_vectored(bufs)
+    }
+
+    fn flush(&mut self) -> io::Result<()> {
+        Ok(())
+    }
+}
+
+impl AsFd for Stream {
+    /// Readable when a nonblocking call that would have blocked is worth another try.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.connection.as_fd()
+    }
+}
+
+impl fmt::Debug for Stream {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Stream")
+            .field("local", &self.local_addr())
+            .field("peer", &self.peer_addr())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Stream {
+    fn drop(&mut self) {
+        if self.linger.is_zero() {
+            return;
+        }
+        // What fails here has failed for good, and there is nobody left to tell.
+        drop(self.connection.shut_down(Direction::Both));
+        let Some(deadline) = Instant::now().checked_add(self.linger) else {
+            return;
+        };
+        if self.nonblocking.load(Relaxed) {
+            self.engine.linger(Arc::clone(&self.connection), deadline);
+        } else {
+            while let Err(err) = self.connection.flush(Patience::Until(deadline)) {
+                if err.kind() != io::ErrorKind::Interrupted {
+                    break;
+                }
+            }
+        }
+    }
+}
+
+impl Options {
+    /// Connects to an address: to each that the name has, until one answers. Blocks.
+    ///
+    /// # Errors
+    /// - `ConnectionRefused`: nobody listens there.
+    /// - `TimedOut`: nobody answers.
+    /// - `NetworkUnreachable`, `HostUnreachable`: there is no way there.
+    /// - `NotFound`, `ENODEV`: there is no RDMA device, or none on the way there.
+    /// - `Unsupported`: the peer has another version of the protocol.
+    pub fn connect(&self, addr: impl ToSocketAddrs) -> io::Result<Stream> {
+        let engine = Engine::get()?;
+        let mut last = None;
+        for addr in addr.to_socket_addrs()? {
+            match self.connect_to(&engine, addr) {
+                Ok(connection) => return Ok(Stream::new(connection, &engine, self)),
+                Err(err) => last = Some(err),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to")
+        }))
+    }
+
+    fn connect_to(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Arc<Connection>> {
+        let opening = Opening::start(engine, None, addr, self.settings, 0)?;
+        match opening.wait(self.connect_timeout) {
+            Some(result) => result,
+            None => Err(io::ErrorKind::TimedOut.into()),
+        }
+    }
+}

@@ -1,0 +1,133 @@
+//! Who waits for a socket.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::Arc,
+};
+
+use rustix::{
+    event::{EventfdFlags, eventfd},
+    io::{read, write},
+};
+
+use crate::proto::stream::Readiness;
+
+/// Something that makes a descriptor readable until it is cleared.
+#[derive(Clone, Debug)]
+pub(crate) struct Bell {
+    fd: Arc<OwnedFd>,
+}
+
+impl Bell {
+    pub(crate) fn new() -> io::Result<Self> {
+        let fd = eventfd(0, EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK)?;
+        Ok(Self { fd: Arc::new(fd) })
+    }
+
+    pub(crate) fn ring(&self) {
+        // It can only fail when the count is at its end, and then the descriptor is readable.
+        let _: Result<usize, _> = write(&self.fd, &1_u64.to_ne_bytes());
+    }
+
+    pub(crate) fn clear(&self) {
+        // It fails when nobody has rung.
+        let _: Result<usize, _> = read(&self.fd, &mut [0; 8]);
+    }
+}
+
+impl AsFd for Bell {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}
+
+/// What somebody waits for.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(crate) struct Interest {
+    pub(crate) read: bool,
+    pub(crate) write: bool,
+}
+
+impl Interest {
+    pub(crate) const READ: Self = Self {
+        read: true,
+        write: false,
+    };
+    pub(crate) const WRITE: Self = Self {
+        read: false,
+        write: true,
+    };
+
+    pub(crate) fn is_met(self, readiness: Readiness) -> bool {
+        self.read && readiness.readable
+            || self.write && readiness.writable
+            || readiness.hung_up
+            || readiness.failed
+    }
+}
+
+/// Those who wait for one socket, each with a bell of its own, so that nobody takes another's
+/// wake-up.
+#[derive(Debug, Default)]
+pub(crate) struct Waiters {
+    waiting: Vec<(u64, Interest, Bell)>,
+    next: u64,
+}
+
+impl Waiters {
+    pub(crate) fn add(&mut self, interest: Interest, bell: &Bell) -> u64 {
+        let name = self.next;
+        self.next += 1;
+        self.waiting.push((name, interest, bell.clone()));
+        name
+    }
+
+    pub(crate) fn remove(&mut self, name: u64) {
+        self.waiting.retain(|(waiter, ..)| *waiter != name);
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
+        self.waiting.is_empty()
+    }
+
+    pub(crate) fn wake(&self, readiness: Readiness) {
+        for (_, interest, bell) in &self.waiting {
+            if interest.is_met(readiness) {
+                bell.ring();
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::time::Duration;
+
+    use super::*;
+
+    fn is_ringing(bell: &Bell) -> bool {
+        verbs::fd::wait_readable("poll", bell.as_fd(), Some(Duration::ZERO)).unwrap()
+    }
+
+    #[test]
+    fn everybody_who_waits_for_it_is_woken_and_nobody_else() {
+        let bells = [(); 3].map(|()| Bell::new().unwrap());
+        let mut waiters = Waiters::default();
+        waiters.add(Interest::READ, &bells[0]);
+        waiters.add(Interest::WRITE, &bells[1]);
+        let gone = waiters.add(Interest::READ, &bells[2]);
+        waiters.remove(gone);
+        waiters.wake(Readiness {
+            readable: true,
+            ..Readiness::default()
+        });
+        assert_eq!(bells.each_ref().map(is_ringing), [true, false, false]);
+        bells[0].clear();
+        waiters.wake(Readiness {
+            hung_up: true,
+            ..Readiness::default()
+        });
+        assert_eq!(bells.each_ref().map(is_ringing), [true, true, false]);
+    }
+}

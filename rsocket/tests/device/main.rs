@@ -1,0 +1,12 @@
+//! Streams over a real device, of this host with itself.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+mod streams;
+
+use std::net::SocketAddr;
+
+/// The address of the guest's RDMA device, with any port.
+fn local() -> SocketAddr {
+    let address = std::env::var("A").expect("these tests run in the guest: `cargo xtask test`");
+    SocketAddr::new(address.parse().unwrap(), 0)
+}

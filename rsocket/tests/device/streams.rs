@@ -1,0 +1,192 @@
+//! Bytes, in both directions.
+
+use std::{
+    io::{self, Read, Write},
+    net::Shutdown,
+    os::fd::AsFd,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rsocket::{Listener, Options, Stream};
+
+use crate::local;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// Two ends of a connection.
+fn pair(options: &Options) -> (Stream, Stream) {
+    let listener = options.bind(local()).unwrap();
+    let client = options.connect(listener.local_addr()).unwrap();
+    let (server, peer) = listener.accept().unwrap();
+    assert_eq!(peer, client.local_addr());
+    assert_eq!(server.local_addr(), client.peer_addr());
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_write_timeout(Some(PATIENCE));
+    }
+    (client, server)
+}
+
+fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    (0..len)
+        .map(|i| {
+            let [byte, ..] = (i.wrapping_mul(0x9e37_79b1) >> 9).to_le_bytes();
+            byte ^ seed
+        })
+        .collect()
+}
+
+#[test]
+fn a_message_goes_there_and_back() {
+    let (mut client, mut server) = pair(&Options::new());
+    client.write_all(b"hello").unwrap();
+    let mut buf = [0; 16];
+    assert_eq!(server.peek(&mut buf).unwrap(), 5);
+    assert_eq!(server.read(&mut buf).unwrap(), 5);
+    assert_eq!(&buf[..5], b"hello");
+    server.write_all(b"and back").unwrap();
+    assert_eq!(client.read(&mut buf).unwrap(), 8);
+    assert_eq!(&buf[..8], b"and back");
+}
+
+/// T-DT1
+#[test]
+fn megabytes_go_both_ways_at_once() {
+    const LEN: usize = 8 << 20;
+    let (client, server) = pair(&Options::new());
+    thread::scope(|scope| {
+        for (seed, stream) in [(1, &client), (2, &server)] {
+            scope.spawn(move || {
+                let bytes = pattern(seed, LEN);
+                let mut left = &bytes[..];
+                let mut size = 1;
+                while !left.is_empty() {
+                    size = size * 7 % 300_007 + 1;
+                    let (piece, rest) = left.split_at(size.min(left.len()));
+                    (&*stream).write_all(piece).unwrap();
+                    left = rest;
+                }
+                stream.shutdown(Shutdown::Write).unwrap();
+            });
+            scope.spawn(move || {
+                let mut bytes = Vec::new();
+                (&*stream).read_to_end(&mut bytes).unwrap();
+                assert!(
+                    bytes == pattern(3 - seed, LEN),
+                    "what arrived is not what was sent"
+                );
+            });
+        }
+    });
+}
+
+/// T-DT3
+#[test]
+fn the_smallest_buffers_are_enough() {
+    let options = Options::new()
+        .send_queue(16)
+        .receive_queue(16)
+        .send_buffer(4096)
+        .receive_buffer(4096)
+        .inline(0);
+    let (mut client, mut server) = pair(&options);
+    let bytes = pattern(0, 200_000);
+    thread::scope(|scope| {
+        scope.spawn(|| client.write_all(&bytes).unwrap());
+        let mut back = vec![0; bytes.len()];
+        server.read_exact(&mut back).unwrap();
+        assert!(back == bytes);
+    });
+}
+
+/// T-SH4, T-SH6
+#[test]
+fn what_was_sent_before_the_end_arrives() {
+    let (mut client, mut server) = pair(&Options::new());
+    let bytes = pattern(0, 50_000);
+    client.write_all(&bytes).unwrap();
+    drop(client);
+    let mut back = vec![];
+    server.read_to_end(&mut back).unwrap();
+    assert!(back == bytes);
+    let err = server.write_all(&bytes).unwrap_err();
+    assert_eq!(err.kind(), io::ErrorKind::BrokenPipe);
+}
+
+/// T-CN2
+#[test]
+fn nobody_listening_is_refused() {
+    let gone = Listener::bind(local()).unwrap().local_addr();
+    let err = Stream::connect(gone).unwrap_err();
+    assert_eq!(err.kind(), io::ErrorKind::ConnectionRefused, "{err}");
+}
+
+/// T-NB7
+#[test]
+fn a_nonblocking_stream_says_when_it_is_worth_trying() {
+    let (client, mut server) = pair(&Options::new());
+    client.set_nonblocking(true);
+    let mut buf = [0; 1000];
+    let err = (&client).read(&mut buf).unwrap_err();
+    assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+    let quiet = Some(Duration::from_millis(20));
+    // What is left of setting up the connection may wake it.
+    while verbs::fd::wait_readable("poll", client.as_fd(), quiet).unwrap() {
+        (&client).read(&mut buf).unwrap_err();
+    }
+    server.write_all(b"now").unwrap();
+    assert!(verbs::fd::wait_readable("poll", client.as_fd(), Some(PATIENCE)).unwrap());
+    assert_eq!((&client).read(&mut buf).unwrap(), 3);
+
+    let mut sent = 0;
+    let chunk = pattern(0, 10_000);
+    let err = loop {
+        match (&client).write(&chunk) {
+            Ok(len) => sent += len,
+            Err(err) => break err,
+        }
+    };
+    assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+    let mut back = vec![0; sent];
+    server.read_exact(&mut back).unwrap();
+    let start = Instant::now();
+    while !client.readiness().unwrap().writable {
+        assert!(start.elapsed() < PATIENCE);
+        verbs::fd::wait_readable("poll", client.as_fd(), Some(PATIENCE)).unwrap();
+    }
+    assert!((&client).write(&chunk).unwrap() > 0);
+}
+
+/// T-IO1, T-IO2, T-IO4, T-IO5
+#[test]
+fn mapped_memory_is_written_before_the_message_that_follows() {
+    let options = Options::new().iomap_size(1);
+    let (mut client, mut server) = pair(&options);
+    let mapped = server.map(100_000, None).unwrap();
+    assert_eq!(
+        server.map(1, None).unwrap_err().kind(),
+        io::ErrorKind::OutOfMemory
+    );
+    server.write_all(&mapped.offset().to_le_bytes()).unwrap();
+    let mut offset = [0; 8];
+    client.read_exact(&mut offset).unwrap();
+    let offset = u64::from_le_bytes(offset);
+    let bytes = pattern(9, 100_000);
+    assert_eq!(client.write_at(&bytes, offset).unwrap(), bytes.len());
+    assert_eq!(
+        client.write_at(&bytes, offset + 99_000).unwrap(),
+        1000,
+        "the rest is outside"
+    );
+    assert_eq!(
+        client.write_at(&bytes, 7).unwrap(),
+        0,
+        "nothing is mapped there"
+    );
+    client.write_all(b"!").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    let mut there = vec![0; 99_000];
+    mapped.read(0, &mut there);
+    assert!(there == bytes[..99_000]);
+}
