@@ -12,9 +12,9 @@ use verbs::{
 
 use crate::support::{PATIENCE, local, local_v6, next, taken};
 
-type DatagramQp = QueuePair<Ud, Rts, Addressed<Buf>>;
+pub(crate) type DatagramQp = QueuePair<Ud, Rts, Addressed<Buf>>;
 
-fn listen(channel: &EventChannel, addr: SocketAddr) -> (CmId<Listening>, SocketAddr) {
+pub(crate) fn listen(channel: &EventChannel, addr: SocketAddr) -> (CmId<Listening>, SocketAddr) {
     let mut id = channel.create_id_in(PortSpace::Udp).unwrap();
     assert_eq!(id.port_space(), Some(PortSpace::Udp));
     id.bind(addr).unwrap();
@@ -23,7 +23,7 @@ fn listen(channel: &EventChannel, addr: SocketAddr) -> (CmId<Listening>, SocketA
     (listener, bound)
 }
 
-fn resolve_addr(channel: &EventChannel, addr: SocketAddr) -> CmId<AddrResolved> {
+pub(crate) fn resolve_addr(channel: &EventChannel, addr: SocketAddr) -> CmId<AddrResolved> {
     let id = channel.create_id_in(PortSpace::Udp).unwrap();
     // The guest has no route to groups, so the source says which device is meant.
     let source = (addr.is_ipv4() && addr.ip().is_multicast()).then(local);
@@ -31,21 +31,21 @@ fn resolve_addr(channel: &EventChannel, addr: SocketAddr) -> CmId<AddrResolved> 
     taken!(channel, Event::AddrResolved(id) => id)
 }
 
-fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteResolved> {
+pub(crate) fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteResolved> {
     let id = resolve_addr(channel, addr);
     id.resolve_route(PATIENCE).unwrap();
     taken!(channel, Event::RouteResolved(id) => id)
 }
 
 /// A queue pair for datagrams, and what it needs.
-struct Side {
-    pd: ProtectionDomain,
+pub(crate) struct Side {
+    pub(crate) pd: ProtectionDomain,
     cq: CompletionQueue,
-    qp: DatagramQp,
+    pub(crate) qp: DatagramQp,
 }
 
 impl Side {
-    fn new<P: HasDevice>(id: &CmId<P>) -> Self {
+    pub(crate) fn new<P: HasDevice>(id: &CmId<P>) -> Self {
         let ctx = id.context().unwrap();
         let pd = ctx.alloc_pd().unwrap();
         let cq = ctx.cq_builder(16).waitable().create().unwrap();
@@ -55,8 +55,24 @@ impl Side {
         Self { pd, cq, qp }
     }
 
+    /// Waits until what was sent is on its way.
+    pub(crate) fn sent(&mut self) {
+        while self.qp.send_queue().in_flight() > 0 {
+            for wc in self.cq.wait(Some(PATIENCE)).unwrap() {
+                wc.ok().unwrap();
+                self.qp.complete(wc).unwrap();
+            }
+        }
+    }
+
+    /// Makes room for one more datagram.
+    pub(crate) fn make_room(&mut self) {
+        let room = self.pd.alloc_buf(GRH_LEN + 64).unwrap();
+        self.qp.post_recv(room).unwrap();
+    }
+
     /// The next datagram that arrives.
-    fn receive(&mut self) -> Vec<u8> {
+    pub(crate) fn receive(&mut self) -> Vec<u8> {
         loop {
             let completions = self.cq.wait(Some(PATIENCE)).unwrap();
             assert!(completions.len() > 0, "nothing arrived");
@@ -70,11 +86,11 @@ impl Side {
     }
 }
 
-fn request(channel: &EventChannel) -> ServiceRequest {
+pub(crate) fn request(channel: &EventChannel) -> ServiceRequest {
     taken!(channel, Event::ServiceRequest(request) => request)
 }
 
-fn service(channel: &EventChannel) -> (CmId<ServiceResolved>, DatagramPeer) {
+pub(crate) fn service(channel: &EventChannel) -> (CmId<ServiceResolved>, DatagramPeer) {
     taken!(channel, Event::ServiceResolved { id, peer } => (id, peer))
 }
 
@@ -177,7 +193,11 @@ fn what_an_identifier_is_not_for_is_refused() {
     assert!(refused.error.to_string().contains("is for Rc, not for Ud"));
 }
 
-fn join(channel: &EventChannel, id: &mut CmId<AddrResolved>, addr: SocketAddr) -> MulticastGroup {
+pub(crate) fn join(
+    channel: &EventChannel,
+    id: &mut CmId<AddrResolved>,
+    addr: SocketAddr,
+) -> MulticastGroup {
     id.join_multicast(addr, Membership::Full).unwrap();
     match next(channel) {
         Event::MulticastJoined { key, group } => {

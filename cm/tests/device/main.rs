@@ -9,4 +9,5 @@
 mod connections;
 mod datagrams;
 mod endpoints;
+mod pyverbs;
 mod support;

@@ -8,4 +8,6 @@ mod cqex;
 mod device;
 mod mr;
 mod pd;
+mod qp;
+mod qpex;
 mod traffic;

@@ -1,0 +1,97 @@
+//! `test_qp.py`, where it is about making queue pairs
+
+use verbs::{
+    Attributes, Connected, Init, Psn, QpState, QueuePair, QueuePairBuilder, Rc, Reset, Rtr, Rts,
+    Transport, Uc, Ud,
+};
+
+use crate::loopback::Fixture;
+
+/// Makes a queue pair, and lets the device say that it is new, and has the room asked for.
+fn create<T: Transport>(fixture: &Fixture) -> QueuePair<T, Reset> {
+    let cq = fixture.cq(100);
+    let builder = fixture.pd.qp_builder::<T>(&cq, &cq);
+    let builder = builder.max_send_wr(30).max_recv_wr(20);
+    let qp = builder.max_send_sge(3).max_recv_sge(2).create().unwrap();
+    let attr = qp.query().unwrap();
+    assert_eq!(attr.state, QpState::RESET);
+    assert!(attr.cap.max_send_wr >= 30 && attr.cap.max_recv_wr >= 20);
+    assert!(attr.cap.max_send_sge >= 3 && attr.cap.max_recv_sge >= 2);
+    qp
+}
+
+#[test]
+fn create_rc_qp_no_attr() {
+    create::<Rc>(&Fixture::new());
+}
+
+#[test]
+fn create_uc_qp_no_attr() {
+    create::<Uc>(&Fixture::new());
+}
+
+#[test]
+fn create_ud_qp_no_attr() {
+    create::<Ud>(&Fixture::new());
+}
+
+/// Brings a queue pair as far up as it gets without a peer.
+fn to_init<T: Connected>(qp: QueuePair<T, Reset>) {
+    let qp = qp.to_init(&Attributes::<T, Init>::new(1));
+    let qp = qp.map_err(|refused| refused.error).unwrap();
+    let attr = qp.query().unwrap();
+    assert_eq!((attr.state, attr.port_num), (QpState::INIT, 1));
+}
+
+fn to_rts(qp: QueuePair<Ud, Reset>) {
+    let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, 7)).unwrap();
+    let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
+    let qp = qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()));
+    let attr = qp.unwrap().query().unwrap();
+    assert_eq!((attr.state, attr.qkey), (QpState::RTS, 7));
+}
+
+#[test]
+fn create_rc_qp_with_attr() {
+    to_init(create::<Rc>(&Fixture::new()));
+}
+
+#[test]
+fn create_uc_qp_with_attr() {
+    to_init(create::<Uc>(&Fixture::new()));
+}
+
+#[test]
+fn create_ud_qp_with_attr() {
+    to_rts(create::<Ud>(&Fixture::new()));
+}
+
+/// Asks for more than any device has. The cases are called after raw queue pairs, but make these.
+fn too_much(ask: impl FnOnce(QueuePairBuilder<'_, Ud>) -> QueuePairBuilder<'_, Ud>, named: &str) {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(100);
+    let available = cq.available();
+    let err = ask(fixture.pd.qp_builder(&cq, &cq)).create().unwrap_err();
+    assert!(err.to_string().contains(named), "{err}");
+    assert_eq!(cq.available(), available);
+}
+
+#[test]
+fn create_raw_qp_ex_with_illegal_caps_max_send_wr() {
+    too_much(|builder| builder.max_send_wr(u32::MAX), "max_send_wr");
+}
+
+#[test]
+fn create_raw_qp_ex_with_illegal_caps_max_send_sge() {
+    too_much(|builder| builder.max_send_sge(0xffff), "max_send_sge");
+}
+
+#[test]
+fn create_raw_qp_ex_with_illegal_caps_max_recv_sge() {
+    too_much(|builder| builder.max_recv_sge(0xffff), "max_recv_sge");
+}
+
+#[test]
+fn create_raw_qp_ex_with_illegal_caps_max_recv_wr() {
+    too_much(|builder| builder.max_recv_wr(u32::MAX), "max_recv_wr");
+}

@@ -1,0 +1,85 @@
+//! `test_qpex.py`, where it is about posts that fail
+
+use std::{io::ErrorKind, ptr};
+
+use ibverbs_sys as ffi;
+use verbs::{Buf, GRH_LEN, QpState, QueuePair, Reset, Ud};
+
+use super::traffic::{SIZE, UdQp, datagram_pair};
+use crate::loopback::Fixture;
+
+/// A queue pair that has sent, back at its beginning. What must fail there does not compile, so the
+/// device is asked by hand.
+fn after_reset() -> (Fixture, QueuePair<Ud, Reset, verbs::Addressed<Buf>, Buf>) {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let (a, _b) = datagram_pair(&fixture, &cq);
+    let (qp, _) = a.to_reset().map_err(|refused| refused.error).unwrap();
+    assert_eq!(qp.query().unwrap().state, QpState::RESET);
+    (fixture, qp)
+}
+
+#[test]
+fn post_receive_qp_state_bad_flow() {
+    let (_fixture, qp) = after_reset();
+    let mut wr = ffi::ibv_recv_wr::zeroed();
+    let mut bad = ptr::null_mut();
+    // SAFETY: the queue pair exists; the request has no memory.
+    let errno = unsafe { ffi::ibv_post_recv(qp.as_raw(), &raw mut wr, &raw mut bad) };
+    assert_eq!(errno, libc::EINVAL);
+}
+
+#[test]
+fn post_send_qp_state_bad_flow() {
+    let (fixture, qp) = after_reset();
+    let ah = fixture.pd.create_ah(&fixture.way()).unwrap();
+    let mut wr = ffi::ibv_send_wr::zeroed();
+    wr.opcode = ffi::ibv_wr_opcode::IBV_WR_SEND;
+    // `ud` is the larger one of the two that the union is used for.
+    wr.wr.ud.ah = ah.as_raw();
+    let mut bad = ptr::null_mut();
+    // SAFETY: the queue pair and the address exist; the request has no memory.
+    let errno = unsafe { ffi::ibv_post_send(qp.as_raw(), &raw mut wr, &raw mut bad) };
+    assert_eq!(errno, libc::EINVAL);
+}
+
+fn receiver(fixture: &Fixture) -> UdQp {
+    let cq = fixture.cq(64);
+    datagram_pair(fixture, &cq).0
+}
+
+#[test]
+fn full_rq_bad_flow() {
+    let fixture = Fixture::new();
+    let mut qp = receiver(&fixture);
+    let room = || fixture.pd.alloc_buf(GRH_LEN + SIZE).unwrap();
+    for _ in 0..qp.receive_queue().capacity() {
+        qp.post_recv(room()).unwrap();
+    }
+    let refused = qp.post_recv(room()).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::WouldBlock);
+    assert_eq!(refused.value.len(), GRH_LEN + SIZE);
+}
+
+#[test]
+fn rq_with_larger_sgl_bad_flow() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let builder = fixture.pd.qp_builder::<Ud>(&cq, &cq).max_recv_sge(2);
+    let qp: QueuePair<Ud, Reset, verbs::Addressed<Buf>, Vec<Buf>> = builder.create_for().unwrap();
+    let attributes = verbs::Attributes::<Ud, verbs::Init>::new(1, 7);
+    let mut qp = qp
+        .to_init(&attributes)
+        .map_err(|refused| refused.error)
+        .unwrap();
+    let parts = |count| {
+        (0..count)
+            .map(|_| fixture.pd.alloc_buf(64).unwrap())
+            .collect()
+    };
+    qp.post_recv(parts(2)).unwrap();
+    let refused = qp.post_recv(parts(3)).unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+    assert!(refused.error.to_string().contains("3 elements"));
+    assert_eq!(refused.value.len(), 3);
+}
