@@ -1,9 +1,11 @@
 //! The books that keep a completion queue from overflowing.
 
-use std::{
-    fmt, io,
-    sync::atomic::{AtomicU32, AtomicU64, Ordering},
-};
+#[cfg(not(test))]
+use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+use std::{fmt, io};
+
+#[cfg(test)]
+use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 
 use crate::error::{Error, Result};
 
@@ -55,7 +57,8 @@ impl Room {
         &self,
         change: impl Fn(u32, u32) -> Option<(u32, u32)>,
     ) -> std::result::Result<(), (u32, u32)> {
-        let (set, fetch) = (Ordering::Relaxed, Ordering::Relaxed);
+        // Acquired: who reserves entries sees that the queue has been emptied of what was in them.
+        let (set, fetch) = (Ordering::Acquire, Ordering::Relaxed);
         let changed = self.books.fetch_update(set, fetch, |books| {
             let (capacity, reserved) = split(books);
             change(capacity, reserved).map(|(capacity, reserved)| join(capacity, reserved))
@@ -82,7 +85,7 @@ impl Room {
         // Released: a poller that sees the stale entries polls after the queue pair was destroyed.
         self.stale.fetch_add(stale, Ordering::Release);
         let released = u64::from(entries - stale);
-        self.books.fetch_sub(released, Ordering::Relaxed);
+        self.books.fetch_sub(released, Ordering::Release);
     }
 
     #[inline]
@@ -94,7 +97,7 @@ impl Room {
     #[cold]
     pub(super) fn forget_stale(&self, stale: u32) {
         self.stale.fetch_sub(stale, Ordering::Relaxed);
-        self.books.fetch_sub(stale.into(), Ordering::Relaxed);
+        self.books.fetch_sub(stale.into(), Ordering::Release);
     }
 
     /// Makes the queue no larger than `capacity`, before the device does.
@@ -128,57 +131,158 @@ impl fmt::Debug for Room {
 
 #[cfg(test)]
 mod tests {
+    use loom::{sync::Arc, thread};
+
     use super::*;
 
     #[test]
     fn room_is_reserved_up_to_the_capacity_and_not_beyond() {
-        let room = Room::new(10);
-        room.reserve(6).unwrap();
-        assert_eq!(room.available(), 4);
-        let err = room.reserve(5).unwrap_err();
-        assert_eq!(
-            err.to_string(),
-            "`ibv_create_qp` failed: the completion queue has 4 of 10 entries left, \
+        loom::model(|| {
+            let room = Room::new(10);
+            room.reserve(6).unwrap();
+            assert_eq!(room.available(), 4);
+            let err = room.reserve(5).unwrap_err();
+            assert_eq!(
+                err.to_string(),
+                "`ibv_create_qp` failed: the completion queue has 4 of 10 entries left, \
              and the queue pair needs 5"
-        );
-        assert!(room.reserve(u32::MAX).is_err());
-        room.release(6, 0);
-        room.reserve(10).unwrap();
-        assert_eq!(room.available(), 0);
+            );
+            assert!(room.reserve(u32::MAX).is_err());
+            room.release(6, 0);
+            room.reserve(10).unwrap();
+            assert_eq!(room.available(), 0);
+        });
     }
 
     #[test]
     fn room_of_unpolled_completions_is_released_by_an_empty_poll() {
-        let room = Room::new(10);
-        room.reserve(10).unwrap();
-        room.release(10, 3);
-        assert_eq!((room.available(), room.stale()), (7, 3));
-        assert!(room.reserve(8).is_err());
-        let stale = room.stale();
-        // A queue pair that goes while the poll runs is not covered by that poll.
-        room.reserve(2).unwrap();
-        room.release(2, 2);
-        room.forget_stale(stale);
-        assert_eq!((room.available(), room.stale()), (8, 2));
+        loom::model(|| {
+            let room = Room::new(10);
+            room.reserve(10).unwrap();
+            room.release(10, 3);
+            assert_eq!((room.available(), room.stale()), (7, 3));
+            assert!(room.reserve(8).is_err());
+            let stale = room.stale();
+            // A queue pair that goes while the poll runs is not covered by that poll.
+            room.reserve(2).unwrap();
+            room.release(2, 2);
+            room.forget_stale(stale);
+            assert_eq!((room.available(), room.stale()), (8, 2));
+        });
     }
 
     #[test]
     fn a_room_shrinks_to_what_is_reserved_and_not_below() {
-        let room = Room::new(10);
-        room.reserve(6).unwrap();
-        assert_eq!(
-            room.shrink(5).unwrap_err().to_string(),
-            "`ibv_resize_cq` failed: 6 entries are reserved by queue pairs"
-        );
-        assert_eq!(room.capacity(), 10);
-        room.shrink(6).unwrap();
-        assert!(room.reserve(1).is_err());
-        // The device has made it a little larger than asked for.
-        room.set_capacity(7);
-        room.reserve(1).unwrap();
-        room.shrink(u32::MAX).unwrap();
-        assert_eq!((room.capacity(), room.available()), (7, 0));
-        room.release(7, 0);
-        assert_eq!(room.available(), 7);
+        loom::model(|| {
+            let room = Room::new(10);
+            room.reserve(6).unwrap();
+            assert_eq!(
+                room.shrink(5).unwrap_err().to_string(),
+                "`ibv_resize_cq` failed: 6 entries are reserved by queue pairs"
+            );
+            assert_eq!(room.capacity(), 10);
+            room.shrink(6).unwrap();
+            assert!(room.reserve(1).is_err());
+            // The device has made it a little larger than asked for.
+            room.set_capacity(7);
+            room.reserve(1).unwrap();
+            room.shrink(u32::MAX).unwrap();
+            assert_eq!((room.capacity(), room.available()), (7, 0));
+            room.release(7, 0);
+            assert_eq!(room.available(), 7);
+        });
+    }
+
+    /// A queue of two entries, whose first queue pair has left a completion behind in it. What is in
+    /// the queue is noted with no more order between threads than what the books bring about.
+    #[test]
+    fn entries_are_reserved_anew_only_when_they_are_empty() {
+        loom::model(|| {
+            let room = Arc::new(Room::new(2));
+            let entries = Arc::new(AtomicU32::new(0));
+            room.reserve(1).unwrap();
+            let destroyer = thread::spawn({
+                let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
+                move || {
+                    entries.store(1, Ordering::Relaxed);
+                    room.release(1, 1);
+                }
+            });
+            let maker = thread::spawn({
+                let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
+                move || {
+                    if room.reserve(2).is_ok() {
+                        assert_eq!(entries.load(Ordering::Relaxed), 0, "the queue overflows");
+                    }
+                }
+            });
+            // The poller.
+            let stale = room.stale();
+            let polled = entries.load(Ordering::Relaxed);
+            entries.store(0, Ordering::Relaxed);
+            if stale > 0 {
+                assert_eq!(polled, 1, "what was left behind is still to come");
+                room.forget_stale(stale);
+            }
+            destroyer.join().unwrap();
+            maker.join().unwrap();
+        });
+    }
+
+    /// A queue pair whose completions have all been polled leaves nothing behind.
+    #[test]
+    fn entries_that_are_given_back_at_once_are_empty() {
+        loom::model(|| {
+            let room = Arc::new(Room::new(2));
+            let entries = Arc::new(AtomicU32::new(1));
+            room.reserve(2).unwrap();
+            let maker = thread::spawn({
+                let (room, entries) = (Arc::clone(&room), Arc::clone(&entries));
+                move || {
+                    if room.reserve(2).is_ok() {
+                        assert_eq!(entries.load(Ordering::Relaxed), 0, "the queue overflows");
+                    }
+                }
+            });
+            entries.store(0, Ordering::Relaxed);
+            room.release(2, 0);
+            maker.join().unwrap();
+        });
+    }
+
+    #[test]
+    fn the_last_entries_are_reserved_once_or_the_queue_shrinks() {
+        loom::model(|| {
+            let room = Arc::new(Room::new(3));
+            let reserve = || {
+                let room = Arc::clone(&room);
+                thread::spawn(move || u32::from(room.reserve(2).is_ok()))
+            };
+            let (a, b) = (reserve(), reserve());
+            let shrunk = room.shrink(1).is_ok();
+            let reserved = a.join().unwrap() + b.join().unwrap();
+            assert_eq!(reserved, u32::from(!shrunk));
+            let left = if shrunk { (1, 1) } else { (3, 1) };
+            assert_eq!((room.capacity(), room.available()), left);
+        });
+    }
+
+    #[test]
+    fn what_is_released_during_a_poll_waits_for_the_next() {
+        loom::model(|| {
+            let room = Arc::new(Room::new(4));
+            room.reserve(4).unwrap();
+            let release = |entries, stale| {
+                let room = Arc::clone(&room);
+                thread::spawn(move || room.release(entries, stale))
+            };
+            let (a, b) = (release(1, 1), release(3, 2));
+            room.forget_stale(room.stale());
+            a.join().unwrap();
+            b.join().unwrap();
+            assert_eq!(room.available() + room.stale(), 4);
+            room.forget_stale(room.stale());
+            assert_eq!((room.available(), room.stale()), (4, 0));
+        });
     }
 }

@@ -146,6 +146,11 @@ impl ProtectionDomain {
     }
 }
 
+/// How a number is read: who sees it sees what was written before it.
+const SEE: Ordering = Ordering::Acquire;
+/// How a number is written: who sees it sees what was written before it.
+const SHOW: Ordering = Ordering::Release;
+
 impl RemoteRegion {
     /// The number of bytes.
     #[expect(
@@ -211,7 +216,7 @@ impl RemoteRegion {
     /// Panics when the bytes are not inside, or `offset` is not a multiple of 8 from an aligned
     /// start.
     pub fn load(&self, offset: usize) -> u64 {
-        self.number(offset).load(Ordering::Acquire)
+        self.number(offset).load(SEE)
     }
 
     /// Writes a number in one step; see [`load`](Self::load).
@@ -219,7 +224,7 @@ impl RemoteRegion {
     /// # Panics
     /// As for [`load`](Self::load).
     pub fn store(&self, offset: usize, value: u64) {
-        self.number(offset).store(value, Ordering::Release);
+        self.number(offset).store(value, SHOW);
     }
 
     fn number(&self, offset: usize) -> &AtomicU64 {
@@ -313,5 +318,27 @@ mod tests {
             token.slice(90..101).unwrap_err().to_string(),
             "`RemoteToken::slice` failed: 90..101 is not inside of 100 bytes"
         );
+    }
+
+    /// Bytes, as `copying` copies them, and then a number, as `store` writes it.
+    #[test]
+    fn who_sees_a_number_sees_what_was_written_before_it() {
+        use loom::sync::atomic::AtomicU64;
+        loom::model(|| {
+            let words = loom::sync::Arc::new([(); 2].map(|()| AtomicU64::new(0)));
+            let [bytes, number] = &*words;
+            let writer = loom::thread::spawn({
+                let words = loom::sync::Arc::clone(&words);
+                move || {
+                    let [bytes, number] = &*words;
+                    bytes.store(7, Ordering::Relaxed);
+                    number.store(1, SHOW);
+                }
+            });
+            if number.load(SEE) == 1 {
+                assert_eq!(bytes.load(Ordering::Relaxed), 7);
+            }
+            writer.join().unwrap();
+        });
     }
 }
