@@ -20,8 +20,15 @@ use crate::{
 pub(super) struct Staging {
     wrs: Vec<SendWr>,
     sges: Vec<ffi::ibv_sge>,
-    /// For each request, where its elements begin in `sges`.
-    starts: Vec<usize>,
+    /// For each request, what else is to be known of it.
+    staged: Vec<Staged>,
+}
+
+struct Staged {
+    /// Where the request's elements begin in `sges`.
+    start: usize,
+    /// How many requests have not been signaled after it.
+    unsignaled: u32,
 }
 
 /// Requests that will be posted together: one call into the device for all of them.
@@ -95,7 +102,7 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         let mut wr = SendWr::unwritten();
         wr.begin(vacancy.id(), &mut sges, flags);
         request.describe(&mut wr);
-        sending.staging.add(wr, sges.elements());
+        sending.staging.add(wr, sges.elements(), unsignaled);
         sending.signaling.unsignaled = unsignaled;
         vacancy.fill(request.into_work());
         Ok(())
@@ -141,6 +148,9 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         let returned = (posted..staged)
             .filter_map(|_| sending.in_flight.unpush())
             .collect();
+        // One that was to be signaled, and was not posted, does not count.
+        let unsignaled = sending.staging.unsignaled_after(posted);
+        sending.signaling.unsignaled = unsignaled.unwrap_or(self.unsignaled);
         sending.staging.clear();
         if errno == 0 {
             return Ok(());
@@ -179,19 +189,20 @@ impl Staging {
         // work.
         self.clear();
         self.wrs.reserve(requests);
-        self.starts.reserve(requests);
+        self.staged.reserve(requests);
         self.sges.reserve(requests * elements);
     }
 
     fn clear(&mut self) {
         self.wrs.clear();
-        self.starts.clear();
+        self.staged.clear();
         self.sges.clear();
     }
 
     #[inline]
-    fn add(&mut self, wr: SendWr, sges: &[ffi::ibv_sge]) {
-        self.starts.push(self.sges.len());
+    fn add(&mut self, wr: SendWr, sges: &[ffi::ibv_sge], unsignaled: u32) {
+        let start = self.sges.len();
+        self.staged.push(Staged { start, unsignaled });
         self.wrs.push(wr);
         self.sges.extend_from_slice(sges);
     }
@@ -200,13 +211,20 @@ impl Staging {
     fn chain(&mut self) -> Option<*mut ffi::ibv_send_wr> {
         let sges = self.sges.as_mut_ptr();
         let mut next = ptr::null_mut();
-        for (wr, &start) in self.wrs.iter_mut().zip(&self.starts).rev() {
+        for (wr, staged) in self.wrs.iter_mut().zip(&self.staged).rev() {
             // In bounds or one past the end, where a request has no elements.
-            wr.relocate(sges.wrapping_add(start));
+            wr.relocate(sges.wrapping_add(staged.start));
             wr.link(next);
             next = wr.as_mut_ptr();
         }
         (!next.is_null()).then_some(next)
+    }
+
+    /// How many requests have not been signaled after so many of these; `None` if that is none of
+    /// them.
+    fn unsignaled_after(&self, requests: usize) -> Option<u32> {
+        let last = self.staged.get(requests.checked_sub(1)?)?;
+        Some(last.unsignaled)
     }
 
     /// The index of the request that C has named as the first it did not post. If it has named

@@ -138,6 +138,16 @@ impl Fake {
         state.srqs[&srq.addr()].receives.iter().cloned().collect()
     }
 
+    /// Lets the device begin with all receives of a shared receive queue. It may complete them in
+    /// any order.
+    pub(crate) fn take_srq_receives(&self, srq: *mut ffi::ibv_srq) -> Vec<PostedReceive> {
+        let mut state = self.state();
+        let count = state.srqs[&srq.addr()].receives.len();
+        (0..count)
+            .map(|_| state.take_from_srq(srq.addr()))
+            .collect()
+    }
+
     /// Completes the request that was posted first. One that is unsignaled and has succeeded
     /// leaves no completion.
     pub(crate) fn complete_send(&self, qp_num: QpNum, status: WcStatus) {

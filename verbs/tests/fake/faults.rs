@@ -1,0 +1,260 @@
+//! Devices that fail in the middle of things, and completions in an order that nobody has planned.
+
+use std::rc::Rc as Shared;
+
+use ibverbs_sys as ffi;
+use verbs::{
+    Buf, Completed, EventObject, EventType, Rc, SharedReceiveQueue, WcStatus, With, op::Send,
+};
+
+use crate::{fixture::Fixture, provider::wc};
+
+type Numbered = With<Buf, u32>;
+
+fn numbered(fixture: &Fixture, number: u32) -> Numbered {
+    With::new(fixture.pd.alloc_buf(4).unwrap(), number)
+}
+
+#[test]
+fn a_failed_batch_gives_back_what_was_not_posted() {
+    const DEPTH: u32 = 6;
+    for (staged, failing) in (1..=DEPTH).flat_map(|n| (0..n).map(move |i| (n, i))) {
+        let fixture = Fixture::new();
+        let mut cq = fixture.cq(16);
+        let mut qp = fixture.rc::<Numbered, Buf>(&cq, DEPTH);
+        let fake = &fixture.fake;
+        fake.fail_after(failing as usize, "ibv_post_send", libc::EFAULT);
+        let mut batch = qp.batch();
+        for number in 0..staged {
+            let request = Send::new(numbered(&fixture, number));
+            batch.push(request.unsignaled()).unwrap();
+        }
+        let refused = batch.post().unwrap_err();
+        assert_eq!(
+            refused.error.to_string(),
+            format!(
+                "`ibv_post_send` failed (request {failing} of {staged}, counting from 0): \
+                 Bad address (os error 14)"
+            )
+        );
+        let numbers: Vec<_> = refused.value.iter().map(|work| work.context).collect();
+        assert_eq!(numbers, (failing..staged).collect::<Vec<_>>());
+        assert_eq!(fake.sends(qp.qp_num()).len(), failing as usize);
+        assert_eq!(qp.send_queue().in_flight(), failing as usize);
+        // What was posted completes as ever, with what comes after it.
+        qp.post(Send::new(numbered(&fixture, 99))).unwrap();
+        for _ in 0..=failing {
+            fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+        }
+        let mut numbers = Vec::new();
+        for wc in cq.poll().unwrap() {
+            let mut earlier = Vec::new();
+            let done = qp.complete_each(wc, |work: Numbered| earlier.push(work.context));
+            let done = done.unwrap();
+            numbers.extend(earlier);
+            numbers.push(done.work.context);
+        }
+        assert_eq!(numbers, (0..failing).chain([99]).collect::<Vec<_>>());
+    }
+}
+
+#[test]
+fn a_queue_whose_batches_fail_again_and_again_never_fills_up() {
+    const DEPTH: u32 = 6;
+    let plans = (1..=3).flat_map(|staged| (0..staged).map(move |failing| (staged, failing)));
+    for ((staged, failing), single) in plans.flat_map(|plan| (0..3).map(move |n| (plan, n))) {
+        let fixture = Fixture::new();
+        let fake = &fixture.fake;
+        let mut cq = fixture.cq(16);
+        let mut qp = fixture.rc::<Numbered, Buf>(&cq, DEPTH);
+        let request = || Send::new(numbered(&fixture, 0)).unsignaled();
+        for round in 0..20 {
+            fake.fail_after(failing, "ibv_post_send", libc::EIO);
+            let mut batch = qp.batch();
+            for _ in 0..staged {
+                batch.push(request()).unwrap();
+            }
+            assert!(batch.post().is_err());
+            for _ in 0..single {
+                qp.post(request()).unwrap();
+            }
+            while !fake.sends(qp.qp_num()).is_empty() {
+                fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+            }
+            for wc in cq.poll().unwrap() {
+                assert!(qp.complete(wc).is_ok());
+            }
+            let left = qp.send_queue().in_flight();
+            assert!(
+                left < DEPTH as usize / 2,
+                "{left} in flight in round {round}"
+            );
+        }
+    }
+}
+
+#[test]
+fn a_failed_shared_receive_gives_the_work_back_whichever_it_is() {
+    for failing in 0..4 {
+        let fixture = Fixture::new();
+        let mut srq = fixture.pd.create_srq::<Numbered>(4, 1).unwrap();
+        let call = "ibv_post_srq_recv";
+        fixture
+            .fake
+            .fail_after(failing as usize, call, libc::ENOMEM);
+        for number in 0..4 {
+            let posted = srq.post(numbered(&fixture, number));
+            assert_eq!(posted.is_err(), number == failing);
+            if let Err(refused) = posted {
+                assert_eq!(refused.error.raw_os_error(), Some(libc::ENOMEM));
+                assert_eq!(refused.value.context, number);
+            }
+        }
+        assert_eq!(srq.in_flight(), 3);
+        // Its slot is free.
+        srq.post(numbered(&fixture, 4)).unwrap();
+        assert!(srq.post(numbered(&fixture, 5)).is_err());
+        assert_eq!(fixture.fake.srq_receives(srq.as_raw()).len(), 4);
+    }
+}
+
+/// Every order of the numbers below `n`.
+fn permutations(n: usize) -> Vec<Vec<usize>> {
+    let Some(last) = n.checked_sub(1) else {
+        return vec![Vec::new()];
+    };
+    let insert = |order: Vec<usize>| {
+        (0..n).map(move |at| {
+            let mut order = order.clone();
+            order.insert(at, last);
+            order
+        })
+    };
+    permutations(last).into_iter().flat_map(insert).collect()
+}
+
+/// Completes the receive of a shared queue that was posted with this identifier.
+fn receive_wc(wr_id: u64, qp: u32) -> ffi::ibv_wc {
+    let mut wc = wc(wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
+    wc.qp_num = qp;
+    wc
+}
+
+#[test]
+fn shared_receives_complete_in_any_order() {
+    for order in permutations(4) {
+        let fixture = Fixture::new();
+        let mut cq = fixture.cq(32);
+        let mut srq: SharedReceiveQueue<Numbered> = fixture.pd.create_srq(4, 1).unwrap();
+        let qp = || {
+            let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+            builder.create_for::<Buf, ()>().unwrap()
+        };
+        let mut qps = [fixture.connect(qp()), fixture.connect(qp())];
+        // Twice, so that the slots are used anew in the order in which they came back.
+        for round in 0..2 {
+            for number in 0..4 {
+                srq.post(numbered(&fixture, round * 10 + number)).unwrap();
+            }
+            let posted = fixture.fake.take_srq_receives(srq.as_raw());
+            for &i in &order {
+                let number = qps[i % 2].qp_num().get();
+                let wc = receive_wc(posted[i].wr_id, number);
+                fixture.fake.push(&cq, wc);
+                // A device that reports it twice finds nothing the second time.
+                fixture.fake.push(&cq, wc);
+            }
+            let (mut numbers, mut refused) = (Vec::new(), 0);
+            for wc in cq.poll().unwrap() {
+                // The queue pairs have no receives of their own.
+                let wc = qps[0].complete(wc).unwrap_err();
+                let wc = qps[1].complete(wc).unwrap_err();
+                match srq.complete(wc) {
+                    Ok(done) => numbers.push(done.work.context as usize),
+                    Err(_) => refused += 1,
+                }
+            }
+            let base = round as usize * 10;
+            let expected: Vec<_> = order.iter().map(|i| base + i).collect();
+            assert_eq!((numbers, refused), (expected, 4));
+            assert_eq!(srq.in_flight(), 0);
+        }
+    }
+}
+
+#[test]
+fn shared_receives_of_a_failed_queue_pair_come_back_or_stay() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(32);
+    let mut srq: SharedReceiveQueue<Numbered> = fixture.pd.create_srq(4, 1).unwrap();
+    let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+    let mut qp = fixture.connect(builder.create_for::<Buf, ()>().unwrap());
+    for number in 0..3 {
+        srq.post(numbered(&fixture, number)).unwrap();
+    }
+    // The queue pair had taken one of them when it failed. The others are its queue's.
+    let posted = fixture.fake.srq_receives(srq.as_raw());
+    qp.to_error().unwrap();
+    let mut flushed = receive_wc(posted[1].wr_id, qp.qp_num().get());
+    flushed.status = ffi::ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
+    fixture.fake.push(&cq, flushed);
+    let done = srq.complete(cq.poll().unwrap().next().unwrap()).unwrap();
+    assert_eq!(
+        (done.status(), done.work.context),
+        (WcStatus::WR_FLUSH_ERR, 1)
+    );
+    assert_eq!(done.received(), b"");
+    drop(done);
+    drop(qp);
+    assert_eq!(srq.in_flight(), 2);
+}
+
+#[test]
+fn a_queue_pair_that_is_not_destroyed_goes_on() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let mut qp = fixture.rc::<Numbered, Numbered>(&cq, 4);
+    qp.post(Send::new(numbered(&fixture, 1))).unwrap();
+    qp.post_recv(numbered(&fixture, 2)).unwrap();
+    fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+    let refused = qp.destroy().unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
+    let mut qp = refused.value;
+    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    let wc = cq.poll().unwrap().next().unwrap();
+    assert!(matches!(qp.complete(wc), Ok(Completed::Send(done)) if done.work.context == 1));
+    let left = qp.destroy().map_err(|refused| refused.error).unwrap();
+    assert_eq!((left.send.len(), left.receive[0].context), (0, 2));
+}
+
+#[test]
+fn a_broken_completion_queue_says_so_and_gives_its_work_back_in_the_end() {
+    let fixture = Fixture::new();
+    let events = fixture.ctx.async_events().unwrap();
+    let mut cq = fixture.cq(16);
+    let token = Shared::new(());
+    let mut qp = fixture.rc::<With<Buf, Shared<()>>, Buf>(&cq, 4);
+    for _ in 0..3 {
+        let buf = fixture.pd.alloc_buf(4).unwrap();
+        let work = With::new(buf, Shared::clone(&token));
+        qp.post(Send::new(work)).unwrap();
+    }
+    let raw = cq.as_raw().expose_provenance();
+    fixture
+        .fake
+        .raise(ffi::ibv_event_type::IBV_EVENT_CQ_ERR, raw);
+    for _ in 0..3 {
+        fixture.fake.poll_returns(&cq, -1);
+    }
+    let event = events.wait().unwrap();
+    assert_eq!(event.event_type, EventType::CQ_ERR);
+    assert_eq!(event.object, EventObject::Cq(cq.kernel_handle()));
+    assert!(cq.poll().is_err());
+    assert!(cq.wait(None).is_err());
+    assert!(cq.poll_or_arm().is_err());
+    assert_eq!(Shared::strong_count(&token), 4, "nothing has completed");
+    let left = qp.destroy().map_err(|refused| refused.error).unwrap();
+    assert_eq!(left.send.len(), 3);
+    drop(left);
+    assert_eq!(Shared::strong_count(&token), 1);
+}
