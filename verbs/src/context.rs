@@ -1,8 +1,16 @@
 //! An open device.
 
-use std::{any::Any, ffi::CStr, fmt, ptr::NonNull, sync::Arc};
+use std::{
+    any::Any,
+    ffi::CStr,
+    fmt,
+    ptr::NonNull,
+    sync::{Arc, OnceLock},
+};
 
 use ibverbs_sys as ffi;
+
+use crate::error::Result;
 
 /// `ibv_context`—An open RDMA device, from which every other object is made.
 ///
@@ -19,6 +27,8 @@ struct Inner {
     // INVARIANT: open until `self` is dropped.
     raw: NonNull<ffi::ibv_context>,
     owner: Owner,
+    /// What the device has answered so far; see `vendor_id`.
+    vendor_id: OnceLock<u32>,
 }
 
 /// Who closes the device.
@@ -45,6 +55,7 @@ impl Context {
             inner: Arc::new(Inner {
                 raw,
                 owner: Owner::Us,
+                vendor_id: OnceLock::new(),
             }),
         }
     }
@@ -61,6 +72,7 @@ impl Context {
             inner: Arc::new(Inner {
                 raw,
                 owner: Owner::Other(keep_alive),
+                vendor_id: OnceLock::new(),
             }),
         }
     }
@@ -69,6 +81,15 @@ impl Context {
     /// lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_context {
         self.inner.raw.as_ptr()
+    }
+
+    /// Whose device it is. Asks only once.
+    pub(crate) fn vendor_id(&self) -> Result<u32> {
+        if let Some(&known) = self.inner.vendor_id.get() {
+            return Ok(known);
+        }
+        let vendor_id = self.query_device()?.vendor_id();
+        Ok(*self.inner.vendor_id.get_or_init(|| vendor_id))
     }
 
     /// The name of the device, for example `rxe0`.

@@ -7,7 +7,7 @@ use crate::{context::Context, error::Result};
 
 fn is_soft_roce(ctx: &Context) -> Result<bool> {
     const VENDOR: u32 = 0xff_ffff;
-    Ok(ctx.query_device()?.vendor_id() == VENDOR)
+    Ok(ctx.vendor_id()? == VENDOR)
 }
 
 /// After `ibv_next_poll` has found nothing, `ibv_end_poll` takes a completion that is not there,
@@ -17,18 +17,19 @@ pub(crate) fn cq_ex_advances_twice(ctx: &Context) -> Result<bool> {
     Ok(late::ibv_reg_mr_ex().is_none() && is_soft_roce(ctx)?)
 }
 
-/// The bugs of building requests.
+/// The bugs of posting requests.
 #[derive(Clone, Copy, Debug)]
-pub(crate) struct BuilderQuirks {
+pub(crate) struct PostingQuirks {
     /// `ibv_wr_set_sge_list` takes every element to be as long as the first, and
     /// `ibv_wr_set_inline_data_list` sends nothing and does not hold what it copies to the
     /// room that there is. Fixed in rdma-core 64, of which [`late::ibv_alloc_buf`] is a sign.
     pub(crate) wrong_lists: bool,
-    /// `ibv_wr_complete` fails when the kernel could not be told, and leaves the requests posted.
+    /// `ibv_wr_complete` and `ibv_post_send` fail when the kernel could not be told, and leave the
+    /// requests posted: it finds them when it is told of others.
     pub(crate) fails_posted: bool,
 }
 
-impl BuilderQuirks {
+impl PostingQuirks {
     pub(crate) fn of(ctx: &Context) -> Result<Self> {
         let soft_roce = is_soft_roce(ctx)?;
         Ok(Self {

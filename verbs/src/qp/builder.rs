@@ -20,7 +20,7 @@ use crate::{
     mr::Buf,
     op::SendOps,
     pd::ProtectionDomain,
-    quirk::BuilderQuirks,
+    quirk::PostingQuirks,
     srq::{SharedReceiveQueue, SrqInner},
     work::MAX_SGE,
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
@@ -196,6 +196,7 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
             max_sge: self.max_recv_sge,
         };
         let tso = self.tso_limits()?;
+        let quirks = PostingQuirks::of(self.pd.context())?;
         let mut attr = ffi::ibv_qp_init_attr_ex::zeroed();
         attr.comp_mask = has::IBV_QP_INIT_ATTR_PD.0;
         attr.pd = self.pd.as_raw();
@@ -244,11 +245,10 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         let extended = if self.send_ops.is_empty() {
             None
         } else {
-            let quirks = BuilderQuirks::of(self.pd.context())?;
             // SAFETY: the queue pair has just been created, with `T::RAW`, for these operations.
             Some(unsafe { Extended::of::<T>(raw, self.send_ops, quirks) }?)
         };
-        inner.extend(extended, tso);
+        inner.extend(extended, tso, quirks.fails_posted);
         // SAFETY: as its type says: made with `T::RAW`, in the state that queue pairs are made in.
         Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
     }

@@ -8,7 +8,7 @@ use super::{refusal, transport::Transport};
 use crate::{
     error::{Error, Result},
     op::SendOps,
-    quirk::BuilderQuirks,
+    quirk::PostingQuirks,
     work::SgeList,
 };
 
@@ -27,7 +27,7 @@ pub(super) struct Table {
     // needs.
     pub(super) qp: NonNull<ffi::ibv_qp_ex>,
     pub(super) ops: SendOps,
-    pub(super) quirks: BuilderQuirks,
+    pub(super) quirks: PostingQuirks,
 }
 
 impl Extended {
@@ -38,7 +38,7 @@ impl Extended {
     pub(super) unsafe fn of<T: Transport>(
         qp: NonNull<ffi::ibv_qp>,
         ops: SendOps,
-        quirks: BuilderQuirks,
+        quirks: PostingQuirks,
     ) -> Result<Self> {
         // SAFETY: the caller's promise.
         let extended = unsafe { ffi::ibv_qp_to_qp_ex(qp.as_ptr()) };

@@ -62,6 +62,8 @@ pub(super) struct Sending<SW> {
     /// The other way of posting, if the queue pair was made for it.
     pub(super) extended: Option<Extended>,
     tso: TsoLimits,
+    /// Whether a failed call may have posted; see [`posted_anyway`].
+    fails_posted: bool,
 }
 
 pub(super) struct Receiving<RW> {
@@ -107,6 +109,7 @@ impl<SW, RW> Inner<SW, RW> {
             staging: Staging::default(),
             extended: None,
             tso: TsoLimits::default(),
+            fails_posted: false,
         });
         let receive = UnsafeCell::new(Receiving {
             in_flight: ManuallyDrop::new(receive.in_flight),
@@ -125,11 +128,17 @@ impl<SW, RW> Inner<SW, RW> {
         }
     }
 
-    /// Adds what only `ibv_create_qp_ex` gives, before anybody uses the queue pair.
-    pub(super) fn extend(&mut self, extended: Option<Extended>, tso: TsoLimits) {
+    /// Adds what not every queue pair has, before anybody uses this one.
+    pub(super) fn extend(
+        &mut self,
+        extended: Option<Extended>,
+        tso: TsoLimits,
+        fails_posted: bool,
+    ) {
         let send = self.send.get_mut();
         send.extended = extended;
         send.tso = tso;
+        send.fails_posted = fails_posted;
     }
 
     /// Destroys the queue pair, after which the device has let go of what was in flight. Nothing
@@ -301,6 +310,9 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     ///   was made for.
     /// - `EINVAL`, `ENOMEM`, `EFAULT`: the device refused the request.
     ///
+    /// On Soft-RoCE a request counts as posted, and is, even if the kernel could not be told of it:
+    /// it finds it with the next one.
+    ///
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
     #[doc(alias = "ibv_post_send")]
@@ -331,14 +343,14 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         wr.begin(vacancy.id(), &mut sges, flags);
         request.describe(&mut wr);
         let request = ManuallyDrop::new(request);
-        // Says nothing new about a single request.
+        // Says nothing new about a single request, or almost; see `posted_anyway`.
         let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with
         // every field that its opcode uses. C reads it and the elements before it returns. What the
         // elements describe stays as `Gather` promises until `request` is dropped, and so until the
         // queue pair is destroyed or the completion has come.
         let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
-        if errno != 0 {
+        if errno != 0 && !posted_anyway(sending.fails_posted, bad) {
             let error = refusal::device(POST_SEND, errno);
             let value = ManuallyDrop::into_inner(request);
             return Err(Refused { value, error });
@@ -428,7 +440,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
             sg_list: sges.as_mut_ptr(),
             num_sge: sges.count(),
         };
-        // Says nothing new about a single request.
+        // Says nothing new about a single request, or almost; see `posted_anyway`.
         let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one complete
         // request. C reads it and the elements before it returns. What the elements describe stays
@@ -454,6 +466,16 @@ fn take_back<'p, W>(
         Some(first) => Ok(Completion::new(first.take(), wc)),
         None => Err(wc),
     }
+}
+
+/// Whether a single request was posted by a call that has failed. Soft-RoCE's does so if it cannot
+/// tell the kernel, which finds the request when it is told of the next one. It names no request as
+/// bad then; with any other failure it does.
+#[cold]
+#[inline(never)]
+fn posted_anyway(fails_posted: bool, bad: MaybeUninit<*mut ffi::ibv_send_wr>) -> bool {
+    // SAFETY: the provider that does so sets it first of all.
+    fails_posted && unsafe { bad.assume_init() }.is_null()
 }
 
 impl<SW> Sending<SW> {

@@ -1,7 +1,9 @@
 //! Extended batches. Tests called `qp_ex_…` are the twins of those of pyverbs.
 
 use std::{
+    fs::File,
     io::{ErrorKind, IoSlice},
+    os::fd::AsRawFd,
     time::Duration,
 };
 
@@ -552,38 +554,45 @@ fn a_full_queue_takes_no_more_into_a_batch() {
     }
 }
 
-#[test]
-fn work_that_the_kernel_was_not_told_of_stays_in_flight() {
-    let mut link = Link::new();
-    link.expect_message();
-    link.expect_message();
+/// Calls `post` while the kernel cannot be told of anything.
+fn unheard<T>(link: &mut Link, post: impl FnOnce(&mut Link) -> T) -> T {
+    let full = File::options().write(true).open("/dev/full").unwrap();
     // SAFETY: the context is open.
     let kernel = unsafe { (*link.fixture.ctx.as_raw()).cmd_fd };
-    let full = std::fs::File::options()
-        .write(true)
-        .open("/dev/full")
-        .unwrap();
     // SAFETY: takes and returns numbers.
     let saved = unsafe { libc::dup(kernel) };
-    let first = link.buf(b"first");
-    let mut batch = link.a.extended_batch().unwrap();
-    batch.push(Send::new(first)).unwrap();
-    // SAFETY: takes and returns numbers. The other half of each pair of calls restores the
-    // descriptor before anybody else uses it.
-    unsafe { libc::dup2(std::os::fd::AsRawFd::as_raw_fd(&full), kernel) };
-    let posted = batch.post();
+    // SAFETY: takes and returns numbers. Nobody else uses the descriptor until it is restored.
+    unsafe { libc::dup2(full.as_raw_fd(), kernel) };
+    let posted = post(link);
     // SAFETY: see above.
     unsafe { libc::dup2(saved, kernel) };
     // SAFETY: nobody else has it.
     unsafe { libc::close(saved) };
-    let refused = posted.unwrap_err();
+    posted
+}
+
+#[test]
+fn work_that_the_kernel_was_not_told_of_stays_in_flight() {
+    let mut link = Link::new();
+    for _ in 0..3 {
+        link.expect_message();
+    }
+    // The device finds them with the next request, so they are not given back before.
+    let first = Send::new(link.buf(b"first"));
+    let refused = unheard(&mut link, |link| {
+        let mut batch = link.a.extended_batch().unwrap();
+        batch.push(first).unwrap();
+        batch.post().unwrap_err()
+    });
     assert_eq!(refused.error.raw_os_error(), Some(libc::ENOSPC));
-    // The device finds it with the next request, so it is not given back before.
     assert_eq!(refused.value.len(), 0);
-    assert_eq!(link.a.send_queue().in_flight(), 1);
-    link.post(Send::new(link.buf(b"second")));
-    assert_eq!(link.received().2, b"first");
-    assert_eq!(link.received().2, b"second");
+    let second = Send::new(link.buf(b"second"));
+    unheard(&mut link, |link| link.a.post(second)).unwrap();
+    assert_eq!(link.a.send_queue().in_flight(), 2);
+    link.post(Send::new(link.buf(b"third")));
+    for message in [&b"first"[..], b"second", b"third"] {
+        assert_eq!(link.received().2, message);
+    }
 }
 
 #[test]
