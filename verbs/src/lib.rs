@@ -100,9 +100,9 @@
 //! | tested on Soft-RoCE | tested on a fake device | untested |
 //! |---|---|---|
 //! | devices, attributes of devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
-//! | events of shared receive queues | all other events | |
+//! | events of completion queues, send queues that drain, shared receive queues, ports | all other events | |
 //! | extended batches | segmentation, flushing, atomic writes, a device that lacks or refuses them | |
-//! | resizing, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
+//! | resizing, waiting in every way, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
 //! | draining, querying | other ways, alternate paths, rates | |
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
 //! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | [exclusive](XrcdOpen::EXCLUSIVE) XRC domains |
