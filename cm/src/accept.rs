@@ -40,6 +40,11 @@ impl ConnectRequest {
         &self.id
     }
 
+    /// The identifier, to set options of.
+    pub fn id_mut(&mut self) -> &mut CmId<Requested> {
+        &mut self.id
+    }
+
     /// What the peer has said.
     pub fn param(&self) -> &PeerParam {
         &self.param
@@ -76,12 +81,30 @@ impl ConnectRequest {
         qp: QueuePair<T, Init, SW, RW>,
         param: &ConnParam,
     ) -> Result<QueuePair<T, Rts, SW, RW>> {
+        self.id.check_transport::<T>("rdma_accept")?;
+        let (responder_resources, initiator_depth) = param.resources();
+        let qp = self.id.bring_up(qp, responder_resources, initiator_depth)?;
+        self.accept_ready(qp, param)
+    }
+
+    /// `rdma_accept`—Accepts with a queue pair that the program has brought up by itself, with
+    /// [what the connection manager knows](CmId::attributes); else as [`accept`](Self::accept).
+    ///
+    /// # Errors
+    /// As for [`accept`](Self::accept).
+    ///
+    /// # References
+    /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
+    #[doc(alias = "rdma_accept")]
+    pub fn accept_ready<T: verbs::Connected, SW, RW>(
+        self,
+        qp: QueuePair<T, Rts, SW, RW>,
+        param: &ConnParam,
+    ) -> Result<QueuePair<T, Rts, SW, RW>> {
         const CALL: &str = "rdma_accept";
         let Self { mut id, .. } = self;
         id.check_transport::<T>(CALL)?;
         let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp.qp_num())?;
-        let (responder_resources, initiator_depth) = param.resources();
-        let qp = id.bring_up(qp, responder_resources, initiator_depth)?;
         id.set_qp_num(qp.qp_num());
         let accepted = id.start(Phase::Accepting, CALL, |id| {
             // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
@@ -108,6 +131,24 @@ impl ConnectRequest {
     #[doc(alias = "rdma_reject")]
     pub fn reject(self, private_data: &[u8]) -> Result<()> {
         self.id.reject(private_data)
+    }
+
+    /// `rdma_reject_ece`—Rejects the peer because of what its device [offers](CmId::remote_ece).
+    ///
+    /// # Errors
+    /// As for [`reject`](Self::reject).
+    ///
+    /// # References
+    /// [rdma_set_local_ece(3)](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html)
+    #[doc(alias = "rdma_reject_ece")]
+    pub fn reject_ece(self, private_data: &[u8]) -> Result<()> {
+        const CALL: &str = "rdma_reject_ece";
+        let id = self.id;
+        let len = id.limit(Message::Reject).check(CALL, private_data)?;
+        // SAFETY: the identifier exists for as long as `id` lives; the data are `len` bytes, which
+        // the call copies.
+        let ret = unsafe { ffi::rdma_reject_ece(id.as_raw(), private_data.as_ptr().cast(), len) };
+        cvt_neg(CALL, ret).map(drop)
     }
 }
 

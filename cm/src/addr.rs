@@ -9,9 +9,24 @@ use std::{
 pub(crate) struct RawAddr(libc::sockaddr_storage);
 
 impl RawAddr {
-    pub(crate) fn new(addr: SocketAddr) -> Self {
+    /// No address.
+    pub(crate) fn zeroed() -> Self {
         // SAFETY: every field of a `sockaddr_storage` is an integer, for which zero is a value.
-        let mut raw = Self(unsafe { mem::zeroed() });
+        Self(unsafe { mem::zeroed() })
+    }
+
+    /// How many bytes of it the family has.
+    pub(crate) fn len(&self) -> libc::socklen_t {
+        let len = if self.0.ss_family == family(libc::AF_INET) {
+            size_of::<libc::sockaddr_in>()
+        } else {
+            size_of::<libc::sockaddr_in6>()
+        };
+        libc::socklen_t::try_from(len).unwrap_or(0)
+    }
+
+    pub(crate) fn new(addr: SocketAddr) -> Self {
+        let mut raw = Self::zeroed();
         match addr {
             SocketAddr::V4(addr) => {
                 let v4 = libc::sockaddr_in {

@@ -36,6 +36,7 @@ use crate::{
 /// # References
 /// [rdma_create_event_channel(3)](https://man7.org/linux/man-pages/man3/rdma_create_event_channel.3.html)
 #[doc(alias = "rdma_event_channel")]
+#[doc(alias = "rdma_destroy_event_channel")]
 #[derive(Debug)]
 pub struct EventChannel {
     handle: Arc<ChannelHandle>,

@@ -1,7 +1,7 @@
 //! The active side: asking for a connection, and establishing it.
 
 use rdmacm_sys as ffi;
-use verbs::{Init, QueuePair, Refused, Result, error::cvt_neg};
+use verbs::{Init, QpNum, QueuePair, Refused, Result, Rts, error::cvt_neg};
 
 use crate::{
     connection::Connection,
@@ -95,17 +95,45 @@ impl ConnectResponse {
         self,
         qp: QueuePair<T, Init, SW, RW>,
     ) -> Result<Connection<SW, RW, T>> {
-        const CALL: &str = "rdma_establish";
-        if self.id.expected_qp_num() != Some(qp.qp_num()) {
-            return Err(wrong_qp(CALL, qp.qp_num(), self.id.expected_qp_num()));
-        }
+        self.check_qp(qp.qp_num())?;
         let qp = self.id.bring_up(qp, None, None)?;
+        self.establish_ready(qp)
+    }
+
+    /// `rdma_establish`—Tells the peer that `qp` is ready, which the program has brought up by
+    /// itself, with [what the connection manager knows](CmId::attributes).
+    ///
+    /// # Errors
+    /// - `InvalidInput`: another queue pair than the one the connection was asked for with.
+    ///
+    /// The connection has failed then, as above.
+    ///
+    /// # References
+    /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
+    #[doc(alias = "rdma_establish")]
+    pub fn establish_ready<T: verbs::Connected, SW, RW>(
+        self,
+        qp: QueuePair<T, Rts, SW, RW>,
+    ) -> Result<Connection<SW, RW, T>> {
+        self.check_qp(qp.qp_num())?;
         if !self.established {
             // SAFETY: the identifier exists for as long as `self.id` lives, and has no queue pair
             // of librdmacm's own.
             let ret = unsafe { ffi::rdma_establish(self.id.as_raw()) };
-            cvt_neg(CALL, ret)?;
+            cvt_neg("rdma_establish", ret)?;
         }
         Ok(Connection::from_parts(self.id.advance::<Connected>(), qp))
+    }
+
+    fn check_qp(&self, found: QpNum) -> Result<()> {
+        match self.id.expected_qp_num() {
+            Some(expected) if expected == found => Ok(()),
+            expected => Err(wrong_qp("rdma_establish", found, expected)),
+        }
+    }
+
+    /// The identifier, to set options of.
+    pub fn id_mut(&mut self) -> &mut CmId<Responded> {
+        &mut self.id
     }
 }

@@ -37,6 +37,24 @@ impl Contexts {
     }
 }
 
+/// `rdma_get_devices`—Every RDMA device of this machine, open, as identifiers find them.
+///
+/// # Errors
+/// - `ENODEV`, `ENOENT`: the kernel has no RDMA.
+///
+/// # References
+/// [rdma_get_devices(3)](https://man7.org/linux/man-pages/man3/rdma_get_devices.3.html)
+#[doc(alias = "rdma_get_devices")]
+#[doc(alias = "rdma_free_devices")]
+pub fn devices() -> Result<Vec<Context>> {
+    let found: Vec<_> = DeviceList::get()?.iter().collect();
+    let mut contexts = Contexts::default();
+    found
+        .into_iter()
+        .map(|raw| contexts.find(raw.as_ptr()))
+        .collect()
+}
+
 /// A list of open devices, each of which stays open until the list is freed.
 struct DeviceList {
     // INVARIANT: returned by `rdma_get_devices`, and not freed; `count` contexts.

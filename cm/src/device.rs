@@ -2,10 +2,11 @@
 
 use std::sync::PoisonError;
 
-use verbs::{Context, Error, Result};
+use verbs::{Context, Error, Gid, Pkey, Result};
 
 use crate::{
     id::CmId,
+    path::PathRecord,
     phases::{HasDevice, IdPhase},
 };
 
@@ -49,5 +50,44 @@ impl<P: HasDevice> CmId<P> {
         // SAFETY: the identifier exists (invariant), and `port_num` is set before the phase is
         // reached.
         unsafe { (*self.as_raw()).port_num }
+    }
+
+    /// The GID of this side's port.
+    pub fn local_gid(&self) -> Gid {
+        self.ib_addr().0
+    }
+
+    /// The GID of the peer's port; all zero if there is no peer yet.
+    pub fn peer_gid(&self) -> Gid {
+        self.ib_addr().1
+    }
+
+    /// The partition. On RoCE the kernel leaves it at 0.
+    pub fn pkey(&self) -> Pkey {
+        self.ib_addr().2
+    }
+
+    fn ib_addr(&self) -> (Gid, Gid, Pkey) {
+        // SAFETY: the identifier exists (invariant), and its addresses are set before the phase is
+        // reached.
+        let addresses = unsafe { (*self.as_raw()).route.addr };
+        // SAFETY: the union has this variant only, and is plain data.
+        let addr = unsafe { addresses.addr.ibaddr };
+        (addr.sgid.into(), addr.dgid.into(), Pkey(addr.pkey.to_ne()))
+    }
+
+    /// The ways to the peer that were resolved. On RoCE and iWARP there may be none.
+    pub fn paths(&self) -> Vec<PathRecord> {
+        // SAFETY: the identifier exists (invariant), and its route is written while it is parked.
+        let first = unsafe { (*self.as_raw()).route.path_rec };
+        // SAFETY: as above.
+        let count = unsafe { (*self.as_raw()).route.num_paths };
+        let count = usize::try_from(count).unwrap_or(0);
+        if first.is_null() || count == 0 {
+            return Vec::new();
+        }
+        // SAFETY: so many paths belong to the identifier, which sets them while it is parked.
+        let paths = unsafe { std::slice::from_raw_parts(first, count) };
+        paths.iter().map(PathRecord::from_raw).collect()
     }
 }

@@ -1,7 +1,8 @@
 //! What an event channel tells.
 
-use std::{fmt, net::SocketAddr};
+use std::{ffi::CStr, fmt, net::SocketAddr};
 
+use rdmacm_sys as ffi;
 use verbs::Error;
 
 use crate::{
@@ -105,6 +106,20 @@ pub enum Event {
     },
 }
 
+/// `rdma_event_str`—The name of an event by the number that C knows it by, as in
+/// [`Event::Other`].
+///
+/// # References
+/// [rdma_event_str(3)](https://man7.org/linux/man-pages/man3/rdma_event_str.3.html)
+#[doc(alias = "rdma_event_str")]
+pub fn event_name(event: u32) -> &'static str {
+    // SAFETY: the call takes any number.
+    let name = unsafe { ffi::rdma_event_str(ffi::rdma_cm_event_type(event)) };
+    // SAFETY: the name is constant, and terminated.
+    let name = unsafe { CStr::from_ptr(name) };
+    name.to_str().unwrap_or("UNKNOWN EVENT")
+}
+
 /// Why a connection could not be made.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
@@ -185,6 +200,12 @@ impl fmt::Display for Status {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn events_have_names_and_unknown_ones_too() {
+        assert_eq!(event_name(11), "RDMA_CM_EVENT_DEVICE_REMOVAL");
+        assert_eq!(event_name(99), "UNKNOWN EVENT");
+    }
 
     #[test]
     fn failures_say_what_they_mean() {

@@ -27,6 +27,7 @@ use crate::{
 /// it gives it back, in its next phase. Dropping an identifier destroys it, and ends whatever it
 /// was doing.
 #[doc(alias = "rdma_cm_id")]
+#[doc(alias = "rdma_destroy_id")]
 pub struct CmId<P: IdPhase> {
     raw: RawId,
     phase: PhantomData<P>,

@@ -77,10 +77,11 @@
 //!
 //! # Limits
 //!
-//! Not here yet: options, and asynchronous calls.
+//! Not here yet: asynchronous calls, and identifiers for XRC.
 
 mod accept;
 mod addr;
+mod addrinfo;
 mod channel;
 mod connect;
 mod connection;
@@ -94,7 +95,9 @@ mod id;
 mod intake;
 mod migrate;
 mod multicast;
+mod options;
 mod param;
+mod path;
 mod phase;
 pub mod phases;
 mod port_space;
@@ -103,17 +106,20 @@ mod registry;
 mod resolve;
 
 pub use accept::ConnectRequest;
+pub use addrinfo::{AddrHints, AddrInfo};
 pub use channel::EventChannel;
 pub use connect::ConnectResponse;
 pub use connection::Connection;
+pub use contexts::devices;
 pub use datagram::{DatagramPeer, Destination, ServiceRequest};
 pub use endpoint::{
     DatagramEndpoint, Endpoint, EndpointBuilder, Incoming, Listener, Outgoing, connect,
 };
-pub use event::{ConnectFailure, Event};
+pub use event::{ConnectFailure, Event, event_name};
 pub use id::CmId;
 pub use multicast::{Membership, MulticastGroup};
 pub use param::{ConnParam, PeerParam};
+pub use path::PathRecord;
 pub use port_space::PortSpace;
 pub use registry::Key;
 pub use verbs::{Error, Refused, Result};

@@ -159,7 +159,11 @@ impl ConnParam {
     }
 
     /// Whether this side's queue pair takes its receives from a shared receive queue, so that the
-    /// other side does not count on having one each.
+    /// other side does not count on having one each. Make the queue pair with
+    /// [`srq`](verbs::QueuePairBuilder::srq).
+    #[doc(alias = "rdma_create_srq")]
+    #[doc(alias = "rdma_create_srq_ex")]
+    #[doc(alias = "rdma_destroy_srq")]
     #[must_use]
     pub fn srq(mut self, shared: bool) -> Self {
         self.srq = shared;

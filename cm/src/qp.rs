@@ -29,6 +29,8 @@ impl<P: HasDevice> CmId<P> {
     /// [rdma_create_qp(3)](https://man7.org/linux/man-pages/man3/rdma_create_qp.3.html)
     #[doc(alias = "rdma_init_qp_attr")]
     #[doc(alias = "rdma_create_qp")]
+    #[doc(alias = "rdma_create_qp_ex")]
+    #[doc(alias = "rdma_destroy_qp")]
     #[expect(
         clippy::type_complexity,
         reason = "the queue pair that the caller gave"
@@ -69,8 +71,35 @@ impl<P: HasDevice> CmId<P> {
 }
 
 impl<P: IdPhase> CmId<P> {
-    /// `rdma_init_qp_attr`—What the connection manager knows for a transition to `S`.
-    pub(crate) fn attributes<T: Transport, S: State>(&self) -> Result<Attributes<T, S>> {
+    /// `rdma_init_qp_attr`—What the connection manager knows for a transition to `S`, for a queue
+    /// pair that the program brings up by itself, with changes of its own.
+    ///
+    /// A queue pair that is ready to send is what
+    /// [`ConnectResponse::establish_ready`](crate::ConnectResponse::establish_ready) and
+    /// [`ConnectRequest::accept_ready`](crate::ConnectRequest::accept_ready) take.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not known yet in this phase.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn f(
+    /// #     response: cm::ConnectResponse,
+    /// #     qp: verbs::QueuePair<verbs::Rc, verbs::Init>,
+    /// # ) -> verbs::Result<()> {
+    /// use verbs::{Attributes, Mtu, Rc, RnrTimer, Rtr, Rts};
+    /// let to_rtr: Attributes<Rc, Rtr> = response.id().attributes()?;
+    /// let qp = qp.to_rtr(&to_rtr.mtu(Mtu::B512).min_rnr_timer(RnrTimer::new(1)?))?;
+    /// let to_rts: Attributes<Rc, Rts> = response.id().attributes()?;
+    /// let connection = response.establish_ready(qp.to_rts(&to_rts)?)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # References
+    /// [rdma_init_qp_attr(3)](https://man7.org/linux/man-pages/man3/rdma_init_qp_attr.3.html)
+    #[doc(alias = "rdma_init_qp_attr")]
+    pub fn attributes<T: Transport, S: State>(&self) -> Result<Attributes<T, S>> {
         let (attr, mask) = self.raw_attributes::<S>()?;
         Ok(Attributes::from_raw(attr, mask))
     }

@@ -24,6 +24,7 @@ use crate::{
 /// status [`WR_FLUSH_ERR`](verbs::WcStatus::WR_FLUSH_ERR).
 ///
 /// Dropping it ends the connection.
+#[doc(alias = "rdma_destroy_ep")]
 #[derive(Debug)]
 pub struct Endpoint<SW = Buf, RW = Buf> {
     connection: Connection<SW, RW>,

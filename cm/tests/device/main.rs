@@ -9,5 +9,6 @@
 mod connections;
 mod datagrams;
 mod endpoints;
+mod identifiers;
 mod pyverbs;
 mod support;

@@ -1,0 +1,287 @@
+//! Names: `rdma_getaddrinfo`.
+
+use std::{
+    ffi::{CStr, CString, c_char, c_int, c_void},
+    io,
+    net::SocketAddr,
+    ptr::{self, NonNull},
+};
+
+use ibverbs_sys::ibv_qp_type;
+use rdmacm_sys as ffi;
+use verbs::{Error, Result};
+
+use crate::{
+    addr::{self, RawAddr},
+    port_space::PortSpace,
+};
+
+const CALL: &str = "rdma_getaddrinfo";
+
+/// What kind of address is looked for.
+///
+/// # Examples
+/// ```no_run
+/// use cm::{AddrHints, PortSpace};
+/// let found = AddrHints::new()
+///     .port_space(PortSpace::Tcp)
+///     .lookup(Some("server.example"), Some("7471"))?;
+/// for info in found {
+///     println!("{:?} from {:?}", info.destination, info.source);
+/// }
+/// # Ok::<(), verbs::Error>(())
+/// ```
+///
+/// # References
+/// [rdma_getaddrinfo(3)](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html)
+#[doc(alias = "rdma_addrinfo")]
+#[derive(Clone, Debug, Default)]
+#[must_use = "call `lookup`"]
+pub struct AddrHints {
+    flags: c_int,
+    family: c_int,
+    space: Option<PortSpace>,
+    source: Option<SocketAddr>,
+}
+
+/// An address, and what it is for.
+#[doc(alias = "rdma_addrinfo")]
+#[doc(alias = "rdma_freeaddrinfo")]
+#[derive(Clone, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct AddrInfo {
+    /// Whether it is one to listen at.
+    pub passive: bool,
+    /// The port space. `None`: one that this crate does not know.
+    pub port_space: Option<PortSpace>,
+    /// Whether it is for datagrams.
+    pub datagram: bool,
+    /// The local address, of a passive one or if a hint has said it.
+    pub source: Option<SocketAddr>,
+    /// The peer's address.
+    pub destination: Option<SocketAddr>,
+    /// The name that the local address is properly known by.
+    pub source_name: Option<String>,
+    /// The name that the peer's address is properly known by.
+    pub destination_name: Option<String>,
+    /// The route, if something in the system has resolved it: an array of `ibv_path_data`.
+    pub route: Vec<u8>,
+    /// What has to begin the private data of a request.
+    pub connect: Vec<u8>,
+}
+
+impl AddrHints {
+    /// No hints: an address to connect to.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// An address to listen at (`RAI_PASSIVE`).
+    #[doc(alias = "RAI_PASSIVE")]
+    pub fn passive(mut self) -> Self {
+        self.flags |= ffi::RAI_PASSIVE;
+        self
+    }
+
+    /// The node is an address already: nobody is asked (`RAI_NUMERICHOST`).
+    #[doc(alias = "RAI_NUMERICHOST")]
+    pub fn numeric_host(mut self) -> Self {
+        self.flags |= ffi::RAI_NUMERICHOST;
+        self
+    }
+
+    /// The route need not be resolved (`RAI_NOROUTE`).
+    #[doc(alias = "RAI_NOROUTE")]
+    pub fn no_route(mut self) -> Self {
+        self.flags |= ffi::RAI_NOROUTE;
+        self
+    }
+
+    /// IPv4 only (`RAI_FAMILY`).
+    #[doc(alias = "RAI_FAMILY")]
+    pub fn ipv4(self) -> Self {
+        self.family(libc::AF_INET)
+    }
+
+    /// IPv6 only (`RAI_FAMILY`).
+    #[doc(alias = "RAI_FAMILY")]
+    pub fn ipv6(self) -> Self {
+        self.family(libc::AF_INET6)
+    }
+
+    fn family(mut self, family: c_int) -> Self {
+        self.flags |= ffi::RAI_FAMILY;
+        self.family = family;
+        self
+    }
+
+    /// For identifiers of a port space.
+    pub fn port_space(mut self, space: PortSpace) -> Self {
+        self.space = Some(space);
+        self
+    }
+
+    /// The local address to connect from.
+    pub fn source(mut self, source: SocketAddr) -> Self {
+        self.source = Some(source);
+        self
+    }
+
+    /// `rdma_getaddrinfo`—Looks a node and a service up, each by name or number. Blocks for as long
+    /// as it takes to ask for the name.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: a name with a zero byte, or neither node nor service.
+    /// - `NotFound`: no such name, with what `getaddrinfo(3)` says.
+    /// - Whatever the system says.
+    ///
+    /// # References
+    /// [rdma_getaddrinfo(3)](https://man7.org/linux/man-pages/man3/rdma_getaddrinfo.3.html)
+    #[doc(alias = "rdma_getaddrinfo")]
+    pub fn lookup(&self, node: Option<&str>, service: Option<&str>) -> Result<Vec<AddrInfo>> {
+        let detail = || format!("{}:{}", node.unwrap_or("*"), service.unwrap_or("*"));
+        if node.is_none() && service.is_none() {
+            let reason = "neither node nor service";
+            return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
+        }
+        let as_c = |name: Option<&str>| name.map(CString::new).transpose();
+        let names = as_c(node).and_then(|node| Ok((node, as_c(service)?)));
+        let (node, service) = names.map_err(|err| {
+            Error::refused(CALL, io::ErrorKind::InvalidInput, err).detail(detail())
+        })?;
+        let mut source = self.source.map(RawAddr::new);
+        let mut hints = ffi::rdma_addrinfo::zeroed();
+        hints.ai_flags = self.flags;
+        hints.ai_family = self.family;
+        // What is zero is left to the library, which takes TCP and RC.
+        hints.ai_port_space = as_int(self.space.unwrap_or_default().to_raw().0);
+        hints.ai_qp_type = as_int(match self.space {
+            Some(PortSpace::Udp | PortSpace::IpoIb) => ibv_qp_type::IBV_QPT_UD.0,
+            _ => ibv_qp_type::IBV_QPT_RC.0,
+        });
+        if let Some(source) = &mut source {
+            hints.ai_src_addr = source.as_mut_ptr();
+            hints.ai_src_len = source.len();
+        }
+        let name = |name: &Option<CString>| name.as_ref().map_or(ptr::null(), |name| name.as_ptr());
+        let mut found = ptr::null_mut();
+        // SAFETY: the names are terminated, the hints are complete, and all outlive the call, which
+        // keeps no pointer to them; `found` is a valid place.
+        let ret = unsafe {
+            ffi::rdma_getaddrinfo(
+                name(&node),
+                name(&service),
+                &raw const hints,
+                &raw mut found,
+            )
+        };
+        match (ret, NonNull::new(found)) {
+            // SAFETY: the list has just been made, and is nobody else's.
+            (0, Some(found)) => Ok(unsafe { Found(found).read() }),
+            (0, None) => Ok(Vec::new()),
+            (libc::EAI_SYSTEM | -1, _) => Err(Error::last_os(CALL).detail(detail())),
+            (code, _) => {
+                Err(Error::refused(CALL, io::ErrorKind::NotFound, reason(code)).detail(detail()))
+            }
+        }
+    }
+}
+
+/// A list that librdmacm has made.
+struct Found(NonNull<ffi::rdma_addrinfo>);
+
+impl Found {
+    /// Copies the list.
+    ///
+    /// # Safety
+    /// - The list is whole, and nobody changes it.
+    unsafe fn read(self) -> Vec<AddrInfo> {
+        let mut infos = Vec::new();
+        let mut next = self.0.as_ptr();
+        while !next.is_null() {
+            // SAFETY: an entry of the list, as the caller promised.
+            let raw = unsafe { &*next };
+            // SAFETY: as above; what an entry points to is its own.
+            infos.push(unsafe { read(raw) });
+            next = raw.ai_next;
+        }
+        infos
+    }
+}
+
+impl Drop for Found {
+    fn drop(&mut self) {
+        // SAFETY: the list was made by `rdma_getaddrinfo`, and is freed once, here.
+        unsafe { ffi::rdma_freeaddrinfo(self.0.as_ptr()) };
+    }
+}
+
+/// # Safety
+/// - What `raw` points to is there.
+unsafe fn read(raw: &ffi::rdma_addrinfo) -> AddrInfo {
+    let space = u32::try_from(raw.ai_port_space).unwrap_or(0);
+    AddrInfo {
+        passive: raw.ai_flags & ffi::RAI_PASSIVE != 0,
+        port_space: PortSpace::from_raw(ffi::rdma_port_space(space)),
+        datagram: raw.ai_qp_type == as_int(ibv_qp_type::IBV_QPT_UD.0),
+        // SAFETY: as the caller promised.
+        source: unsafe { read_addr(raw.ai_src_addr, raw.ai_src_len) },
+        // SAFETY: as the caller promised.
+        destination: unsafe { read_addr(raw.ai_dst_addr, raw.ai_dst_len) },
+        // SAFETY: as the caller promised.
+        source_name: unsafe { read_name(raw.ai_src_canonname) },
+        // SAFETY: as the caller promised.
+        destination_name: unsafe { read_name(raw.ai_dst_canonname) },
+        // SAFETY: as the caller promised.
+        route: unsafe { read_bytes(raw.ai_route, raw.ai_route_len) },
+        // SAFETY: as the caller promised.
+        connect: unsafe { read_bytes(raw.ai_connect, raw.ai_connect_len) },
+    }
+}
+
+/// # Safety
+/// - `addr` is null, or points to an address of `len` bytes.
+unsafe fn read_addr(addr: *const libc::sockaddr, len: libc::socklen_t) -> Option<SocketAddr> {
+    if addr.is_null() {
+        return None;
+    }
+    let mut whole = RawAddr::zeroed();
+    let len = (len as usize).min(size_of::<libc::sockaddr_storage>());
+    // SAFETY: as the caller promised; the target has room for every address.
+    unsafe { ptr::copy_nonoverlapping(addr.cast::<u8>(), whole.as_mut_ptr().cast(), len) };
+    // SAFETY: a whole `sockaddr_storage`, a local one.
+    unsafe { addr::read(whole.as_mut_ptr().cast()) }
+}
+
+/// # Safety
+/// - `name` is null, or terminated.
+unsafe fn read_name(name: *const c_char) -> Option<String> {
+    if name.is_null() {
+        return None;
+    }
+    // SAFETY: as the caller promised; the name is copied at once.
+    let name = unsafe { CStr::from_ptr(name) };
+    Some(name.to_string_lossy().into_owned())
+}
+
+/// # Safety
+/// - `bytes` is null, or points to `len` readable bytes.
+unsafe fn read_bytes(bytes: *const c_void, len: usize) -> Vec<u8> {
+    if bytes.is_null() {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promised; the bytes are copied at once.
+    unsafe { std::slice::from_raw_parts(bytes.cast::<u8>(), len) }.to_vec()
+}
+
+/// What `getaddrinfo` means by a code.
+fn reason(code: c_int) -> String {
+    // SAFETY: the call takes any number.
+    let text = unsafe { libc::gai_strerror(code) };
+    // SAFETY: the text is constant, and terminated.
+    unsafe { read_name(text) }.unwrap_or_else(|| format!("code {code}"))
+}
+
+fn as_int(number: u32) -> c_int {
+    c_int::try_from(number).unwrap_or(0)
+}

@@ -1,0 +1,223 @@
+//! Options of identifiers.
+
+use std::ffi::c_int;
+
+use rdmacm_sys as ffi;
+use verbs::{AckTimeout, Ece, EventType, Refused, Result, error::cvt_neg};
+
+use crate::{
+    channel::EventChannel,
+    id::CmId,
+    path::PathRecord,
+    phase::Phase,
+    phases::{AddrResolved, Connected, HasDevice, IdPhase, Idle},
+    registry::Key,
+};
+
+const SET_OPTION: &str = "rdma_set_option";
+
+/// Sets an option of one identifier.
+///
+/// # Safety
+/// - `id` exists, and `T` is the type that the option has.
+unsafe fn set<T>(id: *mut ffi::rdma_cm_id, level: c_int, option: c_int, value: &mut [T]) -> i32 {
+    // SAFETY: as the caller promised; the call copies the value.
+    unsafe {
+        ffi::rdma_set_option(
+            id,
+            level,
+            option,
+            value.as_mut_ptr().cast(),
+            size_of_val(value),
+        )
+    }
+}
+
+impl<P: IdPhase> CmId<P> {
+    /// # Safety
+    /// - `T` is the type that the option has.
+    unsafe fn set_id_option<T>(&mut self, option: c_int, value: T, name: String) -> Result<()> {
+        // SAFETY: the identifier exists for as long as `self` lives, and the type is right, as the
+        // caller promised.
+        let ret = unsafe { set(self.as_raw(), ffi::RDMA_OPTION_ID, option, &mut [value]) };
+        cvt_neg(SET_OPTION, ret)
+            .map(drop)
+            .map_err(|err| err.detail(name))
+    }
+
+    /// `rdma_set_option(…, RDMA_OPTION_ID_TOS)`—Sets the type of service: the traffic class of the
+    /// packets. To be set before the route is resolved.
+    ///
+    /// # References
+    /// [rdma_set_option(3)](https://man7.org/linux/man-pages/man3/rdma_set_option.3.html)
+    ///
+    /// # Errors
+    /// - `EINVAL`: it is too late.
+    #[doc(alias = "rdma_set_option")]
+    #[doc(alias = "RDMA_OPTION_ID_TOS")]
+    pub fn set_tos(&mut self, tos: u8) -> Result<()> {
+        // SAFETY: the option is one byte.
+        unsafe { self.set_id_option(ffi::RDMA_OPTION_ID_TOS, tos, format!("TOS {tos:#x}")) }
+    }
+
+    /// `rdma_set_option(…, RDMA_OPTION_ID_ACK_TIMEOUT)`—Sets how long a queue pair waits for an
+    /// acknowledgement, for both sides of the connection to be. To be set before connecting.
+    ///
+    /// # Errors
+    /// - `EINVAL`: an identifier for datagrams.
+    /// - `ENOSYS`: the kernel is older than 5.2.
+    #[doc(alias = "rdma_set_option")]
+    #[doc(alias = "RDMA_OPTION_ID_ACK_TIMEOUT")]
+    pub fn set_ack_timeout(&mut self, timeout: AckTimeout) -> Result<()> {
+        let name = format!("ACK timeout {timeout:?}");
+        // SAFETY: the option is one byte.
+        unsafe { self.set_id_option(ffi::RDMA_OPTION_ID_ACK_TIMEOUT, timeout.get(), name) }
+    }
+}
+
+impl CmId<Idle> {
+    /// `rdma_set_option(…, RDMA_OPTION_ID_REUSEADDR)`—Whether the local address may be one that
+    /// others use, who have said the same, and none of whom listens. To be set before binding.
+    ///
+    /// # Errors
+    /// - `EINVAL`: it is bound already.
+    #[doc(alias = "rdma_set_option")]
+    #[doc(alias = "RDMA_OPTION_ID_REUSEADDR")]
+    pub fn set_reuse_addr(&mut self, reuse: bool) -> Result<()> {
+        let name = format!("reuse address {reuse}");
+        // SAFETY: the option is an `int`.
+        unsafe { self.set_id_option(ffi::RDMA_OPTION_ID_REUSEADDR, c_int::from(reuse), name) }
+    }
+
+    /// `rdma_set_option(…, RDMA_OPTION_ID_AFONLY)`—Whether an identifier that is bound to IPv6 is
+    /// for IPv6 only, rather than for IPv4 as well. To be set before binding.
+    ///
+    /// # Errors
+    /// - `EINVAL`: it is bound already.
+    #[doc(alias = "rdma_set_option")]
+    #[doc(alias = "RDMA_OPTION_ID_AFONLY")]
+    pub fn set_af_only(&mut self, only: bool) -> Result<()> {
+        let name = format!("address family only {only}");
+        // SAFETY: the option is an `int`.
+        unsafe { self.set_id_option(ffi::RDMA_OPTION_ID_AFONLY, c_int::from(only), name) }
+    }
+}
+
+impl CmId<AddrResolved> {
+    /// `rdma_set_option(…, RDMA_OPTION_IB_PATH)`—Says the route, instead of having it resolved. The
+    /// identifier comes back with [`Event::RouteResolved`](crate::Event::RouteResolved).
+    ///
+    /// # Errors
+    /// The identifier is given back:
+    /// - `EINVAL`: no path, or one that the device cannot take.
+    /// - `ENOSYS`: the kernel does not know the option.
+    #[doc(alias = "rdma_set_option")]
+    #[doc(alias = "RDMA_OPTION_IB_PATH")]
+    pub fn set_ib_path(self, paths: &[PathRecord]) -> Result<(), Refused<Self>> {
+        let mut raw: Vec<_> = paths.iter().map(|path| path.to_raw()).collect();
+        self.start(Phase::ResolvingRoute, SET_OPTION, |id| {
+            // SAFETY: the identifier exists: `start` holds the lock it is parked under. The option
+            // is an array of paths.
+            unsafe { set(id, ffi::RDMA_OPTION_IB, ffi::RDMA_OPTION_IB_PATH, &mut raw) }
+        })
+    }
+}
+
+impl<P: HasDevice> CmId<P> {
+    /// `rdma_set_local_ece`—Says what this side's queue pair offers, or has agreed to, before
+    /// connecting or accepting; see [`Ece`].
+    ///
+    /// # Errors
+    /// - `EINVAL`: `ece` is of no vendor.
+    ///
+    /// # References
+    /// [rdma_set_local_ece(3)](https://man7.org/linux/man-pages/man3/rdma_set_local_ece.3.html)
+    #[doc(alias = "rdma_set_local_ece")]
+    pub fn set_local_ece(&mut self, ece: Ece) -> Result<()> {
+        let mut raw = raw_ece(ece);
+        // SAFETY: the identifier exists for as long as `self` lives; the call copies the value.
+        let ret = unsafe { ffi::rdma_set_local_ece(self.as_raw(), &raw mut raw) };
+        cvt_neg("rdma_set_local_ece", ret)
+            .map(drop)
+            .map_err(|err| err.detail(format!("{ece:?}")))
+    }
+
+    /// `rdma_get_remote_ece`—What the peer's queue pair offers, or has agreed to. All zero: nothing.
+    ///
+    /// # Errors
+    /// None that can happen here.
+    ///
+    /// # References
+    /// [rdma_get_remote_ece(3)](https://man7.org/linux/man-pages/man3/rdma_get_remote_ece.3.html)
+    #[doc(alias = "rdma_get_remote_ece")]
+    pub fn remote_ece(&self) -> Result<Ece> {
+        let mut raw = raw_ece(Ece::default());
+        // SAFETY: the identifier exists for as long as `self` lives, and `raw` is a valid place.
+        let ret = unsafe { ffi::rdma_get_remote_ece(self.as_raw(), &raw mut raw) };
+        cvt_neg("rdma_get_remote_ece", ret)?;
+        Ok(Ece {
+            vendor_id: raw.vendor_id,
+            options: raw.options,
+            comp_mask: raw.comp_mask,
+        })
+    }
+}
+
+fn raw_ece(ece: Ece) -> ibverbs_sys::ibv_ece {
+    ibverbs_sys::ibv_ece {
+        vendor_id: ece.vendor_id,
+        options: ece.options,
+        comp_mask: ece.comp_mask,
+    }
+}
+
+impl CmId<Connected> {
+    /// `rdma_notify`—Tells the connection manager of an asynchronous event of the queue pair:
+    /// [`PATH_MIG`](EventType::PATH_MIG), after which it uses the other path.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not an event that it has to know of.
+    ///
+    /// # References
+    /// [rdma_notify(3)](https://man7.org/linux/man-pages/man3/rdma_notify.3.html)
+    #[doc(alias = "rdma_notify")]
+    pub fn notify(&mut self, event: EventType) -> Result<()> {
+        // SAFETY: the identifier exists for as long as `self` lives.
+        unsafe { notify(self.as_raw(), event) }
+    }
+}
+
+impl EventChannel {
+    /// `rdma_notify`—Tells the connection manager of an asynchronous event of the queue pair that a
+    /// connection was accepted with: [`COMM_EST`](EventType::COMM_EST), that a message has arrived
+    /// before the peer's last word of the handshake, which may be lost. The connection is
+    /// established then. Returns whether the identifier was waiting for that.
+    ///
+    /// # Errors
+    /// - `EINVAL`: not an event that it has to know of, or the connection is established already.
+    ///
+    /// # References
+    /// [rdma_notify(3)](https://man7.org/linux/man-pages/man3/rdma_notify.3.html)
+    #[doc(alias = "rdma_notify")]
+    pub fn notify(&self, key: Key, event: EventType) -> Result<bool> {
+        let registry = self.handle().registry();
+        match registry.parked(key) {
+            None => Ok(false),
+            Some(id) => {
+                // SAFETY: the identifier exists, since it is parked and the registry locked.
+                unsafe { notify(id.as_ptr(), event) }?;
+                Ok(true)
+            }
+        }
+    }
+}
+
+/// # Safety
+/// - `id` exists.
+unsafe fn notify(id: *mut ffi::rdma_cm_id, event: EventType) -> Result<()> {
+    // SAFETY: as the caller promised.
+    let ret = unsafe { ffi::rdma_notify(id, ibverbs_sys::ibv_event_type(event.0)) };
+    cvt_neg("rdma_notify", ret)
+        .map(drop)
+        .map_err(|err| err.detail(format!("{event:?}")))
+}

@@ -1,0 +1,137 @@
+//! Path records: a route, as InfiniBand's subnet administration describes it.
+
+use ibverbs_sys::{self as ffi, __be16, __be32, __be64};
+use verbs::{Gid, Mtu};
+
+/// `ibv_sa_path_rec`—One way to the peer.
+///
+/// On RoCE and iWARP there is no subnet administration, and the kernel makes one up, or has none.
+#[doc(alias = "ibv_sa_path_rec")]
+#[doc(alias = "ibv_path_record")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct PathRecord {
+    /// The peer's address.
+    pub dgid: Gid,
+    /// This side's address.
+    pub sgid: Gid,
+    /// The peer's local identifier.
+    pub dlid: u16,
+    /// This side's local identifier.
+    pub slid: u16,
+    /// For switches to keep packets of one flow on one path; 20 bits.
+    pub flow_label: u32,
+    /// How many routers the packets may pass.
+    pub hop_limit: u8,
+    /// For switches to tell classes of traffic apart.
+    pub traffic_class: u8,
+    /// Whether the way back is the same.
+    pub reversible: bool,
+    /// The partition.
+    pub pkey: u16,
+    /// The service level; 4 bits.
+    pub sl: u8,
+    /// The most payload in a packet, in InfiniBand's code: see [`mtu`](Self::mtu).
+    pub mtu_code: u8,
+    /// The speed, in InfiniBand's code.
+    pub rate_code: u8,
+    /// How long a packet can be on its way: 4.096 µs times two to this power.
+    pub packet_life_time: u8,
+    /// Which of several paths to prefer: the least.
+    pub preference: u8,
+}
+
+/// Codes of sizes and times have a comparison in their upper two bits; this one says "exactly".
+const EXACTLY: u8 = 2 << 6;
+
+impl PathRecord {
+    /// The most payload in a packet.
+    pub fn mtu(&self) -> Mtu {
+        Mtu(u32::from(self.mtu_code))
+    }
+
+    pub(crate) fn from_raw(raw: &ffi::ibv_sa_path_rec) -> Self {
+        Self {
+            dgid: raw.dgid.into(),
+            sgid: raw.sgid.into(),
+            dlid: raw.dlid.to_ne(),
+            slid: raw.slid.to_ne(),
+            flow_label: raw.flow_label.to_ne(),
+            hop_limit: raw.hop_limit,
+            traffic_class: raw.traffic_class,
+            reversible: raw.reversible != 0,
+            pkey: raw.pkey.to_ne(),
+            sl: raw.sl,
+            mtu_code: raw.mtu,
+            rate_code: raw.rate,
+            packet_life_time: raw.packet_life_time,
+            preference: raw.preference,
+        }
+    }
+
+    /// The path as the kernel takes it, in the layout of InfiniBand's own messages.
+    pub(crate) fn to_raw(self) -> ffi::ibv_path_data {
+        let flow = (self.flow_label & 0x000f_ffff) << 8 | u32::from(self.hop_limit);
+        let path = ffi::ibv_path_record {
+            service_id: __be64::from_ne(0),
+            dgid: self.dgid.into(),
+            sgid: self.sgid.into(),
+            dlid: __be16::from_ne(self.dlid),
+            slid: __be16::from_ne(self.slid),
+            flowlabel_hoplimit: __be32::from_ne(flow),
+            tclass: self.traffic_class,
+            reversible_numpath: u8::from(self.reversible) << 7 | 1,
+            pkey: __be16::from_ne(self.pkey),
+            qosclass_sl: __be16::from_ne(u16::from(self.sl & 0xf)),
+            mtu: EXACTLY | self.mtu_code & 0x3f,
+            rate: EXACTLY | self.rate_code & 0x3f,
+            packetlifetime: EXACTLY | self.packet_life_time & 0x3f,
+            preference: self.preference,
+            reserved: [0; 6],
+        };
+        ffi::ibv_path_data {
+            flags: ffi::IBV_PATH_FLAG_GMP
+                | ffi::IBV_PATH_FLAG_PRIMARY
+                | ffi::IBV_PATH_FLAG_BIDIRECTIONAL,
+            reserved: 0,
+            path,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_path_is_laid_out_as_in_infinibands_messages() {
+        let path = PathRecord {
+            dgid: Gid([1; 16]),
+            sgid: Gid([2; 16]),
+            dlid: 0x0304,
+            flow_label: 0xabcde,
+            hop_limit: 0xf0,
+            reversible: true,
+            pkey: 0x8001,
+            sl: 3,
+            mtu_code: 4,
+            rate_code: 3,
+            packet_life_time: 18,
+            ..PathRecord::default()
+        };
+        let raw = path.to_raw();
+        assert_eq!(raw.flags, 0x2b);
+        let ffi::ibv_path_record {
+            dlid,
+            flowlabel_hoplimit,
+            qosclass_sl,
+            ..
+        } = raw.path;
+        assert_eq!(dlid.0.to_ne_bytes(), [3, 4]);
+        assert_eq!(flowlabel_hoplimit.0.to_ne_bytes(), [0x0a, 0xbc, 0xde, 0xf0]);
+        assert_eq!(qosclass_sl.0.to_ne_bytes(), [0, 3]);
+        assert_eq!(raw.path.reversible_numpath, 0x81);
+        assert_eq!((raw.path.mtu, raw.path.rate), (0x84, 0x83));
+        assert_eq!(raw.path.packetlifetime, 0x92);
+        assert_eq!(path.mtu(), Mtu::B2048);
+    }
+}

@@ -1,0 +1,379 @@
+//! What identifiers can be told, and can tell: options, addresses, channels, queue pair attributes.
+
+use std::net::{IpAddr, SocketAddr};
+
+use cm::{AddrHints, CmId, ConnParam, Connection, Event, EventChannel, PathRecord, PortSpace};
+use verbs::{
+    AckTimeout, Attributes, Buf, Ece, EventType, Gid, Mtu, Pkey, Rc, RnrTimer, Rtr, Rts, op,
+};
+
+use crate::{
+    connections::{Halfway, Side, connect, listen, request, resolve, response},
+    support::{PATIENCE, local, local_v6, next, taken},
+};
+
+fn resolve_addr(
+    channel: &EventChannel,
+    id: CmId<cm::phases::Idle>,
+    addr: SocketAddr,
+) -> CmId<cm::phases::AddrResolved> {
+    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    taken!(channel, Event::AddrResolved(id) => id)
+}
+
+#[test]
+fn options_are_taken_before_it_is_too_late() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let mut id = channel.create_id().unwrap();
+    id.set_tos(0x20).unwrap();
+    id.set_ack_timeout(AckTimeout::new(15).unwrap()).unwrap();
+    let mut id = resolve_addr(&channel, id, addr);
+    id.set_tos(0x40).unwrap();
+    id.resolve_route(PATIENCE).unwrap();
+    let id = taken!(&channel, Event::RouteResolved(id) => id);
+    let side = Side::new(&id.context().unwrap());
+    let qp = side.qp(&id);
+    id.connect(&qp, &ConnParam::new()).unwrap();
+    let passive_qp = request(&channel);
+    let accepted = side.qp(passive_qp.id());
+    let _accepted = passive_qp.accept(accepted, &ConnParam::new()).unwrap();
+    let response = response(&channel);
+    let to_rtr: Attributes<Rc, Rtr> = response.id().attributes().unwrap();
+    assert_eq!(to_rtr.as_raw().0.ah_attr.grh.traffic_class, 0x40);
+    let to_rts: Attributes<Rc, Rts> = response.id().attributes().unwrap();
+    assert_eq!(to_rts.as_raw().0.timeout, 15);
+
+    let mut datagram = channel.create_id_in(PortSpace::Udp).unwrap();
+    let err = datagram.set_ack_timeout(AckTimeout::MAX).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+    assert!(err.to_string().contains("ACK timeout"), "{err}");
+}
+
+#[test]
+fn addresses_are_reused_only_by_those_who_agree() {
+    let channel = EventChannel::new().unwrap();
+    let mut first = channel.create_id().unwrap();
+    first.set_reuse_addr(true).unwrap();
+    first.bind(local()).unwrap();
+    let addr = first.local_addr().unwrap();
+    let mut second = channel.create_id().unwrap();
+    assert!(second.bind(addr).is_err());
+    let mut third = channel.create_id().unwrap();
+    third.set_reuse_addr(true).unwrap();
+    third.bind(addr).unwrap();
+    assert_eq!(third.local_addr(), Some(addr));
+    // None of them can listen as long as there is another.
+    let refused = third.listen(1).unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EADDRINUSE));
+    drop(first);
+    let _listener = refused.value.listen(1).unwrap();
+}
+
+#[test]
+fn ipv6_only_leaves_ipv4_to_others() {
+    let channel = EventChannel::new().unwrap();
+    let mut v6 = channel.create_id().unwrap();
+    v6.set_af_only(true).unwrap();
+    v6.bind("[::]:0".parse().unwrap()).unwrap();
+    let port = v6.local_addr().unwrap().port();
+    let _v6 = v6.listen(1).unwrap();
+    let mut v4 = channel.create_id().unwrap();
+    v4.bind(SocketAddr::new([0, 0, 0, 0].into(), port)).unwrap();
+    let _v4 = v4.listen(1).unwrap();
+    // Without the option, the one takes the other's.
+    let mut both = channel.create_id().unwrap();
+    both.bind("[::]:0".parse().unwrap()).unwrap();
+    let port = both.local_addr().unwrap().port();
+    let _both = both.listen(1).unwrap();
+    let mut v4 = channel.create_id().unwrap();
+    let taken = v4.bind(SocketAddr::new([0, 0, 0, 0].into(), port));
+    assert!(taken.is_err());
+}
+
+#[test]
+fn the_way_is_known_once_it_is_resolved() {
+    let channel = EventChannel::new().unwrap();
+    let (listener, addr) = listen(&channel, local());
+    assert_eq!(listener.bound_context().unwrap().unwrap().name(), "rxe0");
+    assert!(
+        channel
+            .create_id()
+            .unwrap()
+            .bound_context()
+            .unwrap()
+            .is_none()
+    );
+    let id = resolve(&channel, addr);
+    let own = Gid::from(local().ip());
+    assert_eq!(
+        (id.local_gid(), id.peer_gid(), id.port_num()),
+        (own, own, 1)
+    );
+    assert_eq!(id.pkey(), Pkey(0), "RoCE has no partitions here");
+    for path in id.paths() {
+        assert_eq!((path.sgid, path.dgid), (own, own));
+    }
+    let devices = cm::devices().unwrap();
+    assert!(devices.contains(&id.context().unwrap()));
+}
+
+#[test]
+fn a_route_can_be_said_instead_of_resolved() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let id = resolve_addr(&channel, channel.create_id().unwrap(), addr);
+    let none = id.set_ib_path(&[]).unwrap_err();
+    assert_eq!(none.error.raw_os_error(), Some(libc::EINVAL));
+    let id = none.value;
+    let path = PathRecord {
+        sgid: id.local_gid(),
+        dgid: id.peer_gid(),
+        reversible: true,
+        pkey: 0xffff,
+        mtu_code: 3,
+        ..PathRecord::default()
+    };
+    id.set_ib_path(&[path]).unwrap();
+    let id = taken!(&channel, Event::RouteResolved(id) => id);
+    assert_eq!(id.peer_addr(), Some(addr));
+}
+
+#[test]
+fn the_program_brings_its_queue_pair_up_with_changes_of_its_own() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let Halfway {
+        mut side,
+        active,
+        active_qp,
+    } = Halfway::new(&channel, addr);
+    active.connect(&active_qp, &ConnParam::new()).unwrap();
+    let request = request(&channel);
+    let qp = side.qp(request.id());
+    let changed = |attributes: Attributes<Rc, Rtr>| {
+        let changed = attributes
+            .mtu(Mtu::B256)
+            .min_rnr_timer(RnrTimer::new(1).unwrap());
+        assert_eq!(changed.as_raw().0.path_mtu, Mtu::B256.into());
+        changed
+    };
+    let qp = qp
+        .to_rtr(&changed(request.id().attributes().unwrap()))
+        .unwrap();
+    let qp = qp.to_rts(&request.id().attributes().unwrap()).unwrap();
+    let passive_qp = request.accept_ready(qp, &ConnParam::new()).unwrap();
+    let response = response(&channel);
+    let qp = active_qp
+        .to_rtr(&changed(response.id().attributes().unwrap()))
+        .unwrap();
+    let qp = qp.to_rts(&response.id().attributes().unwrap()).unwrap();
+    let mut active = response.establish_ready(qp).unwrap();
+    let mut passive =
+        taken!(&channel, Event::Established(id) => Connection::new(id, passive_qp).unwrap());
+    crate::connections::exchange(&mut side, &mut active, &mut passive, b"small packets");
+}
+
+#[test]
+fn a_lost_last_word_is_made_up_for() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let Halfway {
+        side,
+        active,
+        active_qp,
+    } = Halfway::new(&channel, addr);
+    active.connect(&active_qp, &ConnParam::new()).unwrap();
+    let request = request(&channel);
+    let key = request.id().key();
+    assert!(!channel.notify(key, EventType::COMM_EST).unwrap());
+    let passive_qp = side.qp(request.id());
+    let _passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
+    // The active side does not establish the connection; a message of its would be noticed so.
+    let err = channel.notify(key, EventType::PORT_ERR).unwrap_err();
+    assert!(err.to_string().contains("PORT_ERR"), "{err}");
+    assert!(channel.notify(key, EventType::COMM_EST).unwrap());
+    let mut established = false;
+    while !established {
+        match next(&channel) {
+            Event::Established(id) => {
+                assert_eq!(id.key(), key);
+                established = true;
+            }
+            Event::ConnectResponse(_) => {}
+            other => panic!("{other:?}"),
+        }
+    }
+}
+
+#[test]
+fn receives_can_come_from_a_shared_queue() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let Halfway {
+        mut side,
+        active,
+        active_qp,
+    } = Halfway::new(&channel, addr);
+    active.connect(&active_qp, &ConnParam::new()).unwrap();
+    let request = request(&channel);
+    assert!(!request.param().srq);
+    let srq = side.pd.create_srq::<Buf>(4, 1).unwrap();
+    let qp = side
+        .pd
+        .qp_builder::<Rc>(&side.cq, &side.cq)
+        .max_send_wr(4)
+        .srq(&srq);
+    let qp = request.id().init_qp(qp.create().unwrap()).unwrap();
+    let _qp = request.accept(qp, &ConnParam::new().srq(true)).unwrap();
+    let response = response(&channel);
+    assert!(response.param().srq);
+    let mut active = response.establish(active_qp).unwrap();
+    let mut srq = srq;
+    srq.post(side.pd.alloc_buf(16).unwrap()).unwrap();
+    let hello = side.pd.register_buf(*b"shared").unwrap();
+    active.qp_mut().post(op::Send::new(hello)).unwrap();
+    let mut received = None;
+    while received.is_none() {
+        for wc in side.cq.wait(Some(PATIENCE)).unwrap() {
+            if wc.is_receive() {
+                let done = srq.complete(wc).unwrap();
+                received = Some(done.received().to_vec());
+            }
+        }
+    }
+    assert_eq!(received.unwrap(), b"shared");
+}
+
+#[test]
+fn enhanced_connection_establishment_is_carried_and_can_be_refused() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let Halfway {
+        active, active_qp, ..
+    } = Halfway::new(&channel, addr);
+    let mut active = active;
+    let err = active.set_local_ece(Ece::default()).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+    let ece = Ece {
+        vendor_id: 0x15b3,
+        options: 0x8,
+        comp_mask: 0,
+    };
+    active.set_local_ece(ece).unwrap();
+    active.connect(&active_qp, &ConnParam::new()).unwrap();
+    let request = request(&channel);
+    assert_eq!(request.id().remote_ece().unwrap(), ece);
+    request.reject_ece(b"").unwrap();
+    taken!(&channel, Event::ConnectFailed { failure, .. } => {
+        // InfiniBand's number for options of the vendor that are not supported.
+        assert!(matches!(failure, cm::ConnectFailure::Rejected { reason: 35, .. }), "{failure:?}");
+    });
+}
+
+#[test]
+fn identifiers_move_between_channels_in_every_phase() {
+    let (channel, other) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
+    let (mut listener, addr) = listen(&channel, local());
+    let key = listener.key();
+    listener.migrate(&other).unwrap();
+    assert_eq!(listener.key(), key);
+    let mut id = channel.create_id().unwrap();
+    id.migrate(&other).unwrap();
+    id.migrate(&channel).unwrap();
+    id.migrate(&channel).unwrap();
+    let mut id = resolve_addr(&channel, id, addr);
+    id.migrate(&other).unwrap();
+    id.resolve_route(PATIENCE).unwrap();
+    let id = taken!(&other, Event::RouteResolved(id) => id);
+    let side = Side::new(&id.context().unwrap());
+    let qp = side.qp(&id);
+    id.connect(&qp, &ConnParam::new()).unwrap();
+    let mut request = request(&other);
+    assert_eq!(request.listener(), key);
+    request.migrate(&channel).unwrap();
+    let passive_qp = side.qp(request.id());
+    let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
+    let mut active = response(&other).establish(qp).unwrap();
+    let passive = taken!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
+    let mut passive = passive.unwrap();
+    active.migrate(&channel).unwrap();
+    passive.migrate(&other).unwrap();
+    // The channels can go before their former identifiers.
+    drop(channel);
+    active.disconnect().unwrap();
+    assert!(matches!(next(&other), Event::Disconnected(key) if key == passive.key()));
+}
+
+#[test]
+fn a_channel_is_dropped_while_its_identifiers_are_elsewhere() {
+    let (first, second) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
+    let (mut listener, addr) = listen(&first, local());
+    listener.migrate(&second).unwrap();
+    drop(first);
+    let (_side, active, passive) = connect(&second, addr);
+    drop((active, passive, listener));
+}
+
+#[test]
+fn names_are_looked_up_with_hints() {
+    let addr = local();
+    let (host, host_v6) = (addr.ip().to_string(), local_v6().to_string());
+    let found = AddrHints::new()
+        .numeric_host()
+        .no_route()
+        .lookup(Some(&host), Some("7471"))
+        .unwrap();
+    let [info] = found.as_slice() else {
+        panic!("{found:?}")
+    };
+    assert_eq!(info.destination, Some(SocketAddr::new(addr.ip(), 7471)));
+    assert_eq!((info.passive, info.datagram), (false, false));
+    assert_eq!((info.port_space, info.source), (Some(PortSpace::Tcp), None));
+    assert_eq!((info.route.len(), info.connect.len()), (0, 0));
+
+    let hints = AddrHints::new()
+        .port_space(PortSpace::Udp)
+        .ipv6()
+        .source(addr);
+    let found = hints.lookup(Some(&host_v6), Some("7174")).unwrap();
+    let ip: IpAddr = local_v6();
+    assert_eq!(found[0].destination, Some(SocketAddr::new(ip, 7174)));
+    assert_eq!(found[0].source, Some(addr));
+    assert_eq!(
+        (found[0].port_space, found[0].datagram),
+        (Some(PortSpace::Udp), true)
+    );
+
+    let passive = AddrHints::new().passive().ipv4().lookup(None, Some("7471"));
+    let passive = passive.unwrap();
+    assert!(passive[0].passive);
+    assert_eq!(passive[0].source, Some("0.0.0.0:7471".parse().unwrap()));
+    assert_eq!(passive[0].destination, None);
+}
+
+#[test]
+fn names_that_are_none_are_said() {
+    let hints = AddrHints::new().numeric_host();
+    let err = hints.lookup(Some("no.such.name"), Some("1")).unwrap_err();
+    assert_eq!(err.kind(), std::io::ErrorKind::NotFound);
+    assert!(err.to_string().contains("no.such.name:1"), "{err}");
+    for (node, service) in [(None, None), (Some("a\0b"), None)] {
+        let err = hints.lookup(node, service).unwrap_err();
+        assert_eq!(err.kind(), std::io::ErrorKind::InvalidInput);
+    }
+}
+
+#[test]
+fn the_port_space_of_infiniband_has_connections_too() {
+    let channel = EventChannel::new().unwrap();
+    let mut id = channel.create_id_in(PortSpace::Ib).unwrap();
+    assert_eq!(id.port_space(), Some(PortSpace::Ib));
+    // Whether an IP address will do is up to the kernel.
+    match id.bind(local()) {
+        Ok(()) => assert_ne!(id.local_addr().unwrap().port(), 0),
+        Err(err) => assert!(err.to_string().contains(&local().to_string()), "{err}"),
+    }
+    let ipoib = channel.create_id_in(PortSpace::IpoIb).unwrap();
+    assert_eq!(ipoib.port_space(), Some(PortSpace::IpoIb));
+}
