@@ -19,10 +19,20 @@ use crate::{
 };
 
 /// Counts what is allocated, and does what it is told.
-struct Allocator {
+pub(crate) struct Allocator {
     live: Arc<AtomicUsize>,
     answer: fn(Layout) -> Allocation,
     panics_on_free: bool,
+}
+
+impl Allocator {
+    pub(crate) fn new(live: &Arc<AtomicUsize>, answer: fn(Layout) -> Allocation) -> Self {
+        Self {
+            live: Arc::clone(live),
+            answer,
+            panics_on_free: false,
+        }
+    }
 }
 
 // SAFETY: what `memory` returns is fresh, of that layout, and freed by `free` only.
@@ -53,7 +63,7 @@ fn layout() -> Layout {
     Layout::from_size_align(size, alignment).unwrap()
 }
 
-fn memory(layout: Layout) -> Allocation {
+pub(crate) fn memory(layout: Layout) -> Allocation {
     // SAFETY: the size is not zero.
     NonNull::new(unsafe { alloc(layout) }).map_or(Allocation::Failed, Allocation::Memory)
 }
@@ -62,11 +72,7 @@ fn memory(layout: Layout) -> Allocation {
 fn a_parent_domain_uses_the_allocator_and_keeps_it() {
     let fixture = Fixture::new();
     let live = Arc::new(AtomicUsize::new(0));
-    let allocator = Allocator {
-        live: Arc::clone(&live),
-        answer: memory,
-        panics_on_free: false,
-    };
+    let allocator = Allocator::new(&live, memory);
     let parent = fixture.pd.parent_domain_builder().allocator(allocator);
     let parent = parent.create().unwrap();
     assert_ne!(parent, fixture.pd);
@@ -124,11 +130,7 @@ fn an_allocator_that_panics_has_failed() {
 fn a_parent_domain_that_cannot_be_freed_keeps_its_allocator() {
     let fixture = Fixture::new();
     let live = Arc::new(AtomicUsize::new(0));
-    let allocator = Allocator {
-        live: Arc::clone(&live),
-        answer: memory,
-        panics_on_free: false,
-    };
+    let allocator = Allocator::new(&live, memory);
     let parent = fixture.pd.parent_domain_builder().allocator(allocator);
     let parent = parent.create().unwrap();
     fixture.fake.fail("ibv_dealloc_pd", libc::EBUSY);

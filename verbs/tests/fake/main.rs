@@ -13,6 +13,7 @@ mod interleavings;
 mod orders;
 mod posting;
 mod provider;
+mod pyverbs;
 mod queue_pairs;
 mod sharing;
 mod steering;

@@ -2,15 +2,26 @@
 
 use verbs::{
     Attributes, Connected, Init, Psn, QpState, QueuePair, QueuePairBuilder, Rc, Reset, Rtr, Rts,
-    Transport, Uc, Ud,
+    Transport, Uc, Ud, op::SendOps,
 };
 
 use crate::loopback::Fixture;
 
-/// Makes a queue pair, and lets the device say that it is new, and has the room asked for.
-fn create<T: Transport>(fixture: &Fixture) -> QueuePair<T, Reset> {
+const PLAIN: SendOps = SendOps::empty();
+const UD_OPS: SendOps = SendOps::SEND.union(SendOps::SEND_WITH_IMM);
+const UC_OPS: SendOps = UD_OPS
+    .union(SendOps::RDMA_WRITE)
+    .union(SendOps::RDMA_WRITE_WITH_IMM);
+const RC_OPS: SendOps = UC_OPS
+    .union(SendOps::RDMA_READ)
+    .union(SendOps::ATOMIC_CMP_AND_SWP)
+    .union(SendOps::ATOMIC_FETCH_AND_ADD);
+
+/// Makes a queue pair, and lets the device say that it is new, and has the room asked for. With
+/// operations of extended posting, it is made by `ibv_create_qp_ex`.
+fn create<T: Transport>(fixture: &Fixture, ops: SendOps) -> QueuePair<T, Reset> {
     let cq = fixture.cq(100);
-    let builder = fixture.pd.qp_builder::<T>(&cq, &cq);
+    let builder = fixture.pd.qp_builder::<T>(&cq, &cq).send_ops(ops);
     let builder = builder.max_send_wr(30).max_recv_wr(20);
     let qp = builder.max_send_sge(3).max_recv_sge(2).create().unwrap();
     let attr = qp.query().unwrap();
@@ -18,21 +29,6 @@ fn create<T: Transport>(fixture: &Fixture) -> QueuePair<T, Reset> {
     assert!(attr.cap.max_send_wr >= 30 && attr.cap.max_recv_wr >= 20);
     assert!(attr.cap.max_send_sge >= 3 && attr.cap.max_recv_sge >= 2);
     qp
-}
-
-#[test]
-fn create_rc_qp_no_attr() {
-    create::<Rc>(&Fixture::new());
-}
-
-#[test]
-fn create_uc_qp_no_attr() {
-    create::<Uc>(&Fixture::new());
-}
-
-#[test]
-fn create_ud_qp_no_attr() {
-    create::<Ud>(&Fixture::new());
 }
 
 /// Brings a queue pair as far up as it gets without a peer.
@@ -52,18 +48,63 @@ fn to_rts(qp: QueuePair<Ud, Reset>) {
 }
 
 #[test]
+fn create_rc_qp_no_attr() {
+    create::<Rc>(&Fixture::new(), PLAIN);
+}
+
+#[test]
+fn create_uc_qp_no_attr() {
+    create::<Uc>(&Fixture::new(), PLAIN);
+}
+
+#[test]
+fn create_ud_qp_no_attr() {
+    create::<Ud>(&Fixture::new(), PLAIN);
+}
+
+#[test]
 fn create_rc_qp_with_attr() {
-    to_init(create::<Rc>(&Fixture::new()));
+    to_init(create::<Rc>(&Fixture::new(), PLAIN));
 }
 
 #[test]
 fn create_uc_qp_with_attr() {
-    to_init(create::<Uc>(&Fixture::new()));
+    to_init(create::<Uc>(&Fixture::new(), PLAIN));
 }
 
 #[test]
 fn create_ud_qp_with_attr() {
-    to_rts(create::<Ud>(&Fixture::new()));
+    to_rts(create::<Ud>(&Fixture::new(), PLAIN));
+}
+
+#[test]
+fn create_rc_qp_ex_no_attr() {
+    create::<Rc>(&Fixture::new(), RC_OPS);
+}
+
+#[test]
+fn create_uc_qp_ex_no_attr() {
+    create::<Uc>(&Fixture::new(), UC_OPS);
+}
+
+#[test]
+fn create_ud_qp_ex_no_attr() {
+    create::<Ud>(&Fixture::new(), UD_OPS);
+}
+
+#[test]
+fn create_rc_qp_ex_with_attr() {
+    to_init(create::<Rc>(&Fixture::new(), RC_OPS));
+}
+
+#[test]
+fn create_uc_qp_ex_with_attr() {
+    to_init(create::<Uc>(&Fixture::new(), UC_OPS));
+}
+
+#[test]
+fn create_ud_qp_ex_with_attr() {
+    to_rts(create::<Ud>(&Fixture::new(), UD_OPS));
 }
 
 /// Asks for more than any device has. The cases are called after raw queue pairs, but make these.

@@ -3,9 +3,12 @@
 use std::{io::ErrorKind, ptr};
 
 use ibverbs_sys as ffi;
-use verbs::{Buf, GRH_LEN, QpState, QueuePair, Reset, Ud};
+use verbs::{
+    Buf, GRH_LEN, QpState, QueuePair, Rc, RemoteAccess, Reset, Ud, WcStatus, WindowType,
+    op::{SendOps, Write},
+};
 
-use super::traffic::{SIZE, UdQp, datagram_pair};
+use super::traffic::{SIZE, UdQp, datagram_pair, sent};
 use crate::loopback::Fixture;
 
 /// A queue pair that has sent, back at its beginning. What must fail there does not compile, so the
@@ -82,4 +85,36 @@ fn rq_with_larger_sgl_bad_flow() {
     assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
     assert!(refused.error.to_string().contains("3 elements"));
     assert_eq!(refused.value.len(), 3);
+}
+
+/// A window that does not let the peer write, to a region that would.
+#[test]
+fn qp_ex_rc_bind_mw() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let make = || {
+        let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).max_send_wr(4);
+        let ops = SendOps::RDMA_WRITE | SendOps::BIND_MW;
+        builder.send_ops(ops).create().unwrap()
+    };
+    let (a, b) = (make(), make());
+    let (a_num, b_num) = (a.qp_num(), b.qp_num());
+    let mut a = fixture.bring_up(a, b_num);
+    let mut b = fixture.bring_up(b, a_num);
+    let region = fixture.pd.alloc_for_windows(64).unwrap();
+    let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
+    let mut batch = b.extended_batch().unwrap();
+    let work = fixture.pd.alloc_buf(1).unwrap();
+    let token = batch
+        .bind_window(&mut window, &region, RemoteAccess::READ, work)
+        .unwrap();
+    batch.post().unwrap();
+    assert_eq!(sent(&mut cq, &mut b).0, WcStatus::SUCCESS);
+
+    let mut batch = a.extended_batch().unwrap();
+    let work = fixture.pd.register_buf([1; 8]).unwrap();
+    batch.push(Write::new(work, token)).unwrap();
+    batch.post().unwrap();
+    assert_eq!(sent(&mut cq, &mut a).0, WcStatus::REM_ACCESS_ERR);
+    assert_eq!(region.load(0), 0);
 }

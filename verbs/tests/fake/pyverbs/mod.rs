@@ -1,0 +1,8 @@
+//! Twins of the cases of pyverbs, rdma-core's own test suite, that Soft-RoCE cannot run, by their
+//! names. `tests/pyverbs.txt` has the whole list, with those whose twin is elsewhere.
+
+mod device_memory;
+mod flow;
+mod parent_domain;
+mod shared_pd;
+mod traffic;

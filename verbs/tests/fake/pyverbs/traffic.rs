@@ -1,0 +1,60 @@
+//! Messages there and back, as far as a fake device goes.
+
+use verbs::{
+    Buf, Completed, QueuePair, Rts, Transport, WcStatus, WorkCompletion,
+    work::{Gather, Scatter},
+};
+
+use crate::provider::Fake;
+
+pub(super) const ROUNDS: u8 = 10;
+
+/// Hands each completion that has come to its argument.
+type Poll<'a> = dyn FnMut(&mut dyn FnMut(WorkCompletion<'_>)) + 'a;
+
+/// What is posted, what the device is to do, and what comes of it, on one queue pair.
+pub(super) struct Traffic<'a> {
+    pub(super) fake: &'a Fake,
+    pub(super) poll: &'a mut Poll<'a>,
+}
+
+impl Traffic<'_> {
+    /// Lets the device take the request that `post` posts, and checks that it has these bytes.
+    pub(super) fn send<T: Transport, SW: Gather, RW: Scatter>(
+        &mut self,
+        qp: &mut QueuePair<T, Rts, SW, RW>,
+        bytes: &[u8],
+        post: impl FnOnce(&mut QueuePair<T, Rts, SW, RW>),
+    ) -> SW {
+        post(qp);
+        assert_eq!(self.fake.sends(qp.qp_num())[0].bytes(), bytes);
+        self.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+        let mut back = None;
+        (self.poll)(&mut |wc| {
+            wc.ok().unwrap();
+            if let Ok(Completed::Send(done)) = qp.complete(wc) {
+                back = Some(done.work);
+            }
+        });
+        back.expect("the request has completed")
+    }
+
+    /// Lets a message arrive in the buffer of a receive.
+    pub(super) fn receive<T: Transport, SW>(
+        &mut self,
+        qp: &mut QueuePair<T, Rts, SW, Buf>,
+        room: Buf,
+        message: &[u8],
+    ) {
+        qp.post_recv(room).unwrap();
+        self.fake.complete_receive(qp.qp_num(), message);
+        let mut received = None;
+        (self.poll)(&mut |wc| {
+            wc.ok().unwrap();
+            if let Ok(Completed::Receive(done)) = qp.complete(wc) {
+                received = Some(done.received().to_vec());
+            }
+        });
+        assert_eq!(received.as_deref(), Some(message));
+    }
+}
