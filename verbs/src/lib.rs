@@ -91,7 +91,7 @@
 //! # Limits
 //!
 //! Not here yet: XRC queue pairs, registration of device memory and of memory that something else
-//! owns.
+//! owns, segmentation of raw packets, and completion counters (rdma-core 65).
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
