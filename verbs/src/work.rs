@@ -107,6 +107,11 @@ impl SgeList {
     }
 
     #[inline]
+    pub(crate) fn as_ptr(&self) -> *const ffi::ibv_sge {
+        self.elements.as_ptr().cast()
+    }
+
+    #[inline]
     pub(crate) fn as_mut_ptr(&mut self) -> *mut ffi::ibv_sge {
         self.elements.as_mut_ptr().cast()
     }

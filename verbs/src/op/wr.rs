@@ -5,7 +5,7 @@ use std::{mem::MaybeUninit, ptr};
 use ibverbs_sys as ffi;
 
 use super::Emit;
-use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken, work::SgeList, wr_id::WrId};
+use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken, wr_id::WrId};
 
 /// One `ibv_send_wr`, on its way to the device.
 ///
@@ -31,13 +31,20 @@ impl SendWr {
         Self(MaybeUninit::uninit())
     }
 
-    /// Writes everything that does not depend on the opcode.
+    /// Writes everything that does not depend on the opcode: the request has `count` elements, at
+    /// `sges`, and none follows it.
     #[inline]
-    pub(crate) fn begin(&mut self, id: WrId, sges: &mut SgeList, flags: ffi::ibv_send_flags) {
+    pub(crate) fn begin(
+        &mut self,
+        id: WrId,
+        sges: *mut ffi::ibv_sge,
+        count: i32,
+        flags: ffi::ibv_send_flags,
+    ) {
         set!(self, wr_id = id.0);
         set!(self, next = ptr::null_mut());
-        set!(self, sg_list = sges.as_mut_ptr());
-        set!(self, num_sge = sges.count());
+        set!(self, sg_list = sges);
+        set!(self, num_sge = count);
         set!(self, send_flags = flags.0);
     }
 
@@ -89,13 +96,9 @@ impl SendWr {
     }
 
     /// Makes `next` the request after this one.
+    #[inline]
     pub(crate) fn link(&mut self, next: *mut ffi::ibv_send_wr) {
         set!(self, next = next);
-    }
-
-    /// Makes the elements at `sges` those of this request, whose number stays.
-    pub(crate) fn relocate(&mut self, sges: *mut ffi::ibv_sge) {
-        set!(self, sg_list = sges);
     }
 
     #[inline]

@@ -79,8 +79,8 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             }
             WindowType::Type2 => {
                 let rkey = ffi::ibv_inc_rkey(window.rkey());
-                let (mut wr, mut sges) = (SendWr::unwritten(), SgeList::new());
-                wr.begin(id, &mut sges, signaled);
+                let mut wr = SendWr::unwritten();
+                wr.begin(id, ptr::null_mut(), 0, signaled);
                 wr.bind_window(window.as_raw(), rkey, bind_info);
                 let mut bad = ptr::null_mut();
                 // SAFETY: the queue pair exists, and `wr` is one complete request, without

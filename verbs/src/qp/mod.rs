@@ -17,6 +17,7 @@ mod rate;
 mod refusal;
 mod share;
 mod signaling;
+mod staging;
 mod state;
 mod teardown;
 mod transport;

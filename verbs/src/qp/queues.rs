@@ -14,12 +14,12 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    batch::Staging,
     extended::Extended,
     inflight::InFlight,
     multicast::{self, Groups},
     refusal,
     signaling::Signaling,
+    staging::Staging,
     teardown::Leftover,
     transport::Transport,
     tso::TsoLimits,
@@ -106,7 +106,7 @@ impl<SW, RW> Inner<SW, RW> {
             max_sge: send.max_sge,
             max_inline,
             signaling,
-            staging: Staging::default(),
+            staging: Staging::new(send.max_sge),
             extended: None,
             tso: TsoLimits::default(),
             fails_posted: false,
@@ -325,24 +325,23 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let sending = self.sending_mut();
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        if let Some(error) = sending.refusal(POST_SEND, &sges, R::INLINE, request.segments()) {
-            return Err(Refused {
-                value: request,
-                error,
-            });
-        }
-        let Some(vacancy) = sending.in_flight.vacancy() else {
-            let error = refusal::full(POST_SEND);
-            return Err(Refused {
-                value: request,
-                error,
-            });
-        };
-        let (flags, unsignaled) = sending.signaling.next(request.flags());
-        let mut wr = SendWr::unwritten();
-        wr.begin(vacancy.id(), &mut sges, flags);
-        request.describe(&mut wr);
+        // Nothing below panics. If it could, `request` would have to lie in memory, to be dropped
+        // from there.
         let request = ManuallyDrop::new(request);
+        let refuse = |request, error| {
+            let value = ManuallyDrop::into_inner(request);
+            Err(Refused { value, error })
+        };
+        if let Some(error) = sending.refusal(POST_SEND, &sges, R::INLINE, request.segments()) {
+            return refuse(request, error);
+        }
+        let (flags, unsignaled) = sending.signaling.next(request.flags());
+        let Some(vacancy) = sending.in_flight.vacancy() else {
+            return refuse(request, refusal::full(POST_SEND));
+        };
+        let mut wr = SendWr::unwritten();
+        wr.begin(vacancy.id(), sges.as_mut_ptr(), sges.count(), flags);
+        request.describe(&mut wr);
         // Says nothing new about a single request, or almost; see `posted_anyway`.
         let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with
@@ -351,9 +350,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         // queue pair is destroyed or the completion has come.
         let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
         if errno != 0 && !posted_anyway(sending.fails_posted, bad) {
-            let error = refusal::device(POST_SEND, errno);
-            let value = ManuallyDrop::into_inner(request);
-            return Err(Refused { value, error });
+            return refuse(request, refusal::device(POST_SEND, errno));
         }
         sending.signaling.unsignaled = unsignaled;
         vacancy.fill(ManuallyDrop::into_inner(request).into_work());
