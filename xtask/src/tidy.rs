@@ -1,5 +1,6 @@
 //! House rules that no lint knows.
 
+use std::collections::HashSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 
@@ -30,14 +31,23 @@ const NOT_SANS_IO: [&str; 8] = [
     "ffi::",
 ];
 
-/// Checks every Rust file of the workspace.
+/// The table of holes that tests keep closed.
+const HOLES: &str = "verbs/tests/holes.md";
+
+/// Checks every Rust file of the workspace, and the table of holes.
 pub(crate) fn run(root: &Path) -> Result<()> {
+    let read = |file: &Path| {
+        fs::read_to_string(root.join(file))
+            .with_context(|| format!("cannot read {}", file.display()))
+    };
     let mut complaints = Vec::new();
+    let mut tests = HashSet::new();
     for file in rust_files(root)? {
-        let text = fs::read_to_string(root.join(&file))
-            .with_context(|| format!("cannot read {}", file.display()))?;
-        complaints.extend(check(&file.to_string_lossy(), &text));
+        let (name, text) = (file.to_string_lossy(), read(&file)?);
+        complaints.extend(check(&name, &text));
+        tests.extend(tests_in(&name, &text));
     }
+    complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));
     }
@@ -92,6 +102,37 @@ fn check(name: &str, text: &str) -> Vec<String> {
         if example && has_word(code, "unsafe") {
             complain(number, "unsafe code in an example");
         }
+    }
+    complaints
+}
+
+/// The functions of a file, and its own name if it is one that must not compile.
+fn tests_in(name: &str, text: &str) -> Vec<String> {
+    let functions = text.lines().filter_map(|line| {
+        let (name, _) = line.trim_start().strip_prefix("fn ")?.split_once('(')?;
+        Some(name.to_owned())
+    });
+    let misuse = name
+        .strip_prefix("verbs/tests/compile_fail/")
+        .and_then(|name| name.strip_suffix(".rs"));
+    functions.chain(misuse.map(str::to_owned)).collect()
+}
+
+/// Complains about the tests that the table names and that do not exist, and about rows without any.
+fn absent_tests(table: &str, tests: &HashSet<String>) -> Vec<String> {
+    let mut complaints = Vec::new();
+    let rows = table
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.starts_with('|'));
+    for (index, row) in rows.skip(2) {
+        let named = row.rsplit('|').nth(1).unwrap_or_default();
+        let named: Vec<_> = named.split('`').skip(1).step_by(2).collect();
+        if named.is_empty() {
+            complaints.push(format!("{HOLES}:{}: no test", index + 1));
+        }
+        let absent = named.into_iter().filter(|test| !tests.contains(*test));
+        complaints.extend(absent.map(|test| format!("{HOLES}:{}: no test `{test}`", index + 1)));
     }
     complaints
 }
@@ -158,6 +199,29 @@ mod tests {
                 "//! Protection domains.\nlet unsafety = 1;\n"
             )
             .is_empty()
+        );
+    }
+
+    #[test]
+    fn tests_that_close_holes_exist() {
+        let mut tests = HashSet::new();
+        tests.extend(tests_in(
+            "verbs/tests/device/x.rs",
+            "#[test]\nfn it_is_closed() {",
+        ));
+        tests.extend(tests_in(
+            "verbs/tests/compile_fail/misuse.rs",
+            "fn main() {}",
+        ));
+        let table = "| hole | test |\n|---|---|\n| a `b` | `it_is_closed`, `misuse` |\n";
+        assert_eq!(absent_tests(table, &tests), [""; 0]);
+        let open = format!("{table}| c | `it_is_open` |\n| d | nothing |\n");
+        assert_eq!(
+            absent_tests(&open, &tests),
+            [
+                "verbs/tests/holes.md:4: no test `it_is_open`",
+                "verbs/tests/holes.md:5: no test"
+            ]
         );
     }
 

@@ -5,7 +5,7 @@ use std::net::SocketAddr;
 
 use cm::{ConnParam, ConnectFailure, Connection, Event, EventChannel};
 use verbs::{
-    AddressVector, Addressed, Completed, QpState, RemoteAccess, WcStatus,
+    AckTimeout, AddressVector, Addressed, Completed, QpState, RemoteAccess, WcStatus,
     op::{Read, SendTo, Write},
 };
 
@@ -29,9 +29,24 @@ fn traffic(side: &mut Side, active: &mut Connection, passive: &mut Connection) {
 
 #[test]
 fn rdmacm_async_traffic() {
+    let timeout = AckTimeout::new(21).unwrap();
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = connections::listen(&channel, local());
-    let (mut side, mut active, mut passive) = connections::connect(&channel, addr);
+    let Halfway {
+        mut side,
+        mut active,
+        active_qp,
+    } = Halfway::new(&channel, addr);
+    active.set_ack_timeout(timeout).unwrap();
+    active.connect(&active_qp, &ConnParam::new()).unwrap();
+    let request = connections::request(&channel);
+    let passive_qp = side.qp(request.id());
+    let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
+    let response = connections::response(&channel);
+    let mut active = response.establish(active_qp).unwrap();
+    assert_eq!(active.qp().query().unwrap().timeout, timeout.get());
+    let passive = taken!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
+    let mut passive = passive.unwrap();
     traffic(&mut side, &mut active, &mut passive);
     active.disconnect().unwrap();
     assert_eq!(connections::disconnected(&channel), passive.key());
