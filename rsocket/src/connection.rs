@@ -93,8 +93,12 @@ struct State {
     bell: Bell,
     /// An event has been asked for, and not been taken.
     armed: bool,
-    /// Somebody may be waiting for the descriptor.
-    watched: bool,
+    /// That event has come, or is about to.
+    event_due: bool,
+    /// What those who may be waiting for the descriptor want.
+    watched: Interest,
+    /// The bell has been rung, and not been cleared.
+    rung: bool,
     /// Bytes that have to be in one piece.
     scratch: Vec<u8>,
 }
@@ -158,7 +162,9 @@ impl Connection {
                 waiters: Waiters::default(),
                 bell,
                 armed: false,
-                watched: false,
+                event_due: false,
+                watched: Interest::default(),
+                rung: false,
                 scratch: Vec::new(),
             }),
             sending: Mutex::default(),
@@ -228,6 +234,7 @@ impl Connection {
         loop {
             {
                 let mut state = lock(&self.state);
+                state.watched.remove(interest);
                 if let Some(result) = attempt(&mut state)? {
                     return Ok(result);
                 }
@@ -237,7 +244,7 @@ impl Connection {
                     return Ok(result);
                 }
                 if let Patience::None = patience {
-                    state.watch(&self.channel)?;
+                    state.watch(interest, &self.channel)?;
                     return match attempt(&mut state)? {
                         Some(result) => Ok(result),
                         None => Err(io::ErrorKind::WouldBlock.into()),
@@ -264,7 +271,7 @@ impl Connection {
         let bell = thread_bell()?;
         let name = {
             let mut state = lock(&self.state);
-            if state.arm()? || interest.is_met(state.stream.readiness()) {
+            if state.arm()? || !interest.any && interest.is_met(state.stream.readiness()) {
                 return Ok(());
             }
             state.waiters.add(interest, &bell)
@@ -275,7 +282,7 @@ impl Connection {
         bell.clear();
         state.take_events(&self.channel)?;
         state.process()?;
-        if state.watched || !state.waiters.is_empty() {
+        if state.watched != Interest::default() || !state.waiters.is_empty() {
             // The event that was taken was theirs, too.
             state.arm()?;
         }
@@ -285,7 +292,7 @@ impl Connection {
     /// What can be done without waiting; and asks for the descriptor to tell when that changes.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
         let mut state = lock(&self.state);
-        state.watch(&self.channel)?;
+        state.watch(Interest::BOTH, &self.channel)?;
         Ok(state.stream.readiness())
     }
 
@@ -300,7 +307,7 @@ impl Connection {
 
     /// Waits until everything that was sent has arrived, or the connection is over.
     pub(crate) fn flush(&self, patience: Patience) -> io::Result<()> {
-        self.until(Interest::default(), patience, |state| {
+        self.until(Interest::ANY, patience, |state| {
             Ok(state.is_flushed().then_some(()))
         })
     }
@@ -442,6 +449,7 @@ impl State {
             qp.to_error()?;
         }
         if came {
+            self.event_due |= self.armed;
             self.wake();
         }
         self.pump()?;
@@ -667,26 +675,35 @@ impl State {
     fn take_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
         while self.armed && channel.try_next()?.is_some() {
             self.armed = false;
+            self.event_due = false;
         }
         Ok(())
     }
 
-    /// Makes the descriptor tell of the next change.
-    fn watch(&mut self, channel: &CompletionChannel) -> io::Result<()> {
-        self.watched = true;
-        self.bell.clear();
-        self.take_events(channel)?;
-        while self.arm()? {
-            self.take_events(channel)?;
+    /// Makes the descriptor tell of the next change. Where nothing has happened since it was last
+    /// made to, this enters the kernel for nothing.
+    fn watch(&mut self, interest: Interest, channel: &CompletionChannel) -> io::Result<()> {
+        self.watched.add(interest);
+        if self.rung {
+            self.rung = false;
+            self.bell.clear();
         }
-        Ok(())
+        loop {
+            if self.event_due {
+                self.take_events(channel)?;
+            }
+            if !self.arm()? {
+                return Ok(());
+            }
+        }
     }
 
     /// Wakes everybody who waits for what is possible now.
-    fn wake(&self) {
+    fn wake(&mut self) {
         let readiness = self.stream.readiness();
         self.waiters.wake(readiness);
-        if self.watched {
+        if !self.rung && self.watched != Interest::default() && self.watched.is_met(readiness) {
+            self.rung = true;
             self.bell.ring();
         }
     }

@@ -1,6 +1,6 @@
 //! What can be chosen before a socket is connected.
 
-use std::time::Duration;
+use std::{net::SocketAddr, time::Duration};
 
 use crate::proto::stream::Settings;
 
@@ -20,6 +20,7 @@ use crate::proto::stream::Settings;
 pub struct Options {
     pub(crate) settings: Settings,
     pub(crate) backlog: u32,
+    pub(crate) source: Option<SocketAddr>,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) linger: Duration,
     pub(crate) keep_alive: Option<Duration>,
@@ -30,6 +31,7 @@ impl Default for Options {
         Self {
             settings: Settings::default(),
             backlog: 128,
+            source: None,
             connect_timeout: None,
             linger: Duration::from_secs(10),
             keep_alive: None,
@@ -84,6 +86,12 @@ impl Options {
     /// How many connections may be waiting to be accepted; 128 if not set.
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
+        self
+    }
+
+    /// The address, and the port if it is not 0, to connect from.
+    pub fn source(mut self, addr: SocketAddr) -> Self {
+        self.source = Some(addr);
         self
     }
 

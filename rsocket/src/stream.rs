@@ -265,7 +265,7 @@ impl Options {
     }
 
     fn connect_to(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Arc<Connection>> {
-        let opening = Opening::start(engine, None, addr, self.settings, 0)?;
+        let opening = Opening::start(engine, self.source, addr, self.settings, 0)?;
         match opening.wait(self.connect_timeout) {
             Some(result) => result,
             None => Err(io::ErrorKind::TimedOut.into()),

@@ -47,21 +47,49 @@ impl AsFd for Bell {
 pub(crate) struct Interest {
     pub(crate) read: bool,
     pub(crate) write: bool,
+    /// Whatever it is that happens.
+    pub(crate) any: bool,
 }
 
 impl Interest {
     pub(crate) const READ: Self = Self {
         read: true,
         write: false,
+        any: false,
     };
     pub(crate) const WRITE: Self = Self {
         read: false,
         write: true,
+        any: false,
     };
+
+    pub(crate) const BOTH: Self = Self {
+        read: true,
+        write: true,
+        any: false,
+    };
+    pub(crate) const ANY: Self = Self {
+        read: false,
+        write: false,
+        any: true,
+    };
+
+    pub(crate) fn add(&mut self, more: Self) {
+        self.read |= more.read;
+        self.write |= more.write;
+        self.any |= more.any;
+    }
+
+    pub(crate) fn remove(&mut self, less: Self) {
+        self.read &= !less.read;
+        self.write &= !less.write;
+        self.any &= !less.any;
+    }
 
     pub(crate) fn is_met(self, readiness: Readiness) -> bool {
         self.read && readiness.readable
             || self.write && readiness.writable
+            || self.any
             || readiness.hung_up
             || readiness.failed
     }

@@ -3,3 +3,4 @@
 mod basic_client_server;
 mod guests;
 mod pingpong;
+mod rstream;

@@ -1,0 +1,200 @@
+//! One connection, over RDMA or TCP, and the ways to wait for it.
+
+use std::{
+    io::{self, Read, Write},
+    net::{Shutdown, TcpListener, TcpStream},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use anyhow::{Context, Result};
+use rsocket::{Listener, Stream};
+use verbs::fd::wait_readable;
+
+use crate::options::{Options, TestOption};
+
+/// What is being optimised.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Goal {
+    Latency,
+    Bandwidth,
+    /// What the command line says.
+    Custom,
+}
+
+/// Where connections come from: a server that accepts them, or the address that they are made to.
+#[derive(Debug)]
+pub(crate) enum Source {
+    Rsocket(Listener),
+    Tcp(TcpListener),
+    Peer,
+}
+
+#[derive(Debug)]
+enum Transport {
+    Rsocket(Stream),
+    Tcp(TcpStream),
+}
+
+/// How a call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Waiting {
+    /// It blocks.
+    Blocking,
+    /// It is tried over and over.
+    Spinning,
+    /// It is tried when the descriptor says so.
+    Polling,
+}
+
+/// A connection to the peer.
+#[derive(Debug)]
+pub(crate) struct Connection {
+    transport: Transport,
+    waiting: Waiting,
+}
+
+fn rsocket_options(options: &Options, goal: Goal) -> rsocket::Options {
+    let inline = match goal {
+        Goal::Latency => options.inline,
+        Goal::Bandwidth => 0,
+        Goal::Custom => 64,
+    };
+    let chosen = rsocket::Options::new()
+        .backlog(1)
+        .send_buffer(options.buffer())
+        .receive_buffer(options.buffer())
+        .inline(inline);
+    match options.keep_alive() {
+        Some(interval) => chosen.keep_alive(interval),
+        None => chosen,
+    }
+}
+
+impl Source {
+    /// Listens, if this is the server.
+    pub(crate) fn new(options: &Options, goal: Goal) -> Result<Self> {
+        if options.server.is_some() {
+            return Ok(Self::Peer);
+        }
+        let (host, port) = options.bind();
+        let context = || format!("cannot listen at {host}, port {port}");
+        if options.has(TestOption::Sockets) {
+            let listener = TcpListener::bind((host, port)).with_context(context)?;
+            return Ok(Self::Tcp(listener));
+        }
+        let listener = rsocket_options(options, goal)
+            .bind((host, port))
+            .with_context(context)?;
+        Ok(Self::Rsocket(listener))
+    }
+
+    /// The next connection.
+    pub(crate) fn connect(&self, options: &Options, goal: Goal) -> Result<Connection> {
+        let transport = match self {
+            Self::Rsocket(listener) => Transport::Rsocket(listener.accept()?.0),
+            Self::Tcp(listener) => Transport::Tcp(listener.accept()?.0),
+            Self::Peer => {
+                let (host, port) = options.server().unwrap_or_default();
+                let context = || format!("cannot connect to {host}, port {port}");
+                if options.has(TestOption::Sockets) {
+                    let stream = TcpStream::connect((host, port)).with_context(context)?;
+                    Transport::Tcp(stream)
+                } else {
+                    let mut chosen = rsocket_options(options, goal);
+                    if let Some(source) = options.source()? {
+                        chosen = chosen.source(source);
+                    }
+                    let stream = chosen.connect((host, port)).with_context(context)?;
+                    Transport::Rsocket(stream)
+                }
+            }
+        };
+        let waiting = match (options.is_blocking(), options.has(TestOption::Async)) {
+            (true, _) => Waiting::Blocking,
+            (false, true) => Waiting::Polling,
+            (false, false) => Waiting::Spinning,
+        };
+        let nonblocking = waiting != Waiting::Blocking;
+        match &transport {
+            Transport::Rsocket(stream) => stream.set_nonblocking(nonblocking),
+            Transport::Tcp(stream) => {
+                stream.set_nonblocking(nonblocking)?;
+                stream.set_nodelay(true)?;
+            }
+        }
+        Ok(Connection { transport, waiting })
+    }
+}
+
+impl Connection {
+    /// Sends all of `bytes`.
+    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+        let mut left = bytes;
+        while !left.is_empty() {
+            let sent = match &mut self.transport {
+                Transport::Rsocket(stream) => stream.write(left),
+                Transport::Tcp(stream) => stream.write(left),
+            };
+            if let Some(sent) = self.attempted(sent).context("cannot send")? {
+                left = &left[sent..];
+            }
+        }
+        Ok(())
+    }
+
+    /// Fills `bytes`.
+    pub(crate) fn receive(&mut self, bytes: &mut [u8]) -> Result<()> {
+        let mut filled = 0;
+        while filled < bytes.len() {
+            let rest = &mut bytes[filled..];
+            let received = match &mut self.transport {
+                Transport::Rsocket(stream) => stream.read(rest),
+                Transport::Tcp(stream) => stream.read(rest),
+            };
+            match self.attempted(received).context("cannot receive")? {
+                Some(0) => anyhow::bail!("the peer has ended the connection"),
+                Some(received) => filled += received,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
+    /// What came of a call; `None` if it is to be tried again, after waiting for that.
+    fn attempted(&self, result: io::Result<usize>) -> Result<Option<usize>> {
+        match result {
+            Ok(count) => Ok(Some(count)),
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => Ok(None),
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => {
+                if self.waiting == Waiting::Polling
+                    && let Transport::Rsocket(stream) = &self.transport
+                {
+                    wait_readable("poll", stream.as_fd(), None)?;
+                }
+                Ok(None)
+            }
+            Err(err) => Err(err.into()),
+        }
+    }
+
+    /// Ends both directions.
+    pub(crate) fn shut_down(self) -> io::Result<()> {
+        match self.transport {
+            Transport::Rsocket(stream) => {
+                // So that dropping it waits until the peer has everything.
+                stream.set_nonblocking(false);
+                stream.shutdown(Shutdown::Both)
+            }
+            Transport::Tcp(stream) => stream.shutdown(Shutdown::Both),
+        }
+    }
+}
+
+impl AsFd for Connection {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        match &self.transport {
+            Transport::Rsocket(stream) => stream.as_fd(),
+            Transport::Tcp(stream) => stream.as_fd(),
+        }
+    }
+}

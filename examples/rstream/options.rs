@@ -1,0 +1,158 @@
+//! The command line: the options of the C program, by the same letters.
+
+use std::{
+    net::{SocketAddr, ToSocketAddrs},
+    time::Duration,
+};
+
+use anyhow::Context;
+use clap::Parser;
+
+/// Measure a stream: latency, and then bandwidth
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+pub(crate) struct Options {
+    /// Connect to the server at this address; without it, be the server
+    #[arg(short = 's', value_name = "ADDRESS")]
+    pub(crate) server: Option<String>,
+    /// Listen at this address, or connect from it
+    #[arg(short = 'b', value_name = "ADDRESS")]
+    bind: Option<String>,
+    /// How addresses are written
+    #[arg(short = 'f', value_name = "FORMAT", default_value = "name", value_parser = ["name", "ip", "ipv6"])]
+    format: String,
+    /// Size of the send buffer and of the receive buffer, in bytes [default: 1 MiB]
+    #[arg(short = 'B', value_name = "BYTES")]
+    buffer: Option<u32>,
+    /// The most bytes that go without being copied to the send buffer, when latency is measured
+    #[arg(short = 'i', value_name = "BYTES", default_value_t = 64)]
+    pub(crate) inline: u32,
+    /// How many rounds of transfers; measures only that
+    #[arg(short = 'I', value_name = "COUNT")]
+    iterations: Option<u64>,
+    /// How many transfers there and back a round has; measures only that
+    #[arg(short = 'C', value_name = "COUNT")]
+    transfers: Option<u64>,
+    /// Bytes of a transfer, to measure only that; or `all`, for more sizes
+    #[arg(short = 'S', value_name = "BYTES|all", value_parser = size)]
+    size: Option<Size>,
+    /// The port
+    #[arg(short = 'p', value_name = "PORT", default_value_t = 7471)]
+    port: u16,
+    /// Ask for a sign of life every so many seconds
+    #[arg(short = 'k', value_name = "SECONDS")]
+    keep_alive: Option<u64>,
+    /// s|sockets: TCP; a|async: wait for readiness; b|blocking: blocking calls; n|nonblocking: calls
+    /// that do not wait, over and over (default); v|verify: check the data; r|resolve: as by default
+    #[arg(short = 'T', value_name = "OPTION", value_parser = test_option)]
+    test: Vec<TestOption>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Size {
+    All,
+    Bytes(usize),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum TestOption {
+    Sockets,
+    Async,
+    Blocking,
+    NonBlocking,
+    Resolve,
+    Verify,
+}
+
+/// What is measured when it is not said on the command line.
+const DEFAULT_COUNT: u64 = 1000;
+const DEFAULT_SIZE: usize = 1000;
+
+impl Options {
+    pub(crate) fn has(&self, option: TestOption) -> bool {
+        self.test.contains(&option)
+    }
+
+    /// Whether calls block: the last word on that counts.
+    pub(crate) fn is_blocking(&self) -> bool {
+        let said =
+            |option: &&TestOption| matches!(option, TestOption::Blocking | TestOption::NonBlocking);
+        self.test.iter().rfind(said) == Some(&TestOption::Blocking)
+    }
+
+    /// The server's address.
+    pub(crate) fn server(&self) -> Option<(&str, u16)> {
+        Some((self.server.as_deref()?, self.port))
+    }
+
+    pub(crate) fn bind(&self) -> (&str, u16) {
+        let any = if self.format == "ipv6" {
+            "::"
+        } else {
+            "0.0.0.0"
+        };
+        (self.bind.as_deref().unwrap_or(any), self.port)
+    }
+
+    /// The address to connect from, if one is given.
+    pub(crate) fn source(&self) -> anyhow::Result<Option<SocketAddr>> {
+        let Some(host) = self.bind.as_deref() else {
+            return Ok(None);
+        };
+        let addrs = (host, 0).to_socket_addrs();
+        let addrs = addrs.with_context(|| format!("cannot connect from {host}"));
+        Ok(addrs?.next())
+    }
+
+    /// Twice what is asked for, as of every socket.
+    pub(crate) fn buffer(&self) -> u32 {
+        self.buffer.unwrap_or(1 << 19).saturating_mul(2)
+    }
+
+    pub(crate) fn keep_alive(&self) -> Option<Duration> {
+        self.keep_alive.map(Duration::from_secs)
+    }
+
+    /// The one thing to measure, if it is only one: rounds, transfers, and their size.
+    pub(crate) fn custom(&self) -> Option<(u64, u64, usize)> {
+        let size = match self.size {
+            Some(Size::Bytes(size)) => Some(size),
+            Some(Size::All) | None => None,
+        };
+        if self.iterations.is_none() && self.transfers.is_none() && size.is_none() {
+            return None;
+        }
+        Some((
+            self.iterations.unwrap_or(1),
+            self.transfers.unwrap_or(DEFAULT_COUNT),
+            size.unwrap_or(DEFAULT_SIZE),
+        ))
+    }
+
+    pub(crate) fn all_sizes(&self) -> bool {
+        matches!(self.size, Some(Size::All))
+    }
+}
+
+fn size(text: &str) -> Result<Size, String> {
+    if text.eq_ignore_ascii_case("all") {
+        return Ok(Size::All);
+    }
+    match text.parse() {
+        Ok(bytes) if bytes > 0 => Ok(Size::Bytes(bytes)),
+        _ => Err("neither a number of bytes nor `all`".to_owned()),
+    }
+}
+
+fn test_option(text: &str) -> Result<TestOption, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "s" | "socket" | "sockets" => Ok(TestOption::Sockets),
+        "a" | "async" => Ok(TestOption::Async),
+        "b" | "block" | "blocking" => Ok(TestOption::Blocking),
+        "n" | "nonblock" | "nonblocking" => Ok(TestOption::NonBlocking),
+        "r" | "resolve" => Ok(TestOption::Resolve),
+        "v" | "verify" => Ok(TestOption::Verify),
+        "f" | "fork" => Err("a server that forks is not supported".to_owned()),
+        _ => Err("one of s, a, b, n, r, v".to_owned()),
+    }
+}
