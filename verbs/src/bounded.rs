@@ -64,6 +64,9 @@ bounded! {
     Psn(u32) <= 16777215;
     /// The number of a queue pair, by which its peers address it: 24 bits.
     QpNum(u32) <= 16777215;
+    /// The number of a shared receive queue, by which [XRC](crate::XrcSend) senders address it: 24
+    /// bits.
+    SrqNum(u32) <= 16777215;
     /// How long to wait for an acknowledgement: 4.096 µs times two to the power of this. 0 is for
     /// ever, 14 about 67 ms.
     AckTimeout(u8) <= 31;
@@ -89,6 +92,20 @@ impl QpNum {
     /// count.
     pub const fn from_low_bits(value: u32) -> Self {
         Self(value & Self::MAX.0)
+    }
+}
+
+impl SrqNum {
+    /// The number of a shared receive queue as a device or a peer has given it, of which only 24
+    /// bits can count.
+    pub const fn from_low_bits(value: u32) -> Self {
+        Self(value & Self::MAX.0)
+    }
+}
+
+impl fmt::Display for SrqNum {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        write!(f, "{:#08x}", self.0)
     }
 }
 

@@ -90,8 +90,8 @@
 //!
 //! # Limits
 //!
-//! Not here yet: XRC queue pairs, registration of device memory and of memory that something else
-//! owns, segmentation of raw packets, and completion counters (rdma-core 65).
+//! Not here yet: registration of device memory and of memory that something else owns, segmentation
+//! of raw packets, and completion counters (rdma-core 65).
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
@@ -102,8 +102,8 @@
 //! | devices, attributes of devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
 //! | events of completion queues, send queues that drain, shared receive queues, ports | all other events | |
 //! | extended batches | segmentation, flushing, atomic writes, a device that lacks or refuses them | |
-//! | resizing, waiting in every way, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
-//! | draining, querying | other ways, alternate paths, rates | |
+//! | batches, resizing, waiting in every way, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
+//! | draining, querying | other ways, alternate paths, rates; XRC, raw packets, queue pairs of a device's maker | |
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
 //! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | [exclusive](XrcdOpen::EXCLUSIVE) XRC domains |
 //! | | [`DeviceMemory`], [`Ece`], [import](import_device) | |
@@ -135,6 +135,7 @@ mod parent_domain;
 mod pd;
 mod qp;
 mod quirk;
+mod recv_list;
 mod rss;
 mod scope;
 mod srq;
@@ -155,7 +156,7 @@ pub use attr::{
     RawPacketCaps, RssCaps, RxHashFields, RxHashFunctions, TagMatchingCaps, TagMatchingFlags,
     TsoCaps,
 };
-pub use bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer};
+pub use bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer, SrqNum};
 pub use context::Context;
 pub use counters::{CounterKind, Counters, ReadCounters};
 pub use cq::{
@@ -182,13 +183,14 @@ pub use pd::ProtectionDomain;
 pub use qp::{
     AlternatePath, Attributes, Batch, CanPostReceive, CanPostSend, Completed, Completion,
     Connected, Datagram, Driver, ExtendedBatch, Init, Leftover, MigState, Multicast, Partitioned,
-    QpAttr, QpCap, QpState, QueuePair, QueuePairBuilder, RateLimit, RawPacket, Rc, ReceiveQueue,
-    Reliable, Requester, Reset, Responder, Routed, Rtr, Rts, SendQueue, Sqd, State, Transport, Uc,
-    Ud, WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode, XrcRecv, XrcSend,
+    QpAttr, QpCap, QpState, QueuePair, QueuePairBuilder, Queued, RateLimit, RawPacket, Rc,
+    ReceiveQueue, RecvBatch, Reliable, Requester, Reset, Responder, Routed, Rtr, Rts, SendQueue,
+    Sqd, State, Transport, Uc, Ud, WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode, XrcReceiver,
+    XrcRecv, XrcSend,
 };
 pub use rss::{IndirectionTable, RssQueuePair, RxHash};
 pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};
-pub use srq::{SharedReceiveQueue, SrqAttr};
+pub use srq::{SharedReceiveQueue, SrqAttr, SrqBatch};
 pub use td::ThreadDomain;
 pub use work::With;
 pub use wr_id::QpId;

@@ -13,7 +13,7 @@ use std::{
 };
 
 use verbs::{
-    CompletionQueue, Connected, Context, Error, ProtectionDomain, QueuePair, Result, Transport,
+    CompletionQueue, Connected, Context, Error, ProtectionDomain, QueuePair, Queued, Result,
 };
 
 use crate::{id::CmId, phases::HasDevice};
@@ -47,7 +47,7 @@ impl Queues {
         })
     }
 
-    fn create_qp<T: Transport, SW, RW>(
+    fn create_qp<T: Queued, SW, RW>(
         &self,
         choices: &EndpointBuilder,
     ) -> Result<QueuePair<T, verbs::Reset, SW, RW>> {

@@ -552,6 +552,11 @@ pub(crate) struct Reservation {
 }
 
 impl Reservation {
+    /// How many entries there are.
+    pub(crate) fn entries(&self) -> u32 {
+        self.entries
+    }
+
     /// Reserves more entries, for completions that may be left in the queue when its queue pair
     /// begins anew. They are given back when this is dropped, unless it is kept: then, when the
     /// queue has been found empty.

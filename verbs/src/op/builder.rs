@@ -12,7 +12,7 @@ use ibverbs_sys as ffi;
 use super::{Emit, EmitExtended};
 use crate::{
     ah::AddressHandle,
-    bounded::QpNum,
+    bounded::{QpNum, SrqNum},
     mr::RemoteToken,
     work::{MAX_SGE, SgeList},
     wr_id::WrId,
@@ -188,6 +188,11 @@ impl Emit for Builder {
     #[inline]
     fn ud_addr(&mut self, ah: &AddressHandle, remote_qp: QpNum, qkey: u32) {
         call!(self, ibv_wr_set_ud_addr(ah.as_raw(), remote_qp.get(), qkey));
+    }
+
+    #[inline]
+    fn xrc_srq(&mut self, srq: SrqNum) {
+        call!(self, ibv_wr_set_xrc_srqn(srq.get()));
     }
 }
 

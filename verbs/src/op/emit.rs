@@ -1,6 +1,10 @@
 //! What a request consists of, said once for both ways of posting.
 
-use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken};
+use crate::{
+    ah::AddressHandle,
+    bounded::{QpNum, SrqNum},
+    mr::RemoteToken,
+};
 
 /// Where a request is described to: a struct for `ibv_post_send` ([`SendWr`](super::SendWr)), calls
 /// for `ibv_wr_*` ([`Builder`](super::Builder)), or the set of operations that it needs
@@ -21,6 +25,9 @@ pub trait Emit {
 
     /// Of a datagram. The request keeps the handle for as long as it is in flight.
     fn ud_addr(&mut self, ah: &AddressHandle, remote_qp: QpNum, qkey: u32);
+
+    /// Of an extended reliable connection.
+    fn xrc_srq(&mut self, srq: SrqNum);
 }
 
 /// The operations that only `ibv_wr_*` has.

@@ -4,7 +4,7 @@ use std::{io::IoSlice, ptr::NonNull};
 
 use ibverbs_sys as ffi;
 
-use super::{Describe, Emit, ExtendedRequest, Parts, Send, SendRequest, SendTo, Write};
+use super::{Describe, Emit, ExtendedRequest, Parts, Send, SendFrame, SendRequest, SendTo, Write};
 use crate::{
     qp::Transport,
     work::{Sge, SgeList},
@@ -24,7 +24,7 @@ macro_rules! can_inline {
     )*};
 }
 
-can_inline!(Send SendTo Write);
+can_inline!(Send SendFrame SendTo Write);
 
 /// `IBV_SEND_INLINE`—A request that sends bytes which are copied when it is posted, instead of
 /// those of its work.

@@ -7,6 +7,7 @@
 //! | [`Write`] | writes into the peer's memory | RC, UC | is read |
 //! | [`Read`] | reads from the peer's memory | RC | is written |
 //! | [`CompareSwap`], [`FetchAdd`] | change 8 bytes of the peer's memory in one step | RC | is written: the 8 bytes as they were |
+//! | [`SendFrame`] | sends an Ethernet frame | raw packets | is read |
 //! | [`LocalInvalidate`] | invalidates an RKey of this side | RC, UC | is kept |
 //! | [`SendTso`] | sends datagrams that the device cuts | UD | is read, and has the address |
 //! | [`AtomicWrite`] | writes 8 bytes of the peer's memory in one step | RC, extended | is kept |
@@ -14,6 +15,8 @@
 //!
 //! Those marked as extended can only be posted by [extended batches](crate::ExtendedBatch), all
 //! others in both ways.
+//!
+//! [`ToSrq`] makes a request for an extended reliable connection of each one that RC has.
 //!
 //! Each owns its work until it is posted; then the queue does. A request can be
 //! [`unsignaled`](Send::unsignaled), and one that sends can carry its bytes [`inline`](Send::inline).
@@ -23,11 +26,13 @@ mod builder;
 mod datagram;
 mod emit;
 mod flush;
+mod frame;
 mod inline;
 mod invalidate;
 mod ops;
 mod rdma;
 mod send;
+mod to_srq;
 mod tso;
 mod wr;
 
@@ -38,11 +43,13 @@ use crate::{qp::Transport, work::SgeList};
 pub use atomic::{AtomicWrite, CompareSwap, FetchAdd};
 pub use datagram::{DatagramWork, SendTo};
 pub use flush::{Flush, Placement};
+pub use frame::SendFrame;
 pub use inline::{CanInline, Inline, InlineList};
 pub use invalidate::LocalInvalidate;
 pub use ops::SendOps;
 pub use rdma::{Read, Write};
 pub use send::Send;
+pub use to_srq::ToSrq;
 pub use tso::SendTso;
 
 pub(crate) use builder::Builder;

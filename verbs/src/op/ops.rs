@@ -4,7 +4,11 @@ use bitflags::bitflags;
 use ibverbs_sys::ibv_qp_create_send_ops_flags as with;
 
 use super::{Emit, EmitExtended};
-use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken};
+use crate::{
+    ah::AddressHandle,
+    bounded::{QpNum, SrqNum},
+    mr::RemoteToken,
+};
 
 bitflags! {
     /// `ibv_qp_create_send_ops_flags`—The operations that an
@@ -120,6 +124,9 @@ impl Emit for SendOps {
 
     #[inline]
     fn ud_addr(&mut self, _ah: &AddressHandle, _remote_qp: QpNum, _qkey: u32) {}
+
+    #[inline]
+    fn xrc_srq(&mut self, _srq: SrqNum) {}
 }
 
 impl EmitExtended for SendOps {

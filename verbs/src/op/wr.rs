@@ -5,7 +5,12 @@ use std::{mem::MaybeUninit, ptr};
 use ibverbs_sys as ffi;
 
 use super::Emit;
-use crate::{ah::AddressHandle, bounded::QpNum, mr::RemoteToken, wr_id::WrId};
+use crate::{
+    ah::AddressHandle,
+    bounded::{QpNum, SrqNum},
+    mr::RemoteToken,
+    wr_id::WrId,
+};
 
 /// One `ibv_send_wr`, on its way to the device.
 ///
@@ -180,5 +185,10 @@ impl Emit for SendWr {
         set!(self, wr.ud.ah = ah.as_raw());
         set!(self, wr.ud.remote_qpn = remote_qp.get());
         set!(self, wr.ud.remote_qkey = qkey);
+    }
+
+    #[inline]
+    fn xrc_srq(&mut self, srq: SrqNum) {
+        set!(self, qp_type.xrc.remote_srqn = srq.get());
     }
 }

@@ -1,6 +1,6 @@
 //! Making queue pairs.
 
-use std::{fmt, io, marker::PhantomData, num::NonZero, ptr, sync::Arc};
+use std::{fmt, io, marker::PhantomData, num::NonZero, sync::Arc};
 
 use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_qp_init_attr_mask as has;
@@ -11,7 +11,7 @@ use super::{
     pair::QueuePair,
     queues::{Inner, Parts},
     state::Reset,
-    transport::Transport,
+    transport::{Queued, Transport},
     tso::TsoLimits,
 };
 use crate::{
@@ -47,7 +47,7 @@ impl ProtectionDomain {
     /// A queue pair of transport `T` in this domain, with choices to make.
     ///
     /// A [`CompletionQueue`](crate::CompletionQueue) is its own handle: `&cq` will do. The two may
-    /// be the same one.
+    /// be the same one. A transport that receives nothing makes no use of the second.
     ///
     /// # Examples
     /// ```no_run
@@ -58,7 +58,7 @@ impl ProtectionDomain {
     /// let qp = pd.qp_builder::<Rc>(&cq, &cq).max_send_wr(16).max_recv_wr(48).create()?;
     /// # Ok::<(), verbs::Error>(())
     /// ```
-    pub fn qp_builder<'a, T: Transport>(
+    pub fn qp_builder<'a, T: Queued>(
         &'a self,
         send_cq: &'a CqHandle,
         recv_cq: &'a CqHandle,
@@ -80,7 +80,7 @@ impl ProtectionDomain {
     }
 }
 
-impl<T: Transport> QueuePairBuilder<'_, T> {
+impl<T: Queued> QueuePairBuilder<'_, T> {
     /// The most requests in flight on the send queue; 1 if not set.
     pub fn max_send_wr(mut self, requests: u32) -> Self {
         self.max_send_wr = requests;
@@ -142,6 +142,8 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
     /// - `InvalidInput`: a completion queue has too few entries left, or belongs to another device;
     ///   or a number is beyond what this crate can keep.
     /// - `EINVAL`: a number is more than the device allows.
+    /// - `EOPNOTSUPP`: the device does not have the transport.
+    /// - `EPERM`: raw packets need the capability `CAP_NET_RAW`.
     /// - `ENOMEM`: out of memory, or of queue pairs.
     /// - `Unsupported`: the device has no extended batches, or not with all of the
     ///   [operations](Self::send_ops); or it cannot cut [so long a header](Self::max_tso_header)
@@ -174,12 +176,46 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
     /// ```
     #[doc(alias = "ibv_create_qp")]
     pub fn create_for<SW, RW>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
-        self.validate()?;
-        let max_recv_wr = if self.srq.is_some() {
-            0
-        } else {
-            self.max_recv_wr
+        // SAFETY: this is the call to make a queue pair with. The context is that of a domain which
+        // `self` borrows, so it is open.
+        let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_qp_ex(ctx, attr) };
+        let plain = self.send_ops.is_empty() && self.max_tso_header == 0;
+        let call = match plain {
+            true => "ibv_create_qp",
+            false => "ibv_create_qp_ex",
         };
+        // SAFETY: it makes the queue pair that the attributes say, or none.
+        unsafe { self.create_with(call, create) }
+    }
+
+    /// Creates the queue pair by another call than `ibv_create_qp`: one of the device's maker, such
+    /// as `mlx5dv_create_qp`. `create` is given the attributes that this builder stands for, and
+    /// `call` is its name, for errors.
+    ///
+    /// What only the maker's calls can post or change is done with
+    /// [`as_raw`](QueuePair::as_raw). Attributes of the transport [`Driver`](super::Driver) come
+    /// [from C](super::Attributes::from_raw).
+    ///
+    /// # Safety
+    /// - `create` returns null, with `errno` set, or a queue pair that it has made of these
+    ///   attributes, in the state RESET, and that nobody else has.
+    /// - What it may change in them are the capacities, to what the device has granted, which is
+    ///   not less.
+    /// - Whatever is posted with the maker's calls never completes in a queue of this crate's, and
+    ///   owns its memory by itself.
+    ///
+    /// # Errors
+    /// As for [`create`](Self::create), and what the call fails with.
+    #[doc(alias = "mlx5dv_create_qp")]
+    #[doc(alias = "efadv_create_qp_ex")]
+    pub unsafe fn create_with<SW, RW>(
+        self,
+        call: &'static str,
+        create: impl FnOnce(*mut ffi::ibv_context, &mut ffi::ibv_qp_init_attr_ex) -> *mut ffi::ibv_qp,
+    ) -> Result<QueuePair<T, Reset, SW, RW>> {
+        self.validate()?;
+        let receives = T::RECEIVES && self.srq.is_none();
+        let max_recv_wr = if receives { self.max_recv_wr } else { 0 };
         let shared = match &self.srq {
             Some(srq) => Some((Arc::clone(srq), srq.reserve_on(self.recv_cq)?)),
             None => None,
@@ -209,28 +245,22 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
             attr.max_tso_header = self.max_tso_header;
         }
         attr.send_cq = self.send_cq.as_raw();
-        attr.recv_cq = self.recv_cq.as_raw();
         attr.qp_type = T::RAW;
         attr.cap.max_send_wr = self.max_send_wr;
-        attr.cap.max_recv_wr = max_recv_wr;
-        attr.srq = self
-            .srq
-            .as_ref()
-            .map_or(ptr::null_mut(), |srq| srq.as_raw());
         attr.cap.max_send_sge = self.max_send_sge.get();
-        attr.cap.max_recv_sge = self.max_recv_sge.get();
         attr.cap.max_inline_data = self.max_inline_data;
-        let call = if attr.comp_mask == has::IBV_QP_INIT_ATTR_PD.0 {
-            "ibv_create_qp"
-        } else {
-            "ibv_create_qp_ex"
-        };
-        // SAFETY: the context is open, and the domain and the completion queues exist, for as long
-        // as `self` borrows them, and then for as long as `Inner` holds them. C writes only `attr`,
-        // and keeps no pointer to it.
-        let raw = unsafe { ffi::ibv_create_qp_ex(self.pd.context().as_raw(), &raw mut attr) };
-        let raw = cvt_ptr(call, raw).map_err(|err| err.detail(self.wishes()))?;
-        // SAFETY: the queue pair has just been created with these queues, in this domain.
+        if T::RECEIVES {
+            attr.recv_cq = self.recv_cq.as_raw();
+            attr.cap.max_recv_wr = max_recv_wr;
+            attr.cap.max_recv_sge = self.max_recv_sge.get();
+        }
+        if let Some(srq) = &self.srq {
+            attr.srq = srq.as_raw();
+        }
+        let raw = create(self.pd.context().as_raw(), &mut attr);
+        let raw = cvt_ptr(call, raw).map_err(|err| self.explain(err))?;
+        // SAFETY: the queue pair has just been created with these queues, in this domain, and is
+        // nobody else's, as the caller promises.
         let mut inner = unsafe {
             Inner::new(
                 raw,
@@ -251,6 +281,15 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
         inner.extend(extended, tso, quirks.fails_posted);
         // SAFETY: as its type says: made with `T::RAW`, in the state that queue pairs are made in.
         Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
+    }
+
+    /// What could not be created, and why not, where that is known.
+    fn explain(&self, err: Error) -> Error {
+        let raw_packets = T::RAW == ffi::ibv_qp_type::IBV_QPT_RAW_PACKET;
+        if raw_packets && err.raw_os_error() == Some(libc::EPERM) {
+            return err.detail("raw packets need the capability CAP_NET_RAW");
+        }
+        err.detail(self.wishes())
     }
 
     fn wishes(&self) -> String {
@@ -306,12 +345,13 @@ impl<T: Transport> QueuePairBuilder<'_, T> {
                 ));
             }
         }
-        if self
-            .srq
-            .as_ref()
-            .is_some_and(|srq| srq.pd().context() != self.pd.context())
-        {
-            return refuse("the shared receive queue is of another device".to_owned());
+        if let Some(srq) = &self.srq {
+            if srq.pd().context() != self.pd.context() {
+                return refuse("the shared receive queue is of another device".to_owned());
+            }
+            if srq.is_xrc() || !T::RECEIVES {
+                return refuse(format!("{} does not receive by this shared queue", T::NAME));
+            }
         }
         for (name, requests) in [
             ("max_send_wr", self.max_send_wr),

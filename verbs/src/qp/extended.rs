@@ -95,6 +95,7 @@ fn equally_long(sges: &SgeList) -> bool {
 /// - `qp` exists, and was made for `ops`.
 unsafe fn missing<T: Transport>(qp: NonNull<ffi::ibv_qp_ex>, ops: SendOps) -> Option<&'static str> {
     let datagram = T::RAW == ffi::ibv_qp_type::IBV_QPT_UD;
+    let xrc = T::RAW == ffi::ibv_qp_type::IBV_QPT_XRC_SEND;
     let asked = |op| ops.contains(op);
     let raw = qp.as_ptr();
     // SAFETY: the queue pair was made for the operation.
@@ -120,6 +121,7 @@ unsafe fn missing<T: Transport>(qp: NonNull<ffi::ibv_qp_ex>, ops: SendOps) -> Op
             qp.wr_set_inline_data_list.is_some(),
         ),
         ("ibv_wr_set_ud_addr", datagram, qp.wr_set_ud_addr.is_some()),
+        ("ibv_wr_set_xrc_srqn", xrc, qp.wr_set_xrc_srqn.is_some()),
     ];
     let operations = [
         (SendOps::RDMA_WRITE, qp.wr_rdma_write.is_some()),

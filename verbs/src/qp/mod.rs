@@ -14,6 +14,7 @@ mod pair;
 mod query;
 mod queues;
 mod rate;
+mod recv_batch;
 mod refusal;
 mod share;
 mod signaling;
@@ -23,6 +24,7 @@ mod teardown;
 mod transport;
 mod tso;
 mod work_queue;
+mod xrc_receiver;
 
 pub use attributes::{AlternatePath, Attributes, MigState};
 pub use batch::Batch;
@@ -33,12 +35,14 @@ pub use pair::{Completed, QueuePair};
 pub use query::{QpAttr, QpCap, WrOpcode};
 pub use queues::{Completion, ReceiveQueue, SendQueue};
 pub use rate::RateLimit;
+pub use recv_batch::RecvBatch;
 pub use state::{CanPostReceive, CanPostSend, Init, QpState, Reset, Rtr, Rts, Sqd, State};
 pub use teardown::Leftover;
 pub use transport::{
-    Connected, Datagram, Driver, Partitioned, RawPacket, Rc, Reliable, Requester, Responder,
-    Routed, Transport, Uc, Ud, XrcRecv, XrcSend,
+    Connected, Datagram, Driver, Partitioned, Queued, RawPacket, Rc, Reliable, Requester,
+    Responder, Routed, Transport, Uc, Ud, XrcRecv, XrcSend,
 };
 pub use work_queue::{WorkQueue, WorkQueueBuilder, WqFlags};
+pub use xrc_receiver::XrcReceiver;
 
 pub(crate) use work_queue::WqInner;

@@ -30,7 +30,8 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno},
     op::{Segments, SendRequest, SendWr},
     pd::ProtectionDomain,
-    srq::SrqInner,
+    recv_list::RecvList,
+    srq::{Entries, SrqInner},
     work::{Scatter, SgeList},
     wr_id::QpId,
 };
@@ -46,7 +47,7 @@ pub(super) struct Inner<SW, RW> {
     // INVARIANT: touched only by the one `ReceiveQueue` of this queue pair, and in `drop`.
     receive: UnsafeCell<Receiving<RW>>,
     /// The shared receive queue in the place of its own, and the entries reserved for that.
-    shared: Option<(Arc<SrqInner>, Arc<Reservation>)>,
+    shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
     /// Those of a datagram queue pair.
     pub(super) groups: Groups,
     pub(super) pd: ProtectionDomain,
@@ -69,7 +70,8 @@ pub(super) struct Sending<SW> {
 pub(super) struct Receiving<RW> {
     pub(super) in_flight: ManuallyDrop<InFlight<RW>>,
     pub(super) reservation: ManuallyDrop<Reservation>,
-    max_sge: NonZero<u32>,
+    pub(super) max_sge: NonZero<u32>,
+    pub(super) staging: RecvList,
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe on one queue pair. The two cells are each
@@ -96,7 +98,7 @@ impl<SW, RW> Inner<SW, RW> {
         send: Parts<SW>,
         receive: Parts<RW>,
         max_inline: u32,
-        shared: Option<(Arc<SrqInner>, Arc<Reservation>)>,
+        shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
         pd: ProtectionDomain,
     ) -> Self {
         let signaling = Signaling::new(send.in_flight.limit());
@@ -115,6 +117,7 @@ impl<SW, RW> Inner<SW, RW> {
             in_flight: ManuallyDrop::new(receive.in_flight),
             reservation: ManuallyDrop::new(receive.reservation),
             max_sge: receive.max_sge,
+            staging: RecvList::default(),
         });
         Self {
             raw,

@@ -18,13 +18,20 @@ pub trait Transport: sealed::Sealed + Debug + Send + Sync + 'static {
 }
 
 /// A transport between two queue pairs that know each other, which carries requests by themselves.
-pub trait Connected: Routed {}
+pub trait Connected: Routed + Queued {}
 
 /// A transport that says whether a message has arrived.
 pub trait Reliable: Connected {}
 
 /// A transport that sends each message to an address of its own.
-pub trait Datagram: Transport {}
+pub trait Datagram: Queued {}
+
+/// A transport whose queue pairs have queues to post to: every one but [`XrcRecv`].
+pub trait Queued: Transport {
+    /// Whether one of them is for receives.
+    #[doc(hidden)]
+    const RECEIVES: bool = true;
+}
 
 /// A transport whose packets carry a P_Key: every one but raw packets.
 pub trait Partitioned: Transport {}
@@ -61,18 +68,30 @@ transports! {
     Uc = IBV_QPT_UC;
     /// Unreliable datagram: each message is one packet, addressed on its own.
     Ud = IBV_QPT_UD;
-    /// Extended reliable connection, the end that sends: to a shared receive queue of the peer's.
+    /// Extended reliable connection, the end that sends. Each of its requests
+    /// [names](crate::op::ToSrq) a shared receive queue of the peer's, and it receives nothing.
     XrcSend = IBV_QPT_XRC_SEND;
     /// Extended reliable connection, the end that receives, for all shared receive queues of its
-    /// [domain](crate::XrcDomain).
+    /// [domain](crate::XrcDomain). It has no queues, and is an
+    /// [`XrcReceiver`](crate::XrcReceiver).
     XrcRecv = IBV_QPT_XRC_RECV;
     /// Raw packets: whole Ethernet frames, of any protocol.
     RawPacket = IBV_QPT_RAW_PACKET;
-    /// What a device's maker has come up with.
+    /// What a device's maker has come up with; see
+    /// [`create_with`](crate::QueuePairBuilder::create_with).
     Driver = IBV_QPT_DRIVER;
 }
 
 // Spelled out, since the compiler shows these lines to whoever gets them wrong.
+impl Queued for Rc {}
+impl Queued for Uc {}
+impl Queued for Ud {}
+impl Queued for RawPacket {}
+impl Queued for Driver {}
+impl Queued for XrcSend {
+    const RECEIVES: bool = false;
+}
+
 impl Partitioned for Rc {}
 impl Partitioned for Uc {}
 impl Partitioned for Ud {}

@@ -4,7 +4,8 @@
 use std::{fmt::Debug, fs::File, os::fd::AsFd};
 
 use verbs::{
-    Ece, FlowRule, FlowTarget, KernelHandle, QueuePair, Rc, Reset, Result, XrcdOpen, import_device,
+    Buf, Ece, FlowRule, FlowTarget, KernelHandle, QueuePair, RateLimit, RawPacket, Rc, Reset,
+    Result, SharedReceiveQueue, XrcSend, XrcdOpen, import_device,
 };
 
 use crate::loopback::Fixture;
@@ -65,4 +66,22 @@ fn objects_of_other_processes() {
     absent(ctx.import_pd(pd.kernel_handle()));
     absent(pd.import_mr(KernelHandle(1)));
     absent(ctx.import_dm(KernelHandle(1)));
+}
+
+#[test]
+fn transports_and_rates() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    // As root, so it is not the privilege that is missing.
+    let raw = fixture.pd.qp_builder::<RawPacket>(&cq, &cq).create();
+    assert!(raw.is_err());
+    assert!(fixture.pd.qp_builder::<XrcSend>(&cq, &cq).create().is_err());
+    let (mut qp, _peer) = fixture.pair::<Buf, Buf>(&cq, 1);
+    let limit = RateLimit {
+        rate: 1000,
+        ..RateLimit::default()
+    };
+    absent(qp.set_rate_limit(&limit));
+    let srq: SharedReceiveQueue = fixture.pd.create_srq(2, 1).unwrap();
+    absent(srq.srq_num());
 }

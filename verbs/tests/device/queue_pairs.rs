@@ -4,15 +4,15 @@ use std::{thread, time::Duration};
 
 use verbs::{
     AddressVector, Attributes, Buf, Completed, EventType, Init, MigState, Mtu, Psn, QpAttr, QpCap,
-    QpNum, QpState, QueuePair, Rc, RemoteAccess, Reset, RnrTimer, Rtr, Rts, Sqd, Transport, Uc, Ud,
-    WrOpcode, op::Send,
+    QpNum, QpState, QueuePair, Queued, Rc, RemoteAccess, Reset, RnrTimer, Rtr, Rts, Sqd, Transport,
+    Uc, Ud, WrOpcode, op::Send,
 };
 
 use crate::loopback::Fixture;
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
-fn create<T: Transport>(fixture: &Fixture) -> QueuePair<T, Reset> {
+fn create<T: Queued>(fixture: &Fixture) -> QueuePair<T, Reset> {
     let cq = fixture.cq(64);
     let builder = fixture.pd.qp_builder(&cq, &cq);
     let builder = builder.max_send_wr(5).max_recv_wr(7).max_send_sge(2);

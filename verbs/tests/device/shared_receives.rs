@@ -185,3 +185,84 @@ fn the_work_of_a_dropped_shared_queue_is_kept_until_its_queue_pairs_are_gone() {
     drop(qp);
     assert_eq!(Arc::strong_count(&token), 1);
 }
+
+#[test]
+fn receives_are_posted_together() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (mut sender, mut receiver) = fixture.pair::<Buf, Receive>(&cq, 8);
+    let mut batch = receiver.recv_batch();
+    for i in 0..8 {
+        batch
+            .push(With::new(fixture.pd.alloc_buf(16).unwrap(), i))
+            .unwrap();
+    }
+    batch.post().unwrap();
+    for i in 0..8_u8 {
+        sender
+            .post(Send::new(fixture.pd.register_buf([i]).unwrap()))
+            .unwrap();
+    }
+    let mut received = Vec::new();
+    while received.len() < 8 {
+        let completions = cq.wait(PATIENCE).unwrap();
+        assert!(completions.len() > 0, "only {received:?} came");
+        for wc in completions {
+            wc.ok().unwrap();
+            if wc.qp_id() == sender.id() {
+                sender.complete(wc).unwrap();
+            } else if let Ok(verbs::Completed::Receive(done)) = receiver.complete(wc) {
+                received.push((done.work.context, done.received()[0]));
+            }
+        }
+    }
+    let expected: Vec<_> = (0..8).map(|i| (u32::from(i), i)).collect();
+    assert_eq!(received, expected);
+}
+
+#[test]
+fn a_resized_shared_queue_takes_a_batch_of_its_new_size() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let mut shared = shared(&fixture, &cq, 2);
+    let left = cq.available();
+    shared.srq.resize(20).unwrap();
+    assert_eq!(shared.srq.capacity(), 20);
+    assert!(shared.srq.query().unwrap().max_wr >= 20);
+    assert_eq!(cq.available(), left - 18);
+    let mut batch = shared.srq.batch();
+    for i in 0..20 {
+        let work = With::new(fixture.pd.alloc_buf(16).unwrap(), i);
+        batch.push(work).unwrap();
+    }
+    batch.post().unwrap();
+    assert_eq!(shared.srq.in_flight(), 20);
+    let refused = shared.srq.resize(19).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    // As many messages arrive.
+    let mut cq = cq;
+    for _ in 0..5 {
+        for sender in &mut shared.senders {
+            for _ in 0..2 {
+                let message = fixture.pd.register_buf(*b"message").unwrap();
+                sender.post(Send::new(message)).unwrap();
+            }
+        }
+        let mut left = 8;
+        while left > 0 {
+            let completions = cq.wait(PATIENCE).unwrap();
+            assert!(completions.len() > 0, "{left} completions are missing");
+            for wc in completions {
+                wc.ok().unwrap();
+                left -= 1;
+                if wc.qp_id() == shared.srq.id() {
+                    assert_eq!(shared.srq.complete(wc).unwrap().received(), b"message");
+                } else {
+                    let sender = shared.senders.iter_mut().find(|qp| qp.id() == wc.qp_id());
+                    sender.unwrap().complete(wc).unwrap();
+                }
+            }
+        }
+    }
+    assert_eq!(shared.srq.in_flight(), 0);
+}

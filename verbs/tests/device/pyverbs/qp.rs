@@ -1,8 +1,8 @@
 //! `test_qp.py`, where it is about making queue pairs
 
 use verbs::{
-    Attributes, Connected, Init, Psn, QpState, QueuePair, QueuePairBuilder, Rc, Reset, Rtr, Rts,
-    Transport, Uc, Ud, op::SendOps,
+    Attributes, Connected, Init, Psn, QpState, QueuePair, QueuePairBuilder, Queued, Rc, Reset, Rtr,
+    Rts, Uc, Ud, op::SendOps,
 };
 
 use crate::loopback::Fixture;
@@ -19,7 +19,7 @@ const RC_OPS: SendOps = UC_OPS
 
 /// Makes a queue pair, and lets the device say that it is new, and has the room asked for. With
 /// operations of extended posting, it is made by `ibv_create_qp_ex`.
-fn create<T: Transport>(fixture: &Fixture, ops: SendOps) -> QueuePair<T, Reset> {
+fn create<T: Queued>(fixture: &Fixture, ops: SendOps) -> QueuePair<T, Reset> {
     let cq = fixture.cq(100);
     let builder = fixture.pd.qp_builder::<T>(&cq, &cq).send_ops(ops);
     let builder = builder.max_send_wr(30).max_recv_wr(20);

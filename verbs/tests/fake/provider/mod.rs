@@ -160,6 +160,18 @@ impl Fake {
         self.complete_receive_with(qp_num, message, |_| {});
     }
 
+    /// Lets a message arrive at an XRC queue, through a queue pair that receives for it.
+    pub(crate) fn complete_xrc(
+        &self,
+        qp_num: QpNum,
+        srq: *mut ffi::ibv_srq,
+        message: &[u8],
+        imm_data: Option<u32>,
+    ) {
+        self.state()
+            .complete_xrc(qp_num.get(), srq.addr(), message, imm_data);
+    }
+
     /// Lets a message arrive, with a completion that is changed in some way.
     pub(crate) fn complete_receive_with(
         &self,

@@ -190,11 +190,22 @@ pub(super) unsafe extern "C" fn open_qp(
 ) -> *mut ffi::ibv_qp {
     // SAFETY: an open context, and the caller's attributes.
     let (shared, attr) = unsafe { (device_of_context(ctx), &*attr) };
+    let mut state = shared.lock();
+    let known = state.qps.values().find(|qp| qp.number == attr.qp_num);
+    let Some((to, kept)) = known.map(|qp| (qp.state, qp.attr)) else {
+        return null(libc::EINVAL);
+    };
     let mut full = ffi::ibv_qp_init_attr_ex::zeroed();
     full.qp_context = attr.qp_context;
     full.qp_type = attr.qp_type;
     full.xrcd = attr.xrcd;
-    shared.lock().create_qp(ctx, &mut full, "ibv_open_qp")
+    let raw = state.create_qp(ctx, &mut full, "ibv_open_qp");
+    if let Some(opened) = state.qps.get_mut(&raw.addr()) {
+        (opened.number, opened.state, opened.attr) = (attr.qp_num, to, kept);
+        // SAFETY: fresh.
+        unsafe { (*raw).qp_num = attr.qp_num };
+    }
+    raw
 }
 
 #[unsafe(no_mangle)]

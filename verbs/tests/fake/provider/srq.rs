@@ -5,6 +5,7 @@ use std::{collections::VecDeque, ffi::c_int};
 use ibverbs_sys as ffi;
 
 use super::{
+    cq::Extra,
     post::PostedReceive,
     state::{Ptr, State, device_of, device_of_context, null},
 };
@@ -17,6 +18,8 @@ pub(super) struct Srq {
     /// The number by which XRC senders name it.
     number: u32,
     kind: ffi::ibv_srq_type,
+    /// Where its receives complete, unless its queue pairs say.
+    cq: usize,
     /// Tag-matching operations, by opcode.
     pub(super) operations: Vec<(u64, u32)>,
 }
@@ -47,10 +50,32 @@ impl State {
             attr: attr.attr,
             number,
             kind: attr.srq_type,
+            cq: attr.cq.addr(),
             operations: Vec::new(),
         };
         self.srqs.insert(srq.addr(), state);
         srq
+    }
+
+    pub(super) fn complete_xrc(
+        &mut self,
+        qp_num: u32,
+        srq: usize,
+        message: &[u8],
+        imm_data: Option<u32>,
+    ) {
+        assert_eq!(self.qp(qp_num).kind, ffi::ibv_qp_type::IBV_QPT_XRC_RECV);
+        let posted = self.take_from_srq(srq);
+        let cq = self.srqs[&srq].cq;
+        let mut wc = super::wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
+        wc.qp_num = qp_num;
+        wc.byte_len = message.len() as u32;
+        assert!(posted.fill(message));
+        if let Some(imm_data) = imm_data {
+            wc.wc_flags = ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0;
+            wc.__bindgen_anon_1.imm_data = ffi::__be32::from_ne(imm_data);
+        }
+        self.push(cq, wc, Extra::default());
     }
 
     pub(super) fn take_from_srq(&mut self, srq: usize) -> PostedReceive {

@@ -39,7 +39,14 @@ pub(super) fn transition(from: state, to: state, kind: of) -> Option<(u32, u32)>
     let cur = has::IBV_QP_CUR_STATE.0;
     let qkey = if ud { has::IBV_QP_QKEY.0 } else { 0 };
     let path = if rc || uc { path } else { 0 };
+    let own = [
+        has::IBV_QP_PORT,
+        has::IBV_QP_PKEY_INDEX,
+        has::IBV_QP_ACCESS_FLAGS,
+    ];
     Some(match (from, to) {
+        // A maker's own queue pairs take what the maker says.
+        _ if kind == of::IBV_QPT_DRIVER => (0, bits(&own)),
         (_, state::IBV_QPS_RESET) if from != state::IBV_QPS_RESET => (0, 0),
         (_, state::IBV_QPS_ERR) => (0, 0),
         (state::IBV_QPS_RESET, state::IBV_QPS_INIT) => (init, 0),

@@ -1,23 +1,36 @@
 //! Shared receive queues: one stock of receives for many queue pairs.
 
+mod batch;
+mod create;
+mod entries;
+mod slab;
+
 use std::{
     any::Any,
     fmt, io, mem,
     ptr::{self, NonNull},
-    sync::{Arc, Mutex, PoisonError, Weak},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use ibverbs_sys as ffi;
 
+use self::{entries::Books, slab::Slab};
 use crate::{
-    cq::{CqHandle, Reservation, WorkCompletion},
-    error::{Error, Refused, Result, cvt_errno, cvt_ptr},
+    bounded::SrqNum,
+    cq::{CqHandle, WorkCompletion},
+    error::{Error, Refused, Result, cvt_errno},
     mr::Buf,
     pd::ProtectionDomain,
     qp::Completion,
-    work::{MAX_SGE, Scatter, SgeList},
+    recv_list::RecvList,
+    work::{Scatter, SgeList},
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+    xrcd::XrcDomain,
 };
+
+pub use self::batch::SrqBatch;
+
+pub(crate) use self::entries::Entries;
 
 /// `ibv_srq`—A shared receive queue, whose receives serve every queue pair that is made
 /// [on it](crate::QueuePairBuilder::srq).
@@ -38,6 +51,8 @@ pub struct SharedReceiveQueue<RW: Send + 'static = Buf> {
     // INVARIANT: holds the work of every receive that is posted and has not come back. Parked in
     // `inner` when this is dropped.
     posted: Slab<RW>,
+    /// The receives of a batch, whose work is in `posted`.
+    staging: RecvList,
 }
 
 /// The part that queue pairs share.
@@ -46,12 +61,13 @@ pub(crate) struct SrqInner {
     raw: NonNull<ffi::ibv_srq>,
     queue: QueueId,
     id: QpId,
-    max_wr: u32,
     max_sge: u32,
     /// The work in flight, when its owner is gone.
     parked: Mutex<Option<Box<dyn Any + Send>>>,
-    /// The entries reserved on each completion queue in use, by its address.
-    reservations: Mutex<Vec<(usize, Weak<Reservation>)>>,
+    /// What is reserved for its receives.
+    books: Mutex<Books>,
+    /// The domain of an XRC queue.
+    xrcd: Option<XrcDomain>,
     pd: ProtectionDomain,
 }
 
@@ -73,56 +89,6 @@ pub struct SrqAttr {
     pub limit: u32,
 }
 
-impl ProtectionDomain {
-    /// `ibv_create_srq(pd, …)`—Creates a shared receive queue for `max_wr` receives of `max_sge`
-    /// elements. Enters the kernel.
-    ///
-    /// # Errors
-    /// - `InvalidInput`: a number is beyond what this crate can keep.
-    /// - `EINVAL`: a number is more than the device allows.
-    /// - `ENOMEM`: out of memory.
-    ///
-    /// # References
-    /// [ibv_create_srq(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html)
-    #[doc(alias = "ibv_create_srq")]
-    pub fn create_srq<RW: Send + 'static>(
-        &self,
-        max_wr: u32,
-        max_sge: u32,
-    ) -> Result<SharedReceiveQueue<RW>> {
-        let detail = || format!("{max_wr} receives of {max_sge} elements");
-        if max_wr > MAX_IN_FLIGHT || max_sge as usize > MAX_SGE {
-            let reason = format!("at most {MAX_IN_FLIGHT} receives of {MAX_SGE} elements");
-            return Err(
-                Error::refused("ibv_create_srq", io::ErrorKind::InvalidInput, reason)
-                    .detail(detail()),
-            );
-        }
-        let mut attr = ffi::ibv_srq_init_attr::zeroed();
-        attr.attr.max_wr = max_wr;
-        attr.attr.max_sge = max_sge;
-        // SAFETY: the domain is allocated for as long as `self` lives; C writes only `attr`, and
-        // keeps no pointer to it.
-        let raw = unsafe { ffi::ibv_create_srq(self.as_raw(), &raw mut attr) };
-        let raw = cvt_ptr("ibv_create_srq", raw).map_err(|err| err.detail(detail()))?;
-        let id = QpId::next();
-        let inner = SrqInner {
-            raw,
-            queue: QueueId::receive(id),
-            id,
-            max_wr,
-            max_sge,
-            parked: Mutex::default(),
-            reservations: Mutex::default(),
-            pd: self.clone(),
-        };
-        Ok(SharedReceiveQueue {
-            inner: Arc::new(inner),
-            posted: Slab::new(max_wr),
-        })
-    }
-}
-
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     /// The name of this queue in this process. The completions of its receives carry it, as if it
     /// were a queue pair.
@@ -142,7 +108,28 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
 
     /// The most receives that can be in flight.
     pub fn capacity(&self) -> usize {
-        self.inner.max_wr as usize
+        self.posted.limit() as usize
+    }
+
+    /// The most elements of a receive.
+    pub fn max_sge(&self) -> usize {
+        self.inner.max_sge as usize
+    }
+
+    /// `ibv_get_srq_num`—The number by which XRC senders [name](crate::op::ToSrq) the queue.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`, `ENOSYS`, `EINVAL`: it is no XRC queue.
+    ///
+    /// # References
+    /// [ibv_get_srq_num(3)](https://man7.org/linux/man-pages/man3/ibv_get_srq_num.3.html)
+    #[doc(alias = "ibv_get_srq_num")]
+    pub fn srq_num(&self) -> Result<SrqNum> {
+        let mut number = 0;
+        // SAFETY: the queue is created (invariant), and `number` is a valid place for the result.
+        let errno = unsafe { ffi::ibv_get_srq_num(self.as_raw(), &raw mut number) };
+        cvt_errno("ibv_get_srq_num", errno)?;
+        Ok(SrqNum::from_low_bits(number))
     }
 
     /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
@@ -182,10 +169,50 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
     pub fn arm_limit(&self, limit: u32) -> Result<()> {
         let mut attr = ffi::ibv_srq_attr::zeroed();
         attr.srq_limit = limit;
-        let mask = ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 as i32;
+        let modified = self.modify(attr, ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT);
+        modified.map_err(|err| err.detail(format!("limit {limit}")))
+    }
+
+    /// `ibv_modify_srq(srq, IBV_SRQ_MAX_WR)`—Makes room for more receives, or for fewer. Enters the
+    /// kernel, and allocates.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: more are in flight; or a completion queue has too few entries left for
+    ///   more.
+    /// - `EINVAL`: it is more than the device allows.
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device does not resize shared receive queues.
+    ///
+    /// # References
+    /// [ibv_modify_srq(3)](https://man7.org/linux/man-pages/man3/ibv_modify_srq.3.html)
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn resize(&mut self, max_wr: u32) -> Result<()> {
+        let detail = || format!("{max_wr} receives");
+        let refuse = |reason: String| {
+            let kind = io::ErrorKind::InvalidInput;
+            Err(Error::refused("ibv_modify_srq", kind, reason).detail(detail()))
+        };
+        if max_wr > MAX_IN_FLIGHT {
+            return refuse(format!("at most {MAX_IN_FLIGHT}"));
+        }
+        if (max_wr as usize) < self.in_flight() {
+            return refuse(format!("{} are in flight", self.in_flight()));
+        }
+        let mut books = self.inner.books();
+        let more = books.reserve_for(max_wr)?;
+        let mut attr = ffi::ibv_srq_attr::zeroed();
+        attr.max_wr = max_wr;
+        let modified = self.modify(attr, ffi::ibv_srq_attr_mask::IBV_SRQ_MAX_WR);
+        modified.map_err(|err| err.detail(detail()))?;
+        books.resized(max_wr, more);
+        drop(books);
+        self.posted.set_limit(max_wr);
+        Ok(())
+    }
+
+    fn modify(&self, mut attr: ffi::ibv_srq_attr, mask: ffi::ibv_srq_attr_mask) -> Result<()> {
         // SAFETY: the queue is created (invariant); C keeps no pointer to the attributes.
-        let errno = unsafe { ffi::ibv_modify_srq(self.as_raw(), &raw mut attr, mask) };
-        cvt_errno("ibv_modify_srq", errno).map_err(|err| err.detail(format!("limit {limit}")))
+        let errno = unsafe { ffi::ibv_modify_srq(self.as_raw(), &raw mut attr, mask.0 as i32) };
+        cvt_errno("ibv_modify_srq", errno)
     }
 
     /// `ibv_query_srq`—What the queue has room for. Enters the kernel.
@@ -230,21 +257,10 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
     #[doc(alias = "ibv_post_srq_recv")]
     #[inline]
     pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
-        const CALL: &str = "ibv_post_srq_recv";
         let mut sges = SgeList::of(&work);
-        if sges.len() > self.inner.max_sge as usize {
-            let limit = self.inner.max_sge;
-            let reason = format!(
-                "{} elements, and the queue was made for {limit}",
-                sges.len()
-            );
-            let error = Error::refused(CALL, io::ErrorKind::InvalidInput, reason);
-            return Err(Refused { value: work, error });
-        }
-        let Some(slot) = self.posted.free() else {
-            let reason = "every receive that the queue can hold is in flight";
-            let error = Error::refused(CALL, io::ErrorKind::WouldBlock, reason);
-            return Err(Refused { value: work, error });
+        let slot = match self.slot_for(&sges) {
+            Ok(slot) => slot,
+            Err(error) => return Err(Refused { value: work, error }),
         };
         let mut wr = ffi::ibv_recv_wr {
             wr_id: self.inner.queue.wr_id(slot).0,
@@ -264,6 +280,32 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
         self.posted.put(slot, work);
         Ok(())
     }
+}
+
+const CALL: &str = "ibv_post_srq_recv";
+
+impl<RW: Send + 'static> SharedReceiveQueue<RW> {
+    /// Where the work of these elements goes.
+    #[inline]
+    fn slot_for(&self, sges: &SgeList) -> Result<u32> {
+        let (found, limit) = (sges.len(), self.inner.max_sge);
+        if found > limit as usize {
+            return Err(too_many(found, limit));
+        }
+        self.posted.free().ok_or_else(full)
+    }
+}
+
+#[cold]
+fn too_many(found: usize, limit: u32) -> Error {
+    let reason = format!("{found} elements, and the queue was made for {limit}");
+    Error::refused(CALL, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+fn full() -> Error {
+    let reason = "every receive that the queue can hold is in flight";
+    Error::refused(CALL, io::ErrorKind::WouldBlock, reason)
 }
 
 impl<RW: Send + 'static> fmt::Debug for SharedReceiveQueue<RW> {
@@ -297,28 +339,18 @@ impl SrqInner {
         &self.pd
     }
 
+    pub(crate) fn is_xrc(&self) -> bool {
+        self.xrcd.is_some()
+    }
+
+    fn books(&self) -> MutexGuard<'_, Books> {
+        self.books.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     /// Reserves entries of a completion queue for the receives of this queue: once, for all the
     /// queue pairs that use the two together.
-    pub(crate) fn reserve_on(&self, cq: &CqHandle) -> Result<Arc<Reservation>> {
-        let address = cq.as_raw().addr();
-        let mut known = self
-            .reservations
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        known.retain(|(_, reservation)| reservation.strong_count() > 0);
-        let found = known
-            .iter()
-            .find(|(other, _)| *other == address)
-            .and_then(|(_, reservation)| reservation.upgrade());
-        if let Some(found) = found {
-            return Ok(found);
-        }
-        let mut reservation = cq.reserve(self.max_wr)?;
-        // When the last queue pair goes, any of them may have left completions behind.
-        reservation.unreaped = self.max_wr;
-        let reservation = Arc::new(reservation);
-        known.push((address, Arc::downgrade(&reservation)));
-        Ok(reservation)
+    pub(crate) fn reserve_on(&self, cq: &CqHandle) -> Result<Arc<Entries>> {
+        self.books().reserve_on(cq)
     }
 }
 
@@ -336,74 +368,8 @@ impl Drop for SrqInner {
                 .unwrap_or_else(PoisonError::into_inner);
             #[expect(clippy::mem_forget, reason = "the device may still have it")]
             mem::forget(parked.take());
+            let books = self.books.get_mut();
+            books.unwrap_or_else(PoisonError::into_inner).give_up();
         }
-    }
-}
-
-/// Works by slot, each of which is given out again when its work has been taken.
-struct Slab<W> {
-    slots: Vec<Option<W>>,
-    /// The empty slots. INVARIANT: below the length of `slots`.
-    empty: Vec<u32>,
-}
-
-impl<W> Slab<W> {
-    fn new(slots: u32) -> Self {
-        Self {
-            slots: (0..slots).map(|_| None).collect(),
-            empty: (0..slots).rev().collect(),
-        }
-    }
-
-    fn len(&self) -> usize {
-        self.slots.len() - self.empty.len()
-    }
-
-    /// The slot that the next work goes to.
-    #[inline]
-    fn free(&self) -> Option<u32> {
-        self.empty.last().copied()
-    }
-
-    /// Puts a work where [`free`](Self::free) has said.
-    #[inline]
-    fn put(&mut self, slot: u32, work: W) {
-        debug_assert_eq!(self.free(), Some(slot));
-        self.empty.pop();
-        self.slots[slot as usize] = Some(work);
-    }
-
-    /// Takes the work of a slot, if there is any.
-    #[inline]
-    fn take(&mut self, slot: u32) -> Option<W> {
-        let work = self.slots.get_mut(slot as usize)?.take()?;
-        self.empty.push(slot);
-        Some(work)
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn slots_come_back_in_any_order_and_only_once() {
-        let mut slab = Slab::new(3);
-        let mut slots = Vec::new();
-        while let Some(slot) = slab.free() {
-            slab.put(slot, slot * 10);
-            slots.push(slot);
-        }
-        assert_eq!((slab.len(), slots.len()), (3, 3));
-        assert_eq!(slab.take(1), Some(10));
-        assert_eq!(slab.take(1), None, "taken twice");
-        assert_eq!(slab.take(7), None, "no such slot");
-        assert_eq!(slab.free(), Some(1));
-        slab.put(1, 77);
-        assert_eq!(
-            (slab.take(0), slab.take(2), slab.take(1)),
-            (Some(0), Some(20), Some(77))
-        );
-        assert_eq!(slab.len(), 0);
     }
 }

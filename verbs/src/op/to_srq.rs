@@ -1,0 +1,80 @@
+//! Requests of extended reliable connections.
+
+use ibverbs_sys as ffi;
+
+use super::{Describe, Emit, ExtendedRequest, Parts, SendRequest};
+use crate::{
+    bounded::SrqNum,
+    qp::{Rc, XrcSend},
+    work::SgeList,
+};
+
+/// `ibv_send_wr.qp_type.xrc`—A request that a reliable connection has, for an extended one: it
+/// names the shared receive queue of the peer's that it goes to.
+///
+/// RDMA and atomics take no receive there, and name one all the same.
+///
+/// ```no_run
+/// # use verbs::{Buf, QueuePair, Rts, SrqNum, XrcSend};
+/// # fn f(qp: &mut QueuePair<XrcSend, Rts>, buf: Buf, srq: SrqNum) -> verbs::Result<()> {
+/// use verbs::op::{Send, ToSrq};
+/// qp.post(ToSrq::new(Send::new(buf).solicited(), srq))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # References
+/// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[derive(Clone, Debug)]
+#[must_use = "post it"]
+pub struct ToSrq<R> {
+    request: R,
+    srq: SrqNum,
+}
+
+impl<R: SendRequest<Rc>> ToSrq<R> {
+    /// The request, to the shared receive queue of that number.
+    #[inline]
+    pub fn new(request: R, srq: SrqNum) -> Self {
+        Self { request, srq }
+    }
+
+    /// The request, unposted.
+    pub fn into_request(self) -> R {
+        self.request
+    }
+}
+
+impl<R: Parts> Parts for ToSrq<R> {
+    const INLINE: bool = R::INLINE;
+    const DATA: bool = R::DATA;
+
+    #[inline]
+    fn flags(&self) -> ffi::ibv_send_flags {
+        self.request.flags()
+    }
+}
+
+impl<R: Describe> Describe for ToSrq<R> {
+    #[inline]
+    fn describe<E: Emit>(&self, to: &mut E) {
+        self.request.describe(to);
+        to.xrc_srq(self.srq);
+    }
+}
+
+impl<R: SendRequest<Rc>> ExtendedRequest<XrcSend> for ToSrq<R> {
+    type Work = R::Work;
+
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        self.request.gather(list);
+    }
+
+    #[inline]
+    fn into_work(self) -> R::Work {
+        self.request.into_work()
+    }
+}
+
+impl<R: SendRequest<Rc>> SendRequest<XrcSend> for ToSrq<R> {}

@@ -1,0 +1,145 @@
+//! Several receives with one call.
+
+use std::{fmt, ptr};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    pair::QueuePair, queues::ReceiveQueue, refusal, state::CanPostReceive, transport::Transport,
+};
+use crate::{
+    error::{Refused, Result},
+    work::{Scatter, SgeList},
+};
+
+const CALL: &str = "ibv_post_recv";
+
+/// Receives that will be posted together: one call into the device for all of them.
+///
+/// Their work moves into the queue as it is [added](Self::push). A batch that is dropped posts
+/// nothing, and drops it.
+///
+/// # Examples
+/// ```no_run
+/// # fn f(pd: &verbs::ProtectionDomain, qp: &mut verbs::QueuePair<verbs::Rc, verbs::Init>) -> verbs::Result<()> {
+/// let mut batch = qp.recv_batch();
+/// for _ in 0..16 {
+///     batch.push(pd.alloc_buf(1024)?)?;
+/// }
+/// batch.post()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a batch that is dropped posts nothing"]
+pub struct RecvBatch<'q, T: Transport, SW, RW> {
+    queue: &'q mut ReceiveQueue<T, SW, RW>,
+}
+
+impl<T: Transport, SW, RW> ReceiveQueue<T, SW, RW> {
+    /// Begins a batch of receives.
+    pub fn batch(&mut self) -> RecvBatch<'_, T, SW, RW> {
+        // A batch that was forgotten has left its receives behind: their work comes back with later
+        // work.
+        self.receiving_mut().staging.clear();
+        RecvBatch { queue: self }
+    }
+}
+
+impl<T: Transport, S: CanPostReceive, SW, RW> QueuePair<T, S, SW, RW> {
+    /// Begins a batch of receives, to be posted with one call.
+    pub fn recv_batch(&mut self) -> RecvBatch<'_, T, SW, RW> {
+        self.halves_mut().1.batch()
+    }
+}
+
+impl<T: Transport, SW, RW: Scatter> RecvBatch<'_, T, SW, RW> {
+    /// Adds memory for one message to arrive in.
+    ///
+    /// # Errors
+    /// The work is given back, and the batch is as it was; see [`ReceiveQueue::post`].
+    #[inline]
+    pub fn push(&mut self, work: RW) -> Result<(), Refused<RW>> {
+        let receiving = self.queue.receiving_mut();
+        let sges = SgeList::of(&work);
+        if sges.len() > receiving.max_sge.get() as usize {
+            let error = refusal::elements(CALL, sges.len(), receiving.max_sge.get());
+            return Err(Refused { value: work, error });
+        }
+        let Some(vacancy) = receiving.in_flight.vacancy() else {
+            let error = refusal::full(CALL);
+            return Err(Refused { value: work, error });
+        };
+        receiving.staging.add(vacancy.id(), &sges);
+        vacancy.fill(work);
+        Ok(())
+    }
+}
+
+impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
+    /// The number of receives added.
+    pub fn len(&self) -> usize {
+        self.queue.receiving().staging.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `ibv_post_recv`—Posts the receives, in the order in which they were added.
+    ///
+    /// # Errors
+    /// The device refused one of them; the error says which. Those before it are posted. The work
+    /// of that one and of those after it is given back, in order.
+    ///
+    /// # References
+    /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
+    #[doc(alias = "ibv_post_recv")]
+    pub fn post(self) -> Result<(), Refused<Vec<RW>>> {
+        let qp = self.queue.inner.raw;
+        let receiving = self.queue.receiving_mut();
+        let staged = receiving.staging.len();
+        let Some(first) = receiving.staging.chain() else {
+            return Ok(());
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair is created (invariant of `Inner`), and `first` is a list of
+        // complete requests inside of the staging area, which lies still during the call. C reads
+        // them and their elements before it returns. What the elements describe stays as `Scatter`
+        // promises while the work is in flight.
+        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), first, &raw mut bad) };
+        let posted = match errno {
+            0 => staged,
+            _ => receiving.staging.position(bad),
+        };
+        receiving.staging.clear();
+        if errno == 0 {
+            return Ok(());
+        }
+        let unposted = (posted..staged).filter_map(|_| receiving.in_flight.unpush());
+        let mut value: Vec<RW> = unposted.collect();
+        value.reverse();
+        let error = refusal::device(CALL, errno)
+            .detail(format!("receive {posted} of {staged}, counting from 0"));
+        Err(Refused { value, error })
+    }
+}
+
+impl<T: Transport, SW, RW> Drop for RecvBatch<'_, T, SW, RW> {
+    fn drop(&mut self) {
+        let receiving = self.queue.receiving_mut();
+        let staged = receiving.staging.len();
+        receiving.staging.clear();
+        for _ in 0..staged {
+            drop(receiving.in_flight.unpush());
+        }
+    }
+}
+
+impl<T: Transport, SW, RW> fmt::Debug for RecvBatch<'_, T, SW, RW> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("RecvBatch")
+            .field("len", &self.len())
+            .finish()
+    }
+}

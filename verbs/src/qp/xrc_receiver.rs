@@ -1,0 +1,267 @@
+//! The end of an extended reliable connection that receives.
+
+use std::{fmt, io, marker::PhantomData, ptr::NonNull};
+
+use ibverbs_sys as ffi;
+use ibverbs_sys::{ibv_qp_init_attr_mask, ibv_qp_open_attr_mask as has};
+
+use super::{
+    attributes::Attributes,
+    modify,
+    query::{self, QpAttr},
+    state::{Init, QpState, Reset, Rtr, Rts, State},
+    transport::{Transport, XrcRecv},
+};
+use crate::{
+    bounded::QpNum,
+    error::{Error, Refused, Result, cvt_errno, cvt_ptr},
+    xrcd::XrcDomain,
+};
+
+/// `ibv_qp` of type `IBV_QPT_XRC_RECV`—The end of an extended reliable connection that receives.
+///
+/// It has no queues: what arrives takes a receive of the shared receive queue that the sender has
+/// [named](crate::op::ToSrq), which may be of any process that shares the [`XrcDomain`]. It can be
+/// shared like that itself, by its [number](XrcDomain::open_qp), and exists until the last process
+/// has dropped it.
+///
+/// # Examples
+/// ```no_run
+/// # use verbs::{AddressVector, Attributes, Init, Psn, QpNum, Rtr, XrcDomain, XrcRecv};
+/// # fn f(xrcd: &XrcDomain, way: &AddressVector, peer: QpNum, psn: Psn) -> verbs::Result<()> {
+/// let qp = xrcd.create_qp()?;
+/// let qp = qp.to_init(&Attributes::<XrcRecv, Init>::new(1))?;
+/// let qp = qp.to_rtr(&Attributes::<XrcRecv, Rtr>::new(way, peer, psn))?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # References
+/// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
+#[doc(alias = "IBV_QPT_XRC_RECV")]
+pub struct XrcReceiver<S> {
+    inner: Inner,
+    state: PhantomData<S>,
+}
+
+struct Inner {
+    // INVARIANT: created or opened, and destroyed only in `drop` or `destroy`.
+    raw: NonNull<ffi::ibv_qp>,
+    destroyed: bool,
+    xrcd: XrcDomain,
+}
+
+// SAFETY: libibverbs documents its calls as thread-safe on one queue pair.
+unsafe impl Send for Inner {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Inner {}
+
+impl XrcDomain {
+    /// `ibv_create_qp_ex(ctx, …)`—Creates the receiving end of an extended reliable connection in
+    /// this domain. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended reliable connections.
+    /// - `ENOMEM`: out of memory, or of queue pairs.
+    ///
+    /// # References
+    /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
+    #[doc(alias = "ibv_create_qp_ex")]
+    pub fn create_qp(&self) -> Result<XrcReceiver<Reset>> {
+        let mut attr = ffi::ibv_qp_init_attr_ex::zeroed();
+        attr.comp_mask = ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_XRCD.0;
+        attr.qp_type = XrcRecv::RAW;
+        attr.xrcd = self.as_raw();
+        // SAFETY: the context and the domain are open for as long as `self` lives, and then for as
+        // long as the queue pair has its share; C keeps no pointer to the attributes.
+        let raw = unsafe { ffi::ibv_create_qp_ex(self.context().as_raw(), &raw mut attr) };
+        let raw = cvt_ptr("ibv_create_qp_ex", raw).map_err(|err| err.detail(XrcRecv::NAME))?;
+        Ok(XrcReceiver::new(raw, self))
+    }
+
+    /// `ibv_open_qp(ctx, …)`—Opens a receiving end that some process has created in this domain,
+    /// and brought to the state `S`. Enters the kernel.
+    ///
+    /// Its other owners can bring it to another state.
+    ///
+    /// # Errors
+    /// - `EINVAL`, `ENOENT`: there is no such queue pair in the domain.
+    /// - `InvalidInput`: it is in another state.
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended reliable connections.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn f(xrcd: &verbs::XrcDomain, number: verbs::QpNum) -> verbs::Result<()> {
+    /// let qp = xrcd.open_qp::<verbs::Rts>(number)?;
+    /// # Ok(())
+    /// # }
+    /// ```
+    #[doc(alias = "ibv_open_qp")]
+    pub fn open_qp<S: State>(&self, number: QpNum) -> Result<XrcReceiver<S>> {
+        const CALL: &str = "ibv_open_qp";
+        let mut attr = ffi::ibv_qp_open_attr::zeroed();
+        let mask = has::IBV_QP_OPEN_ATTR_NUM | has::IBV_QP_OPEN_ATTR_XRCD;
+        attr.comp_mask = (mask | has::IBV_QP_OPEN_ATTR_TYPE).0;
+        attr.qp_num = number.get();
+        attr.xrcd = self.as_raw();
+        attr.qp_type = XrcRecv::RAW;
+        // SAFETY: as for creating one.
+        let raw = unsafe { ffi::ibv_open_qp(self.context().as_raw(), &raw mut attr) };
+        let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(number.to_string()))?;
+        let opened = XrcReceiver::<S>::new(raw, self);
+        let state = opened.query()?.state;
+        if state == QpState(S::RAW.0) {
+            return Ok(opened);
+        }
+        let reason = format!("it is in {state:?}, and not in {}", S::NAME);
+        let err = Error::refused(CALL, io::ErrorKind::InvalidInput, reason);
+        Err(err.detail(number.to_string()))
+    }
+}
+
+impl<S> XrcReceiver<S> {
+    fn new(raw: NonNull<ffi::ibv_qp>, xrcd: &XrcDomain) -> Self {
+        let inner = Inner {
+            raw,
+            destroyed: false,
+            xrcd: xrcd.clone(),
+        };
+        let state = PhantomData;
+        Self { inner, state }
+    }
+}
+
+impl<S: State> XrcReceiver<S> {
+    /// The number by which the device, the peer and other processes know this queue pair.
+    pub fn qp_num(&self) -> QpNum {
+        // SAFETY: the queue pair exists (invariant), and its number never changes.
+        QpNum::from_low_bits(unsafe { (*self.as_raw()).qp_num })
+    }
+
+    /// The domain that it is in.
+    pub fn xrcd(&self) -> &XrcDomain {
+        &self.inner.xrcd
+    }
+
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
+    /// lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_qp {
+        self.inner.raw.as_ptr()
+    }
+
+    /// `ibv_query_qp`—What the device says of the queue pair; see
+    /// [`QueuePair::query`](crate::QueuePair::query).
+    ///
+    /// # Errors
+    /// The device is gone.
+    #[doc(alias = "ibv_query_qp")]
+    pub fn query(&self) -> Result<QpAttr> {
+        // SAFETY: the queue pair exists (invariant).
+        unsafe { query::query(self.as_raw()) }
+    }
+
+    /// `ibv_modify_qp`—Changes attributes without leaving the state.
+    ///
+    /// # Errors
+    /// - `EINVAL`: an attribute is wrong, or cannot be changed in this state.
+    #[doc(alias = "ibv_modify_qp")]
+    pub fn modify(&mut self, attributes: &Attributes<XrcRecv, S>) -> Result<()> {
+        self.modify_to(attributes)
+    }
+
+    /// `ibv_destroy_qp`—Lets go of the queue pair, as dropping it does, and says whether that has
+    /// worked.
+    ///
+    /// # Errors
+    /// The device refused. The queue pair is given back.
+    ///
+    /// # References
+    /// [ibv_destroy_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
+    #[doc(alias = "ibv_destroy_qp")]
+    pub fn destroy(mut self) -> Result<(), Refused<Self>> {
+        match cvt_errno("ibv_destroy_qp", self.inner.destroy()) {
+            Ok(()) => Ok(()),
+            Err(error) => Err(Refused { value: self, error }),
+        }
+    }
+
+    fn modify_to<To: State>(&self, attributes: &Attributes<XrcRecv, To>) -> Result<()> {
+        let (attr, mask) = attributes.as_raw();
+        // SAFETY: the queue pair exists (invariant).
+        unsafe { modify::modify::<XrcRecv, S>(self.as_raw(), *attr, mask, To::NAME) }
+    }
+
+    fn transition<To: State>(
+        self,
+        attributes: &Attributes<XrcRecv, To>,
+    ) -> Result<XrcReceiver<To>, Refused<Self>> {
+        match self.modify_to(attributes) {
+            Ok(()) => Ok(XrcReceiver {
+                inner: self.inner,
+                state: PhantomData,
+            }),
+            Err(error) => Err(Refused { value: self, error }),
+        }
+    }
+}
+
+/// The transitions.
+macro_rules! transitions {
+    ($($(#[$doc:meta])* $from:ident, $name:ident, $to:ident;)*) => {$(
+        impl XrcReceiver<$from> {
+            $(#[$doc])*
+            ///
+            /// # Errors
+            /// - `EINVAL`: an attribute is missing, or wrong.
+            ///
+            /// The queue pair is given back as it was.
+            ///
+            /// # References
+            /// [ibv_modify_qp(3)](https://man7.org/linux/man-pages/man3/ibv_modify_qp.3.html)
+            #[doc(alias = "ibv_modify_qp")]
+            pub fn $name(
+                self,
+                attributes: &Attributes<XrcRecv, $to>,
+            ) -> Result<XrcReceiver<$to>, Refused<Self>> {
+                self.transition(attributes)
+            }
+        }
+    )*};
+}
+
+transitions! {
+    /// `ibv_modify_qp`—Brings the queue pair to [`Init`].
+    Reset, to_init, Init;
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rtr`], where it receives.
+    Init, to_rtr, Rtr;
+    /// `ibv_modify_qp`—Brings the queue pair to [`Rts`], which some devices need for answers.
+    Rtr, to_rts, Rts;
+}
+
+impl Inner {
+    fn destroy(&mut self) -> i32 {
+        // SAFETY: the queue pair exists (invariant), and its domain is open, since that is dropped
+        // after this. It is not destroyed again: `destroyed` is not set, and will be.
+        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        self.destroyed = errno == 0;
+        errno
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if !self.destroyed {
+            // If it fails, the queue pair stays until the context is closed. It has no memory.
+            self.destroy();
+        }
+    }
+}
+
+impl<S: State> fmt::Debug for XrcReceiver<S> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("XrcReceiver")
+            .field("state", &S::NAME)
+            .field("qp_num", &self.qp_num())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,71 @@
+//! Receives that are posted together.
+
+use std::ptr;
+
+use ibverbs_sys as ffi;
+
+use crate::{work::SgeList, wr_id::WrId};
+
+/// Receives on their way to the device. Room for them is allocated as it is needed, and kept.
+#[derive(Default)]
+pub(crate) struct RecvList {
+    wrs: Vec<ffi::ibv_recv_wr>,
+    sges: Vec<ffi::ibv_sge>,
+}
+
+// SAFETY: the pointers in the requests are null, or to their own elements, until they are written
+// anew by `chain`; nobody follows them but its caller.
+unsafe impl Send for RecvList {}
+// SAFETY: nothing can be done with a shared one.
+unsafe impl Sync for RecvList {}
+
+impl RecvList {
+    pub(crate) fn clear(&mut self) {
+        self.wrs.clear();
+        self.sges.clear();
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.wrs.len()
+    }
+
+    #[inline]
+    pub(crate) fn add(&mut self, id: WrId, sges: &SgeList) {
+        self.wrs.push(ffi::ibv_recv_wr {
+            wr_id: id.0,
+            next: ptr::null_mut(),
+            sg_list: ptr::null_mut(),
+            num_sge: sges.count(),
+        });
+        self.sges.extend_from_slice(sges.elements());
+    }
+
+    /// The identifier of a receive.
+    pub(crate) fn id(&self, index: usize) -> Option<WrId> {
+        self.wrs.get(index).map(|wr| WrId(wr.wr_id))
+    }
+
+    /// Links the receives to a list, and returns the first. Nothing may be added while the list is
+    /// in use.
+    pub(crate) fn chain(&mut self) -> Option<*mut ffi::ibv_recv_wr> {
+        let mut end = self.sges.len();
+        let sges = self.sges.as_mut_ptr();
+        let mut next = ptr::null_mut();
+        for wr in self.wrs.iter_mut().rev() {
+            // Each has as many elements as it says, one after the other.
+            end -= usize::try_from(wr.num_sge).unwrap_or(0);
+            // In bounds, or one past the end where a receive has no elements.
+            wr.sg_list = sges.wrapping_add(end);
+            wr.next = next;
+            next = wr;
+        }
+        (!next.is_null()).then_some(next)
+    }
+
+    /// The index of the receive that C has named as the first it did not post. If it has named
+    /// none, nobody knows, so every one counts as posted: the device may have any of them.
+    pub(crate) fn position(&self, bad: *const ffi::ibv_recv_wr) -> usize {
+        let named = self.wrs.iter().position(|wr| ptr::eq(wr, bad));
+        named.unwrap_or(self.wrs.len())
+    }
+}

@@ -1,0 +1,134 @@
+//! Several receives with one call.
+
+use std::{fmt, ptr};
+
+use ibverbs_sys as ffi;
+
+use super::{CALL, SharedReceiveQueue};
+use crate::{
+    error::{Error, Refused, Result},
+    mr::Buf,
+    work::{Scatter, SgeList},
+};
+
+/// Receives that will be posted to a shared queue together: one call into the device for all of
+/// them.
+///
+/// Their work moves into the queue as it is [added](Self::push). A batch that is dropped posts
+/// nothing, and drops it.
+///
+/// # Examples
+/// ```no_run
+/// # fn f(pd: &verbs::ProtectionDomain, srq: &mut verbs::SharedReceiveQueue) -> verbs::Result<()> {
+/// let mut batch = srq.batch();
+/// for _ in 0..16 {
+///     batch.push(pd.alloc_buf(1024)?)?;
+/// }
+/// batch.post()?;
+/// # Ok(())
+/// # }
+/// ```
+#[must_use = "a batch that is dropped posts nothing"]
+pub struct SrqBatch<'q, RW: Send + 'static = Buf> {
+    srq: &'q mut SharedReceiveQueue<RW>,
+}
+
+impl<RW: Send + 'static> SharedReceiveQueue<RW> {
+    /// Begins a batch of receives.
+    pub fn batch(&mut self) -> SrqBatch<'_, RW> {
+        // A batch that was forgotten has left its receives behind: their work is given up until the
+        // queue is dropped.
+        self.staging.clear();
+        SrqBatch { srq: self }
+    }
+}
+
+impl<RW: Scatter + Send + 'static> SrqBatch<'_, RW> {
+    /// Adds memory for one message to arrive in.
+    ///
+    /// # Errors
+    /// The work is given back, and the batch is as it was; see [`SharedReceiveQueue::post`].
+    #[inline]
+    pub fn push(&mut self, work: RW) -> Result<(), Refused<RW>> {
+        let sges = SgeList::of(&work);
+        let slot = match self.srq.slot_for(&sges) {
+            Ok(slot) => slot,
+            Err(error) => return Err(Refused { value: work, error }),
+        };
+        self.srq
+            .staging
+            .add(self.srq.inner.queue.wr_id(slot), &sges);
+        self.srq.posted.put(slot, work);
+        Ok(())
+    }
+}
+
+impl<RW: Send + 'static> SrqBatch<'_, RW> {
+    /// The number of receives added.
+    pub fn len(&self) -> usize {
+        self.srq.staging.len()
+    }
+
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.len() == 0
+    }
+
+    /// `ibv_post_srq_recv`—Posts the receives, in the order in which they were added.
+    ///
+    /// # Errors
+    /// The device refused one of them; the error says which. Those before it are posted. The work
+    /// of that one and of those after it is given back, in order.
+    ///
+    /// # References
+    /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post(self) -> Result<(), Refused<Vec<RW>>> {
+        let staged = self.len();
+        let Some(first) = self.srq.staging.chain() else {
+            return Ok(());
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is created (invariant of `SrqInner`), and `first` is a list of complete
+        // requests inside of the staging area, which lies still during the call. C reads them and
+        // their elements before it returns. What the elements describe stays as `Scatter` promises
+        // while the work is in flight.
+        let errno = unsafe { ffi::ibv_post_srq_recv(self.srq.as_raw(), first, &raw mut bad) };
+        if errno == 0 {
+            self.srq.staging.clear();
+            return Ok(());
+        }
+        let posted = self.srq.staging.position(bad);
+        let value = self.srq.unstage(posted).collect();
+        self.srq.staging.clear();
+        let error = Error::from_errno(CALL, errno.saturating_abs())
+            .detail(format!("receive {posted} of {staged}, counting from 0"));
+        Err(Refused { value, error })
+    }
+}
+
+impl<RW: Send + 'static> SharedReceiveQueue<RW> {
+    /// Takes the work of a batch back, from the receive of that index on.
+    fn unstage(&mut self, from: usize) -> impl Iterator<Item = RW> {
+        let (staging, posted) = (&self.staging, &mut self.posted);
+        (from..staging.len()).filter_map(|index| {
+            let id = staging.id(index)?;
+            posted.take(id.sequence())
+        })
+    }
+}
+
+impl<RW: Send + 'static> Drop for SrqBatch<'_, RW> {
+    fn drop(&mut self) {
+        self.srq.unstage(0).for_each(drop);
+        self.srq.staging.clear();
+    }
+}
+
+impl<RW: Send + 'static> fmt::Debug for SrqBatch<'_, RW> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("SrqBatch")
+            .field("len", &self.len())
+            .finish()
+    }
+}

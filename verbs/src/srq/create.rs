@@ -1,0 +1,152 @@
+//! Making shared receive queues.
+
+use std::{
+    io,
+    ptr::NonNull,
+    sync::{Arc, Mutex},
+};
+
+use ibverbs_sys as ffi;
+use ibverbs_sys::ibv_srq_init_attr_mask as has;
+
+use super::{SharedReceiveQueue, SrqInner, entries::Books, slab::Slab};
+use crate::{
+    cq::CqHandle,
+    error::{Error, Result, cvt_ptr},
+    pd::ProtectionDomain,
+    recv_list::RecvList,
+    work::MAX_SGE,
+    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+    xrcd::XrcDomain,
+};
+
+impl ProtectionDomain {
+    /// `ibv_create_srq(pd, …)`—Creates a shared receive queue for `max_wr` receives of `max_sge`
+    /// elements. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: a number is beyond what this crate can keep.
+    /// - `EINVAL`: a number is more than the device allows.
+    /// - `ENOMEM`: out of memory.
+    ///
+    /// # References
+    /// [ibv_create_srq(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq.3.html)
+    #[doc(alias = "ibv_create_srq")]
+    pub fn create_srq<RW: Send + 'static>(
+        &self,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<SharedReceiveQueue<RW>> {
+        const CALL: &str = "ibv_create_srq";
+        check(CALL, max_wr, max_sge)?;
+        let mut attr = ffi::ibv_srq_init_attr::zeroed();
+        attr.attr.max_wr = max_wr;
+        attr.attr.max_sge = max_sge;
+        // SAFETY: the domain is allocated for as long as `self` lives; C writes only `attr`, and
+        // keeps no pointer to it.
+        let raw = unsafe { ffi::ibv_create_srq(self.as_raw(), &raw mut attr) };
+        let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail(max_wr, max_sge)))?;
+        // SAFETY: it has just been created, in this domain.
+        Ok(unsafe { adopt(raw, max_wr, max_sge, Books::new(max_wr), None, self) })
+    }
+
+    /// `ibv_create_srq_ex(ctx, …)`—Creates a shared receive queue for extended reliable
+    /// connections, whose senders name it by its [number](SharedReceiveQueue::srq_num). Its
+    /// receives complete in `cq`. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the completion queue has too few entries left; something is of another
+    ///   device; or a number is beyond what this crate can keep.
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended reliable connections.
+    /// - `EINVAL`: a number is more than the device allows.
+    /// - `ENOMEM`: out of memory.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
+    /// let xrcd = pd.context().open_xrcd()?;
+    /// let mut srq = pd.create_xrc_srq(&xrcd, cq, 16, 1)?;
+    /// srq.post(pd.alloc_buf(1024)?)?;
+    /// println!("send to {}", srq.srq_num()?);
+    /// # Ok(())
+    /// # }
+    /// ```
+    ///
+    /// # References
+    /// [ibv_create_srq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html)
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn create_xrc_srq<RW: Send + 'static>(
+        &self,
+        xrcd: &XrcDomain,
+        cq: &CqHandle,
+        max_wr: u32,
+        max_sge: u32,
+    ) -> Result<SharedReceiveQueue<RW>> {
+        const CALL: &str = "ibv_create_srq_ex";
+        check(CALL, max_wr, max_sge)?;
+        if xrcd.context() != self.context() || cq.context() != self.context() {
+            let reason = "the XRC domain or the completion queue is of another device";
+            return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
+        }
+        let books = Books::on(cq, max_wr, 0)?;
+        let mask = has::IBV_SRQ_INIT_ATTR_TYPE | has::IBV_SRQ_INIT_ATTR_PD;
+        let mask = mask | has::IBV_SRQ_INIT_ATTR_XRCD | has::IBV_SRQ_INIT_ATTR_CQ;
+        let mut attr = ffi::ibv_srq_init_attr_ex::zeroed();
+        attr.attr.max_wr = max_wr;
+        attr.attr.max_sge = max_sge;
+        attr.comp_mask = mask.0;
+        attr.srq_type = ffi::ibv_srq_type::IBV_SRQT_XRC;
+        attr.pd = self.as_raw();
+        attr.xrcd = xrcd.as_raw();
+        attr.cq = cq.as_raw();
+        // SAFETY: the context and the objects exist for as long as they are borrowed, and then for
+        // as long as the queue has its shares; C writes only `attr`, and keeps no pointer to it.
+        let raw = unsafe { ffi::ibv_create_srq_ex(self.context().as_raw(), &raw mut attr) };
+        let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail(max_wr, max_sge)))?;
+        let xrcd = Some(xrcd.clone());
+        // SAFETY: it has just been created, with these.
+        Ok(unsafe { adopt(raw, max_wr, max_sge, books, xrcd, self) })
+    }
+}
+
+fn detail(max_wr: u32, max_sge: u32) -> String {
+    format!("{max_wr} receives of {max_sge} elements")
+}
+
+fn check(call: &'static str, max_wr: u32, max_sge: u32) -> Result<()> {
+    if max_wr > MAX_IN_FLIGHT || max_sge as usize > MAX_SGE {
+        let reason = format!("at most {MAX_IN_FLIGHT} receives of {MAX_SGE} elements");
+        let err = Error::refused(call, io::ErrorKind::InvalidInput, reason);
+        return Err(err.detail(detail(max_wr, max_sge)));
+    }
+    Ok(())
+}
+
+/// # Safety
+/// - `raw` is a queue that nobody else has, made in `pd` and `xrcd`, of so many receives and
+///   elements.
+unsafe fn adopt<RW: Send + 'static>(
+    raw: NonNull<ffi::ibv_srq>,
+    max_wr: u32,
+    max_sge: u32,
+    books: Books,
+    xrcd: Option<XrcDomain>,
+    pd: &ProtectionDomain,
+) -> SharedReceiveQueue<RW> {
+    let id = QpId::next();
+    let inner = SrqInner {
+        raw,
+        queue: QueueId::receive(id),
+        id,
+        max_sge,
+        parked: Mutex::default(),
+        books: Mutex::new(books.created()),
+        xrcd,
+        pd: pd.clone(),
+    };
+    SharedReceiveQueue {
+        inner: Arc::new(inner),
+        posted: Slab::new(max_wr),
+        staging: RecvList::default(),
+    }
+}

@@ -1,0 +1,124 @@
+//! The entries of completion queues that are reserved for the receives of a shared queue.
+
+use std::{
+    mem,
+    sync::{Arc, Mutex, PoisonError, Weak},
+};
+
+use crate::{
+    cq::{CqHandle, Reservation},
+    error::Result,
+};
+
+/// Entries of one completion queue, kept by the queue pairs that complete their receives there.
+pub(crate) struct Entries {
+    cq: CqHandle,
+    /// What was reserved at first, and whenever the shared queue has grown.
+    parts: Mutex<Vec<Reservation>>,
+}
+
+impl Entries {
+    fn new(cq: &CqHandle, entries: u32) -> Result<Arc<Self>> {
+        let parts = Mutex::new(vec![cq.reserve(entries)?]);
+        let cq = cq.clone();
+        Ok(Arc::new(Self { cq, parts }))
+    }
+
+    /// Notes that there may be a completion in each of them when they are given back.
+    fn use_all(&self, more: Option<Reservation>) {
+        let parts = self.parts.lock();
+        let mut parts = parts.unwrap_or_else(PoisonError::into_inner);
+        parts.extend(more);
+        for part in &mut *parts {
+            part.unreaped = part.entries();
+        }
+    }
+}
+
+/// See the module.
+pub(super) struct Books {
+    max_wr: u32,
+    /// Those of each completion queue in use, by its address.
+    shared: Vec<(usize, Weak<Entries>)>,
+    /// Those of the completion queue that the shared queue was made on, if it was: then all
+    /// receives complete there.
+    own: Option<Arc<Entries>>,
+}
+
+impl Books {
+    /// For a queue of `max_wr` receives, which complete where its queue pairs say.
+    pub(super) fn new(max_wr: u32) -> Self {
+        Self {
+            max_wr,
+            shared: Vec::new(),
+            own: None,
+        }
+    }
+
+    /// For a queue of `max_wr` receives that complete in `cq`, with `extra` other completions.
+    pub(super) fn on(cq: &CqHandle, max_wr: u32, extra: u32) -> Result<Self> {
+        Ok(Self {
+            own: Some(Entries::new(cq, max_wr.saturating_add(extra))?),
+            ..Self::new(max_wr)
+        })
+    }
+
+    /// Notes that the queue has been created.
+    pub(super) fn created(self) -> Self {
+        if let Some(own) = &self.own {
+            own.use_all(None);
+        }
+        self
+    }
+
+    /// Entries for a queue pair whose receives complete in `cq`.
+    pub(super) fn reserve_on(&mut self, cq: &CqHandle) -> Result<Arc<Entries>> {
+        if let Some(own) = &self.own {
+            return Ok(Arc::clone(own));
+        }
+        let address = cq.as_raw().addr();
+        self.shared
+            .retain(|(_, entries)| entries.strong_count() > 0);
+        let found = self.shared.iter().find(|(other, _)| *other == address);
+        if let Some(found) = found.and_then(|(_, entries)| entries.upgrade()) {
+            return Ok(found);
+        }
+        let entries = Entries::new(cq, self.max_wr)?;
+        entries.use_all(None);
+        self.shared.push((address, Arc::downgrade(&entries)));
+        Ok(entries)
+    }
+
+    /// What is needed besides, everywhere, when the queue is to have so many receives.
+    pub(super) fn reserve_for(&self, max_wr: u32) -> Result<Vec<(Arc<Entries>, Reservation)>> {
+        let more = max_wr.saturating_sub(self.max_wr);
+        if more == 0 {
+            return Ok(Vec::new());
+        }
+        let shared = self
+            .shared
+            .iter()
+            .filter_map(|(_, entries)| entries.upgrade());
+        let all = shared.chain(self.own.clone());
+        all.map(|entries| {
+            let part = entries.cq.reserve(more)?;
+            Ok((entries, part))
+        })
+        .collect()
+    }
+
+    /// Notes that the queue has so many receives now. What it had before stays reserved when they
+    /// are fewer: completions may be there.
+    pub(super) fn resized(&mut self, max_wr: u32, more: Vec<(Arc<Entries>, Reservation)>) {
+        for (entries, part) in more {
+            entries.use_all(Some(part));
+        }
+        self.max_wr = self.max_wr.max(max_wr);
+    }
+
+    /// Leaves everything reserved for good.
+    pub(super) fn give_up(&mut self) {
+        #[expect(clippy::mem_forget, reason = "completions may still come")]
+        mem::forget(self.own.take());
+    }
+}
