@@ -4,5 +4,6 @@
 mod device_memory;
 mod flow;
 mod parent_domain;
+mod raw_packets;
 mod shared_pd;
 mod traffic;
