@@ -12,7 +12,8 @@ use crate::{
 
 /// `ibv_dm`—Memory on the device, which requests reach without crossing the bus.
 ///
-/// The program copies to it and from it.
+/// The program copies to it and from it. Requests use it once it is
+/// [registered](crate::ProtectionDomain::register_dm).
 ///
 /// # Examples
 /// ```no_run
@@ -29,6 +30,11 @@ use crate::{
 #[doc(alias = "ibv_dm")]
 pub struct DeviceMemory {
     inner: Arc<Inner>,
+}
+
+/// Keeps device memory allocated.
+pub(crate) struct DmShare {
+    _inner: Arc<Inner>,
 }
 
 struct Inner {
@@ -177,6 +183,12 @@ impl DeviceMemory {
         let reason = format!("the memory has {} bytes", self.len().unwrap_or(0));
         Err(Error::refused(call, io::ErrorKind::InvalidInput, reason)
             .detail(format!("{len} bytes at {offset}")))
+    }
+
+    /// What keeps the memory allocated, for those who have registered it.
+    pub(crate) fn share(&self) -> DmShare {
+        let _inner = Arc::clone(&self.inner);
+        DmShare { _inner }
     }
 
     /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`

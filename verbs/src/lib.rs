@@ -124,6 +124,7 @@ pub mod error;
 mod event;
 pub mod fd;
 mod flow;
+mod fork;
 mod import;
 mod mr;
 mod mtu;
@@ -173,8 +174,14 @@ pub use flow::{
     EspFilter, EthFilter, Flow, FlowFlags, FlowKind, FlowRule, FlowSpec, FlowTarget, GreFilter,
     Ipv4ExtFilter, Ipv4Filter, Ipv6Filter, Matching, MplsFilter, TcpUdpFilter, TunnelFilter,
 };
+pub use fork::{ForkStatus, fork_init, fork_status};
 pub use import::{ImportedRegion, import_device};
-pub use mr::{Buf, RemoteRegion, RemoteToken, SharedBuf};
+pub use mr::{
+    Advice, Buf, BufPool, DmaBufRange, DmaHandle, DmaHints, Everything, HugePage, Mapping, Memory,
+    NotReregistered, NullBuf, NullRegion, OwnedMemory, PoolBuf, RawMemory, Registration,
+    RemoteRegion, RemoteRegistration, RemoteToken, Reregistration, SharedBuf, SharedMemory,
+    TphMemory, UnmappedRegion,
+};
 pub use mtu::Mtu;
 pub use mw::{MemoryWindow, WindowType};
 pub use node::{NodeType, TransportType};

@@ -1,16 +1,15 @@
 //! Buffers: ranges of registered memory.
 
 use std::{
-    fmt,
+    fmt, io,
     ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
     sync::Arc,
 };
 
-use super::region::{Access, Region};
+use super::region::Region;
 use crate::{
-    access::RemoteAccess,
     error::{Error, Result},
     pd::ProtectionDomain,
     work::{Gather, Scatter, Sge, SgeList},
@@ -39,7 +38,8 @@ impl ProtectionDomain {
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_buf(&self, len: usize) -> Result<Buf> {
-        Buf::register(self, vec![0; len].into_boxed_slice())
+        Buf::check(len)?;
+        Ok(self.register(vec![0; len]).buf()?)
     }
 
     /// `ibv_reg_mr`—Registers memory the caller already has, and takes it over.
@@ -50,7 +50,7 @@ impl ProtectionDomain {
     /// As for [`alloc_buf`](Self::alloc_buf).
     #[doc(alias = "ibv_reg_mr")]
     pub fn register_buf(&self, memory: impl Into<Box<[u8]>>) -> Result<Buf> {
-        Buf::register(self, memory.into())
+        Ok(self.register(memory.into()).buf()?)
     }
 }
 
@@ -86,32 +86,30 @@ unsafe impl Send for Range {}
 unsafe impl Sync for Range {}
 
 impl Buf {
-    fn register(pd: &ProtectionDomain, memory: Box<[u8]>) -> Result<Self> {
-        let refuse = |reason| {
-            Err(
-                Error::refused("ibv_reg_mr", std::io::ErrorKind::InvalidInput, reason)
-                    .detail(format!("{} bytes", memory.len())),
-            )
+    /// Whether a buffer can have so many bytes.
+    pub(super) fn check(len: usize) -> Result<()> {
+        let reason = match u32::try_from(len) {
+            Ok(1..) => return Ok(()),
+            Ok(0) => "a buffer has at least one byte",
+            Err(_) => "a buffer is at most 4294967295 bytes long",
         };
-        let Ok(capacity) = u32::try_from(memory.len()) else {
-            return refuse("a buffer is at most 4294967295 bytes long");
-        };
-        if capacity == 0 {
-            return refuse("a buffer has at least one byte");
-        }
-        let region = Region::register(pd, memory, Access::Remote(RemoteAccess::empty()))?;
-        debug_assert_eq!(region.len(), capacity as usize);
-        let (start, lkey) = (region.start(), region.lkey());
+        let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
+        Err(error.detail(format!("{len} bytes")))
+    }
+
+    /// All of a region, whose length has been checked.
+    pub(super) fn whole(region: Region) -> Self {
+        let len = u32::try_from(region.len()).unwrap_or(u32::MAX);
         let range = Range {
+            start: region.start(),
+            len,
+            capacity: len,
+            lkey: region.mr().lkey(),
             region: Arc::new(region),
-            start,
-            len: capacity,
-            capacity,
-            lkey,
         };
-        Ok(Self {
+        Self {
             range: Box::new(range),
-        })
+        }
     }
 
     /// The number of bytes that [`set_len`](Self::set_len) can make visible.
@@ -204,7 +202,7 @@ impl Range {
     clippy::panic,
     reason = "a bug of the caller, as an index out of bounds is"
 )]
-fn length_panic(len: usize, capacity: usize) -> ! {
+pub(super) fn length_panic(len: usize, capacity: usize) -> ! {
     panic!("length {len} is more than the buffer's capacity of {capacity}")
 }
 

@@ -9,10 +9,38 @@
 //! - [`RemoteRegion`]: a peer may read or write it at any time. Nobody has a reference to its
 //!   bytes; the program copies in and out.
 
+/// What the free list is made of.
+mod atomic {
+    pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
 mod buf;
+mod builder;
 mod copying;
+mod dmah;
+mod free_list;
+mod mapping;
+mod memory;
+mod null;
+mod on_demand;
+mod pool;
 mod region;
 mod remote;
+mod rereg;
+mod shared_memory;
+mod unmapped;
+
+#[cfg(test)]
+mod interleavings;
 
 pub use buf::{Buf, SharedBuf};
+pub use builder::{Registration, RemoteRegistration};
+pub use dmah::{DmaHandle, DmaHints, TphMemory};
+pub use mapping::{HugePage, Mapping};
+pub use memory::{Memory, OwnedMemory, RawMemory};
+pub use null::{NullBuf, NullRegion};
+pub use on_demand::{Advice, Everything};
+pub use pool::{BufPool, PoolBuf};
 pub use remote::{RemoteRegion, RemoteToken};
+pub use rereg::{NotReregistered, Reregistration};
+pub use shared_memory::SharedMemory;
+pub use unmapped::{DmaBufRange, UnmappedRegion};

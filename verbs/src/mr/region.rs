@@ -1,123 +1,338 @@
 //! One registration: memory, and the device's right to it.
 
-use std::ptr::NonNull;
-
-use ibverbs_sys as ffi;
-
-use crate::{
-    access::RemoteAccess,
-    error::{Error, Result},
-    pd::ProtectionDomain,
+use std::{
+    fmt::Write as _,
+    mem::{self, ManuallyDrop},
+    ptr::NonNull,
+    sync::Arc,
 };
+
+use ibverbs_sys::{self as ffi, ibv_access_flags as flag};
+
+use super::{
+    dmah::DmaHandle,
+    memory::{Memory, OwnedMemory},
+    on_demand::Implicit,
+};
+use crate::{
+    error::{Error, Refused, Result, cvt_ptr},
+    pd::ProtectionDomain,
+    work::{Sge, SgeList},
+};
+
+/// A registration as C has it, and its domain.
+pub(super) struct Mr {
+    // INVARIANT: registered until `dereg` has succeeded.
+    raw: NonNull<ffi::ibv_mr>,
+    pd: ProtectionDomain,
+}
+
+// SAFETY: a registration may be used and ended from any thread.
+unsafe impl Send for Mr {}
+// SAFETY: through a shared one only numbers can be read, which are changed through `&mut` only.
+unsafe impl Sync for Mr {}
+
+impl Mr {
+    /// Takes over what a call has returned.
+    ///
+    /// # Safety
+    /// - `raw` is null, with `errno` set, or a new registration in `pd` that nobody else ends.
+    pub(super) unsafe fn new(
+        call: &'static str,
+        raw: *mut ffi::ibv_mr,
+        pd: &ProtectionDomain,
+    ) -> Result<Self> {
+        let raw = cvt_ptr(call, raw)?;
+        let pd = pd.clone();
+        Ok(Self { raw, pd })
+    }
+
+    pub(super) fn as_raw(&self) -> *mut ffi::ibv_mr {
+        self.raw.as_ptr()
+    }
+
+    pub(super) fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
+    /// The key that requests of this process carry.
+    #[inline]
+    pub(super) fn lkey(&self) -> u32 {
+        // SAFETY: `self.raw` is registered (invariant), and C changes its keys only in calls that
+        // `&mut self` is needed for.
+        unsafe { (*self.raw.as_ptr()).lkey }
+    }
+
+    /// The key that requests of peers carry.
+    pub(super) fn rkey(&self) -> u32 {
+        // SAFETY: as for `lkey`.
+        unsafe { (*self.raw.as_ptr()).rkey }
+    }
+
+    /// Ends the registration. Returns whether the device has lost its access for certain.
+    ///
+    /// # Safety
+    /// - It has not succeeded before, and `self` is not used again.
+    pub(super) unsafe fn dereg(&mut self) -> bool {
+        // SAFETY: registered (invariant), and used by nobody else, as `&mut self` says; its domain
+        // is allocated, since that is dropped later.
+        unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) == 0 }
+    }
+}
+
+/// How memory is registered.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Terms {
+    /// Of `ibv_access_flags`.
+    pub(super) access: u32,
+    /// The address of the first byte in requests, if it is not its own.
+    pub(super) iova: Option<u64>,
+    pub(super) dmah: Option<DmaHandle>,
+}
+
+impl Terms {
+    pub(super) fn allow(&mut self, right: flag) {
+        self.access |= right.0;
+    }
+
+    /// What the caller asked for, for an error.
+    pub(super) fn describe(&self, len: usize) -> String {
+        let mut text = format!("{len} bytes");
+        let names = [
+            (flag::IBV_ACCESS_REMOTE_WRITE, "remote write"),
+            (flag::IBV_ACCESS_REMOTE_READ, "remote read"),
+            (flag::IBV_ACCESS_REMOTE_ATOMIC, "remote atomic"),
+            (flag::IBV_ACCESS_MW_BIND, "windows"),
+            (flag::IBV_ACCESS_ON_DEMAND, "on demand"),
+            (flag::IBV_ACCESS_HUGETLB, "huge pages"),
+            (flag::IBV_ACCESS_RELAXED_ORDERING, "relaxed ordering"),
+            (flag::IBV_ACCESS_ZERO_BASED, "zero based"),
+        ];
+        for (right, name) in names {
+            if self.access & right.0 != 0 {
+                text.extend([", ", name]);
+            }
+        }
+        if let Some(iova) = self.iova {
+            // Writing to a string does not fail.
+            let _: std::fmt::Result = write!(text, ", from {iova:#x}");
+        }
+        text
+    }
+}
 
 /// Memory owned by this crate and registered with a device.
 ///
 /// The bytes are initialised, and nothing here reads or writes them: whoever holds a `Region`
 /// decides who may touch which part of it.
 pub(super) struct Region {
-    // INVARIANT: registered until `self` is dropped; covers exactly `memory`.
-    mr: NonNull<ffi::ibv_mr>,
-    // INVARIANT: came from `Box::into_raw`; freed in `drop`, after the device has lost its access,
-    // or never.
-    memory: NonNull<[u8]>,
-    _pd: ProtectionDomain,
+    grant: Grant,
+    // INVARIANT: `len` bytes from `start` are the range of `memory`, and what `grant` covers.
+    start: NonNull<u8>,
+    len: usize,
+    /// What the device calls the first byte.
+    iova: u64,
+    // INVARIANT: `Some` until the registration is ended; dropped after the device has lost its
+    // access, or never.
+    memory: Option<Box<dyn Memory>>,
+    /// Dropped after the registration has ended.
+    _dmah: Option<DmaHandle>,
 }
 
-// SAFETY: a registration may be used and ended from any thread, and `memory` is owned, plain bytes.
+/// By what registration the device has its access.
+enum Grant {
+    /// One for this memory.
+    Own(Mr),
+    /// One for all memory there is.
+    Everything(Arc<Implicit>),
+}
+
+// SAFETY: a registration may be used and ended from any thread, and memory may be dropped by any.
 unsafe impl Send for Region {}
-// SAFETY: through a shared `Region` only addresses and keys can be read, which never change.
+// SAFETY: through a shared `Region` only addresses and keys can be read; the memory is touched by
+// `drop` alone.
 unsafe impl Sync for Region {}
 
-/// What a registration is for, beside requests of this process.
-#[derive(Clone, Copy, Debug)]
-pub(super) enum Access {
-    /// Peers may do this.
-    Remote(RemoteAccess),
-    /// Windows may be bound to it.
-    Windows,
-}
-
-impl Access {
-    fn bits(self) -> u32 {
-        match self {
-            Self::Remote(access) => access.bits(),
-            Self::Windows => ffi::ibv_access_flags::IBV_ACCESS_MW_BIND.0,
-        }
-    }
-}
-
 impl Region {
-    /// Registers `memory`: for requests of this process, and for what peers may do.
-    pub(super) fn register(
+    /// Registers `memory`, for requests of this process and for what `terms` says.
+    pub(super) fn register<M: Memory>(
         pd: &ProtectionDomain,
-        memory: Box<[u8]>,
-        access: Access,
-    ) -> Result<Self> {
-        let length = memory.len();
-        let memory = NonNull::from(Box::leak(memory));
-        let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE.0 | access.bits();
-        // SAFETY: the domain is allocated for as long as `pd` lives; `memory` is `length` bytes
-        // that stay at their address until `drop` has deregistered them. C does not touch the
-        // bytes; from here on only requests that carry a key of it make the device do so.
-        let mr = unsafe { ffi::ibv_reg_mr(pd.as_raw(), memory.as_ptr().cast(), length, access) };
-        let mr = NonNull::new(mr);
-        match mr {
-            Some(mr) => Ok(Self {
-                mr,
-                memory,
-                _pd: pd.clone(),
+        memory: M,
+        mut terms: Terms,
+    ) -> Result<Self, Refused<M>> {
+        // Where it stays.
+        let mut memory = Box::new(memory);
+        let range = memory.range();
+        terms.allow(flag::IBV_ACCESS_LOCAL_WRITE);
+        // SAFETY: the range is valid until the memory is dropped, which it is only after the
+        // registration has ended.
+        match unsafe { register(pd, range, &terms) } {
+            Ok(mr) => Ok(Self {
+                grant: Grant::Own(mr),
+                start: range.cast(),
+                len: range.len(),
+                iova: terms.iova.unwrap_or(address(range.cast())),
+                memory: Some(memory),
+                _dmah: terms.dmah,
             }),
-            None => {
-                let error = Error::last_os("ibv_reg_mr").detail(format!("{length} bytes"));
-                // SAFETY: `memory` came from a box a few lines up, and its registration failed, so
-                // this is its only owner.
-                drop(unsafe { Box::from_raw(memory.as_ptr()) });
-                Err(error)
+            Err(error) => {
+                let value = *memory;
+                Err(Refused { value, error })
             }
         }
     }
 
-    /// The registration as C has it. It exists for as long as `self` lives.
-    pub(super) fn mr(&self) -> *mut ffi::ibv_mr {
-        self.mr.as_ptr()
+    /// Puts memory under a registration of everything.
+    pub(super) fn covered(everything: &Arc<Implicit>, memory: impl OwnedMemory) -> Self {
+        let mut memory = Box::new(memory);
+        let range = memory.range();
+        Self {
+            grant: Grant::Everything(Arc::clone(everything)),
+            start: range.cast(),
+            len: range.len(),
+            iova: address(range.cast()),
+            memory: Some(memory),
+            _dmah: None,
+        }
+    }
+
+    /// The registration.
+    #[inline]
+    pub(super) fn mr(&self) -> &Mr {
+        match &self.grant {
+            Grant::Own(mr) => mr,
+            Grant::Everything(implicit) => implicit.mr(),
+        }
+    }
+
+    /// Notes that the registration covers other memory now, under its own addresses. Returns the
+    /// old memory, to which the device has no access any more.
+    pub(super) fn replace(&mut self, mut memory: Box<dyn Memory>) -> Option<Box<dyn Memory>> {
+        let range = memory.range();
+        self.start = range.cast();
+        self.len = range.len();
+        self.iova = address(range.cast());
+        self.memory.replace(memory)
     }
 
     /// The first byte.
     pub(super) fn start(&self) -> NonNull<u8> {
-        self.memory.cast()
+        self.start
     }
 
     /// The number of bytes.
     pub(super) fn len(&self) -> usize {
-        self.memory.len()
+        self.len
     }
 
-    /// The key that requests of this process carry.
-    pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: `self.mr` is registered (invariant), and its keys are set for good at
-        // registration.
-        unsafe { (*self.mr.as_ptr()).lkey }
+    /// What the device calls the first byte.
+    pub(super) fn iova(&self) -> u64 {
+        self.iova
+    }
+}
+
+impl Region {
+    /// Notes that the registration is in another domain now.
+    pub(super) fn set_pd(&mut self, pd: ProtectionDomain) {
+        if let Grant::Own(mr) = &mut self.grant {
+            mr.pd = pd;
+        }
     }
 
-    /// The key that requests of peers carry.
-    pub(super) fn rkey(&self) -> u32 {
-        // SAFETY: `self.mr` is registered (invariant), and its keys are set for good at
-        // registration.
-        unsafe { (*self.mr.as_ptr()).rkey }
+    /// Ends the registration, and gives the memory back if the device has lost its access.
+    /// Otherwise the memory is given up, never freed.
+    pub(super) fn end(&mut self) -> Option<Box<dyn Memory>> {
+        let memory = ManuallyDrop::new(self.memory.take()?);
+        let ended = match &mut self.grant {
+            // SAFETY: once, since there was still memory; nobody uses it afterwards, since that is
+            // either `drop`, or the only owner of a registration that cannot be used.
+            Grant::Own(mr) => unsafe { mr.dereg() },
+            // Only requests with a `Buf` of this memory have named it to the device, and there is
+            // none any more, neither here nor in flight.
+            Grant::Everything(_) => true,
+        };
+        ended.then(|| ManuallyDrop::into_inner(memory))
     }
 }
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // SAFETY: the region is registered (invariant) and deregistered once, here; its domain is
-        // allocated, since it is dropped after this.
-        let errno = unsafe { ffi::ibv_dereg_mr(self.mr.as_ptr()) };
-        if errno == 0 {
-            // SAFETY: `memory` came from a box and is freed once, here. No `Buf` of it is left,
-            // since each holds an `Arc` of `self`, and the device lost its access when the call
-            // above succeeded.
-            drop(unsafe { Box::from_raw(self.memory.as_ptr()) });
+        // No buffer of it is left, since each holds an `Arc` of `self`.
+        drop(self.end());
+    }
+}
+
+/// A byte's address in requests, if it was registered under its own. The device may use it from now
+/// on, which is what exposing says.
+fn address(byte: NonNull<u8>) -> u64 {
+    byte.as_ptr().expose_provenance() as u64
+}
+
+/// Registers a range.
+///
+/// # Safety
+/// - The range is valid, and for what `terms` allow the device's, until the registration has ended.
+unsafe fn register(pd: &ProtectionDomain, range: NonNull<[u8]>, terms: &Terms) -> Result<Mr> {
+    let (start, len) = (range.cast::<u8>(), range.len());
+    let iova = terms.iova.unwrap_or(address(start));
+    let (call, raw) = match &terms.dmah {
+        None => {
+            let (pd, start, access) = (pd.as_raw(), start.as_ptr().cast(), terms.access);
+            // SAFETY: the domain is allocated for as long as `pd` lives, and the caller's promise
+            // for the range. C does not touch the bytes; from here on only requests that carry a
+            // key make the device do so.
+            let raw = unsafe { ffi::ibv_reg_mr_iova(pd, start, len, iova, access) };
+            ("ibv_reg_mr", raw)
         }
-        // Otherwise the device may still have its access: the memory is given up, never freed.
+        Some(dmah) => {
+            use ffi::ibv_mr_init_attr_mask as has;
+            const CALL: &str = "ibv_reg_mr_ex";
+            let unsupported = || Error::from_errno(CALL, libc::EOPNOTSUPP);
+            let reg_mr_ex = ffi::late::ibv_reg_mr_ex().ok_or_else(unsupported)?;
+            // SAFETY: integers and pointers; zero is a value of each.
+            let mut attr: ffi::ibv_mr_init_attr = unsafe { mem::zeroed() };
+            attr.length = len;
+            attr.access = terms.access.cast_signed();
+            attr.addr = start.as_ptr().cast();
+            attr.iova = iova;
+            attr.dmah = dmah.as_raw();
+            let mask = has::IBV_REG_MR_MASK_ADDR.0 | has::IBV_REG_MR_MASK_IOVA.0;
+            attr.comp_mask = u64::from(mask | has::IBV_REG_MR_MASK_DMAH.0);
+            // SAFETY: as above; C keeps no pointer to the attributes, and the handle lives as long
+            // as `terms`, which the region keeps.
+            (CALL, unsafe { reg_mr_ex(pd.as_raw(), &raw mut attr) })
+        }
+    };
+    // SAFETY: what the call has returned.
+    unsafe { Mr::new(call, raw, pd) }.map_err(|err| err.detail(terms.describe(len)))
+}
+
+/// An element that names its first byte as the device does.
+///
+/// # Safety
+/// - As for [`Sge::new`], where the range is what the device reaches under `addr` with `lkey`.
+#[inline]
+pub(super) unsafe fn element(addr: u64, length: u32, lkey: u32) -> Sge {
+    let raw = ffi::ibv_sge { addr, length, lkey };
+    // SAFETY: an `Sge` is one of these, and transparent.
+    unsafe { mem::transmute::<ffi::ibv_sge, Sge>(raw) }
+}
+
+/// Adds `len` bytes from `addr` to a list: in several elements, if they are more than 4 GiB, for
+/// which a request may then be refused.
+///
+/// # Safety
+/// - As for [`element`].
+#[inline]
+pub(super) unsafe fn push_elements(list: &mut SgeList, mut addr: u64, mut len: u64, lkey: u32) {
+    loop {
+        let part = u32::try_from(len).unwrap_or(1 << 31);
+        // SAFETY: a part of the caller's range.
+        list.push(unsafe { element(addr, part, lkey) });
+        addr = addr.wrapping_add(part.into());
+        len -= u64::from(part);
+        if len == 0 {
+            break;
+        }
     }
 }

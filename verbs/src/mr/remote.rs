@@ -14,13 +14,13 @@ use ibverbs_sys::ibv_mr;
 
 use super::{
     copying::{copy_in, copy_out},
-    region::{Access, Region},
+    region::{Region, push_elements},
 };
 use crate::{
     access::RemoteAccess,
     error::{Error, Result},
     pd::ProtectionDomain,
-    work::{Gather, Scatter, Sge, SgeList},
+    work::{Gather, Scatter, SgeList},
 };
 
 /// What a peer must know to reach memory of this side: to be sent to it, in whatever format the
@@ -91,6 +91,8 @@ pub struct RemoteRegion {
     // INVARIANT: `start..start + len` is inside `region`.
     start: NonNull<u8>,
     len: usize,
+    // INVARIANT: what the device calls `start`.
+    iova: u64,
 }
 
 // SAFETY: the bytes are reached only through atomics, from any thread.
@@ -104,7 +106,7 @@ impl ProtectionDomain {
     /// Enters the kernel, and pins the memory.
     ///
     /// # Errors
-    /// - `InvalidInput`: `len` is zero.
+    /// - `InvalidInput`: `len` is zero, or more than there are addresses.
     /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
     /// - `EINVAL`, `EOPNOTSUPP`: the device cannot give that access.
     ///
@@ -112,7 +114,9 @@ impl ProtectionDomain {
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_remote(&self, len: usize, access: RemoteAccess) -> Result<RemoteRegion> {
-        self.alloc_region(len, Access::Remote(access))
+        let (memory, len) = zeroed(len)?;
+        let region = self.register(memory).remote(access).create()?;
+        Ok(region.slice(0..len))
     }
 
     /// `ibv_reg_mr`—Allocates `len` zero bytes, which peers can reach through
@@ -123,26 +127,24 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "IBV_ACCESS_MW_BIND")]
     pub fn alloc_for_windows(&self, len: usize) -> Result<RemoteRegion> {
-        self.alloc_region(len, Access::Windows)
+        let (memory, len) = zeroed(len)?;
+        let access = RemoteAccess::empty();
+        let region = self.register(memory).remote(access).windows().create()?;
+        Ok(region.slice(0..len))
     }
+}
 
-    fn alloc_region(&self, len: usize, access: Access) -> Result<RemoteRegion> {
-        if len == 0 {
-            let reason = "a region has at least one byte";
-            return Err(Error::refused(
-                "ibv_reg_mr",
-                io::ErrorKind::InvalidInput,
-                reason,
-            ));
-        }
+/// Zeros, of which there are enough for whole words, and how many were asked for.
+fn zeroed(len: usize) -> Result<(Vec<u8>, usize)> {
+    let words = len.checked_next_multiple_of(8);
+    match words.filter(|&words| words > 0 && isize::try_from(words).is_ok()) {
         // Zeroed by the allocator, which for large memory means not touched at all.
-        let memory = vec![0; len.next_multiple_of(8)].into_boxed_slice();
-        let region = Region::register(self, memory, access)?;
-        Ok(RemoteRegion {
-            start: region.start(),
-            region: Arc::new(region),
-            len,
-        })
+        Some(words) => Ok((vec![0; words], len)),
+        None => {
+            let reason = "a region has at least one byte, and no more than there are addresses";
+            let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
+            Err(error.detail(format!("{len} bytes")))
+        }
     }
 }
 
@@ -152,6 +154,16 @@ const SEE: Ordering = Ordering::Acquire;
 const SHOW: Ordering = Ordering::Release;
 
 impl RemoteRegion {
+    /// All of a registration.
+    pub(super) fn whole(region: Region) -> Self {
+        Self {
+            start: region.start(),
+            len: region.len(),
+            iova: region.iova(),
+            region: Arc::new(region),
+        }
+    }
+
     /// The number of bytes.
     #[expect(
         clippy::len_without_is_empty,
@@ -164,9 +176,9 @@ impl RemoteRegion {
     /// What a peer must know to reach the memory.
     pub fn token(&self) -> RemoteToken {
         RemoteToken {
-            addr: self.start.as_ptr().expose_provenance() as u64,
+            addr: self.iova,
             len: self.len as u64,
-            rkey: self.region.rkey(),
+            rkey: self.region.mr().rkey(),
         }
     }
 
@@ -183,6 +195,7 @@ impl RemoteRegion {
             region: Arc::clone(&self.region),
             start,
             len,
+            iova: self.iova + range.start as u64,
         }
     }
 
@@ -238,9 +251,29 @@ impl RemoteRegion {
         unsafe { AtomicU64::from_ptr(start.as_ptr().cast()) }
     }
 
+    /// The domain it is registered in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.region.mr().pd()
+    }
+
+    /// The registration, if there is no other handle to it, nor a request in flight or a window.
+    pub(super) fn region_mut(&mut self) -> Option<&mut Region> {
+        Arc::get_mut(&mut self.region)
+    }
+
+    /// All of the registration, after its memory has been replaced.
+    pub(super) fn renewed(self) -> Self {
+        Self {
+            start: self.region.start(),
+            len: self.region.len(),
+            iova: self.region.iova(),
+            region: self.region,
+        }
+    }
+
     /// The registration as C has it. It exists for as long as `self` lives.
     pub(crate) fn mr(&self) -> *mut ibv_mr {
-        self.region.mr()
+        self.region.mr().as_raw()
     }
 
     /// The start of `len` bytes from `offset`, which are inside.
@@ -270,20 +303,8 @@ impl fmt::Debug for RemoteRegion {
 unsafe impl Gather for RemoteRegion {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        let (mut start, mut left) = (self.start, self.len);
-        // An element is at most 4 GiB long; a request of more than that is refused for the number
-        // of its elements.
-        loop {
-            let len = u32::try_from(left).unwrap_or(1 << 31);
-            // SAFETY: the range is inside the region, registered with this key.
-            list.push(unsafe { Sge::new(start, len, self.region.lkey()) });
-            left -= len as usize;
-            if left == 0 {
-                break;
-            }
-            // SAFETY: there are bytes left, so the next element starts inside the region.
-            start = unsafe { start.add(len as usize) };
-        }
+        // SAFETY: the range is inside the region, registered with this key under this address.
+        unsafe { push_elements(list, self.iova, self.len as u64, self.region.mr().lkey()) };
     }
 }
 

@@ -1,0 +1,221 @@
+//! Registering memory: of any kind, in any way.
+
+use std::{fmt, io};
+
+use ibverbs_sys::ibv_access_flags as flag;
+
+use super::{
+    buf::Buf,
+    dmah::DmaHandle,
+    memory::{Memory, OwnedMemory},
+    region::{Region, Terms},
+    remote::RemoteRegion,
+};
+use crate::{
+    access::RemoteAccess,
+    error::{Error, Refused},
+    pd::ProtectionDomain,
+};
+
+impl ProtectionDomain {
+    /// Registers memory that the program has, in a chosen way.
+    ///
+    /// Vectors and boxed slices of bytes are such memory, and so are a [`Mapping`](crate::Mapping),
+    /// also of huge pages, [`SharedMemory`](crate::SharedMemory), and anything that implements
+    /// [`Memory`]. [`alloc_buf`](Self::alloc_buf), [`register_buf`](Self::register_buf) and
+    /// [`alloc_remote`](Self::alloc_remote) are the short ways.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// use verbs::{Mapping, RemoteAccess};
+    /// let pd = ctx.alloc_pd()?;
+    /// let buf = pd.register(vec![0; 4096]).relaxed_ordering().buf()?;
+    /// let memory = Mapping::new(1 << 20)?;
+    /// let region = pd.register(memory).remote(RemoteAccess::READ).zero_based().create()?;
+    /// assert_eq!(region.token().addr, 0);
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register<M: Memory>(&self, memory: M) -> Registration<'_, M> {
+        Registration {
+            pd: self,
+            memory,
+            terms: Terms::default(),
+        }
+    }
+}
+
+/// How memory will be registered; see [`ProtectionDomain::register`].
+///
+/// Unless something else is said, all of it is pinned, the device may read and write it for requests
+/// of this process, and peers have no access.
+#[must_use = "nothing is registered until `buf` or `create` is called"]
+pub struct Registration<'pd, M> {
+    pd: &'pd ProtectionDomain,
+    memory: M,
+    terms: Terms,
+}
+
+impl<'pd, M: Memory> Registration<'pd, M> {
+    /// `IBV_ACCESS_RELAXED_ORDERING`—Lets the device's writes become visible in any order until
+    /// their request has completed, which is faster on some machines.
+    ///
+    /// A device or kernel that does not know it ignores it. Polling memory for what a peer writes is
+    /// not possible then: the last byte may be there before the first.
+    #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
+    pub fn relaxed_ordering(mut self) -> Self {
+        self.terms.allow(flag::IBV_ACCESS_RELAXED_ORDERING);
+        self
+    }
+
+    /// `IBV_ACCESS_ON_DEMAND`—Pins nothing: the device fetches pages when it needs them, on demand.
+    ///
+    /// Which requests can use such memory says [`DeviceAttr`](crate::DeviceAttr). Others fail. See
+    /// [`advise`](ProtectionDomain::advise) for fetching pages before they are needed.
+    #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
+    pub fn on_demand(mut self) -> Self {
+        self.terms.allow(flag::IBV_ACCESS_ON_DEMAND);
+        self
+    }
+
+    /// `IBV_ACCESS_HUGETLB`—Says that all of the memory is in huge pages, as
+    /// [`Mapping::huge`](crate::Mapping::huge) makes them. For memory that is paged
+    /// [on demand](Self::on_demand).
+    #[doc(alias = "IBV_ACCESS_HUGETLB")]
+    pub fn huge_pages(mut self) -> Self {
+        self.terms.allow(flag::IBV_ACCESS_HUGETLB);
+        self
+    }
+
+    /// `ibv_reg_mr_ex`—Gives hints with each access. The device must have made the handle.
+    ///
+    /// Registering fails with `EOPNOTSUPP` if the library is older than rdma-core 59.
+    #[doc(alias = "ibv_reg_mr_ex")]
+    pub fn dma_handle(mut self, handle: &DmaHandle) -> Self {
+        self.terms.dmah = Some(handle.clone());
+        self
+    }
+
+    /// Lets peers reach the memory. Nobody has a reference to it then.
+    pub fn remote(mut self, access: RemoteAccess) -> RemoteRegistration<'pd, M> {
+        self.terms.access |= access.bits();
+        RemoteRegistration { inner: self }
+    }
+
+    /// The number of bytes.
+    pub(super) fn len(&mut self) -> usize {
+        self.memory.range().len()
+    }
+
+    /// Gives the memory back.
+    pub(super) fn refuse(mut self, error: Error) -> Refused<M> {
+        let len = self.len();
+        let detail = self.terms.describe(len);
+        Refused {
+            value: self.memory,
+            error: error.detail(detail),
+        }
+    }
+
+    pub(super) fn region(self) -> Result<Region, Refused<M>> {
+        let dmah = self.terms.dmah.as_ref();
+        if dmah.is_some_and(|dmah| dmah.context() != self.pd.context()) {
+            let (call, kind) = ("ibv_reg_mr_ex", io::ErrorKind::InvalidInput);
+            let reason = "the DMA handle is of another device";
+            return Err(self.refuse(Error::refused(call, kind, reason)));
+        }
+        Region::register(self.pd, self.memory, self.terms)
+    }
+}
+
+impl<M: OwnedMemory> Registration<'_, M> {
+    /// `ibv_reg_mr`—Registers the memory as one buffer of this process. Enters the kernel.
+    ///
+    /// # Errors
+    /// The memory is given back:
+    /// - `InvalidInput`: it has no bytes, or more than `u32::MAX`, the longest element of a request.
+    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
+    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot register it in this way.
+    ///
+    /// # References
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn buf(mut self) -> Result<Buf, Refused<M>> {
+        if let Err(error) = Buf::check(self.len()) {
+            return Err(self.refuse(error));
+        }
+        Ok(Buf::whole(self.region()?))
+    }
+}
+
+impl<M> fmt::Debug for Registration<'_, M> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Registration")
+            .field("terms", &self.terms)
+            .finish_non_exhaustive()
+    }
+}
+
+/// How memory will be registered for peers to reach; see [`Registration::remote`].
+#[must_use = "nothing is registered until `create` is called"]
+#[derive(Debug)]
+pub struct RemoteRegistration<'pd, M> {
+    inner: Registration<'pd, M>,
+}
+
+impl<M: Memory> RemoteRegistration<'_, M> {
+    /// `IBV_ACCESS_MW_BIND`—Lets [memory windows](crate::MemoryWindow) be bound to it.
+    #[doc(alias = "IBV_ACCESS_MW_BIND")]
+    pub fn windows(mut self) -> Self {
+        self.inner.terms.allow(flag::IBV_ACCESS_MW_BIND);
+        self
+    }
+
+    /// `ibv_reg_mr_iova`—Lets requests call the first byte `iova`, whatever its address is.
+    ///
+    /// It must have the same place in a page as the address.
+    #[doc(alias = "ibv_reg_mr_iova")]
+    #[doc(alias = "hca_va")]
+    pub fn iova(mut self, iova: u64) -> Self {
+        self.inner.terms.iova = Some(iova);
+        self.inner.terms.access &= !flag::IBV_ACCESS_ZERO_BASED.0;
+        self
+    }
+
+    /// `IBV_ACCESS_ZERO_BASED`—Lets requests name the memory by offsets from its first byte. The
+    /// memory must begin with a page, as a [`Mapping`](crate::Mapping) does.
+    #[doc(alias = "IBV_ACCESS_ZERO_BASED")]
+    pub fn zero_based(mut self) -> Self {
+        self.inner.terms.iova = Some(0);
+        self.inner.terms.allow(flag::IBV_ACCESS_ZERO_BASED);
+        self
+    }
+
+    /// `ibv_reg_mr`—Registers the memory. Enters the kernel.
+    ///
+    /// # Errors
+    /// The memory is given back:
+    /// - `InvalidInput`: it has no bytes, or the addresses from [`iova`](Self::iova) on do not
+    ///   suffice.
+    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
+    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot register it in this way, or the `iova` has
+    ///   another place in a page.
+    ///
+    /// # References
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn create(mut self) -> Result<RemoteRegion, Refused<M>> {
+        let len = self.inner.len();
+        let iova = self.inner.terms.iova.unwrap_or(0);
+        let reason = if len == 0 {
+            "a region has at least one byte"
+        } else if iova.checked_add(len as u64).is_none() {
+            "it would end after the last address"
+        } else {
+            return Ok(RemoteRegion::whole(self.inner.region()?));
+        };
+        let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
+        Err(self.inner.refuse(error))
+    }
+}

@@ -1,0 +1,134 @@
+//! Handles for DMA hints.
+
+use std::{fmt, ptr::NonNull, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use crate::{
+    context::Context,
+    error::{Error, Result, cvt_ptr},
+    named::named,
+};
+
+named! {
+    /// `ibv_tph_mem_type`—What kind of memory a device writes.
+    #[doc(alias = "ibv_tph_mem_type")]
+    TphMemory(u8) {
+        /// Volatile.
+        VOLATILE = 0;
+        /// Persistent.
+        PERSISTENT = 1;
+    }
+}
+
+/// `ibv_dmah_init_attr`—Which hints a device gives with each access to memory, about where it will
+/// be used next (PCIe TPH).
+///
+/// What is not set is left to the device.
+#[doc(alias = "ibv_dmah_init_attr")]
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct DmaHints {
+    /// The processor that will use the data.
+    pub cpu: Option<u32>,
+    /// The processing hint, as PCIe numbers them: 0 to 3.
+    pub processing: Option<u8>,
+    /// The kind of memory.
+    pub memory: Option<TphMemory>,
+}
+
+/// `ibv_dmah`—How a device accesses memory that is [registered](crate::Registration::dma_handle)
+/// with this handle.
+///
+/// It is a handle to a shared object, like an `Arc`.
+///
+/// # References
+/// [ibv_alloc_dmah(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_alloc_dmah.3.md)
+#[doc(alias = "ibv_dmah")]
+#[derive(Clone)]
+pub struct DmaHandle {
+    inner: Arc<Inner>,
+}
+
+struct Inner {
+    // INVARIANT: allocated until `self` is dropped.
+    raw: NonNull<ffi::ibv_dmah>,
+    ctx: Context,
+}
+
+// SAFETY: libibverbs documents its calls as thread-safe, and a handle never changes.
+unsafe impl Send for Inner {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Inner {}
+
+impl Context {
+    /// `ibv_alloc_dmah(ctx, …)`—Makes a handle for hints. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device takes no hints, or the library is older than rdma-core 59.
+    /// - `EINVAL`: the device does not know these.
+    ///
+    /// # References
+    /// [ibv_alloc_dmah(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_alloc_dmah.3.md)
+    #[doc(alias = "ibv_alloc_dmah")]
+    pub fn alloc_dma_handle(&self, hints: DmaHints) -> Result<DmaHandle> {
+        use ffi::ibv_dmah_init_attr_mask as has;
+        const CALL: &str = "ibv_alloc_dmah";
+        let fail = |err: Error| err.detail(format!("{hints:?}"));
+        let Some(alloc) = ffi::late::ibv_alloc_dmah() else {
+            return Err(fail(Error::from_errno(CALL, libc::EOPNOTSUPP)));
+        };
+        let bit = |set: bool, flag: has| if set { flag.0 } else { 0 };
+        let mut attr = ffi::ibv_dmah_init_attr {
+            comp_mask: bit(hints.cpu.is_some(), has::IBV_DMAH_INIT_ATTR_MASK_CPU_ID)
+                | bit(hints.processing.is_some(), has::IBV_DMAH_INIT_ATTR_MASK_PH)
+                | bit(
+                    hints.memory.is_some(),
+                    has::IBV_DMAH_INIT_ATTR_MASK_TPH_MEM_TYPE,
+                ),
+            cpu_id: hints.cpu.unwrap_or(0),
+            ph: hints.processing.unwrap_or(0),
+            tph_mem_type: hints.memory.map_or(0, |kind| kind.0),
+        };
+        // SAFETY: the context is open for as long as `self` lives; C keeps no pointer to the
+        // attributes.
+        let raw = unsafe { alloc(self.as_raw(), &raw mut attr) };
+        let raw = cvt_ptr(CALL, raw).map_err(fail)?;
+        let ctx = self.clone();
+        Ok(DmaHandle {
+            inner: Arc::new(Inner { raw, ctx }),
+        })
+    }
+}
+
+impl DmaHandle {
+    /// The device.
+    pub fn context(&self) -> &Context {
+        &self.inner.ctx
+    }
+
+    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`
+    /// lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_dmah {
+        self.inner.raw.as_ptr()
+    }
+}
+
+impl fmt::Debug for DmaHandle {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("DmaHandle")
+            .field("context", &self.inner.ctx)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        if let Some(dealloc) = ffi::late::ibv_dealloc_dmah() {
+            // SAFETY: allocated, and freed once, here; its context is open, since that is dropped
+            // after this. Each registration that uses it holds an `Arc` of `self`. If this fails,
+            // it stays until the context is closed.
+            let _: i32 = unsafe { dealloc(self.raw.as_ptr()) };
+        }
+    }
+}

@@ -1,0 +1,140 @@
+//! The free list under every interleaving of a few threads, and every order in which their memory
+//! accesses may be seen: loom tries them all.
+
+use loom::{cell::UnsafeCell, model, model::Builder, sync::Arc, thread};
+
+use free_list::FreeList;
+
+/// What the free list is made of here.
+mod atomic {
+    pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
+}
+#[path = "free_list.rs"]
+mod free_list;
+
+/// Slots with memory, which loom watches: two threads that have one at a time fail the test, and so
+/// does one that does not see what the last one did.
+struct Slots {
+    free: FreeList,
+    memory: Vec<UnsafeCell<u32>>,
+}
+
+impl Slots {
+    fn new(slots: u32) -> Arc<Self> {
+        Arc::new(Self {
+            free: FreeList::new(slots),
+            memory: (0..slots).map(|_| UnsafeCell::new(0)).collect(),
+        })
+    }
+
+    /// A slot for each thread, which takes and gives back one `rounds` times.
+    fn exchanged(rounds: usize) {
+        let slots = Self::new(2);
+        let work = move |slots: &Self| {
+            for _ in 0..rounds {
+                let slot = slots.take().expect("there is one for each thread");
+                slots.give_back(slot);
+            }
+        };
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || work(&slots))
+        };
+        work(&slots);
+        other.join().unwrap();
+        assert_eq!(slots.rest().len(), slots.free.slots());
+    }
+
+    /// Takes a slot, and writes to its memory.
+    fn take(&self) -> Option<u32> {
+        let slot = self.free.take()?;
+        self.write(slot);
+        Some(slot)
+    }
+
+    /// Writes to a slot's memory, and gives the slot back.
+    fn give_back(&self, slot: u32) {
+        self.write(slot);
+        self.free.give_back(slot);
+    }
+
+    fn write(&self, slot: u32) {
+        // SAFETY: the pointer is valid; that nobody else uses it is what loom checks.
+        self.memory[slot as usize].with_mut(|count| unsafe { *count += 1 });
+    }
+
+    /// All slots that are free, when nobody else is there.
+    fn rest(&self) -> Vec<u32> {
+        let mut rest: Vec<_> = std::iter::from_fn(|| self.take()).collect();
+        rest.sort_unstable();
+        rest
+    }
+}
+
+#[test]
+fn slots_are_taken_and_given_back_by_two_threads() {
+    model(|| Slots::exchanged(1));
+}
+
+#[test]
+fn slots_are_taken_and_given_back_again() {
+    // All interleavings of two rounds take minutes; these are those with up to two preemptions.
+    let mut bounded = Builder::new();
+    bounded.preemption_bound = Some(2);
+    bounded.check(|| Slots::exchanged(2));
+}
+
+#[test]
+fn the_last_slot_goes_to_one_of_three_threads() {
+    model(|| {
+        let slots = Slots::new(1);
+        let take = |slots: &Slots| slots.take().is_some();
+        let others: Vec<_> = (0..2)
+            .map(|_| {
+                let slots = Arc::clone(&slots);
+                thread::spawn(move || take(&slots))
+            })
+            .collect();
+        let mut taken = usize::from(take(&slots));
+        for other in others {
+            taken += usize::from(other.join().unwrap());
+        }
+        assert_eq!(taken, 1);
+    });
+}
+
+#[test]
+fn a_head_that_is_back_is_not_mistaken_for_one_that_has_stayed() {
+    model(|| {
+        let slots = Slots::new(3);
+        let other = {
+            let slots = Arc::clone(&slots);
+            // May wait between reading the head and changing it.
+            thread::spawn(move || slots.take().unwrap())
+        };
+        // Takes what may be the head and its successor, and puts the head back.
+        let (a, b) = (slots.take().unwrap(), slots.take().unwrap());
+        slots.give_back(a);
+        let mut all = vec![b, other.join().unwrap()];
+        all.extend(slots.rest());
+        all.sort_unstable();
+        assert_eq!(all, [0, 1, 2]);
+    });
+}
+
+#[test]
+fn a_slot_given_back_elsewhere_shows_what_was_done_with_it() {
+    model(|| {
+        let slots = Slots::new(1);
+        let slot = slots.take().unwrap();
+        let other = {
+            let slots = Arc::clone(&slots);
+            thread::spawn(move || slots.give_back(slot))
+        };
+        let again = slots.take();
+        other.join().unwrap();
+        if again.is_none() {
+            assert_eq!(slots.take(), Some(slot));
+        }
+    });
+}

@@ -1,0 +1,117 @@
+//! Memory that is not there.
+
+use std::{fmt, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use super::region::{Mr, element};
+use crate::{
+    error::Result,
+    pd::ProtectionDomain,
+    work::{Gather, Scatter, SgeList},
+};
+
+/// `ibv_alloc_null_mr`—A registration of no memory: what is written to it is discarded, and zeros
+/// are read from it, without crossing the bus.
+///
+/// It is a handle to a shared registration, like an `Arc`.
+///
+/// # Examples
+/// ```no_run
+/// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
+/// # fn qp() -> verbs::QueuePair<verbs::Rc, verbs::Rts, verbs::Buf, (verbs::Buf, verbs::NullBuf)> {
+/// #     unimplemented!()
+/// # }
+/// # let mut qp = qp();
+/// let pd = ctx.alloc_pd()?;
+/// let null = pd.alloc_null_mr()?;
+/// // The first 64 bytes of each message matter, the rest does not.
+/// qp.post_recv((pd.alloc_buf(64)?, null.buf(1 << 20)))?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
+///
+/// # References
+/// [ibv_alloc_null_mr(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_null_mr.3.html)
+#[doc(alias = "ibv_alloc_null_mr")]
+#[derive(Clone)]
+pub struct NullRegion {
+    inner: Arc<Inner>,
+}
+
+struct Inner(Mr);
+
+/// Any number of bytes of a [`NullRegion`], to be written to or read from.
+#[derive(Clone)]
+pub struct NullBuf {
+    region: NullRegion,
+    len: u32,
+}
+
+impl ProtectionDomain {
+    /// `ibv_alloc_null_mr(pd)`—Makes a registration of no memory. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device has none.
+    /// - `ENOMEM`: out of registrations.
+    ///
+    /// # References
+    /// [ibv_alloc_null_mr(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_null_mr.3.html)
+    #[doc(alias = "ibv_alloc_null_mr")]
+    pub fn alloc_null_mr(&self) -> Result<NullRegion> {
+        // SAFETY: the domain is allocated for as long as `self` lives.
+        let raw = unsafe { ffi::ibv_alloc_null_mr(self.as_raw()) };
+        // SAFETY: what the call has returned.
+        let mr = unsafe { Mr::new("ibv_alloc_null_mr", raw, self) }?;
+        let inner = Arc::new(Inner(mr));
+        Ok(NullRegion { inner })
+    }
+}
+
+impl NullRegion {
+    /// So many bytes of it.
+    pub fn buf(&self, len: u32) -> NullBuf {
+        NullBuf {
+            region: self.clone(),
+            len,
+        }
+    }
+
+    /// The domain it belongs to.
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.inner.0.pd()
+    }
+}
+
+impl fmt::Debug for NullRegion {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NullRegion")
+            .field("lkey", &self.inner.0.lkey())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for NullBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("NullBuf").field("len", &self.len).finish()
+    }
+}
+
+impl Drop for Inner {
+    fn drop(&mut self) {
+        // SAFETY: once, here. If it fails, there is no memory to be harmed.
+        let _: bool = unsafe { self.0.dereg() };
+    }
+}
+
+// SAFETY: the element is inside the registration, which covers every address and which `self`
+// keeps. There is no memory.
+unsafe impl Gather for NullBuf {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        // SAFETY: see above.
+        list.push(unsafe { element(0, self.len, self.region.inner.0.lkey()) });
+    }
+}
+
+// SAFETY: see `Gather`.
+unsafe impl Scatter for NullBuf {}

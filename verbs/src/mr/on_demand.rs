@@ -1,0 +1,172 @@
+//! Paging on demand: all memory under one registration, and fetching pages before they are needed.
+
+use std::{fmt, io, ptr, sync::Arc};
+
+use ibverbs_sys::{self as ffi, ibv_access_flags as flag};
+
+use super::{
+    buf::Buf,
+    memory::OwnedMemory,
+    region::{Mr, Region},
+};
+use crate::{
+    error::{Error, Refused, Result, cvt_errno},
+    named::named,
+    pd::ProtectionDomain,
+    work::{Gather, MAX_SGE, SgeList},
+};
+
+/// All of the process's memory, registered once: implicit paging on demand.
+///
+/// Buffers of it cost no registration, no call into the kernel, and no pinned memory. Peers have no
+/// access.
+///
+/// It is a handle to a shared registration, like an `Arc`.
+///
+/// # Examples
+/// ```no_run
+/// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
+/// let pd = ctx.alloc_pd()?;
+/// let everything = pd.register_everything()?;
+/// let buf = everything.buf(b"no registration of its own".to_vec())?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct Everything {
+    mr: Arc<Implicit>,
+}
+
+/// The registration.
+pub(super) struct Implicit(Mr);
+
+named! {
+    /// `ibv_advise_mr_advice`—What to do with the pages of memory that is registered
+    /// [on demand](crate::Registration::on_demand).
+    #[doc(alias = "ibv_advise_mr_advice")]
+    Advice(u32) {
+        /// Fetch them, for the device to read.
+        PREFETCH = ffi::ibv_advise_mr_advice::IBV_ADVISE_MR_ADVICE_PREFETCH.0;
+        /// Fetch them, for the device to write.
+        PREFETCH_WRITE = ffi::ibv_advise_mr_advice::IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE.0;
+        /// Tell the device about those that are there.
+        PREFETCH_NO_FAULT = ffi::ibv_advise_mr_advice::IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT.0;
+    }
+}
+
+impl ProtectionDomain {
+    /// `ibv_reg_mr`—Registers all memory of this process, now and later, for requests of this
+    /// process. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot do it; see [`OdpCaps`](crate::OdpCaps).
+    ///
+    /// # References
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
+    #[doc(alias = "ibv_reg_mr")]
+    #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
+    pub fn register_everything(&self) -> Result<Everything> {
+        const CALL: &str = "ibv_reg_mr";
+        let access = flag::IBV_ACCESS_LOCAL_WRITE.0 | flag::IBV_ACCESS_ON_DEMAND.0;
+        let (pd, all) = (self.as_raw(), usize::MAX);
+        // SAFETY: the domain is allocated for as long as `self` lives. The range is not one of valid
+        // memory, but how C is asked for all there is. Nobody can use the key but by a buffer of
+        // `Everything`, which owns what it names: peers get no access.
+        let raw = unsafe { ffi::ibv_reg_mr(pd, ptr::null_mut(), all, access) };
+        // SAFETY: what the call has returned.
+        let mr = unsafe { Mr::new(CALL, raw, self) };
+        let mr = mr.map_err(|err| err.detail("all memory, on demand"))?;
+        let mr = Arc::new(Implicit(mr));
+        Ok(Everything { mr })
+    }
+
+    /// `ibv_advise_mr(pd, advice, …)`—Prepares the memory of a work that will be posted, which is
+    /// registered [on demand](crate::Registration::on_demand). Enters the kernel.
+    ///
+    /// With `wait`, the device knows the pages when this returns; otherwise, soon. They can go again
+    /// at any time: then they are fetched when they are needed.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device cannot do it. So can `ENOTSUP`, for this advice.
+    /// - `EPERM`, `EFAULT`, `EINVAL`, `ENOENT`: the memory is not registered on demand, or in
+    ///   another domain.
+    /// - `InvalidInput`: the work has more than [`MAX_SGE`] elements.
+    /// - `ENOMEM`: there is not so much memory.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
+    /// use verbs::Advice;
+    /// let pd = ctx.alloc_pd()?;
+    /// let buf = pd.register(vec![0; 1 << 20]).on_demand().buf()?;
+    /// pd.advise(&buf, Advice::PREFETCH_WRITE, true)?;
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    ///
+    /// # References
+    /// [ibv_advise_mr(3)](https://man7.org/linux/man-pages/man3/ibv_advise_mr.3.html)
+    #[doc(alias = "ibv_advise_mr")]
+    pub fn advise(&self, work: &impl Gather, advice: Advice, wait: bool) -> Result<()> {
+        const CALL: &str = "ibv_advise_mr";
+        let mut list = SgeList::of(work);
+        let fail = |err: Error| err.detail(format!("{advice:?}"));
+        let elements = u32::try_from(list.len()).ok();
+        let Some(elements) = elements.filter(|&n| n as usize <= MAX_SGE) else {
+            let reason = format!("the work has more than {MAX_SGE} elements");
+            return Err(fail(Error::refused(
+                CALL,
+                io::ErrorKind::InvalidInput,
+                reason,
+            )));
+        };
+        let flush = ffi::ib_uverbs_advise_mr_flag::IB_UVERBS_ADVISE_MR_FLAG_FLUSH.0;
+        let flags = if wait { flush } else { 0 };
+        let (pd, advice) = (self.as_raw(), ffi::ibv_advise_mr_advice(advice.0));
+        // SAFETY: the domain is allocated for as long as `self` lives, and the list has so many
+        // elements, of which C keeps none. Pages that are fetched do not change.
+        let ret = unsafe { ffi::ibv_advise_mr(pd, advice, flags, list.as_mut_ptr(), elements) };
+        cvt_errno(CALL, ret).map_err(fail)
+    }
+}
+
+impl Everything {
+    /// A buffer, of memory of any kind. Does not enter the kernel.
+    ///
+    /// # Errors
+    /// The memory is given back:
+    /// - `InvalidInput`: it has no bytes, or more than `u32::MAX`.
+    pub fn buf<M: OwnedMemory>(&self, mut memory: M) -> Result<Buf, Refused<M>> {
+        match Buf::check(memory.range().len()) {
+            Ok(()) => Ok(Buf::whole(Region::covered(&self.mr, memory))),
+            Err(error) => Err(Refused {
+                value: memory,
+                error,
+            }),
+        }
+    }
+
+    /// The domain it is registered in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.mr.0.pd()
+    }
+}
+
+impl Implicit {
+    pub(super) fn mr(&self) -> &Mr {
+        &self.0
+    }
+}
+
+impl fmt::Debug for Everything {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Everything")
+            .field("pd", self.pd())
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Implicit {
+    fn drop(&mut self) {
+        // SAFETY: once, here. If it fails, the device keeps its access, but nobody has a key.
+        let _: bool = unsafe { self.0.dereg() };
+    }
+}

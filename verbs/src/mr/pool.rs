@@ -1,0 +1,336 @@
+//! Pools of buffers.
+
+use std::{
+    fmt, io,
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+    slice,
+    sync::Arc,
+};
+
+use super::{
+    builder::Registration,
+    free_list::{FreeList, MAX_SLOTS},
+    mapping::Mapping,
+    memory::OwnedMemory,
+    region::Region,
+};
+use crate::{
+    error::{Error, Refused, Result},
+    pd::ProtectionDomain,
+    work::{Gather, Scatter, Sge, SgeList},
+};
+
+/// What each buffer's place in its pool is a multiple of: a line of the processor's cache, so that
+/// two buffers share none.
+const ALIGNMENT: usize = 64;
+
+/// Buffers of one size, registered at once.
+///
+/// Taking one neither allocates, nor locks, nor enters the kernel; dropping it gives it back, in
+/// whatever thread. Registering is slow, and the device knows only so many registrations: a program
+/// that needs a buffer for each message takes them from a pool.
+///
+/// It is a handle to a shared pool, like an `Arc`. The buffers that are out keep the pool.
+///
+/// # Examples
+/// ```no_run
+/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// let pd = ctx.alloc_pd()?;
+/// let pool = pd.alloc_pool(1024, 4096)?;
+/// let mut buf = pool.try_take().expect("none is out yet");
+/// buf[..5].copy_from_slice(b"hello");
+/// buf.set_len(5);
+/// # Ok::<(), verbs::Error>(())
+/// ```
+#[derive(Clone)]
+pub struct BufPool {
+    shared: Arc<Shared>,
+}
+
+struct Shared {
+    region: Region,
+    free: FreeList,
+    /// From one buffer to the next.
+    // INVARIANT: `stride` times the number of slots is at most the length of the region, and
+    // `capacity` at most `stride`.
+    stride: usize,
+    capacity: u32,
+}
+
+/// A buffer of a [`BufPool`].
+///
+/// Like a [`Buf`](crate::Buf), it moves to the device when it is posted, and comes back with the
+/// completion.
+pub struct PoolBuf {
+    // INVARIANT: `slot` was taken from `shared.free`, and `start` is where its bytes are.
+    shared: Arc<Shared>,
+    slot: u32,
+    // INVARIANT: at most the capacity.
+    len: u32,
+    start: NonNull<u8>,
+    lkey: u32,
+}
+
+// SAFETY: a `PoolBuf` owns its bytes alone, as long as it has the slot, and bytes may be owned by
+// any thread. The list sees to it that the next owner sees what this one did.
+unsafe impl Send for PoolBuf {}
+// SAFETY: a shared one only allows reading.
+unsafe impl Sync for PoolBuf {}
+
+impl ProtectionDomain {
+    /// `ibv_reg_mr`—Allocates and registers `count` buffers of `len` bytes each. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: `count` or `len` is zero, or either or both are too large: there can be
+    ///   16777215 buffers, of `u32::MAX` bytes each.
+    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
+    ///
+    /// # References
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn alloc_pool(&self, count: usize, len: usize) -> Result<BufPool> {
+        let fail = |err: Error| err.detail(format!("{count} buffers of {len} bytes"));
+        let stride = stride(len).map_err(fail)?;
+        let all = stride.checked_mul(count).unwrap_or(usize::MAX);
+        let memory = Mapping::new(all).map_err(fail)?;
+        self.register(memory)
+            .pool(len)
+            .map_err(|refused| fail(refused.error))
+    }
+}
+
+impl<M: OwnedMemory> Registration<'_, M> {
+    /// `ibv_reg_mr`—Registers the memory, and carves it into buffers of `len` bytes. Enters the
+    /// kernel.
+    ///
+    /// Each begins a multiple of 64 bytes from the first. What is left at the end is not used.
+    ///
+    /// # Errors
+    /// The memory is given back:
+    /// - `InvalidInput`: `len` is zero or more than `u32::MAX`; or there would be no buffer, or more
+    ///   than 16777215.
+    /// - As for [`buf`](Self::buf).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// use verbs::{HugePage, Mapping};
+    /// let pd = ctx.alloc_pd()?;
+    /// let memory = Mapping::huge(64 << 20, HugePage::MIB_2)?;
+    /// let pool = pd.register(memory).pool(4096)?;
+    /// assert_eq!(pool.count(), 16384);
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    ///
+    /// # References
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn pool(mut self, len: usize) -> Result<BufPool, Refused<M>> {
+        let (stride, slots) = match carve(self.len(), len) {
+            Ok(carved) => carved,
+            Err(error) => return Err(self.refuse(error)),
+        };
+        let region = self.region()?;
+        Ok(BufPool {
+            shared: Arc::new(Shared {
+                region,
+                free: FreeList::new(slots),
+                stride,
+                // At most `u32::MAX`, or there would be no stride.
+                capacity: u32::try_from(len).unwrap_or(u32::MAX),
+            }),
+        })
+    }
+}
+
+fn refused(reason: &'static str) -> Error {
+    Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason)
+}
+
+/// From one buffer of `len` bytes to the next.
+fn stride(len: usize) -> Result<usize> {
+    let stride = match u32::try_from(len) {
+        Ok(1..) => len.checked_next_multiple_of(ALIGNMENT),
+        _ => None,
+    };
+    stride.ok_or_else(|| refused("a buffer has from 1 to 4294967295 bytes"))
+}
+
+/// From one buffer to the next, and how many there are.
+fn carve(memory: usize, len: usize) -> Result<(usize, u32)> {
+    let stride = stride(len)?;
+    // The last one needs no room behind it.
+    let slots = (memory + stride - len) / stride;
+    match u32::try_from(slots) {
+        Ok(slots @ 1..=MAX_SLOTS) => Ok((stride, slots)),
+        Ok(0) => Err(refused("the memory is too small for one buffer")),
+        _ => Err(refused("a pool has at most 16777215 buffers")),
+    }
+}
+
+impl BufPool {
+    /// Takes a buffer, of full length. `None` if all are out. Does not block.
+    ///
+    /// Its content is whatever its last owner left.
+    #[inline]
+    pub fn try_take(&self) -> Option<PoolBuf> {
+        let slot = self.shared.free.take()?;
+        let offset = slot as usize * self.shared.stride;
+        // SAFETY: the slot is below the number of slots, so its bytes are inside the region.
+        let start = unsafe { self.shared.region.start().add(offset) };
+        Some(PoolBuf {
+            shared: Arc::clone(&self.shared),
+            slot,
+            len: self.shared.capacity,
+            start,
+            lkey: self.shared.region.mr().lkey(),
+        })
+    }
+
+    /// The number of buffers, in the pool or out.
+    pub fn count(&self) -> usize {
+        self.shared.free.slots()
+    }
+
+    /// The number of bytes of each buffer.
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity as usize
+    }
+
+    /// The domain it is registered in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.shared.region.mr().pd()
+    }
+}
+
+impl PoolBuf {
+    /// The number of bytes that [`set_len`](Self::set_len) can make visible.
+    pub fn capacity(&self) -> usize {
+        self.shared.capacity as usize
+    }
+
+    /// Sets the length: what the buffer shows, sends, and receives into.
+    ///
+    /// # Panics
+    /// Panics when `len` is more than the capacity.
+    #[inline]
+    pub fn set_len(&mut self, len: usize) {
+        match u32::try_from(len) {
+            Ok(len) if len <= self.shared.capacity => self.len = len,
+            _ => super::buf::length_panic(len, self.capacity()),
+        }
+    }
+
+    /// Sets the length back to the whole capacity.
+    #[inline]
+    pub fn set_full(&mut self) {
+        self.len = self.shared.capacity;
+    }
+
+    /// The pool it goes back to.
+    pub fn pool(&self) -> BufPool {
+        BufPool {
+            shared: Arc::clone(&self.shared),
+        }
+    }
+}
+
+impl Drop for PoolBuf {
+    #[inline]
+    fn drop(&mut self) {
+        self.shared.free.give_back(self.slot);
+    }
+}
+
+impl Deref for PoolBuf {
+    type Target = [u8];
+
+    #[inline]
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are the slot's, initialised, and `self`'s alone (invariant). The device
+        // does not write them: it only does so for posted work, which would have moved `self` away.
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl DerefMut for PoolBuf {
+    #[inline]
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and `&mut self` excludes every other reference to these bytes.
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
+    }
+}
+
+impl AsRef<[u8]> for PoolBuf {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl AsMut<[u8]> for PoolBuf {
+    fn as_mut(&mut self) -> &mut [u8] {
+        self
+    }
+}
+
+impl fmt::Debug for PoolBuf {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("PoolBuf")
+            .field("slot", &self.slot)
+            .field("len", &self.len)
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for BufPool {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("BufPool")
+            .field("count", &self.count())
+            .field("capacity", &self.capacity())
+            .finish_non_exhaustive()
+    }
+}
+
+// SAFETY: the element is a range of registered memory that `self` owns alone: it stays registered
+// and at its address until `self` is dropped, and nobody else reads or writes it.
+unsafe impl Gather for PoolBuf {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, which `self`
+        // keeps registered.
+        list.push(unsafe { Sge::new(self.start, self.len, self.lkey) });
+    }
+}
+
+// SAFETY: see `Gather`: owned alone, and registered for local writing.
+unsafe impl Scatter for PoolBuf {}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_are_aligned_and_the_last_may_end_with_the_memory() {
+        assert_eq!(carve(4096, 64).unwrap(), (64, 64));
+        assert_eq!(carve(4096, 65).unwrap(), (128, 32));
+        assert_eq!(carve(64 + 10, 10).unwrap(), (64, 2));
+        assert_eq!(carve(64 + 9, 10).unwrap(), (64, 1));
+        assert_eq!(carve(10, 10).unwrap(), (64, 1));
+    }
+
+    #[test]
+    fn what_cannot_be_carved_is_refused() {
+        for (memory, len, reason) in [
+            (100, 0, "from 1 to 4294967295"),
+            (usize::MAX / 2, 1 << 32, "from 1 to 4294967295"),
+            (9, 10, "too small"),
+            (0, 10, "too small"),
+            (1 << 30, 1, "at most 16777215"),
+        ] {
+            let err = carve(memory, len).unwrap_err().to_string();
+            assert!(err.contains(reason), "{err}");
+        }
+    }
+}

@@ -1,0 +1,261 @@
+//! Changing a registration.
+
+use std::{fmt, io, mem::ManuallyDrop, ptr};
+
+use ibverbs_sys::{
+    self as ffi, ibv_access_flags as flag, ibv_rereg_mr_err_code as code,
+    ibv_rereg_mr_flags as change,
+};
+
+use super::{memory::Memory, region::Region, remote::RemoteRegion};
+use crate::{
+    access::RemoteAccess,
+    error::{Error, Refused},
+    pd::ProtectionDomain,
+};
+
+const CALL: &str = "ibv_rereg_mr";
+
+impl RemoteRegion {
+    /// Changes the registration: its domain, its memory, or what peers may do.
+    ///
+    /// It cannot be in use meanwhile: no other handle to it, no part of it, no request in flight,
+    /// and no memory window may be left. Its keys can be others afterwards, so peers need a new
+    /// [`token`](Self::token).
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
+    /// use verbs::RemoteAccess;
+    /// let pd = ctx.alloc_pd()?;
+    /// let region = pd.alloc_remote(4096, RemoteAccess::WRITE)?;
+    /// // … until a peer has written all of it …
+    /// let region = region.rereg().access(RemoteAccess::READ).apply()?;
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    #[doc(alias = "ibv_rereg_mr")]
+    pub fn rereg(self) -> Reregistration {
+        Reregistration {
+            region: self,
+            changes: Changes::default(),
+        }
+    }
+}
+
+/// What will be changed of a registration; see [`RemoteRegion::rereg`].
+#[must_use = "nothing is changed until `apply` is called"]
+pub struct Reregistration {
+    region: RemoteRegion,
+    changes: Changes,
+}
+
+#[derive(Default)]
+struct Changes {
+    pd: Option<ProtectionDomain>,
+    memory: Option<Box<dyn Memory>>,
+    access: Option<RemoteAccess>,
+}
+
+/// What is left of a registration that could not be changed.
+#[must_use = "it has the memory"]
+pub enum NotReregistered {
+    /// The registration is as it was.
+    Unchanged {
+        /// The region.
+        region: RemoteRegion,
+        /// The memory that it was to cover, if that was to change.
+        memory: Option<Box<dyn Memory>>,
+    },
+    /// The registration could no longer be used, and has been ended. Its memory was not lost, and
+    /// can be [registered](ProtectionDomain::register) again.
+    Ended {
+        /// The memory that was registered, with its content.
+        old: Box<dyn Memory>,
+        /// The memory that was to replace it.
+        new: Option<Box<dyn Memory>>,
+    },
+    /// The registration could neither be used nor ended. The device may still have access to the
+    /// memory, which has been given up.
+    Lost,
+}
+
+impl Reregistration {
+    /// `IBV_REREG_MR_CHANGE_PD`—Moves the registration to another domain of the same device.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_PD")]
+    pub fn pd(mut self, pd: &ProtectionDomain) -> Self {
+        self.changes.pd = Some(pd.clone());
+        self
+    }
+
+    /// `IBV_REREG_MR_CHANGE_TRANSLATION`—Replaces the memory. The old memory is dropped.
+    ///
+    /// Requests name it by its own addresses from then on, whatever
+    /// [`iova`](crate::RemoteRegistration::iova) the region had.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
+    pub fn memory(mut self, memory: impl Memory) -> Self {
+        self.changes.memory = Some(Box::new(memory));
+        self
+    }
+
+    /// `IBV_REREG_MR_CHANGE_ACCESS`—Changes what peers may do. Everything else that was said when
+    /// the memory was registered, as that windows can be bound, is no more.
+    #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
+    pub fn access(mut self, access: RemoteAccess) -> Self {
+        self.changes.access = Some(access);
+        self
+    }
+
+    /// `ibv_rereg_mr(mr, …)`—Changes the registration. Enters the kernel.
+    ///
+    /// # Errors
+    /// What is left is given back:
+    /// - `InvalidInput`: the region is in use, another domain is of another device, or the other
+    ///   memory has no bytes. The region is unchanged.
+    /// - `EINVAL`, `EOPNOTSUPP`, `ENOMEM`: the device cannot do it, and the region is unchanged; or
+    ///   it has failed halfway, and the region has been ended.
+    ///
+    /// If only the old memory could not be made inheritable by children again (see
+    /// [`fork_init`](crate::fork_init)), that is no error: it is not dropped, and left as it is.
+    ///
+    /// # References
+    /// [ibv_rereg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_rereg_mr.3.html)
+    #[doc(alias = "ibv_rereg_mr")]
+    #[doc(alias = "IBV_REREG_MR_ERR_CMD")]
+    pub fn apply(self) -> Result<RemoteRegion, Refused<NotReregistered>> {
+        let Self {
+            mut region,
+            mut changes,
+        } = self;
+        let replaces = changes.memory.is_some();
+        let outcome = match changes.refusal(&region) {
+            Some(reason) => Err((Left::AsItWas, refused(reason))),
+            None => match region.region_mut() {
+                Some(whole) => whole.rereg(&mut changes),
+                None => Err((Left::AsItWas, refused("the region is in use"))),
+            },
+        };
+        let (left, error) = match outcome {
+            Ok(()) if replaces => return Ok(region.renewed()),
+            Ok(()) => return Ok(region),
+            Err(failure) => failure,
+        };
+        let memory = changes.memory;
+        let value = match left {
+            Left::AsItWas => NotReregistered::Unchanged { region, memory },
+            Left::Memory(old) => NotReregistered::Ended { old, new: memory },
+            Left::Nothing => {
+                // The device may have access to it.
+                let _: ManuallyDrop<_> = ManuallyDrop::new(memory);
+                NotReregistered::Lost
+            }
+        };
+        Err(Refused { value, error })
+    }
+}
+
+fn refused(reason: &'static str) -> Error {
+    Error::refused(CALL, io::ErrorKind::InvalidInput, reason)
+}
+
+/// What a failure has left of a region.
+enum Left {
+    AsItWas,
+    Memory(Box<dyn Memory>),
+    Nothing,
+}
+
+impl Changes {
+    /// Why they cannot be asked for.
+    fn refusal(&mut self, region: &RemoteRegion) -> Option<&'static str> {
+        let Self { pd, memory, access } = self;
+        if memory
+            .as_mut()
+            .is_some_and(|memory| memory.range().is_empty())
+        {
+            return Some("a region has at least one byte");
+        }
+        if pd
+            .as_ref()
+            .is_some_and(|pd| pd.context() != region.pd().context())
+        {
+            return Some("the domain is of another device");
+        }
+        let none = pd.is_none() && memory.is_none() && access.is_none();
+        none.then_some("nothing is to be changed")
+    }
+}
+
+impl Region {
+    /// Changes the registration. On success, `changes` has been taken.
+    fn rereg(&mut self, changes: &mut Changes) -> Result<(), (Left, Error)> {
+        let mut flags = 0;
+        let pd = changes.pd.as_ref().map_or(ptr::null_mut(), |pd| {
+            flags |= change::IBV_REREG_MR_CHANGE_PD.0;
+            pd.as_raw()
+        });
+        let range = changes.memory.as_mut().map(|memory| {
+            flags |= change::IBV_REREG_MR_CHANGE_TRANSLATION.0;
+            memory.range()
+        });
+        let access = changes.access.map_or(0, |access| {
+            flags |= change::IBV_REREG_MR_CHANGE_ACCESS.0;
+            access.bits() | flag::IBV_ACCESS_LOCAL_WRITE.0
+        });
+        let (addr, len) = match range {
+            Some(range) => (range.cast().as_ptr(), range.len()),
+            None => (ptr::null_mut(), 0),
+        };
+        let mr = self.mr().as_raw();
+        // SAFETY: the registration exists, and `&mut self` says that nobody else uses it; the domain
+        // and the memory live as long as `changes`, and from success on as long as `self`. On
+        // failure, they are given back only after the device has lost its access.
+        let ret = unsafe {
+            ffi::ibv_rereg_mr(mr, flags.cast_signed(), pd, addr, len, access.cast_signed())
+        };
+        let error = Error::last_os(CALL);
+        match code(ret) {
+            code(0) => drop(self.take(changes)),
+            // It is not to be reused, since children would not have it.
+            code::IBV_REREG_MR_ERR_DO_FORK_OLD => {
+                let _: ManuallyDrop<_> = ManuallyDrop::new(self.take(changes));
+            }
+            code::IBV_REREG_MR_ERR_INPUT | code::IBV_REREG_MR_ERR_DONT_FORK_NEW => {
+                return Err((Left::AsItWas, error));
+            }
+            // What is not supported has not been done.
+            _ if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
+                return Err((Left::AsItWas, error));
+            }
+            _ => return Err((self.end().map_or(Left::Nothing, Left::Memory), error)),
+        }
+        Ok(())
+    }
+
+    /// Notes what has changed. Returns the memory that was replaced.
+    fn take(&mut self, changes: &mut Changes) -> Option<Box<dyn Memory>> {
+        if let Some(pd) = changes.pd.take() {
+            self.set_pd(pd);
+        }
+        self.replace(changes.memory.take()?)
+    }
+}
+
+impl fmt::Debug for Reregistration {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Reregistration")
+            .field("region", &self.region)
+            .field("pd", &self.changes.pd)
+            .field("access", &self.changes.access)
+            .finish_non_exhaustive()
+    }
+}
+
+impl fmt::Debug for NotReregistered {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Unchanged { region, .. } => f.debug_tuple("Unchanged").field(region).finish(),
+            Self::Ended { .. } => f.write_str("Ended"),
+            Self::Lost => f.write_str("Lost"),
+        }
+    }
+}
