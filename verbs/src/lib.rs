@@ -34,7 +34,8 @@
 //! | [`Device`] | [`devices`] | an RDMA device of this machine |
 //! | [`Context`] | [`Device::open`] | the device, open |
 //! | [`ProtectionDomain`] | [`Context::alloc_pd`] | what memory and queue pairs must share to work together |
-//! | [`Buf`], [`SharedBuf`] | [`ProtectionDomain::alloc_buf`] | registered memory of this process |
+//! | [`Buf`], [`SharedBuf`] | [`ProtectionDomain::alloc_buf`], [`register`](ProtectionDomain::register) | registered memory of this process |
+//! | [`BufPool`], [`PoolBuf`] | [`ProtectionDomain::alloc_pool`] | many buffers in one registration |
 //! | [`RemoteRegion`] | [`ProtectionDomain::alloc_remote`] | registered memory that peers can reach |
 //! | [`MemoryWindow`] | [`ProtectionDomain::alloc_mw`] | access for peers that comes and goes by request |
 //! | [`CompletionChannel`] | [`Context::create_comp_channel`] | a descriptor that announces completions |
@@ -46,7 +47,7 @@
 //! | [`WorkQueue`], [`IndirectionTable`], [`RssQueuePair`] | [`ProtectionDomain::wq_builder`] | packets spread over receive queues |
 //! | [`ExtendedBatch`] | [`SendQueue::extended_batch`] | requests built in the device's own memory |
 //! | [`Flow`], [`Counters`] | [`FlowTarget::create_flow`] | packets steered to a queue pair, and counted |
-//! | [`DeviceMemory`] | [`Context::alloc_dm`] | memory on the device |
+//! | [`DeviceMemory`], [`UnmappedRegion`] | [`Context::alloc_dm`], [`ProtectionDomain::register_dm`] | memory on the device |
 //! | [`AsyncEvents`] | [`Context::async_events`] | what happens without having been asked for |
 //!
 //! What can be posted is in [`op`]. Memory that is only borrowed can be registered in a
@@ -90,8 +91,7 @@
 //!
 //! # Limits
 //!
-//! Not here yet: registration of device memory and of memory that something else owns, segmentation
-//! of raw packets, and completion counters (rdma-core 65).
+//! Not here yet: segmentation of raw packets, and completion counters (rdma-core 65).
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
@@ -106,6 +106,7 @@
 //! | draining, querying | other ways, alternate paths, rates; XRC, raw packets, queue pairs of a device's maker | |
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
 //! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | [exclusive](XrcdOpen::EXCLUSIVE) XRC domains |
+//! | memory of vectors, (huge) pages, files and callers; [pools](BufPool) | [on demand](Registration::on_demand), [all of it](Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](NullRegion), [changing](RemoteRegion::rereg), [advice](Advice) | [hints](DmaHandle) |
 //! | | [`DeviceMemory`], [`Ece`], [import](import_device) | |
 //! | | [`Flow`], [`Counters`], [`WorkQueue`], [`RssQueuePair`] | |
 

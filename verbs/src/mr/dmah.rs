@@ -22,7 +22,7 @@ named! {
 }
 
 /// `ibv_dmah_init_attr`—Which hints a device gives with each access to memory, about where it will
-/// be used next (PCIe TPH).
+/// be used next (PCI Express TPH).
 ///
 /// What is not set is left to the device.
 #[doc(alias = "ibv_dmah_init_attr")]
@@ -31,7 +31,7 @@ named! {
 pub struct DmaHints {
     /// The processor that will use the data.
     pub cpu: Option<u32>,
-    /// The processing hint, as PCIe numbers them: 0 to 3.
+    /// The processing hint, as PCI Express numbers them: 0 to 3.
     pub processing: Option<u8>,
     /// The kind of memory.
     pub memory: Option<TphMemory>,

@@ -9,6 +9,7 @@ use free_list::FreeList;
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
+#[expect(clippy::duplicate_mod, reason = "over other atomics")]
 #[path = "free_list.rs"]
 mod free_list;
 

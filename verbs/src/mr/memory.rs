@@ -1,6 +1,6 @@
 //! Memory that can be registered.
 
-use std::ptr::NonNull;
+use std::{fmt, ptr::NonNull};
 
 /// Memory that can be registered with a device, and that others may use meanwhile.
 ///
@@ -15,7 +15,7 @@ use std::ptr::NonNull;
 /// - it is readable, writable and initialised, and it stays where it is, wherever the value is
 ///   moved: it is not part of the value itself;
 /// - nobody has a reference to it, and every access of this process is atomic.
-pub unsafe trait Memory: Send + 'static {
+pub unsafe trait Memory: fmt::Debug + Send + 'static {
     /// The range: the same one, however often it is asked for.
     fn range(&mut self) -> NonNull<[u8]>;
 }

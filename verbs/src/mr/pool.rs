@@ -92,7 +92,7 @@ impl ProtectionDomain {
     pub fn alloc_pool(&self, count: usize, len: usize) -> Result<BufPool> {
         let fail = |err: Error| err.detail(format!("{count} buffers of {len} bytes"));
         let stride = stride(len).map_err(fail)?;
-        let all = stride.checked_mul(count).unwrap_or(usize::MAX);
+        let all = stride.saturating_mul(count);
         let memory = Mapping::new(all).map_err(fail)?;
         self.register(memory)
             .pool(len)

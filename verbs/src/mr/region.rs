@@ -292,7 +292,7 @@ unsafe fn register(pd: &ProtectionDomain, range: NonNull<[u8]>, terms: &Terms) -
             // SAFETY: integers and pointers; zero is a value of each.
             let mut attr: ffi::ibv_mr_init_attr = unsafe { mem::zeroed() };
             attr.length = len;
-            attr.access = terms.access.cast_signed();
+            attr.access = terms.access as i32;
             attr.addr = start.as_ptr().cast();
             attr.iova = iova;
             attr.dmah = dmah.as_raw();

@@ -209,9 +209,7 @@ impl Region {
         // SAFETY: the registration exists, and `&mut self` says that nobody else uses it; the domain
         // and the memory live as long as `changes`, and from success on as long as `self`. On
         // failure, they are given back only after the device has lost its access.
-        let ret = unsafe {
-            ffi::ibv_rereg_mr(mr, flags.cast_signed(), pd, addr, len, access.cast_signed())
-        };
+        let ret = unsafe { ffi::ibv_rereg_mr(mr, flags as i32, pd, addr, len, access as i32) };
         let error = Error::last_os(CALL);
         match code(ret) {
             code(0) => drop(self.take(changes)),

@@ -147,7 +147,7 @@ impl ProtectionDomain {
         } else if offset % PAGE != iova % PAGE {
             "offset and iova have different places in a page"
         } else {
-            let (pd, fd, rights) = (self.as_raw(), fd.as_raw_fd(), rights(access).cast_signed());
+            let (pd, fd, rights) = (self.as_raw(), fd.as_raw_fd(), rights(access) as i32);
             // SAFETY: the domain is allocated for as long as `self` lives, and the descriptor is
             // open; the kernel checks that it is one of a dma-buf, and keeps that.
             let raw = unsafe { ffi::ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, rights) };

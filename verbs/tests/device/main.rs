@@ -9,6 +9,7 @@ mod datagrams;
 mod events;
 mod extended_posting;
 mod loopback;
+mod memory;
 mod multicast;
 mod objects;
 mod orders;

@@ -10,7 +10,7 @@ use verbs::{
 
 use crate::loopback::Fixture;
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
+pub(crate) const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 type Qp = QueuePair<Rc, Rts>;
 

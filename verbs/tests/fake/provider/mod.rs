@@ -55,6 +55,7 @@ use verbs::{Context, CqHandle, QpNum, WcStatus};
 pub(crate) use cq::{Extra, wc};
 pub(crate) use device::Properties;
 pub(crate) use domain::PARENT_DOMAIN_BLOCK;
+pub(crate) use mr::Place;
 pub(crate) use post::{PostedReceive, PostedSend};
 use state::{Shared, State};
 
@@ -206,6 +207,24 @@ impl Fake {
     /// Lets an asynchronous event happen. `element` is the object's address, or the port's number.
     pub(crate) fn raise(&self, event: ffi::ibv_event_type, element: usize) {
         self.state().raise(event, element);
+    }
+
+    /// The only registration: its first address and its length, its access flags, and where it is.
+    pub(crate) fn region(&self) -> (u64, u64, u32, Place) {
+        let state = self.state();
+        assert_eq!(state.mrs.len(), 1);
+        let mr = state.mrs.values().next().unwrap();
+        (mr.start, mr.len, mr.access, mr.place)
+    }
+
+    /// What was advised: which advice, with which flags, and for how many bytes.
+    pub(crate) fn advised(&self) -> Vec<(u32, u32, u32)> {
+        self.state().advised.clone()
+    }
+
+    /// What a request reads, wherever it is registered.
+    pub(crate) fn collect(&self, send: &PostedSend) -> Vec<u8> {
+        self.state().collect(&send.sges)
     }
 
     /// The only flow: its attributes, and the type and bytes of each specification.

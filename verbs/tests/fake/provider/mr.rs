@@ -14,38 +14,115 @@ pub(super) struct Mr {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) lkey: u32,
+    pub(super) access: u32,
+    pub(super) place: Place,
+}
+
+/// Where the first byte of a registration is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Place {
+    /// At this address.
+    Memory(u64),
+    /// In this device memory, at this offset.
+    Device(usize, u64),
+    /// At this offset of a dma-buf, whose content is of no interest.
+    DmaBuf(u64),
+    Null,
 }
 
 impl State {
+    /// Lets a message arrive in the elements of a receive. Returns whether it fits.
+    pub(super) fn deliver(&mut self, sges: &[ffi::ibv_sge], message: &[u8]) -> bool {
+        let mut left = message;
+        for sge in sges {
+            let (part, rest) = left.split_at(left.len().min(sge.length as usize));
+            left = rest;
+            let mut mrs = self.mrs.values();
+            let mr = mrs.find(|mr| mr.lkey == sge.lkey).unwrap();
+            let offset = sge.addr - mr.start;
+            match mr.place {
+                Place::Memory(start) => {
+                    let to = ptr::with_exposed_provenance_mut::<u8>((start + offset) as usize);
+                    // SAFETY: what is in flight stays registered, and the device's alone: that is
+                    // what `verbs` is to guarantee, and what these tests are for.
+                    unsafe { to.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
+                }
+                Place::Device(dm, start) => {
+                    let memory = self.dms.get_mut(&dm).unwrap();
+                    let to = &mut memory[(start + offset) as usize..][..part.len()];
+                    to.copy_from_slice(part);
+                }
+                Place::DmaBuf(_) | Place::Null => {}
+            }
+        }
+        left.is_empty()
+    }
+
+    /// What the device reads from the elements of a request.
+    pub(super) fn collect(&self, sges: &[ffi::ibv_sge]) -> Vec<u8> {
+        let mut bytes = Vec::new();
+        for sge in sges {
+            let mr = self.mrs.values().find(|mr| mr.lkey == sge.lkey).unwrap();
+            let (offset, len) = (sge.addr - mr.start, sge.length as usize);
+            match mr.place {
+                Place::Memory(start) => {
+                    let from = ptr::with_exposed_provenance::<u8>((start + offset) as usize);
+                    // SAFETY: as for `deliver`.
+                    bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
+                }
+                Place::Device(dm, start) => {
+                    bytes.extend_from_slice(&self.dms[&dm][(start + offset) as usize..][..len]);
+                }
+                Place::DmaBuf(_) | Place::Null => bytes.resize(bytes.len() + len, 0),
+            }
+        }
+        bytes
+    }
+
     /// Whether a range is inside a region with that key.
     pub(super) fn is_registered(&self, lkey: u32, start: u64, len: u64) -> bool {
-        self.mrs
-            .values()
-            .any(|mr| mr.lkey == lkey && start >= mr.start && start - mr.start + len <= mr.len)
+        self.mrs.values().any(|mr| {
+            mr.lkey == lkey
+                && start >= mr.start
+                && len <= mr.len
+                && start - mr.start <= mr.len - len
+        })
     }
 
     fn region(
         &mut self,
         call: &'static str,
         pd: *mut ffi::ibv_pd,
-        parent: usize,
-        addr: *mut c_void,
-        range: (u64, usize),
+        (start, len): (u64, usize),
+        access: u32,
+        place: Place,
     ) -> *mut ffi::ibv_mr {
+        let (addr, parent) = match place {
+            Place::Memory(addr) => (addr, 0),
+            Place::Device(dm, _) => (0, dm),
+            Place::DmaBuf(offset) => (offset, 0),
+            Place::Null => (0, 0),
+        };
         let mr: *mut ffi::ibv_mr = self.make(call, &[pd.addr(), parent]);
         let (lkey, rkey, handle) = (self.next(), self.next(), self.next());
         // SAFETY: fresh; the domain is one of the fake's.
         unsafe {
             (*mr).context = (*pd).context;
             (*mr).pd = pd;
-            (*mr).addr = addr;
-            (*mr).length = range.1;
+            (*mr).addr = ptr::with_exposed_provenance_mut(addr as usize);
+            (*mr).length = len;
             (*mr).lkey = lkey;
             (*mr).rkey = rkey;
             (*mr).handle = handle;
         }
-        let (start, len) = (range.0, range.1 as u64);
-        self.mrs.insert(mr.addr(), Mr { start, len, lkey });
+        let registered = Mr {
+            start,
+            len: len as u64,
+            lkey,
+            access,
+            place,
+        };
+        self.mrs.insert(mr.addr(), registered);
         mr
     }
 }
@@ -70,19 +147,28 @@ unsafe extern "C" fn ibv_reg_mr_iova2(
     if access & writers != 0 && access & local == 0 {
         return null(libc::EINVAL);
     }
-    let zero_based = access & ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0 != 0;
+    let has = |flag: ffi::ibv_access_flags| access & flag.0 != 0;
+    let all = length == usize::MAX && addr.is_null();
+    if all != (length == usize::MAX) || all && !has(ffi::ibv_access_flags::IBV_ACCESS_ON_DEMAND) {
+        return null(libc::EINVAL);
+    }
+    if iova % 4096 != addr.addr() as u64 % 4096 {
+        return null(libc::EINVAL);
+    }
+    let zero_based = has(ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED);
     let start = if zero_based { 0 } else { iova };
-    state.region("ibv_reg_mr", pd, 0, addr, (start, length))
+    let place = Place::Memory(addr.addr() as u64);
+    state.region("ibv_reg_mr", pd, (start, length), access, place)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_reg_dmabuf_mr(
     pd: *mut ffi::ibv_pd,
-    _offset: u64,
+    offset: u64,
     length: usize,
     iova: u64,
-    _fd: c_int,
-    _access: c_int,
+    fd: c_int,
+    access: c_int,
 ) -> *mut ffi::ibv_mr {
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(pd) };
@@ -90,11 +176,24 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     if let Err(errno) = state.called("ibv_reg_dmabuf_mr") {
         return null(errno);
     }
-    state.region("ibv_reg_dmabuf_mr", pd, 0, ptr::null_mut(), (iova, length))
+    // SAFETY: takes numbers.
+    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+        return null(libc::EBADF);
+    }
+    let place = Place::DmaBuf(offset);
+    state.region(
+        "ibv_reg_dmabuf_mr",
+        pd,
+        (iova, length),
+        access as u32,
+        place,
+    )
 }
 
-/// Fails as a call of its own name, with the result that says that the region is gone for `EIO`,
-/// and that it is unchanged for other errors.
+/// Fails with the result that stands for an error: the old region stays with `ENOMEM` (it cannot
+/// be kept from children), `EINVAL` and others; with `EIO` and `EFAULT` (cannot be given back to
+/// children) it cannot be used any more, nor with `EOPNOTSUPP`, as C has it. With `ENOSPC` it has
+/// changed, and only the old memory cannot be given back to children.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_rereg_mr(
     mr: *mut ffi::ibv_mr,
@@ -102,37 +201,62 @@ unsafe extern "C" fn ibv_rereg_mr(
     pd: *mut ffi::ibv_pd,
     addr: *mut c_void,
     length: usize,
-    _access: c_int,
+    access: c_int,
 ) -> c_int {
+    use ffi::ibv_rereg_mr_err_code as code;
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(mr) };
     let mut state = shared.lock();
     state.used("ibv_rereg_mr", mr.addr());
-    if let Err(errno) = state.called("ibv_rereg_mr") {
+    let failure = state.called("ibv_rereg_mr").err();
+    if let Some(errno) = failure {
         let _: *mut () = null(errno);
-        return if errno == libc::EIO {
-            ffi::ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW.0
-        } else {
-            ffi::ibv_rereg_mr_err_code::IBV_REREG_MR_ERR_INPUT.0
+        let unusable = match errno {
+            libc::ENOSPC => None,
+            libc::ENOMEM => return code::IBV_REREG_MR_ERR_DONT_FORK_NEW.0,
+            libc::EIO | libc::EOPNOTSUPP => Some(code::IBV_REREG_MR_ERR_CMD.0),
+            libc::EFAULT => Some(code::IBV_REREG_MR_ERR_CMD_AND_DO_FORK_NEW.0),
+            _ => return code::IBV_REREG_MR_ERR_INPUT.0,
         };
+        if let Some(ret) = unusable {
+            if errno != libc::EOPNOTSUPP {
+                state.mrs.remove(&mr.addr());
+            }
+            return ret;
+        }
     }
-    let flags = flags as u32;
+    let has = |flag: ffi::ibv_rereg_mr_flags| flags as u32 & flag.0 != 0;
     let (lkey, rkey) = (state.next(), state.next());
+    let registered = state.mrs.get_mut(&mr.addr()).unwrap();
+    registered.lkey = lkey;
     // SAFETY: live, and used by nobody else during the call.
     unsafe {
-        if flags & ffi::ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_PD.0 != 0 {
-            (*mr).pd = pd;
-        }
-        if flags & ffi::ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION.0 != 0 {
-            (*mr).addr = addr;
-            (*mr).length = length;
-        }
         (*mr).lkey = lkey;
         (*mr).rkey = rkey;
-        let (start, len) = ((*mr).addr.addr() as u64, (*mr).length as u64);
-        state.mrs.insert(mr.addr(), Mr { start, len, lkey });
+        if has(ffi::ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_PD) {
+            (*mr).pd = pd;
+        }
+        if has(ffi::ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_TRANSLATION) {
+            (*mr).addr = addr;
+            (*mr).length = length;
+            registered.start = addr.addr() as u64;
+            registered.len = length as u64;
+            registered.place = Place::Memory(addr.addr() as u64);
+        }
     }
-    0
+    if has(ffi::ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_ACCESS) {
+        registered.access = access as u32;
+    } else if access != 0 {
+        state.complain("`ibv_rereg_mr` was given an access that is not to change".into());
+    }
+    if has(ffi::ibv_rereg_mr_flags::IBV_REREG_MR_CHANGE_PD) {
+        state.used("ibv_rereg_mr", pd.addr());
+        state.adopt(mr.addr(), pd.addr());
+    }
+    match failure {
+        Some(_) => code::IBV_REREG_MR_ERR_DO_FORK_OLD.0,
+        None => 0,
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -155,7 +279,7 @@ unsafe extern "C" fn ibv_import_mr(pd: *mut ffi::ibv_pd, handle: u32) -> *mut ff
     if let Err(errno) = state.called("ibv_import_mr") {
         return null(errno);
     }
-    let mr = state.region("ibv_import_mr", pd, 0, ptr::null_mut(), (0, 0));
+    let mr = state.region("ibv_import_mr", pd, (0, 0), 0, Place::Null);
     // SAFETY: fresh.
     unsafe { (*mr).handle = handle };
     mr
@@ -175,13 +299,13 @@ pub(super) unsafe extern "C" fn alloc_null_mr(pd: *mut ffi::ibv_pd) -> *mut ffi:
     if let Err(errno) = state.called("ibv_alloc_null_mr") {
         return null(errno);
     }
-    state.region("ibv_alloc_null_mr", pd, 0, ptr::null_mut(), (0, usize::MAX))
+    state.region("ibv_alloc_null_mr", pd, (0, usize::MAX), 0, Place::Null)
 }
 
 pub(super) unsafe extern "C" fn advise_mr(
     pd: *mut ffi::ibv_pd,
-    _advice: ffi::ibv_advise_mr_advice,
-    _flags: u32,
+    advice: ffi::ibv_advise_mr_advice,
+    flags: u32,
     sges: *mut ffi::ibv_sge,
     count: u32,
 ) -> c_int {
@@ -197,6 +321,12 @@ pub(super) unsafe extern "C" fn advise_mr(
         if !state.is_registered(sge.lkey, sge.addr, sge.length.into()) {
             return libc::EFAULT;
         }
+        let on_demand = ffi::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+        let mr = state.mrs.values().find(|mr| mr.lkey == sge.lkey).unwrap();
+        if mr.access & on_demand == 0 {
+            return libc::EINVAL;
+        }
+        state.advised.push((advice.0, flags, sge.length));
     }
     0
 }
@@ -339,7 +469,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     dm: *mut ffi::ibv_dm,
     offset: u64,
     length: usize,
-    _access: c_uint,
+    access: c_uint,
 ) -> *mut ffi::ibv_mr {
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(pd) };
@@ -347,10 +477,12 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
     if let Err(errno) = state.called("ibv_reg_dm_mr") {
         return null(errno);
     }
-    if offset as usize + length > state.dms[&dm.addr()].len() {
+    let zero_based = ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
+    if offset as usize + length > state.dms[&dm.addr()].len() || access & zero_based == 0 {
         return null(libc::EINVAL);
     }
-    state.region("ibv_reg_dm_mr", pd, dm.addr(), ptr::null_mut(), (0, length))
+    let place = Place::Device(dm.addr(), offset);
+    state.region("ibv_reg_dm_mr", pd, (0, length), access, place)
 }
 
 #[unsafe(no_mangle)]

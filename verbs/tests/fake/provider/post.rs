@@ -132,22 +132,6 @@ impl PostedReceive {
     }
 }
 
-impl PostedReceive {
-    /// Writes a message to the elements, as a device would. Returns whether it fits.
-    pub(super) fn fill(&self, message: &[u8]) -> bool {
-        let mut left = message;
-        for sge in &self.sges {
-            let (part, rest) = left.split_at(left.len().min(sge.length as usize));
-            let to = ptr::with_exposed_provenance_mut::<u8>(sge.addr as usize);
-            // SAFETY: what is in flight stays registered, and the device's alone: that is what
-            // `verbs` is to guarantee, and what these tests are for.
-            unsafe { to.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
-            left = rest;
-        }
-        left.is_empty()
-    }
-}
-
 /// # Safety
 /// - There are `count` elements at `sges`.
 pub(super) unsafe fn list(sges: *const ffi::ibv_sge, count: c_int) -> Vec<ffi::ibv_sge> {
@@ -358,7 +342,7 @@ impl State {
         let mut wc = super::wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
         wc.qp_num = qp_num;
         wc.byte_len = message.len() as u32;
-        if !posted.fill(message) {
+        if !self.deliver(&posted.sges, message) {
             wc.status = ffi::ibv_wc_status::IBV_WC_LOC_LEN_ERR;
         }
         change(&mut wc);

@@ -40,6 +40,8 @@ pub(super) struct State {
     pub(super) qps: BTreeMap<usize, Qp>,
     pub(super) srqs: BTreeMap<usize, Srq>,
     pub(super) mrs: BTreeMap<usize, Mr>,
+    /// What was advised: which advice, with which flags, and for how many bytes.
+    pub(super) advised: Vec<(u32, u32, u32)>,
     pub(super) wqs: BTreeMap<usize, Wq>,
     pub(super) flows: BTreeMap<usize, Flow>,
     pub(super) counters: BTreeMap<usize, Vec<(u32, u32)>>,
@@ -89,6 +91,7 @@ impl Shared {
             qps: BTreeMap::new(),
             srqs: BTreeMap::new(),
             mrs: BTreeMap::new(),
+            advised: Vec::new(),
             wqs: BTreeMap::new(),
             flows: BTreeMap::new(),
             counters: BTreeMap::new(),
@@ -178,6 +181,11 @@ impl State {
         if object != 0 && !self.objects.contains_key(&object) {
             self.complain(format!("`{call}` was given an object that does not exist"));
         }
+    }
+
+    /// Gives an object other parents.
+    pub(super) fn adopt(&mut self, object: usize, parent: usize) {
+        self.objects.get_mut(&object).unwrap().parents = vec![parent];
     }
 
     /// Lets an asynchronous event happen.

@@ -26,7 +26,7 @@ impl State {
         let mut wc = wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
         wc.status = ffi::ibv_wc_status(status);
         wc.byte_len = message.len() as u32;
-        posted.fill(message);
+        self.deliver(&posted.sges, message);
         self.push(cq, wc, Extra::default());
     }
 }

@@ -1,0 +1,239 @@
+//! Memory of every kind, registered with a device, and what the device refuses.
+
+use std::{
+    fs::File,
+    os::fd::{AsFd, OwnedFd},
+    process::Command,
+    ptr::NonNull,
+    thread,
+};
+
+use verbs::{
+    Advice, Buf, BufPool, Completed, CompletionQueue, DmaBufRange, DmaHints, ForkStatus, HugePage,
+    Mapping, NotReregistered, PoolBuf, QueuePair, RawMemory, Rc, RemoteAccess, RemoteRegion, Rts,
+    SharedMemory, WcStatus,
+    op::{Send, Write},
+    work::{Gather, Scatter},
+};
+
+use crate::loopback::Fixture;
+
+/// Sends one work to another, and gives both back.
+fn exchange<S: Gather, R: Scatter>(fixture: &Fixture, from: S, to: R) -> (S, R) {
+    let mut cq = fixture.cq(16);
+    let (mut a, mut b): (QueuePair<Rc, Rts, S, R>, _) = fixture.pair(&cq, 2);
+    b.post_recv(to).map_err(|refused| refused.error).unwrap();
+    a.post(Send::new(from))
+        .map_err(|refused| refused.error)
+        .unwrap();
+    let (mut sent, mut received) = (None, None);
+    while sent.is_none() || received.is_none() {
+        let completions = cq.wait(crate::windows::PATIENCE).unwrap();
+        assert!(completions.len() > 0, "nothing has completed");
+        for wc in completions {
+            wc.ok().unwrap();
+            let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
+            match qp.complete(wc) {
+                Ok(Completed::Send(done)) => sent = Some(done.work),
+                Ok(Completed::Receive(done)) => received = Some(done.work),
+                Err(_) => unreachable!("there is no other queue pair"),
+            }
+        }
+    }
+    (sent.unwrap(), received.unwrap())
+}
+
+/// Writes to a peer's memory, and says how that went.
+fn write(fixture: &Fixture, cq: &mut CompletionQueue, to: &RemoteRegion) -> WcStatus {
+    let (mut a, _b): (QueuePair<Rc, Rts, Buf>, QueuePair<Rc, Rts>) = fixture.pair(cq, 2);
+    let work = fixture.pd.register_buf(*b"from the peer").unwrap();
+    a.post(Write::new(work, to.token())).unwrap();
+    let wc = cq.wait(crate::windows::PATIENCE).unwrap().next();
+    wc.expect("nothing has completed").status()
+}
+
+#[test]
+fn a_mapping_carries_messages() {
+    let fixture = Fixture::new();
+    let mut memory = Mapping::new(10_000).unwrap();
+    memory[9_990..].copy_from_slice(b"the end it");
+    let mut from = fixture
+        .pd
+        .register(memory)
+        .relaxed_ordering()
+        .buf()
+        .unwrap();
+    let from = from.split_off(9_990);
+    let to = fixture
+        .pd
+        .register(Mapping::new(10).unwrap())
+        .buf()
+        .unwrap();
+    let (_, received) = exchange(&fixture, from, to);
+    assert_eq!(&received[..], b"the end it");
+}
+
+/// The guest has no huge pages until somebody asks for them.
+#[test]
+fn huge_pages_come_from_a_pool_that_the_error_names() {
+    let pool = "/sys/kernel/mm/hugepages/hugepages-2048kB/nr_hugepages";
+    let fixture = Fixture::new();
+    let err = Mapping::huge(4 << 20, HugePage::MIB_2).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::ENOMEM));
+    assert!(err.to_string().contains("too few are free"), "{err}");
+    std::fs::write(pool, "2").unwrap();
+    let memory = Mapping::huge(4 << 20, HugePage::MIB_2).unwrap();
+    let mut from = fixture.pd.register(memory).buf().unwrap();
+    let to = from.split_off(2 << 20);
+    from[..4].copy_from_slice(b"huge");
+    from.set_len(1000);
+    let (_, received) = exchange(&fixture, from, to);
+    assert_eq!(received[..4], *b"huge");
+    std::fs::write(pool, "0").unwrap();
+}
+
+#[test]
+fn memory_of_the_callers_is_registered_and_not_freed() {
+    let fixture = Fixture::new();
+    let mut memory = vec![0_u64; 4];
+    let start = NonNull::from(memory.as_mut_slice()).cast();
+    // SAFETY: the vector is there, and not looked at, until the buffer has been dropped.
+    let raw = unsafe { RawMemory::new(NonNull::slice_from_raw_parts(start, 32)) };
+    let buf = fixture.pd.register(raw).buf().unwrap();
+    let from = fixture.pd.register_buf([1; 32]).unwrap();
+    drop(exchange(&fixture, from, buf));
+    assert_eq!(memory, [0x0101_0101_0101_0101; 4]);
+}
+
+/// A child writes, by the descriptor that it inherits as its standard output.
+#[test]
+fn a_process_writes_to_memory_that_is_shared_with_it() {
+    let fixture = Fixture::new();
+    let memory = SharedMemory::create(4096).unwrap();
+    let fd: OwnedFd = memory.as_fd().try_clone_to_owned().unwrap();
+    let region = fixture.pd.register(memory).remote(RemoteAccess::WRITE);
+    let region = region.create().unwrap();
+    let mut cq = fixture.cq(16);
+    assert_eq!(write(&fixture, &mut cq, &region), WcStatus::SUCCESS);
+    let write = "printf child | dd of=/proc/self/fd/1 bs=1 seek=9 conv=notrunc status=none";
+    let status = Command::new("sh").args(["-c", write]).stdout(fd).status();
+    assert!(status.unwrap().success());
+    let mut seen = [0; 16];
+    region.read(0, &mut seen);
+    assert_eq!(&seen, b"from the child\0\0");
+}
+
+#[test]
+fn requests_name_a_region_by_chosen_addresses() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let memory = || Mapping::new(8192).unwrap();
+    let chosen = fixture
+        .pd
+        .register(memory())
+        .remote(RemoteAccess::WRITE)
+        .iova(0x5000);
+    let zero = fixture
+        .pd
+        .register(memory())
+        .remote(RemoteAccess::WRITE)
+        .zero_based();
+    for region in [chosen.create().unwrap(), zero.create().unwrap()] {
+        let part = region.slice(4000..4100);
+        assert!(part.token().addr < 0x10_0000);
+        assert_eq!(write(&fixture, &mut cq, &part), WcStatus::SUCCESS);
+        let mut seen = [0; 15];
+        region.read(3999, &mut seen);
+        assert_eq!(&seen, b"\0from the peer\0");
+        let to = fixture.pd.alloc_remote(16, RemoteAccess::empty()).unwrap();
+        let (_, received) = exchange(&fixture, region.slice(4000..4004), to);
+        received.read(0, &mut seen[..5]);
+        assert_eq!(&seen[..5], b"from\0");
+    }
+    let refused = fixture
+        .pd
+        .register(memory())
+        .remote(RemoteAccess::WRITE)
+        .iova(0x5001);
+    let refused = refused.create().unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(refused.value.len(), 8192);
+}
+
+fn pool_traffic(fixture: &Fixture, pool: &BufPool) {
+    for round in 0..20 {
+        let take = || -> PoolBuf { pool.try_take().unwrap() };
+        let (mut from, to) = (take(), take());
+        from.fill(round);
+        from.set_len(100);
+        let (_, received) = exchange(fixture, from, to);
+        assert_eq!(received[..100], [round; 100]);
+    }
+}
+
+#[test]
+fn buffers_of_a_pool_carry_messages_in_two_threads() {
+    let fixture = Fixture::new();
+    let pool = fixture.pd.alloc_pool(4, 1000).unwrap();
+    thread::scope(|scope| {
+        scope.spawn(|| pool_traffic(&fixture, &pool));
+        pool_traffic(&fixture, &pool);
+    });
+    let all: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
+    assert_eq!(all.len(), 4);
+}
+
+/// What Soft-RoCE 6.1 cannot do is an error, which gives the memory back.
+#[test]
+fn registrations_that_the_device_lacks() {
+    let fixture = Fixture::new();
+    let Fixture { pd, ctx } = &fixture;
+    let refused = pd.register(vec![7; 64]).on_demand().buf().unwrap_err();
+    assert_eq!(refused.value, [7; 64]);
+    assert!(pd.register_everything().is_err());
+    let buf = pd.alloc_buf(64).unwrap();
+    assert!(pd.advise(&buf, Advice::PREFETCH, true).is_err());
+    let null = pd.alloc_null_mr().unwrap_err();
+    assert_eq!(null.raw_os_error(), Some(libc::EOPNOTSUPP));
+    let range = DmaBufRange {
+        offset: 0,
+        len: 4096,
+        iova: 0,
+    };
+    let file = File::open("/dev/null").unwrap();
+    assert!(
+        pd.register_dmabuf(file.as_fd(), range, RemoteAccess::empty())
+            .is_err()
+    );
+    assert!(ctx.alloc_dma_handle(DmaHints::default()).is_err());
+}
+
+#[test]
+fn a_region_that_the_device_cannot_change_is_as_it_was() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let region = fixture.pd.alloc_remote(64, RemoteAccess::WRITE).unwrap();
+    let refused = region
+        .rereg()
+        .access(RemoteAccess::READ)
+        .apply()
+        .unwrap_err();
+    assert_eq!(refused.error.raw_os_error(), Some(libc::EOPNOTSUPP));
+    let NotReregistered::Unchanged { region, .. } = refused.value else {
+        panic!("{:?}", refused.value);
+    };
+    assert_eq!(write(&fixture, &mut cq, &region), WcStatus::SUCCESS);
+}
+
+/// This process has registered memory, or will: the order of tests is not known.
+#[test]
+fn fork_is_prepared_for_or_it_is_too_late() {
+    let before = verbs::fork_status();
+    match verbs::fork_init() {
+        Ok(()) => assert_ne!(verbs::fork_status(), ForkStatus::DISABLED),
+        Err(err) => {
+            assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+            assert_eq!(verbs::fork_status(), before);
+        }
+    }
+}

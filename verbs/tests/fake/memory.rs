@@ -1,0 +1,299 @@
+//! Memory of every kind, registered in every way, and pools.
+
+use std::{
+    io::ErrorKind,
+    os::fd::AsFd,
+    ptr::NonNull,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+    thread,
+};
+
+use ibverbs_sys::ibv_access_flags as flag;
+use verbs::{
+    Completed, CompletionQueue, Mapping, Memory, OwnedMemory, QueuePair, Rc, RemoteAccess, Rts,
+    SharedMemory, WcStatus,
+    op::Send,
+    work::{Gather, Scatter},
+};
+
+use crate::fixture::Fixture;
+
+pub(crate) const LOCAL: u32 = flag::IBV_ACCESS_LOCAL_WRITE.0;
+
+/// Sends from one work and receives into another; returns what was sent, and the second one.
+pub(crate) fn traffic<W: Scatter, R: Scatter>(
+    fixture: &Fixture,
+    from: W,
+    to: R,
+    message: &[u8],
+) -> (Vec<u8>, R) {
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts, W, R> = fixture.rc(&cq, 2);
+    qp.post(Send::new(from))
+        .map_err(|refused| refused.error)
+        .unwrap();
+    qp.post_recv(to).map_err(|refused| refused.error).unwrap();
+    let sent = fixture.fake.collect(&fixture.fake.sends(qp.qp_num())[0]);
+    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    fixture.fake.complete_receive(qp.qp_num(), message);
+    (sent, received(&mut cq, &mut qp))
+}
+
+fn received<W: Gather, R: Scatter>(
+    cq: &mut CompletionQueue,
+    qp: &mut QueuePair<Rc, Rts, W, R>,
+) -> R {
+    let mut received = None;
+    for wc in cq.poll().unwrap() {
+        wc.ok().unwrap();
+        if let Ok(Completed::Receive(done)) = qp.complete(wc) {
+            received = Some(done.work);
+        }
+    }
+    received.unwrap()
+}
+
+/// Memory that tells when it is dropped.
+#[derive(Debug)]
+pub(crate) struct Watched(Vec<u8>, Arc<AtomicBool>);
+
+impl Watched {
+    pub(crate) fn new(len: usize) -> (Self, Arc<AtomicBool>) {
+        let dropped = Arc::new(AtomicBool::new(false));
+        (Self(vec![7; len], Arc::clone(&dropped)), dropped)
+    }
+}
+
+impl Drop for Watched {
+    fn drop(&mut self) {
+        self.1.store(true, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: a vector is one.
+unsafe impl Memory for Watched {
+    fn range(&mut self) -> NonNull<[u8]> {
+        self.0.range()
+    }
+}
+
+// SAFETY: as above.
+unsafe impl OwnedMemory for Watched {}
+
+#[test]
+fn memory_is_registered_as_it_was_asked_for() {
+    let fixture = Fixture::new();
+    let registration = || fixture.pd.register(Mapping::new(8192).unwrap());
+    let access = || fixture.fake.region().2;
+    let buf = registration().buf().unwrap();
+    assert_eq!(access(), LOCAL);
+    drop(buf);
+    let buf = registration()
+        .relaxed_ordering()
+        .on_demand()
+        .huge_pages()
+        .buf();
+    let flags = flag::IBV_ACCESS_RELAXED_ORDERING.0
+        | flag::IBV_ACCESS_ON_DEMAND.0
+        | flag::IBV_ACCESS_HUGETLB.0;
+    assert_eq!(access(), LOCAL | flags);
+    drop(buf);
+    let region = registration().remote(RemoteAccess::READ).windows().create();
+    let flags = flag::IBV_ACCESS_REMOTE_READ.0 | flag::IBV_ACCESS_MW_BIND.0;
+    assert_eq!(access(), LOCAL | flags);
+    drop(region);
+    let region = registration()
+        .remote(RemoteAccess::empty())
+        .iova(0x7000)
+        .create()
+        .unwrap();
+    assert_eq!((fixture.fake.region().0, access()), (0x7000, LOCAL));
+    let token = region.slice(16..20).token();
+    assert_eq!((token.addr, token.len), (0x7010, 4));
+    drop(region);
+    let region = registration()
+        .remote(RemoteAccess::empty())
+        .zero_based()
+        .create()
+        .unwrap();
+    assert_eq!(access(), LOCAL | flag::IBV_ACCESS_ZERO_BASED.0);
+    assert_eq!(region.token().addr, 0);
+}
+
+#[test]
+fn requests_name_a_region_as_the_device_does() {
+    let fixture = Fixture::new();
+    let memory = Mapping::new(4096).unwrap();
+    let registration = fixture.pd.register(memory).remote(RemoteAccess::empty());
+    let region = registration.zero_based().create().unwrap();
+    region.write(100, b"zero");
+    let (sent, work) = traffic(
+        &fixture,
+        region.slice(100..104),
+        region.slice(0..8),
+        b"based",
+    );
+    assert_eq!(sent, b"zero");
+    let mut seen = [0; 8];
+    work.read(0, &mut seen);
+    assert_eq!(&seen, b"based\0\0\0");
+}
+
+#[test]
+fn memory_that_cannot_be_registered_is_given_back() {
+    let fixture = Fixture::new();
+    fixture.fake.fail("ibv_reg_mr", libc::ENOMEM);
+    let refused = fixture
+        .pd
+        .register(b"precious".to_vec())
+        .relaxed_ordering()
+        .buf()
+        .unwrap_err();
+    assert_eq!(refused.value, b"precious");
+    assert_eq!(
+        refused.error.to_string(),
+        "`ibv_reg_mr` failed (8 bytes, relaxed ordering): Cannot allocate memory (os error 12)"
+    );
+    let refused = fixture.pd.register(Vec::new()).buf().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+    let registration = || fixture.pd.register(vec![1; 3]).remote(RemoteAccess::READ);
+    let refused = registration().iova(u64::MAX - 1).create().unwrap_err();
+    assert_eq!(refused.value, [1; 3]);
+    assert_eq!(
+        refused.error.to_string(),
+        "`ibv_reg_mr` failed (3 bytes, remote read, from 0xfffffffffffffffe): \
+         it would end after the last address"
+    );
+    let memory = Mapping::new(10).unwrap();
+    let refused = fixture
+        .pd
+        .register(memory)
+        .remote(RemoteAccess::READ)
+        .iova(3)
+        .create();
+    assert_eq!(
+        refused.unwrap_err().error.raw_os_error(),
+        Some(libc::EINVAL)
+    );
+    assert_eq!(fixture.fake.live(), ["ibv_pd", "verbs_context"]);
+}
+
+#[test]
+fn memory_is_dropped_when_the_device_has_lost_its_access_or_never() {
+    let fixture = Fixture::new();
+    let (memory, dropped) = Watched::new(64);
+    let mut buf = fixture.pd.register(memory).buf().unwrap();
+    let rest = buf.split_off(32);
+    drop(buf);
+    assert!(!dropped.load(Ordering::Relaxed));
+    drop(rest);
+    assert!(dropped.load(Ordering::Relaxed));
+
+    let (memory, dropped) = Watched::new(64);
+    let region = fixture
+        .pd
+        .register(memory)
+        .remote(RemoteAccess::WRITE)
+        .create()
+        .unwrap();
+    fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
+    drop(region);
+    assert!(!dropped.load(Ordering::Relaxed));
+}
+
+#[test]
+fn processes_share_a_region_by_its_file() {
+    let fixture = Fixture::new();
+    let memory = SharedMemory::create(4096).unwrap();
+    // As the other process does with the descriptor that it was sent.
+    let other = SharedMemory::open(memory.as_fd().try_clone_to_owned().unwrap()).unwrap();
+    let [ours, theirs] = [memory, other].map(|memory| {
+        let registration = fixture.pd.register(memory).remote(RemoteAccess::WRITE);
+        registration.create().unwrap()
+    });
+    assert_ne!(ours.token().addr, theirs.token().addr);
+    theirs.write(100, b"from the other");
+    let mut seen = [0; 14];
+    ours.read(100, &mut seen);
+    assert_eq!(&seen, b"from the other");
+}
+
+#[test]
+fn a_pool_gives_each_buffer_to_one_owner() {
+    let fixture = Fixture::new();
+    let pool = fixture.pd.alloc_pool(3, 100).unwrap();
+    assert_eq!((pool.count(), pool.capacity()), (3, 100));
+    let mut out: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
+    assert_eq!(out.len(), 3);
+    for (i, buf) in (0..).zip(&mut out) {
+        buf.fill(i);
+    }
+    for (i, buf) in (0..).zip(&out) {
+        assert_eq!(buf[..], [i; 100]);
+        assert_eq!(buf.as_ptr().align_offset(64), 0);
+    }
+    drop(out.remove(1));
+    let mut again = pool.try_take().unwrap();
+    assert!(pool.try_take().is_none());
+    assert_eq!(again[..], [1; 100], "what its last owner left");
+    again.set_len(5);
+    again.copy_from_slice(b"hello");
+    let (sent, received) = traffic(&fixture, again, out.remove(0), b"to the pool");
+    assert_eq!(sent, b"hello");
+    assert_eq!(received[..11], *b"to the pool");
+    assert_eq!(pool.try_take().unwrap().len(), 100, "full again");
+}
+
+#[test]
+fn a_pool_lives_until_its_last_buffer_is_back() {
+    let fixture = Fixture::new();
+    let (memory, dropped) = Watched::new(200);
+    let pool = fixture.pd.register(memory).pool(64).unwrap();
+    assert_eq!(pool.count(), 3);
+    let mut buf = pool.try_take().unwrap();
+    drop(pool);
+    buf[0] = 1;
+    let pool = buf.pool();
+    drop(pool);
+    thread::spawn(move || drop(buf)).join().unwrap();
+    assert!(dropped.load(Ordering::Relaxed));
+    let refused = fixture.pd.register(vec![0; 10]).pool(64).unwrap_err();
+    assert_eq!(refused.value.len(), 10);
+    assert_eq!(
+        fixture.pd.alloc_pool(2, 0).unwrap_err().to_string(),
+        "`ibv_reg_mr` failed (2 buffers of 0 bytes): a buffer has from 1 to 4294967295 bytes"
+    );
+    assert!(fixture.pd.alloc_pool(usize::MAX, 64).is_err());
+}
+
+#[test]
+fn threads_never_have_one_buffer_at_once() {
+    let fixture = Fixture::new();
+    let pool = fixture.pd.alloc_pool(4, 64).unwrap();
+    thread::scope(|scope| {
+        for me in 0..4 {
+            let pool = &pool;
+            scope.spawn(move || {
+                for round in 0..10_000_u64 {
+                    let Some(mut buf) = pool.try_take() else {
+                        continue;
+                    };
+                    let mark = (me << 32 | round).to_ne_bytes();
+                    buf[..8].copy_from_slice(&mark);
+                    thread::yield_now();
+                    assert_eq!(buf[..8], mark);
+                }
+            });
+        }
+    });
+    assert_eq!(
+        std::iter::from_fn(|| pool.try_take().map(std::mem::forget)).count(),
+        4
+    );
+    // What was forgotten is the pool's for ever.
+    drop(pool);
+    assert!(fixture.fake.live().contains(&"ibv_mr"));
+}

@@ -1,0 +1,249 @@
+//! Changing registrations, and failing at it. Some are twins of pyverbs' cases (`MRTest` of
+//! `test_mr.py`), by their names.
+
+use std::{
+    io::ErrorKind,
+    sync::{
+        Arc,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use ibverbs_sys::ibv_access_flags as flag;
+use verbs::{NotReregistered, QueuePair, Rc, RemoteAccess, RemoteRegion, Rts};
+
+use crate::{
+    fixture::Fixture,
+    memory::{LOCAL, Watched, traffic},
+    provider::Fake,
+};
+
+fn region(fixture: &Fixture) -> RemoteRegion {
+    fixture.pd.alloc_remote(64, RemoteAccess::WRITE).unwrap()
+}
+
+#[test]
+fn mr_rereg_access() {
+    let fixture = Fixture::new();
+    let region = fixture.pd.alloc_remote(64, RemoteAccess::empty()).unwrap();
+    let old = region.token();
+    let region = region.rereg().access(RemoteAccess::WRITE).apply().unwrap();
+    assert_eq!(
+        fixture.fake.region().2,
+        LOCAL | flag::IBV_ACCESS_REMOTE_WRITE.0
+    );
+    assert_ne!(region.token().rkey, old.rkey, "the new key is asked for");
+    assert_eq!(region.token().addr, old.addr);
+}
+
+/// There is no remote access any more, which a device then refuses.
+#[test]
+fn mr_rereg_access_bad_flow() {
+    let fixture = Fixture::new();
+    let region = region(&fixture);
+    let _region = region
+        .rereg()
+        .access(RemoteAccess::empty())
+        .apply()
+        .unwrap();
+    assert_eq!(fixture.fake.region().2, LOCAL);
+}
+
+#[test]
+fn mr_rereg_pd() {
+    let fixture = Fixture::new();
+    let other = fixture.ctx.alloc_pd().unwrap();
+    let region = region(&fixture).rereg().pd(&other).apply().unwrap();
+    assert_eq!(region.pd(), &other);
+    let region = region.rereg().pd(&fixture.pd).apply().unwrap();
+    let (sent, _) = traffic(&fixture, region.slice(0..3), region.clone(), b"back");
+    assert_eq!(sent.len(), 3);
+    // The domain is not destroyed before the region.
+    let region = region.rereg().pd(&other).apply().unwrap();
+    drop(other);
+    assert_eq!(
+        fixture
+            .fake
+            .live()
+            .iter()
+            .filter(|kind| **kind == "ibv_pd")
+            .count(),
+        2
+    );
+    drop(region);
+    assert_eq!(
+        fixture
+            .fake
+            .live()
+            .iter()
+            .filter(|kind| **kind == "ibv_pd")
+            .count(),
+        1
+    );
+}
+
+/// Unlike in C, memory that is posted cannot be replaced.
+#[test]
+fn mr_rereg_addr() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(4);
+    let mut qp: QueuePair<Rc, Rts, RemoteRegion, RemoteRegion> = fixture.rc(&cq, 1);
+    let region = region(&fixture);
+    qp.post_recv(region.clone()).unwrap();
+    let (memory, dropped) = Watched::new(100);
+    let refused = region.rereg().memory(memory).apply().unwrap_err();
+    assert!(
+        refused.error.to_string().contains("in use"),
+        "{}",
+        refused.error
+    );
+    let NotReregistered::Unchanged {
+        region,
+        memory: Some(memory),
+    } = refused.value
+    else {
+        panic!("{:?}", refused.value);
+    };
+    drop(qp);
+    assert!(!dropped.load(Ordering::Relaxed));
+    let region = region.rereg().memory(memory).apply().unwrap();
+    assert_eq!(region.len(), 100);
+    assert_eq!(fixture.fake.region().0, region.token().addr);
+    let mut seen = [0; 2];
+    region.read(98, &mut seen);
+    assert_eq!(seen, [7, 7]);
+    let (_, region) = traffic(&fixture, region.slice(0..4), region, b"new memory");
+    region.read(0, &mut seen);
+    assert_eq!(&seen, b"ne");
+    drop(region);
+    assert!(dropped.load(Ordering::Relaxed));
+}
+
+#[test]
+fn what_is_impossible_is_refused_before_the_device_is_asked() {
+    let fixture = Fixture::new();
+    let other = Fake::named("fake1").open().alloc_pd().unwrap();
+    let reason = |refused: verbs::Refused<NotReregistered>| {
+        assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+        assert!(matches!(refused.value, NotReregistered::Unchanged { .. }));
+        refused.error.to_string()
+    };
+    let rereg = || region(&fixture).rereg();
+    let text = reason(rereg().apply().unwrap_err());
+    assert!(text.contains("nothing is to be changed"), "{text}");
+    let text = reason(rereg().pd(&other).apply().unwrap_err());
+    assert!(text.contains("another device"), "{text}");
+    let text = reason(rereg().memory(Vec::new()).apply().unwrap_err());
+    assert!(text.contains("at least one byte"), "{text}");
+    assert!(!fixture.fake.calls().contains(&"ibv_rereg_mr"));
+}
+
+/// Changes everything, and fails. Returns what is left, and whether the old and the new memory have
+/// been dropped.
+fn fail_rereg(fixture: &Fixture, errno: i32) -> (Option<NotReregistered>, [Arc<AtomicBool>; 2]) {
+    let (old, old_dropped) = Watched::new(64);
+    let region = fixture
+        .pd
+        .register(old)
+        .remote(RemoteAccess::WRITE)
+        .create()
+        .unwrap();
+    region.write(0, b"old");
+    let (new, new_dropped) = Watched::new(32);
+    fixture.fake.fail("ibv_rereg_mr", errno);
+    let changes = region
+        .rereg()
+        .memory(new)
+        .pd(&fixture.pd)
+        .access(RemoteAccess::READ);
+    let left = match changes.apply() {
+        Ok(region) => {
+            assert_eq!(region.len(), 32);
+            None
+        }
+        Err(refused) => {
+            assert_eq!(refused.error.raw_os_error(), Some(errno));
+            Some(refused.value)
+        }
+    };
+    (left, [old_dropped, new_dropped])
+}
+
+#[test]
+fn a_registration_that_could_not_be_changed_is_as_it_was() {
+    for errno in [libc::EINVAL, libc::ENOMEM, libc::EOPNOTSUPP] {
+        let fixture = Fixture::new();
+        let (left, dropped) = fail_rereg(&fixture, errno);
+        let Some(NotReregistered::Unchanged { region, memory }) = left else {
+            panic!("{left:?}");
+        };
+        assert!(memory.is_some());
+        assert!(
+            dropped
+                .iter()
+                .all(|dropped| !dropped.load(Ordering::Relaxed))
+        );
+        let (sent, _) = traffic(&fixture, region.slice(0..3), region, b"new");
+        assert_eq!(sent, b"old");
+    }
+}
+
+#[test]
+fn a_registration_that_was_lost_gives_its_memory_back() {
+    for errno in [libc::EIO, libc::EFAULT] {
+        let fixture = Fixture::new();
+        let (left, dropped) = fail_rereg(&fixture, errno);
+        assert!(!fixture.fake.live().contains(&"ibv_mr"));
+        let Some(NotReregistered::Ended {
+            old,
+            new: Some(new),
+        }) = left
+        else {
+            panic!("{left:?}");
+        };
+        assert!(
+            dropped
+                .iter()
+                .all(|dropped| !dropped.load(Ordering::Relaxed))
+        );
+        drop(new);
+        assert!(dropped[1].load(Ordering::Relaxed));
+        let region = fixture
+            .pd
+            .register(old)
+            .remote(RemoteAccess::empty())
+            .create()
+            .unwrap();
+        let mut seen = [0; 3];
+        region.read(0, &mut seen);
+        assert_eq!(&seen, b"old");
+    }
+}
+
+#[test]
+fn memory_that_the_device_may_still_reach_is_never_given_back() {
+    let fixture = Fixture::new();
+    fixture.fake.fail("ibv_dereg_mr", libc::EIO);
+    let (left, dropped) = fail_rereg(&fixture, libc::EIO);
+    assert!(matches!(left, Some(NotReregistered::Lost)), "{left:?}");
+    assert!(
+        dropped
+            .iter()
+            .all(|dropped| !dropped.load(Ordering::Relaxed))
+    );
+}
+
+#[test]
+fn memory_that_children_would_not_have_is_not_reused() {
+    let fixture = Fixture::new();
+    let (left, dropped) = fail_rereg(&fixture, libc::ENOSPC);
+    assert!(left.is_none(), "{left:?}");
+    let dropped = dropped
+        .each_ref()
+        .map(|dropped| dropped.load(Ordering::Relaxed));
+    assert_eq!(
+        dropped,
+        [false, true],
+        "the new memory was dropped with its region"
+    );
+}

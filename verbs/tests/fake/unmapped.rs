@@ -1,0 +1,250 @@
+//! Registrations of memory that this process does not map. Some are twins of pyverbs' cases
+//! (`test_mr.py`), by their names.
+
+use std::{fs::File, io::ErrorKind, os::fd::AsFd};
+
+use ibverbs_sys::ibv_access_flags as flag;
+use verbs::{
+    DmaBufRange, QueuePair, Rc, RemoteAccess, Rts, UnmappedRegion,
+    op::{Send, Write},
+};
+
+use crate::{
+    fixture::Fixture,
+    memory::{LOCAL, traffic},
+    provider::{Fake, Place},
+};
+
+// DeviceMemoryAPITest and DeviceMemoryTest.
+
+fn with_dm() -> Fixture {
+    let fixture = Fixture::new();
+    fixture
+        .fake
+        .describe(|device| device.attr.max_dm_size = 4096);
+    fixture
+}
+
+#[test]
+fn create_dm_mr() {
+    let fixture = with_dm();
+    for size in [4, 1024, 2048] {
+        let dm = fixture.ctx.alloc_dm(size, 0).unwrap();
+        let region = fixture
+            .pd
+            .register_dm(&dm, 0..size / 2, RemoteAccess::WRITE)
+            .unwrap();
+        let (start, len, access, _) = fixture.fake.region();
+        assert_eq!((start, len), (0, size as u64 / 2));
+        let flags = flag::IBV_ACCESS_ZERO_BASED.0 | flag::IBV_ACCESS_REMOTE_WRITE.0;
+        assert_eq!(access, LOCAL | flags);
+        // The memory is freed after its registration.
+        drop(dm);
+        assert!(fixture.fake.live().contains(&"ibv_dm"));
+        drop(region);
+        assert!(!fixture.fake.live().contains(&"ibv_dm"));
+    }
+}
+
+#[test]
+fn dm_bad_registration() {
+    let fixture = with_dm();
+    let dm = fixture.ctx.alloc_dm(100, 0).unwrap();
+    for range in [0..104, 50..50, 100..101] {
+        let err = fixture
+            .pd
+            .register_dm(&dm, range, RemoteAccess::empty())
+            .unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::InvalidInput, "{err}");
+    }
+    let err = fixture
+        .pd
+        .register_dm(&dm, 0..104, RemoteAccess::empty())
+        .unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "`ibv_reg_dm_mr` failed (0..104, RemoteAccess(0x0)): \
+         the range is empty, or not inside of 100 bytes"
+    );
+    let other = Fake::named("fake1").open().alloc_pd().unwrap();
+    let err = other
+        .register_dm(&dm, 0..4, RemoteAccess::empty())
+        .unwrap_err();
+    assert!(err.to_string().contains("another device"), "{err}");
+    fixture.fake.fail("ibv_reg_dm_mr", libc::EOPNOTSUPP);
+    assert!(
+        fixture
+            .pd
+            .register_dm(&dm, 0..4, RemoteAccess::empty())
+            .is_err()
+    );
+}
+
+#[test]
+fn dm_traffic() {
+    let fixture = with_dm();
+    let mut dm = fixture.ctx.alloc_dm(64, 0).unwrap();
+    dm.write(16, b"on the device").unwrap();
+    let region = fixture
+        .pd
+        .register_dm(&dm, 16..64, RemoteAccess::empty())
+        .unwrap();
+    let (sent, _) = traffic(&fixture, region.slice(3..13), region.slice(20..30), b"came");
+    assert_eq!(sent, b"the device");
+    let mut seen = [0; 4];
+    dm.read(36, &mut seen).unwrap();
+    assert_eq!(&seen, b"came");
+}
+
+#[test]
+fn dm_remote_traffic() {
+    let fixture = with_dm();
+    let dm = fixture.ctx.alloc_dm(64, 0).unwrap();
+    let region = fixture
+        .pd
+        .register_dm(&dm, 0..64, RemoteAccess::WRITE)
+        .unwrap();
+    let cq = fixture.cq(4);
+    let mut qp: QueuePair<Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 1);
+    let to = region.slice(8..16).token();
+    assert_eq!((to.addr, to.len), (8, 8));
+    qp.post(Write::new(region.slice(0..8), to)).unwrap();
+    assert_eq!(
+        fixture.fake.sends(qp.qp_num())[0].remote,
+        Some((8, to.rkey))
+    );
+}
+
+// DmaBufMRTest and DmaBufTestCase.
+
+const DMABUF: DmaBufRange = DmaBufRange {
+    offset: 2048,
+    len: 4096,
+    iova: 0x10_0800,
+};
+
+/// Stands for a dma-buf: the fake device takes any descriptor.
+fn dmabuf(fixture: &Fixture, access: RemoteAccess) -> UnmappedRegion {
+    let fd = File::open("/dev/null").unwrap();
+    fixture
+        .pd
+        .register_dmabuf(fd.as_fd(), DMABUF, access)
+        .unwrap()
+}
+
+#[test]
+fn dmabuf_reg_mr() {
+    let fixture = Fixture::new();
+    for access in [
+        RemoteAccess::empty(),
+        RemoteAccess::READ,
+        RemoteAccess::all(),
+    ] {
+        let region = dmabuf(&fixture, access);
+        let place = Place::DmaBuf(DMABUF.offset);
+        assert_eq!(
+            fixture.fake.region(),
+            (DMABUF.iova, 4096, LOCAL | access.bits(), place)
+        );
+        assert_eq!((region.len(), region.token().addr), (4096, DMABUF.iova));
+    }
+}
+
+#[test]
+fn dmabuf_dereg_mr() {
+    let fixture = Fixture::new();
+    let region = dmabuf(&fixture, RemoteAccess::empty());
+    let part = region.slice(1..2);
+    drop(region);
+    assert!(fixture.fake.live().contains(&"ibv_mr"));
+    drop(part);
+    assert!(!fixture.fake.live().contains(&"ibv_mr"));
+}
+
+/// What peers may write, this side may as well: the illegal combination cannot be asked for.
+#[test]
+fn dmabuf_reg_mr_bad_flags() {
+    let fixture = Fixture::new();
+    let file = File::open("/dev/null").unwrap();
+    let register = |range| {
+        let registered = fixture
+            .pd
+            .register_dmabuf(file.as_fd(), range, RemoteAccess::WRITE);
+        registered.unwrap_err()
+    };
+    let wrong = [
+        (DmaBufRange { len: 0, ..DMABUF }, "at least one byte"),
+        (
+            DmaBufRange { iova: 0, ..DMABUF },
+            "different places in a page",
+        ),
+        (
+            DmaBufRange {
+                offset: u64::MAX - 2047,
+                ..DMABUF
+            },
+            "after the last address",
+        ),
+        (
+            DmaBufRange {
+                iova: u64::MAX - 2047,
+                ..DMABUF
+            },
+            "after the last address",
+        ),
+    ];
+    for (range, reason) in wrong {
+        let err = register(range);
+        assert_eq!(err.kind(), ErrorKind::InvalidInput);
+        assert!(err.to_string().contains(reason), "{err}");
+    }
+    fixture.fake.fail("ibv_reg_dmabuf_mr", libc::EOPNOTSUPP);
+    assert_eq!(register(DMABUF).raw_os_error(), Some(libc::EOPNOTSUPP));
+}
+
+#[test]
+fn dmabuf_lkey() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(4);
+    let mut qp: QueuePair<Rc, Rts, UnmappedRegion> = fixture.rc(&cq, 1);
+    let region = dmabuf(&fixture, RemoteAccess::empty());
+    qp.post(Send::new(region.slice(16..20))).unwrap();
+    let sge = fixture.fake.sends(qp.qp_num())[0].sges[0];
+    assert_eq!((sge.addr, sge.length), (DMABUF.iova + 16, 4));
+    assert_ne!(sge.lkey, 0);
+}
+
+#[test]
+fn dmabuf_rkey() {
+    let fixture = Fixture::new();
+    let region = dmabuf(&fixture, RemoteAccess::READ);
+    assert_ne!(region.token().rkey, 0);
+    assert_eq!(region.slice(8..9).token().rkey, region.token().rkey);
+}
+
+#[test]
+fn dmabuf_rc_traffic() {
+    let fixture = Fixture::new();
+    let region = dmabuf(&fixture, RemoteAccess::empty());
+    let (sent, work) = traffic(
+        &fixture,
+        region.slice(0..9),
+        region.slice(9..20),
+        b"arrived",
+    );
+    assert_eq!((sent.len(), work.len()), (9, 11));
+}
+
+#[test]
+fn a_null_region_takes_and_gives_any_number_of_bytes() {
+    let fixture = Fixture::new();
+    let null = fixture.pd.alloc_null_mr().unwrap();
+    let buf = fixture.pd.alloc_buf(4).unwrap();
+    let (sent, received) = traffic(&fixture, null.buf(3), (null.buf(4), buf), b"skipkept");
+    assert_eq!(sent, [0; 3]);
+    assert_eq!(received.1[..], *b"kept");
+    drop((null, received));
+    assert!(!fixture.fake.live().contains(&"ibv_mr"));
+    fixture.fake.fail("ibv_alloc_null_mr", libc::EOPNOTSUPP);
+    assert!(fixture.pd.alloc_null_mr().is_err());
+}
