@@ -73,6 +73,9 @@ pub(crate) struct TestArguments {
     /// Run the device tests under address sanitizer; needs a nightly toolchain
     #[arg(long, conflicts_with = "host_only")]
     pub(crate) sanitize: bool,
+    /// Run the tests that need no device under valgrind's memcheck, but for exhaustive ones
+    #[arg(long, conflicts_with_all = ["device_only", "sanitize"])]
+    pub(crate) valgrind: bool,
     /// Only the tests with this in their names
     pub(crate) filter: Option<String>,
 }

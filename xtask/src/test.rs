@@ -31,6 +31,7 @@ pub(crate) struct Options {
     pub(crate) device_only: bool,
     pub(crate) long: bool,
     pub(crate) sanitize: bool,
+    pub(crate) valgrind: bool,
     pub(crate) filter: Option<String>,
 }
 
@@ -41,6 +42,7 @@ impl From<TestArguments> for Options {
             device_only,
             long,
             sanitize,
+            valgrind,
             filter,
         } = arguments;
         Self {
@@ -48,6 +50,7 @@ impl From<TestArguments> for Options {
             device_only,
             long,
             sanitize,
+            valgrind,
             filter,
         }
     }
@@ -55,6 +58,16 @@ impl From<TestArguments> for Options {
 
 /// The target that `AddressSanitizer` is used with; naming it keeps build scripts free of it.
 const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
+
+/// What is run under valgrind: the crates that have unsafe code of their own.
+const CHECKED_BY_VALGRIND: [&str; 4] = ["ibverbs-sys", "rdmacm-sys", "verbs", "cm"];
+
+/// Tests that run compilers, which is nothing to check.
+const COMPILING: [&str; 1] = ["compile_fail"];
+
+/// What the names of exhaustive tests have in them: too many runs for valgrind, or stacks of loom's
+/// that it does not know. The code that they run is that of other tests.
+const EXHAUSTIVE: [&str; 3] = ["interleavings::", "every_order", "given_up_in_silence"];
 
 /// Runs the tests and closes with the table; whether all passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
@@ -77,6 +90,11 @@ pub(crate) fn run_stages(
     if options.sanitize {
         require_nightly()?;
         stages.test("device", |counts| suite.device(counts));
+        return Ok(());
+    }
+    if options.valgrind {
+        setup::ensure(&[Group::Bench])?;
+        stages.test("valgrind", |counts| suite.valgrind(counts));
         return Ok(());
     }
     if !options.device_only {
@@ -176,6 +194,43 @@ impl Suite<'_> {
         self.require_some(*counts)
     }
 
+    /// Runs the tests that need no device under memcheck, which fails them for a wrong access, for
+    /// using what was never written, and for memory that nobody can free any more.
+    fn valgrind(&self, counts: &mut Counts) -> Result<()> {
+        let mut cargo = self.cargo();
+        cargo.args(["test", "--locked", "--no-run", "--lib", "--tests"]);
+        cargo.args(
+            CHECKED_BY_VALGRIND
+                .iter()
+                .flat_map(|name| ["--package", name]),
+        );
+        let programs = build(&mut cargo, |test| !COMPILING.contains(&test))?;
+        let suppressions = self.workspace.root().join("ci/valgrind.supp");
+        let mut failed = Vec::new();
+        for program in &programs {
+            println!(
+                "\nChecking {} of {}",
+                program.executable.display(),
+                program.package
+            );
+            let mut valgrind = Command::new("valgrind");
+            valgrind.current_dir(&program.folder);
+            valgrind.env("CARGO_MANIFEST_DIR", &program.folder);
+            valgrind.args(["--quiet", "--error-exitcode=9", "--num-callers=40"]);
+            valgrind.args(["--leak-check=full", "--show-leak-kinds=definite"]);
+            valgrind.arg("--errors-for-leak-kinds=definite");
+            valgrind.arg(format!("--suppressions={}", suppressions.display()));
+            valgrind.arg(&program.executable).arg("--test-threads=1");
+            valgrind.args(EXHAUSTIVE.iter().flat_map(|name| ["--skip", name]));
+            valgrind.args(&self.options.filter);
+            if let Err(error) = run_counting(&mut valgrind, counts) {
+                failed.push(format!("{error:#}"));
+            }
+        }
+        ensure!(failed.is_empty(), "{}", failed.join("\n"));
+        self.require_some(*counts)
+    }
+
     fn build_device_tests(&self, packages: &[&str]) -> Result<Vec<Program>> {
         let mut cargo = self.cargo();
         if self.options.sanitize {
@@ -189,40 +244,12 @@ impl Suite<'_> {
                 .env("RUSTFLAGS", "-Zsanitizer=address");
         }
         cargo.args(["test", "--locked", "--no-run", "--test", "device"]);
-        cargo.arg("--message-format=json-render-diagnostics");
         cargo.args(packages.iter().flat_map(|package| ["--package", package]));
         if self.options.sanitize {
             cargo.args(["--target", SANITIZED_TARGET, "--target-dir"]);
             cargo.arg(self.workspace.target().join("sanitize"));
         }
-        let mut programs = Vec::new();
-        cargo.stdout(Stdio::piped());
-        let mut child = Supervised::spawn(&mut cargo, &[]).context("cannot start cargo")?;
-        let messages = child
-            .child()
-            .stdout
-            .take()
-            .context("cargo has no standard output")?;
-        for message in Message::parse_stream(BufReader::new(messages)) {
-            let Message::CompilerArtifact(artifact) = message? else {
-                continue;
-            };
-            if let (Some(executable), "device") =
-                (artifact.executable, artifact.target.name.as_str())
-            {
-                let folder = artifact
-                    .manifest_path
-                    .parent()
-                    .context("a manifest without a folder")?;
-                programs.push(Program {
-                    package: folder.file_name().unwrap_or_default().to_owned(),
-                    folder: folder.into(),
-                    executable: executable.into(),
-                });
-            }
-        }
-        ensure!(child.wait()?.success(), "the device tests do not build");
-        Ok(programs)
+        build(&mut cargo, |test| test == "device")
     }
 
     /// The script that runs the programs one after the other, each in its package's folder as cargo does.
@@ -275,7 +302,41 @@ impl Suite<'_> {
     }
 }
 
-/// Runs `cargo test`, passing its output on and counting.
+/// Builds test programs with a `cargo test --no-run`, and returns those with a wanted name.
+fn build(cargo: &mut Command, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
+    cargo.arg("--message-format=json-render-diagnostics");
+    cargo.stdout(Stdio::piped());
+    let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
+    let messages = child
+        .child()
+        .stdout
+        .take()
+        .context("cargo has no standard output")?;
+    let mut programs = Vec::new();
+    for message in Message::parse_stream(BufReader::new(messages)) {
+        let Message::CompilerArtifact(artifact) = message? else {
+            continue;
+        };
+        let Some(executable) = artifact.executable else {
+            continue;
+        };
+        if wanted(&artifact.target.name) {
+            let folder = artifact
+                .manifest_path
+                .parent()
+                .context("a manifest without a folder")?;
+            programs.push(Program {
+                package: folder.file_name().unwrap_or_default().to_owned(),
+                folder: folder.into(),
+                executable: executable.into(),
+            });
+        }
+    }
+    ensure!(child.wait()?.success(), "the tests do not build");
+    Ok(programs)
+}
+
+/// Runs test programs, passing their output on and counting.
 fn run_counting(cargo: &mut Command, counts: &mut Counts) -> Result<()> {
     cargo.stdin(Stdio::null()).stdout(Stdio::piped());
     let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;

@@ -35,7 +35,7 @@ pub(super) fn ready(queue: &mut impl Announcing) -> Result<bool> {
 }
 
 #[cfg(test)]
-mod tests {
+mod interleavings {
     //! Every interleaving of a waiter, a device, and somebody else who arms the queue. A waiter that
     //! sleeps for ever is a deadlock, which loom reports.
 

@@ -130,7 +130,7 @@ impl fmt::Debug for Room {
 }
 
 #[cfg(test)]
-mod tests {
+mod interleavings {
     use loom::{sync::Arc, thread};
 
     use super::*;

@@ -340,6 +340,11 @@ mod tests {
             "`RemoteToken::slice` failed: 90..101 is not inside of 100 bytes"
         );
     }
+}
+
+#[cfg(test)]
+mod interleavings {
+    use super::*;
 
     /// Bytes, as `copying` copies them, and then a number, as `store` writes it.
     #[test]
