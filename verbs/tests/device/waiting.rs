@@ -96,6 +96,7 @@ fn race(
             thread::yield_now();
         }
         while unused.is_empty() {
+            assert!(Instant::now() < deadline, "message {round} cannot be sent");
             for wc in send_cq.poll().unwrap() {
                 wc.ok().unwrap();
                 if let Ok(Completed::Send(done)) = sender.complete(wc) {
