@@ -18,7 +18,7 @@ fn way() -> AddressVector {
     AddressVector::global(1, 1, Gid([0xfe; 16]))
 }
 
-fn sender(fixture: &Fixture, cq: &CqHandle, peer: QpNum) -> QueuePair<XrcSend, Rts> {
+pub(crate) fn sender(fixture: &Fixture, cq: &CqHandle, peer: QpNum) -> QueuePair<XrcSend, Rts> {
     let qp = fixture.pd.qp_builder::<XrcSend>(cq, cq);
     let qp = qp
         .max_send_wr(4)
@@ -33,7 +33,7 @@ fn sender(fixture: &Fixture, cq: &CqHandle, peer: QpNum) -> QueuePair<XrcSend, R
     qp.to_rts(&Attributes::<XrcSend, Rts>::new(PSN)).unwrap()
 }
 
-fn receiver(xrcd: &XrcDomain, peer: QpNum) -> XrcReceiver<Rts> {
+pub(crate) fn receiver(xrcd: &XrcDomain, peer: QpNum) -> XrcReceiver<Rts> {
     let qp = xrcd.create_qp().unwrap();
     let qp = qp.to_init(&Attributes::<XrcRecv, Init>::new(1)).unwrap();
     let qp = qp

@@ -3,6 +3,7 @@
 use std::{
     ffi::{c_int, c_uint, c_void},
     ptr,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
 use ibverbs_sys as ffi;
@@ -30,6 +31,26 @@ pub(crate) enum Place {
     Null,
 }
 
+/// Device memory, which whoever imports it shares.
+#[derive(Clone)]
+pub(super) struct Dm {
+    handle: u32,
+    bytes: Arc<Mutex<Vec<u8>>>,
+}
+
+impl Dm {
+    fn new(handle: u32, len: usize) -> Self {
+        Self {
+            handle,
+            bytes: Arc::new(Mutex::new(vec![0; len])),
+        }
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<u8>> {
+        self.bytes.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
 impl State {
     /// Lets a message arrive in the elements of a receive. Returns whether it fits.
     pub(super) fn deliver(&mut self, sges: &[ffi::ibv_sge], message: &[u8]) -> bool {
@@ -48,7 +69,7 @@ impl State {
                     unsafe { to.copy_from_nonoverlapping(part.as_ptr(), part.len()) };
                 }
                 Place::Device(dm, start) => {
-                    let memory = self.dms.get_mut(&dm).unwrap();
+                    let mut memory = self.dms[&dm].lock();
                     let to = &mut memory[(start + offset) as usize..][..part.len()];
                     to.copy_from_slice(part);
                 }
@@ -71,7 +92,8 @@ impl State {
                     bytes.extend_from_slice(unsafe { std::slice::from_raw_parts(from, len) });
                 }
                 Place::Device(dm, start) => {
-                    bytes.extend_from_slice(&self.dms[&dm][(start + offset) as usize..][..len]);
+                    let memory = self.dms[&dm].lock();
+                    bytes.extend_from_slice(&memory[(start + offset) as usize..][..len]);
                 }
                 Place::DmaBuf(_) | Place::Null => bytes.resize(bytes.len() + len, 0),
             }
@@ -402,7 +424,9 @@ pub(super) unsafe extern "C" fn alloc_dm(
         (*dm).memcpy_from_dm = Some(memcpy_from_dm);
         (*dm).handle = state.next();
     }
-    state.dms.insert(dm.addr(), vec![0; length]);
+    // SAFETY: fresh.
+    let handle = unsafe { (*dm).handle };
+    state.dms.insert(dm.addr(), Dm::new(handle, length));
     dm
 }
 
@@ -424,7 +448,7 @@ unsafe extern "C" fn memcpy_to_dm(
     if let Err(errno) = state.called("ibv_memcpy_to_dm") {
         return errno;
     }
-    let memory = state.dms.get_mut(&dm.addr()).unwrap();
+    let mut memory = state.dms[&dm.addr()].lock();
     match memory
         .get_mut(offset as usize..)
         .and_then(|rest| rest.get_mut(..length))
@@ -450,7 +474,7 @@ unsafe extern "C" fn memcpy_from_dm(
     if let Err(errno) = state.called("ibv_memcpy_from_dm") {
         return errno;
     }
-    let memory = &state.dms[&dm.addr()];
+    let memory = state.dms[&dm.addr()].lock();
     match memory
         .get(offset as usize..)
         .and_then(|rest| rest.get(..length))
@@ -478,7 +502,7 @@ pub(super) unsafe extern "C" fn reg_dm_mr(
         return null(errno);
     }
     let zero_based = ffi::ibv_access_flags::IBV_ACCESS_ZERO_BASED.0;
-    if offset as usize + length > state.dms[&dm.addr()].len() || access & zero_based == 0 {
+    if offset as usize + length > state.dms[&dm.addr()].lock().len() || access & zero_based == 0 {
         return null(libc::EINVAL);
     }
     let place = Place::Device(dm.addr(), offset);
@@ -501,8 +525,10 @@ unsafe extern "C" fn ibv_import_dm(ctx: *mut ffi::ibv_context, handle: u32) -> *
         (*dm).memcpy_from_dm = Some(memcpy_from_dm);
         (*dm).handle = handle;
     }
-    // Of an unknown size.
-    state.dms.insert(dm.addr(), vec![0; 4096]);
+    // What is imported may be memory of a device that the test knows nothing of.
+    let known = state.dms.values().find(|dm| dm.handle == handle).cloned();
+    let memory = known.unwrap_or_else(|| Dm::new(handle, 4096));
+    state.dms.insert(dm.addr(), memory);
     dm
 }
 

@@ -16,7 +16,7 @@ use super::{
     device::{Device, Properties},
     domain::Allocator,
     flow::Flow,
-    mr::Mr,
+    mr::{Dm, Mr},
     qp::Qp,
     srq::Srq,
     wq::Wq,
@@ -45,7 +45,7 @@ pub(super) struct State {
     pub(super) wqs: BTreeMap<usize, Wq>,
     pub(super) flows: BTreeMap<usize, Flow>,
     pub(super) counters: BTreeMap<usize, Vec<(u32, u32)>>,
-    pub(super) dms: BTreeMap<usize, Vec<u8>>,
+    pub(super) dms: BTreeMap<usize, Dm>,
     pub(super) allocators: BTreeMap<usize, Allocator>,
     /// The completion queues that have something to announce, by channel.
     pub(super) channels: BTreeMap<usize, VecDeque<Ptr<ffi::ibv_cq>>>,

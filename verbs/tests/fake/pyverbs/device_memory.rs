@@ -2,6 +2,8 @@
 
 use std::{io::ErrorKind, thread};
 
+use verbs::import_device;
+
 use crate::fixture::Fixture;
 
 const MOST: usize = 4096;
@@ -110,4 +112,20 @@ fn multi_process_alloc_dm() {
         }
     });
     assert!(!fixture.fake.live().contains(&"ibv_dm"));
+}
+
+#[test]
+fn import_dm() {
+    let fixture = with_memory();
+    let mut dm = fixture.ctx.alloc_dm(64, 0).unwrap();
+    let fd = fixture.ctx.cmd_fd().try_clone_to_owned().unwrap();
+    let imported = import_device(fd).unwrap();
+    let imported = imported.import_dm(dm.kernel_handle()).unwrap();
+    dm.write(0, &[0xab; 64]).unwrap();
+    let mut bytes = [0; 64];
+    imported.read(0, &mut bytes).unwrap();
+    assert_eq!(bytes, [0xab; 64]);
+    drop(imported);
+    assert!(fixture.fake.calls().contains(&"ibv_unimport_dm"));
+    assert!(!fixture.fake.calls().contains(&"ibv_free_dm"));
 }

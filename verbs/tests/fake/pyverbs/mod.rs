@@ -3,7 +3,10 @@
 
 mod device_memory;
 mod flow;
+mod on_demand;
 mod parent_domain;
 mod raw_packets;
 mod shared_pd;
 mod traffic;
+mod unmapped;
+mod xrc;

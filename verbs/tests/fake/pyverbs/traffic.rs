@@ -10,7 +10,7 @@ use crate::provider::Fake;
 pub(super) const ROUNDS: u8 = 10;
 
 /// Hands each completion that has come to its argument.
-type Poll<'a> = dyn FnMut(&mut dyn FnMut(WorkCompletion<'_>)) + 'a;
+pub(super) type Poll<'a> = dyn FnMut(&mut dyn FnMut(WorkCompletion<'_>)) + 'a;
 
 /// What is posted, what the device is to do, and what comes of it, on one queue pair.
 pub(super) struct Traffic<'a> {

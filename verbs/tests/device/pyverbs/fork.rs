@@ -1,0 +1,17 @@
+//! `test_fork.py`
+
+use verbs::{ForkStatus, fork_init, fork_status};
+
+/// It is too late when memory has been registered before, by whichever test was first.
+#[test]
+fn is_fork_initialized() {
+    let expected = match fork_init() {
+        Ok(()) => [ForkStatus::ENABLED, ForkStatus::UNNEEDED],
+        Err(err) => {
+            assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+            [ForkStatus::DISABLED, ForkStatus::UNNEEDED]
+        }
+    };
+    let status = fork_status();
+    assert!(expected.contains(&status), "{status:?}");
+}

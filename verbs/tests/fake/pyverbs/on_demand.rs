@@ -1,0 +1,171 @@
+//! `test_odp.py`: the cases that are not in `on_demand.rs`
+
+use ibverbs_sys::ibv_access_flags as flag;
+use verbs::{
+    AddressVector, Addressed, Advice, Attributes, Buf, Gid, HugePage, Init, Mapping, Psn, QpNum,
+    QueuePair, Rc, RemoteAccess, RemoteRegion, RemoteToken, Rtr, Rts, SharedReceiveQueue, Ud,
+    op::{CompareSwap, FetchAdd, Read, Send, SendTo, Write},
+};
+
+use super::{traffic::Traffic, xrc::Ends};
+use crate::fixture::Fixture;
+
+/// Memory whose pages the device fetches when it needs them.
+fn on_demand(fixture: &Fixture, len: usize) -> Buf {
+    let registration = fixture.pd.register(vec![0; len]).on_demand();
+    let buf = registration.buf().unwrap();
+    assert_ne!(fixture.fake.region().2 & flag::IBV_ACCESS_ON_DEMAND.0, 0);
+    buf
+}
+
+/// Such memory that peers can reach.
+fn remote(fixture: &Fixture, access: RemoteAccess) -> RemoteRegion {
+    let registration = fixture.pd.register(vec![0; 64]).on_demand();
+    let region = registration.remote(access).create().unwrap();
+    let expected = flag::IBV_ACCESS_ON_DEMAND.0 | access.bits();
+    assert_eq!(fixture.fake.region().2 & expected, expected);
+    region
+}
+
+/// Posts one request to memory of that access, and lets it complete.
+fn access(
+    access: RemoteAccess,
+    len: usize,
+    post: impl FnOnce(&mut QueuePair<Rc, Rts>, Buf, RemoteToken),
+) {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    let region = remote(&fixture, access);
+    let token = region.token().slice(0..len as u64).unwrap();
+    let work = fixture.pd.register(vec![0; len]).on_demand().buf();
+    post(&mut qp, work.unwrap(), token);
+    let posted = fixture.fake.sends(qp.qp_num())[0].clone();
+    assert_eq!(posted.remote, Some((token.addr, token.rkey)));
+    fixture
+        .fake
+        .complete_send(qp.qp_num(), verbs::WcStatus::SUCCESS);
+    let wc = cq.poll().unwrap().next().unwrap();
+    wc.ok().unwrap();
+    assert!(qp.complete(wc).is_ok());
+}
+
+#[test]
+fn odp_rc_atomic_cmp_and_swp() {
+    access(RemoteAccess::ATOMIC, 8, |qp, work, number| {
+        qp.post(CompareSwap::new(work, number, 1, 2)).unwrap();
+    });
+}
+
+#[test]
+fn odp_rc_atomic_fetch_and_add() {
+    access(RemoteAccess::ATOMIC, 8, |qp, work, number| {
+        qp.post(FetchAdd::new(work, number, 2)).unwrap();
+    });
+}
+
+#[test]
+fn odp_rc_rdma_read() {
+    access(RemoteAccess::READ, 64, |qp, work, from| {
+        qp.post(Read::new(work, from)).unwrap();
+    });
+}
+
+#[test]
+fn odp_rc_rdma_write() {
+    access(RemoteAccess::WRITE, 64, |qp, work, to| {
+        qp.post(Write::new(work, to)).unwrap();
+    });
+}
+
+#[test]
+fn odp_ud_traffic() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let builder = fixture.pd.qp_builder::<Ud>(&cq, &cq).max_recv_wr(1);
+    let qp = builder.create_for::<Addressed<Buf>, Buf>().unwrap();
+    let init = Attributes::<Ud, Init>::new(1, 7);
+    let qp = qp.to_init(&init).map_err(|refused| refused.error).unwrap();
+    let rtr = Attributes::<Ud, Rtr>::new();
+    let qp = qp.to_rtr(&rtr).map_err(|refused| refused.error).unwrap();
+    let rts = Attributes::<Ud, Rts>::new(Psn::default());
+    let mut qp = qp.to_rts(&rts).map_err(|refused| refused.error).unwrap();
+    let way = AddressVector::global(1, 1, Gid([0xfe; 16]));
+    let ah = fixture.pd.create_ah(&way).unwrap();
+    let mut traffic = Traffic {
+        fake: &fixture.fake,
+        poll: &mut |take| cq.poll().unwrap().for_each(take),
+    };
+    let work = Addressed::new(on_demand(&fixture, 64), &ah);
+    let request = SendTo::new(work, QpNum::from_low_bits(9), 7);
+    let back = traffic.send(&mut qp, &[0; 64], |qp| qp.post(request).unwrap());
+    traffic.receive(&mut qp, back.work, b"a datagram");
+}
+
+#[test]
+fn odp_xrc_traffic() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let mut ends = Ends::new(&fixture, &cq);
+    let mut poll = |take: &mut dyn FnMut(verbs::WorkCompletion<'_>)| {
+        cq.poll().unwrap().for_each(take);
+    };
+    ends.traffic(&fixture, &mut poll, || on_demand(&fixture, 64));
+}
+
+#[test]
+fn odp_rc_srq_traffic() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let mut srq: SharedReceiveQueue = fixture.pd.create_srq(4, 1).unwrap();
+    let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+    let mut qp: QueuePair<Rc, Rts> = fixture.connect(builder.create().unwrap());
+    srq.post(on_demand(&fixture, 64)).unwrap();
+    fixture.fake.complete_receive(qp.qp_num(), b"a message");
+    let wc = cq.poll().unwrap().next().unwrap();
+    assert_eq!(srq.complete(wc).unwrap().received(), b"a message");
+    let mut traffic = Traffic {
+        fake: &fixture.fake,
+        poll: &mut |take| cq.poll().unwrap().for_each(take),
+    };
+    let work = on_demand(&fixture, 64);
+    traffic.send(&mut qp, &[0; 64], |qp| qp.post(Send::new(work)).unwrap());
+}
+
+/// Huge pages that the program has mapped itself, or the error that says where they come from.
+#[test]
+fn odp_rc_huge_user_addr_traffic() {
+    let fixture = Fixture::new();
+    let memory = match Mapping::huge(4 << 20, HugePage::MIB_2) {
+        Ok(memory) => memory,
+        Err(err) => {
+            assert!(err.to_string().contains("nr_hugepages"), "{err}");
+            // Without them, as much memory of the usual pages.
+            Mapping::new(4 << 20).unwrap()
+        }
+    };
+    let registration = fixture.pd.register(memory).on_demand();
+    let mut from = registration.buf().unwrap();
+    assert_eq!(fixture.fake.region().1, 4 << 20);
+    let to = from.split_off(2 << 20);
+    from.fill(5);
+    from.set_len(1024);
+    let (sent, received) = crate::memory::traffic(&fixture, from, to, &[6; 1024]);
+    assert_eq!(sent, [5; 1024]);
+    assert_eq!(&received[..1024], [6; 1024]);
+}
+
+#[test]
+fn odp_implicit_async_prefetch_rc_traffic() {
+    let fixture = Fixture::new();
+    let everything = fixture.pd.register_everything().unwrap();
+    let from = everything.buf(vec![1; 5]).unwrap();
+    let to = everything.buf(vec![0; 9]).unwrap();
+    let pd = everything.pd();
+    pd.advise(&from, Advice::PREFETCH, false).unwrap();
+    pd.advise(&to, Advice::PREFETCH_WRITE, false).unwrap();
+    let told = [(Advice::PREFETCH.0, 0, 5), (Advice::PREFETCH_WRITE.0, 0, 9)];
+    assert_eq!(fixture.fake.advised(), told);
+    let (sent, _) = crate::memory::traffic(&fixture, from, to, b"arrived");
+    assert_eq!(sent, [1; 5]);
+}
