@@ -1,11 +1,15 @@
 //! Binding memory windows.
 
-use std::{any::Any, io, ptr, sync::Arc};
+use std::{any::Any, io, mem::MaybeUninit, ptr, sync::Arc};
 
 use ibverbs_sys as ffi;
 
 use super::{
-    extended_batch::ExtendedBatch, pair::QueuePair, queues::SendQueue, refusal, state::Rts,
+    extended_batch::ExtendedBatch,
+    pair::QueuePair,
+    queues::{SendQueue, posted_anyway},
+    refusal,
+    state::Rts,
     transport::Connected,
 };
 use crate::{
@@ -30,6 +34,9 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
     /// - `WouldBlock`: as many requests are in flight as the queue can hold.
     /// - `InvalidInput`: the window and the queue pair are of different domains.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.
+    ///
+    /// On Soft-RoCE a binding that the kernel could not be told of counts as posted, as other
+    /// [requests](Self::post) do.
     ///
     /// # References
     /// [ibv_bind_mw(3)](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html)
@@ -62,34 +69,37 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         let bind_info = bind_info(region, access);
         let id = vacancy.id();
         let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
-        let (posted, rkey) = match window.window_type() {
-            WindowType::Type1 => {
-                let mut bind = ffi::ibv_mw_bind {
-                    wr_id: id.0,
-                    send_flags: signaled.0,
-                    bind_info,
-                };
-                // SAFETY: the queue pair and the window exist, and `&mut` excludes other uses of
-                // either; the region is registered for as long as `region` lives. C keeps no
-                // pointer to `bind`.
-                let errno =
-                    unsafe { ffi::ibv_bind_mw(raw.as_ptr(), window.as_raw(), &raw mut bind) };
-                // C has set the new key.
-                (cvt_errno(call, errno), window.rkey())
-            }
-            WindowType::Type2 => {
-                let rkey = ffi::ibv_inc_rkey(window.rkey());
-                let mut wr = SendWr::unwritten();
-                wr.begin(id, ptr::null_mut(), 0, signaled);
-                wr.bind_window(window.as_raw(), rkey, bind_info);
-                let mut bad = ptr::null_mut();
-                // SAFETY: the queue pair exists, and `wr` is one complete request, without
-                // elements. What it points to, the window and the region, exists during the call,
-                // after which C does not use it.
-                let errno =
-                    unsafe { ffi::ibv_post_send(raw.as_ptr(), wr.as_mut_ptr(), &raw mut bad) };
+        // Where a failed call may have posted, `ibv_bind_mw` does not tell whether it has. There it
+        // posts the same request as for type 2, which does.
+        let as_request = window.window_type() == WindowType::Type2 || sending.fails_posted;
+        let (posted, rkey) = if as_request {
+            let rkey = ffi::ibv_inc_rkey(window.rkey());
+            let mut wr = SendWr::unwritten();
+            wr.begin(id, ptr::null_mut(), 0, signaled);
+            wr.bind_window(window.as_raw(), rkey, bind_info);
+            let mut bad = MaybeUninit::uninit();
+            // SAFETY: the queue pair exists, and `wr` is one complete request, without elements.
+            // What it points to, the window and the region, exists during the call, after which C
+            // does not use it.
+            let errno =
+                unsafe { ffi::ibv_post_send(raw.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
+            if errno != 0 && posted_anyway(sending.fails_posted, bad) {
+                (Ok(()), rkey)
+            } else {
                 (cvt_errno(call, errno), rkey)
             }
+        } else {
+            let mut bind = ffi::ibv_mw_bind {
+                wr_id: id.0,
+                send_flags: signaled.0,
+                bind_info,
+            };
+            // SAFETY: the queue pair and the window exist, and `&mut` excludes other uses of
+            // either; the region is registered for as long as `region` lives. C keeps no pointer to
+            // `bind`.
+            let errno = unsafe { ffi::ibv_bind_mw(raw.as_ptr(), window.as_raw(), &raw mut bind) };
+            // C has set the new key.
+            (cvt_errno(call, errno), window.rkey())
         };
         if let Err(error) = posted {
             return Err(Refused { value: work, error });

@@ -64,7 +64,7 @@ pub(super) struct Sending<SW> {
     pub(super) extended: Option<Extended>,
     tso: TsoLimits,
     /// Whether a failed call may have posted; see [`posted_anyway`].
-    fails_posted: bool,
+    pub(super) fails_posted: bool,
 }
 
 pub(super) struct Receiving<RW> {
@@ -473,7 +473,7 @@ fn take_back<'p, W>(
 /// bad then; with any other failure it does.
 #[cold]
 #[inline(never)]
-fn posted_anyway(fails_posted: bool, bad: MaybeUninit<*mut ffi::ibv_send_wr>) -> bool {
+pub(super) fn posted_anyway(fails_posted: bool, bad: MaybeUninit<*mut ffi::ibv_send_wr>) -> bool {
     // SAFETY: the provider that does so sets it first of all.
     fails_posted && unsafe { bad.assume_init() }.is_null()
 }

@@ -4,10 +4,17 @@ use std::rc::Rc as Shared;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, EventObject, EventType, Rc, SharedReceiveQueue, WcStatus, With, op::Send,
+    Buf, Completed, EventObject, EventType, Rc, RemoteAccess, SharedReceiveQueue, WcStatus,
+    WindowType, With, op::Send,
 };
 
-use crate::{fixture::Fixture, provider::wc};
+use crate::{
+    fixture::Fixture,
+    provider::{DOORBELL, wc},
+};
+
+/// The vendor's number.
+const SOFT_ROCE: u32 = 0xff_ffff;
 
 type Numbered = With<Buf, u32>;
 
@@ -257,4 +264,60 @@ fn a_broken_completion_queue_says_so_and_gives_its_work_back_in_the_end() {
     assert_eq!(left.send.len(), 3);
     drop(left);
     assert_eq!(Shared::strong_count(&token), 1);
+}
+
+#[test]
+fn a_binding_that_the_kernel_was_not_told_of_is_posted() {
+    let fixture = Fixture::new();
+    let fake = &fixture.fake;
+    fake.describe(|device| device.attr.orig_attr.vendor_id = SOFT_ROCE);
+    let mut cq = fixture.cq(8);
+    let mut qp = fixture.rc::<Numbered, Buf>(&cq, 4);
+    let region = fixture.pd.alloc_for_windows(64).unwrap();
+    for window_type in [WindowType::Type1, WindowType::Type2] {
+        let mut window = fixture.pd.alloc_mw(window_type).unwrap();
+        let before = window.rkey();
+        let mut bind = |number| {
+            let access = RemoteAccess::READ;
+            let bound = qp.bind_window(&mut window, &region, access, numbered(&fixture, number));
+            (bound, window.rkey())
+        };
+
+        // Not posted: all is as it was.
+        fake.fail("ibv_post_send", libc::EINVAL);
+        let (bound, rkey) = bind(1);
+        let refused = bound.unwrap_err();
+        assert_eq!(refused.error.raw_os_error(), Some(libc::EINVAL));
+        assert_eq!(refused.value.context, 1);
+        assert_eq!(rkey, before);
+
+        // Posted: the work stays in flight, and the window has its new key.
+        fake.fail(DOORBELL, libc::ENOSPC);
+        let (bound, rkey) = bind(2);
+        assert_eq!(bound.unwrap().rkey, rkey);
+        assert_ne!(rkey, before);
+        assert_eq!(qp.send_queue().in_flight(), 1);
+        fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+        let wc = cq.poll().unwrap().next().unwrap();
+        let done = qp.complete(wc).unwrap();
+        assert!(matches!(done, Completed::Send(done) if done.work.context == 2));
+    }
+}
+
+#[test]
+fn a_device_that_does_not_name_the_bad_request_is_believed() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp = fixture.rc::<Numbered, Buf>(&cq, 4);
+    let region = fixture.pd.alloc_for_windows(64).unwrap();
+    let mut window = fixture.pd.alloc_mw(WindowType::Type1).unwrap();
+    // Any other than Soft-RoCE has posted nothing when it fails.
+    fixture.fake.fail("ibv_bind_mw", libc::EINVAL);
+    let work = numbered(&fixture, 1);
+    let refused = qp.bind_window(&mut window, &region, RemoteAccess::READ, work);
+    assert_eq!(
+        refused.unwrap_err().error.raw_os_error(),
+        Some(libc::EINVAL)
+    );
+    assert_eq!(qp.send_queue().in_flight(), 0);
 }

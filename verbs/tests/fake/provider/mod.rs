@@ -56,7 +56,7 @@ pub(crate) use cq::{Extra, wc};
 pub(crate) use device::Properties;
 pub(crate) use domain::PARENT_DOMAIN_BLOCK;
 pub(crate) use mr::Place;
-pub(crate) use post::{PostedReceive, PostedSend};
+pub(crate) use post::{DOORBELL, PostedReceive, PostedSend};
 use state::{Shared, State};
 
 /// A device, and what a test may do to it.

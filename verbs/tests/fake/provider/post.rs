@@ -365,6 +365,9 @@ impl State {
     }
 }
 
+/// What fails when requests have been posted and the kernel cannot be told, as on Soft-RoCE.
+pub(crate) const DOORBELL: &str = "the doorbell";
+
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ffi::ibv_qp,
     mut wr: *mut ffi::ibv_send_wr,
@@ -385,7 +388,14 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller's chain of requests.
         wr = unsafe { (*wr).next };
     }
-    0
+    match state.attempt(DOORBELL) {
+        Ok(()) => 0,
+        Err(errno) => {
+            // SAFETY: the caller's place.
+            unsafe { *bad = ptr::null_mut() };
+            errno
+        }
+    }
 }
 
 pub(super) unsafe extern "C" fn post_recv(
