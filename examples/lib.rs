@@ -6,6 +6,44 @@ pub mod basic_client_server {
     pub mod endpoint;
 }
 
+/// One thread that runs a protocol over any number of connections; most examples use it.
+pub mod event_loop {
+    pub mod address;
+    pub mod drive;
+    mod peer;
+    pub mod protocol;
+}
+
+/// The-geek-in-the-corner's third example: a file, by RDMA writes with immediate data.
+pub mod file_transfer {
+    pub mod incoming;
+    pub mod message;
+    pub mod receiver;
+    pub mod sender;
+}
+
+/// rdmacm-utils' `rdma_client` and `rdma_server`: the calls that wait, and one message each way.
+pub mod rdma_client_server {
+    pub mod message;
+}
+
+/// The-geek-in-the-corner's second example: two sides that write to each other's memory, or read
+/// from it.
+pub mod read_write {
+    pub mod exchange;
+    pub mod message;
+}
+
+/// rdmacm-utils' `rping`: pings that the server reads from the client's memory, and writes back.
+pub mod rping {
+    pub mod advert;
+    pub mod client;
+    pub mod ping;
+    pub mod server;
+}
+
+pub mod text;
+
 /// rdma-core's `ibv_devinfo`: what a device is, and what it can do.
 pub mod devinfo {
     pub mod card;

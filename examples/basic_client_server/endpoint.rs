@@ -21,6 +21,8 @@ use verbs::{
     Rts, WcError, WcStatus, WorkCompletion, op::Send,
 };
 
+use crate::text::text_of;
+
 /// Each side sends one message of this size, and receives one.
 const BUFFER_SIZE: usize = 1024;
 
@@ -268,33 +270,4 @@ impl Peer {
 pub fn die(err: &anyhow::Error) -> ! {
     eprintln!("{err:#}");
     process::exit(1);
-}
-
-/// The text of a message, which a peer has written: up to the first zero, and fit to be printed.
-fn text_of(message: &[u8]) -> String {
-    let text = message.split(|&byte| byte == 0).next().unwrap_or_default();
-    let printable = |c: char| {
-        if c.is_control() {
-            char::REPLACEMENT_CHARACTER
-        } else {
-            c
-        }
-    };
-    String::from_utf8_lossy(text)
-        .chars()
-        .map(printable)
-        .collect()
-}
-
-#[cfg(test)]
-mod tests {
-    use super::text_of;
-
-    #[test]
-    fn text_ends_at_the_first_zero_and_controls_no_terminal() {
-        assert_eq!(text_of(b"hello\0garbage"), "hello");
-        assert_eq!(text_of(b"no zero"), "no zero");
-        assert_eq!(text_of(b"\x1b[2Jwiped\xff"), "\u{fffd}[2Jwiped\u{fffd}");
-        assert_eq!(text_of(b""), "");
-    }
 }

@@ -10,12 +10,18 @@ pub(crate) struct Printed {
 
 /// Runs `a` and `b` on two guests with a device of that kind. Both must succeed.
 pub(crate) fn run(device: &str, a: &str, b: &str) -> Printed {
-    let mut output = start(device, a, b);
+    run_for(60, device, a, b)
+}
+
+/// As [`run`], but for so many seconds at most.
+pub(crate) fn run_for(seconds: u32, device: &str, a: &str, b: &str) -> Printed {
+    let start = || start(seconds, device, a, b);
+    let mut output = start();
     // The kernel's `siw_accept` answers the peer before it listens to it, so a peer that is quick,
     // and a guest that is slow, can wait for each other for ever.
     for _ in 0..2 {
         if device == "siw" && output.status.code() == Some(TIMED_OUT) {
-            output = start(device, a, b);
+            output = start();
         }
     }
     printed(output)
@@ -24,14 +30,14 @@ pub(crate) fn run(device: &str, a: &str, b: &str) -> Printed {
 /// The exit code of a run that takes too long.
 const TIMED_OUT: i32 = 124;
 
-fn start(device: &str, a: &str, b: &str) -> Output {
+fn start(seconds: u32, device: &str, a: &str, b: &str) -> Output {
     let xtask = std::env::var_os("XTASK").expect("run these tests with `cargo xtask test`");
     Command::new(xtask)
         .args([
             "soft-roce",
             "run",
             "--timeout",
-            "60",
+            &seconds.to_string(),
             "--device",
             device,
             "--a",

@@ -2,5 +2,6 @@
 
 mod basic_client_server;
 mod guests;
+mod interop;
 mod pingpong;
 mod rstream;

@@ -1,0 +1,184 @@
+//! One connection, as the loop keeps it.
+
+use std::io;
+
+use anyhow::bail;
+use cm::{CmId, Connection, Key, Refused, phases::Connected};
+use verbs::{WcError, WcStatus, WorkCompletion};
+
+use super::protocol::{Next, Protocol, Qp};
+
+/// A connection to be, or one that is, and what the protocol remembers of it.
+pub(super) struct Peer<P: Protocol> {
+    pub(super) key: Key,
+    pub(super) state: P::State,
+    link: Link<P>,
+    end: End,
+}
+
+enum Link<P: Protocol> {
+    /// Accepted, and not established yet.
+    Accepted(Qp<P>),
+    Established(Connection<P::Send, P::Receive>),
+}
+
+enum End {
+    NotYet,
+    /// This side has nothing more to do; it disconnects when the connection is established. On iWARP
+    /// everything may have been done when the event comes that tells.
+    Wanted,
+    /// This side has disconnected, and the peer has not answered yet.
+    Asked,
+    /// It goes when nothing of it is in flight any more, if that comes back.
+    Ended {
+        outcome: anyhow::Result<()>,
+        flushed: bool,
+    },
+}
+
+impl<P: Protocol> Peer<P> {
+    pub(super) fn accepted(key: Key, qp: Qp<P>, state: P::State) -> Self {
+        Self {
+            key,
+            state,
+            link: Link::Accepted(qp),
+            end: End::NotYet,
+        }
+    }
+
+    pub(super) fn established(
+        connection: Connection<P::Send, P::Receive>,
+        state: P::State,
+    ) -> Self {
+        Self {
+            key: connection.key(),
+            state,
+            link: Link::Established(connection),
+            end: End::NotYet,
+        }
+    }
+
+    /// Joins the connection's identifier, which has come with the event that it is established.
+    pub(super) fn join(self, id: CmId<Connected>) -> anyhow::Result<Self> {
+        let Link::Accepted(qp) = self.link else {
+            bail!("a connection is established twice");
+        };
+        let connection = Connection::new(id, qp).map_err(|Refused { error, .. }| error)?;
+        let link = Link::Established(connection);
+        Ok(Self { link, ..self })
+    }
+
+    pub(super) fn qp(&self) -> &Qp<P> {
+        match &self.link {
+            Link::Accepted(qp) => qp,
+            Link::Established(connection) => connection.qp(),
+        }
+    }
+
+    pub(super) fn begin(&mut self, protocol: &mut P) {
+        if let End::Ended { .. } = self.end {
+            return;
+        }
+        let begun = protocol.established(&mut self.state, link_qp(&mut self.link));
+        let next = match self.end {
+            End::Wanted => Next::Disconnect,
+            _ => Next::Wait,
+        };
+        if let Err(err) = begun.and_then(|()| self.go_on(next)) {
+            self.end(Err(err));
+        }
+    }
+
+    /// Hands a completion to the protocol.
+    pub(super) fn complete(&mut self, wc: WorkCompletion<'_>, protocol: &mut P) {
+        let qp = link_qp(&mut self.link);
+        let next = match qp.complete(wc) {
+            Err(wc) => Err(anyhow::anyhow!("{wc:?} belongs to no request")),
+            Ok(done) => match done.ok() {
+                Ok(()) => protocol.completed(&mut self.state, qp, done),
+                // The connection has ended, which an event tells, too.
+                Err(err) if is_end::<P>(&err, qp) => Ok(Next::Wait),
+                Err(err) => Err(err.into()),
+            },
+        };
+        match next.and_then(|next| self.go_on(next)) {
+            Ok(()) => {}
+            Err(err) => self.end(Err(err)),
+        }
+    }
+
+    fn go_on(&mut self, next: Next) -> anyhow::Result<()> {
+        match (next, &self.end, &mut self.link) {
+            (Next::Disconnect, End::NotYet, Link::Accepted(_)) => self.end = End::Wanted,
+            (Next::Disconnect, End::NotYet | End::Wanted, Link::Established(connection)) => {
+                self.end = End::Asked;
+                unless_ended(connection.disconnect())?;
+            }
+            _ => {}
+        }
+        Ok(())
+    }
+
+    /// Makes everything that is in flight come back.
+    pub(super) fn end(&mut self, outcome: anyhow::Result<()>) {
+        let flushed = match (&self.end, &mut self.link) {
+            (End::Ended { .. }, _) => return,
+            (End::Asked, _) => Ok(()),
+            (End::NotYet | End::Wanted, Link::Accepted(qp)) => qp.to_error(),
+            (End::NotYet | End::Wanted, Link::Established(connection)) => {
+                unless_ended(connection.disconnect())
+            }
+        };
+        // On iWARP the kernel may have closed the queue pair, and what is in flight stays there.
+        let iwarp = self.qp().pd().context().is_iwarp();
+        self.end = End::Ended {
+            flushed: flushed.is_ok() && !iwarp,
+            outcome: outcome.and(flushed.map_err(Into::into)),
+        };
+    }
+
+    pub(super) fn is_gone(&self) -> bool {
+        let qp = self.qp();
+        let in_flight = qp.send_queue().in_flight() + qp.receive_queue().in_flight();
+        match self.end {
+            End::NotYet | End::Wanted | End::Asked => false,
+            End::Ended { flushed, .. } => in_flight == 0 || !flushed,
+        }
+    }
+
+    /// How the connection has ended.
+    pub(super) fn outcome(self, protocol: &mut P) -> anyhow::Result<()> {
+        let closed = protocol.closed(self.state);
+        match self.end {
+            End::Ended { outcome, .. } => outcome.and(closed),
+            End::NotYet | End::Wanted | End::Asked => closed,
+        }
+    }
+}
+
+/// Whether a request has failed only because the connection has ended.
+///
+/// On iWARP a peer may end it as soon as the last message has arrived, and then the request that
+/// carried the message fails if the kernel is not yet done with it.
+fn is_end<P: Protocol>(err: &WcError, qp: &Qp<P>) -> bool {
+    match err.status {
+        WcStatus::WR_FLUSH_ERR => true,
+        WcStatus::LOC_QP_OP_ERR => qp.pd().context().is_iwarp(),
+        _ => false,
+    }
+}
+
+/// The peer may just have ended the connection, too, and its event be on the way.
+fn unless_ended(disconnected: verbs::Result<()>) -> verbs::Result<()> {
+    disconnected.or_else(|err| match err.kind() {
+        io::ErrorKind::InvalidInput => Ok(()),
+        _ => Err(err),
+    })
+}
+
+fn link_qp<P: Protocol>(link: &mut Link<P>) -> &mut Qp<P> {
+    match link {
+        Link::Accepted(qp) => qp,
+        Link::Established(connection) => connection.qp_mut(),
+    }
+}

@@ -1,0 +1,160 @@
+//! The side that receives files: it has memory that the other side writes to, and says when.
+
+#![expect(clippy::print_stdout, reason = "of programs for the terminal")]
+
+use anyhow::{Context as _, bail, ensure};
+use cm::ConnParam;
+use verbs::{
+    Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, WorkCompletion, op::Send,
+};
+
+use super::{
+    incoming::{Folder, Incoming, Received},
+    message::{BUFFER_SIZE, Message},
+    sender::param,
+};
+use crate::{
+    event_loop::protocol::{InitQp, Next, Protocol, Qp},
+    text::text_of,
+};
+
+/// Receives a file over each connection.
+#[derive(Debug)]
+pub struct Receiver {
+    /// Where they go.
+    pub folder: Folder,
+}
+
+/// One connection.
+#[derive(Debug)]
+pub struct State {
+    pd: ProtectionDomain,
+    /// Where the sender writes.
+    buffer: RemoteRegion,
+    stage: Stage,
+}
+
+/// What comes next.
+#[derive(Debug)]
+enum Stage {
+    Name,
+    Bytes(Incoming),
+    Nothing(Received),
+}
+
+impl Protocol for Receiver {
+    type Send = Buf;
+    /// Receives have no memory: what arrives is a number, and says that the buffer was written.
+    type Receive = ();
+    type State = State;
+
+    fn param(&self) -> ConnParam {
+        param()
+    }
+
+    fn open(&mut self, pd: &ProtectionDomain, qp: &mut InitQp<Self>) -> anyhow::Result<State> {
+        let buffer = pd.alloc_remote(BUFFER_SIZE, RemoteAccess::WRITE)?;
+        qp.post_recv(())?;
+        Ok(State {
+            pd: pd.clone(),
+            buffer,
+            stage: Stage::Name,
+        })
+    }
+
+    fn established(&mut self, state: &mut State, qp: &mut Qp<Self>) -> anyhow::Result<()> {
+        state.send(qp, Message::Mr(state.buffer.token()))
+    }
+
+    fn completed(
+        &mut self,
+        state: &mut State,
+        qp: &mut Qp<Self>,
+        done: Completed<'_, Buf, ()>,
+    ) -> anyhow::Result<Next> {
+        if let Completed::Receive(wc) = done {
+            let answer = self.receive(state, written(&wc)?)?;
+            if answer == Message::Ready {
+                qp.post_recv(())?;
+            }
+            state.send(qp, answer)?;
+        }
+        Ok(Next::Wait)
+    }
+
+    fn closed(&mut self, state: State) -> anyhow::Result<()> {
+        match state.stage {
+            Stage::Nothing(Received { path, len, sum }) => {
+                let name = text_of(path.as_os_str().as_encoded_bytes());
+                println!("finished transferring {name}");
+                println!("verified {len} bytes, CRC-32 {sum:08x}");
+                Ok(())
+            }
+            Stage::Name => bail!("the peer has sent no file"),
+            Stage::Bytes(incoming) => bail!(
+                "the peer has not sent all of {}; nothing of it is kept",
+                text_of(incoming.path().as_os_str().as_encoded_bytes())
+            ),
+        }
+    }
+}
+
+impl Receiver {
+    /// Takes `len` bytes that the peer has written; returns what to tell it.
+    fn receive(&self, state: &mut State, len: usize) -> anyhow::Result<Message> {
+        match &mut state.stage {
+            Stage::Name => {
+                // It is read once: the peer can change it in the meantime.
+                let name = state.read(len);
+                let incoming = self.folder.begin(&name)?;
+                println!("opening file {}", text_of(&name));
+                state.stage = Stage::Bytes(incoming);
+                Ok(Message::Ready)
+            }
+            Stage::Bytes(_) if len == 0 => {
+                let stage = std::mem::replace(&mut state.stage, Stage::Name);
+                if let Stage::Bytes(incoming) = stage {
+                    state.stage = Stage::Nothing(incoming.finish()?);
+                }
+                Ok(Message::Done)
+            }
+            Stage::Bytes(incoming) => {
+                println!("received {len} bytes.");
+                incoming.append(&read(&state.buffer, len))?;
+                Ok(Message::Ready)
+            }
+            Stage::Nothing(_) => bail!("the peer goes on behind the end of the file"),
+        }
+    }
+}
+
+impl State {
+    fn send(&self, qp: &mut Qp<Receiver>, message: Message) -> anyhow::Result<()> {
+        let buf = self.pd.register_buf(message.to_wire())?;
+        Ok(qp.post(Send::new(buf))?)
+    }
+
+    fn read(&self, len: usize) -> Vec<u8> {
+        read(&self.buffer, len)
+    }
+}
+
+fn read(buffer: &RemoteRegion, len: usize) -> Vec<u8> {
+    let mut bytes = vec![0; len];
+    buffer.read(0, &mut bytes);
+    bytes
+}
+
+/// How much the peer has written, as it says, if it has.
+fn written(wc: &WorkCompletion<'_>) -> anyhow::Result<usize> {
+    let said = wc
+        .imm_data()
+        .context("the peer has sent a message, not written")?;
+    let len = usize::try_from(said)?;
+    ensure!(
+        len <= BUFFER_SIZE && len == wc.byte_len(),
+        "the peer says that it has written {said} bytes, and has written {}",
+        wc.byte_len()
+    );
+    Ok(len)
+}

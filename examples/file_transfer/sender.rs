@@ -1,0 +1,187 @@
+//! The side that sends a file: it writes to the other side's memory, as often as that is ready.
+
+#![expect(clippy::print_stdout, reason = "of programs for the terminal")]
+
+use std::{fs::File, io::Read as _};
+
+use anyhow::{Context as _, bail, ensure};
+use cm::ConnParam;
+use crc32fast::Hasher;
+use indicatif::ProgressBar;
+use verbs::{Buf, Completed, ProtectionDomain, RemoteToken, op::Write};
+
+use super::message::{BUFFER_SIZE, MESSAGE_LEN, Message};
+use crate::event_loop::protocol::{InitQp, Next, Protocol, Qp};
+
+/// Sends one file.
+#[derive(Debug)]
+pub struct Sender {
+    /// What the receiver is to call it.
+    pub name: Vec<u8>,
+    /// Its bytes, from where it is.
+    pub file: File,
+    /// Shows how many of them have been sent.
+    pub bar: ProgressBar,
+}
+
+/// The connection.
+#[derive(Debug)]
+pub struct State {
+    /// What is written to the receiver; with the device meanwhile.
+    buffer: Option<Buf>,
+    chunk: usize,
+    peer: Option<RemoteToken>,
+    /// What the receiver has said last, if it has not been answered.
+    said: Option<Message>,
+    sent: u64,
+    sum: Hasher,
+    at_end: bool,
+    is_done: bool,
+}
+
+/// As the C programs: no retries but for a receiver that is not ready.
+pub fn param() -> ConnParam {
+    ConnParam::zeroed()
+        .responder_resources(1)
+        .initiator_depth(1)
+        .rnr_retry_count(7)
+}
+
+impl Protocol for Sender {
+    type Send = Buf;
+    type Receive = Buf;
+    type State = State;
+
+    fn param(&self) -> ConnParam {
+        param()
+    }
+
+    fn open(&mut self, pd: &ProtectionDomain, qp: &mut InitQp<Self>) -> anyhow::Result<State> {
+        let context = pd.context();
+        ensure!(
+            !context.is_iwarp(),
+            "iWARP has no RDMA write with immediate data, which this protocol needs"
+        );
+        // As much at once as the port can send, and the receiver has room for.
+        let largest = context.query_port(1)?.max_msg_sz();
+        let chunk = BUFFER_SIZE.min(usize::try_from(largest)?);
+        qp.post_recv(pd.alloc_buf(MESSAGE_LEN)?)?;
+        Ok(State {
+            buffer: Some(pd.alloc_buf(chunk)?),
+            chunk,
+            peer: None,
+            said: None,
+            sent: 0,
+            sum: Hasher::new(),
+            at_end: false,
+            is_done: false,
+        })
+    }
+
+    fn completed(
+        &mut self,
+        state: &mut State,
+        qp: &mut Qp<Self>,
+        done: Completed<'_, Buf, Buf>,
+    ) -> anyhow::Result<Next> {
+        match done {
+            Completed::Send(done) => state.buffer = Some(done.work),
+            Completed::Receive(done) => {
+                let message = Message::from_wire(done.received());
+                let message = message.context("the receiver has sent something else")?;
+                ensure!(state.said.is_none(), "the receiver does not wait");
+                state.said = Some(message);
+                qp.post_recv(done.work)?;
+            }
+        }
+        // The receiver can be ready again before this side knows that its buffer is free again.
+        let Some(buffer) = state.buffer.take_if(|_| state.said.is_some()) else {
+            return Ok(Next::Wait);
+        };
+        match (state.said.take(), state.peer) {
+            (Some(Message::Mr(peer)), None) => {
+                self.say("received MR, sending file name");
+                state.peer = Some(peer);
+                self.send_name(buffer, peer, qp)?;
+            }
+            (Some(Message::Ready), Some(peer)) if !state.at_end => {
+                self.say("received READY, sending chunk");
+                self.send_chunk(buffer, peer, state, qp)?;
+            }
+            (Some(Message::Done), Some(_)) if state.at_end => {
+                self.say("received DONE, disconnecting");
+                state.is_done = true;
+                return Ok(Next::Disconnect);
+            }
+            (message, _) => bail!("the receiver has sent {message:?} when it should not"),
+        }
+        Ok(Next::Wait)
+    }
+
+    fn closed(&mut self, state: State) -> anyhow::Result<()> {
+        ensure!(
+            state.is_done,
+            "the receiver has disconnected before it had the whole file"
+        );
+        let sum = state.sum.finalize();
+        self.bar.finish();
+        self.say(&format!("sent {} bytes, CRC-32 {sum:08x}", state.sent));
+        Ok(())
+    }
+}
+
+impl Sender {
+    fn send_name(
+        &self,
+        mut buffer: Buf,
+        peer: RemoteToken,
+        qp: &mut Qp<Self>,
+    ) -> anyhow::Result<()> {
+        let name = [&self.name, &[0][..]].concat();
+        let start = buffer.get_mut(..name.len());
+        start
+            .context("the file's name is too long")?
+            .copy_from_slice(&name);
+        write(buffer, name.len(), peer, qp)
+    }
+
+    fn send_chunk(
+        &mut self,
+        mut buffer: Buf,
+        peer: RemoteToken,
+        state: &mut State,
+        qp: &mut Qp<Self>,
+    ) -> anyhow::Result<()> {
+        buffer.set_full();
+        let mut len = 0;
+        // A read may be short before the end.
+        while len < state.chunk {
+            match self.file.read(&mut buffer[len..])? {
+                0 => break,
+                count => len += count,
+            }
+        }
+        state.sum.update(&buffer[..len]);
+        state.sent += len as u64;
+        state.at_end = len == 0;
+        self.bar.inc(len as u64);
+        write(buffer, len, peer, qp)
+    }
+
+    /// Prints a line, above the bar if there is one.
+    fn say(&self, line: &str) {
+        self.bar.suspend(|| println!("{line}"));
+    }
+}
+
+/// Writes the first `len` bytes, and says how many they are.
+fn write(
+    mut buffer: Buf,
+    len: usize,
+    peer: RemoteToken,
+    qp: &mut Qp<Sender>,
+) -> anyhow::Result<()> {
+    buffer.set_len(len);
+    let request = Write::new(buffer, peer).imm_data(u32::try_from(len)?);
+    Ok(qp.post(request)?)
+}

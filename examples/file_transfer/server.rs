@@ -1,0 +1,61 @@
+//! The server of the-geek-in-the-corner's third example, in safe Rust: it receives files.
+//!
+//! The C program of that name can be on the other side.
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    path::PathBuf,
+    process::ExitCode,
+};
+
+use clap::Parser;
+
+use examples::{
+    event_loop::drive::serve,
+    file_transfer::{incoming::Folder, receiver::Receiver},
+    pingpong::options::finish,
+};
+
+/// Receives files
+#[derive(Parser)]
+#[command(name = "file-transfer-server")]
+struct Options {
+    /// Where the files go
+    #[arg(short, long, default_value = ".")]
+    folder: PathBuf,
+    /// Replace files that are there already
+    #[arg(long)]
+    force: bool,
+    /// Refuse larger files
+    #[arg(long, value_name = "BYTES")]
+    max_size: Option<u64>,
+    /// Listen on an IPv4 address, instead of an IPv6 one, which serves both on RoCE
+    #[arg(short = '4', long)]
+    ipv4: bool,
+    /// The port to listen on
+    #[arg(short, long, default_value_t = 12345)]
+    port: u16,
+    /// Exit after so many files, instead of never
+    #[arg(short, long, value_name = "COUNT")]
+    clients: Option<u32>,
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    let receiver = Receiver {
+        folder: Folder {
+            path: options.folder,
+            force: options.force,
+            max_size: options.max_size,
+        },
+    };
+    println!("waiting for connections. interrupt (^C) to exit.");
+    let any: IpAddr = match options.ipv4 {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => Ipv6Addr::UNSPECIFIED.into(),
+    };
+    let served = serve(receiver, (any, options.port).into(), options.clients);
+    finish(served.map(drop))
+}

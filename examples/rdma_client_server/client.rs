@@ -1,0 +1,43 @@
+//! `rdma_client` of rdmacm-utils, in safe Rust: a connection without a loop of events, and one
+//! message each way. The C program can be on the other side.
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use examples::{
+    pingpong::options::finish,
+    rdma_client_server::message::{MESSAGE_LEN, builder, receive, send},
+};
+
+/// Exchanges one message with a server
+#[derive(Parser)]
+#[command(name = "rdma_client")]
+struct Options {
+    /// The server's address, or its name
+    #[arg(short, default_value = "127.0.0.1")]
+    server: String,
+    /// Its port
+    #[arg(short, default_value_t = 7471)]
+    port: u16,
+}
+
+fn main() -> ExitCode {
+    println!("rdma_client: start");
+    let outcome = run(&Options::parse());
+    println!("rdma_client: end {}", if outcome.is_ok() { 0 } else { -1 });
+    finish(outcome)
+}
+
+fn run(options: &Options) -> anyhow::Result<()> {
+    let mut outgoing = builder().prepare_for((options.server.as_str(), options.port))?;
+    // Posted before there is a connection: the server may send at once.
+    let buf = outgoing.reg_msgs([0; MESSAGE_LEN])?;
+    outgoing.post_recv(buf)?;
+    let mut side = outgoing.connect()?;
+    send("rdma_client", &mut side)?;
+    receive(&mut side)?;
+    Ok(side.disconnect()?)
+}

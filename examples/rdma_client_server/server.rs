@@ -1,0 +1,43 @@
+//! `rdma_server` of rdmacm-utils, in safe Rust: a connection without a loop of events, and one
+//! message each way. The C program can be on the other side.
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+use std::process::ExitCode;
+
+use clap::Parser;
+
+use examples::{
+    pingpong::options::finish,
+    rdma_client_server::message::{MESSAGE_LEN, builder, receive, send},
+};
+
+/// Exchanges one message with one client
+#[derive(Parser)]
+#[command(name = "rdma_server")]
+struct Options {
+    /// The address to listen on
+    #[arg(short, default_value = "0.0.0.0")]
+    server: String,
+    /// The port
+    #[arg(short, default_value_t = 7471)]
+    port: u16,
+}
+
+fn main() -> ExitCode {
+    println!("rdma_server: start");
+    let outcome = run(&Options::parse());
+    println!("rdma_server: end {}", if outcome.is_ok() { 0 } else { -1 });
+    finish(outcome)
+}
+
+fn run(options: &Options) -> anyhow::Result<()> {
+    let listener = builder().listen_for((options.server.as_str(), options.port))?;
+    let mut incoming = listener.request()?;
+    let buf = incoming.reg_msgs([0; MESSAGE_LEN])?;
+    incoming.post_recv(buf)?;
+    let mut side = incoming.accept()?;
+    receive(&mut side)?;
+    send("rdma_server", &mut side)?;
+    Ok(side.disconnect()?)
+}

@@ -1,0 +1,108 @@
+//! `rping` of rdmacm-utils, in safe Rust: pings that the server reads from the client's memory, and
+//! writes back. The C program can be on the other side.
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    process::ExitCode,
+};
+
+use anyhow::Context as _;
+use clap::{ArgGroup, Parser};
+
+use examples::{
+    event_loop::{
+        address::resolve,
+        drive::{call, serve},
+    },
+    pingpong::options::finish,
+    rping::{
+        client::Client,
+        ping::{MAX_SIZE, MIN_SIZE},
+        server::Server,
+    },
+};
+
+/// Reads pings from a client's memory, and writes them back
+#[derive(Parser)]
+#[command(name = "rping", group = ArgGroup::new("side").required(true))]
+#[expect(clippy::struct_excessive_bools, reason = "they are flags")]
+struct Options {
+    /// Be the server
+    #[arg(short, group = "side")]
+    server: bool,
+    /// Be the client
+    #[arg(short, group = "side", requires = "address")]
+    client: bool,
+    /// The server's address, or its name; on the server, where to listen
+    #[arg(short, value_name = "ADDR")]
+    address: Option<String>,
+    /// The client's own address
+    #[arg(short = 'I', value_name = "ADDR", conflicts_with = "server")]
+    source: Option<IpAddr>,
+    /// The port
+    #[arg(short, default_value_t = 7174)]
+    port: u16,
+    /// Print each ping
+    #[arg(short)]
+    verbose: bool,
+    /// Compare each ping that has come back with what was sent
+    #[arg(short = 'V')]
+    validate: bool,
+    /// Print each step
+    #[arg(short)]
+    debug: bool,
+    /// The size of a ping in bytes; on the server, the most that a client's may have
+    #[arg(short = 'S', default_value_t = 64, value_parser = size)]
+    size: usize,
+    /// How many pings; 0 for ever
+    #[arg(short = 'C', default_value_t = 0)]
+    count: u64,
+    /// Serve one client after the other, and many at once, for ever
+    #[arg(short = 'P')]
+    persistent: bool,
+    /// Bring up a queue pair of the program's own; this program does nothing else
+    #[arg(short = 'q')]
+    own_qp: bool,
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(size) if (MIN_SIZE..=MAX_SIZE).contains(&size) => Ok(size),
+        _ => Err(format!("valid range is {MIN_SIZE} to {MAX_SIZE}")),
+    }
+}
+
+fn main() -> ExitCode {
+    let options = Options::parse();
+    finish(match options.server {
+        true => run_server(&options),
+        false => run_client(&options),
+    })
+}
+
+fn run_server(options: &Options) -> anyhow::Result<()> {
+    let server = Server {
+        size: options.size,
+        verbose: options.verbose,
+        debug: options.debug,
+    };
+    let addr = resolve(
+        options.address.as_deref().unwrap_or("0.0.0.0"),
+        options.port,
+    )?;
+    let limit = if options.persistent { None } else { Some(1) };
+    serve(server, addr, limit).map(drop)
+}
+
+fn run_client(options: &Options) -> anyhow::Result<()> {
+    let client = Client {
+        size: options.size,
+        count: options.count,
+        verbose: options.verbose,
+        validate: options.validate,
+        debug: options.debug,
+    };
+    let address = options.address.as_deref().context("no address")?;
+    let source = options.source.map(|addr| SocketAddr::new(addr, 0));
+    call(client, source, resolve(address, options.port)?).map(drop)
+}

@@ -1,0 +1,174 @@
+//! The server: it reads a ping from the client's memory, and writes it back to other memory of the
+//! client's.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "of a program for the terminal"
+)]
+
+use anyhow::{Context as _, bail, ensure};
+use cm::ConnParam;
+use verbs::{
+    Buf, Completed, ProtectionDomain, RemoteAccess, RemoteRegion, RemoteToken,
+    op::{Read, Send, Write},
+};
+
+use super::advert::{ADVERT_LEN, from_wire};
+use crate::{
+    event_loop::protocol::{InitQp, Next, Protocol, Qp, Step},
+    text::text_of,
+};
+
+/// The server's side.
+#[derive(Clone, Copy, Debug)]
+pub struct Server {
+    /// How much memory there is for a ping.
+    pub size: usize,
+    /// Whether to print each ping.
+    pub verbose: bool,
+    /// Whether to print each step.
+    pub debug: bool,
+}
+
+/// One client.
+#[derive(Debug)]
+pub struct State {
+    /// Where a ping is read to, and written from. On iWARP the answer to a read is written as by a
+    /// peer, so that must be allowed.
+    memory: RemoteRegion,
+    go_ahead: RemoteRegion,
+    stage: Stage,
+}
+
+/// What comes next, round and round.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Stage {
+    Source,
+    Read,
+    Sink,
+    Write,
+}
+
+impl Protocol for Server {
+    type Send = RemoteRegion;
+    type Receive = Buf;
+    type State = State;
+
+    const SEND_DEPTH: u32 = 16;
+    const RECEIVE_DEPTH: u32 = 2;
+
+    fn param(&self) -> ConnParam {
+        ConnParam::new()
+    }
+
+    fn open(&mut self, pd: &ProtectionDomain, qp: &mut InitQp<Self>) -> anyhow::Result<State> {
+        qp.post_recv(pd.alloc_buf(ADVERT_LEN)?)?;
+        Ok(State {
+            memory: pd.alloc_remote(self.size, RemoteAccess::READ | RemoteAccess::WRITE)?,
+            go_ahead: pd.alloc_remote(ADVERT_LEN, RemoteAccess::empty())?,
+            stage: Stage::Source,
+        })
+    }
+
+    fn completed(
+        &mut self,
+        state: &mut State,
+        qp: &mut Qp<Self>,
+        done: Completed<'_, RemoteRegion, Buf>,
+    ) -> anyhow::Result<Next> {
+        let (stage, work) = match done {
+            Completed::Receive(done) => {
+                let advert = from_wire(done.received());
+                let peer = advert
+                    .with_context(|| format!("the client has sent {} bytes", done.byte_len()))?;
+                qp.post_recv(done.work)?;
+                self.operate(state, qp, peer)?;
+                return Ok(Next::Wait);
+            }
+            Completed::Send(done) => (state.stage, done.work),
+        };
+        // Go-aheads complete, too, before or after what the client does when it gets them.
+        if work.token().addr == state.go_ahead.token().addr {
+            return Ok(Next::Wait);
+        }
+        state.stage = match stage {
+            Stage::Read => {
+                if self.verbose {
+                    println!("server ping data: {}", text_of(&state.ping()));
+                }
+                Stage::Sink
+            }
+            Stage::Write => Stage::Source,
+            Stage::Source | Stage::Sink => bail!("nothing was to be done"),
+        };
+        if self.debug {
+            println!("{stage:?} is done; go ahead");
+        }
+        qp.post(Send::new(state.go_ahead.clone()))?;
+        Ok(Next::Wait)
+    }
+
+    fn closed(&mut self, state: State) -> anyhow::Result<()> {
+        ensure!(
+            state.stage == Stage::Source,
+            "the client has disconnected in the middle of a ping"
+        );
+        Ok(())
+    }
+
+    fn tell(&mut self, step: Step) {
+        if self.debug {
+            println!("{step:?}");
+        }
+        if step == Step::Disconnected {
+            eprintln!("server DISCONNECT EVENT...");
+        }
+    }
+}
+
+impl Server {
+    /// Reads from or writes to the client's memory.
+    fn operate(
+        &self,
+        state: &mut State,
+        qp: &mut Qp<Self>,
+        peer: RemoteToken,
+    ) -> anyhow::Result<()> {
+        if self.debug {
+            println!("{:?}: {peer:x?}", state.stage);
+        }
+        let room = usize::try_from(peer.len).unwrap_or(usize::MAX);
+        match state.stage {
+            Stage::Source => {
+                ensure!(
+                    room <= state.memory.len(),
+                    "the client has {room} bytes, and here is room for {}; see -S",
+                    state.memory.len()
+                );
+                state.stage = Stage::Read;
+                // Nothing of an earlier ping is left behind the end of this one.
+                state.memory.write(0, &vec![0; state.memory.len()]);
+                qp.post(Read::new(state.memory.slice(0..room), peer))?;
+            }
+            Stage::Sink => {
+                let ping = state.ping();
+                let text = ping.iter().position(|&byte| byte == 0);
+                let len = text.map_or(ping.len(), |end| end + 1);
+                ensure!(len <= room, "the client has no room for its own ping");
+                state.stage = Stage::Write;
+                qp.post(Write::new(state.memory.slice(0..len), peer))?;
+            }
+            Stage::Read | Stage::Write => bail!("the client does not wait for its turn"),
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    fn ping(&self) -> Vec<u8> {
+        let mut ping = vec![0; self.memory.len()];
+        self.memory.read(0, &mut ping);
+        ping
+    }
+}

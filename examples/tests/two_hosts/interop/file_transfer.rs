@@ -1,0 +1,134 @@
+//! The-geek-in-the-corner's third example.
+
+use super::{Cell, Said, Who};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_file-transfer-server");
+const CLIENT: &str = env!("CARGO_BIN_EXE_file-transfer-client");
+
+/// Three parts on a device that sends 8 MiB at once, of which the last one is not full.
+const SIZE: u32 = 17_000_001;
+
+fn cell(
+    server: String,
+    client: String,
+    check: impl Fn(&Said) -> Result<(), String> + 'static,
+) -> Cell {
+    Cell {
+        tool: "file-transfer".to_owned(),
+        who: Who::OursServesOurs,
+        server,
+        client,
+        check: Box::new(check),
+    }
+}
+
+pub(super) fn cells() -> Vec<Cell> {
+    let server = |port: u32, setup: &str, options: &str| {
+        format!(
+            "mkdir {port}; {setup}; {SERVER} --port {port} --clients 1 --folder {port} {options}; \
+             code=$?; ls -A {port}; cksum {port}/* 2> /dev/null | cut -d ' ' -f 1,2; exit $code"
+        )
+    };
+    let whole = |port: u32, address: &'static str, size: u32, setup: &str, options: &str| {
+        // What is random is different each time, so the two sides are compared with each other.
+        let make = format!("head -c {size} /dev/urandom > {port}");
+        cell(
+            server(port, setup, options),
+            format!("{make}; {CLIENT} -p {port} {address} {port} && cksum {port}"),
+            move |said| is_whole(said, size),
+        )
+    };
+    let refused =
+        |port: u32, setup: &str, client: &str, reason: &'static str, left: &'static [&str]| {
+            cell(
+                server(port, setup, "--max-size 1000"),
+                format!("head -c 1001 /dev/zero > {port}; {CLIENT} -p {port} $A {port} {client}"),
+                move |said| is_refused(said, reason, left),
+            )
+        };
+    vec![
+        whole(7111, "$A", SIZE, "true", ""),
+        whole(7112, "$A6", 0, "true", ""),
+        whole(7113, "$A", 100, "echo old > 7113/7113", "--force"),
+        refused(
+            7114,
+            "echo old > 7114/7114",
+            "",
+            "7114/7114 is there already; --force replaces it",
+            &["7114", "2371713802 4"],
+        ),
+        refused(
+            7115,
+            "true",
+            "--name ../evil",
+            "the peer has sent a file name that is none: \"../evil\\x00\"",
+            &[],
+        ),
+        refused(7116, "true", "", "the file is larger than 1000 bytes", &[]),
+    ]
+}
+
+/// The sides agree on what was sent, and nothing else is in the folder.
+fn is_whole(said: &Said, size: u32) -> Result<(), String> {
+    let checksums = |lines: &[String]| -> Vec<String> {
+        let is_sum = |line: &&String| {
+            let words: Vec<&str> = line.split(' ').collect();
+            matches!(words[..], [sum, len, ..] if sum.parse::<u32>().is_ok() && len == size.to_string())
+        };
+        let words = |line: &String| line.split(' ').take(2).collect::<Vec<_>>().join(" ");
+        lines.iter().filter(is_sum).map(words).collect()
+    };
+    let (server, client) = (checksums(&said.server), checksums(&said.client));
+    if server.len() != 1 || server != client {
+        return Err(format!("checksums {server:?} and {client:?}"));
+    }
+    let ends = |lines: &[String], end: &str| lines.last().is_some_and(|line| line == end);
+    let parts = said
+        .server
+        .iter()
+        .filter(|line| line.starts_with("received "));
+    let verified = |line: &String| line.starts_with(&format!("verified {size} bytes, CRC-32 "));
+    let expected = usize::try_from(size.div_ceil(8 << 20)).unwrap_or(0);
+    match parts.count() {
+        count
+            if count == expected
+                && said.server.iter().any(verified)
+                && ends(&said.server, "exit 0")
+                && ends(&said.client, "exit 0") =>
+        {
+            Ok(())
+        }
+        parts => Err(format!("{parts} parts, or no success")),
+    }
+}
+
+/// The server says why, and what was in the folder before is still there, alone.
+fn is_refused(said: &Said, reason: &str, left: &[&str]) -> Result<(), String> {
+    let server: Vec<&str> = said.server.iter().map(String::as_str).collect();
+    let Some(at) = server.iter().position(|line| *line == reason) else {
+        return Err(format!("not refused with {reason:?}"));
+    };
+    if server[at + 1..] != [left, &["exit 1"]].concat() {
+        return Err(format!("the folder is not as it was: {left:?}"));
+    }
+    let broken = "the receiver has disconnected before it had the whole file";
+    match said.client.iter().any(|line| line.ends_with(broken)) {
+        true => Ok(()),
+        false => Err("the client does not notice".to_owned()),
+    }
+}
+
+/// iWARP has no RDMA write with immediate data.
+pub(super) fn refused_by_iwarp() -> Vec<Cell> {
+    vec![cell(
+        format!("timeout 60 {SERVER} -4 --port 7111 --clients 1; true"),
+        format!("echo text > text; sleep 2; {CLIENT} -p 7111 $A text"),
+        |said| {
+            let reason = "iWARP has no RDMA write with immediate data, which this protocol needs";
+            match said.client.iter().any(|line| line.ends_with(reason)) {
+                true => Ok(()),
+                false => Err("iWARP is not refused".to_owned()),
+            }
+        },
+    )]
+}

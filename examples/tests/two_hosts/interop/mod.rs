@@ -1,0 +1,240 @@
+//! The interop matrix: every tool with the C tool whose place it can take, as server and as client,
+//! and with itself. All of it runs in one pair of guests for each kind of device.
+//!
+//! The C originals of the-geek-in-the-corner are in no distribution, so those tools play with
+//! themselves here; that their messages are laid out as in C is tested where the messages are.
+
+#![expect(clippy::print_stdout, reason = "the matrix")]
+
+mod file_transfer;
+mod rdma_client_server;
+mod read_write;
+mod rping;
+
+use std::fmt::Write as _;
+
+use crate::guests::run_for;
+
+/// Who serves whom: the columns of the matrix.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Who {
+    OursServesC,
+    CServesOurs,
+    OursServesOurs,
+}
+
+const COLUMNS: [(Who, &str); 3] = [
+    (Who::OursServesC, "ours/C"),
+    (Who::CServesOurs, "C/ours"),
+    (Who::OursServesOurs, "ours/ours"),
+];
+
+impl Who {
+    /// The program that serves, and the one that calls.
+    pub(crate) fn programs<'a>(self, ours: &'a str, c: &'a str) -> (&'a str, &'a str) {
+        match self {
+            Self::OursServesC => (ours, c),
+            Self::CServesOurs => (c, ours),
+            Self::OursServesOurs => (ours, ours),
+        }
+    }
+}
+
+/// One cell: two commands, and what they must say.
+pub(crate) struct Cell {
+    /// The row.
+    pub(crate) tool: String,
+    pub(crate) who: Who,
+    /// Runs on host a.
+    pub(crate) server: String,
+    /// Runs on host b, again and again until there is a server.
+    pub(crate) client: String,
+    pub(crate) check: Check,
+}
+
+/// Says what is wrong with what two sides have said.
+type Check = Box<dyn Fn(&Said) -> Result<(), String>>;
+
+/// The lines of both sides. The last one is `exit` and the exit code.
+#[derive(Debug)]
+pub(crate) struct Said {
+    pub(crate) server: Vec<String>,
+    pub(crate) client: Vec<String>,
+}
+
+impl Said {
+    /// What both sides have said, but this line.
+    pub(crate) fn without(&self, unwanted: &str) -> Self {
+        let rest = |lines: &[String]| -> Vec<String> {
+            let wanted = |line: &&String| *line != unwanted;
+            lines.iter().filter(wanted).cloned().collect()
+        };
+        Self {
+            server: rest(&self.server),
+            client: rest(&self.client),
+        }
+    }
+
+    /// Both sides say exactly this, with numbers of processes masked, and succeed. Where two
+    /// threads of a C tool print, the order is free.
+    pub(crate) fn exactly(&self, server: &[&str], client: &[&str]) -> Result<(), String> {
+        let same = |said: &[String], expected: &[&str]| {
+            let mut said: Vec<String> = said.iter().map(|line| masked(line)).collect();
+            let mut expected: Vec<&str> = expected.iter().copied().chain(["exit 0"]).collect();
+            said.sort();
+            expected.sort_unstable();
+            said == expected
+        };
+        match (same(&self.server, server), same(&self.client, client)) {
+            (true, true) => Ok(()),
+            (false, _) => Err("the server says something else".to_owned()),
+            (true, false) => Err("the client says something else".to_owned()),
+        }
+    }
+}
+
+fn masked(line: &str) -> String {
+    match line.rsplit_once(" pid ") {
+        Some((text, pid)) if pid.parse::<u32>().is_ok() => format!("{text} pid N"),
+        _ => line.to_owned(),
+    }
+}
+
+/// How long all cells together may take. Every server waits for as long, for its turn.
+const SECONDS: u32 = 400;
+
+/// One side of a cell: its lines, and its exit code, begin with the number of the cell.
+///
+/// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`): there a
+/// side that fails gets two more attempts, of which the last one counts.
+fn side(device: &str, cell: usize, seconds: u32, command: &str) -> String {
+    let attempts = if device == "siw" { 3 } else { 1 };
+    let command = command.replace('\'', "'\\''");
+    format!(
+        "for i in $(seq {attempts}); do out=$(timeout {seconds} sh -c '{command}' 2>&1); code=$?; \
+         [ $code = 0 ] && break; done; printf '%s\\nexit %s\\n' \"$out\" $code | sed 's/^/{cell}: /'"
+    )
+}
+
+/// A client that is run again while nobody listens yet.
+fn patient(command: &str) -> String {
+    format!(
+        "for i in $(seq 40); do out=$( ( {command} ) 2>&1 ); code=$?; \
+         case $code:$out in 0:*) break;; \
+         *REJECTED*|*UNREACHABLE*|*ejected*|*\"onnection refused\"*) sleep 0.5;; \
+         *) break;; esac; done; printf '%s\\n' \"$out\"; exit $code"
+    )
+}
+
+/// Runs all cells on a device of that kind, and prints the matrix.
+fn play(device: &str, cells: &[Cell]) {
+    let servers: Vec<String> = cells
+        .iter()
+        .enumerate()
+        .map(|(i, cell)| format!("{{ {}; }} & ", side(device, i, SECONDS, &cell.server)))
+        .collect();
+    let clients: Vec<String> = cells
+        .iter()
+        .enumerate()
+        .map(|(i, cell)| format!("{}; ", side(device, i, 60, &patient(&cell.client))))
+        .collect();
+    let printed = run_for(
+        SECONDS + 30,
+        device,
+        &format!("cd /tmp; {}wait", servers.concat()),
+        &format!("cd /tmp; {}true", clients.concat()),
+    );
+    let said = |lines: &[String], cell: usize| {
+        let prefix = format!("{cell}: ");
+        let of_cell = |line: &String| line.strip_prefix(&prefix).map(str::to_owned);
+        lines.iter().filter_map(of_cell).collect()
+    };
+    let mut failures = Vec::new();
+    let mut outcomes = Vec::new();
+    for (i, cell) in cells.iter().enumerate() {
+        let said = Said {
+            server: said(&printed.a, i),
+            client: said(&printed.b, i),
+        };
+        let outcome = (cell.check)(&said);
+        outcomes.push((cell.tool.as_str(), cell.who, outcome.is_ok()));
+        if let Err(reason) = outcome {
+            failures.push(format!(
+                "{}, {:?}: {reason}: {said:#?}",
+                cell.tool, cell.who
+            ));
+        }
+    }
+    println!("{}", matrix(device, &outcomes));
+    assert!(failures.is_empty(), "{}", failures.join("\n"));
+}
+
+/// The matrix: a row for each tool, and in each cell whether all of its runs have passed.
+fn matrix(device: &str, outcomes: &[(&str, Who, bool)]) -> String {
+    let mut text = format!("{device}, server/client:");
+    let mut tools: Vec<&str> = Vec::new();
+    for &(tool, ..) in outcomes {
+        if !tools.contains(&tool) {
+            tools.push(tool);
+        }
+    }
+    let width = tools.iter().map(|tool| tool.len()).max().unwrap_or(0);
+    let _ = write!(text, "\n{:width$}", "");
+    for (_, name) in COLUMNS {
+        let _ = write!(text, "  {name:9}");
+    }
+    for tool in tools {
+        let _ = write!(text, "\n{tool:width$}");
+        for (column, _) in COLUMNS {
+            let runs = outcomes
+                .iter()
+                .filter(|(name, who, _)| (*name, *who) == (tool, column));
+            let cell = match runs.clone().all(|&(.., passed)| passed) {
+                _ if runs.count() == 0 => "-",
+                true => "pass",
+                false => "FAIL",
+            };
+            let _ = write!(text, "  {cell:9}");
+        }
+    }
+    text
+}
+
+#[test]
+fn every_tool_speaks_with_its_original_over_roce() {
+    let tools = [
+        read_write::cells("rxe"),
+        file_transfer::cells(),
+        rping::cells(),
+        rdma_client_server::cells(),
+    ];
+    play("rxe", &tools.into_iter().flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn every_tool_speaks_with_its_original_over_iwarp() {
+    let tools = [
+        read_write::cells("siw"),
+        file_transfer::refused_by_iwarp(),
+        rping::cells(),
+        rdma_client_server::cells(),
+    ];
+    play("siw", &tools.into_iter().flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn a_row_of_the_matrix_passes_when_all_its_runs_do() {
+    let outcomes = [
+        ("rping", Who::CServesOurs, true),
+        ("rping", Who::OursServesOurs, true),
+        ("cmtime", Who::OursServesC, true),
+        ("rping", Who::OursServesOurs, false),
+    ];
+    assert_eq!(
+        matrix("rxe", &outcomes),
+        "rxe, server/client:\n  \
+         \x20     ours/C     C/ours     ours/ours\n\
+         rping   -          pass       FAIL     \n\
+         cmtime  pass       -          -        "
+    );
+}

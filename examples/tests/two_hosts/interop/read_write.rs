@@ -1,0 +1,54 @@
+//! The-geek-in-the-corner's second example.
+
+use super::{Cell, Who};
+
+const SERVER: &str = env!("CARGO_BIN_EXE_read-write-server");
+const CLIENT: &str = env!("CARGO_BIN_EXE_read-write-client");
+
+pub(super) fn cells(device: &str) -> Vec<Cell> {
+    let iwarp = device == "siw";
+    [
+        ("write", "$A", "-4", 7101),
+        ("write", "$A6", "", 7102),
+        ("read", "$A", "-4", 7103),
+        ("read", "$A6", "", 7104),
+    ]
+    .map(|(mode, address, family, port)| Cell {
+        tool: format!("read-write {mode}"),
+        who: Who::OursServesOurs,
+        server: format!("{SERVER} {mode} {family} --port {port} --clients 1"),
+        client: format!("{CLIENT} {mode} {address} {port}"),
+        check: Box::new(move |said| {
+            let doing = match mode {
+                "write" => "received MSG_MR. writing message to remote memory...",
+                _ => "received MSG_MR. reading message from remote memory...",
+            };
+            let listening = format!("listening on port {port}.");
+            let completed = "send completed successfully.";
+            // Over iWARP a peer that disconnects can be quicker than the last completion.
+            let (said, completed) = match iwarp {
+                true => (&said.without(completed), &[][..]),
+                false => (said, &[completed; 3][..]),
+            };
+            let server = [
+                &listening,
+                "received connection request.",
+                doing,
+                "remote buffer: message from active/client side with pid N",
+                "peer disconnected.",
+            ];
+            let client = [
+                "address resolved.",
+                "route resolved.",
+                doing,
+                "remote buffer: message from passive/server side with pid N",
+                "disconnected.",
+            ];
+            said.exactly(
+                &[&server, completed].concat(),
+                &[&client, completed].concat(),
+            )
+        }),
+    })
+    .into()
+}
