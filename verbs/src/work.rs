@@ -72,6 +72,16 @@ impl SgeList {
         unsafe { slice::from_raw_parts(filled.as_ptr().cast(), filled.len()) }
     }
 
+    /// Where C finds the elements. A single one is copied to `single`, so that a list of a known
+    /// length need not lie in memory.
+    #[inline]
+    pub(crate) fn lay_out(&mut self, single: &mut MaybeUninit<ffi::ibv_sge>) -> *mut ffi::ibv_sge {
+        match self.elements() {
+            [sge] => single.write(*sge),
+            _ => self.as_mut_ptr(),
+        }
+    }
+
     /// The number of bytes, which may be more than any device can do.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {

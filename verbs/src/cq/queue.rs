@@ -44,8 +44,8 @@ pub struct CompletionQueue {
     batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
     room: u32,
     // INVARIANT: `taken <= filled <= room`, and the first `filled` of the batch are initialised.
-    filled: usize,
-    taken: usize,
+    filled: u32,
+    taken: u32,
 }
 
 /// A completion queue as it can be shared: everything but polling.
@@ -61,12 +61,22 @@ pub struct CqHandle {
 struct CqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_cq>,
+    // INVARIANT: from the table of the queue's provider.
+    poll: PollFn,
     room: Room,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
     /// The domain it was made in, if it was made in one.
     _pd: Option<ProtectionDomain>,
     ctx: Context,
+}
+
+/// What `ibv_poll_cq` looks up in the provider's table each time, and calls.
+type PollFn = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
+
+/// Stands in for an empty slot of the table.
+unsafe extern "C" fn lacks_poll(_: *mut ffi::ibv_cq, _: i32, _: *mut ffi::ibv_wc) -> i32 {
+    -libc::EOPNOTSUPP
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe on one completion queue, and providers lock
@@ -216,11 +226,26 @@ impl CompletionQueue {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Completions<'_>> {
-        let taken = self.taken;
-        if taken < self.filled {
-            return Ok(self.completions(taken, self.filled - taken));
+        if self.taken != self.filled {
+            return Ok(self.rest());
         }
-        let count = self.fetch()?;
+        match self.fetch_once()? {
+            0 => self.poll_empty(),
+            count => Ok(self.completions(0, count)),
+        }
+    }
+
+    /// What the last poll has left. Out of line, so that the loop around a poll knows that a batch
+    /// begins at its first completion.
+    #[inline(never)]
+    fn rest(&mut self) -> Completions<'_> {
+        self.completions(self.taken, self.filled - self.taken)
+    }
+
+    /// What a poll has found that has found nothing at first.
+    #[inline(never)]
+    fn poll_empty(&mut self) -> Result<Completions<'_>> {
+        let count = self.fetch_after_nothing()?;
         Ok(self.completions(0, count))
     }
 
@@ -256,7 +281,7 @@ impl CompletionQueue {
     /// ```
     pub fn poll_or_arm(&mut self) -> Result<Option<Completions<'_>>> {
         Ok(if notifier::ready(self)? {
-            Some(self.completions(self.taken, self.filled - self.taken))
+            Some(self.rest())
         } else {
             None
         })
@@ -282,7 +307,7 @@ impl CompletionQueue {
             let channel = self.own_channel("CompletionQueue::wait")?;
             channel.wait_until(timeout, || notifier::ready(self))?;
         }
-        Ok(self.completions(self.taken, self.filled - self.taken))
+        Ok(self.rest())
     }
 
     /// The channel that is this queue's alone, or an error of `call`.
@@ -305,20 +330,20 @@ impl CompletionQueue {
 
     /// Fills the batch anew, and returns with how many. Nothing may be left in it.
     #[inline]
-    fn fetch(&mut self) -> Result<usize> {
-        let count = self.fetch_once()?;
-        if count == 0 && self.handle.inner.room.stale() > 0 {
-            return self.fetch_after_stale();
+    fn fetch(&mut self) -> Result<u32> {
+        match self.fetch_once()? {
+            0 => self.fetch_after_nothing(),
+            count => Ok(count),
         }
-        Ok(count)
     }
 
     #[inline]
-    fn fetch_once(&mut self) -> Result<usize> {
+    fn fetch_once(&mut self) -> Result<u32> {
         let batch = self.batch.as_mut_ptr().cast();
         // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `room`
         // completions (invariant), which C writes before it returns.
-        let ret = unsafe { ffi::ibv_poll_cq(self.handle.as_raw(), self.room as i32, batch) };
+        let ret =
+            unsafe { (self.handle.inner.poll)(self.handle.as_raw(), self.room as i32, batch) };
         #[expect(
             clippy::cast_sign_loss,
             reason = "what is negative becomes more than any batch"
@@ -327,17 +352,21 @@ impl CompletionQueue {
         if count > self.room {
             return Err(poll_error(ret));
         }
-        self.taken = 0;
-        self.filled = count as usize;
-        Ok(self.filled)
+        // Otherwise nothing is left, as before.
+        if count > 0 {
+            self.taken = 0;
+            self.filled = count;
+        }
+        Ok(count)
     }
 
-    /// Fetches completions when the queue has been found empty, and some queue pair is gone that
-    /// may have left some: perhaps after the queue was looked at, so that it is looked at again.
-    #[cold]
-    #[inline(never)]
-    fn fetch_after_stale(&mut self) -> Result<usize> {
+    /// Fetches completions when the queue has been found empty. If some queue pair is gone that may
+    /// have left some, it was perhaps after the queue was looked at, so that it is looked at again.
+    fn fetch_after_nothing(&mut self) -> Result<u32> {
         let stale = self.handle.inner.room.stale();
+        if stale == 0 {
+            return Ok(0);
+        }
         let count = self.fetch_once()?;
         if count == 0 {
             self.handle.inner.room.forget_stale(stale);
@@ -348,17 +377,14 @@ impl CompletionQueue {
     /// The `left` completions after the `taken` first ones, which must be all that are left. Both
     /// are known to whoever calls, and need not be read again.
     #[inline]
-    fn completions(&mut self, taken: usize, left: usize) -> Completions<'_> {
-        debug_assert_eq!((taken, taken + left), (self.taken, self.filled));
-        let next = self.batch.as_ptr().wrapping_add(taken);
+    fn completions(&mut self, taken: u32, left: u32) -> Completions<'_> {
+        debug_assert!(left == 0 || (taken, taken + left) == (self.taken, self.filled));
+        let next = self.batch.as_ptr().wrapping_add(taken as usize);
         // SAFETY: the first `filled` completions of the batch are initialised, and `taken` is not
         // more (invariant). `ibv_wc` is laid out like `MaybeUninit<ibv_wc>`. They are borrowed with
-        // `self`, so nothing writes them meanwhile.
-        let left = unsafe { slice::from_raw_parts(next.cast(), left) };
-        Completions {
-            left,
-            taken: &mut self.taken,
-        }
+        // `self`, through which a `Completions` does not touch them, so nothing writes them meanwhile.
+        let left = unsafe { slice::from_raw_parts(next.cast(), left as usize) };
+        Completions { left, cq: self }
     }
 }
 
@@ -416,8 +442,11 @@ impl CqHandle {
     ) -> Self {
         // SAFETY: the queue is created, and `cqe` was set with it.
         let cqe = unsafe { (*raw.as_ptr()).cqe };
+        // SAFETY: the context is open, and its provider has filled the table before handing it out.
+        let poll = unsafe { (*ctx.as_raw()).ops.poll_cq };
         let inner = CqInner {
             raw,
+            poll: poll.unwrap_or(lacks_poll),
             room: Room::new(u32::try_from(cqe).unwrap_or(0)),
             channel,
             _pd: pd,
@@ -512,8 +541,9 @@ impl Drop for CqInner {
 ///
 /// What has not been taken when it is dropped comes again with the next call.
 pub struct Completions<'p> {
+    // INVARIANT: of the batch of `cq`, which is not touched through that.
     left: &'p [ffi::ibv_wc],
-    taken: &'p mut usize,
+    cq: &'p mut CompletionQueue,
 }
 
 impl<'p> Iterator for Completions<'p> {
@@ -523,7 +553,7 @@ impl<'p> Iterator for Completions<'p> {
     fn next(&mut self) -> Option<WorkCompletion<'p>> {
         let (wc, left) = self.left.split_first()?;
         self.left = left;
-        *self.taken += 1;
+        self.cq.taken += 1;
         Some(WorkCompletion::new(wc))
     }
 

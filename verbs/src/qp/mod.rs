@@ -20,6 +20,7 @@ mod share;
 mod signaling;
 mod staging;
 mod state;
+mod table;
 mod teardown;
 mod transport;
 mod tso;

@@ -20,6 +20,7 @@ use super::{
     refusal,
     signaling::Signaling,
     staging::Staging,
+    table::Table,
     teardown::Leftover,
     transport::Transport,
     tso::TsoLimits,
@@ -40,6 +41,7 @@ use crate::{
 pub(super) struct Inner<SW, RW> {
     // INVARIANT: created, and destroyed only by `destroy`, which sets `destroyed`.
     pub(super) raw: NonNull<ffi::ibv_qp>,
+    pub(super) table: Table,
     destroyed: bool,
     pub(super) id: QpId,
     // INVARIANT: touched only by the one `SendQueue` of this queue pair, and in `drop`.
@@ -119,8 +121,11 @@ impl<SW, RW> Inner<SW, RW> {
             max_sge: receive.max_sge,
             staging: RecvList::default(),
         });
+        // SAFETY: a queue pair, as the caller promises.
+        let table = unsafe { Table::of(raw) };
         Self {
             raw,
+            table,
             destroyed: false,
             id,
             send,
@@ -324,7 +329,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     where
         R: SendRequest<T, Work = SW>,
     {
-        let qp = self.inner.raw;
+        let (qp, post_send) = (self.inner.raw, self.inner.table.post_send);
         let sending = self.sending_mut();
         let mut sges = SgeList::new();
         request.gather(&mut sges);
@@ -343,7 +348,8 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
             return refuse(request, refusal::full(POST_SEND));
         };
         let mut wr = SendWr::unwritten();
-        wr.begin(vacancy.id(), sges.as_mut_ptr(), sges.count(), flags);
+        let (mut single, count) = (MaybeUninit::uninit(), sges.count());
+        wr.begin(vacancy.id(), sges.lay_out(&mut single), count, flags);
         request.describe(&mut wr);
         // Says nothing new about a single request, or almost; see `posted_anyway`.
         let mut bad = MaybeUninit::uninit();
@@ -351,7 +357,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         // every field that its opcode uses. C reads it and the elements before it returns. What the
         // elements describe stays as `Gather` promises until `request` is dropped, and so until the
         // queue pair is destroyed or the completion has come.
-        let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
+        let errno = unsafe { post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
         if errno != 0 && !posted_anyway(sending.fails_posted, bad) {
             return refuse(request, refusal::device(POST_SEND, errno));
         }
@@ -423,7 +429,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
     pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
-        let qp = self.inner.raw;
+        let (qp, post_recv) = (self.inner.raw, self.inner.table.post_recv);
         let receiving = self.receiving_mut();
         let mut sges = SgeList::of(&work);
         if sges.len() > receiving.max_sge.get() as usize {
@@ -434,11 +440,12 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
             let error = refusal::full(POST_RECV);
             return Err(Refused { value: work, error });
         };
+        let (mut single, num_sge) = (MaybeUninit::uninit(), sges.count());
         let mut wr = ffi::ibv_recv_wr {
             wr_id: vacancy.id().0,
             next: ptr::null_mut(),
-            sg_list: sges.as_mut_ptr(),
-            num_sge: sges.count(),
+            sg_list: sges.lay_out(&mut single),
+            num_sge,
         };
         // Says nothing new about a single request, or almost; see `posted_anyway`.
         let mut bad = MaybeUninit::uninit();
@@ -446,7 +453,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         // request. C reads it and the elements before it returns. What the elements describe stays
         // as `Scatter` promises until `work` is dropped, and so until the queue pair is destroyed
         // or the completion has come.
-        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), &raw mut wr, bad.as_mut_ptr()) };
+        let errno = unsafe { post_recv(qp.as_ptr(), &raw mut wr, bad.as_mut_ptr()) };
         if errno != 0 {
             let error = refusal::device(POST_RECV, errno);
             return Err(Refused { value: work, error });
