@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, RawFd},
     ptr::{self, NonNull},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     time::Duration,
@@ -205,6 +205,12 @@ impl AsFd for ChannelHandle {
         // SAFETY: the descriptor is open for as long as the channel is, and so for as long as
         // `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
+    }
+}
+
+impl AsRawFd for ChannelHandle {
+    fn as_raw_fd(&self) -> RawFd {
+        self.as_fd().as_raw_fd()
     }
 }
 

@@ -75,9 +75,19 @@
 //! - An identifier keeps its channel, and a [`Context`](verbs::Context) keeps the device that
 //!   librdmacm has opened.
 //!
+//! # Features
+//!
+//! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
+//! - `tokio`: connecting, accepting and waiting in tasks.
+//!
+//! # Coming from C
+//!
+//! Searching this documentation for the name of a C function finds what it is here; a table of all
+//! is in [`functions`].
+//!
 //! # Limits
 //!
-//! Not here yet: asynchronous calls, and identifiers for XRC.
+//! Not here yet: identifiers for XRC, and InfiniBand's own addresses (`AF_IB`).
 
 mod accept;
 mod addr;
@@ -91,6 +101,8 @@ mod device;
 mod dial;
 mod endpoint;
 mod event;
+#[doc = include_str!("../FUNCTIONS.md")]
+pub mod functions {}
 mod id;
 mod intake;
 mod migrate;
@@ -104,6 +116,8 @@ mod port_space;
 mod qp;
 mod registry;
 mod resolve;
+#[cfg(feature = "tokio")]
+pub mod tokio;
 
 pub use accept::ConnectRequest;
 pub use addrinfo::{AddrHints, AddrInfo};

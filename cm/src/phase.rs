@@ -128,6 +128,8 @@ impl Phase {
 
 #[cfg(test)]
 mod tests {
+    use proptest::{collection, prop_assert, prop_assert_eq, proptest};
+
     use super::{
         Kind::{self, *},
         Meaning::*,
@@ -255,5 +257,33 @@ mod tests {
             returned(Phase::ResolvingRoute, RouteError),
             Phase::AddrResolved
         );
+    }
+
+    proptest! {
+        /// A peer and a kernel send whatever they like, and a program does whatever it may.
+        #[test]
+        fn events_in_any_order_keep_the_owner_known(
+            start in 0..PHASES.len(),
+            events in collection::vec((0..KINDS.len(), 0..PHASES.len()), 0..64),
+        ) {
+            let mut phase = PHASES[start];
+            for (kind, wish) in events {
+                let pending = phase.is_pending();
+                match phase.meaning(KINDS[kind]) {
+                    // Only what the channel has is given back, and it is the program's then.
+                    Returns(next) => {
+                        prop_assert!(pending && !next.is_pending());
+                        phase = next;
+                    }
+                    Arrives => prop_assert_eq!(phase, Phase::Listening),
+                    // What is told or unknown changes nothing.
+                    Tells | Nothing => prop_assert_eq!(phase.is_pending(), pending),
+                }
+                // The program goes on with what it has, in whatever direction.
+                if !phase.is_pending() {
+                    phase = PHASES[wish];
+                }
+            }
+        }
     }
 }

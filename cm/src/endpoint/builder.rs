@@ -248,6 +248,16 @@ impl EndpointBuilder {
         }
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn conn_param(&self) -> &ConnParam {
+        &self.param
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn timeout_of_steps(&self) -> Option<Duration> {
+        self.timeout
+    }
+
     pub(super) fn channel(&self) -> Result<EventChannel> {
         EventChannel::new()
     }

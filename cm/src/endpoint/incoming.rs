@@ -82,6 +82,11 @@ impl<SW, RW> Listener<SW, RW> {
         &self.id
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn channel(&self) -> &EventChannel {
+        &self.channel
+    }
+
     /// `rdma_get_request`—Waits for the next request. Its queue pair is made, so receives can be
     /// posted before it is accepted.
     ///

@@ -104,7 +104,7 @@ fn notify_fd<'a>(call: &'static str, queue: &'a CompletionQueue) -> Result<Borro
 }
 
 /// An endpoint's queues are its own, so this says that a device makes completions up.
-fn stranger(call: &'static str) -> Error {
+pub(crate) fn stranger(call: &'static str) -> Error {
     let reason = "a completion of nothing that was posted";
     Error::refused(call, io::ErrorKind::InvalidData, reason)
 }

@@ -73,6 +73,26 @@ impl<SW, RW> Outgoing<SW, RW> {
         })
     }
 
+    #[cfg(feature = "tokio")]
+    #[expect(clippy::type_complexity, reason = "everything that it has")]
+    pub(crate) fn dismantle(
+        self,
+    ) -> (
+        CmId<RouteResolved>,
+        QueuePair<Rc, Init, SW, RW>,
+        Queues,
+        ConnParam,
+        EventChannel,
+    ) {
+        (
+            self.id,
+            self.qp,
+            self.queues,
+            self.choices.param,
+            self.channel,
+        )
+    }
+
     registration!();
     receiving!(qp);
 

@@ -9,6 +9,8 @@
 mod connections;
 mod datagrams;
 mod endpoints;
+mod faults;
 mod identifiers;
 mod pyverbs;
 mod support;
+mod tasks;

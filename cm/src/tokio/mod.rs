@@ -1,0 +1,130 @@
+//! Connecting and accepting in tasks of [tokio](https://docs.rs/tokio) (feature `tokio`).
+//!
+//! Nothing here spawns a task or a thread. Every future can be dropped at any time: what it had
+//! begun ends with it, and what it would have waited for is still there for the next one, as each
+//! says. There are no deadlines of its own: use `tokio::time::timeout`, which drops the future.
+//!
+//! # Examples
+//! ```no_run
+//! use cm::tokio::{Endpoint, Listener, connect};
+//!
+//! async fn serve() -> verbs::Result<()> {
+//!     let listener: Listener = Listener::bind("10.9.0.1:7471".parse().unwrap())?;
+//!     loop {
+//!         let mut endpoint = listener.accept().await?;
+//!         let buf = endpoint.pd().alloc_buf(64)?;
+//!         endpoint.qp_mut().post_recv(buf)?;
+//!         println!("{:?}", endpoint.recv_comp().await?.received());
+//!     }
+//! }
+//!
+//! async fn send() -> verbs::Result<()> {
+//!     let mut endpoint: Endpoint = connect("10.9.0.1:7471".parse().unwrap()).await?;
+//!     let hello = endpoint.pd().register_buf(*b"hello")?;
+//!     endpoint.qp_mut().post(verbs::op::Send::new(hello))?;
+//!     endpoint.send_comp().await?.ok().expect("it was sent");
+//!     endpoint.disconnect().await
+//! }
+//! ```
+
+mod channel;
+mod endpoint;
+mod listener;
+
+use std::{future::poll_fn, net::SocketAddr, pin::pin, task::Poll, time::Duration};
+
+use verbs::Result;
+
+use crate::{
+    dial::{self, Events},
+    endpoint::{EndpointBuilder, Outgoing},
+    event::Event,
+};
+
+pub use channel::EventChannel;
+pub use endpoint::Endpoint;
+pub use listener::{Incoming, Listener};
+
+/// Connects to a listener, with the defaults of [`EndpointBuilder`].
+///
+/// Cancel safe: what has been made of the connection is taken back.
+///
+/// # Errors
+/// As for [`EndpointBuilder::connect`].
+///
+/// # Panics
+/// Outside of a runtime with I/O enabled.
+pub async fn connect(addr: SocketAddr) -> Result<Endpoint> {
+    connect_with(&EndpointBuilder::new(), addr, |_| Ok(())).await
+}
+
+/// Connects to a listener, with choices, and after the queue pair has been prepared: `prepare` can
+/// post receives, for example. The builder's timeout is that of each resolution.
+///
+/// Cancel safe: what has been made of the connection is taken back.
+///
+/// # Errors
+/// As for [`EndpointBuilder::connect`], and those of `prepare`.
+///
+/// # Panics
+/// Outside of a runtime with I/O enabled.
+pub async fn connect_with<SW, RW>(
+    choices: &EndpointBuilder,
+    addr: SocketAddr,
+    prepare: impl FnOnce(&mut Outgoing<SW, RW>) -> Result<()>,
+) -> Result<Endpoint<SW, RW>> {
+    let channel = EventChannel::new(crate::EventChannel::new()?)?;
+    let task = Task {
+        channel: &channel,
+        timeout: choices.timeout_of_steps(),
+    };
+    let id = Outgoing::<SW, RW>::way(&task, choices, addr).await?;
+    let mut outgoing = Outgoing::new(channel.into_inner(), id, choices)?;
+    prepare(&mut outgoing)?;
+    let (id, qp, queues, param, channel) = outgoing.dismantle();
+    let channel = EventChannel::new(channel)?;
+    let task = Task {
+        channel: &channel,
+        timeout: None,
+    };
+    let connection = dial::connect(&task, id, qp, &param).await?;
+    Endpoint::from_parts(connection, queues.send_cq, queues.recv_cq, channel)
+}
+
+/// A task that waits.
+struct Task<'a> {
+    channel: &'a EventChannel,
+    timeout: Option<Duration>,
+}
+
+impl Events for Task<'_> {
+    fn channel(&self) -> &crate::EventChannel {
+        self.channel.get_ref()
+    }
+
+    fn left(&self) -> Option<Duration> {
+        self.timeout
+    }
+
+    async fn next(&self, _: &'static str) -> Result<Event> {
+        self.channel.wait().await
+    }
+}
+
+/// The first of two.
+enum First<A, B> {
+    A(A),
+    B(B),
+}
+
+/// Waits for one of two; the other is dropped, and so both must be cancel safe.
+async fn first<A, B>(a: impl Future<Output = A>, b: impl Future<Output = B>) -> First<A, B> {
+    let (mut a, mut b) = (pin!(a), pin!(b));
+    poll_fn(|cx| {
+        if let Poll::Ready(a) = a.as_mut().poll(cx) {
+            return Poll::Ready(First::A(a));
+        }
+        b.as_mut().poll(cx).map(First::B)
+    })
+    .await
+}

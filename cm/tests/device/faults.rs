@@ -1,0 +1,195 @@
+//! What goes wrong: peers that give up, full listeners, and what is left of connections.
+
+use std::{
+    collections::HashMap,
+    fs,
+    net::SocketAddr,
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use cm::{ConnParam, ConnectFailure, EndpointBuilder, Event, EventChannel, Listener};
+
+use verbs::Rc;
+
+use crate::{
+    connections::{Halfway, connect, listen, request},
+    support::{PATIENCE, local, next, taken},
+};
+
+#[test]
+fn requests_beyond_the_backlog_are_rejected_or_wait() {
+    let channel = EventChannel::new().unwrap();
+    let mut id = channel.create_id().unwrap();
+    id.bind(local()).unwrap();
+    let listener = id.listen(2).unwrap();
+    let addr = listener.local_addr().unwrap();
+    // Nobody takes the requests from the listener's channel.
+    let clients = EventChannel::new().unwrap();
+    let mut asking = HashMap::new();
+    for _ in 0..5 {
+        let half = Halfway::new(&clients, addr);
+        let key = half.active.key();
+        half.active
+            .connect(&half.active_qp, &ConnParam::new())
+            .unwrap();
+        asking.insert(key, (half.side, half.active_qp));
+    }
+    // Two of them wait, and the kernel drops the others, which try again until they give up; those
+    // that are taken make room.
+    let mut accepted = 0;
+    while accepted < 2 {
+        drop(request(&channel));
+        accepted += 1;
+    }
+    let mut rejected = 0;
+    while rejected < 2 {
+        match next(&clients) {
+            Event::ConnectFailed { id, failure } => {
+                assert!(asking.remove(&id.key()).is_some());
+                assert!(
+                    matches!(failure, ConnectFailure::Rejected { .. }),
+                    "{failure:?}"
+                );
+                rejected += 1;
+            }
+            other => panic!("{other:?}"),
+        }
+    }
+    assert_eq!(asking.len(), 3);
+}
+
+#[test]
+fn a_peer_that_is_gone_before_it_is_accepted_is_noticed() {
+    let channel = EventChannel::new().unwrap();
+    let (_listener, addr) = listen(&channel, local());
+    let Halfway {
+        side,
+        active,
+        active_qp,
+    } = Halfway::new(&channel, addr);
+    let key = active.key();
+    active.connect(&active_qp, &ConnParam::new()).unwrap();
+    let request = request(&channel);
+    assert!(channel.cancel(key));
+    let qp = side.pd.qp_builder::<Rc>(&side.cq, &side.cq).max_send_wr(1);
+    let qp = qp.max_recv_wr(1).create().unwrap();
+    // A step fails at once, when the kernel has heard of it already, or the connection does soon.
+    let accepted = match request.id().init_qp(qp) {
+        Ok(qp) => request.accept(qp, &ConnParam::new()).map(drop),
+        Err(refused) => Err(refused.error),
+    };
+    match accepted {
+        Err(err) => assert_eq!(err.raw_os_error(), Some(libc::EINVAL), "{err}"),
+        Ok(()) => taken!(&channel, Event::ConnectFailed { id, .. } => {
+            assert_ne!(id.key(), key);
+        }),
+    }
+}
+
+#[test]
+fn the_parts_of_a_connection_are_dropped_in_every_order() {
+    for order in [
+        [0, 1, 2, 3],
+        [3, 2, 1, 0],
+        [1, 3, 0, 2],
+        [2, 0, 3, 1],
+        [0, 2, 1, 3],
+        [3, 1, 2, 0],
+    ] {
+        let channel = EventChannel::new().unwrap();
+        let (listener, addr) = listen(&channel, local());
+        let (side, active, passive) = connect(&channel, addr);
+        let (qp, id) = active.into_parts();
+        let mut listener = Some(listener);
+        let (mut side, mut id) = (Some(side), Some(id));
+        let (mut qp, mut channel) = (Some(qp), Some(channel));
+        for part in order {
+            match part {
+                0 => drop(qp.take()),
+                1 => drop(id.take()),
+                2 => drop((side.take(), listener.take())),
+                _ => drop(channel.take()),
+            }
+        }
+        drop(passive);
+    }
+}
+
+/// What this process and the kernel keep: descriptors, objects of the device, and memory.
+#[derive(Debug, PartialEq, Eq)]
+struct Kept {
+    descriptors: usize,
+    kernel: String,
+}
+
+impl Kept {
+    fn now() -> Self {
+        let shown = Command::new("rdma")
+            .args(["resource", "show"])
+            .output()
+            .unwrap();
+        assert!(shown.status.success(), "{shown:?}");
+        Self {
+            descriptors: fs::read_dir("/proc/self/fd").unwrap().count(),
+            kernel: String::from_utf8_lossy(&shown.stdout).into_owned(),
+        }
+    }
+
+    /// Waits until it is as it was: the kernel ends connections in its own time.
+    fn again(&self) {
+        let late = Instant::now() + PATIENCE;
+        while Self::now() != *self {
+            assert!(
+                Instant::now() < late,
+                "{:?} and before {self:?}",
+                Self::now()
+            );
+            thread::sleep(Duration::from_millis(100));
+        }
+    }
+}
+
+/// The memory of this process, in kibibytes.
+fn resident() -> u64 {
+    let status = fs::read_to_string("/proc/self/status").unwrap();
+    let line = status.lines().find(|line| line.starts_with("VmRSS:"));
+    let number = line.and_then(|line| line.split_whitespace().nth(1));
+    number.unwrap().parse().unwrap()
+}
+
+fn make_and_drop(listener: &Listener, addr: SocketAddr, count: usize) {
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..count {
+                drop(listener.accept().unwrap());
+            }
+        });
+        for _ in 0..count {
+            let mut endpoint = EndpointBuilder::new()
+                .timeout(PATIENCE)
+                .connect(addr)
+                .unwrap();
+            endpoint.disconnect().unwrap();
+        }
+    });
+}
+
+#[test]
+fn a_thousand_connections_leave_nothing_behind() {
+    let listener = EndpointBuilder::new()
+        .timeout(PATIENCE)
+        .listen(local())
+        .unwrap();
+    let addr = listener.local_addr().unwrap();
+    // The allocator, the devices and the domain of the listener are there after some.
+    make_and_drop(&listener, addr, 50);
+    thread::sleep(Duration::from_secs(1));
+    let (kept, memory) = (Kept::now(), resident());
+    make_and_drop(&listener, addr, 1000);
+    kept.again();
+    let more = resident().saturating_sub(memory);
+    println!("{more} KiB more after 1000 connections");
+    assert!(more < 1024, "{more} KiB more after 1000 connections");
+}

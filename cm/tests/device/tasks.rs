@@ -1,0 +1,233 @@
+//! Connecting and accepting in tasks, and giving up at every step.
+
+use std::{future::poll_fn, pin::pin, task::Poll, time::Duration};
+
+use cm::{
+    EndpointBuilder, Event, Outgoing, PortSpace,
+    tokio::{Endpoint, EventChannel, Listener, connect, connect_with},
+};
+use futures_core::Stream;
+use tokio::time::timeout;
+use verbs::{Buf, Result, op::Send};
+
+use crate::support::{PATIENCE, local};
+
+async fn pair(listener: &Listener) -> (Endpoint, Endpoint) {
+    let addr = listener.local_addr().unwrap();
+    let choices = EndpointBuilder::new();
+    let receive = |outgoing: &mut Outgoing<Buf, Buf>| {
+        let buf = outgoing.reg_msgs([0; 64])?;
+        Ok(outgoing.post_recv(buf)?)
+    };
+    let (active, passive) = tokio::join!(connect_with(&choices, addr, receive), async {
+        let mut incoming = listener.request().await?;
+        let buf = incoming.get_mut().reg_msgs([0; 64])?;
+        incoming.get_mut().post_recv(buf)?;
+        incoming.accept().await
+    });
+    (active.unwrap(), passive.unwrap())
+}
+
+async fn exchange(from: &mut Endpoint, to: &mut Endpoint) {
+    let hello = from.pd().register_buf(*b"hello").unwrap();
+    from.qp_mut().post(Send::new(hello)).unwrap();
+    let (sent, received) = tokio::join!(from.send_comp(), to.recv_comp());
+    sent.unwrap().ok().unwrap();
+    assert_eq!(received.unwrap().received(), b"hello");
+}
+
+/// Runs a future that must not take for ever.
+async fn soon<T>(future: impl Future<Output = T>) -> T {
+    timeout(PATIENCE, future).await.expect("it takes for ever")
+}
+
+#[tokio::test]
+async fn messages_go_both_ways_and_the_end_is_noticed() {
+    soon(async {
+        let listener = Listener::bind(local()).unwrap();
+        let (mut active, mut passive) = pair(&listener).await;
+        exchange(&mut active, &mut passive).await;
+        exchange(&mut passive, &mut active).await;
+        let buf = passive.pd().alloc_buf(8).unwrap();
+        passive.qp_mut().post_recv(buf).unwrap();
+        let (ended, flushed) = tokio::join!(active.disconnect(), passive.recv_comp());
+        ended.unwrap();
+        assert!(flushed.unwrap().ok().is_err());
+        assert!(active.is_disconnected() && passive.is_disconnected());
+        let err = passive.recv_comp().await.map(drop).unwrap_err();
+        assert_eq!(err.kind(), std::io::ErrorKind::NotConnected);
+        active.disconnect().await.unwrap();
+    })
+    .await;
+}
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn endpoints_live_in_tasks_of_their_own() {
+    soon(async {
+        let listener = Listener::bind(local()).unwrap();
+        let addr = listener.local_addr().unwrap();
+        let server = tokio::spawn(async move {
+            for _ in 0..4 {
+                let endpoint = listener.accept().await?;
+                tokio::spawn(async move {
+                    let mut endpoint = endpoint;
+                    let buf = endpoint.pd().alloc_buf(64)?;
+                    endpoint.qp_mut().post_recv(buf)?;
+                    endpoint.recv_comp().await?;
+                    endpoint.disconnect().await
+                });
+            }
+            Ok::<(), verbs::Error>(())
+        });
+        let clients: Vec<_> = (0..4)
+            .map(|_| {
+                tokio::spawn(async move {
+                    let mut endpoint = connect(addr).await?;
+                    let hello = endpoint.pd().register_buf(*b"hello")?;
+                    endpoint.qp_mut().post(Send::new(hello))?;
+                    endpoint.send_comp().await?.ok().unwrap();
+                    endpoint.disconnect().await
+                })
+            })
+            .collect();
+        for client in clients {
+            client.await.unwrap().unwrap();
+        }
+        server.await.unwrap().unwrap();
+    })
+    .await;
+}
+
+#[tokio::test]
+async fn events_are_a_stream() {
+    let channel = EventChannel::new(cm::EventChannel::new().unwrap()).unwrap();
+    let mut listener = channel.get_ref().create_id().unwrap();
+    listener.bind(local()).unwrap();
+    let listener = listener.listen(1).unwrap();
+    let id = channel.get_ref().create_id_in(PortSpace::Tcp).unwrap();
+    let addr = listener.local_addr().unwrap();
+    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    let mut channel = pin!(channel);
+    let event = soon(poll_fn(|cx| channel.as_mut().poll_next(cx))).await;
+    assert!(matches!(event, Some(Ok(Event::AddrResolved(_)))));
+    let nothing = poll_fn(|cx| Poll::Ready(channel.as_mut().poll_next(cx).is_pending()));
+    assert!(nothing.await);
+}
+
+#[tokio::test]
+async fn a_refusal_is_an_error() {
+    let mut addr = local();
+    addr.set_port(9);
+    let err = soon(connect(addr)).await.map(drop).unwrap_err();
+    assert_eq!(err.kind(), std::io::ErrorKind::ConnectionRefused);
+}
+
+/// The number of descriptors that are open.
+fn descriptors() -> usize {
+    std::fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// Polls a future until it has been pending so often, and then drops it. The result is `None` if it
+/// was not done by then.
+async fn give_up<T>(future: impl Future<Output = T>, pending: usize) -> Option<T> {
+    let mut future = pin!(future);
+    let mut left = pending;
+    soon(poll_fn(|cx| match future.as_mut().poll(cx) {
+        Poll::Ready(done) => Poll::Ready(Some(done)),
+        Poll::Pending if left == 0 => Poll::Ready(None),
+        Poll::Pending => {
+            left -= 1;
+            Poll::Pending
+        }
+    }))
+    .await
+}
+
+#[tokio::test]
+async fn connecting_is_given_up_at_every_step_and_leaves_nothing() {
+    let listener = Listener::bind(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    // The devices are opened once.
+    drop(pair(&listener).await);
+    let before = descriptors();
+    let mut steps = 0;
+    loop {
+        let accept = async {
+            loop {
+                // A peer that has given up is an error of its own connection only.
+                drop(listener.accept().await);
+            }
+        };
+        let done: Option<Result<Endpoint>> = tokio::select! {
+            done = give_up(connect(addr), steps) => done,
+            () = accept => None,
+        };
+        let connected = done.map(|endpoint| endpoint.is_ok());
+        assert_eq!(descriptors(), before, "given up after {steps}");
+        match connected {
+            Some(connected) => {
+                assert!(connected);
+                break;
+            }
+            None => steps += 1,
+        }
+    }
+    // The address, the route, and the response are waited for.
+    assert!(steps >= 3, "{steps}");
+    let (mut active, mut passive) = soon(pair_after(&listener)).await;
+    exchange(&mut active, &mut passive).await;
+}
+
+/// A connection, when requests of peers that have given up may still be in the way.
+async fn pair_after(listener: &Listener) -> (Endpoint, Endpoint) {
+    while let Ok(stale) = timeout(Duration::from_millis(300), listener.request()).await {
+        drop(stale);
+    }
+    pair(listener).await
+}
+
+#[tokio::test]
+async fn accepting_is_given_up_at_every_step_and_loses_no_other() {
+    let listener = Listener::bind(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    drop(pair(&listener).await);
+    let before = descriptors();
+    let mut steps = 0;
+    loop {
+        let accepted = tokio::select! {
+            accepted = give_up(listener.accept(), steps) => accepted.map(|endpoint| endpoint.is_ok()),
+            connected = async {
+                drop(connect(addr).await);
+                std::future::pending::<Option<bool>>().await
+            } => connected,
+        };
+        assert_eq!(descriptors(), before, "given up after {steps}");
+        match accepted {
+            Some(true) => break,
+            _ => steps += 1,
+        }
+        assert!(steps < 20);
+    }
+    // The request, and the establishment are waited for.
+    assert!(steps >= 2, "{steps}");
+    let (mut active, mut passive) = soon(pair_after(&listener)).await;
+    exchange(&mut active, &mut passive).await;
+}
+
+#[tokio::test]
+async fn waiting_is_given_up_and_taken_up_again() {
+    let listener = Listener::bind(local()).unwrap();
+    let (mut active, mut passive) = soon(pair(&listener)).await;
+    for steps in 0..3 {
+        let waited = give_up(async { passive.recv_comp().await.map(drop) }, steps);
+        let waited = timeout(Duration::from_millis(50), waited).await;
+        assert!(!matches!(waited, Ok(Some(_))), "nothing was sent");
+    }
+    soon(exchange(&mut active, &mut passive)).await;
+    let given_up = give_up(active.disconnect(), 0).await;
+    assert!(given_up.is_none());
+    let (ended, noticed) =
+        soon(async { tokio::join!(active.disconnect(), passive.recv_comp()) }).await;
+    ended.unwrap();
+    assert!(noticed.is_err());
+}
