@@ -1,0 +1,6 @@
+//! The protocol, without any input or output: frames and completions go in, requests come out.
+//!
+//! It knows nothing of devices, threads or clocks, so that the same code runs over RDMA, in a
+//! simulator and under a fuzzer.
+
+pub mod wire;
