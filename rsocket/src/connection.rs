@@ -1,5 +1,7 @@
 //! A connected stream over its queue pair.
 
+#![forbid(unsafe_code)]
+
 use std::{
     cell::RefCell,
     io::{self, IoSlice, IoSliceMut},
@@ -10,7 +12,7 @@ use std::{
 };
 
 use cm::{CmId, Key, phases::Connected};
-use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::event::{PollFd, PollFlags, poll};
 use verbs::{
     Completed, CompletionChannel, CompletionQueue, Notify, RemoteToken, Rts, With,
     op::{Send, Write},
@@ -27,7 +29,7 @@ use crate::{
             Readiness, Settings, Stream,
         },
     },
-    waiters::{Bell, Interest, Waiters},
+    waiters::{Bell, Interest, Waiters, Watcher},
 };
 
 /// How long to look for completions before going to sleep.
@@ -36,8 +38,8 @@ const POLLING_TIME: Duration = Duration::from_micros(10);
 /// How a call waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
-    /// Not at all; the descriptor tells when to try again.
-    None,
+    /// Not at all; the descriptor of this watcher tells when to try again.
+    Watch(usize),
     /// Until then.
     Until(Instant),
     /// For ever.
@@ -63,9 +65,8 @@ pub(crate) struct Connection {
     sending: Mutex<()>,
     receiving: Mutex<()>,
     channel: CompletionChannel,
-    /// Readable when there is something to handle: the channel and the bell of the state in one
-    /// descriptor.
-    poller: OwnedFd,
+    /// The descriptor of the first watcher.
+    poller: Arc<OwnedFd>,
     local_addr: SocketAddr,
     peer_addr: SocketAddr,
     key: Key,
@@ -89,16 +90,10 @@ struct State {
     /// The identifier, once the connection is established. Destroying it tells the peer.
     id: Option<CmId<Connected>>,
     waiters: Waiters,
-    /// Rung for those who wait for the descriptor.
-    bell: Bell,
     /// An event has been asked for, and not been taken.
     armed: bool,
     /// That event has come, or is about to.
     event_due: bool,
-    /// What those who may be waiting for the descriptor want.
-    watched: Interest,
-    /// The bell has been rung, and not been cleared.
-    rung: bool,
     /// Bytes that have to be in one piece.
     scratch: Vec<u8>,
 }
@@ -145,12 +140,9 @@ impl Connection {
             memory,
             ..
         } = endpoint;
-        let bell = Bell::new()?;
-        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
-        for (fd, name) in [(channel.as_fd(), 0), (bell.as_fd(), 1)] {
-            let data = epoll::EventData::new_u64(name);
-            epoll::add(&poller, fd, data, epoll::EventFlags::IN)?;
-        }
+        let watcher = Watcher::new(channel.as_fd())?;
+        let poller = Arc::clone(watcher.poller());
+        let waiters = Waiters::new(watcher);
         let (qp, id) = up(qp)?;
         Ok(Self {
             state: Mutex::new(State {
@@ -159,12 +151,9 @@ impl Connection {
                 cq,
                 memory,
                 id,
-                waiters: Waiters::default(),
-                bell,
+                waiters,
                 armed: false,
                 event_due: false,
-                watched: Interest::default(),
-                rung: false,
                 scratch: Vec::new(),
             }),
             sending: Mutex::default(),
@@ -234,7 +223,9 @@ impl Connection {
         loop {
             {
                 let mut state = lock(&self.state);
-                state.watched.remove(interest);
+                if let Patience::Watch(watcher) = patience {
+                    state.waiters.watchers[watcher].leave(interest);
+                }
                 if let Some(result) = attempt(&mut state)? {
                     return Ok(result);
                 }
@@ -243,8 +234,8 @@ impl Connection {
                 {
                     return Ok(result);
                 }
-                if let Patience::None = patience {
-                    state.watch(interest, &self.channel)?;
+                if let Patience::Watch(watcher) = patience {
+                    state.watch(watcher, interest, &self.channel)?;
                     return match attempt(&mut state)? {
                         Some(result) => Ok(result),
                         None => Err(io::ErrorKind::WouldBlock.into()),
@@ -259,7 +250,7 @@ impl Connection {
     fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
         let deadline = match patience {
             Patience::Until(deadline) => Some(deadline),
-            Patience::None | Patience::Endless => None,
+            Patience::Watch(_) | Patience::Endless => None,
         };
         let start = Instant::now();
         while start.elapsed() < POLLING_TIME {
@@ -282,17 +273,27 @@ impl Connection {
         bell.clear();
         state.take_events(&self.channel)?;
         state.process()?;
-        if state.watched != Interest::default() || !state.waiters.is_empty() {
+        if !state.waiters.is_empty() {
             // The event that was taken was theirs, too.
             state.arm()?;
         }
         waited
     }
 
+    /// Another descriptor that tells when it is worth trying again, and the watcher it belongs to.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
+        let new = Watcher::new(self.channel.as_fd())?;
+        let poller = Arc::clone(new.poller());
+        let watchers = &mut lock(&self.state).waiters.watchers;
+        watchers.push(new);
+        Ok((watchers.len() - 1, poller))
+    }
+
     /// What can be done without waiting; and asks for the descriptor to tell when that changes.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
         let mut state = lock(&self.state);
-        state.watch(Interest::BOTH, &self.channel)?;
+        state.watch(0, Interest::BOTH, &self.channel)?;
         Ok(state.stream.readiness())
     }
 
@@ -680,14 +681,15 @@ impl State {
         Ok(())
     }
 
-    /// Makes the descriptor tell of the next change. Where nothing has happened since it was last
-    /// made to, this enters the kernel for nothing.
-    fn watch(&mut self, interest: Interest, channel: &CompletionChannel) -> io::Result<()> {
-        self.watched.add(interest);
-        if self.rung {
-            self.rung = false;
-            self.bell.clear();
-        }
+    /// Makes the descriptor of a watcher tell of the next change. Where nothing has happened since
+    /// it was last made to, this does not enter the kernel.
+    fn watch(
+        &mut self,
+        watcher: usize,
+        interest: Interest,
+        channel: &CompletionChannel,
+    ) -> io::Result<()> {
+        self.waiters.watchers[watcher].watch(interest);
         loop {
             if self.event_due {
                 self.take_events(channel)?;
@@ -702,10 +704,6 @@ impl State {
     fn wake(&mut self) {
         let readiness = self.stream.readiness();
         self.waiters.wake(readiness);
-        if !self.rung && self.watched != Interest::default() && self.watched.is_met(readiness) {
-            self.rung = true;
-            self.bell.ring();
-        }
     }
 
     fn is_flushed(&self) -> bool {

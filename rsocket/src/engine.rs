@@ -2,6 +2,8 @@
 //!
 //! There is one for all sockets of the process. It handles no data.
 
+#![forbid(unsafe_code)]
+
 use std::{
     collections::HashMap,
     io,

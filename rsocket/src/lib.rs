@@ -17,7 +17,7 @@
 //! ```
 //!
 //! The protocol itself, without any input or output, is in [`proto`].
-#![forbid(unsafe_code)]
+#![deny(unsafe_code)]
 
 mod connection;
 mod device;
@@ -30,9 +30,13 @@ mod opening;
 mod options;
 pub mod proto;
 mod stream;
+#[cfg(feature = "tokio")]
+mod tokio;
 mod waiters;
 
 pub use listener::{Incoming, Listener};
 pub use mapped::MappedBuffer;
 pub use options::Options;
 pub use stream::Stream;
+#[cfg(feature = "tokio")]
+pub use tokio::{AsyncListener, AsyncStream};

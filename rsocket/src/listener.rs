@@ -1,5 +1,7 @@
 //! Listening, and accepting connections.
 
+#![forbid(unsafe_code)]
+
 use std::{
     collections::VecDeque,
     io,

@@ -1,5 +1,7 @@
 //! The registered memory of one connection.
 
+#![forbid(unsafe_code)]
+
 use verbs::{ProtectionDomain, RemoteAccess, RemoteRegion};
 
 use crate::proto::{

@@ -1,14 +1,16 @@
 //! Connecting: the steps of the active side, driven by events.
 
+#![forbid(unsafe_code)]
+
 use std::{
     io,
     net::SocketAddr,
-    sync::{Arc, Condvar, Mutex, PoisonError},
+    sync::{Arc, Condvar, Mutex, PoisonError, Weak},
     time::{Duration, Instant},
 };
 
 use cm::{
-    CmId, ConnectFailure, ConnectResponse,
+    CmId, ConnectFailure, ConnectResponse, Key,
     phases::{AddrResolved, Idle, RouteResolved},
 };
 
@@ -35,6 +37,8 @@ pub(crate) struct Opening {
     peer: SocketAddr,
     /// How often a resolution that timed out is tried again.
     retries: u32,
+    key: Key,
+    engine: Weak<Engine>,
 }
 
 #[derive(Debug)]
@@ -59,6 +63,8 @@ impl Opening {
         settings: Settings,
         retries: u32,
     ) -> io::Result<Arc<Self>> {
+        let id = engine.channel().create_id()?;
+        let key = id.key();
         let this = Arc::new(Self {
             state: Mutex::new(State::Open {
                 timeouts: 0,
@@ -70,12 +76,19 @@ impl Opening {
             source,
             peer,
             retries,
+            key,
+            engine: Arc::downgrade(engine),
         });
-        let id = engine.channel().create_id()?;
-        let key = id.key();
         engine.open(key, &this);
-        this.resolve_addr(id).inspect_err(|_| engine.forget(key))?;
+        this.resolve_addr(id)?;
         Ok(this)
+    }
+
+    /// Nothing more is to be heard of it. If it is still under way, it ends.
+    fn forget(&self) {
+        if let Some(engine) = self.engine.upgrade() {
+            engine.forget(self.key);
+        }
     }
 
     fn lock(&self) -> std::sync::MutexGuard<'_, State> {
@@ -202,13 +215,28 @@ impl Opening {
         self.finish(Err(io::Error::new(kind, failure)));
     }
 
+    /// Becomes readable at the end.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.bell
+    }
+
     fn finish(&self, result: io::Result<Arc<Connection>>) {
+        if result.is_err() {
+            self.forget();
+        }
         let mut state = self.lock();
         if matches!(*state, State::Open { .. }) {
             *state = State::Done(result);
         }
         self.changed.notify_all();
         self.bell.ring();
+    }
+
+    /// The result, if there is one and it has not been taken.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn take(&self) -> Option<io::Result<Arc<Connection>>> {
+        self.wait(Some(Duration::ZERO))
     }
 
     /// Waits for the end, but not longer than `timeout`; `None` if it has not come, or if the
@@ -235,6 +263,15 @@ impl Opening {
         match std::mem::replace(&mut *state, State::Taken) {
             State::Done(result) => Some(result),
             State::Open { .. } | State::Taken => None,
+        }
+    }
+}
+
+impl Drop for Opening {
+    fn drop(&mut self) {
+        let state = self.state.get_mut();
+        if let State::Open { .. } = state.unwrap_or_else(PoisonError::into_inner) {
+            self.forget();
         }
     }
 }

@@ -64,7 +64,7 @@ impl Stream {
 
     fn patience(&self, timeout: &Mutex<Option<Duration>>) -> Patience {
         if self.nonblocking.load(Relaxed) {
-            return Patience::None;
+            return Patience::Watch(0);
         }
         let timeout = timeout.lock().unwrap_or_else(PoisonError::into_inner);
         Patience::from_timeout(*timeout)

@@ -7,7 +7,7 @@ use std::{
 };
 
 use rustix::{
-    event::{EventfdFlags, eventfd},
+    event::{EventfdFlags, epoll, eventfd},
     io::{read, write},
 };
 
@@ -95,15 +95,82 @@ impl Interest {
     }
 }
 
+/// A descriptor that tells a nonblocking caller when it is worth trying again.
+///
+/// It is readable when its bell has been rung, or when the completion channel is. The bell is this
+/// watcher's alone, so that who reads cannot take the wake-up of who writes.
+#[derive(Debug)]
+pub(crate) struct Watcher {
+    bell: Bell,
+    poller: Arc<OwnedFd>,
+    watched: Interest,
+    rung: bool,
+}
+
+impl Watcher {
+    pub(crate) fn new(channel: BorrowedFd<'_>) -> io::Result<Self> {
+        let bell = Bell::new()?;
+        let poller = epoll::create(epoll::CreateFlags::CLOEXEC)?;
+        for (fd, name) in [(channel, 0), (bell.as_fd(), 1)] {
+            let data = epoll::EventData::new_u64(name);
+            epoll::add(&poller, fd, data, epoll::EventFlags::IN)?;
+        }
+        Ok(Self {
+            bell,
+            poller: Arc::new(poller),
+            watched: Interest::default(),
+            rung: false,
+        })
+    }
+
+    pub(crate) fn poller(&self) -> &Arc<OwnedFd> {
+        &self.poller
+    }
+
+    /// Whether somebody may be waiting.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched != Interest::default()
+    }
+
+    /// Somebody is back, and tries for himself.
+    pub(crate) fn leave(&mut self, interest: Interest) {
+        self.watched.remove(interest);
+    }
+
+    /// Somebody is about to wait.
+    pub(crate) fn watch(&mut self, interest: Interest) {
+        self.watched.add(interest);
+        if self.rung {
+            self.rung = false;
+            self.bell.clear();
+        }
+    }
+
+    fn wake(&mut self, readiness: Readiness) {
+        if !self.rung && self.is_watched() && self.watched.is_met(readiness) {
+            self.rung = true;
+            self.bell.ring();
+        }
+    }
+}
+
 /// Those who wait for one socket, each with a bell of its own, so that nobody takes another's
 /// wake-up.
 #[derive(Debug, Default)]
 pub(crate) struct Waiters {
     waiting: Vec<(u64, Interest, Bell)>,
     next: u64,
+    pub(crate) watchers: Vec<Watcher>,
 }
 
 impl Waiters {
+    pub(crate) fn new(watcher: Watcher) -> Self {
+        Self {
+            watchers: vec![watcher],
+            ..Self::default()
+        }
+    }
+
     pub(crate) fn add(&mut self, interest: Interest, bell: &Bell) -> u64 {
         let name = self.next;
         self.next += 1;
@@ -115,11 +182,15 @@ impl Waiters {
         self.waiting.retain(|(waiter, ..)| *waiter != name);
     }
 
+    /// Whether nobody waits.
     pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty()
+        self.waiting.is_empty() && !self.watchers.iter().any(Watcher::is_watched)
     }
 
-    pub(crate) fn wake(&self, readiness: Readiness) {
+    pub(crate) fn wake(&mut self, readiness: Readiness) {
+        for watcher in &mut self.watchers {
+            watcher.wake(readiness);
+        }
         for (_, interest, bell) in &self.waiting {
             if interest.is_met(readiness) {
                 bell.ring();

@@ -1,6 +1,8 @@
 //! Streams over a real device, of this host with itself.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod asynchronous;
+mod endings;
 mod streams;
 
 use std::net::SocketAddr;

@@ -1,0 +1,269 @@
+//! Streams for the runtime tokio.
+
+#![expect(unsafe_code, reason = "tokio wants a promise about descriptors")]
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::{Shutdown, SocketAddr, ToSocketAddrs},
+    os::fd::{AsFd, OwnedFd},
+    pin::Pin,
+    sync::Arc,
+    task::{Context, Poll, ready},
+};
+
+use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
+
+use crate::{
+    connection::{Connection, Patience},
+    engine::Engine,
+    listener::Listener,
+    opening::Opening,
+    options::Options,
+    stream::Stream,
+};
+
+/// Watches a descriptor for reading: what it tells of may be room to write as well.
+fn watch(fd: impl AsFd) -> io::Result<AsyncFd<OwnedFd>> {
+    let own = fd.as_fd().try_clone_to_owned()?;
+    // SAFETY: an `OwnedFd` is one descriptor, which is open for as long as it exists.
+    let watched = unsafe { AsyncFd::register_with_interest(own, Interest::READABLE) };
+    Ok(watched?)
+}
+
+/// A [`Stream`] that is read and written without blocking a thread.
+///
+/// ```no_run
+/// use tokio::io::{AsyncReadExt, AsyncWriteExt};
+///
+/// # async fn f() -> std::io::Result<()> {
+/// let mut stream = rsocket::AsyncStream::connect("10.9.0.1:7471").await?;
+/// stream.write_all(b"hello").await?;
+/// let mut answer = [0; 5];
+/// stream.read_exact(&mut answer).await?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// Dropping a future of it loses no byte. Dropping the stream lets what has been written go on in
+/// the background, as [`Options::linger`] says.
+#[derive(Debug)]
+pub struct AsyncStream {
+    stream: Stream,
+    /// A task that reads and one that writes are woken each, so there are two.
+    reading: Watched,
+    writing: Watched,
+}
+
+/// A [`Listener`] that is waited for without blocking a thread.
+#[derive(Debug)]
+pub struct AsyncListener {
+    listener: Listener,
+    watched: AsyncFd<OwnedFd>,
+}
+
+/// Ends an attempt to connect that is not waited for any more.
+struct Attempt {
+    opening: Arc<Opening>,
+    watched: AsyncFd<OwnedFd>,
+}
+
+impl Attempt {
+    async fn result(self) -> io::Result<Arc<Connection>> {
+        loop {
+            let mut ready = self.watched.readable().await?;
+            if let Some(result) = self.opening.take() {
+                return result;
+            }
+            ready.clear_ready();
+        }
+    }
+}
+
+impl AsyncStream {
+    /// Connects to an address, with the default [`Options`].
+    ///
+    /// # Errors
+    /// As for [`Options::connect`].
+    pub async fn connect(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Options::new().connect_async(addr).await
+    }
+
+    /// Takes over a stream, which does not block from now on. Must be called in a runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot watch its descriptor.
+    pub fn new(stream: Stream) -> io::Result<Self> {
+        stream.set_nonblocking(true);
+        Ok(Self {
+            reading: Watched::new(&stream)?,
+            writing: Watched::new(&stream)?,
+            stream,
+        })
+    }
+
+    /// The stream as it was; it still does not block.
+    pub fn into_inner(self) -> Stream {
+        self.stream
+    }
+
+    /// The stream, for what needs no waiting.
+    pub fn get_ref(&self) -> &Stream {
+        &self.stream
+    }
+}
+
+/// A watcher of a connection, and its descriptor.
+#[derive(Debug)]
+struct Watched {
+    watcher: usize,
+    fd: AsyncFd<OwnedFd>,
+}
+
+impl Watched {
+    fn new(stream: &Stream) -> io::Result<Self> {
+        let (watcher, fd) = stream.connection().add_watcher()?;
+        let fd = watch(fd)?;
+        Ok(Self { watcher, fd })
+    }
+
+    /// Tries, and tries again when the descriptor says so.
+    fn poll<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut attempt: impl FnMut(Patience) -> io::Result<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            match attempt(Patience::Watch(self.watcher)) {
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
+                done => return Poll::Ready(done),
+            }
+            // What happens from here on makes the descriptor readable anew, and is not lost.
+            ready!(self.fd.poll_read_ready(cx))?.clear_ready();
+        }
+    }
+}
+
+impl AsyncRead for AsyncStream {
+    fn poll_read(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &mut ReadBuf<'_>,
+    ) -> Poll<io::Result<()>> {
+        let connection = self.stream.connection();
+        let read = self.reading.poll(cx, |patience| {
+            let place = IoSliceMut::new(buf.initialize_unfilled());
+            connection.recv(&mut [place], false, patience)
+        });
+        let len = ready!(read)?;
+        buf.advance(len);
+        Poll::Ready(Ok(()))
+    }
+}
+
+impl AsyncWrite for AsyncStream {
+    fn poll_write(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        buf: &[u8],
+    ) -> Poll<io::Result<usize>> {
+        self.poll_write_vectored(cx, &[IoSlice::new(buf)])
+    }
+
+    fn poll_write_vectored(
+        self: Pin<&mut Self>,
+        cx: &mut Context<'_>,
+        bufs: &[IoSlice<'_>],
+    ) -> Poll<io::Result<usize>> {
+        let connection = self.stream.connection();
+        self.writing
+            .poll(cx, |patience| connection.send(bufs, patience))
+    }
+
+    fn is_write_vectored(&self) -> bool {
+        true
+    }
+
+    /// Nothing is held back.
+    fn poll_flush(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(Ok(()))
+    }
+
+    fn poll_shutdown(self: Pin<&mut Self>, _cx: &mut Context<'_>) -> Poll<io::Result<()>> {
+        Poll::Ready(self.get_ref().shutdown(Shutdown::Write))
+    }
+}
+
+impl AsyncListener {
+    /// Listens at an address, with the default [`Options`]. Must be called in a runtime.
+    ///
+    /// # Errors
+    /// As for [`Options::bind`].
+    pub fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        Self::new(Options::new().bind(addr)?)
+    }
+
+    /// Takes over a listener, which does not block from now on. Must be called in a runtime.
+    ///
+    /// # Errors
+    /// The runtime cannot watch its descriptor.
+    pub fn new(listener: Listener) -> io::Result<Self> {
+        listener.set_nonblocking(true);
+        Ok(Self {
+            watched: watch(&listener)?,
+            listener,
+        })
+    }
+
+    /// Takes the next connection. Dropping the future loses none.
+    ///
+    /// # Errors
+    /// As for [`Listener::accept`].
+    pub async fn accept(&self) -> io::Result<(AsyncStream, SocketAddr)> {
+        loop {
+            match self.listener.accept() {
+                Ok((stream, peer)) => return Ok((AsyncStream::new(stream)?, peer)),
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
+                Err(err) => return Err(err),
+            }
+            self.watched.readable().await?.clear_ready();
+        }
+    }
+
+    /// The address it listens at.
+    pub fn local_addr(&self) -> SocketAddr {
+        self.listener.local_addr()
+    }
+}
+
+impl Options {
+    /// Connects as [`connect`](Self::connect) does, without blocking a thread; but the name, if it
+    /// is one, is looked up at once. Dropping the future ends the attempt.
+    ///
+    /// # Errors
+    /// As for [`connect`](Self::connect).
+    pub async fn connect_async(&self, addr: impl ToSocketAddrs) -> io::Result<AsyncStream> {
+        let addrs: Vec<_> = addr.to_socket_addrs()?.collect();
+        let engine = Engine::get()?;
+        let mut last = None;
+        for addr in addrs {
+            match self.attempt(&engine, addr).await {
+                Ok(connection) => {
+                    return AsyncStream::new(Stream::new(connection, &engine, self));
+                }
+                Err(err) => last = Some(err),
+            }
+        }
+        Err(last.unwrap_or_else(|| {
+            io::Error::new(io::ErrorKind::InvalidInput, "no address to connect to")
+        }))
+    }
+
+    async fn attempt(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Arc<Connection>> {
+        let opening = Opening::start(engine, self.source, addr, self.settings, 0)?;
+        let attempt = Attempt {
+            watched: watch(opening.bell())?,
+            opening,
+        };
+        attempt.result().await
+    }
+}

@@ -1,0 +1,192 @@
+//! How connections end.
+
+use std::{
+    env, fs,
+    io::{self, Read, Write},
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rsocket::{Listener, Options, Stream};
+
+use crate::local;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+
+/// The address that a child process connects to.
+const SERVER: &str = "RSOCKET_SERVER";
+
+/// A process that connects to this one, and then does nothing until it is killed.
+struct Peer(Child);
+
+impl Peer {
+    fn start(listener: &Listener) -> (Self, Stream) {
+        let child = Command::new(env::current_exe().unwrap())
+            .args([
+                "--exact",
+                "endings::a_peer_of_other_tests",
+                "--include-ignored",
+            ])
+            .env(SERVER, listener.local_addr().to_string())
+            .stdout(Stdio::null())
+            .spawn()
+            .unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        stream.set_read_timeout(Some(PATIENCE));
+        (Self(child), stream)
+    }
+
+    fn kill(&mut self) {
+        self.0.kill().unwrap();
+        self.0.wait().unwrap();
+    }
+}
+
+/// Not a test on its own: what the child process does. Without an address it only checks that it is
+/// on its own.
+#[test]
+fn a_peer_of_other_tests() {
+    let Ok(server) = env::var(SERVER) else {
+        assert!(env::var_os("A").is_some(), "these tests run in the guest");
+        return;
+    };
+    let mut stream = Stream::connect(&server).unwrap();
+    stream.write_all(b"ready").unwrap();
+    thread::sleep(2 * PATIENCE);
+}
+
+/// T-ER2, T-ER3: P2, P11.
+#[test]
+fn a_reader_notices_that_its_peer_was_killed() {
+    let listener = Listener::bind(local()).unwrap();
+    let (mut peer, mut stream) = Peer::start(&listener);
+    stream.read_exact(&mut [0; 5]).unwrap();
+    let reader = thread::spawn(move || {
+        let err = stream.read(&mut [0; 1]).unwrap_err();
+        (err.kind(), stream)
+    });
+    thread::sleep(Duration::from_millis(100));
+    peer.kill();
+    let (kind, mut stream) = reader.join().unwrap();
+    assert_eq!(kind, io::ErrorKind::ConnectionReset);
+    let err = stream.write(b"x").unwrap_err();
+    assert_eq!(err.kind(), io::ErrorKind::ConnectionReset);
+    assert!(stream.take_error().is_some());
+}
+
+/// T-SH7: P3.
+#[test]
+fn a_stream_with_a_dead_peer_is_closed_in_bounds() {
+    let options = Options::new().linger(Duration::from_secs(2));
+    let listener = options.bind(local()).unwrap();
+    let (mut peer, mut stream) = Peer::start(&listener);
+    stream.read_exact(&mut [0; 5]).unwrap();
+    stream.set_nonblocking(true);
+    // As much as goes without the peer reading it.
+    while stream.write(&[0; 10_000]).is_ok() {}
+    peer.kill();
+    let start = Instant::now();
+    stream.set_nonblocking(false);
+    drop(stream);
+    assert!(start.elapsed() < PATIENCE);
+}
+
+/// T-SH8
+#[test]
+fn both_sides_can_end_it_at_once() {
+    let listener = Listener::bind(local()).unwrap();
+    for _ in 0..50 {
+        let client = Stream::connect(listener.local_addr()).unwrap();
+        let (server, _) = listener.accept().unwrap();
+        thread::scope(|scope| {
+            scope.spawn(|| drop(client));
+            scope.spawn(|| drop(server));
+        });
+    }
+}
+
+fn open_files() -> usize {
+    fs::read_dir("/proc/self/fd").unwrap().count()
+}
+
+/// T-CN5
+#[test]
+fn connections_leave_nothing_behind() {
+    let listener = Listener::bind(local()).unwrap();
+    let round = || {
+        let mut client = Stream::connect(listener.local_addr()).unwrap();
+        let (mut server, _) = listener.accept().unwrap();
+        client.write_all(b"x").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+    };
+    round();
+    let before = open_files();
+    for _ in 0..100 {
+        round();
+    }
+    let start = Instant::now();
+    while open_files() > before {
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{} files, and before {before}",
+            open_files()
+        );
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// T-CN8
+#[test]
+fn a_listener_that_goes_ends_what_was_not_accepted() {
+    let listener = Listener::bind(local()).unwrap();
+    let clients: Vec<_> = (0..3)
+        .map(|_| Stream::connect(listener.local_addr()).unwrap())
+        .collect();
+    drop(listener);
+    for mut client in clients {
+        client.set_read_timeout(Some(PATIENCE));
+        let err = client.read(&mut [0]).unwrap_err();
+        assert_eq!(err.kind(), io::ErrorKind::ConnectionReset);
+    }
+}
+
+/// T-KA1: the peer notices nothing.
+#[test]
+fn a_connection_is_kept_alive_in_silence() {
+    let options = Options::new().keep_alive(Duration::from_millis(50));
+    let listener = options.bind(local()).unwrap();
+    let mut client = options.connect(listener.local_addr()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    server.set_read_timeout(Some(Duration::from_millis(500)));
+    let err = server.read(&mut [0]).unwrap_err();
+    assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+    client.write_all(b"x").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    assert!(client.take_error().is_none() && server.take_error().is_none());
+}
+
+/// 200 connections that do nothing need no thread each.
+#[test]
+fn idle_connections_have_no_threads() {
+    let small = Options::new()
+        .send_queue(16)
+        .receive_queue(16)
+        .send_buffer(4096)
+        .receive_buffer(4096);
+    let listener = small.bind(local()).unwrap();
+    let threads = || fs::read_dir("/proc/self/task").unwrap().count();
+    let mut connections = vec![];
+    connections.push(small.connect(listener.local_addr()).unwrap());
+    connections.push(listener.accept().unwrap().0);
+    let before = threads();
+    for _ in 0..100 {
+        connections.push(small.connect(listener.local_addr()).unwrap());
+        connections.push(listener.accept().unwrap().0);
+    }
+    assert_eq!(threads(), before);
+    for pair in connections.chunks_mut(2) {
+        pair[0].write_all(b"still here").unwrap();
+        pair[1].read_exact(&mut [0; 10]).unwrap();
+    }
+}
