@@ -3,4 +3,8 @@
 //! It knows nothing of devices, threads or clocks, so that the same code runs over RDMA, in a
 //! simulator and under a fuzzer.
 
+pub mod connection;
+mod socket_id;
 pub mod wire;
+
+pub use socket_id::SocketId;

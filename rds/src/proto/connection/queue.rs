@@ -1,0 +1,382 @@
+//! Messages from when they are sent until the peer has handled them and the device has let go.
+
+use std::collections::VecDeque;
+
+use super::message::{Fate, Finished, Message, Notification, Report, Status};
+use crate::proto::wire::Flags;
+
+/// What has become of an operation.
+#[derive(Clone, Copy, Debug, Default)]
+struct Outcome {
+    status: Option<Status>,
+    told: bool,
+}
+
+/// What an entry of the send queue does for its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub(super) enum Part {
+    Rdma,
+    Atomic,
+    Frame,
+    LastFrame,
+}
+
+/// Whether the device has done what it was asked to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Completion {
+    /// It has.
+    Success,
+    /// The peer's device has refused it.
+    RemoteError,
+    /// It has not tried, as the connection was lost before.
+    Flushed,
+    /// It has failed for another reason.
+    OtherError,
+}
+
+#[derive(Debug)]
+pub(super) struct Entry<P> {
+    pub(super) sequence: u64,
+    /// `None` for the answer to a ping, which nobody owns.
+    pub(super) message: Option<Message<P>>,
+    pub(super) from: u16,
+    pub(super) to: u16,
+    pub(super) flags: Flags,
+    /// Requests that the device has not completed.
+    in_flight: u32,
+    /// How it ends, when the device has let go.
+    fate: Option<Fate>,
+    rdma: Outcome,
+    atomic: Outcome,
+}
+
+impl<P> Entry<P> {
+    pub(super) fn new(sequence: u64, message: Message<P>, flags: Flags) -> Self {
+        Self {
+            from: message.from,
+            to: message.to,
+            message: Some(message),
+            ..Self::pong(sequence, 0, flags)
+        }
+    }
+
+    pub(super) fn pong(sequence: u64, to: u16, flags: Flags) -> Self {
+        Self {
+            sequence,
+            message: None,
+            from: 0,
+            to,
+            flags,
+            in_flight: 0,
+            fate: None,
+            rdma: Outcome::default(),
+            atomic: Outcome::default(),
+        }
+    }
+
+    pub(super) fn len(&self) -> u32 {
+        self.message.as_ref().map_or(0, |message| message.len)
+    }
+
+    pub(super) fn is_silent(&self) -> bool {
+        self.message.as_ref().is_some_and(Message::is_silent)
+    }
+
+    pub(super) fn posted(&mut self) {
+        self.in_flight += 1;
+    }
+
+    fn has_operation(&self) -> bool {
+        self.message.as_ref().is_some_and(Message::has_operation)
+    }
+
+    /// The operations and what has become of them, with whether each is the RDMA operation.
+    fn operations(&mut self) -> impl Iterator<Item = (Report, &mut Outcome, bool)> {
+        let message = self.message.as_ref();
+        let rdma = message.and_then(|message| message.rdma);
+        let atomic = message.and_then(|message| message.atomic);
+        let rdma = rdma.map(|rdma| (rdma.report, &mut self.rdma, true));
+        let atomic = atomic.map(|atomic| (atomic.report, &mut self.atomic, false));
+        rdma.into_iter().chain(atomic)
+    }
+
+    /// Those operations that `which` names have ended, if they had not before.
+    fn settle(
+        &mut self,
+        told: &mut VecDeque<Notification>,
+        status: Status,
+        which: impl Fn(Report, bool) -> bool,
+    ) {
+        let Some(owner) = self.message.as_ref().map(|message| message.owner) else {
+            return;
+        };
+        for (report, outcome, is_rdma) in self.operations() {
+            if outcome.status.is_some() || !which(report, is_rdma) {
+                continue;
+            }
+            outcome.status = Some(status);
+            if report.notify {
+                outcome.told = true;
+                told.push_back(Notification {
+                    owner,
+                    token: report.token,
+                    status,
+                    requested: true,
+                });
+            }
+        }
+    }
+
+    /// The device has completed a request.
+    fn completed(&mut self, told: &mut VecDeque<Notification>, part: Part, completion: Completion) {
+        self.in_flight = self.in_flight.saturating_sub(1);
+        let status = match completion {
+            Completion::Success => Status::Success,
+            Completion::RemoteError => Status::RemoteError,
+            Completion::OtherError => Status::OtherError,
+            // Whether it has been done shows when the connection is made anew.
+            Completion::Flushed => return,
+        };
+        let success = status == Status::Success;
+        match part {
+            Part::Frame => {}
+            Part::LastFrame => self.settle(told, status, |report, _| !success || !report.remote),
+            // The message that follows says that it has succeeded, if one does.
+            Part::Rdma | Part::Atomic if success && !self.is_silent() => {}
+            Part::Rdma => self.settle(told, status, |_, is_rdma| is_rdma),
+            Part::Atomic => self.settle(told, status, |_, is_rdma| !is_rdma),
+        }
+    }
+}
+
+/// All messages of a connection: first those that have been sent and may have to be sent again,
+/// then those that have not. Their numbers rise.
+#[derive(Debug)]
+pub(super) struct Queue<P> {
+    entries: VecDeque<Entry<P>>,
+    /// How many of the entries have been picked to be sent.
+    picked: usize,
+    /// What is over, but for the device.
+    leaving: VecDeque<Entry<P>>,
+    /// How many entries are answers to pings.
+    pongs: usize,
+    pub(super) finished: VecDeque<Finished<P>>,
+    pub(super) notifications: VecDeque<Notification>,
+}
+
+impl<P> Queue<P> {
+    pub(super) fn new() -> Self {
+        Self {
+            entries: VecDeque::new(),
+            picked: 0,
+            leaving: VecDeque::new(),
+            pongs: 0,
+            finished: VecDeque::new(),
+            notifications: VecDeque::new(),
+        }
+    }
+
+    pub(super) fn push(&mut self, entry: Entry<P>) {
+        self.pongs += usize::from(entry.message.is_none());
+        self.entries.push_back(entry);
+    }
+
+    pub(super) fn pongs(&self) -> usize {
+        self.pongs
+    }
+
+    pub(super) fn is_empty(&self) -> bool {
+        self.entries.is_empty() && self.leaving.is_empty()
+    }
+
+    /// Whether something waits to be picked.
+    pub(super) fn has_unpicked(&self) -> bool {
+        self.picked < self.entries.len()
+    }
+
+    /// Whether something has to be sent, or may have to be sent again.
+    pub(super) fn has_unacknowledged(&self) -> bool {
+        !self.entries.is_empty()
+    }
+
+    /// The next message to be sent.
+    pub(super) fn pick(&mut self) -> Option<&mut Entry<P>> {
+        let entry = self.entries.get_mut(self.picked)?;
+        self.picked += 1;
+        Some(entry)
+    }
+
+    pub(super) fn find(&mut self, sequence: u64) -> Option<&mut Entry<P>> {
+        let at = self.position(sequence);
+        self.entries
+            .get_mut(at)
+            .filter(|entry| entry.sequence == sequence)
+    }
+
+    /// A message of which something is in flight, whether or not it is over.
+    pub(super) fn get(&self, sequence: u64) -> Option<&Entry<P>> {
+        let at = self.position(sequence);
+        let listed = self.entries.get(at);
+        let mut all = listed.into_iter().chain(self.leaving.iter().rev());
+        all.find(|entry| entry.sequence == sequence)
+    }
+
+    /// Where the message is listed, or would be.
+    fn position(&self, sequence: u64) -> usize {
+        self.entries
+            .partition_point(|entry| entry.sequence < sequence)
+    }
+
+    /// The last request of a message has been posted.
+    pub(super) fn posted_whole(&mut self, sequence: u64) {
+        let at = self.position(sequence);
+        let Some(entry) = self.entries.get(at) else {
+            return;
+        };
+        // A silent message ends with its operations: nobody acknowledges it.
+        let over = entry.fate.or(entry.is_silent().then_some(Fate::Done));
+        if let Some(fate) = over {
+            self.leave(at, fate);
+        }
+    }
+
+    /// The peer has handled everything up to here.
+    pub(super) fn acknowledged(&mut self, sequence: u64) {
+        while let Some(front) = self.entries.front() {
+            let sent = self.picked > 0 || front.flags.contains(Flags::RETRANSMITTED);
+            if !sent || front.sequence > sequence {
+                break;
+            }
+            self.leave(0, Fate::Done);
+        }
+    }
+
+    /// Takes an entry off the list; it ends when the device has let go.
+    fn leave(&mut self, at: usize, fate: Fate) {
+        let Some(mut entry) = self.entries.remove(at) else {
+            return;
+        };
+        if at < self.picked {
+            self.picked -= 1;
+        }
+        self.pongs -= usize::from(entry.message.is_none());
+        let fate = *entry.fate.get_or_insert(fate);
+        match fate {
+            // The device may say more of silent operations.
+            Fate::Done if entry.is_silent() => {}
+            Fate::Done => entry.settle(&mut self.notifications, Status::Success, |report, _| {
+                report.remote
+            }),
+            Fate::Cancelled => {
+                entry.settle(&mut self.notifications, Status::Cancelled, |_, _| true)
+            }
+            Fate::Dropped => entry.settle(&mut self.notifications, Status::Dropped, |_, _| true),
+        }
+        if entry.in_flight == 0 {
+            self.finish(entry);
+        } else {
+            self.leaving.push_back(entry);
+        }
+    }
+
+    /// The device has let go, and the peer has handled it or never will.
+    fn finish(&mut self, mut entry: Entry<P>) {
+        let fate = entry.fate.unwrap_or(Fate::Done);
+        if fate == Fate::Done {
+            entry.settle(&mut self.notifications, Status::Success, |_, _| true);
+        }
+        let Some(owner) = entry.message.as_ref().map(|message| message.owner) else {
+            return;
+        };
+        for (report, outcome, _) in entry.operations() {
+            match outcome.status {
+                Some(status) if status != Status::Success && !outcome.told => {
+                    self.notifications.push_back(Notification {
+                        owner,
+                        token: report.token,
+                        status,
+                        requested: false,
+                    });
+                }
+                _ => {}
+            }
+        }
+        if let Some(message) = entry.message {
+            self.finished.push_back(Finished {
+                sequence: entry.sequence,
+                message,
+                fate,
+            });
+        }
+    }
+
+    /// The device has completed a request.
+    pub(super) fn completed(&mut self, sequence: u64, part: Part, completion: Completion) {
+        let at = self
+            .leaving
+            .iter()
+            .position(|entry| entry.sequence == sequence);
+        if let Some(mut entry) = at.and_then(|at| self.leaving.remove(at)) {
+            entry.completed(&mut self.notifications, part, completion);
+            if entry.in_flight == 0 {
+                self.finish(entry);
+            } else {
+                self.leaving.push_back(entry);
+            }
+            return;
+        }
+        let at = self.position(sequence);
+        if let Some(entry) = self
+            .entries
+            .get_mut(at)
+            .filter(|entry| entry.sequence == sequence)
+        {
+            entry.completed(&mut self.notifications, part, completion);
+        }
+    }
+
+    /// Takes back all messages that `which` names. One of which the sending has begun, `current`,
+    /// is sent to its end.
+    pub(super) fn cancel(&mut self, current: Option<u64>, which: impl Fn(&Message<P>) -> bool) {
+        let mut at = 0;
+        while let Some(entry) = self.entries.get_mut(at) {
+            if !entry.message.as_ref().is_some_and(&which) {
+                at += 1;
+            } else if Some(entry.sequence) == current {
+                entry.fate = Some(Fate::Cancelled);
+                at += 1;
+            } else {
+                self.leave(at, Fate::Cancelled);
+            }
+        }
+    }
+
+    /// The connection is lost, and the device has let go of everything.
+    pub(super) fn reset(&mut self) {
+        for mut entry in std::mem::take(&mut self.leaving) {
+            entry.in_flight = 0;
+            if entry.is_silent() {
+                // What the device has not said to be done may not be.
+                entry.settle(&mut self.notifications, Status::Dropped, |_, _| true);
+            }
+            self.finish(entry);
+        }
+        let mut at = 0;
+        for _ in 0..self.picked {
+            let Some(entry) = self.entries.get_mut(at) else {
+                break;
+            };
+            entry.in_flight = 0;
+            if entry.fate.is_some() {
+                self.leave(at, Fate::Cancelled);
+            } else if entry.has_operation() {
+                // Doing it twice may be wrong.
+                self.leave(at, Fate::Dropped);
+            } else {
+                entry.flags |= Flags::RETRANSMITTED | Flags::ACK_REQUIRED;
+                at += 1;
+            }
+        }
+        self.picked = 0;
+    }
+}

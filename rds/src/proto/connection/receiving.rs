@@ -1,0 +1,278 @@
+//! Putting frames together to messages, each of which is taken once.
+
+use std::{mem, time::Duration};
+
+use super::{acks::Acks, failure::Violation};
+use crate::proto::wire::{
+    CongestionMap, Cookie, Extension, FRAGMENT, Flags, Header, MAX_MESSAGE, PING_PORT,
+    RESERVED_PORT,
+};
+
+/// The bodies of the frames of a message.
+#[derive(Debug)]
+pub enum Bodies<B> {
+    /// All there are, of nearly every message.
+    One(B),
+    /// Those of a message of several frames.
+    Many(Vec<B>),
+}
+
+impl<B> Bodies<B> {
+    /// The bodies, in their order.
+    pub fn as_slice(&self) -> &[B] {
+        match self {
+            Self::One(body) => std::slice::from_ref(body),
+            Self::Many(bodies) => bodies,
+        }
+    }
+
+    fn push(&mut self, body: B) {
+        if let Self::One(_) = self {
+            let first = mem::replace(self, Self::Many(Vec::with_capacity(4)));
+            if let (Self::Many(bodies), Self::One(first)) = (&mut *self, first) {
+                bodies.push(first);
+            }
+        }
+        if let Self::Many(bodies) = self {
+            bodies.push(body);
+        }
+    }
+}
+
+/// A message that has arrived.
+#[derive(Debug)]
+pub struct Incoming<B> {
+    /// Its number.
+    pub sequence: u64,
+    /// The port it comes from.
+    pub from: u16,
+    /// The port it goes to.
+    pub to: u16,
+    /// The number of bytes.
+    pub len: u32,
+    /// The bytes.
+    pub bodies: Bodies<B>,
+    /// Memory of the sender's that the receiver may use.
+    pub cookie: Option<Cookie>,
+    /// The sender has used memory with this key: memory for one use is free now.
+    pub used: Option<u32>,
+    pub(super) asks: bool,
+}
+
+/// What has arrived.
+#[derive(Debug)]
+pub enum Received<B> {
+    /// A message, which [`Connection::take`](super::Connection::take) takes before the next frame
+    /// is looked at.
+    Message(Incoming<B>),
+    /// Somebody at this port wants an answer.
+    Ping(u16),
+    /// The peer's ports that can take no more.
+    Map(CongestionMap),
+}
+
+#[derive(Debug)]
+struct Assembly<B> {
+    header: Header,
+    bodies: Bodies<B>,
+    received: u32,
+}
+
+/// What was noticed, and is no reason to give up.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Oddities {
+    /// Messages that had arrived before: `recv_drop_old_seq`.
+    pub duplicates: u64,
+    /// Messages with a number that is too low, of a sender that does not say it sent them before.
+    pub rewinds: u64,
+    /// Times at which the peer was found to have forgotten everything.
+    pub restarts: u64,
+    /// Acknowledgements of what was never sent.
+    pub false_acks: u64,
+    /// Congestion maps that are none.
+    pub bad_maps: u64,
+    /// Messages for port 1.
+    pub reserved: u64,
+    /// Answers to pings that were not given, as too many were waiting.
+    pub unanswered: u64,
+}
+
+#[derive(Debug)]
+pub(super) struct Receiving<B> {
+    next: u64,
+    assembly: Option<Assembly<B>>,
+    /// The highest number whose acknowledgement has arrived at the peer's device: on this
+    /// connection, and on those before.
+    confirmed: u64,
+    confirmed_before: u64,
+    unchecked: bool,
+    detect_restarts: bool,
+    max_message: u32,
+    pub(super) oddities: Oddities,
+}
+
+impl<B: AsRef<[u8]>> Receiving<B> {
+    pub(super) fn new(settings: &super::Settings) -> Self {
+        Self {
+            next: 0,
+            assembly: None,
+            confirmed: 0,
+            confirmed_before: 0,
+            unchecked: settings.accept_unchecked,
+            detect_restarts: settings.detect_restarts,
+            max_message: settings.max_message.min(MAX_MESSAGE),
+            oddities: Oddities::default(),
+        }
+    }
+
+    pub(super) fn next(&self) -> u64 {
+        self.next
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.assembly = None;
+        self.confirmed_before = self.confirmed_before.max(self.confirmed);
+    }
+
+    /// A frame with this acknowledgement has arrived at the peer's device.
+    pub(super) fn confirmed(&mut self, ack: u64) {
+        // One from before the peer forgot everything says nothing.
+        if ack < self.next {
+            self.confirmed = self.confirmed.max(ack);
+        }
+    }
+
+    pub(super) fn header(&self, wire: &[u8]) -> Result<Header, Violation> {
+        Ok(Header::decode(wire, self.unchecked)?)
+    }
+
+    /// Takes a frame of a message; returns the message when it has ended.
+    pub(super) fn frame(
+        &mut self,
+        header: Header,
+        body: B,
+    ) -> Result<Option<(Header, Bodies<B>)>, Violation> {
+        if header.len > self.max_message {
+            return Err(Violation::MessageLen(header.len));
+        }
+        let received = match &self.assembly {
+            None => 0,
+            Some(Assembly {
+                header: first,
+                received,
+                ..
+            }) => {
+                let key = |header: &Header| (header.sequence, header.len, header.from, header.to);
+                if key(first) != key(&header) {
+                    return Err(Violation::Interleaved);
+                }
+                *received
+            }
+        };
+        let expected = FRAGMENT.min(header.len - received);
+        let len = body.as_ref().len();
+        if len != expected as usize {
+            return Err(Violation::FrameLen { expected, len });
+        }
+        let assembly = match self.assembly.take() {
+            None => Assembly {
+                header,
+                bodies: Bodies::One(body),
+                received: expected,
+            },
+            Some(mut assembly) => {
+                assembly.bodies.push(body);
+                assembly.received += expected;
+                assembly
+            }
+        };
+        if assembly.received == header.len {
+            return Ok(Some((assembly.header, assembly.bodies)));
+        }
+        self.assembly = Some(assembly);
+        Ok(None)
+    }
+
+    /// What a whole message is; `None` if there is nothing to be done with it.
+    pub(super) fn message(
+        &mut self,
+        now: Duration,
+        acks: &mut Acks,
+        header: Header,
+        bodies: Bodies<B>,
+    ) -> Option<Received<B>> {
+        if header.flags.contains(Flags::CONG_BITMAP) {
+            let alone = header.flags == Flags::CONG_BITMAP;
+            let map = alone.then(|| CongestionMap::decode(bodies.as_slice()));
+            let Some(map) = map.flatten() else {
+                self.oddities.bad_maps += 1;
+                return None;
+            };
+            return Some(Received::Map(map));
+        }
+        let sequence = header.sequence;
+        let asks = header.flags.contains(Flags::ACK_REQUIRED);
+        if sequence < self.next {
+            if !header.flags.contains(Flags::RETRANSMITTED) {
+                self.oddities.rewinds += 1;
+                self.forget();
+            } else if self.detect_restarts && sequence <= self.confirmed_before {
+                // A peer that remembers would not send again what it knows to have arrived.
+                self.oddities.restarts += 1;
+                self.forget();
+            } else {
+                self.oddities.duplicates += 1;
+                acks.handled(now, sequence, asks);
+                return None;
+            }
+        }
+        let mut incoming = Incoming {
+            sequence,
+            from: header.from,
+            to: header.to,
+            len: header.len,
+            bodies,
+            cookie: None,
+            used: None,
+            asks,
+        };
+        match header.to {
+            PING_PORT => {
+                self.take(now, acks, &incoming);
+                (header.from != PING_PORT && header.from != RESERVED_PORT)
+                    .then_some(Received::Ping(header.from))
+            }
+            RESERVED_PORT => {
+                self.oddities.reserved += 1;
+                self.take(now, acks, &incoming);
+                None
+            }
+            _ => {
+                for extension in &header.extensions {
+                    match extension {
+                        Extension::Rdma(rkey) => incoming.used = Some(rkey),
+                        Extension::Destination(cookie) => incoming.cookie = Some(cookie),
+                        _ => {}
+                    }
+                }
+                Some(Received::Message(incoming))
+            }
+        }
+    }
+
+    fn forget(&mut self) {
+        self.next = 0;
+        self.confirmed = 0;
+        self.confirmed_before = 0;
+    }
+
+    pub(super) fn take(&mut self, now: Duration, acks: &mut Acks, incoming: &Incoming<B>) {
+        self.next = incoming.sequence.wrapping_add(1);
+        acks.handled(now, incoming.sequence, incoming.asks);
+    }
+
+    #[cfg(test)]
+    pub(super) fn is_assembling(&self) -> bool {
+        self.assembly.is_some()
+    }
+}

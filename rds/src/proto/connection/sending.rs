@@ -1,0 +1,463 @@
+//! Cutting messages into frames, in the order in which they are sent.
+
+use std::{num::NonZero, ops::Range};
+
+use super::{
+    Settings,
+    acks::Acks,
+    message::{Atomic, Message, Rdma, Refused},
+    queue::{Completion, Entry, Part, Queue},
+};
+use crate::proto::wire::{CongestionMap, FRAGMENT, Flags, Header};
+
+/// What is to be posted to the send queue.
+#[derive(Debug)]
+pub struct Work<'a, P> {
+    /// To be given back when it has completed.
+    pub tag: Tag,
+    /// Its completion is to be seen. Without, it has completed when a later request has.
+    pub signalled: bool,
+    /// What it does.
+    pub request: Request<'a, P>,
+}
+
+/// What a request does.
+#[derive(Debug)]
+pub enum Request<'a, P> {
+    /// Sends a frame.
+    Frame {
+        /// Its header.
+        header: [u8; Header::SIZE],
+        /// What follows the header.
+        body: Body<'a, P>,
+        /// It is to be posted so: kernels sleep until a frame comes that is.
+        solicited: bool,
+        /// What was posted before has to be over first.
+        fence: bool,
+    },
+    /// Reads or writes the peer's memory.
+    Rdma {
+        /// What is read or written.
+        rdma: &'a Rdma,
+        /// What the caller gave with the message.
+        payload: &'a P,
+    },
+    /// Changes a number in the peer's memory.
+    Atomic {
+        /// What is done.
+        atomic: &'a Atomic,
+        /// What the caller gave with the message.
+        payload: &'a P,
+    },
+}
+
+/// What follows the header of a frame.
+#[derive(Debug)]
+pub enum Body<'a, P> {
+    /// Nothing.
+    Nothing,
+    /// Bytes of a message.
+    Message {
+        /// What the caller gave with it.
+        payload: &'a P,
+        /// Which of its bytes.
+        range: Range<u32>,
+    },
+    /// Bytes of the congestion map. The device may read them until the request has completed: they
+    /// may be copied to one place for the connection, since no map is sent before the one before has
+    /// completed.
+    Map {
+        /// The map.
+        map: &'a CongestionMap,
+        /// Which of its bytes.
+        range: Range<usize>,
+    },
+}
+
+/// Which request has completed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Tag {
+    kind: Kind,
+    /// The acknowledgement that went with it.
+    pub(super) ack: u64,
+    /// Which of the connections, one after the other, it belongs to.
+    pub(super) incarnation: u32,
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+enum Kind {
+    Ack,
+    Map,
+    Message(u64, Part),
+}
+
+/// What is being sent.
+#[derive(Debug)]
+enum Current {
+    Map {
+        header: [u8; Header::SIZE],
+        ack: u64,
+        at: usize,
+    },
+    Message {
+        sequence: u64,
+        header: [u8; Header::SIZE],
+        ack: u64,
+        stage: Stage,
+    },
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Stage {
+    Rdma,
+    Atomic,
+    Frame(u32),
+}
+
+#[derive(Debug)]
+pub(super) struct Sending<P> {
+    pub(super) queue: Queue<P>,
+    next_sequence: u64,
+    current: Option<Current>,
+    map_pending: bool,
+    map_in_flight: u32,
+    /// The map as it was when its sending began.
+    map: CongestionMap,
+    incarnation: u32,
+    /// The last message that has been posted to its end on this connection.
+    posted: u64,
+    /// How many more messages, and bytes, are sent without asking for an acknowledgement.
+    unasked_messages: u32,
+    unasked_bytes: u32,
+    unsignalled: u32,
+    max_unacked_messages: u32,
+    max_unacked_bytes: u32,
+    max_unsignalled: u32,
+}
+
+impl<P> Sending<P> {
+    pub(super) fn new(settings: &Settings, first: NonZero<u64>) -> Self {
+        Self {
+            queue: Queue::new(),
+            next_sequence: first.get(),
+            current: None,
+            map_pending: false,
+            map_in_flight: 0,
+            map: CongestionMap::default(),
+            incarnation: 0,
+            posted: 0,
+            unasked_messages: 0,
+            unasked_bytes: 0,
+            unsignalled: 0,
+            max_unacked_messages: settings.max_unacked_messages,
+            max_unacked_bytes: settings.max_unacked_bytes,
+            max_unsignalled: settings.max_unsignalled,
+        }
+    }
+
+    fn take_sequence(&mut self) -> u64 {
+        let sequence = self.next_sequence;
+        self.next_sequence = self.next_sequence.wrapping_add(1);
+        sequence
+    }
+
+    pub(super) fn push(&mut self, message: Message<P>, flags: Flags) -> Result<u64, Refused<P>> {
+        if let Err(error) = message.check() {
+            let payload = message.payload;
+            return Err(Refused { error, payload });
+        }
+        let sequence = self.take_sequence();
+        self.queue.push(Entry::new(sequence, message, flags));
+        Ok(sequence)
+    }
+
+    pub(super) fn push_pong(&mut self, to: u16) {
+        let sequence = self.take_sequence();
+        self.queue.push(Entry::pong(sequence, to, Flags::empty()));
+    }
+
+    pub(super) fn next_sequence(&self) -> u64 {
+        self.next_sequence
+    }
+
+    pub(super) fn map_changed(&mut self) {
+        self.map_pending = true;
+    }
+
+    /// Whether there is something to post.
+    pub(super) fn has_work(&self) -> bool {
+        self.current.is_some() || self.may_send_map() || self.queue.has_unpicked()
+    }
+
+    fn may_send_map(&self) -> bool {
+        self.map_pending && self.map_in_flight == 0
+    }
+
+    /// Which message is being sent.
+    fn sending(&self) -> Option<u64> {
+        match self.current {
+            Some(Current::Message { sequence, .. }) => Some(sequence),
+            _ => None,
+        }
+    }
+
+    pub(super) fn cancel(&mut self, which: impl Fn(&Message<P>) -> bool) {
+        self.queue.cancel(self.sending(), which);
+    }
+
+    /// The peer says that it has handled everything up to here; `false` if it cannot have.
+    pub(super) fn acknowledged(&mut self, sequence: u64) -> bool {
+        self.queue.acknowledged(sequence.min(self.posted));
+        sequence <= self.posted
+    }
+
+    pub(super) fn completed(&mut self, tag: Tag, completion: Completion, acks: &mut Acks) {
+        match tag.kind {
+            Kind::Ack => acks.completed(),
+            Kind::Map => self.map_in_flight = self.map_in_flight.saturating_sub(1),
+            Kind::Message(sequence, part) => self.queue.completed(sequence, part, completion),
+        }
+    }
+
+    pub(super) fn incarnation(&self) -> u32 {
+        self.incarnation
+    }
+
+    pub(super) fn ack_tag(&self, ack: u64) -> Tag {
+        self.tag(Kind::Ack, ack)
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.queue.reset();
+        self.incarnation = self.incarnation.wrapping_add(1);
+        self.current = None;
+        self.map_pending = false;
+        self.map_in_flight = 0;
+        self.posted = 0;
+        self.unsignalled = 0;
+        self.unasked_messages = self.max_unacked_messages;
+        self.unasked_bytes = self.max_unacked_bytes;
+    }
+
+    /// Whether a message of `len` bytes asks for an acknowledgement, by the count of those before.
+    fn asks(&mut self, len: u32) -> bool {
+        if self.unasked_messages == 0 || self.unasked_bytes < len {
+            self.unasked_messages = self.max_unacked_messages;
+            self.unasked_bytes = self.max_unacked_bytes;
+            return true;
+        }
+        self.unasked_messages -= 1;
+        self.unasked_bytes -= len;
+        false
+    }
+
+    /// Begins with the next message, or the map, if nothing is being sent.
+    fn begin(&mut self, map: &CongestionMap, acks: &mut Acks) -> Option<()> {
+        if self.may_send_map() {
+            self.map_pending = false;
+            let ack = acks.carry();
+            let header = Header {
+                ack,
+                len: CongestionMap::LEN,
+                flags: Flags::CONG_BITMAP,
+                ..Header::default()
+            };
+            self.map.clone_from(map);
+            self.current = Some(Current::Map {
+                header: header.encode(),
+                ack,
+                at: 0,
+            });
+            return Some(());
+        }
+        let entry = self.queue.pick()?;
+        let (sequence, len) = (entry.sequence, entry.len());
+        let (from, to, mut flags) = (entry.from, entry.to, entry.flags);
+        let silent = entry.is_silent();
+        let message = entry.message.as_ref();
+        let extensions = message.map(Message::extensions).unwrap_or_default();
+        let stage = match message {
+            Some(Message { rdma: Some(_), .. }) => Stage::Rdma,
+            Some(Message {
+                atomic: Some(_), ..
+            }) => Stage::Atomic,
+            _ => Stage::Frame(0),
+        };
+        let mut ack = 0;
+        if !silent {
+            ack = acks.carry();
+            // The last of all asks too, or its end would be heard of by chance only.
+            if self.asks(len) || !self.queue.has_unpicked() {
+                flags |= Flags::ACK_REQUIRED;
+            }
+        }
+        let header = Header {
+            sequence,
+            ack,
+            len,
+            from,
+            to,
+            flags,
+            extensions,
+            ..Header::default()
+        };
+        self.current = Some(Current::Message {
+            sequence,
+            header: header.encode(),
+            ack,
+            stage,
+        });
+        Some(())
+    }
+
+    pub(super) fn transmit(
+        &mut self,
+        room: u32,
+        map: &CongestionMap,
+        acks: &mut Acks,
+    ) -> Option<Work<'_, P>> {
+        if room == 0 {
+            return None;
+        }
+        if self.current.is_none() {
+            self.begin(map, acks)?;
+        }
+        match self.current.take()? {
+            Current::Map { header, ack, at } => Some(self.transmit_map(header, ack, at)),
+            Current::Message {
+                sequence,
+                header,
+                ack,
+                stage,
+            } => self.transmit_message(room, sequence, header, ack, stage),
+        }
+    }
+
+    fn transmit_map(&mut self, header: [u8; Header::SIZE], ack: u64, at: usize) -> Work<'_, P> {
+        let range = at..at + FRAGMENT as usize;
+        let last = range.end == CongestionMap::SIZE;
+        if !last {
+            let at = range.end;
+            self.current = Some(Current::Map { header, ack, at });
+        }
+        self.map_in_flight += 1;
+        Work {
+            signalled: self.signal(1, last),
+            tag: self.tag(Kind::Map, ack),
+            request: Request::Frame {
+                header,
+                body: Body::Map {
+                    map: &self.map,
+                    range,
+                },
+                solicited: last,
+                fence: false,
+            },
+        }
+    }
+
+    fn transmit_message(
+        &mut self,
+        room: u32,
+        sequence: u64,
+        header: [u8; Header::SIZE],
+        ack: u64,
+        stage: Stage,
+    ) -> Option<Work<'_, P>> {
+        let entry = self.queue.find(sequence)?;
+        let message = entry.message.as_ref();
+        let (len, silent) = (entry.len(), entry.is_silent());
+        let (part, next, requests) = match stage {
+            Stage::Rdma => {
+                let next = match message {
+                    Some(Message {
+                        atomic: Some(_), ..
+                    }) => Some(Stage::Atomic),
+                    _ => (!silent).then_some(Stage::Frame(0)),
+                };
+                let rdma = message.and_then(|message| message.rdma);
+                (Part::Rdma, next, rdma.map_or(1, |rdma| rdma.requests))
+            }
+            Stage::Atomic => (Part::Atomic, (!silent).then_some(Stage::Frame(0)), 1),
+            Stage::Frame(at) if len - at > FRAGMENT => {
+                (Part::Frame, Some(Stage::Frame(at + FRAGMENT)), 1)
+            }
+            Stage::Frame(_) => (Part::LastFrame, None, 1),
+        };
+        let stay = requests > room;
+        if !stay {
+            entry.posted();
+        }
+        if let Some(stage) = if stay { Some(stage) } else { next } {
+            self.current = Some(Current::Message {
+                sequence,
+                header,
+                ack,
+                stage,
+            });
+        }
+        if stay {
+            return None;
+        }
+        let last = next.is_none();
+        if last {
+            self.posted = sequence;
+            self.queue.posted_whole(sequence);
+        }
+        let signalled = self.signal(requests, last);
+        let tag = self.tag(Kind::Message(sequence, part), ack);
+        let message = self
+            .queue
+            .get(sequence)
+            .and_then(|entry| entry.message.as_ref());
+        let request = match (stage, message) {
+            (Stage::Frame(at), message) => Request::Frame {
+                header,
+                body: match message {
+                    Some(message) if len > 0 => Body::Message {
+                        payload: &message.payload,
+                        range: at..len.min(at + FRAGMENT),
+                    },
+                    _ => Body::Nothing,
+                },
+                solicited: last,
+                fence: at == 0 && message.is_some_and(Message::fence),
+            },
+            (Stage::Rdma, message) => {
+                let message = message?;
+                let rdma = message.rdma.as_ref()?;
+                let payload = &message.payload;
+                Request::Rdma { rdma, payload }
+            }
+            (Stage::Atomic, message) => {
+                let message = message?;
+                let atomic = message.atomic.as_ref()?;
+                let payload = &message.payload;
+                Request::Atomic { atomic, payload }
+            }
+        };
+        Some(Work {
+            tag,
+            signalled,
+            request,
+        })
+    }
+
+    /// Whether a request is to be signalled: if it has to be, or there has been none for long.
+    fn signal(&mut self, requests: u32, wanted: bool) -> bool {
+        self.unsignalled = self.unsignalled.saturating_add(requests);
+        let signalled = wanted || self.unsignalled >= self.max_unsignalled;
+        if signalled {
+            self.unsignalled = 0;
+        }
+        signalled
+    }
+
+    fn tag(&self, kind: Kind, ack: u64) -> Tag {
+        Tag {
+            kind,
+            ack,
+            incarnation: self.incarnation,
+        }
+    }
+}

@@ -1,0 +1,637 @@
+//! Two ends of a connection, with nothing between them but this file.
+
+mod operations;
+
+use super::*;
+use crate::proto::wire::{Cookie, Extension, FRAGMENT};
+
+type End = Connection<Vec<u8>, Vec<u8>>;
+
+/// A frame as it goes over the wire.
+#[derive(Clone, Debug)]
+struct Frame {
+    wire: [u8; Header::SIZE],
+    body: Vec<u8>,
+    solicited: bool,
+    tag: Tag,
+}
+
+impl Frame {
+    fn header(&self) -> Header {
+        Header::decode(&self.wire, false).unwrap()
+    }
+}
+
+const OWNER: SocketId = SocketId(7);
+const NOW: Duration = Duration::ZERO;
+
+fn settings() -> Settings {
+    Settings {
+        ack_after: None,
+        ..Settings::default()
+    }
+}
+
+fn fresh(first: u64) -> End {
+    End::new(&settings(), NonZero::new(first).unwrap())
+}
+
+/// One that is up, whose map has been sent.
+fn up(first: u64) -> End {
+    let mut end = fresh(first);
+    establish(&mut end);
+    end
+}
+
+fn establish(end: &mut End) {
+    end.established(0);
+    let maps = [(); 2].map(|()| next(end).unwrap().unwrap());
+    let flags = maps.each_ref().map(|frame| frame.header().flags);
+    assert_eq!(flags, [Flags::CONG_BITMAP; 2], "the map comes first");
+    complete(end, &maps);
+}
+
+fn bytes(len: u32) -> Vec<u8> {
+    (0..len).map(|i| (i % 251) as u8).collect()
+}
+
+fn send(end: &mut End, len: u32) -> u64 {
+    let message = Message::new(OWNER, 4001, 4002, len, bytes(len));
+    end.send(message, false).unwrap()
+}
+
+/// The next frame that is posted, or `Err` with an operation's name.
+fn next(end: &mut End) -> Option<Result<Frame, (&'static str, Tag)>> {
+    let work = end.transmit(u32::MAX, &CongestionMap::default())?;
+    let tag = work.tag;
+    Some(match work.request {
+        Request::Frame {
+            header,
+            body,
+            solicited,
+            ..
+        } => Ok(Frame {
+            wire: header,
+            body: match body {
+                Body::Nothing => vec![],
+                Body::Message { payload, range } => {
+                    payload[range.start as usize..range.end as usize].to_vec()
+                }
+                Body::Map { map, range } => map.as_bytes()[range].to_vec(),
+            },
+            solicited,
+            tag,
+        }),
+        Request::Rdma { .. } => Err(("rdma", tag)),
+        Request::Atomic { .. } => Err(("atomic", tag)),
+    })
+}
+
+fn frames(end: &mut End) -> Vec<Frame> {
+    std::iter::from_fn(|| next(end))
+        .map(Result::unwrap)
+        .collect()
+}
+
+fn complete(end: &mut End, frames: &[Frame]) {
+    for frame in frames {
+        end.completed(frame.tag, Completion::Success);
+    }
+}
+
+/// Takes frames in, and the messages they make up; returns the numbers of these.
+fn take(end: &mut End, frames: &[Frame]) -> Vec<u64> {
+    let mut taken = Vec::new();
+    for frame in frames {
+        match end.received(NOW, &frame.wire, frame.body.clone()).unwrap() {
+            Some(Received::Message(incoming)) => {
+                end.take(NOW, &incoming);
+                assert_eq!(incoming.bodies.as_slice().concat(), bytes(incoming.len));
+                taken.push(incoming.sequence);
+            }
+            Some(Received::Ping(from)) => end.pong(from),
+            Some(Received::Map(_)) | None => {}
+        }
+    }
+    taken
+}
+
+fn ack(end: &mut End) -> Option<u64> {
+    let (tag, wire) = end.acknowledge(NOW)?;
+    end.completed(tag, Completion::Success);
+    let header = Header::decode(&wire, false).unwrap();
+    assert_eq!(
+        (header.sequence, header.len, header.from, header.to),
+        (0, 0, 0, 0)
+    );
+    Some(header.ack)
+}
+
+fn ack_frame(ack: u64) -> [u8; Header::SIZE] {
+    let header = Header {
+        ack,
+        ..Header::default()
+    };
+    header.encode()
+}
+
+fn data(sequence: u64, flags: Flags) -> Header {
+    Header {
+        sequence,
+        from: 4001,
+        to: 4002,
+        flags,
+        ..Header::default()
+    }
+}
+
+/// Takes in a message without bytes; whether it was taken.
+fn offer(end: &mut End, header: Header) -> bool {
+    match end.received(NOW, &header.encode(), vec![]).unwrap() {
+        Some(Received::Message(incoming)) => {
+            end.take(NOW, &incoming);
+            true
+        }
+        _ => false,
+    }
+}
+
+const AGAIN: Flags = Flags::RETRANSMITTED.union(Flags::ACK_REQUIRED);
+
+/// U-W08
+#[test]
+fn messages_are_cut_into_frames_of_4096_bytes() {
+    let counts = [
+        (0, 1),
+        (1, 1),
+        (4095, 1),
+        (4096, 1),
+        (4097, 2),
+        (8192, 2),
+        (1_048_576, 256),
+    ];
+    let mut a = up(1);
+    let mut b = up(1);
+    for (len, count) in counts {
+        let sequence = send(&mut a, len);
+        let frames = frames(&mut a);
+        assert_eq!(frames.len(), count, "{len} bytes");
+        let (last, others) = frames.split_last().unwrap();
+        assert!(others.iter().all(|frame| frame.body.len() == 4096));
+        assert!(others.iter().all(|frame| !frame.solicited) && last.solicited);
+        assert!(others.iter().all(|frame| frame.wire == last.wire));
+        assert_eq!(take(&mut b, &frames), [sequence]);
+        complete(&mut a, &frames);
+    }
+}
+
+/// U-W09
+#[test]
+fn frames_that_make_no_message_end_the_connection() {
+    let whole = Header {
+        len: 10_000,
+        ..data(5, Flags::empty())
+    };
+    let fails = |headers: &[(Header, usize)]| {
+        let mut b = up(1);
+        let mut result = Ok(None);
+        for (header, len) in headers {
+            result = b.received(NOW, &header.encode(), vec![0; *len]);
+        }
+        let violation = result.unwrap_err();
+        let ignored = b.received(NOW, &ack_frame(0), vec![]);
+        assert!(matches!(ignored, Ok(None)), "nothing counts after that");
+        assert!(b.transmit(1, &CongestionMap::default()).is_none());
+        violation
+    };
+    let wrong = |expected, len| Violation::FrameLen { expected, len };
+    assert_eq!(fails(&[(whole, 4095)]), wrong(4096, 4095));
+    assert_eq!(fails(&[(whole, 4096), (whole, 1)]), wrong(4096, 1));
+    let to_last = [(whole, 4096), (whole, 4096)];
+    for len in [1807, 1809] {
+        assert_eq!(
+            fails(&[&to_last[..], &[(whole, len)]].concat()),
+            wrong(1808, len)
+        );
+    }
+    assert_eq!(fails(&[(data(5, Flags::empty()), 1)]), wrong(0, 1));
+    let others = [
+        Header {
+            sequence: 6,
+            ..whole
+        },
+        Header { len: 9999, ..whole },
+        Header { from: 1, ..whole },
+        Header { to: 1, ..whole },
+    ];
+    for other in others {
+        assert_eq!(
+            fails(&[(whole, 4096), (other, 4096)]),
+            Violation::Interleaved
+        );
+    }
+    let long = Header {
+        len: MAX_MESSAGE + 1,
+        ..whole
+    };
+    let len = MAX_MESSAGE + 1;
+    assert_eq!(fails(&[(long, 4096)]), Violation::MessageLen(len));
+}
+
+/// U-W10
+#[test]
+fn nothing_but_ack_counts_in_an_acknowledgement() {
+    let mut a = up(1);
+    let sequence = send(&mut a, 0);
+    let sent = frames(&mut a);
+    complete(&mut a, &sent);
+    let odd = Header {
+        sequence: 99,
+        ack: sequence,
+        len: 77,
+        flags: Flags::all(),
+        credit: 200,
+        ..Header::default()
+    };
+    assert!(!offer(&mut a, odd));
+    assert_eq!(a.finished().unwrap().fate, Fate::Done);
+    assert_eq!(a.next_sequences().1, 0, "nothing has arrived");
+    assert_eq!(ack(&mut a), None);
+}
+
+/// U-P01
+#[test]
+fn what_comes_again_is_taken_once() {
+    let (mut a, mut b) = (up(1), up(1));
+    for _ in 0..7 {
+        send(&mut a, 10);
+    }
+    let sent = frames(&mut a);
+    assert_eq!(take(&mut b, &sent[..5]), [1, 2, 3, 4, 5]);
+    a.received(NOW, &ack_frame(2), vec![]).unwrap();
+    a.reset();
+    b.reset();
+    establish(&mut a);
+    establish(&mut b);
+    let again = frames(&mut a);
+    let numbers: Vec<u64> = again.iter().map(|frame| frame.header().sequence).collect();
+    assert_eq!(numbers, [3, 4, 5, 6, 7]);
+    assert!(again.iter().all(|frame| frame.header().flags == AGAIN));
+    assert_eq!(take(&mut b, &again[..1]), []);
+    assert_eq!(ack(&mut b), Some(3), "a duplicate is acknowledged");
+    assert_eq!(take(&mut b, &again[1..]), [6, 7]);
+    assert_eq!(ack(&mut b), Some(7));
+    assert_eq!(b.oddities().duplicates, 3);
+}
+
+/// U-P02
+#[test]
+fn a_low_number_without_the_flag_rewinds() {
+    let mut b = up(1);
+    assert!(offer(&mut b, data(100, Flags::empty())));
+    assert!(offer(&mut b, data(3, Flags::empty())));
+    assert_eq!(b.next_sequences().1, 4);
+    assert_eq!(b.oddities().rewinds, 1);
+    assert!(offer(&mut b, data(50, AGAIN)), "not below 4");
+}
+
+/// U-P03
+#[test]
+fn every_ninth_message_asks_for_an_acknowledgement() {
+    let mut a = up(1);
+    for _ in 0..30 {
+        send(&mut a, 1);
+    }
+    let asking = |frames: &[Frame]| -> Vec<u64> {
+        let headers = frames.iter().map(Frame::header);
+        headers
+            .filter(|header| header.flags.contains(Flags::ACK_REQUIRED))
+            .map(|header| header.sequence)
+            .collect()
+    };
+    assert_eq!(asking(&frames(&mut a)), [1, 10, 19, 28, 30], "and the last");
+    let half = Message::new(OWNER, 4001, 4002, 1, bytes(1));
+    a.send(half.clone(), true).unwrap();
+    a.send(half, false).unwrap();
+    send(&mut a, 1);
+    assert_eq!(asking(&frames(&mut a)), [31, 33]);
+    // Bytes count as well: 16 MiB are 16 of the longest messages.
+    let many = Settings {
+        max_unacked_messages: 1000,
+        ..settings()
+    };
+    let mut a = End::new(&many, NonZero::<u64>::MIN);
+    establish(&mut a);
+    for _ in 0..20 {
+        send(&mut a, MAX_MESSAGE);
+    }
+    let last = |frame: &Frame| frame.solicited;
+    let sent: Vec<Frame> = frames(&mut a).into_iter().filter(last).collect();
+    assert_eq!(asking(&sent), [1, 18, 20]);
+}
+
+/// U-P04
+#[test]
+fn an_acknowledgement_goes_with_data_or_once_alone() {
+    let mut b = up(1);
+    assert!(offer(&mut b, data(1, Flags::ACK_REQUIRED)));
+    send(&mut b, 0);
+    assert_eq!(frames(&mut b)[0].header().ack, 1);
+    assert!(b.acknowledge(NOW).is_none(), "the message has said it");
+    assert!(offer(&mut b, data(2, Flags::ACK_REQUIRED)));
+    let (first, _) = b.acknowledge(NOW).unwrap();
+    assert!(b.acknowledge(NOW).is_none());
+    assert!(offer(&mut b, data(3, Flags::ACK_REQUIRED)));
+    assert!(b.acknowledge(NOW).is_none(), "one at a time");
+    b.completed(first, Completion::Success);
+    assert_eq!(ack(&mut b), Some(3));
+    assert_eq!(ack(&mut b), None);
+}
+
+/// U-P05
+#[test]
+fn nobody_acknowledges_unasked_before_a_while() {
+    let mut b = up(1);
+    for sequence in 1..=5 {
+        assert!(offer(&mut b, data(sequence, Flags::empty())));
+    }
+    assert!(b.acknowledge(Duration::MAX).is_none());
+    assert_eq!(b.deadline(), None);
+    let patient = Settings::default();
+    let mut b = End::new(&patient, NonZero::<u64>::MIN);
+    establish(&mut b);
+    assert!(offer(&mut b, data(1, Flags::empty())));
+    let at = b.deadline().unwrap();
+    assert_eq!(at, Duration::from_millis(50));
+    assert!(b.acknowledge(at - Duration::from_nanos(1)).is_none());
+    assert!(b.acknowledge(at).is_some());
+}
+
+/// U-P06
+#[test]
+fn an_acknowledgement_releases_what_it_covers() {
+    let mut a = up(1);
+    for _ in 0..10 {
+        send(&mut a, 1);
+    }
+    let sent: Vec<Frame> = (0..9).map(|_| next(&mut a).unwrap().unwrap()).collect();
+    a.received(NOW, &ack_frame(7), vec![]).unwrap();
+    assert!(a.finished().is_none(), "the device has not let go");
+    complete(&mut a, &sent);
+    let finished: Vec<u64> = std::iter::from_fn(|| a.finished())
+        .map(|finished| finished.sequence)
+        .collect();
+    assert_eq!(finished, [1, 2, 3, 4, 5, 6, 7]);
+    a.received(NOW, &ack_frame(99), vec![]).unwrap();
+    assert_eq!(a.oddities().false_acks, 1);
+    assert_eq!(
+        std::iter::from_fn(|| a.finished()).count(),
+        2,
+        "not the tenth"
+    );
+    assert!(a.has_unacknowledged());
+    let last = frames(&mut a);
+    complete(&mut a, &last);
+    a.received(NOW, &ack_frame(10), vec![]).unwrap();
+    assert!(a.finished().is_some() && a.is_idle());
+}
+
+/// U-P07
+#[test]
+fn a_message_cut_off_begins_anew() {
+    let (mut a, mut b) = (up(1), up(1));
+    send(&mut a, 10_000);
+    let sent: Vec<Frame> = (0..2).map(|_| next(&mut a).unwrap().unwrap()).collect();
+    assert_eq!(take(&mut b, &sent), []);
+    assert!(b.receiving.is_assembling());
+    a.reset();
+    b.reset();
+    assert!(!b.receiving.is_assembling());
+    establish(&mut a);
+    establish(&mut b);
+    let again = frames(&mut a);
+    assert_eq!(again.len(), 3);
+    assert_eq!(take(&mut b, &again), [1]);
+}
+
+/// U-P08: the one that counts from the start loses, which is why nobody should.
+#[test]
+fn one_that_starts_anew_counts_on_or_loses() {
+    for (first, expected) in [(1_000_000, 3), (1, 0)] {
+        let (mut a, mut b) = (up(500), up(1));
+        for _ in 0..3 {
+            send(&mut a, 1);
+        }
+        take(&mut b, &frames(&mut a));
+        b.reset();
+        establish(&mut b);
+        // Another process, whose first connection is lost before anything arrives.
+        let mut a = up(first);
+        for _ in 0..3 {
+            send(&mut a, 1);
+        }
+        assert_eq!(frames(&mut a).len(), 3);
+        a.reset();
+        establish(&mut a);
+        assert_eq!(take(&mut b, &frames(&mut a)).len(), expected);
+    }
+}
+
+/// U-P09
+#[test]
+fn one_that_has_forgotten_is_found_out() {
+    for (confirmed, taken) in [(true, true), (false, false)] {
+        let mut b = up(1);
+        for sequence in 1..=5 {
+            assert!(offer(&mut b, data(sequence, Flags::ACK_REQUIRED)));
+        }
+        let (tag, _) = b.acknowledge(NOW).unwrap();
+        let completion = if confirmed {
+            Completion::Success
+        } else {
+            Completion::Flushed
+        };
+        b.completed(tag, completion);
+        b.reset();
+        establish(&mut b);
+        assert_eq!(offer(&mut b, data(1, AGAIN)), taken);
+        assert_eq!(b.oddities().restarts, u64::from(taken));
+        assert_eq!(b.oddities().duplicates, u64::from(!taken));
+        assert!(
+            !offer(&mut b, data(1, AGAIN)),
+            "the next one is a duplicate"
+        );
+    }
+}
+
+/// U-P15
+#[test]
+fn pings_are_answered_and_port_1_is_never_used() {
+    let mut b = up(1);
+    let ping = |from, sequence| Header {
+        sequence,
+        from,
+        to: 0,
+        flags: Flags::ACK_REQUIRED,
+        ..Header::default()
+    };
+    let got = b.received(NOW, &ping(4321, 1).encode(), vec![]).unwrap();
+    assert!(matches!(got, Some(Received::Ping(4321))));
+    b.pong(4321);
+    let pong = frames(&mut b).remove(0).header();
+    assert_eq!((pong.from, pong.to, pong.len, pong.ack), (0, 4321, 0, 1));
+    // From port 0, with a body since it would be an acknowledgement otherwise; and from port 1.
+    let zero = Header {
+        len: 1,
+        ..ping(0, 2)
+    };
+    let got = b.received(NOW, &zero.encode(), vec![1]).unwrap();
+    assert!(got.is_none());
+    assert!(
+        b.received(NOW, &ping(1, 3).encode(), vec![])
+            .unwrap()
+            .is_none()
+    );
+    let to_one = Header {
+        to: 1,
+        ..ping(0, 4)
+    };
+    assert!(b.received(NOW, &to_one.encode(), vec![]).unwrap().is_none());
+    assert_eq!(b.oddities().reserved, 1);
+    assert_eq!(ack(&mut b), Some(4), "all the same");
+    b.pong(1);
+    b.pong(0);
+    assert!(next(&mut b).is_none());
+    for (from, to, port) in [(1, 5, 1), (5, 1, 1), (0, 5, 0)] {
+        let refused = b.send(Message::new(OWNER, from, to, 1, vec![8]), false);
+        let refused = refused.unwrap_err();
+        assert_eq!(refused.error, BadMessage::Port(port));
+        assert_eq!(refused.payload, [8]);
+    }
+    for _ in 0..2000 {
+        b.pong(9);
+    }
+    assert_eq!(
+        b.oddities().unanswered,
+        2000 - 1024 + 1,
+        "one was not acknowledged"
+    );
+}
+
+#[test]
+fn maps_are_sent_one_at_a_time_and_read() {
+    let (mut a, mut b) = (up(1), up(1));
+    let mut map = CongestionMap::default();
+    map.set(4001, true);
+    a.map_changed();
+    let first = a.transmit(9, &map).unwrap();
+    assert!(matches!(
+        first.request,
+        Request::Frame {
+            solicited: false,
+            ..
+        }
+    ));
+    let first = first.tag;
+    // What changes while it is sent is sent after it.
+    map.set(4002, true);
+    a.map_changed();
+    let second = a.transmit(9, &map).unwrap();
+    let Request::Frame {
+        body: Body::Map { map: sent, range },
+        solicited: true,
+        ..
+    } = second.request
+    else {
+        panic!("the rest of the map");
+    };
+    assert_eq!(range, 4096..8192);
+    assert!(sent.contains(4001) && !sent.contains(4002));
+    let second = second.tag;
+    assert!(a.transmit(9, &map).is_none(), "one at a time");
+    a.completed(first, Completion::Success);
+    a.completed(second, Completion::Success);
+    let header = Header {
+        len: 8192,
+        flags: Flags::CONG_BITMAP,
+        ..Header::default()
+    };
+    let bytes = map.as_bytes();
+    for (half, ends) in [(0, false), (4096, true)] {
+        let body = bytes[half..half + FRAGMENT as usize].to_vec();
+        match b.received(NOW, &header.encode(), body).unwrap() {
+            Some(Received::Map(read)) => assert!(ends && read == map),
+            other => assert!(!ends && other.is_none()),
+        }
+    }
+    assert_eq!(b.next_sequences().1, 0, "it is not counted");
+    for (len, flags) in [
+        (8192, AGAIN | Flags::CONG_BITMAP),
+        (4096, Flags::CONG_BITMAP),
+    ] {
+        let bad = Header {
+            len,
+            flags,
+            ..Header::default()
+        };
+        for _ in 0..len / FRAGMENT {
+            let got = b.received(NOW, &bad.encode(), vec![0; 4096]).unwrap();
+            assert!(got.is_none());
+        }
+    }
+    assert_eq!(b.oddities().bad_maps, 2);
+    assert_eq!(ack(&mut b), None);
+}
+
+#[test]
+fn a_cookie_goes_with_its_message() {
+    let (mut a, mut b) = (up(1), up(1));
+    let cookie = Cookie {
+        rkey: 5,
+        offset: 0xfff,
+    };
+    let message = Message {
+        cookie: Some(cookie),
+        ..Message::new(OWNER, 4001, 4002, 0, vec![])
+    };
+    a.send(message, false).unwrap();
+    let frame = frames(&mut a).remove(0);
+    match b.received(NOW, &frame.wire, frame.body).unwrap() {
+        Some(Received::Message(incoming)) => {
+            assert_eq!((incoming.cookie, incoming.used), (Some(cookie), None));
+        }
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What is refused is not counted, and comes again.
+#[test]
+fn a_message_that_is_not_taken_comes_again() {
+    let (mut a, mut b) = (up(1), up(1));
+    send(&mut a, 1);
+    let frame = frames(&mut a).remove(0);
+    let got = b.received(NOW, &frame.wire, frame.body).unwrap();
+    assert!(matches!(got, Some(Received::Message(_))));
+    b.refuse(Violation::Overflow(4002));
+    assert!(b.acknowledge(NOW).is_none());
+    a.reset();
+    b.reset();
+    establish(&mut a);
+    establish(&mut b);
+    assert_eq!(take(&mut b, &frames(&mut a)), [1]);
+}
+
+/// What the peer said when it connected counts for what was sent before.
+#[test]
+fn an_acknowledgement_may_come_with_the_connection() {
+    let mut a = up(1);
+    for _ in 0..3 {
+        send(&mut a, 1);
+    }
+    assert_eq!(frames(&mut a).len(), 3);
+    a.reset();
+    send(&mut a, 1);
+    a.established(u64::MAX);
+    let finished = std::iter::from_fn(|| a.finished()).count();
+    assert_eq!(finished, 3, "the fourth was never sent");
+}

@@ -1,0 +1,173 @@
+//! Operations beside messages, and taking messages back.
+
+use super::*;
+
+fn rdma(notify: bool, remote: bool, token: u64) -> Rdma {
+    Rdma {
+        direction: Direction::Write,
+        rkey: 0x300,
+        addr: 0xc40,
+        len: 100,
+        requests: 3,
+        fence: true,
+        report: Report {
+            token,
+            notify,
+            remote,
+        },
+    }
+}
+
+fn with_rdma(len: u32, rdma: Rdma, silent: bool) -> Message<Vec<u8>> {
+    Message {
+        rdma: Some(rdma),
+        silent,
+        ..Message::new(OWNER, 4001, 4002, len, bytes(len))
+    }
+}
+
+fn told(end: &mut End) -> Vec<(u64, Status)> {
+    std::iter::from_fn(|| end.notification())
+        .map(|notification| (notification.token, notification.status))
+        .collect()
+}
+
+/// U-P11
+#[test]
+fn operations_are_not_done_twice() {
+    let mut a = up(1);
+    a.send(with_rdma(5, rdma(true, false, 11), false), false)
+        .unwrap();
+    a.send(with_rdma(0, rdma(true, false, 12), true), false)
+        .unwrap();
+    let third = send(&mut a, 1);
+    assert_eq!(third, 3, "the silent one has a number");
+    assert!(
+        a.transmit(2, &CongestionMap::default()).is_none(),
+        "it takes 3"
+    );
+    let (_, _) = next(&mut a).unwrap().unwrap_err();
+    let chasing = next(&mut a).unwrap().unwrap();
+    let extensions = chasing.header().extensions;
+    assert_eq!(extensions.iter().next(), Some(Extension::Rdma(0x300)));
+    let (_, _) = next(&mut a).unwrap().unwrap_err();
+    assert_eq!(next(&mut a).unwrap().unwrap().header().sequence, 3);
+    a.reset();
+    let mut lost = told(&mut a);
+    lost.sort_unstable_by_key(|(token, _)| *token);
+    assert_eq!(lost, [(11, Status::Dropped), (12, Status::Dropped)]);
+    let fates: Vec<Fate> = std::iter::from_fn(|| a.finished())
+        .map(|f| f.fate)
+        .collect();
+    assert_eq!(fates.len(), 2);
+    assert!(fates.contains(&Fate::Dropped));
+    establish(&mut a);
+    let again = frames(&mut a);
+    assert_eq!(again.len(), 1);
+    assert_eq!(again[0].header().sequence, 3);
+    assert_eq!(told(&mut a), []);
+}
+
+#[test]
+fn an_operation_is_reported_once_and_when_it_was_to_be() {
+    // Told by the completion of what follows.
+    let mut a = up(1);
+    a.send(with_rdma(5, rdma(true, false, 1), false), false)
+        .unwrap();
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    a.completed(op, Completion::Success);
+    assert_eq!(told(&mut a), []);
+    let chasing = frames(&mut a);
+    complete(&mut a, &chasing);
+    assert_eq!(told(&mut a), [(1, Status::Success)]);
+    a.received(NOW, &ack_frame(1), vec![]).unwrap();
+    assert_eq!(told(&mut a), []);
+    // Told by the acknowledgement.
+    a.send(with_rdma(5, rdma(true, true, 2), false), false)
+        .unwrap();
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    a.completed(op, Completion::Success);
+    let chasing = frames(&mut a);
+    complete(&mut a, &chasing);
+    assert_eq!(told(&mut a), []);
+    a.received(NOW, &ack_frame(2), vec![]).unwrap();
+    assert_eq!(told(&mut a), [(2, Status::Success)]);
+    // A silent one is told by its own completion, and posts nothing else.
+    a.send(with_rdma(0, rdma(true, false, 3), true), false)
+        .unwrap();
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    assert!(next(&mut a).is_none());
+    a.completed(op, Completion::Success);
+    assert_eq!(told(&mut a), [(3, Status::Success)]);
+    // Refused by the peer's device; the rest is flushed.
+    for (notify, token) in [(true, 4), (false, 5)] {
+        a.send(with_rdma(5, rdma(notify, false, token), false), false)
+            .unwrap();
+        let (_, op) = next(&mut a).unwrap().unwrap_err();
+        let chasing = frames(&mut a);
+        a.completed(op, Completion::RemoteError);
+        a.completed(chasing[0].tag, Completion::Flushed);
+        a.reset();
+        let notification = a.notification().unwrap();
+        assert_eq!(notification.status, Status::RemoteError);
+        assert_eq!(
+            (notification.token, notification.requested),
+            (token, notify)
+        );
+        assert_eq!(told(&mut a), []);
+        establish(&mut a);
+    }
+}
+
+/// U-P12
+#[test]
+fn what_is_taken_back_is_released_once() {
+    let (mut a, mut b) = (up(1), up(1));
+    for len in [1, 1, 10_000, 1, 1] {
+        send(&mut a, len);
+    }
+    // The second is in flight, the third partly posted, the others queued.
+    let mut sent: Vec<Frame> = (0..3).map(|_| next(&mut a).unwrap().unwrap()).collect();
+    complete(&mut a, &sent[..1]);
+    a.received(NOW, &ack_frame(1), vec![]).unwrap();
+    a.cancel(OWNER, Some(4003));
+    assert_eq!(a.finished().unwrap().fate, Fate::Done);
+    a.cancel(OWNER, Some(4002));
+    let cancelled: Vec<u64> = std::iter::from_fn(|| a.finished())
+        .map(|f| f.sequence)
+        .collect();
+    assert_eq!(cancelled, [4, 5]);
+    sent.extend(frames(&mut a));
+    assert_eq!(
+        sent.len(),
+        5,
+        "the message that has begun is sent to its end"
+    );
+    let sixth = send(&mut a, 3);
+    sent.extend(frames(&mut a));
+    assert_eq!(take(&mut b, &sent), [1, 2, 3, sixth]);
+    complete(&mut a, &sent[1..]);
+    a.received(NOW, &ack_frame(sixth), vec![]).unwrap();
+    let rest: Vec<(u64, Fate)> = std::iter::from_fn(|| a.finished())
+        .map(|finished| (finished.sequence, finished.fate))
+        .collect();
+    assert_eq!(
+        rest,
+        [
+            (2, Fate::Cancelled),
+            (3, Fate::Cancelled),
+            (sixth, Fate::Done)
+        ]
+    );
+    assert!(a.is_idle());
+}
+
+#[test]
+fn an_operation_that_is_taken_back_says_so() {
+    let mut a = up(1);
+    a.send(with_rdma(5, rdma(true, false, 1), false), false)
+        .unwrap();
+    a.cancel(OWNER, None);
+    assert_eq!(told(&mut a), [(1, Status::Cancelled)]);
+    assert_eq!(a.finished().unwrap().fate, Fate::Cancelled);
+}
