@@ -41,6 +41,7 @@
 //! | [`CompletionChannel`] | [`Context::create_comp_channel`] | a descriptor that announces completions |
 //! | [`CompletionQueue`] | [`Context::cq_builder`] | where completions arrive |
 //! | [`SharedReceiveQueue`] | [`ProtectionDomain::create_srq`] | receives for many queue pairs |
+//! | [`TagMatchingQueue`] | [`ProtectionDomain::create_tag_matching`] | receives that wait for messages with a tag |
 //! | [`QueuePair`] | [`ProtectionDomain::qp_builder`] | a send queue and a receive queue |
 //! | [`AddressHandle`] | [`ProtectionDomain::create_ah`] | where datagrams are sent to |
 //! | [`ExtendedCq`] | [`Context::cq_ex_builder`] | a completion queue with times and more |
@@ -107,7 +108,7 @@
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
 //! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | [exclusive](XrcdOpen::EXCLUSIVE) XRC domains |
 //! | memory of vectors, (huge) pages, files and callers; [pools](BufPool) | [on demand](Registration::on_demand), [all of it](Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](NullRegion), [changing](RemoteRegion::rereg), [advice](Advice) | [hints](DmaHandle) |
-//! | | [`DeviceMemory`], [`Ece`], [import](import_device) | |
+//! | | [`TagMatchingQueue`], [`DeviceMemory`], [`Ece`], [import](import_device) | |
 //! | | [`Flow`], [`Counters`], [`WorkQueue`], [`RssQueuePair`] | |
 
 mod access;
@@ -198,7 +199,10 @@ pub use qp::{
 };
 pub use rss::{IndirectionTable, RssQueuePair, RxHash};
 pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};
-pub use srq::{SharedReceiveQueue, SrqAttr, SrqBatch};
+pub use srq::{
+    RendezvousHeader, SharedReceiveQueue, SrqAttr, SrqBatch, TagCompletion, TagEntry, TagEvent,
+    TagHeader, TagMatchingQueue, TagMatchingRoom, TagOperation, TagPattern,
+};
 pub use td::ThreadDomain;
 pub use work::With;
 pub use wr_id::QpId;

@@ -34,6 +34,12 @@ impl<'p> WorkCompletion<'p> {
         WrId(self.wc.wr_id)
     }
 
+    /// Of `ibv_wc_flags`.
+    #[inline]
+    pub(crate) fn flags(&self) -> u32 {
+        self.wc.wc_flags
+    }
+
     /// The completion as C has it, copied.
     pub(crate) fn to_raw(&self) -> ffi::ibv_wc {
         *self.wc

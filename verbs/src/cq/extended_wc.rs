@@ -202,6 +202,10 @@ impl<'p> ExtendedCompletion<'p> {
         }
         if status != WcStatus::SUCCESS {
             wc.vendor_err = self.vendor_err();
+            if status == WcStatus::TM_RNDV_INCOMPLETE {
+                // They say whether the device is done with the buffer.
+                wc.wc_flags = self.flags();
+            }
             return wc;
         }
         wc.opcode = ffi::ibv_wc_opcode(self.opcode().0);

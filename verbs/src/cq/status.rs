@@ -120,6 +120,11 @@ opcodes! {
     TSO = IBV_WC_TSO, "a send with TCP segmentation";
     RECV = IBV_WC_RECV, "a receive";
     RECV_RDMA_WITH_IMM = IBV_WC_RECV_RDMA_WITH_IMM, "the immediate data of a peer's RDMA write";
+    TM_ADD = IBV_WC_TM_ADD, "a tagged buffer that was added to the list";
+    TM_DEL = IBV_WC_TM_DEL, "a tagged buffer that was removed from the list";
+    TM_SYNC = IBV_WC_TM_SYNC, "a device that was told of unexpected messages";
+    TM_RECV = IBV_WC_TM_RECV, "a message with a tag";
+    TM_NO_TAG = IBV_WC_TM_NO_TAG, "a message without a tag, to a queue that matches tags";
 }
 
 /// A request that failed.

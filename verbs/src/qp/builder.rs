@@ -21,7 +21,7 @@ use crate::{
     op::SendOps,
     pd::ProtectionDomain,
     quirk::PostingQuirks,
-    srq::{SharedReceiveQueue, SrqInner},
+    srq::{Kind, SharedReceiveQueue, SrqInner, TagMatchingQueue},
     work::MAX_SGE,
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
 };
@@ -132,6 +132,14 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// can be posted to that then.
     pub fn srq<RW: Send + 'static>(mut self, srq: &SharedReceiveQueue<RW>) -> Self {
         self.srq = Some(Arc::clone(srq.inner()));
+        self
+    }
+
+    /// Takes the receives of a shared queue that matches tags. Nothing can be posted to the queue
+    /// pair then: the send queue is the device's, to read the data of a rendezvous.
+    pub fn tag_matching<RW: Send + 'static>(mut self, queue: &TagMatchingQueue<RW>) -> Self {
+        self.srq = Some(Arc::clone(queue.inner()));
+        self.max_send_wr = 0;
         self
     }
 
@@ -349,8 +357,16 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             if srq.pd().context() != self.pd.context() {
                 return refuse("the shared receive queue is of another device".to_owned());
             }
-            if srq.is_xrc() || !T::RECEIVES {
+            let receives = match srq.kind() {
+                Kind::Basic => T::RECEIVES,
+                Kind::Xrc { .. } => false,
+                Kind::TagMatching => T::RAW == ffi::ibv_qp_type::IBV_QPT_RC,
+            };
+            if !receives {
                 return refuse(format!("{} does not receive by this shared queue", T::NAME));
+            }
+            if matches!(srq.kind(), Kind::TagMatching) && self.max_send_wr > 0 {
+                return refuse("the send queue is the device's, for matching tags".to_owned());
             }
         }
         for (name, requests) in [

@@ -9,7 +9,7 @@ use std::{
 use ibverbs_sys as ffi;
 use ibverbs_sys::ibv_srq_init_attr_mask as has;
 
-use super::{SharedReceiveQueue, SrqInner, entries::Books, slab::Slab};
+use super::{Kind, SharedReceiveQueue, SrqInner, entries::Books, slab::Slab};
 use crate::{
     cq::CqHandle,
     error::{Error, Result, cvt_ptr},
@@ -47,7 +47,7 @@ impl ProtectionDomain {
         let raw = unsafe { ffi::ibv_create_srq(self.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail(max_wr, max_sge)))?;
         // SAFETY: it has just been created, in this domain.
-        Ok(unsafe { adopt(raw, max_wr, max_sge, Books::new(max_wr), None, self) })
+        Ok(unsafe { adopt(raw, max_wr, max_sge, Books::new(max_wr), Kind::Basic, self) })
     }
 
     /// `ibv_create_srq_ex(ctx, …)`—Creates a shared receive queue for extended reliable
@@ -103,17 +103,19 @@ impl ProtectionDomain {
         // as long as the queue has its shares; C writes only `attr`, and keeps no pointer to it.
         let raw = unsafe { ffi::ibv_create_srq_ex(self.context().as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw).map_err(|err| err.detail(detail(max_wr, max_sge)))?;
-        let xrcd = Some(xrcd.clone());
+        let kind = Kind::Xrc {
+            _domain: xrcd.clone(),
+        };
         // SAFETY: it has just been created, with these.
-        Ok(unsafe { adopt(raw, max_wr, max_sge, books, xrcd, self) })
+        Ok(unsafe { adopt(raw, max_wr, max_sge, books, kind, self) })
     }
 }
 
-fn detail(max_wr: u32, max_sge: u32) -> String {
+pub(super) fn detail(max_wr: u32, max_sge: u32) -> String {
     format!("{max_wr} receives of {max_sge} elements")
 }
 
-fn check(call: &'static str, max_wr: u32, max_sge: u32) -> Result<()> {
+pub(super) fn check(call: &'static str, max_wr: u32, max_sge: u32) -> Result<()> {
     if max_wr > MAX_IN_FLIGHT || max_sge as usize > MAX_SGE {
         let reason = format!("at most {MAX_IN_FLIGHT} receives of {MAX_SGE} elements");
         let err = Error::refused(call, io::ErrorKind::InvalidInput, reason);
@@ -123,14 +125,14 @@ fn check(call: &'static str, max_wr: u32, max_sge: u32) -> Result<()> {
 }
 
 /// # Safety
-/// - `raw` is a queue that nobody else has, made in `pd` and `xrcd`, of so many receives and
+/// - `raw` is a queue that nobody else has, made in `pd`, of that kind and so many receives and
 ///   elements.
-unsafe fn adopt<RW: Send + 'static>(
+pub(super) unsafe fn adopt<RW: Send + 'static>(
     raw: NonNull<ffi::ibv_srq>,
     max_wr: u32,
     max_sge: u32,
     books: Books,
-    xrcd: Option<XrcDomain>,
+    kind: Kind,
     pd: &ProtectionDomain,
 ) -> SharedReceiveQueue<RW> {
     let id = QpId::next();
@@ -141,7 +143,7 @@ unsafe fn adopt<RW: Send + 'static>(
         max_sge,
         parked: Mutex::default(),
         books: Mutex::new(books.created()),
-        xrcd,
+        kind,
         pd: pd.clone(),
     };
     SharedReceiveQueue {

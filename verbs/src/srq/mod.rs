@@ -4,6 +4,7 @@ mod batch;
 mod create;
 mod entries;
 mod slab;
+mod tags;
 
 use std::{
     any::Any,
@@ -28,7 +29,13 @@ use crate::{
     xrcd::XrcDomain,
 };
 
-pub use self::batch::SrqBatch;
+pub use self::{
+    batch::SrqBatch,
+    tags::{
+        RendezvousHeader, TagCompletion, TagEntry, TagEvent, TagHeader, TagMatchingQueue,
+        TagMatchingRoom, TagOperation, TagPattern,
+    },
+};
 
 pub(crate) use self::entries::Entries;
 
@@ -63,12 +70,21 @@ pub(crate) struct SrqInner {
     id: QpId,
     max_sge: u32,
     /// The work in flight, when its owner is gone.
-    parked: Mutex<Option<Box<dyn Any + Send>>>,
+    parked: Mutex<Vec<Box<dyn Any + Send>>>,
     /// What is reserved for its receives.
     books: Mutex<Books>,
-    /// The domain of an XRC queue.
-    xrcd: Option<XrcDomain>,
+    kind: Kind,
     pd: ProtectionDomain,
+}
+
+/// What the queue is made for.
+pub(crate) enum Kind {
+    Basic,
+    /// With its domain.
+    Xrc {
+        _domain: XrcDomain,
+    },
+    TagMatching,
 }
 
 // SAFETY: libibverbs documents its calls as thread-safe on one shared receive queue. What is
@@ -321,12 +337,7 @@ impl<RW: Send + 'static> fmt::Debug for SharedReceiveQueue<RW> {
 impl<RW: Send + 'static> Drop for SharedReceiveQueue<RW> {
     fn drop(&mut self) {
         let posted = mem::replace(&mut self.posted, Slab::new(0));
-        let mut parked = self
-            .inner
-            .parked
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        *parked = Some(Box::new(posted));
+        self.inner.park(Box::new(posted));
     }
 }
 
@@ -339,8 +350,14 @@ impl SrqInner {
         &self.pd
     }
 
-    pub(crate) fn is_xrc(&self) -> bool {
-        self.xrcd.is_some()
+    pub(crate) fn kind(&self) -> &Kind {
+        &self.kind
+    }
+
+    /// Keeps work in flight until the queue is destroyed.
+    fn park(&self, work: Box<dyn Any + Send>) {
+        let mut parked = self.parked.lock().unwrap_or_else(PoisonError::into_inner);
+        parked.push(work);
     }
 
     fn books(&self) -> MutexGuard<'_, Books> {
@@ -367,7 +384,7 @@ impl Drop for SrqInner {
                 .get_mut()
                 .unwrap_or_else(PoisonError::into_inner);
             #[expect(clippy::mem_forget, reason = "the device may still have it")]
-            mem::forget(parked.take());
+            mem::forget(mem::take(parked));
             let books = self.books.get_mut();
             books.unwrap_or_else(PoisonError::into_inner).give_up();
         }

@@ -54,6 +54,11 @@ impl<W> Slab<W> {
         self.slots[slot as usize] = Some(work);
     }
 
+    /// The work of a slot, if there is any.
+    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut W> {
+        self.slots.get_mut(slot as usize)?.as_mut()
+    }
+
     /// Takes the work of a slot, if there is any.
     #[inline]
     pub(super) fn take(&mut self, slot: u32) -> Option<W> {
@@ -76,8 +81,11 @@ mod tests {
             slots.push(slot);
         }
         assert_eq!((slab.len(), slots.len()), (3, 3));
+        assert_eq!(slab.get_mut(1), Some(&mut 10));
         assert_eq!(slab.take(1), Some(10));
         assert_eq!(slab.take(1), None, "taken twice");
+        assert_eq!(slab.get_mut(1), None);
+        assert_eq!(slab.get_mut(7), None);
         assert_eq!(slab.take(7), None, "no such slot");
         assert_eq!(slab.free(), Some(1));
         slab.put(1, 77);

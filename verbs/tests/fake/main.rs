@@ -22,6 +22,7 @@ mod recv_batches;
 mod rereg;
 mod sharing;
 mod steering;
+mod tag_matching;
 mod unmapped;
 mod waiting;
 mod xrc;

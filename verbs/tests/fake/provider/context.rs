@@ -11,7 +11,7 @@ use ibverbs_sys as ffi;
 use super::{
     cq, cq_ex, device, domain, flow, mr, post, qp, srq,
     state::{Shared, counter, device_of_context},
-    wq,
+    tags, wq,
 };
 
 /// Opens the device.
@@ -48,7 +48,7 @@ pub(super) fn open(shared: &Arc<Shared>, device: *mut ffi::ibv_device) -> *mut f
     table.modify_qp_rate_limit = Some(qp::modify_qp_rate_limit);
     table.create_srq_ex = Some(srq::create_srq_ex);
     table.get_srq_num = Some(srq::get_srq_num);
-    table.post_srq_ops = Some(srq::post_srq_ops);
+    table.post_srq_ops = Some(tags::post_srq_ops);
     table.open_xrcd = Some(domain::open_xrcd);
     table.close_xrcd = Some(domain::close_xrcd);
     table.alloc_td = Some(domain::alloc_td);

@@ -42,6 +42,7 @@ mod qp;
 mod srq;
 mod state;
 mod table;
+mod tags;
 mod wq;
 
 use std::{
@@ -58,6 +59,7 @@ pub(crate) use domain::PARENT_DOMAIN_BLOCK;
 pub(crate) use mr::Place;
 pub(crate) use post::{DOORBELL, PostedReceive, PostedSend};
 use state::{Shared, State};
+pub(crate) use tags::PostedTagOp;
 
 /// A device, and what a test may do to it.
 pub(crate) struct Fake {
@@ -171,6 +173,32 @@ impl Fake {
     ) {
         self.state()
             .complete_xrc(qp_num.get(), srq.addr(), message, imm_data);
+    }
+
+    /// The operations of a queue that matches tags which the device has not carried out yet.
+    pub(crate) fn tag_operations(&self, srq: *mut ffi::ibv_srq) -> Vec<PostedTagOp> {
+        self.state().tag_operations(srq.addr())
+    }
+
+    /// Carries out the operation on the list of tags that was posted first, and completes it.
+    pub(crate) fn run_tag_operation(&self, srq: *mut ffi::ibv_srq) {
+        self.state().run_tag_operation(srq.addr());
+    }
+
+    /// Lets a message arrive, with its header, at a queue that matches tags. Of a rendezvous only
+    /// the match is reported.
+    pub(crate) fn arrive_tagged(&self, srq: *mut ffi::ibv_srq, message: &[u8]) {
+        self.state().arrive_tagged(srq.addr(), message);
+    }
+
+    /// Lets the data of the rendezvous that has matched come.
+    pub(crate) fn finish_rendezvous(&self, srq: *mut ffi::ibv_srq, data: &[u8]) {
+        self.state().finish_rendezvous(srq.addr(), data);
+    }
+
+    /// Completes the tagged buffer that was added first, with a status and flags.
+    pub(crate) fn fail_tagged(&self, srq: *mut ffi::ibv_srq, status: WcStatus, flags: u32) {
+        self.state().fail_tagged(srq.addr(), status.0, flags);
     }
 
     /// Lets a message arrive, with a completion that is changed in some way.

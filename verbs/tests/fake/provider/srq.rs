@@ -8,6 +8,7 @@ use super::{
     cq::Extra,
     post::PostedReceive,
     state::{Ptr, State, device_of, device_of_context, null},
+    tags::Tags,
 };
 
 /// A shared receive queue.
@@ -19,9 +20,8 @@ pub(super) struct Srq {
     number: u32,
     kind: ffi::ibv_srq_type,
     /// Where its receives complete, unless its queue pairs say.
-    cq: usize,
-    /// Tag-matching operations, by opcode.
-    pub(super) operations: Vec<(u64, u32)>,
+    pub(super) cq: usize,
+    pub(super) tags: Tags,
 }
 
 impl State {
@@ -51,7 +51,7 @@ impl State {
             number,
             kind: attr.srq_type,
             cq: attr.cq.addr(),
-            operations: Vec::new(),
+            tags: Tags::default(),
         };
         self.srqs.insert(srq.addr(), state);
         srq
@@ -211,33 +211,6 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         this.receives.push_back(posted);
         // SAFETY: the caller's chain of requests.
         wr = unsafe { (*wr).next };
-    }
-    0
-}
-
-pub(super) unsafe extern "C" fn post_srq_ops(
-    srq: *mut ffi::ibv_srq,
-    mut op: *mut ffi::ibv_ops_wr,
-    bad: *mut *mut ffi::ibv_ops_wr,
-) -> c_int {
-    // SAFETY: one of the fake's.
-    let shared = unsafe { device_of(srq) };
-    let mut state = shared.lock();
-    while !op.is_null() {
-        if let Err(errno) = state.attempt("ibv_post_srq_ops") {
-            // SAFETY: the caller's place.
-            unsafe { *bad = op };
-            return errno;
-        }
-        // SAFETY: the caller's chain of operations; the handle is for the provider to write.
-        unsafe {
-            let this = state.srqs.get_mut(&srq.addr()).unwrap();
-            this.operations.push(((*op).wr_id, (*op).opcode.0));
-            if (*op).opcode == ffi::ibv_ops_wr_opcode::IBV_WR_TAG_ADD {
-                (*op).tm.handle = this.operations.len() as u32;
-            }
-            op = (*op).next;
-        }
     }
     0
 }

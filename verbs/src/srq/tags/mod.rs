@@ -1,0 +1,479 @@
+//! Shared receive queues that match tags: receives that wait for a message with a tag.
+
+mod completion;
+mod header;
+
+use std::{fmt, io, mem, ptr, sync::Arc};
+
+use ibverbs_sys as ffi;
+use ibverbs_sys::{ibv_ops_wr_opcode as op, ibv_srq_init_attr_mask as has};
+
+use super::{
+    Kind, SharedReceiveQueue, SrqAttr, SrqBatch, SrqInner,
+    create::{adopt, check, detail},
+    entries::Books,
+    slab::Slab,
+};
+use crate::{
+    attr::TagMatchingCaps,
+    cq::CqHandle,
+    error::{Error, Refused, Result, cvt_errno, cvt_ptr},
+    mr::Buf,
+    pd::ProtectionDomain,
+    work::{MAX_SGE, Scatter, SgeList},
+    wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
+};
+
+pub use self::{
+    completion::{TagCompletion, TagEvent},
+    header::{RendezvousHeader, TagHeader, TagOperation},
+};
+
+const CREATE: &str = "ibv_create_srq_ex";
+const POST: &str = "ibv_post_srq_ops";
+
+/// `IBV_SRQT_TM`—A shared receive queue whose device puts messages into the buffers that wait for
+/// their tags.
+///
+/// There are two kinds of memory in it. A *tagged* buffer is [added](Self::add) to a list, and gets
+/// the first message whose tag fits. An untagged receive is [posted](Self::post), and gets a
+/// message that fits none, with its [header](TagHeader): it is *unexpected*.
+///
+/// As soon as a message is unexpected, the device matches no newly added tags until it hears that
+/// the program knows of the message; otherwise a later message could overtake it. This queue counts
+/// the unexpected messages that have been handed to [`complete`](Self::complete), and every
+/// operation tells the device how many they are. So look for a fitting message among them before
+/// adding a tag, and where a completion [asks](TagCompletion::sync_requested) for it, and there is
+/// nothing else to post, [`sync`](Self::sync).
+///
+/// Its queue pairs are reliable connections that [receive by it](crate::QueuePairBuilder::tag_matching).
+/// They cannot send: their send queues are the device's, for reading the data of a rendezvous.
+///
+/// A tagged buffer belongs to the queue until its message is whole, it has been removed, or it has
+/// failed. A completion that is dropped instead of handed to `complete` leaves it there until the
+/// queue is dropped, which keeps it until the last queue pair on it is gone.
+///
+/// # Examples
+/// ```no_run
+/// # fn f(pd: &verbs::ProtectionDomain, cq: &mut verbs::CompletionQueue) -> verbs::Result<()> {
+/// use verbs::{Buf, TagEvent, TagMatchingRoom, TagMatchingQueue, TagPattern};
+/// let room = TagMatchingRoom { max_wr: 16, max_sge: 1, max_num_tags: 16, max_ops: 4 };
+/// let mut queue: TagMatchingQueue = pd.create_tag_matching(cq, room)?;
+/// queue.post(pd.alloc_buf(4096)?)?; // for whatever nobody waits for
+/// queue.add(TagPattern::exact(7), pd.alloc_buf(4096)?)?;
+/// for wc in cq.poll()? {
+///     let len = wc.byte_len();
+///     match queue.complete(wc).expect("only this queue completes here").event {
+///         TagEvent::Received { work, .. } => println!("tag 7: {:?}", &work[..len]),
+///         TagEvent::Unexpected(work) => println!("another: {:?}", &work[..len]),
+///         event => println!("{event:?}"),
+///     }
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # References
+/// [ibv_create_srq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html),
+/// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
+#[doc(alias = "IBV_SRQT_TM")]
+pub struct TagMatchingQueue<RW: Send + 'static = Buf> {
+    srq: SharedReceiveQueue<RW>,
+    /// Names the tagged buffers, as receives, and the operations on their list, as sends.
+    id: QpId,
+    // INVARIANT: holds the work of every tagged buffer that the device may write to. Parked in the
+    // shared part of `srq` when this is dropped.
+    entries: Slab<Entry<RW>>,
+    /// The operations that have not completed.
+    operations: Slab<Operation>,
+    /// The number of the next entry.
+    next: u64,
+    unexpected: u32,
+    max_tagged_sge: u32,
+}
+
+/// How much a [`TagMatchingQueue`] is to hold.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct TagMatchingRoom {
+    /// The most untagged receives in flight.
+    pub max_wr: u32,
+    /// The most elements of one. Those of a tagged buffer are limited by the
+    /// [device](TagMatchingCaps::max_sge).
+    pub max_sge: u32,
+    /// The most tagged buffers.
+    pub max_num_tags: u32,
+    /// The most operations on their list that have not completed.
+    pub max_ops: u32,
+}
+
+/// Which tags a tagged buffer waits for: those `t` with `t & mask == tag`.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TagPattern {
+    /// What the bits in the mask must be. All others are zero.
+    pub tag: u64,
+    /// The bits that are looked at.
+    pub mask: u64,
+}
+
+/// A tagged buffer on the list of a [`TagMatchingQueue`]: its name there, never used twice.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct TagEntry {
+    slot: u32,
+    number: u64,
+}
+
+/// What is known of a tagged buffer.
+struct Entry<RW> {
+    // INVARIANT: there as long as the device may write to it.
+    work: Option<RW>,
+    number: u64,
+    /// The name that C has given it.
+    handle: u32,
+    /// The operations on it that have not completed. Until they have, C may not use the handle for
+    /// another, and this slot stays.
+    outstanding: u32,
+    /// Whether it is being removed.
+    removing: bool,
+    /// Whether it has matched a rendezvous that the device leaves to the program.
+    incomplete: bool,
+}
+
+#[derive(Clone, Copy)]
+enum Operation {
+    Add(u32),
+    Remove(u32),
+    Sync,
+}
+
+impl TagPattern {
+    /// The pattern that only this tag fits.
+    pub const fn exact(tag: u64) -> Self {
+        Self {
+            tag,
+            mask: u64::MAX,
+        }
+    }
+}
+
+impl ProtectionDomain {
+    /// `ibv_create_srq_ex(ctx, IBV_SRQT_TM)`—Creates a shared receive queue that matches tags.
+    /// Everything of it completes in `cq`; tags are told there if that is an
+    /// [`ExtendedCq`](crate::ExtendedCq) with [`TM_INFO`](crate::WcFields::TM_INFO). Enters the
+    /// kernel.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the device does not match tags, or has no extended attributes to say so.
+    /// - `InvalidInput`: the completion queue has too few entries left, or is of another device; or
+    ///   a number is beyond what this crate can keep.
+    /// - `EINVAL`: a number is more than the [device](crate::DeviceAttr::tm_caps) allows.
+    /// - `ENOMEM`: out of memory.
+    ///
+    /// # References
+    /// [ibv_create_srq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_srq_ex.3.html)
+    #[doc(alias = "ibv_create_srq_ex")]
+    pub fn create_tag_matching<RW: Send + 'static>(
+        &self,
+        cq: &CqHandle,
+        room: TagMatchingRoom,
+    ) -> Result<TagMatchingQueue<RW>> {
+        let TagMatchingRoom {
+            max_wr,
+            max_sge,
+            max_num_tags,
+            max_ops,
+        } = room;
+        check(CREATE, max_wr, max_sge)?;
+        let refuse = |kind, reason: String| {
+            let err = Error::refused(CREATE, kind, reason);
+            Err(err.detail(format!("{max_num_tags} tags, {max_ops} operations")))
+        };
+        if max_num_tags > MAX_IN_FLIGHT || max_ops > MAX_IN_FLIGHT {
+            let reason = format!("at most {MAX_IN_FLIGHT} of each");
+            return refuse(io::ErrorKind::InvalidInput, reason);
+        }
+        if cq.context() != self.context() {
+            let reason = "the completion queue is of another device".to_owned();
+            return refuse(io::ErrorKind::InvalidInput, reason);
+        }
+        let caps: TagMatchingCaps = self.context().query_device()?.tm_caps();
+        if caps.max_num_tags == 0 {
+            let reason = format!("{} does not match tags", self.context().name());
+            return refuse(io::ErrorKind::Unsupported, reason);
+        }
+        // Each operation has a completion, and each buffer up to two: that it has matched, and that
+        // its message is whole.
+        let extra = max_num_tags.saturating_mul(2).saturating_add(max_ops);
+        let books = Books::on(cq, max_wr, extra)?;
+        let mask = has::IBV_SRQ_INIT_ATTR_TYPE | has::IBV_SRQ_INIT_ATTR_PD;
+        let mask = mask | has::IBV_SRQ_INIT_ATTR_CQ | has::IBV_SRQ_INIT_ATTR_TM;
+        let mut attr = ffi::ibv_srq_init_attr_ex::zeroed();
+        attr.attr.max_wr = max_wr;
+        attr.attr.max_sge = max_sge;
+        attr.comp_mask = mask.0;
+        attr.srq_type = ffi::ibv_srq_type::IBV_SRQT_TM;
+        attr.pd = self.as_raw();
+        attr.cq = cq.as_raw();
+        attr.tm_cap.max_num_tags = max_num_tags;
+        attr.tm_cap.max_ops = max_ops;
+        // SAFETY: the context and the objects exist for as long as they are borrowed, and then for
+        // as long as the queue has its shares; C writes only `attr`, and keeps no pointer to it.
+        let raw = unsafe { ffi::ibv_create_srq_ex(self.context().as_raw(), &raw mut attr) };
+        let raw = cvt_ptr(CREATE, raw).map_err(|err| {
+            let receives = detail(max_wr, max_sge);
+            err.detail(format!(
+                "{receives}, {max_num_tags} tags, {max_ops} operations"
+            ))
+        })?;
+        // SAFETY: it has just been created, with these.
+        let srq = unsafe { adopt(raw, max_wr, max_sge, books, Kind::TagMatching, self) };
+        Ok(TagMatchingQueue {
+            srq,
+            id: QpId::next(),
+            entries: Slab::new(max_num_tags),
+            operations: Slab::new(max_ops),
+            next: 0,
+            unexpected: 0,
+            max_tagged_sge: caps.max_sge.min(u32::try_from(MAX_SGE).unwrap_or(u32::MAX)),
+        })
+    }
+}
+
+impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
+    /// `ibv_post_srq_recv`—Posts an untagged receive, for a message that nobody waits for.
+    ///
+    /// # Errors
+    /// As for [`SharedReceiveQueue::post`].
+    ///
+    /// # References
+    /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
+    #[doc(alias = "ibv_post_srq_recv")]
+    pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
+        self.srq.post(work)
+    }
+
+    /// `ibv_post_srq_ops`, `IBV_WR_TAG_ADD`—Adds a tagged buffer to the list. The work belongs to
+    /// the queue until a message is whole, or it is removed.
+    ///
+    /// Does not block or enter the kernel. It completes with [`TagEvent::Added`], which may come
+    /// after the message.
+    ///
+    /// # Errors
+    /// The work is given back, unharmed:
+    /// - `WouldBlock`: there are as many tagged buffers, or operations that have not completed, as
+    ///   the queue can hold.
+    /// - `InvalidInput`: no tag can fit the pattern; or the work has more elements than the device
+    ///   allows.
+    /// - `ENOMEM`, `EINVAL`: the device refused it.
+    ///
+    /// # References
+    /// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
+    #[doc(alias = "ibv_post_srq_ops")]
+    #[doc(alias = "IBV_WR_TAG_ADD")]
+    pub fn add(&mut self, pattern: TagPattern, work: RW) -> Result<TagEntry, Refused<RW>> {
+        let mut sges = SgeList::of(&work);
+        match self.try_add(pattern, &mut sges) {
+            Ok((slot, handle)) => {
+                let number = self.next;
+                self.next += 1;
+                let entry = Entry {
+                    work: Some(work),
+                    number,
+                    handle,
+                    outstanding: 1,
+                    removing: false,
+                    incomplete: false,
+                };
+                self.entries.put(slot, entry);
+                Ok(TagEntry { slot, number })
+            }
+            Err(error) => Err(Refused { value: work, error }),
+        }
+    }
+
+    /// Adds memory to the list. What the elements describe must then stay as `Scatter` promises for
+    /// as long as the device may write there.
+    fn try_add(&mut self, pattern: TagPattern, sges: &mut SgeList) -> Result<(u32, u32)> {
+        let TagPattern { tag, mask } = pattern;
+        let refuse = |kind, reason: String| Err(Error::refused(POST, kind, reason));
+        if tag & !mask != 0 {
+            let reason = format!("no tag can be {tag:#x} in the bits {mask:#x}");
+            return refuse(io::ErrorKind::InvalidInput, reason);
+        }
+        if sges.len() > self.max_tagged_sge as usize {
+            let (found, limit) = (sges.len(), self.max_tagged_sge);
+            let reason = format!("{found} elements, and a tagged buffer has at most {limit}");
+            return refuse(io::ErrorKind::InvalidInput, reason);
+        }
+        let Some(slot) = self.entries.free() else {
+            let reason = "there are as many tagged buffers as the queue can hold".to_owned();
+            return refuse(io::ErrorKind::WouldBlock, reason);
+        };
+        let mut wr = ffi::ibv_ops_wr::zeroed();
+        wr.opcode = op::IBV_WR_TAG_ADD;
+        wr.tm.add.recv_wr_id = QueueId::receive(self.id).wr_id(slot).0;
+        wr.tm.add.sg_list = sges.as_mut_ptr();
+        wr.tm.add.num_sge = sges.count();
+        wr.tm.add.tag = tag;
+        wr.tm.add.mask = mask;
+        // SAFETY: the elements are `sges`', which outlives the call. What they describe stays as
+        // `Scatter` promises until the work is dropped, and so until the queue is destroyed or the
+        // device is done with it.
+        unsafe { self.execute(&mut wr, Operation::Add(slot)) }?;
+        Ok((slot, wr.tm.handle))
+    }
+}
+
+impl<RW: Send + 'static> TagMatchingQueue<RW> {
+    /// Begins a batch of untagged receives.
+    pub fn batch(&mut self) -> SrqBatch<'_, RW> {
+        self.srq.batch()
+    }
+
+    /// `ibv_post_srq_ops`, `IBV_WR_TAG_DEL`—Asks for a tagged buffer to be removed from the list.
+    ///
+    /// Does not block or enter the kernel. It completes with [`TagEvent::Removed`], which gives the
+    /// work back, or, if a message has come before it, [`TagEvent::NotRemoved`].
+    ///
+    /// # Errors
+    /// - `InvalidInput`: the buffer is not on the list any more, or is being removed.
+    /// - `WouldBlock`: there are as many operations that have not completed as the queue can hold.
+    /// - `ENOMEM`, `EINVAL`: the device refused it.
+    ///
+    /// # References
+    /// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
+    #[doc(alias = "ibv_post_srq_ops")]
+    #[doc(alias = "IBV_WR_TAG_DEL")]
+    pub fn remove(&mut self, entry: TagEntry) -> Result<()> {
+        let TagEntry { slot, number } = entry;
+        let found = self.entries.get_mut(slot);
+        let found =
+            found.filter(|found| found.number == number && found.work.is_some() && !found.removing);
+        let Some(handle) = found.map(|found| found.handle) else {
+            let reason = "the buffer is not on the list any more, or is being removed";
+            return Err(Error::refused(POST, io::ErrorKind::InvalidInput, reason));
+        };
+        let mut wr = ffi::ibv_ops_wr::zeroed();
+        wr.opcode = op::IBV_WR_TAG_DEL;
+        wr.tm.handle = handle;
+        // SAFETY: there are no elements. C knows the handle: the entry has operations or a message
+        // still to complete, and until then it is not used for another.
+        unsafe { self.execute(&mut wr, Operation::Remove(slot)) }?;
+        if let Some(found) = self.entries.get_mut(slot) {
+            found.removing = true;
+            found.outstanding += 1;
+        }
+        Ok(())
+    }
+
+    /// `ibv_post_srq_ops`, `IBV_WR_TAG_SYNC`—Tells the device how many unexpected messages the
+    /// program knows of, as every other operation does, and nothing else.
+    ///
+    /// Does not block or enter the kernel. It completes with [`TagEvent::Synced`].
+    ///
+    /// # Errors
+    /// - `WouldBlock`: there are as many operations that have not completed as the queue can hold.
+    /// - `ENOMEM`, `EINVAL`: the device refused it.
+    ///
+    /// # References
+    /// [ibv_post_srq_ops(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_ops.3.html)
+    #[doc(alias = "ibv_post_srq_ops")]
+    #[doc(alias = "IBV_WR_TAG_SYNC")]
+    pub fn sync(&mut self) -> Result<()> {
+        let mut wr = ffi::ibv_ops_wr::zeroed();
+        wr.opcode = op::IBV_WR_TAG_SYNC;
+        // SAFETY: there are no elements, and no handle.
+        unsafe { self.execute(&mut wr, Operation::Sync) }
+    }
+
+    /// Posts one operation.
+    ///
+    /// # Safety
+    /// - The elements of `wr` are valid during the call, and what they describe for as long as the
+    ///   device may write there; its handle, if it needs one, is one that C knows.
+    unsafe fn execute(&mut self, wr: &mut ffi::ibv_ops_wr, operation: Operation) -> Result<()> {
+        use ffi::ibv_ops_flags as flag;
+        const FLAGS: u32 = flag::IBV_OPS_SIGNALED.0 | flag::IBV_OPS_TM_SYNC.0;
+        let Some(slot) = self.operations.free() else {
+            let reason = "every operation that the queue can hold is in flight";
+            return Err(Error::refused(POST, io::ErrorKind::WouldBlock, reason));
+        };
+        wr.wr_id = QueueId::send(self.id).wr_id(slot).0;
+        wr.flags = FLAGS as i32;
+        wr.tm.unexpected_cnt = self.unexpected;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue is created (invariant of `SrqInner`), and `wr` is one complete
+        // operation, with valid elements as the caller promises. C reads them, and sets the handle,
+        // before it returns.
+        let errno = unsafe { ffi::ibv_post_srq_ops(self.as_raw(), wr, &raw mut bad) };
+        cvt_errno(POST, errno)?;
+        self.operations.put(slot, operation);
+        Ok(())
+    }
+
+    /// `ibv_modify_srq(srq, IBV_SRQ_LIMIT)`—Asks for one asynchronous event when fewer than `limit`
+    /// untagged receives are left.
+    ///
+    /// # Errors
+    /// As for [`SharedReceiveQueue::arm_limit`].
+    #[doc(alias = "ibv_modify_srq")]
+    pub fn arm_limit(&self, limit: u32) -> Result<()> {
+        self.srq.arm_limit(limit)
+    }
+
+    /// `ibv_query_srq`—What the queue has room for, without tags. Enters the kernel.
+    ///
+    /// # Errors
+    /// As for [`SharedReceiveQueue::query`].
+    #[doc(alias = "ibv_query_srq")]
+    pub fn query(&self) -> Result<SrqAttr> {
+        self.srq.query()
+    }
+
+    /// The domain it was made in.
+    pub fn pd(&self) -> &ProtectionDomain {
+        self.srq.pd()
+    }
+
+    /// The number of untagged receives that have been posted and not come back.
+    pub fn in_flight(&self) -> usize {
+        self.srq.in_flight()
+    }
+
+    /// The number of tagged buffers that are not done with: that have not come back, or whose
+    /// operations have not all completed.
+    pub fn tags_in_flight(&self) -> usize {
+        self.entries.len()
+    }
+
+    /// How many unexpected messages there have been. After 2³² it begins anew, as the device does.
+    pub fn unexpected(&self) -> u32 {
+        self.unexpected
+    }
+
+    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
+    /// lives.
+    pub fn as_raw(&self) -> *mut ffi::ibv_srq {
+        self.srq.as_raw()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<SrqInner> {
+        self.srq.inner()
+    }
+}
+
+impl<RW: Send + 'static> fmt::Debug for TagMatchingQueue<RW> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("TagMatchingQueue")
+            .field("in_flight", &self.in_flight())
+            .field("tags_in_flight", &self.tags_in_flight())
+            .field("unexpected", &self.unexpected)
+            .finish_non_exhaustive()
+    }
+}
+
+impl<RW: Send + 'static> Drop for TagMatchingQueue<RW> {
+    fn drop(&mut self) {
+        let entries = mem::replace(&mut self.entries, Slab::new(0));
+        self.srq.inner.park(Box::new(entries));
+    }
+}
