@@ -137,6 +137,38 @@ fn memory_of_the_peer_is_read_and_written() {
 }
 
 #[test]
+fn several_buffers_are_read_and_written_as_one() {
+    let choices = builder().max_send_sge(2);
+    let listener = choices.listen_for::<Vec<Buf>, Buf>(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    let (mut active, passive) = thread::scope(|scope| {
+        let server = scope.spawn(|| listener.accept().unwrap());
+        let client = choices.connect_for::<Vec<Buf>, Buf>(addr).unwrap();
+        (client, server.join().unwrap())
+    });
+    let readable = passive.reg_read(16).unwrap();
+    readable.write(0, b"here and there");
+    let parts = [8, 6].map(|len| active.reg_msgs(vec![0; len]).unwrap());
+    let remote = readable.token().slice(0..14).unwrap();
+    active.post_read(parts.into(), remote).unwrap();
+    let done = active.send_comp().unwrap();
+    done.ok().unwrap();
+    assert_eq!(
+        (&*done.work[0], &*done.work[1]),
+        (&b"here and"[..], &b" there"[..])
+    );
+    drop(done);
+
+    let writable = passive.reg_write(16).unwrap();
+    let parts = [&b"from two"[..], b" places"].map(|part| active.reg_msgs(part).unwrap());
+    active.post_write(parts.into(), writable.token()).unwrap();
+    active.send_comp().unwrap().ok().unwrap();
+    let mut found = [0; 15];
+    writable.read(0, &mut found);
+    assert_eq!(&found, b"from two places");
+}
+
+#[test]
 fn several_buffers_are_one_message_in_both_directions() {
     let choices = builder().max_send_sge(2).max_recv_sge(2);
     let listener = choices.listen_for::<[Buf; 2], Vec<Buf>>(local()).unwrap();
