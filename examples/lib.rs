@@ -60,6 +60,7 @@ pub mod pingpong {
     pub mod options;
     pub mod rally;
     pub mod setup;
+    pub mod xrc_exchange;
 }
 
 /// The example of the README, which has to compile.

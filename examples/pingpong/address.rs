@@ -1,6 +1,6 @@
 //! The address of a queue pair, as the two sides tell it to each other.
 
-use std::fmt;
+use std::{fmt, str};
 
 use verbs::{Gid, Psn, QpNum};
 
@@ -44,33 +44,54 @@ impl Address {
     /// # Errors
     /// It is not one.
     pub fn from_wire(wire: &[u8; ADDRESS_LEN]) -> Result<Self, Malformed> {
-        Self::parse(wire).ok_or_else(|| Malformed(wire.escape_ascii().to_string()))
+        Self::parse(wire).ok_or_else(|| Malformed::new(wire))
     }
 
     fn parse(wire: &[u8; ADDRESS_LEN]) -> Option<Self> {
-        let text = std::str::from_utf8(wire.strip_suffix(&[0])?).ok()?;
-        let mut fields = text.split(':');
-        let mut field = |digits| {
-            let field = fields.next()?;
-            let hex = field.len() == digits && field.bytes().all(|b| b.is_ascii_hexdigit());
-            hex.then(|| u128::from_str_radix(field, 16).ok())?
+        let mut fields = Fields::of(wire)?;
+        let this = Self {
+            lid: fields.hex(4)?,
+            qpn: QpNum::new(fields.hex(6)?).ok()?,
+            psn: Psn::new(fields.hex(6)?).ok()?,
+            gid: Gid(fields.hex::<u128>(32)?.to_be_bytes()),
         };
-        let (lid, qpn, psn, gid) = (field(4)?, field(6)?, field(6)?, field(32)?);
-        if fields.next().is_some() {
-            return None;
-        }
-        Some(Self {
-            lid: u16::try_from(lid).ok()?,
-            qpn: QpNum::new(u32::try_from(qpn).ok()?).ok()?,
-            psn: Psn::new(u32::try_from(psn).ok()?).ok()?,
-            gid: Gid(gid.to_be_bytes()),
-        })
+        fields.end()?;
+        Some(this)
     }
 
     /// Whether there is a GID to reach it by.
     pub fn has_gid(&self) -> bool {
         // The second half is the interface; the first is only the subnet.
         self.gid.0[8..] != [0; 8]
+    }
+}
+
+impl Malformed {
+    pub(super) fn new(wire: &[u8]) -> Self {
+        Self(wire.escape_ascii().to_string())
+    }
+}
+
+/// The numbers of an address on the wire: hexadecimal digits between colons, and a zero byte.
+pub(super) struct Fields<'a>(str::Split<'a, char>);
+
+impl<'a> Fields<'a> {
+    pub(super) fn of(wire: &'a [u8]) -> Option<Self> {
+        let text = str::from_utf8(wire.strip_suffix(&[0])?).ok()?;
+        Some(Self(text.split(':')))
+    }
+
+    /// The next number, which has exactly so many digits.
+    pub(super) fn hex<T: TryFrom<u128>>(&mut self, digits: usize) -> Option<T> {
+        let field = self.0.next()?;
+        let hex = field.len() == digits && field.bytes().all(|b| b.is_ascii_hexdigit());
+        let number = hex.then(|| u128::from_str_radix(field, 16).ok())??;
+        T::try_from(number).ok()
+    }
+
+    /// `None` if there is more.
+    pub(super) fn end(mut self) -> Option<()> {
+        self.0.next().is_none().then_some(())
     }
 }
 

@@ -8,7 +8,7 @@ use anyhow::bail;
 use clap::Args;
 use verbs::Mtu;
 
-/// What all four have.
+/// What all but `xsrq_pingpong` have.
 #[derive(Args, Clone, Debug)]
 pub struct Options {
     /// Connect to the server on this host; without it, be the server
@@ -137,21 +137,33 @@ pub fn number<T: TryFrom<u64>>(text: &str) -> Result<T, String> {
     T::try_from(number).map_err(|_| "it is too large".to_owned())
 }
 
-fn positive<T: TryFrom<u64> + Default + PartialEq>(text: &str) -> Result<T, String> {
+/// Reads a number that is not zero.
+///
+/// # Errors
+/// It is zero, not a number, or too large.
+pub fn positive<T: TryFrom<u64> + Default + PartialEq>(text: &str) -> Result<T, String> {
     match number(text)? {
         zero if zero == T::default() => Err("it must be at least 1".to_owned()),
         number => Ok(number),
     }
 }
 
-fn service_level(text: &str) -> Result<u8, String> {
+/// Reads a service level.
+///
+/// # Errors
+/// It is none.
+pub fn service_level(text: &str) -> Result<u8, String> {
     match number(text)? {
         level @ 0..16 => Ok(level),
         _ => Err("a service level is at most 15".to_owned()),
     }
 }
 
-fn mtu(text: &str) -> Result<Mtu, String> {
+/// Reads an MTU in bytes.
+///
+/// # Errors
+/// It is none of those that there are.
+pub fn mtu(text: &str) -> Result<Mtu, String> {
     Mtu::from_bytes(number(text)?).ok_or_else(|| "one of 256, 512, 1024, 2048, 4096".to_owned())
 }
 

@@ -294,3 +294,67 @@ fn a_device_without_xrc_says_so() {
     assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
     assert_eq!(cq.available(), cq.capacity());
 }
+
+/// What the server of `xsrq_pingpong` does for two clients on one host: it answers each through the
+/// connections of both in turn, naming the client's queue, and asks for a completion of the last.
+#[test]
+fn a_server_reaches_the_queues_of_all_through_each_connection() {
+    const TESTS: usize = 2;
+    let fixture = Fixture::new();
+    let (fake, pd) = (&fixture.fake, &fixture.pd);
+    let xrcd = fixture.ctx.open_xrcd().unwrap();
+    let (mut send_cq, mut recv_cq) = (fixture.cq(8), fixture.cq(8));
+    let mut srq: SharedReceiveQueue = pd.create_xrc_srq(&xrcd, &recv_cq, 2, 1).unwrap();
+    let peers = [0x98, 0x99].map(QpNum::from_low_bits);
+    let queues = [0x51, 0x52].map(SrqNum::from_low_bits);
+    let receivers = peers.map(|peer| receiver(&xrcd, peer));
+    let mut senders = peers.map(|peer| sender(&fixture, &send_cq, peer));
+    for _ in peers {
+        srq.post(pd.alloc_buf(8).unwrap()).unwrap();
+    }
+    let mut sent = [0; 2];
+    let mut send = |client: usize| {
+        let through = (client + sent[client]) % peers.len();
+        sent[client] += 1;
+        let message = Send::new(pd.alloc_buf(8).unwrap());
+        let message = match sent[client] == TESTS {
+            true => message,
+            false => message.unsignaled(),
+        };
+        senders[through]
+            .post(ToSrq::new(message, queues[client]))
+            .unwrap();
+    };
+    send(0);
+    send(1);
+    // Each client answers as often as it is written to.
+    for round in 0..TESTS {
+        for (client, receiver) in receivers.iter().enumerate() {
+            fake.complete_xrc(receiver.qp_num(), srq.as_raw(), b"answer", None);
+            let wc = recv_cq.poll().unwrap().next().unwrap();
+            assert_eq!(wc.qp_num(), receivers[client].qp_num());
+            let done = srq.complete(wc).unwrap();
+            assert_eq!(done.received(), b"answer");
+            let room = done.work;
+            srq.post(room).unwrap();
+            if round + 1 < TESTS {
+                send(client);
+            }
+        }
+    }
+    for (connection, sender) in senders.iter_mut().enumerate() {
+        let posted = fake.sends(sender.qp_num());
+        let named: Vec<_> = posted
+            .iter()
+            .map(|send| (send.remote_srqn, send.is_signaled()))
+            .collect();
+        let [own, other] = [queues[connection], queues[1 - connection]].map(|srq| Some(srq.get()));
+        assert_eq!(named, [(own, false), (other, true)]);
+        for _ in posted {
+            fake.complete_send(sender.qp_num(), WcStatus::SUCCESS);
+        }
+        let wc = send_cq.poll().unwrap().next().unwrap();
+        assert!(sender.complete(wc).is_ok());
+        assert_eq!(sender.send_queue().in_flight(), 0);
+    }
+}

@@ -1,0 +1,25 @@
+//! The pingpongs, as far as one host goes: what Soft-RoCE cannot do is said so.
+
+use std::process::Command;
+
+/// What a program that fails says, and nothing else.
+fn complaint(program: &str, args: &[&str]) -> String {
+    let output = Command::new(program).args(args).output().unwrap();
+    assert_eq!(output.status.code(), Some(1), "{args:?}");
+    String::from_utf8(output.stderr).unwrap()
+}
+
+#[test]
+fn xsrq_pingpong_needs_xrc() {
+    // It fails before it looks for a peer.
+    for args in [&["-g", "1"][..], &["-g", "1", "-c", "2", "-e"]] {
+        let said = complaint(env!("CARGO_BIN_EXE_xsrq_pingpong"), args);
+        assert!(
+            said.starts_with(
+                "couldn't open the XRC domain: the device may lack extended reliable connections \
+                 (XRC): `ibv_open_xrcd` failed"
+            ),
+            "{said}"
+        );
+    }
+}
