@@ -103,7 +103,7 @@ thread_local! {
 }
 
 /// The bell of this thread, which waits for one thing at a time.
-fn thread_bell() -> io::Result<Bell> {
+pub(crate) fn thread_bell() -> io::Result<Bell> {
     BELL.with_borrow_mut(|bell| match bell {
         Some(bell) => Ok(bell.clone()),
         None => Ok(bell.insert(Bell::new()?).clone()),
@@ -268,16 +268,52 @@ impl Connection {
             state.waiters.add(interest, &bell)
         };
         let waited = sleep(&[self.channel.as_fd(), bell.as_fd()], deadline);
+        let ended = self.end_wait(name);
+        bell.clear();
+        ended.and(waited)
+    }
+
+    /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.
+    /// Returns what can be done already, and the name by which to [leave](Self::end_wait).
+    pub(crate) fn begin_wait(
+        &self,
+        interest: Interest,
+        bell: &Bell,
+    ) -> io::Result<(Readiness, u64)> {
+        let mut state = lock(&self.state);
+        while state.arm()? {}
+        let name = state.waiters.add(interest, bell);
+        Ok((state.stream.readiness(), name))
+    }
+
+    /// Leaves those who wait, and handles what has come.
+    pub(crate) fn end_wait(&self, name: u64) -> io::Result<()> {
         let mut state = lock(&self.state);
         state.waiters.remove(name);
-        bell.clear();
         state.take_events(&self.channel)?;
         state.process()?;
         if !state.waiters.is_empty() {
             // The event that was taken was theirs, too.
             state.arm()?;
         }
-        waited
+        Ok(())
+    }
+
+    /// The descriptor that tells of completions, where somebody has asked for it.
+    pub(crate) fn completions(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// What can be done without waiting.
+    pub(crate) fn readiness_now(&self) -> io::Result<Readiness> {
+        let mut state = lock(&self.state);
+        state.process()?;
+        Ok(state.stream.readiness())
+    }
+
+    /// The most payload that a packet carries, in bytes.
+    pub(crate) fn mtu(&self) -> Option<u32> {
+        lock(&self.state).qp.query().ok()?.path_mtu.bytes()
     }
 
     /// Another descriptor that tells when it is worth trying again, and the watcher it belongs to.

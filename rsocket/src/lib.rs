@@ -16,6 +16,9 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
+//! What a program decides at run time only is for [`Socket`], and waiting for many things at once for
+//! [`poll()`] and [`EventSet`]. The C library `rsocket-capi` is made of these.
+//!
 //! The protocol itself, without any input or output, is in [`proto`].
 #![deny(unsafe_code)]
 
@@ -23,20 +26,26 @@ mod connection;
 mod device;
 mod endpoint;
 mod engine;
+mod errno;
 mod listener;
 mod mapped;
 mod memory;
 mod opening;
 mod options;
 pub mod proto;
+mod socket;
 mod stream;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod waiters;
 
+pub use errno::errno;
 pub use listener::{Incoming, Listener};
 pub use mapped::MappedBuffer;
 pub use options::Options;
+pub use socket::{
+    EventSet, Family, Interest, Occurred, PollEntry, PollEvents, RecvFlags, Socket, poll,
+};
 pub use stream::Stream;
 #[cfg(feature = "tokio")]
 pub use tokio::{AsyncListener, AsyncStream};

@@ -13,7 +13,10 @@ use std::{
     },
 };
 
-use cm::{CmId, ConnectRequest, phases::Listening};
+use cm::{
+    CmId, ConnectRequest,
+    phases::{Idle, Listening},
+};
 
 use crate::{
     connection::{Connection, Ends, sleep},
@@ -25,12 +28,17 @@ use crate::{
     waiters::Bell,
 };
 
+fn unspecified() -> SocketAddr {
+    SocketAddr::from(([0; 4], 0))
+}
+
 /// The part of a listener that the engine fills.
 #[derive(Debug)]
 pub(crate) struct Backlog {
     waiting: Mutex<VecDeque<Arc<Connection>>>,
     bell: Bell,
-    options: Options,
+    /// What connections get that come from now on.
+    options: Mutex<Options>,
 }
 
 impl Backlog {
@@ -53,9 +61,9 @@ impl Backlog {
             }
         };
         let pd = engine.domains().of(&request.id().context()?)?;
-        let endpoint = Endpoint::new(request.id(), &pd, self.options.settings)?;
+        let settings = self.options().settings;
+        let endpoint = Endpoint::new(request.id(), &pd, settings)?;
         let param = endpoint.conn_param();
-        let unspecified = || SocketAddr::from(([0; 4], 0));
         let id = request.id();
         let ends = Ends {
             local_addr: id.local_addr().unwrap_or_else(unspecified),
@@ -70,6 +78,11 @@ impl Backlog {
     pub(crate) fn offer(&self, connection: Arc<Connection>) {
         self.lock().push_back(connection);
         self.bell.ring();
+    }
+
+    fn options(&self) -> Options {
+        let options = self.options.lock();
+        options.unwrap_or_else(PoisonError::into_inner).clone()
     }
 
     fn take(&self) -> Option<Arc<Connection>> {
@@ -113,9 +126,8 @@ impl Listener {
     /// - `Interrupted`: a signal came.
     pub fn accept(&self) -> io::Result<(Stream, SocketAddr)> {
         loop {
-            if let Some(connection) = self.backlog.take() {
-                let peer = connection.peer_addr();
-                let stream = Stream::new(connection, &self.engine, &self.backlog.options);
+            if let Some(stream) = self.try_accept() {
+                let peer = stream.peer_addr();
                 return Ok((stream, peer));
             }
             if self.nonblocking.load(Relaxed) {
@@ -123,6 +135,28 @@ impl Listener {
             }
             sleep(&[self.as_fd()], None)?;
         }
+    }
+
+    /// Takes the next connection, if there is one.
+    pub(crate) fn try_accept(&self) -> Option<Stream> {
+        let connection = self.backlog.take()?;
+        Some(Stream::new(
+            connection,
+            &self.engine,
+            &self.backlog.options(),
+        ))
+    }
+
+    /// Whether there is a connection to accept.
+    pub(crate) fn is_ready(&self) -> bool {
+        !self.backlog.lock().is_empty()
+    }
+
+    /// Says what connections get that come from now on.
+    pub(crate) fn set_options(&self, options: &Options) {
+        let own = self.backlog.options.lock();
+        own.unwrap_or_else(PoisonError::into_inner)
+            .clone_from(options);
     }
 
     /// The connections that come, one after the other.
@@ -192,10 +226,15 @@ impl Options {
     fn bind_to(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Listener> {
         let mut id = engine.channel().create_id()?;
         id.bind(addr)?;
+        self.listen_with(engine, id)
+    }
+
+    /// Listens with an identifier that is bound.
+    pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
         let backlog = Arc::new(Backlog {
             waiting: Mutex::default(),
             bell: Bell::new()?,
-            options: self.clone(),
+            options: Mutex::new(self.clone()),
         });
         let key = id.key();
         engine.listen(key, &backlog);
@@ -204,7 +243,7 @@ impl Options {
             refused.error
         })?;
         Ok(Listener {
-            local_addr: id.local_addr().unwrap_or(addr),
+            local_addr: id.local_addr().unwrap_or_else(unspecified),
             backlog,
             id,
             engine: Arc::clone(engine),

@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use verbs::{RemoteAccess, RemoteRegion};
+use verbs::{Memory, RemoteAccess, RemoteRegion};
 
 use crate::{connection::Connection, proto::Mapping, stream::Stream};
 
@@ -56,6 +56,15 @@ impl Drop for MappedBuffer {
     }
 }
 
+fn too_long(len: usize) -> io::Error {
+    let reason = format!("{len} bytes are too many for one mapping");
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
+fn mappable_len(len: usize) -> io::Result<u32> {
+    u32::try_from(len).map_err(|_| too_long(len))
+}
+
 impl Stream {
     /// Maps `len` zero bytes for the peer, under the name `offset`, or their address if that is
     /// `None`. The peer is told before the next bytes that this side sends.
@@ -66,19 +75,48 @@ impl Stream {
     ///   ([`Options::iomap_size`](crate::Options::iomap_size) of the *peer*), or the process may not
     ///   lock that much memory.
     pub fn map(&self, len: usize, offset: Option<u64>) -> io::Result<MappedBuffer> {
-        let Ok(short) = u32::try_from(len) else {
-            let reason = format!("{len} bytes are too many for one mapping");
-            return Err(io::Error::new(io::ErrorKind::InvalidInput, reason));
-        };
+        let short = mappable_len(len)?;
+        let region = self
+            .connection()
+            .pd()
+            .alloc_remote(len, RemoteAccess::WRITE)?;
+        self.announce(region, short, offset)
+    }
+
+    /// Maps the first `len` bytes of memory of the caller's own, as [`map`](Self::map) does.
+    ///
+    /// # Errors
+    /// As for [`map`](Self::map); and `InvalidInput` if there are not as many.
+    pub fn map_memory(
+        &self,
+        memory: impl Memory,
+        len: usize,
+        offset: Option<u64>,
+    ) -> io::Result<MappedBuffer> {
+        let short = mappable_len(len)?;
+        let pd = self.connection().pd();
+        let registration = pd.register(memory).remote(RemoteAccess::WRITE);
+        let region = registration.create().map_err(verbs::Error::from)?;
+        if region.len() < len {
+            return Err(too_long(len));
+        }
+        self.announce(region, short, offset)
+    }
+
+    fn announce(
+        &self,
+        region: RemoteRegion,
+        len: u32,
+        offset: Option<u64>,
+    ) -> io::Result<MappedBuffer> {
         let connection = Arc::clone(self.connection());
-        let region = connection.pd().alloc_remote(len, RemoteAccess::WRITE)?;
         let token = region.token();
         let offset = offset.unwrap_or(token.addr);
         let mapping = Mapping {
             offset,
             addr: token.addr,
             rkey: token.rkey,
-            len: short,
+            len,
         };
         let index = connection
             .map(mapping)

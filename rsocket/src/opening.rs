@@ -64,6 +64,18 @@ impl Opening {
         retries: u32,
     ) -> io::Result<Arc<Self>> {
         let id = engine.channel().create_id()?;
+        Self::start_with(engine, id, source, peer, settings, retries)
+    }
+
+    /// Begins to connect with an identifier, which may be bound.
+    pub(crate) fn start_with(
+        engine: &Arc<Engine>,
+        id: CmId<Idle>,
+        source: Option<SocketAddr>,
+        peer: SocketAddr,
+        settings: Settings,
+        retries: u32,
+    ) -> io::Result<Arc<Self>> {
         let key = id.key();
         let this = Arc::new(Self {
             state: Mutex::new(State::Open {
@@ -215,8 +227,7 @@ impl Opening {
         self.finish(Err(io::Error::new(kind, failure)));
     }
 
-    /// Becomes readable at the end.
-    #[cfg(feature = "tokio")]
+    /// Becomes readable at the end, and stays so.
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
     }
@@ -234,9 +245,22 @@ impl Opening {
     }
 
     /// The result, if there is one and it has not been taken.
-    #[cfg(feature = "tokio")]
     pub(crate) fn take(&self) -> Option<io::Result<Arc<Connection>>> {
         self.wait(Some(Duration::ZERO))
+    }
+
+    /// Ends the attempt, if it is still under way.
+    pub(crate) fn cancel(&self) {
+        self.finish(Err(io::ErrorKind::ConnectionAborted.into()));
+    }
+
+    /// Waits for the end, and leaves the result to be taken.
+    pub(crate) fn settle(&self) {
+        let mut state = self.lock();
+        while matches!(*state, State::Open { .. }) {
+            let waited = self.changed.wait(state);
+            state = waited.unwrap_or_else(PoisonError::into_inner);
+        }
     }
 
     /// Waits for the end, but not longer than `timeout`; `None` if it has not come, or if the

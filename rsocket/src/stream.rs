@@ -32,7 +32,7 @@ pub struct Stream {
     nonblocking: AtomicBool,
     read_timeout: Mutex<Option<Duration>>,
     write_timeout: Mutex<Option<Duration>>,
-    linger: Duration,
+    linger: Mutex<Duration>,
 }
 
 impl Stream {
@@ -58,7 +58,7 @@ impl Stream {
             nonblocking: AtomicBool::new(false),
             read_timeout: Mutex::default(),
             write_timeout: Mutex::default(),
-            linger: options.linger,
+            linger: Mutex::new(options.linger),
         }
     }
 
@@ -147,6 +147,18 @@ impl Stream {
             .unwrap_or_else(PoisonError::into_inner) = timeout;
     }
 
+    /// How long dropping it may wait, as [`Options::linger`].
+    pub fn set_linger(&self, timeout: Duration) {
+        *self.linger.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    /// Asks the peer's device for a sign of life so often, as [`Options::keep_alive`]; `None` does
+    /// not any more.
+    pub fn set_keep_alive(&self, interval: Option<Duration>) {
+        let interval = interval.unwrap_or_default();
+        self.engine.keep_alive(&self.connection, interval);
+    }
+
     /// Why the connection has failed, if it has.
     pub fn take_error(&self) -> Option<io::Error> {
         self.connection.failure().map(failure_error)
@@ -221,12 +233,16 @@ impl fmt::Debug for Stream {
 
 impl Drop for Stream {
     fn drop(&mut self) {
-        if self.linger.is_zero() {
+        let linger = *self
+            .linger
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        if linger.is_zero() {
             return;
         }
         // What fails here has failed for good, and there is nobody left to tell.
         drop(self.connection.shut_down(Direction::Both));
-        let Some(deadline) = Instant::now().checked_add(self.linger) else {
+        let Some(deadline) = Instant::now().checked_add(linger) else {
             return;
         };
         if self.nonblocking.load(Relaxed) {

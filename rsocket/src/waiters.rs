@@ -30,6 +30,11 @@ impl Bell {
         let _: Result<usize, _> = write(&self.fd, &1_u64.to_ne_bytes());
     }
 
+    /// Whether they are the same.
+    pub(crate) fn is(&self, other: &Self) -> bool {
+        Arc::ptr_eq(&self.fd, &other.fd)
+    }
+
     pub(crate) fn clear(&self) {
         // It fails when nobody has rung.
         let _: Result<usize, _> = read(&self.fd, &mut [0; 8]);
@@ -41,6 +46,14 @@ impl AsFd for Bell {
         self.fd.as_fd()
     }
 }
+
+/// For those who wait for anything at all.
+pub(crate) const NOTHING: Readiness = Readiness {
+    readable: false,
+    writable: false,
+    hung_up: false,
+    failed: false,
+};
 
 /// What somebody waits for.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]

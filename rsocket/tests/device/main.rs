@@ -3,6 +3,7 @@
 
 mod asynchronous;
 mod endings;
+mod sockets;
 mod streams;
 
 use std::net::SocketAddr;

@@ -1,0 +1,451 @@
+//! Sockets whose state is known at run time only, as C has them.
+
+#![forbid(unsafe_code)]
+
+mod data;
+mod event_set;
+mod options;
+mod poll;
+
+use std::{
+    fmt, io,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, Shutdown, SocketAddr},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+};
+
+use cm::{CmId, phases::Idle};
+use rustix::{event::epoll, io::Errno};
+
+pub use data::RecvFlags;
+pub use event_set::{EventSet, Interest, Occurred};
+use options::Choices;
+pub use poll::{PollEntry, PollEvents, poll};
+
+use crate::{
+    engine::Engine,
+    errno::errno,
+    listener::Listener,
+    opening::Opening,
+    proto::stream::Direction,
+    stream::Stream,
+    waiters::{self, Waiters},
+};
+
+/// How often a resolution that timed out is tried again when nobody is made to wait for it.
+const BACKGROUND_RETRIES: u32 = 6;
+
+/// The addresses that a socket is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Family {
+    /// IPv4.
+    V4,
+    /// IPv6.
+    V6,
+}
+
+impl Family {
+    fn unspecified(self) -> SocketAddr {
+        let ip = match self {
+            Self::V4 => IpAddr::V4(Ipv4Addr::UNSPECIFIED),
+            Self::V6 => IpAddr::V6(Ipv6Addr::UNSPECIFIED),
+        };
+        SocketAddr::new(ip, 0)
+    }
+}
+
+/// A stream socket that becomes what is made of it: connected, listening, or neither.
+///
+/// It is for those who have to do what a program says at run time, like the C library here. Others
+/// are better served by [`Stream`] and [`Listener`], which cannot be
+/// used in the wrong state.
+///
+/// All calls may come from any thread at any time. Connecting goes on in the background, whether or
+/// not anybody waits for it.
+///
+/// ```no_run
+/// use std::io::{IoSlice, IoSliceMut};
+///
+/// use rsocket::{Family, RecvFlags, Socket};
+///
+/// let listener = Socket::new(Family::V4)?;
+/// listener.bind("10.9.0.1:0".parse().unwrap())?;
+/// listener.listen(16)?;
+/// let client = Socket::new(Family::V4)?;
+/// client.connect(listener.local_addr())?;
+/// let (server, _) = listener.accept()?;
+/// client.send(&[IoSlice::new(b"hello")], false)?;
+/// let mut hello = [0; 5];
+/// server.recv(&mut [IoSliceMut::new(&mut hello)], RecvFlags::WAIT_ALL)?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+pub struct Socket {
+    engine: Arc<Engine>,
+    family: Family,
+    state: Mutex<State>,
+    nonblocking: AtomicBool,
+    /// Watches whatever tells of this socket in its present state.
+    poller: OwnedFd,
+}
+
+#[derive(Debug)]
+struct State {
+    phase: Phase,
+    choices: Choices,
+    /// The first error that nobody has asked for.
+    error: Option<i32>,
+    /// Somebody has been told that the connection has failed.
+    told_failure: bool,
+    /// Those who wait for the state to change.
+    waiters: Waiters,
+}
+
+#[derive(Debug)]
+enum Phase {
+    /// Bound, if it has an identifier.
+    Idle(Option<CmId<Idle>>),
+    Opening(Arc<Opening>),
+    Connected(Arc<Stream>),
+    Listening(Arc<Listener>),
+    /// Connecting has failed.
+    Failed,
+    Closed,
+}
+
+fn os_error(errno: Errno) -> io::Error {
+    io::Error::from(errno)
+}
+
+impl State {
+    fn set_phase(&mut self, phase: Phase) -> Phase {
+        let old = std::mem::replace(&mut self.phase, phase);
+        self.waiters.wake(waiters::NOTHING);
+        old
+    }
+
+    fn fail(&mut self, error: &io::Error) -> Phase {
+        // The first error is the one that counts.
+        self.error.get_or_insert(errno(error));
+        self.set_phase(Phase::Failed)
+    }
+}
+
+impl Socket {
+    /// A new stream socket.
+    ///
+    /// # Errors
+    /// - `NotFound`, `ENODEV`: there is no RDMA device.
+    pub fn new(family: Family) -> io::Result<Self> {
+        let choices = Choices::default();
+        Self::with_phase(Engine::get()?, family, Phase::Idle(None), choices)
+    }
+
+    fn with_phase(
+        engine: Arc<Engine>,
+        family: Family,
+        phase: Phase,
+        choices: Choices,
+    ) -> io::Result<Self> {
+        let socket = Self {
+            engine,
+            family,
+            state: Mutex::new(State {
+                phase,
+                choices,
+                error: None,
+                told_failure: false,
+                waiters: Waiters::default(),
+            }),
+            nonblocking: AtomicBool::new(false),
+            poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+        };
+        if let Phase::Connected(stream) = &socket.lock().phase {
+            socket.watch(stream.as_fd())?;
+        }
+        Ok(socket)
+    }
+
+    fn watch(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(0);
+        Ok(epoll::add(&self.poller, fd, data, epoll::EventFlags::IN)?)
+    }
+
+    /// The state, as it is now that the background has done its part.
+    fn lock(&self) -> MutexGuard<'_, State> {
+        let mut state = self.lock_raw();
+        drop(self.advance(&mut state));
+        state
+    }
+
+    fn lock_raw(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the result of connecting, if there is one. Returns the error if it is one.
+    fn advance(&self, state: &mut State) -> Option<io::Error> {
+        let Phase::Opening(opening) = &state.phase else {
+            return None;
+        };
+        let result = opening.take()?;
+        // It cannot fail, since it has been added.
+        let _: Result<(), Errno> = epoll::delete(&self.poller, opening.bell());
+        let connected = result.and_then(|connection| {
+            let options = state.choices.options();
+            let stream = Stream::new(connection, &self.engine, &options);
+            stream.set_nonblocking(self.is_nonblocking());
+            self.watch(stream.as_fd())?;
+            Ok(stream)
+        });
+        match connected {
+            Ok(stream) => {
+                state.set_phase(Phase::Connected(Arc::new(stream)));
+                None
+            }
+            Err(err) => {
+                state.fail(&err);
+                Some(err)
+            }
+        }
+    }
+
+    /// An identifier with the options that have been chosen.
+    fn create_id(&self, choices: &Choices) -> io::Result<CmId<Idle>> {
+        let mut id = self.engine.channel().create_id()?;
+        if choices.reuse_addr {
+            id.set_reuse_addr(true)?;
+        }
+        if let Some(only) = choices.v6_only
+            && self.family == Family::V6
+        {
+            id.set_af_only(only)?;
+        }
+        if let Some(tos) = choices.tos {
+            id.set_tos(tos)?;
+        }
+        Ok(id)
+    }
+
+    /// Binds to an address of this host. Port 0 takes a free port.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: it is bound already, or more than that.
+    /// - `AddrInUse`, `AddrNotAvailable`, `ENODEV`: as for [`Options::bind`](crate::Options::bind).
+    pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        let mut state = self.lock();
+        let Phase::Idle(None) = state.phase else {
+            return Err(os_error(Errno::INVAL));
+        };
+        let mut id = self.create_id(&state.choices)?;
+        id.bind(addr)?;
+        state.phase = Phase::Idle(Some(id));
+        Ok(())
+    }
+
+    /// Listens, so that at most `backlog` connections are being made at once. Doing so again has no
+    /// effect. A socket that is not bound takes a free port.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: it is connected, or connecting.
+    /// - `AddrInUse`: somebody else listens there.
+    pub fn listen(&self, backlog: u32) -> io::Result<()> {
+        let mut state = self.lock();
+        let id = match &mut state.phase {
+            Phase::Listening(_) => return Ok(()),
+            Phase::Idle(id) => id.take(),
+            _ => return Err(os_error(Errno::INVAL)),
+        };
+        let id = match id {
+            Some(id) => id,
+            None => {
+                let mut id = self.create_id(&state.choices)?;
+                id.bind(self.family.unspecified())?;
+                id
+            }
+        };
+        let options = state.choices.options().backlog(backlog.max(1));
+        let listener = options.listen_with(&self.engine, id)?;
+        self.watch(listener.as_fd())?;
+        state.set_phase(Phase::Listening(Arc::new(listener)));
+        Ok(())
+    }
+
+    /// Takes the next connection. It has the sizes and options of this socket, but
+    /// [blocks](Self::set_nonblocking) in any case.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: it does not listen.
+    /// - `WouldBlock`: it does not block, and there is none.
+    /// - `Interrupted`: a signal came.
+    pub fn accept(&self) -> io::Result<(Self, SocketAddr)> {
+        loop {
+            let (listener, choices) = {
+                let state = self.lock();
+                let Phase::Listening(listener) = &state.phase else {
+                    return Err(os_error(Errno::INVAL));
+                };
+                (Arc::clone(listener), state.choices.clone())
+            };
+            if let Some(stream) = listener.try_accept() {
+                let peer = stream.peer_addr();
+                let phase = Phase::Connected(Arc::new(stream));
+                let engine = Arc::clone(&self.engine);
+                let family = self.family;
+                return Ok((Self::with_phase(engine, family, phase, choices)?, peer));
+            }
+            drop(listener);
+            if self.is_nonblocking() {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            poll(&mut [PollEntry::socket(self, PollEvents::IN)], None)?;
+        }
+    }
+
+    /// Connects to a peer. A [nonblocking](Self::set_nonblocking) socket does so in the background,
+    /// and can be written to when it is done.
+    ///
+    /// # Errors
+    /// - `EINPROGRESS`: it is being done in the background.
+    /// - `EALREADY`, `EISCONN`: it has been begun, or done, before.
+    /// - `NotConnected`: it has failed before. This socket is of no more use.
+    /// - `InvalidInput`: it listens.
+    /// - `ConnectionRefused` and so on: as for [`Options::connect`](crate::Options::connect).
+    pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+        let opening = {
+            let mut state = self.lock();
+            let id = match &mut state.phase {
+                Phase::Idle(id) => id.take(),
+                Phase::Opening(_) => return Err(os_error(Errno::ALREADY)),
+                Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
+                Phase::Failed => return Err(os_error(Errno::NOTCONN)),
+                Phase::Listening(_) => return Err(os_error(Errno::INVAL)),
+                Phase::Closed => return Err(os_error(Errno::BADF)),
+            };
+            let id = match id {
+                Some(id) => id,
+                None => self.create_id(&state.choices)?,
+            };
+            let retries = if self.is_nonblocking() {
+                BACKGROUND_RETRIES
+            } else {
+                0
+            };
+            let settings = state.choices.settings;
+            let opening = Opening::start_with(&self.engine, id, None, peer, settings, retries)
+                .and_then(|opening| {
+                    self.watch(opening.bell().as_fd())?;
+                    Ok(opening)
+                })
+                .inspect_err(|err| drop(state.fail(err)))?;
+            state.set_phase(Phase::Opening(Arc::clone(&opening)));
+            opening
+        };
+        if self.is_nonblocking() {
+            return Err(os_error(Errno::INPROGRESS));
+        }
+        opening.settle();
+        let mut state = self.lock_raw();
+        if let Some(err) = self.advance(&mut state) {
+            return Err(err);
+        }
+        match (&state.phase, state.error) {
+            (Phase::Connected(_), _) => Ok(()),
+            (Phase::Failed, Some(errno)) => Err(io::Error::from_raw_os_error(errno)),
+            _ => Err(io::ErrorKind::ConnectionAborted.into()),
+        }
+    }
+
+    /// The connected stream, if there is one.
+    fn stream(&self) -> Option<Arc<Stream>> {
+        match &self.lock().phase {
+            Phase::Connected(stream) => Some(Arc::clone(stream)),
+            _ => None,
+        }
+    }
+
+    /// Ends one direction, or both; see [`Stream::shutdown`]. Without a connection it has no
+    /// effect.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        let Some(stream) = self.stream() else {
+            return Ok(());
+        };
+        stream.shutdown(how)
+    }
+
+    /// Ends everything, waiting until the peer has got what was sent, as [`linger`](Self::linger)
+    /// says. Whoever waits in another call returns. Dropping a socket does the same.
+    pub fn close(&self) {
+        let old = self.lock_raw().set_phase(Phase::Closed);
+        match old {
+            Phase::Opening(opening) => opening.cancel(),
+            Phase::Connected(stream) if Arc::strong_count(&stream) > 1 => {
+                // Somebody is in a call, and is to come back.
+                drop(stream.connection().shut_down(Direction::Both));
+            }
+            _ => {}
+        }
+    }
+
+    /// The address it is bound to, or has been given by connecting; unspecified before.
+    pub fn local_addr(&self) -> SocketAddr {
+        match &self.lock().phase {
+            Phase::Idle(Some(id)) => id.local_addr(),
+            Phase::Connected(stream) => Some(stream.local_addr()),
+            Phase::Listening(listener) => Some(listener.local_addr()),
+            Phase::Idle(None) | Phase::Opening(_) | Phase::Failed | Phase::Closed => None,
+        }
+        .unwrap_or_else(|| self.family.unspecified())
+    }
+
+    /// The address of the peer.
+    ///
+    /// # Errors
+    /// - `NotConnected`: there is none.
+    pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        let stream = self.stream();
+        let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
+        Ok(stream.peer_addr())
+    }
+
+    /// Whether calls return at once, rather than wait.
+    pub fn is_nonblocking(&self) -> bool {
+        self.nonblocking.load(Relaxed)
+    }
+
+    /// Sets whether calls return at once, rather than wait.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        self.nonblocking.store(nonblocking, Relaxed);
+        if let Some(stream) = self.stream() {
+            stream.set_nonblocking(nonblocking);
+        }
+    }
+}
+
+impl AsFd for Socket {
+    /// A descriptor that stays the same from the beginning to the end. It becomes readable when a
+    /// nonblocking call that would have blocked is worth another try.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl fmt::Debug for Socket {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let state = self.lock();
+        f.debug_struct("Socket")
+            .field("family", &self.family)
+            .field("phase", &state.phase)
+            .finish_non_exhaustive()
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        self.close();
+    }
+}

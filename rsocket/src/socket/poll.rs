@@ -1,0 +1,360 @@
+//! Waiting for any of many sockets and other descriptors.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::Arc,
+    time::{Duration, Instant},
+};
+
+use bitflags::bitflags;
+use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
+
+use super::{Phase, Socket};
+use crate::{
+    connection::thread_bell,
+    listener::Listener,
+    opening::Opening,
+    proto::stream::Readiness,
+    stream::Stream,
+    waiters::{Bell, Interest},
+};
+
+bitflags! {
+    /// What to wait for, and what has come; the bits are those of `poll(2)`.
+    #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+    pub struct PollEvents: u16 {
+        /// There is something to receive or to accept, or the end.
+        const IN = 0x1;
+        /// Something has happened that is out of the ordinary; never for a [`Socket`].
+        const PRI = 0x2;
+        /// There is room to send.
+        const OUT = 0x4;
+        /// There is an error. Comes unasked.
+        const ERR = 0x8;
+        /// The connection is over, in both directions. Comes unasked.
+        const HUP = 0x10;
+        /// The descriptor is not open. Comes unasked.
+        const NVAL = 0x20;
+
+        const _ = !0;
+    }
+}
+
+/// One of those that [`poll()`] waits for.
+#[derive(Debug)]
+pub struct PollEntry<'a> {
+    subject: Subject<'a>,
+    interest: PollEvents,
+    ready: PollEvents,
+}
+
+#[derive(Debug)]
+enum Subject<'a> {
+    Socket(&'a Socket),
+    Fd(BorrowedFd<'a>),
+}
+
+impl<'a> PollEntry<'a> {
+    /// A socket, and what to wait for.
+    pub fn socket(socket: &'a Socket, interest: PollEvents) -> Self {
+        Self {
+            subject: Subject::Socket(socket),
+            interest,
+            ready: PollEvents::empty(),
+        }
+    }
+
+    /// Any other descriptor, and what to wait for.
+    pub fn fd(fd: BorrowedFd<'a>, interest: PollEvents) -> Self {
+        Self {
+            subject: Subject::Fd(fd),
+            interest,
+            ready: PollEvents::empty(),
+        }
+    }
+
+    /// What has come.
+    pub fn ready(&self) -> PollEvents {
+        self.ready
+    }
+}
+
+/// Waits until something has come for one of the entries, and returns for how many. Without a
+/// timeout it waits for ever.
+///
+/// Sockets and other descriptors may be mixed. The time is that from the call on, however often
+/// something comes in between that nobody has asked for. Threads that wait for the same socket do
+/// not take each other's wake-ups.
+///
+/// ```no_run
+/// use std::{os::fd::AsFd, time::Duration};
+///
+/// use rsocket::{Family, PollEntry, PollEvents, Socket, poll};
+///
+/// # fn f(socket: &Socket) -> std::io::Result<()> {
+/// let stdin = std::io::stdin();
+/// let mut entries = [
+///     PollEntry::socket(socket, PollEvents::IN),
+///     PollEntry::fd(stdin.as_fd(), PollEvents::IN),
+/// ];
+/// if poll(&mut entries, Some(Duration::from_secs(1)))? > 0 && !entries[1].ready().is_empty() {
+///     println!("somebody has typed something");
+/// }
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # Errors
+/// - `Interrupted`: a signal came.
+/// - A device has failed.
+pub fn poll(entries: &mut [PollEntry<'_>], timeout: Option<Duration>) -> io::Result<usize> {
+    poll_and(entries, None, timeout)
+}
+
+/// The same, returning as well when `also` is rung.
+pub(super) fn poll_and(
+    entries: &mut [PollEntry<'_>],
+    also: Option<&Bell>,
+    timeout: Option<Duration>,
+) -> io::Result<usize> {
+    let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+    let bell = thread_bell()?;
+    loop {
+        // Who is ready at once need not wait.
+        let ready = entries.iter().any(|entry| entry.is_ready());
+        let late = deadline.is_some_and(|deadline| deadline <= Instant::now());
+        let waits = if ready || late {
+            Vec::new()
+        } else {
+            begin(entries, &bell)?
+        };
+        let ready = ready || waits.iter().any(|wait| wait.met);
+        let left = match deadline {
+            _ if ready => Some(Duration::ZERO),
+            Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
+            None => None,
+        };
+        let polled = poll_kernel(entries, &waits, also, &bell, left);
+        drop(waits);
+        bell.clear();
+        let rung = polled?;
+        let mut count = 0;
+        for entry in &mut *entries {
+            if let Subject::Socket(socket) = entry.subject {
+                entry.ready = socket.poll_events(entry.interest);
+            }
+            count += usize::from(!entry.ready.is_empty());
+        }
+        if count > 0 || rung || late {
+            return Ok(count);
+        }
+    }
+}
+
+/// Asks the kernel; whether `also` has been rung.
+fn poll_kernel(
+    entries: &mut [PollEntry<'_>],
+    waits: &[Wait<'_>],
+    also: Option<&Bell>,
+    bell: &Bell,
+    timeout: Option<Duration>,
+) -> io::Result<bool> {
+    let mut fds = Vec::with_capacity(entries.len() + waits.len() + 2);
+    for entry in &*entries {
+        if let Subject::Fd(fd) = entry.subject {
+            let flags = PollFlags::from_bits_retain(entry.interest.bits());
+            fds.push(PollFd::from_borrowed_fd(fd, flags));
+        }
+    }
+    let ordinary = fds.len();
+    let own = [Some(bell), also].into_iter().flatten().map(AsFd::as_fd);
+    for fd in waits.iter().filter_map(Wait::fd).chain(own) {
+        fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+    }
+    // A time that the kernel has no number for is as good as none.
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    poll_fds(&mut fds, timeout.as_ref())?;
+    let mut answers = fds[..ordinary].iter().map(PollFd::revents);
+    for entry in &mut *entries {
+        if let Subject::Fd(_) = entry.subject {
+            let answer = answers.next().unwrap_or(PollFlags::empty());
+            entry.ready = PollEvents::from_bits_retain(answer.bits());
+        }
+    }
+    let rung = also.is_some() && fds.last().is_some_and(|fd| !fd.revents().is_empty());
+    Ok(rung)
+}
+
+impl PollEntry<'_> {
+    fn is_ready(&self) -> bool {
+        match self.subject {
+            Subject::Socket(socket) => !socket.poll_events(self.interest).is_empty(),
+            Subject::Fd(_) => false,
+        }
+    }
+}
+
+/// A thread that waits for a socket; it does no more when this is dropped.
+#[derive(Debug)]
+struct Wait<'s> {
+    socket: &'s Socket,
+    /// Among those who wait for the socket's state to change.
+    name: u64,
+    on: WaitsOn,
+    /// There is nothing to wait for.
+    met: bool,
+}
+
+/// What tells of the state that the socket was in.
+#[derive(Debug)]
+enum WaitsOn {
+    Opening(Arc<Opening>),
+    Listener(Arc<Listener>),
+    Stream(Arc<Stream>, u64),
+    Nothing,
+}
+
+fn begin<'s>(entries: &[PollEntry<'s>], bell: &Bell) -> io::Result<Vec<Wait<'s>>> {
+    let sockets = entries.iter().filter_map(|entry| match entry.subject {
+        Subject::Socket(socket) => Some((socket, entry.interest)),
+        Subject::Fd(_) => None,
+    });
+    sockets
+        .map(|(socket, interest)| socket.begin_wait(interest, bell))
+        .collect()
+}
+
+impl Wait<'_> {
+    fn fd(&self) -> Option<BorrowedFd<'_>> {
+        match &self.on {
+            WaitsOn::Opening(opening) => Some(opening.bell().as_fd()),
+            WaitsOn::Listener(listener) => Some(listener.as_fd()),
+            WaitsOn::Stream(stream, _) => Some(stream.connection().completions()),
+            WaitsOn::Nothing => None,
+        }
+    }
+}
+
+impl Drop for Wait<'_> {
+    fn drop(&mut self) {
+        if let WaitsOn::Stream(stream, name) = &self.on {
+            // What has failed shows when the socket is looked at.
+            drop(stream.connection().end_wait(*name));
+        }
+        self.socket.lock_raw().waiters.remove(self.name);
+    }
+}
+
+fn interest(events: PollEvents) -> Interest {
+    Interest {
+        read: events.contains(PollEvents::IN),
+        write: events.contains(PollEvents::OUT),
+        any: false,
+    }
+}
+
+impl Socket {
+    fn begin_wait(&self, events: PollEvents, bell: &Bell) -> io::Result<Wait<'_>> {
+        let mut state = self.lock();
+        let name = state.waiters.add(Interest::ANY, bell);
+        let on = match &state.phase {
+            Phase::Opening(opening) => WaitsOn::Opening(Arc::clone(opening)),
+            Phase::Listening(listener) => WaitsOn::Listener(Arc::clone(listener)),
+            Phase::Connected(stream) => WaitsOn::Stream(Arc::clone(stream), 0),
+            Phase::Idle(_) | Phase::Failed | Phase::Closed => WaitsOn::Nothing,
+        };
+        drop(state);
+        let mut wait = Wait {
+            socket: self,
+            name,
+            on: WaitsOn::Nothing,
+            met: false,
+        };
+        wait.on = match on {
+            WaitsOn::Stream(stream, _) => {
+                let interest = interest(events);
+                let (readiness, name) = stream.connection().begin_wait(interest, bell)?;
+                wait.met = interest.is_met(readiness);
+                WaitsOn::Stream(stream, name)
+            }
+            on => on,
+        };
+        Ok(wait)
+    }
+
+    /// What has come of what is asked for, and errors.
+    pub(super) fn poll_events(&self, asked: PollEvents) -> PollEvents {
+        let state = self.lock();
+        match &state.phase {
+            Phase::Connected(stream) => {
+                let stream = Arc::clone(stream);
+                drop(state);
+                let readiness = stream.connection().readiness_now();
+                // A device that has failed is an error of the socket's.
+                of_stream(
+                    readiness.unwrap_or(Readiness {
+                        readable: true,
+                        writable: true,
+                        hung_up: true,
+                        failed: true,
+                    }),
+                    asked,
+                )
+            }
+            Phase::Listening(listener) if listener.is_ready() => asked & PollEvents::IN,
+            Phase::Failed => asked & (PollEvents::IN | PollEvents::OUT) | PollEvents::ERR,
+            Phase::Closed => PollEvents::NVAL,
+            Phase::Listening(_) | Phase::Idle(_) | Phase::Opening(_) => PollEvents::empty(),
+        }
+    }
+}
+
+fn of_stream(readiness: Readiness, asked: PollEvents) -> PollEvents {
+    let mut events = PollEvents::empty();
+    events.set(PollEvents::IN, readiness.readable);
+    events.set(PollEvents::OUT, readiness.writable);
+    events &= asked;
+    events.set(PollEvents::HUP, readiness.hung_up);
+    events.set(PollEvents::ERR, readiness.failed);
+    events
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-PO3: the masks of a connected socket.
+    #[test]
+    fn the_masks_are_those_of_the_original() {
+        let both = PollEvents::IN | PollEvents::OUT;
+        let idle = Readiness {
+            writable: true,
+            ..Readiness::default()
+        };
+        assert_eq!(of_stream(idle, both), PollEvents::OUT);
+        assert_eq!(of_stream(idle, PollEvents::IN), PollEvents::empty());
+        let over = Readiness {
+            readable: true,
+            writable: true,
+            hung_up: true,
+            failed: false,
+        };
+        assert_eq!(of_stream(over, both).bits(), 0x15);
+        assert_eq!(of_stream(over, PollEvents::empty()), PollEvents::HUP);
+    }
+
+    /// T-PO1, as far as there need be no device: P1.
+    #[test]
+    fn what_never_comes_is_waited_for_as_long_as_was_said() {
+        let bell = Bell::new().unwrap();
+        let timeout = Duration::from_millis(300);
+        let start = Instant::now();
+        let mut entries = [PollEntry::fd(bell.as_fd(), PollEvents::IN)];
+        assert_eq!(poll(&mut entries, Some(timeout)).unwrap(), 0);
+        assert!(start.elapsed() >= timeout);
+        bell.ring();
+        assert_eq!(poll(&mut entries, None).unwrap(), 1);
+        assert_eq!(entries[0].ready(), PollEvents::IN);
+    }
+}

@@ -1,0 +1,311 @@
+//! Sockets as C has them, and waiting for many of them.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut, Write},
+    net::Shutdown,
+    os::fd::AsFd,
+    sync::Arc,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rsocket::{EventSet, Family, Interest, PollEntry, PollEvents, RecvFlags, Socket, errno, poll};
+
+use crate::local;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const BOTH: PollEvents = PollEvents::IN.union(PollEvents::OUT);
+
+fn listening() -> Socket {
+    let listener = Socket::new(Family::V4).unwrap();
+    listener.bind(local()).unwrap();
+    listener.listen(8).unwrap();
+    listener
+}
+
+fn pair() -> (Socket, Socket) {
+    let listener = listening();
+    let client = Socket::new(Family::V4).unwrap();
+    client.connect(listener.local_addr()).unwrap();
+    let (server, peer) = listener.accept().unwrap();
+    assert_eq!(peer, client.local_addr());
+    assert_eq!(client.peer_addr().unwrap(), server.local_addr());
+    (client, server)
+}
+
+fn wait_for(socket: &Socket, events: PollEvents) -> PollEvents {
+    let mut entries = [PollEntry::socket(socket, events)];
+    assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+    entries[0].ready()
+}
+
+fn look_at(socket: &Socket) -> PollEvents {
+    let mut entries = [PollEntry::socket(socket, BOTH)];
+    poll(&mut entries, Some(Duration::ZERO)).unwrap();
+    entries[0].ready()
+}
+
+fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
+    errno(&result.unwrap_err())
+}
+
+const EINVAL: i32 = 22;
+const EAGAIN: i32 = 11;
+const EPIPE: i32 = 32;
+const EISCONN: i32 = 106;
+const ENOTCONN: i32 = 107;
+const ECONNREFUSED: i32 = 111;
+const EINPROGRESS: i32 = 115;
+
+/// T-NB1, T-NB2, T-NB4, T-NB5, T-NB6
+#[test]
+fn a_nonblocking_socket_connects_in_the_background() {
+    let listener = listening();
+    listener.set_nonblocking(true);
+    assert_eq!(number(listener.accept()), EAGAIN);
+    let client = Socket::new(Family::V4).unwrap();
+    client.set_nonblocking(true);
+    assert_eq!(number(client.connect(listener.local_addr())), EINPROGRESS);
+    let early = client.send(&[IoSlice::new(b"?")], false);
+    assert!(early.is_ok() || number(early) == EAGAIN);
+    assert_eq!(wait_for(&client, PollEvents::OUT), PollEvents::OUT);
+    assert!(client.take_error().is_none());
+    assert_eq!(number(client.connect(listener.local_addr())), EISCONN);
+    assert_eq!(wait_for(&listener, BOTH), PollEvents::IN);
+    let (server, _) = listener.accept().unwrap();
+    assert!(!server.is_nonblocking());
+    let mut nothing = [0; 1];
+    let received = client.recv(&mut [IoSliceMut::new(&mut nothing)], RecvFlags::empty());
+    assert_eq!(number(received), EAGAIN);
+}
+
+/// T-NB3, T-ER1: P22.
+#[test]
+fn a_failed_attempt_is_told_once_and_ends_the_socket() {
+    let nobody = {
+        let listener = listening();
+        listener.local_addr()
+    };
+    let client = Socket::new(Family::V4).unwrap();
+    client.set_nonblocking(true);
+    assert_eq!(number(client.connect(nobody)), EINPROGRESS);
+    let events = wait_for(&client, PollEvents::OUT);
+    assert_eq!(events, PollEvents::OUT | PollEvents::ERR);
+    assert_eq!(number(client.connect(nobody)), ENOTCONN);
+    assert_eq!(number(client.send(&[IoSlice::new(b"x")], false)), ENOTCONN);
+    let told = client.take_error().unwrap();
+    assert_eq!(told.raw_os_error(), Some(ECONNREFUSED));
+    assert!(client.take_error().is_none());
+
+    let client = Socket::new(Family::V4).unwrap();
+    assert_eq!(number(client.connect(nobody)), ECONNREFUSED);
+}
+
+/// T-API3, T-API9: P6, P43.
+#[test]
+fn the_wrong_state_is_an_error_and_no_more() {
+    let new = Socket::new(Family::V4).unwrap();
+    let mut place = [0; 4];
+    let received = new.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty());
+    assert_eq!(number(received), ENOTCONN);
+    assert_eq!(number(new.accept()), EINVAL);
+    assert_eq!(number(new.peer_addr()), ENOTCONN);
+    assert_eq!(number(new.map(16, None)), EINVAL);
+    new.shutdown(Shutdown::Both).unwrap();
+    assert_eq!(look_at(&new), PollEvents::empty());
+
+    let listener = listening();
+    listener.listen(1).unwrap();
+    assert_eq!(
+        number(listener.send(&[IoSlice::new(b"x")], false)),
+        ENOTCONN
+    );
+    assert_eq!(number(listener.bind(local())), EINVAL);
+    let (client, _server) = pair();
+    client.set_reuse_addr(true);
+    assert!(client.reuse_addr());
+    assert_eq!(number(client.listen(1)), EINVAL);
+    assert_eq!(number(client.set_send_queue(64)), EINVAL);
+    // What the link of the guest allows.
+    assert_eq!(client.max_segment(), 4096);
+    client.close();
+    assert_eq!(look_at(&client), PollEvents::NVAL);
+}
+
+/// T-OP3
+#[test]
+fn what_a_listener_has_its_connections_get() {
+    let listener = listening();
+    listener.set_receive_queue(32).unwrap();
+    listener.set_receive_buffer(8192).unwrap();
+    listener.set_keep_alive(true);
+    let client = Socket::new(Family::V4).unwrap();
+    client.set_inline(0).unwrap();
+    client.connect(listener.local_addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    assert_eq!(
+        (server.receive_queue(), server.receive_buffer()),
+        (32, 8192)
+    );
+    assert!(server.keep_alive());
+    assert_eq!(client.receive_queue(), 384);
+}
+
+/// T-PO3, T-SH1, T-SH2, T-SH5, T-DT4, T-DT5: P10.
+#[test]
+fn the_end_shows_in_what_polling_says() {
+    let (client, server) = pair();
+    assert_eq!(look_at(&client), PollEvents::OUT);
+    client
+        .send(&[IoSlice::new(b"some"), IoSlice::new(b"thing")], false)
+        .unwrap();
+    assert_eq!(wait_for(&server, PollEvents::IN), PollEvents::IN);
+    let mut seen = [0; 16];
+    let peeked = server
+        .recv(&mut [IoSliceMut::new(&mut seen)], RecvFlags::PEEK)
+        .unwrap();
+    assert_eq!(&seen[..peeked], &b"something"[..peeked]);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(number(client.send(&[IoSlice::new(b"x")], false)), EPIPE);
+    let (mut first, mut second) = ([0; 4], [0; 12]);
+    let places = &mut [IoSliceMut::new(&mut first), IoSliceMut::new(&mut second)];
+    assert_eq!(server.recv(places, RecvFlags::WAIT_ALL).unwrap(), 9);
+    assert_eq!((&first, &second[..5]), (b"some", &b"thing"[..]));
+    assert_eq!(look_at(&server), BOTH);
+    server.shutdown(Shutdown::Write).unwrap();
+    let over = wait_for(&client, PollEvents::IN);
+    assert!(over.contains(PollEvents::IN));
+    while !look_at(&client).contains(PollEvents::HUP) {
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(look_at(&client), BOTH | PollEvents::HUP);
+}
+
+/// T-PO1, T-PO2, T-PO9: P1.
+#[test]
+fn sockets_and_pipes_are_waited_for_together() {
+    let (client, server) = pair();
+    let (reader, mut writer) = io::pipe().unwrap();
+    let waited = |timeout| {
+        let mut entries = [
+            PollEntry::socket(&server, PollEvents::IN),
+            PollEntry::fd(reader.as_fd(), PollEvents::IN),
+        ];
+        let count = poll(&mut entries, Some(timeout)).unwrap();
+        (count, entries[0].ready(), entries[1].ready())
+    };
+    let start = Instant::now();
+    let (some, none) = (PollEvents::IN, PollEvents::empty());
+    assert_eq!(waited(Duration::from_millis(700)), (0, none, none));
+    assert!(start.elapsed() >= Duration::from_millis(700));
+    writer.write_all(b"x").unwrap();
+    assert_eq!(waited(PATIENCE), (1, none, some));
+    client.send(&[IoSlice::new(b"y")], false).unwrap();
+    wait_for(&server, PollEvents::IN);
+    assert_eq!(waited(PATIENCE), (2, some, some));
+}
+
+/// T-PO6: P12. Either thread may take the event that the other waits for.
+#[test]
+fn two_threads_wait_for_one_socket() {
+    let (client, server) = pair();
+    let rounds = 300;
+    thread::scope(|scope| {
+        for half in [&client, &server] {
+            half.set_nonblocking(true);
+            scope.spawn(move || {
+                let mut left = rounds * 1000;
+                while left > 0 {
+                    let bytes = [7; 1000];
+                    let len = left.min(bytes.len());
+                    match half.send(&[IoSlice::new(&bytes[..len])], false) {
+                        Ok(sent) => left -= sent,
+                        Err(err) if errno(&err) == EAGAIN => {
+                            wait_for(half, PollEvents::OUT);
+                        }
+                        Err(err) => panic!("{err}"),
+                    }
+                }
+            });
+            scope.spawn(move || {
+                let mut left = rounds * 1000;
+                while left > 0 {
+                    let mut bytes = [0; 700];
+                    let places = &mut [IoSliceMut::new(&mut bytes)];
+                    match half.recv(places, RecvFlags::empty()) {
+                        Ok(0) => panic!("{left} bytes are missing"),
+                        Ok(got) => left -= got,
+                        Err(err) if errno(&err) == EAGAIN => {
+                            wait_for(half, PollEvents::IN);
+                        }
+                        Err(err) => panic!("{err}"),
+                    }
+                }
+            });
+        }
+    });
+}
+
+/// T-PO7: P13.
+#[test]
+fn shutting_down_wakes_who_polls() {
+    let (client, server) = pair();
+    thread::scope(|scope| {
+        let poller = scope.spawn(|| wait_for(&server, PollEvents::IN));
+        thread::sleep(Duration::from_millis(100));
+        server.shutdown(Shutdown::Both).unwrap();
+        assert!(poller.join().unwrap().contains(PollEvents::IN));
+    });
+    drop(client);
+}
+
+/// T-EP1, T-EP3, T-EP4, T-EP5
+#[test]
+fn a_set_tells_of_its_members() {
+    let (client, server) = pair();
+    let server = Arc::new(server);
+    let set = Arc::new(EventSet::new());
+    let interest = Interest {
+        events: PollEvents::IN,
+        once: false,
+        data: 7,
+    };
+    assert!(
+        set.wait(4, Some(Duration::from_millis(50)))
+            .unwrap()
+            .is_empty()
+    );
+    let waiting: Vec<_> = (0..2)
+        .map(|_| {
+            let set = Arc::clone(&set);
+            thread::spawn(move || set.wait(4, Some(PATIENCE)).unwrap())
+        })
+        .collect();
+    thread::sleep(Duration::from_millis(100));
+    set.add_socket(1, &server, interest).unwrap();
+    assert_eq!(
+        set.add_socket(1, &server, interest).unwrap_err().kind(),
+        io::ErrorKind::AlreadyExists
+    );
+    assert_eq!(set.remove(2).unwrap_err().kind(), io::ErrorKind::NotFound);
+    client.send(&[IoSlice::new(b"z")], false).unwrap();
+    for waiting in waiting {
+        let occurred = waiting.join().unwrap();
+        assert_eq!((occurred[0].data, occurred[0].events), (7, PollEvents::IN));
+    }
+    set.modify(
+        1,
+        Interest {
+            once: true,
+            ..interest
+        },
+    )
+    .unwrap();
+    assert_eq!(set.wait(4, None).unwrap().len(), 1);
+    assert!(set.wait(4, Some(Duration::ZERO)).unwrap().is_empty());
+    set.modify(1, interest).unwrap();
+    assert_eq!(set.wait(4, None).unwrap().len(), 1);
+    drop(server);
+    assert!(set.wait(4, Some(Duration::ZERO)).unwrap().is_empty());
+    assert_eq!(set.remove(1).unwrap_err().kind(), io::ErrorKind::NotFound);
+}
