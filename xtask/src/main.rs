@@ -16,6 +16,7 @@ mod demo;
 mod distribution;
 mod interrupt;
 mod process;
+mod pyverbs;
 mod setup;
 mod soft_roce;
 mod stage;

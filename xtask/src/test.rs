@@ -6,8 +6,11 @@
 //!   the program in the variable `XTASK`.
 //! - *harness*: xtask's own tests against real guests, in `tests/harness.rs`.
 //!
+//! A complete run closes with the coverage of pyverbs, see [`pyverbs`].
+//!
 //! The last three have `test = false` in their manifests, so that a plain `cargo test` passes without a guest.
 
+use std::fs::File;
 use std::io::{BufRead, BufReader};
 use std::path::PathBuf;
 use std::process::{Command, Stdio};
@@ -15,9 +18,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, bail, ensure};
 use cargo_metadata::Message;
+use rustix::pipe::PipeFlags;
 
 use crate::cli::TestArguments;
 use crate::process::{self, Supervised};
+use crate::pyverbs::{self, DEVICE_TESTS_OF, Outcomes};
 use crate::setup::{self, Group};
 use crate::soft_roce::report::{Printer, Style};
 use crate::soft_roce::{EventKind, Run};
@@ -87,9 +92,10 @@ pub(crate) fn run_stages(
 ) -> Result<()> {
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
     let suite = Suite { workspace, options };
+    let mut outcomes = Outcomes::default();
     if options.sanitize {
         require_nightly()?;
-        stages.test("device", |counts| suite.device(counts));
+        stages.test("device", |counts| suite.device(counts, &mut outcomes));
         return Ok(());
     }
     if options.valgrind {
@@ -98,14 +104,17 @@ pub(crate) fn run_stages(
         return Ok(());
     }
     if !options.device_only {
-        stages.test("host", |counts| suite.host(counts));
+        stages.test("host", |counts| suite.host(counts, &mut outcomes));
     }
     if !options.host_only && !options.device_only {
         stages.test("harness", |counts| suite.on_host("harness", counts));
     }
     if !options.host_only {
-        stages.test("device", |counts| suite.device(counts));
+        stages.test("device", |counts| suite.device(counts, &mut outcomes));
         stages.test("two hosts", |counts| suite.on_host("two_hosts", counts));
+    }
+    if !options.host_only && !options.device_only && options.filter.is_none() {
+        stages.check("pyverbs", || pyverbs::report(workspace, &outcomes));
     }
     Ok(())
 }
@@ -124,13 +133,13 @@ struct Program {
 }
 
 impl Suite<'_> {
-    fn host(&self, counts: &mut Counts) -> Result<()> {
+    fn host(&self, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
         let mut cargo = self.cargo();
         cargo.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
         if let Some(filter) = &self.options.filter {
             cargo.args(["--", filter]);
         }
-        run_counting(&mut cargo, counts)?;
+        run_counting(&mut cargo, counts, outcomes)?;
         self.require_some(*counts)
     }
 
@@ -148,11 +157,11 @@ impl Suite<'_> {
             .args(["--", "--test-threads=1"])
             .args(&self.options.filter);
         cargo.env("XTASK", self.workspace.xtask());
-        run_counting(&mut cargo, counts)?;
+        run_counting(&mut cargo, counts, &mut Outcomes::default())?;
         self.require_some(*counts)
     }
 
-    fn device(&self, counts: &mut Counts) -> Result<()> {
+    fn device(&self, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
         let packages = self.packages_with("device");
         if packages.is_empty() {
             println!("there are no tests called device yet");
@@ -177,7 +186,9 @@ impl Suite<'_> {
         let mut printer = Printer::new(Style::Lines, false);
         let outcome = plan.execute(self.workspace, &mut |event| {
             if let EventKind::Output(_, line) = &event.kind {
-                counts.read(&String::from_utf8_lossy(line));
+                let line = String::from_utf8_lossy(line);
+                counts.read(&line);
+                outcomes.read(&line);
             }
             printer.print(event);
         })?;
@@ -223,7 +234,7 @@ impl Suite<'_> {
             valgrind.arg(&program.executable).arg("--test-threads=1");
             valgrind.args(EXHAUSTIVE.iter().flat_map(|name| ["--skip", name]));
             valgrind.args(&self.options.filter);
-            if let Err(error) = run_counting(&mut valgrind, counts) {
+            if let Err(error) = run_counting(&mut valgrind, counts, &mut Outcomes::default()) {
                 failed.push(format!("{error:#}"));
             }
         }
@@ -266,10 +277,7 @@ impl Suite<'_> {
             } else {
                 shlex::try_quote(filter)?
             };
-            script += &format!(
-                "echo; echo 'Running the device tests of {}'\n",
-                program.package
-            );
+            script += &format!("echo; echo '{DEVICE_TESTS_OF}{}'\n", program.package);
             script += &format!(
                 "cd {folder} && CARGO_MANIFEST_DIR={folder} {executable} --test-threads=1 {filter} || code=1\n"
             );
@@ -337,17 +345,22 @@ fn build(cargo: &mut Command, wanted: impl Fn(&str) -> bool) -> Result<Vec<Progr
 }
 
 /// Runs test programs, passing their output on and counting.
-fn run_counting(cargo: &mut Command, counts: &mut Counts) -> Result<()> {
-    cargo.stdin(Stdio::null()).stdout(Stdio::piped());
+///
+/// Both outputs come through one pipe: cargo says on the one which program runs, and the program on the other how it
+/// went.
+fn run_counting(cargo: &mut Command, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
+    let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
+    cargo
+        .stdin(Stdio::null())
+        .stderr(input.try_clone()?)
+        .stdout(input);
     let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
-    let output = child
-        .child()
-        .stdout
-        .take()
-        .context("cargo has no standard output")?;
-    for line in BufReader::new(output).lines() {
+    // This process's own ends are in the command, and would keep the pipe open.
+    cargo.stdout(Stdio::null()).stderr(Stdio::null());
+    for line in BufReader::new(File::from(output)).lines() {
         let line = line.context("a test printed no text")?;
         counts.read(&line);
+        outcomes.read(&line);
         println!("{line}");
     }
     let status = child.wait()?;

@@ -1,0 +1,213 @@
+//! The coverage yardstick: every case of pyverbs, rdma-core's own test suite, has a twin among our tests.
+//!
+//! `verbs/tests/pyverbs.txt` names the twins. A complete run of the tests looks each of them up among the tests that
+//! have passed, and fails when one is missing or has failed.
+
+use std::collections::{BTreeMap, HashMap, HashSet};
+use std::fmt::Write;
+
+use anyhow::{Context, Result, bail, ensure};
+
+use crate::workspace::Workspace;
+
+/// Where the table is, from the root of the workspace.
+const TABLE: &str = "verbs/tests/pyverbs.txt";
+
+/// What the script for the guest says before it runs the device tests of a package.
+pub(crate) const DEVICE_TESTS_OF: &str = "Running the device tests of ";
+
+/// The tests that ran, and whether they passed.
+#[derive(Debug, Default)]
+pub(crate) struct Outcomes {
+    /// The test program that is running: `PACKAGE/device`, or the name of an integration test.
+    program: String,
+    passed: HashMap<String, bool>,
+}
+
+impl Outcomes {
+    /// Reads a line of the output of cargo, of a test program, or of the script for the guest.
+    pub(crate) fn read(&mut self, line: &str) {
+        let line = line.trim();
+        if let Some(package) = line.strip_prefix(DEVICE_TESTS_OF) {
+            self.program = format!("{package}/device");
+        } else if let Some(program) = line
+            .strip_prefix("Running ")
+            .and_then(|rest| rest.split_once('('))
+            .and_then(|(_, rest)| rest.strip_suffix(')'))
+        {
+            // As in `target/debug/deps/fake-0123456789abcdef`.
+            let file = program.rsplit('/').next().unwrap_or(program);
+            self.program = file.rsplit_once('-').map_or(file, |(name, _)| name).into();
+        } else if let Some((name, outcome)) = line
+            .strip_prefix("test ")
+            .and_then(|rest| rest.rsplit_once(" ... "))
+        {
+            let key = format!("{} {name}", self.program);
+            self.passed.insert(key, outcome == "ok");
+        }
+    }
+}
+
+/// One case of pyverbs.
+#[derive(Debug)]
+struct Case<'t> {
+    file: &'t str,
+    name: &'t str,
+    /// The test program of the twin, and the twin's name.
+    twin: Option<(&'t str, &'t str)>,
+}
+
+/// Prints how many cases have a twin that has passed, and names the others.
+///
+/// # Errors
+///
+/// A case without a twin, or a twin that did not run or has failed.
+pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
+    let path = workspace.root().join(TABLE);
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let (summary, full, short) = compare(&parse(&text)?, outcomes);
+    let file = workspace.target().join("pyverbs.txt");
+    std::fs::write(&file, full).with_context(|| format!("cannot write {}", file.display()))?;
+    println!("{summary}every case is in {}", file.display());
+    ensure!(
+        short == 0,
+        "{short} cases of pyverbs have no twin that has passed"
+    );
+    Ok(())
+}
+
+/// Reads the table.
+fn parse(text: &str) -> Result<Vec<Case<'_>>> {
+    let mut cases = Vec::new();
+    let mut seen = HashSet::new();
+    for (number, line) in text.lines().enumerate() {
+        if line.is_empty() || line.starts_with('#') {
+            continue;
+        }
+        let case = match *line.split_whitespace().collect::<Vec<_>>() {
+            [file, name, place @ ("rxe" | "fake"), program, twin] => {
+                let on_device = program.ends_with("/device");
+                ensure!(
+                    on_device == (place == "rxe"),
+                    "{TABLE}:{}: the twin of a case for {place} is not in {program}",
+                    number + 1
+                );
+                Case {
+                    file,
+                    name,
+                    twin: Some((program, twin)),
+                }
+            }
+            [file, name, "rxe" | "fake"] => Case {
+                file,
+                name,
+                twin: None,
+            },
+            _ => bail!("{TABLE}:{}: not a case with its twin", number + 1),
+        };
+        let mut fresh = seen.insert((case.file, case.name));
+        if let Some((program, twin)) = case.twin {
+            fresh &= seen.insert((program, twin));
+        }
+        ensure!(
+            fresh,
+            "{TABLE}:{}: the case or the twin is there twice",
+            number + 1
+        );
+        cases.push(case);
+    }
+    Ok(cases)
+}
+
+/// What to print, the full table, and how many cases have no twin that has passed.
+fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, String, usize) {
+    let (mut full, mut complaints) = (String::new(), String::new());
+    let mut files = BTreeMap::<_, (usize, usize)>::new();
+    for case in cases {
+        let (twin, outcome) = match case.twin {
+            None => ("no twin".to_owned(), "MISSING"),
+            Some((program, name)) => {
+                let twin = format!("{program} {name}");
+                let outcome = match outcomes.passed.get(&twin) {
+                    Some(true) => "passed",
+                    Some(false) => "FAILED",
+                    None => "NOT RUN",
+                };
+                (twin, outcome)
+            }
+        };
+        let (total, passed) = files.entry(case.file).or_default();
+        *total += 1;
+        let Case { file, name, .. } = case;
+        // Writing to a string cannot fail.
+        let _infallible = writeln!(full, "{outcome:8} {file} {name}: {twin}");
+        if outcome == "passed" {
+            *passed += 1;
+        } else {
+            let _infallible = writeln!(complaints, "{outcome:8} {file} {name}: {twin}");
+        }
+    }
+    let mut summary = format!("{:24} {:>5} {:>6}\n", "pyverbs", "cases", "passed");
+    let (mut total, mut passed) = (0, 0);
+    for (file, (of_file, passed_of_file)) in files {
+        let _infallible = writeln!(summary, "{file:24} {of_file:>5} {passed_of_file:>6}");
+        total += of_file;
+        passed += passed_of_file;
+    }
+    let _infallible = writeln!(summary, "{:24} {total:>5} {passed:>6}", "all");
+    (summary + &complaints, full, total - passed)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# comment\n\
+        test_pd.py PDTest.a rxe verbs/device pd::a\n\
+        test_pd.py PDTest.b rxe verbs/device pd::b\n\
+        test_dm.py DMTest.a fake fake dm::a\n\
+        test_dm.py DMTest.b fake\n";
+
+    #[test]
+    fn twins_are_looked_up_in_their_own_program() {
+        let mut outcomes = Outcomes::default();
+        for line in [
+            "     Running tests/fake/main.rs (target/debug/deps/fake-0123456789abcdef)",
+            "test pd::a ... ok",
+            "test dm::a ... ok",
+            "Running the device tests of verbs",
+            "test pd::b ... FAILED",
+        ] {
+            outcomes.read(line);
+        }
+        let (summary, full, short) = compare(&parse(TEXT).unwrap(), &outcomes);
+        assert_eq!(short, 3);
+        assert!(summary.contains("NOT RUN  test_pd.py PDTest.a: verbs/device pd::a"));
+        assert!(summary.contains("FAILED   test_pd.py PDTest.b"));
+        assert!(summary.contains("MISSING  test_dm.py DMTest.b"));
+        assert!(full.contains("passed   test_dm.py DMTest.a: fake dm::a"));
+    }
+
+    #[test]
+    fn a_table_that_would_count_too_much_is_refused() {
+        for line in [
+            "test_pd.py PDTest.a rxe fake pd::a",
+            "test_pd.py PDTest.a fake verbs/device pd::a",
+            "test_pd.py PDTest.c rxe verbs/device pd::a",
+            "test_pd.py PDTest.a rxe verbs/device pd::c",
+            "test_pd.py PDTest.c somewhere",
+        ] {
+            assert!(parse(&format!("{TEXT}{line}\n")).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_all_the_cases() {
+        let text = include_str!("../../verbs/tests/pyverbs.txt");
+        let cases = parse(text).unwrap();
+        let on_device = text.lines().filter(|line| line.contains(" rxe")).count();
+        assert_eq!((cases.len(), on_device), (171, 97));
+        assert!(cases.iter().all(|case| case.twin.is_some()));
+    }
+}
