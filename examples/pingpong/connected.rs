@@ -4,13 +4,14 @@
 
 use anyhow::Context as _;
 use verbs::{
-    AddressVector, Attributes, Connected, Init, Mtu, QueuePair, RemoteRegion, Rts, op::Send,
+    AddressVector, Attributes, Connected, Init, Mtu, QueuePair, RemoteRegion, Rts,
+    op::{Send, SendOps},
 };
 
 use super::{
     address::Address,
     exchange::exchange,
-    options::{Messages, Options},
+    options::{Extensions, Messages, Options},
     rally::{Single, play, print_rates},
     setup::Setup,
 };
@@ -41,10 +42,19 @@ pub struct Link {
 pub fn run<T: Connected>(
     options: &Options,
     messages: Messages,
+    extensions: Extensions,
     connect: Connect<T>,
 ) -> anyhow::Result<()> {
-    let mut setup = Setup::new(options, messages.size, 0, 1)?;
+    extensions.refuse()?;
+    let mut setup = match extensions.odp {
+        true => Setup::on_demand(options, messages.size, extensions.prefetch)?,
+        false => Setup::new(options, messages.size, 0, 1)?,
+    };
     let qp = setup.pd.qp_builder::<T>(&setup.cq, &setup.cq);
+    let qp = match extensions.new_send {
+        true => qp.send_ops(SendOps::SEND),
+        false => qp,
+    };
     let qp: Qp<T, _> = qp.max_recv_wr(options.rx_depth).create_for()?;
     let init = Attributes::<T, Init>::new(options.ib_port);
     let mut qp = qp.to_init(&init).map_err(verbs::Error::from)?;
@@ -72,7 +82,14 @@ pub fn run<T: Connected>(
     }
     let message = setup.message();
     let mut side = Single::new(qp, setup.room(), |qp: &mut Qp<T, Rts>| {
-        Ok(qp.post(Send::new(message.clone()))?)
+        let request = Send::new(message.clone());
+        if extensions.new_send {
+            let mut batch = qp.extended_batch()?;
+            batch.push(request)?;
+            Ok(batch.post()?)
+        } else {
+            Ok(qp.post(request)?)
+        }
     });
     let elapsed = play(options, &mut setup.cq, &mut side)?;
     print_rates(options, messages.size, elapsed);

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::bail;
+use anyhow::{bail, ensure};
 use clap::Args;
 use verbs::Mtu;
 
@@ -53,17 +53,17 @@ pub struct Messages {
     pub mtu: Mtu,
 }
 
-/// What `ibv_rc_pingpong` can do on devices that can, and these programs cannot.
-#[derive(Args, Clone, Copy, Debug)]
+/// What `ibv_rc_pingpong` can do besides, on devices that can.
+#[derive(Args, Clone, Copy, Debug, Default)]
 #[expect(clippy::struct_excessive_bools, reason = "they are flags")]
 pub struct Extensions {
-    /// Page memory in on demand (not supported)
+    /// Page memory in on demand
     #[arg(short, long)]
     pub odp: bool,
     /// Register all memory, and page it in on demand (not supported)
     #[arg(short = 'O', long)]
     pub iodp: bool,
-    /// Page memory in ahead of use (not supported)
+    /// Page memory in ahead of use, with -o
     #[arg(short = 'P', long)]
     pub prefetch: bool,
     /// Read the completions' timestamps (not supported)
@@ -72,24 +72,25 @@ pub struct Extensions {
     /// Use the device's own memory (not supported)
     #[arg(short = 'j', long)]
     pub dm: bool,
-    /// Post with `ibv_wr_*` (not supported)
+    /// Post with `ibv_wr_*`
     #[arg(short = 'N', long = "new_send")]
     pub new_send: bool,
 }
 
 impl Extensions {
-    /// Refuses what has been asked for.
+    /// Refuses what this program cannot do of what has been asked for.
     ///
     /// # Errors
-    /// There is something.
+    /// There is something; or memory is to be paged in ahead, and not on demand.
     pub fn refuse(self) -> anyhow::Result<()> {
+        ensure!(
+            self.odp || self.iodp || !self.prefetch,
+            "prefetch is valid only with on-demand memory region"
+        );
         refuse(&[
-            (self.odp, "-o", "on-demand paging"),
             (self.iodp, "-O", "implicit on-demand paging"),
-            (self.prefetch, "-P", "on-demand paging and prefetching"),
             (self.ts, "-t", "completion timestamps"),
             (self.dm, "-j", "device memory"),
-            (self.new_send, "-N", "posting through `ibv_wr_*`"),
         ])
     }
 }
@@ -184,6 +185,20 @@ mod tests {
         assert!(service_level("15").is_ok() && service_level("16").is_err());
         assert_eq!(mtu("2048"), Ok(Mtu::B2048));
         assert!(mtu("1500").is_err());
+    }
+
+    #[test]
+    fn pages_are_fetched_ahead_only_where_they_are_on_demand() {
+        let extensions = |odp, prefetch| Extensions {
+            odp,
+            prefetch,
+            ..Extensions::default()
+        };
+        assert!(extensions(true, true).refuse().is_ok());
+        assert_eq!(
+            extensions(false, true).refuse().unwrap_err().to_string(),
+            "prefetch is valid only with on-demand memory region"
+        );
     }
 
     #[test]

@@ -24,12 +24,12 @@ struct CommandLine {
 }
 
 fn main() -> ExitCode {
-    let line = CommandLine::parse();
-    finish(
-        line.extensions
-            .refuse()
-            .and_then(|()| connected::run(&line.options, line.messages, connect)),
-    )
+    let CommandLine {
+        options,
+        messages,
+        extensions,
+    } = CommandLine::parse();
+    finish(connected::run(&options, messages, extensions, connect))
 }
 
 fn connect(qp: Qp<Rc, Init>, link: &Link) -> verbs::Result<Qp<Rc, Rts>> {

@@ -10,8 +10,8 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use verbs::{
-    AddressVector, CompletionQueue, Context, Gid, LinkLayer, ProtectionDomain, Psn, QpNum,
-    RemoteAccess, RemoteRegion,
+    AddressVector, Advice, CompletionQueue, Context, Gid, LinkLayer, OdpGeneralCaps,
+    OdpTransportCaps, ProtectionDomain, Psn, QpNum, RemoteAccess, RemoteRegion,
 };
 
 use super::{address::Address, options::Options};
@@ -44,6 +44,42 @@ impl Setup {
     /// There is no such device, port or entry of the GID table, or the device or the process is at
     /// a limit.
     pub fn new(options: &Options, size: u32, header: usize, qps: u32) -> anyhow::Result<Self> {
+        Self::make(options, size, header, qps, |pd, len| {
+            Ok(pd.alloc_remote(len, RemoteAccess::empty())?)
+        })
+    }
+
+    /// Does so for one reliable connection, in memory whose pages the device fetches when it needs
+    /// them; with `prefetch`, ahead of that.
+    ///
+    /// # Errors
+    /// The device cannot do that; or as for [`new`](Self::new).
+    pub fn on_demand(options: &Options, size: u32, prefetch: bool) -> anyhow::Result<Self> {
+        Self::make(options, size, 0, 1, |pd, len| {
+            let caps = pd.context().query_device()?.odp_caps();
+            let needed = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
+            ensure!(
+                caps.general.contains(OdpGeneralCaps::SUPPORT) && caps.rc.contains(needed),
+                "the device isn't ODP capable or does not support RC send and receive with ODP"
+            );
+            let memory = pd.register(vec![0; len]).on_demand();
+            let memory = memory.remote(RemoteAccess::empty()).create()?;
+            if prefetch {
+                if let Err(err) = pd.advise(&memory, Advice::PREFETCH_WRITE, true) {
+                    println!("couldn't prefetch: {err}; continuing anyway");
+                }
+            }
+            Ok(memory)
+        })
+    }
+
+    fn make(
+        options: &Options,
+        size: u32,
+        header: usize,
+        qps: u32,
+        register: impl FnOnce(&ProtectionDomain, usize) -> anyhow::Result<RemoteRegion>,
+    ) -> anyhow::Result<Self> {
         let devices = verbs::devices()?;
         let device = match &options.ib_dev {
             Some(name) => devices
@@ -63,7 +99,7 @@ impl Setup {
         let len = header + usize::try_from(size)?;
         // As in the C programs, every receive and every send is over the same bytes, so they are
         // memory that anything may write at any time; but no peer can by itself.
-        let memory = pd.alloc_remote(len.max(1), RemoteAccess::empty())?;
+        let memory = register(&pd, len.max(1))?;
         memory.write(0, &vec![FILLING; len]);
         let memory = memory.slice(0..len);
         Ok(Self {

@@ -7,7 +7,7 @@ use std::process::ExitCode;
 use clap::Parser;
 use examples::pingpong::{
     connected::{self, Link, Qp},
-    options::{Messages, Options, finish},
+    options::{Extensions, Messages, Options, finish},
 };
 use verbs::{Attributes, Init, Rtr, Rts, Uc};
 
@@ -23,7 +23,8 @@ struct CommandLine {
 
 fn main() -> ExitCode {
     let line = CommandLine::parse();
-    finish(connected::run(&line.options, line.messages, connect))
+    let none = Extensions::default();
+    finish(connected::run(&line.options, line.messages, none, connect))
 }
 
 fn connect(qp: Qp<Uc, Init>, link: &Link) -> verbs::Result<Qp<Uc, Rts>> {

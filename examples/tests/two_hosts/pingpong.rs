@@ -125,6 +125,19 @@ fn rc_pingpong_plays_with_itself_and_with_c() {
 }
 
 #[test]
+fn rc_pingpong_posts_the_new_way_and_plays() {
+    Program {
+        name: "rc",
+        ours: env!("CARGO_BIN_EXE_rc_pingpong"),
+        c: "ibv_rc_pingpong",
+        options: "-n 100 -N",
+        bytes: "819200",
+        queue_pairs: 1,
+    }
+    .play();
+}
+
+#[test]
 fn uc_pingpong_plays_with_itself_and_with_c() {
     Program {
         name: "uc",
@@ -174,7 +187,8 @@ fn a_pingpong_that_cannot_play_says_why() {
     let commands = [
         format!("{rc} -g 1 -p 9999 $A"),
         format!("{rc} -o"),
-        format!("{rc} -N $A"),
+        format!("{rc} -P"),
+        format!("{rc} -t"),
         format!("{rc} -d none"),
         format!("{rc} -i 2"),
         format!("{rc} -g 200"),
@@ -202,9 +216,11 @@ fn a_pingpong_that_cannot_play_says_why() {
         [
             "couldn't connect to 10.9.0.1:9999: Connection refused (os error 111)",
             "exit 1",
-            "-o needs on-demand paging, which this program does not support",
+            "the device isn't ODP capable or does not support RC send and receive with ODP",
             "exit 1",
-            "-N needs posting through `ibv_wr_*`, which this program does not support",
+            "prefetch is valid only with on-demand memory region",
+            "exit 1",
+            "-t needs completion timestamps, which this program does not support",
             "exit 1",
             "IB device none not found",
             "exit 1",
