@@ -63,6 +63,18 @@ pub mod pingpong {
     pub mod xrc_exchange;
 }
 
+/// librdmacm's `rstream`: how fast a stream is; and what `riostream` has in common with it.
+pub mod rstream {
+    pub mod connection;
+    pub mod options;
+    pub mod plan;
+}
+
+/// librdmacm's `rcopy`: files sent to a server.
+pub mod rcopy {
+    pub mod message;
+}
+
 /// The example of the README, which has to compile.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

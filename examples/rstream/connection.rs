@@ -10,22 +10,19 @@ use anyhow::{Context, Result};
 use rsocket::{Listener, Stream};
 use verbs::fd::wait_readable;
 
-use crate::options::{Options, TestOption};
-
-/// What is being optimised.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Goal {
-    Latency,
-    Bandwidth,
-    /// What the command line says.
-    Custom,
-}
+use super::{
+    options::{Options, TestOption},
+    plan::Goal,
+};
 
 /// Where connections come from: a server that accepts them, or the address that they are made to.
 #[derive(Debug)]
-pub(crate) enum Source {
+pub enum Source {
+    /// A server, over RDMA.
     Rsocket(Listener),
+    /// A server, over TCP.
     Tcp(TcpListener),
+    /// A client.
     Peer,
 }
 
@@ -48,7 +45,7 @@ enum Waiting {
 
 /// A connection to the peer.
 #[derive(Debug)]
-pub(crate) struct Connection {
+pub struct Connection {
     transport: Transport,
     waiting: Waiting,
 }
@@ -63,7 +60,8 @@ fn rsocket_options(options: &Options, goal: Goal) -> rsocket::Options {
         .backlog(1)
         .send_buffer(options.buffer())
         .receive_buffer(options.buffer())
-        .inline(inline);
+        .inline(inline)
+        .iomap_size(1);
     match options.keep_alive() {
         Some(interval) => chosen.keep_alive(interval),
         None => chosen,
@@ -72,7 +70,10 @@ fn rsocket_options(options: &Options, goal: Goal) -> rsocket::Options {
 
 impl Source {
     /// Listens, if this is the server.
-    pub(crate) fn new(options: &Options, goal: Goal) -> Result<Self> {
+    ///
+    /// # Errors
+    /// It cannot listen there.
+    pub fn new(options: &Options, goal: Goal) -> Result<Self> {
         if options.server.is_some() {
             return Ok(Self::Peer);
         }
@@ -89,7 +90,10 @@ impl Source {
     }
 
     /// The next connection.
-    pub(crate) fn connect(&self, options: &Options, goal: Goal) -> Result<Connection> {
+    ///
+    /// # Errors
+    /// It cannot connect.
+    pub fn connect(&self, options: &Options, goal: Goal) -> Result<Connection> {
         let transport = match self {
             Self::Rsocket(listener) => Transport::Rsocket(listener.accept()?.0),
             Self::Tcp(listener) => Transport::Tcp(listener.accept()?.0),
@@ -128,7 +132,10 @@ impl Source {
 
 impl Connection {
     /// Sends all of `bytes`.
-    pub(crate) fn send(&mut self, bytes: &[u8]) -> Result<()> {
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub fn send(&mut self, bytes: &[u8]) -> Result<()> {
         let mut left = bytes;
         while !left.is_empty() {
             let sent = match &mut self.transport {
@@ -143,7 +150,10 @@ impl Connection {
     }
 
     /// Fills `bytes`.
-    pub(crate) fn receive(&mut self, bytes: &mut [u8]) -> Result<()> {
+    ///
+    /// # Errors
+    /// The connection has ended.
+    pub fn receive(&mut self, bytes: &mut [u8]) -> Result<()> {
         let mut filled = 0;
         while filled < bytes.len() {
             let rest = &mut bytes[filled..];
@@ -177,8 +187,37 @@ impl Connection {
         }
     }
 
+    /// The stream, if it is one over RDMA.
+    pub fn stream(&self) -> Option<&Stream> {
+        match &self.transport {
+            Transport::Rsocket(stream) => Some(stream),
+            Transport::Tcp(_) => None,
+        }
+    }
+
+    /// Writes all of `bytes` to what the peer has mapped as 0 and on.
+    ///
+    /// # Errors
+    /// The connection has ended, or nothing is mapped there.
+    pub fn write_mapped(&self, bytes: &[u8]) -> Result<()> {
+        let stream = self.stream().context("TCP has no mapped memory")?;
+        let mut done = 0;
+        while done < bytes.len() {
+            let written = stream.write_at(&bytes[done..], done as u64);
+            match self.attempted(written).context("cannot write")? {
+                Some(0) => anyhow::bail!("the peer has mapped no more than {done} bytes"),
+                Some(written) => done += written,
+                None => {}
+            }
+        }
+        Ok(())
+    }
+
     /// Ends both directions.
-    pub(crate) fn shut_down(self) -> io::Result<()> {
+    ///
+    /// # Errors
+    /// It has failed.
+    pub fn shut_down(self) -> io::Result<()> {
         match self.transport {
             Transport::Rsocket(stream) => {
                 // So that dropping it waits until the peer has everything.

@@ -1,98 +1,27 @@
-//! What is measured, and how it is told.
+//! Sending to and fro.
 
-use std::{
-    iter,
-    time::{Duration, Instant},
-};
+use std::time::Instant;
 
 use anyhow::{Result, ensure};
-
-use crate::{
-    connection::{Connection, Goal, Source},
+use examples::rstream::{
+    connection::{Connection, Source},
     options::{Options, TestOption},
+    plan::{Goal, Plan, plans, print_head, report},
 };
-
-/// The sizes that are always measured, as powers of two.
-const SHORT: [u32; 4] = [6, 12, 16, 20];
 
 /// Bytes that both sides exchange before each measurement.
 const SYNC: usize = 16;
 
-/// One measurement: rounds, and transfers each way in a round.
-#[derive(Clone, Debug)]
-struct Plan {
-    name: String,
-    rounds: u64,
-    transfers: u64,
-    size: usize,
-}
-
-#[expect(clippy::print_stdout, reason = "this is what the program is for")]
 pub(crate) fn run(options: &Options) -> Result<()> {
-    let custom = options.custom();
-    let first = match custom {
-        Some(_) => Goal::Custom,
-        None => Goal::Latency,
-    };
+    let plans = plans(options);
+    let first = plans.first().map_or(Goal::Custom, |(goal, _)| *goal);
     let source = Source::new(options, first)?;
-    println!(
-        "{:<10}{:<8}{:<8}{:<8}{:<8}{:>8} {:>10}{:>13}",
-        "name", "bytes", "xfers", "iters", "total", "time", "Gb/sec", "usec/xfer"
-    );
+    print_head();
     let mut data = Data::default();
-    if let Some((rounds, transfers, size)) = custom {
-        let plan = Plan {
-            name: "custom".to_owned(),
-            rounds,
-            transfers,
-            size,
-        };
-        return measure_all(options, &source, Goal::Custom, &[plan], &mut data);
+    for (goal, plans) in &plans {
+        measure_all(options, &source, *goal, plans, &mut data)?;
     }
-    let sizes = sizes(options.all_sizes());
-    let latency: Vec<_> = sizes.iter().map(|&size| Plan::latency(size)).collect();
-    measure_all(options, &source, Goal::Latency, &latency, &mut data)?;
-    let bandwidth: Vec<_> = sizes.iter().map(|&size| Plan::bandwidth(size)).collect();
-    measure_all(options, &source, Goal::Bandwidth, &bandwidth, &mut data)
-}
-
-/// 64 bytes to 6 MiB: the powers of two and what is between them, or only a few.
-fn sizes(all: bool) -> Vec<usize> {
-    if all {
-        let steps = (7..=22_u32).flat_map(|n| [1 << n, (1 << n) + (1 << (n - 1))]);
-        return iter::once(1 << 6).chain(steps).collect();
-    }
-    SHORT.iter().map(|n| 1 << n).collect()
-}
-
-/// As many transfers as take about as long for every size.
-fn count(size: usize) -> u64 {
-    match size {
-        0x10_0000.. => 100,
-        0x1_0000.. => 1000,
-        0x400.. => 10_000,
-        _ => 100_000,
-    }
-}
-
-impl Plan {
-    fn latency(size: usize) -> Self {
-        Self {
-            name: format!("{}_lat", short_size(size as u128)),
-            rounds: count(size),
-            transfers: 1,
-            size,
-        }
-    }
-
-    fn bandwidth(size: usize) -> Self {
-        Self {
-            name: format!("{}_bw", short_size(size as u128)),
-            rounds: 1,
-            transfers: count(size),
-            size,
-        }
-    }
+    Ok(())
 }
 
 /// Bytes that say where in the sequence they are.
@@ -166,72 +95,4 @@ fn measure_all(
     // The peer may have ended it already.
     drop(connection.shut_down());
     Ok(())
-}
-
-#[expect(clippy::print_stdout, reason = "this is what the program is for")]
-#[expect(clippy::cast_precision_loss, reason = "a rate")]
-fn report(plan: &Plan, time: Duration) {
-    let transfers = plan.rounds * plan.transfers * 2;
-    let bytes = u128::from(transfers) * plan.size as u128;
-    let micros = time.as_secs_f64() * 1e6;
-    println!(
-        "{:<10}{:<8}{:<8}{:<8}{:<8}{:>8.2}s{:>10.2}{:>11.2}",
-        plan.name,
-        short_size(plan.size as u128),
-        short_count(plan.transfers),
-        short_count(plan.rounds),
-        short_size(bytes),
-        micros / 1e6,
-        bytes as f64 * 8.0 / (1000.0 * micros),
-        micros / transfers as f64,
-    );
-}
-
-/// A number of bytes in a few characters.
-fn short_size(size: u128) -> String {
-    let (unit, name) = match size {
-        0x4000_0000.. => (1 << 30, "g"),
-        0x10_0000.. => (1 << 20, "m"),
-        0x400.. => (1 << 10, "k"),
-        _ => (1, ""),
-    };
-    let whole = size / unit;
-    match size % unit * 10 / unit {
-        tenths if whole < 10 && tenths > 0 => format!("{whole}.{tenths}{name}"),
-        _ => format!("{whole}{name}"),
-    }
-}
-
-/// A count in a few characters.
-fn short_count(count: u64) -> String {
-    match count {
-        1_000_000_000.. => format!("{}b", count / 1_000_000_000),
-        1_000_000.. => format!("{}m", count / 1_000_000),
-        1000.. => format!("{}k", count / 1000),
-        _ => count.to_string(),
-    }
-}
-
-#[cfg(test)]
-mod tests {
-    use super::*;
-
-    #[test]
-    fn sizes_and_counts_are_short() {
-        assert_eq!(short_size(64), "64");
-        assert_eq!(short_size(1536), "1.5k");
-        assert_eq!(short_size(6 << 20), "6m");
-        assert_eq!(short_size(20 << 30), "20g");
-        assert_eq!(short_count(100_000), "100k");
-        assert_eq!(short_count(999), "999");
-    }
-
-    #[test]
-    fn the_sizes_are_those_of_the_c_program() {
-        assert_eq!(sizes(false), [64, 4096, 65536, 1 << 20]);
-        let all = sizes(true);
-        assert_eq!(all.len(), 33);
-        assert_eq!(all[..4], [64, 128, 192, 256]);
-        assert_eq!(all.last(), Some(&(6 << 20)));
-    }
 }

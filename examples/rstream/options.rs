@@ -11,10 +11,10 @@ use clap::Parser;
 /// Measure a stream: latency, and then bandwidth
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
-pub(crate) struct Options {
+pub struct Options {
     /// Connect to the server at this address; without it, be the server
     #[arg(short = 's', value_name = "ADDRESS")]
-    pub(crate) server: Option<String>,
+    pub server: Option<String>,
     /// Listen at this address, or connect from it
     #[arg(short = 'b', value_name = "ADDRESS")]
     bind: Option<String>,
@@ -26,7 +26,7 @@ pub(crate) struct Options {
     buffer: Option<u32>,
     /// The most bytes that go without being copied to the send buffer, when latency is measured
     #[arg(short = 'i', value_name = "BYTES", default_value_t = 64)]
-    pub(crate) inline: u32,
+    pub inline: u32,
     /// How many rounds of transfers; measures only that
     #[arg(short = 'I', value_name = "COUNT")]
     iterations: Option<u64>,
@@ -54,13 +54,20 @@ enum Size {
     Bytes(usize),
 }
 
+/// What `-T` can say.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum TestOption {
+pub enum TestOption {
+    /// TCP.
     Sockets,
+    /// Wait for readiness.
     Async,
+    /// Blocking calls.
     Blocking,
+    /// Calls that do not wait.
     NonBlocking,
+    /// As by default.
     Resolve,
+    /// Check the data.
     Verify,
 }
 
@@ -69,23 +76,25 @@ const DEFAULT_COUNT: u64 = 1000;
 const DEFAULT_SIZE: usize = 1000;
 
 impl Options {
-    pub(crate) fn has(&self, option: TestOption) -> bool {
+    /// Whether `-T` has said this.
+    pub fn has(&self, option: TestOption) -> bool {
         self.test.contains(&option)
     }
 
     /// Whether calls block: the last word on that counts.
-    pub(crate) fn is_blocking(&self) -> bool {
+    pub fn is_blocking(&self) -> bool {
         let said =
             |option: &&TestOption| matches!(option, TestOption::Blocking | TestOption::NonBlocking);
         self.test.iter().rfind(said) == Some(&TestOption::Blocking)
     }
 
     /// The server's address.
-    pub(crate) fn server(&self) -> Option<(&str, u16)> {
+    pub fn server(&self) -> Option<(&str, u16)> {
         Some((self.server.as_deref()?, self.port))
     }
 
-    pub(crate) fn bind(&self) -> (&str, u16) {
+    /// The address to listen at.
+    pub fn bind(&self) -> (&str, u16) {
         let any = if self.format == "ipv6" {
             "::"
         } else {
@@ -95,7 +104,10 @@ impl Options {
     }
 
     /// The address to connect from, if one is given.
-    pub(crate) fn source(&self) -> anyhow::Result<Option<SocketAddr>> {
+    ///
+    /// # Errors
+    /// It cannot be looked up.
+    pub fn source(&self) -> anyhow::Result<Option<SocketAddr>> {
         let Some(host) = self.bind.as_deref() else {
             return Ok(None);
         };
@@ -105,16 +117,17 @@ impl Options {
     }
 
     /// Twice what is asked for, as of every socket.
-    pub(crate) fn buffer(&self) -> u32 {
+    pub fn buffer(&self) -> u32 {
         self.buffer.unwrap_or(1 << 19).saturating_mul(2)
     }
 
-    pub(crate) fn keep_alive(&self) -> Option<Duration> {
+    /// How often to ask for a sign of life.
+    pub fn keep_alive(&self) -> Option<Duration> {
         self.keep_alive.map(Duration::from_secs)
     }
 
     /// The one thing to measure, if it is only one: rounds, transfers, and their size.
-    pub(crate) fn custom(&self) -> Option<(u64, u64, usize)> {
+    pub fn custom(&self) -> Option<(u64, u64, usize)> {
         let size = match self.size {
             Some(Size::Bytes(size)) => Some(size),
             Some(Size::All) | None => None,
@@ -129,7 +142,8 @@ impl Options {
         ))
     }
 
-    pub(crate) fn all_sizes(&self) -> bool {
+    /// Whether to measure more sizes than usual.
+    pub fn all_sizes(&self) -> bool {
         matches!(self.size, Some(Size::All))
     }
 }

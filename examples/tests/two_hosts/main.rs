@@ -4,4 +4,5 @@ mod basic_client_server;
 mod guests;
 mod interop;
 mod pingpong;
+mod rcopy;
 mod rstream;

@@ -1,4 +1,4 @@
-//! `rstream`: this repository's against itself, and against the C program both ways.
+//! `rstream` and `riostream`: this repository's against itself, and against the C programs both ways.
 
 #![expect(clippy::print_stdout, reason = "the table of who talks with whom")]
 
@@ -12,22 +12,47 @@ enum Whose {
 
 use Whose::{C, Ours};
 
+/// A program that both have.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Program {
+    Rstream,
+    Riostream,
+}
+
 impl Whose {
-    fn path(self) -> &'static str {
-        match self {
-            Ours => env!("CARGO_BIN_EXE_rstream"),
-            C => "rstream",
+    fn path(self, program: Program) -> &'static str {
+        match (self, program) {
+            (Ours, Program::Rstream) => env!("CARGO_BIN_EXE_rstream"),
+            (C, Program::Rstream) => "rstream",
+            (Ours, Program::Riostream) => env!("CARGO_BIN_EXE_riostream"),
+            (C, Program::Riostream) => "riostream",
         }
     }
 }
 
+/// A row of the table: the test's name, the program, and its options.
+type Run = (&'static str, Program, &'static str);
+
 /// The ways to use a stream, each with data that are checked.
-const RUNS: &[(&str, &str)] = &[
-    ("T-X1", "-S 5000 -C 20 -I 3 -T b -T v"),
-    ("T-X2", "-S 100 -C 500 -I 2 -T n -T v -i 0"),
-    ("T-X3", "-S 200000 -C 5 -I 2 -T a -T v"),
-    ("T-X4", "-S 1000 -C 100 -I 2 -k 1 -B 4096 -T b -T v"),
-    ("T-X6", "-S 5000 -C 20 -I 3 -T b -T v -f ipv6"),
+const RUNS: &[Run] = &[
+    ("T-X1", Program::Rstream, "-S 5000 -C 20 -I 3 -T b -T v"),
+    (
+        "T-X2",
+        Program::Rstream,
+        "-S 100 -C 500 -I 2 -T n -T v -i 0",
+    ),
+    ("T-X3", Program::Rstream, "-S 200000 -C 5 -I 2 -T a -T v"),
+    (
+        "T-X4",
+        Program::Rstream,
+        "-S 1000 -C 100 -I 2 -k 1 -B 4096 -T b -T v",
+    ),
+    (
+        "T-X6",
+        Program::Rstream,
+        "-S 5000 -C 20 -I 3 -T b -T v -f ipv6",
+    ),
+    ("T-X7", Program::Riostream, "-S 4096 -C 5 -I 3 -T b -T v"),
 ];
 
 /// Who serves, and who calls.
@@ -35,9 +60,8 @@ const PAIRS: [(Whose, Whose); 3] = [(Ours, Ours), (C, Ours), (Ours, C)];
 
 /// One side of a run. A client that finds no server yet tries again. All its lines begin with the
 /// number of the run.
-fn command(number: usize, whose: Whose, options: &str, more: &str) -> String {
+fn command(number: usize, path: &str, options: &str, more: &str) -> String {
     let port = 7471 + number;
-    let path = whose.path();
     format!(
         "{{ for i in $(seq 20); do \
          out=$(timeout 60 {path} -p {port} {options} {more} 2>&1); code=$?; \
@@ -46,20 +70,20 @@ fn command(number: usize, whose: Whose, options: &str, more: &str) -> String {
     )
 }
 
-fn play(device: &str, runs: &[(&str, &str)]) {
+fn play(device: &str, runs: &[Run]) {
     let mut servers = vec![];
     let mut clients = vec![];
     let all: Vec<_> = runs
         .iter()
         .flat_map(|run| PAIRS.map(|pair| (*run, pair)))
         .collect();
-    for (number, ((_, options), (server, client))) in all.iter().enumerate() {
+    for (number, ((_, program, options), (server, client))) in all.iter().enumerate() {
         let (bind, address) = match options.contains("ipv6") {
             true => ("-b ::", "-s $A6"),
             false => ("-b 0.0.0.0", "-s $A"),
         };
-        servers.push(command(number, *server, options, bind));
-        clients.push(command(number, *client, options, address));
+        servers.push(command(number, server.path(*program), options, bind));
+        clients.push(command(number, client.path(*program), options, address));
     }
     let printed = run(
         device,
@@ -67,7 +91,7 @@ fn play(device: &str, runs: &[(&str, &str)]) {
         &clients.join("; "),
     );
     let mut failures = vec![];
-    for (number, ((name, options), (server, client))) in all.iter().enumerate() {
+    for (number, ((name, program, options), (server, client))) in all.iter().enumerate() {
         let lines = |lines: &[String]| -> Vec<String> {
             let prefix = format!("{number}: ");
             let own = lines.iter().filter_map(|line| line.strip_prefix(&prefix));
@@ -78,7 +102,9 @@ fn play(device: &str, runs: &[(&str, &str)]) {
             .iter()
             .all(|(whose, lines)| is_complete(*whose, name, lines));
         let outcome = if ok { "ok" } else { "FAILED" };
-        println!("  {device} {name} server {server:?}, client {client:?}, {options}: {outcome}");
+        println!(
+            "  {device} {name} {program:?} server {server:?}, client {client:?}, {options}: {outcome}"
+        );
         if !ok {
             failures.push((name, sides));
         }
@@ -105,5 +131,13 @@ fn rstream_talks_with_itself_and_with_c() {
 
 #[test]
 fn rstream_talks_over_iwarp() {
-    play("siw", &RUNS[..2]);
+    let over_iwarp = ["T-X1", "T-X2", "T-X7"];
+    let runs: Vec<_> = RUNS.iter().copied().collect();
+    play(
+        "siw",
+        &runs
+            .into_iter()
+            .filter(|(name, ..)| over_iwarp.contains(name))
+            .collect::<Vec<_>>(),
+    );
 }
