@@ -1,7 +1,5 @@
 //! `rcopy`: this repository's against itself, and against the C program both ways.
 
-#![expect(clippy::print_stdout, reason = "the table of who copies to whom")]
-
 use crate::guests::run;
 
 const OURS: &str = env!("CARGO_BIN_EXE_rcopy");

@@ -70,7 +70,21 @@ fn command(number: usize, path: &str, options: &str, more: &str) -> String {
     )
 }
 
+/// Runs everything, and tells of it. Soft-iWARP may fail to connect when it is in a hurry, so what
+/// fails over it is tried once more.
 fn play(device: &str, runs: &[Run]) {
+    let mut failures = failures(device, runs);
+    if device == "siw" && !failures.is_empty() {
+        println!("  again");
+        failures = self::failures(device, runs);
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
+
+/// Who was it, and what has it printed?
+type Printed = [(Whose, Vec<String>); 2];
+
+fn failures(device: &str, runs: &[Run]) -> Vec<(&'static str, Printed)> {
     let mut servers = vec![];
     let mut clients = vec![];
     let all: Vec<_> = runs
@@ -106,10 +120,10 @@ fn play(device: &str, runs: &[Run]) {
             "  {device} {name} {program:?} server {server:?}, client {client:?}, {options}: {outcome}"
         );
         if !ok {
-            failures.push((name, sides));
+            failures.push((*name, sides));
         }
     }
-    assert!(failures.is_empty(), "{failures:#?}");
+    failures
 }
 
 fn is_complete(whose: Whose, name: &str, lines: &[String]) -> bool {
@@ -132,12 +146,6 @@ fn rstream_talks_with_itself_and_with_c() {
 #[test]
 fn rstream_talks_over_iwarp() {
     let over_iwarp = ["T-X1", "T-X2", "T-X7"];
-    let runs: Vec<_> = RUNS.iter().copied().collect();
-    play(
-        "siw",
-        &runs
-            .into_iter()
-            .filter(|(name, ..)| over_iwarp.contains(name))
-            .collect::<Vec<_>>(),
-    );
+    let runs = RUNS.iter().filter(|(name, ..)| over_iwarp.contains(name));
+    play("siw", &runs.copied().collect::<Vec<_>>());
 }
