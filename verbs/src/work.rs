@@ -5,7 +5,11 @@
 //! them as an array, a tuple, a vector or an option, or one of those [`With`] a context of the
 //! caller's.
 
-use std::{mem::MaybeUninit, ptr::NonNull, slice};
+use std::{
+    mem::MaybeUninit,
+    ptr::{self, NonNull},
+    slice,
+};
 
 use ibverbs_sys as ffi;
 
@@ -35,6 +39,22 @@ impl Sge {
             lkey,
         })
     }
+
+    #[inline]
+    pub(crate) fn len(&self) -> u32 {
+        self.0.length
+    }
+
+    #[inline]
+    pub(crate) fn lkey(&self) -> u32 {
+        self.0.lkey
+    }
+
+    /// Makes the range shorter, or longer, as far as [`new`](Self::new) would allow it.
+    #[inline]
+    pub(crate) fn set_len(&mut self, len: u32) {
+        self.0.length = len;
+    }
 }
 
 /// The scatter/gather list of one request, being filled by [`Gather::gather`].
@@ -45,6 +65,9 @@ pub struct SgeList {
     // May be more than `MAX_SGE`: the elements that found no room are counted, and the post is
     // refused.
     len: usize,
+    // INVARIANT: where the element lies for as long as the work does, if there is one element and
+    // this is not null.
+    resident: *mut ffi::ibv_sge,
 }
 
 impl SgeList {
@@ -53,6 +76,7 @@ impl SgeList {
         Self {
             elements: [const { MaybeUninit::uninit() }; MAX_SGE],
             len: 0,
+            resident: ptr::null_mut(),
         }
     }
 
@@ -72,13 +96,26 @@ impl SgeList {
         unsafe { slice::from_raw_parts(filled.as_ptr().cast(), filled.len()) }
     }
 
-    /// Where C finds the elements. A single one is copied to `single`, so that a list of a known
-    /// length need not lie in memory.
+    /// Where C finds the elements. A single one that does not lie elsewhere is copied to `single`,
+    /// so that a list of a known length need not lie in memory.
     #[inline]
     pub(crate) fn lay_out(&mut self, single: &mut MaybeUninit<ffi::ibv_sge>) -> *mut ffi::ibv_sge {
+        if let Some(resident) = self.resident() {
+            return resident.as_ptr();
+        }
         match self.elements() {
             [sge] => single.write(*sge),
             _ => self.as_mut_ptr(),
+        }
+    }
+
+    /// The only element, where it lies for as long as the work does. C only reads it.
+    #[inline]
+    pub(crate) fn resident(&self) -> Option<NonNull<ffi::ibv_sge>> {
+        if self.len == 1 {
+            NonNull::new(self.resident)
+        } else {
+            None
         }
     }
 
@@ -98,6 +135,18 @@ impl SgeList {
             slot.write(sge.0);
         }
         self.len += 1;
+    }
+
+    /// Adds an element that the work keeps ready: if it is the only one, C reads it there.
+    ///
+    /// # Safety
+    /// - It stays where it is, and as it is, until the work is dropped or given back, however that
+    ///   is moved.
+    #[inline]
+    pub(crate) unsafe fn push_resident(&mut self, sge: NonNull<Sge>) {
+        self.resident = sge.as_ptr().cast();
+        // SAFETY: it exists, and is not being changed, as the caller promises.
+        self.push(unsafe { *sge.as_ptr() });
     }
 
     /// The number of elements that were pushed.
@@ -136,7 +185,8 @@ impl SgeList {
 /// - nobody writes it, or there is no reference to it at all: then it is only reached through pointers, by accesses
 ///   that expect it to change.
 ///
-/// And `gather` pushes the same elements every time, and nothing else is done with an [`Sge`].
+/// And `gather` pushes the same elements every time, and nothing else is done with an [`Sge`]. Of works
+/// inside of `self` whose `gather` it calls, this means that they stay in there, unchanged.
 pub unsafe trait Gather {
     /// Pushes the elements, in the order in which the device shall read them.
     fn gather(&self, list: &mut SgeList);

@@ -2,6 +2,7 @@
 
 use std::{
     fmt, io,
+    mem::ManuallyDrop,
     ops::{Deref, DerefMut},
     ptr::NonNull,
     slice,
@@ -65,25 +66,34 @@ impl ProtectionDomain {
 ///
 /// It is one pointer, so moving it into a queue and back costs next to nothing.
 pub struct Buf {
-    range: Box<Range>,
+    // INVARIANT: of a box that was leaked, which this owns alone. As a pointer, since the device's
+    // provider reads the element in it while the buffer is in a queue, and to move a box would be
+    // to say that nobody does.
+    range: NonNull<Range>,
 }
 
 /// What a buffer covers.
+// The element comes first, so that its address is that of the range.
+#[repr(C)]
 struct Range {
+    // INVARIANT: from `start`, and at most `capacity` bytes, with the LKey of `region`.
+    sge: Sge,
     // INVARIANT: `start..start + capacity` is inside `region`, and no other `Range` covers any
     // of it.
     region: Arc<Region>,
     start: NonNull<u8>,
-    // INVARIANT: at most `capacity`.
-    len: u32,
     capacity: u32,
-    lkey: u32,
 }
 
 // SAFETY: a range owns its bytes alone (invariant), and bytes may be owned by any thread.
 unsafe impl Send for Range {}
 // SAFETY: a shared range only allows reading.
 unsafe impl Sync for Range {}
+
+// SAFETY: the range is in a box of its own, so this may do what a range may.
+unsafe impl Send for Buf {}
+// SAFETY: see `Send`.
+unsafe impl Sync for Buf {}
 
 impl Buf {
     /// Whether a buffer can have so many bytes.
@@ -100,21 +110,31 @@ impl Buf {
     /// All of a region, whose length has been checked.
     pub(super) fn whole(region: Region) -> Self {
         let len = u32::try_from(region.len()).unwrap_or(u32::MAX);
-        let range = Range {
-            start: region.start(),
-            len,
-            capacity: len,
-            lkey: region.mr().lkey(),
-            region: Arc::new(region),
-        };
-        Self {
-            range: Box::new(range),
-        }
+        let (start, lkey) = (region.start(), region.mr().lkey());
+        Self::of(Range::new(start, len, lkey, Arc::new(region)))
+    }
+
+    fn of(range: Range) -> Self {
+        let range = NonNull::from(Box::leak(Box::new(range)));
+        Self { range }
+    }
+
+    #[inline]
+    fn range(&self) -> &Range {
+        // SAFETY: of a box that `self` owns (invariant), and borrowed with it. While the device's
+        // provider reads the element, `self` is in a queue, and nobody borrows it mutably.
+        unsafe { self.range.as_ref() }
+    }
+
+    #[inline]
+    fn range_mut(&mut self) -> &mut Range {
+        // SAFETY: as for `range`; `&mut self` excludes every other reference.
+        unsafe { self.range.as_mut() }
     }
 
     /// The number of bytes that [`set_len`](Self::set_len) can make visible.
     pub fn capacity(&self) -> usize {
-        self.range.capacity as usize
+        self.range().capacity as usize
     }
 
     /// Sets the length: what the buffer shows, sends, and receives into.
@@ -123,14 +143,15 @@ impl Buf {
     /// Panics when `len` is more than the capacity.
     pub fn set_len(&mut self, len: usize) {
         match u32::try_from(len) {
-            Ok(len) if len <= self.range.capacity => self.range.len = len,
+            Ok(len) if len <= self.range().capacity => self.range_mut().sge.set_len(len),
             _ => length_panic(len, self.capacity()),
         }
     }
 
     /// Sets the length back to the whole capacity.
     pub fn set_full(&mut self) {
-        self.range.len = self.range.capacity;
+        let range = self.range_mut();
+        range.sge.set_len(range.capacity);
     }
 
     /// Splits the buffer at `at`: `self` keeps `[0, at)`, the returned buffer has the rest of the
@@ -141,43 +162,64 @@ impl Buf {
     #[must_use = "the rest of the buffer is lost when this is dropped"]
     pub fn split_off(&mut self, at: usize) -> Self {
         let head = match u32::try_from(at) {
-            Ok(head) if head <= self.range.capacity => head,
+            Ok(head) if head <= self.range().capacity => head,
             _ => length_panic(at, self.capacity()),
         };
-        let range = &mut *self.range;
+        let range = self.range_mut();
         let tail = range.capacity - head;
         // SAFETY: `at` is at most the capacity, so the result is inside `region` or one past its
         // end.
         let start = unsafe { range.start.add(at) };
         range.capacity = head;
-        range.len = head;
-        let tail = Range {
-            region: Arc::clone(&range.region),
-            start,
-            len: tail,
-            capacity: tail,
-            lkey: range.lkey,
-        };
-        Self {
-            range: Box::new(tail),
-        }
+        range.sge.set_len(head);
+        let region = Arc::clone(&range.region);
+        Self::of(Range::new(start, tail, range.sge.lkey(), region))
     }
 
     /// Freezes the buffer at its current length, so that any number of requests can read it at
     /// once.
     pub fn freeze(self) -> SharedBuf {
+        let this = ManuallyDrop::new(self);
+        // SAFETY: the box that was leaked (invariant), which `this` does not drop.
+        let range = unsafe { Box::from_raw(this.range.as_ptr()) };
         SharedBuf {
-            range: Arc::new(*self.range),
+            range: Arc::new(*range),
         }
     }
 }
 
-impl Range {
+impl Drop for Buf {
+    // Inlined up to the call, which takes the pointer, so that a buffer need not lie in memory.
     #[inline]
-    fn sge(&self) -> Sge {
-        // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, which `self`
-        // keeps registered.
-        unsafe { Sge::new(self.start, self.len, self.lkey) }
+    fn drop(&mut self) {
+        // SAFETY: the box that was leaked (invariant), which is not used any more.
+        unsafe { Range::free(self.range) }
+    }
+}
+
+impl Range {
+    /// All of `start..start + capacity`, which are inside of `region`, whose LKey this is.
+    fn new(start: NonNull<u8>, capacity: u32, lkey: u32, region: Arc<Region>) -> Self {
+        Self {
+            // SAFETY: the range is inside of the region, and is only handed to a list.
+            sge: unsafe { Sge::new(start, capacity, lkey) },
+            region,
+            start,
+            capacity,
+        }
+    }
+
+    /// # Safety
+    /// - `range` is a box that was leaked, and is not used any more.
+    #[inline(never)]
+    unsafe fn free(range: NonNull<Self>) {
+        // SAFETY: as the caller promises.
+        drop(unsafe { Box::from_raw(range.as_ptr()) });
+    }
+
+    #[inline]
+    fn len(&self) -> usize {
+        self.sge.len() as usize
     }
 
     #[inline]
@@ -185,14 +227,14 @@ impl Range {
         // SAFETY: the bytes are inside `region`, initialised and owned by `self` alone (invariant).
         // The device does not write them: it only does so for a posted `Buf`, which would have
         // moved `self` away.
-        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
+        unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
     #[inline]
     fn bytes_mut(&mut self) -> &mut [u8] {
         // SAFETY: as for `bytes`, and `&mut self` excludes every other reference to these bytes.
         // Nor does the device read them.
-        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len as usize) }
+        unsafe { slice::from_raw_parts_mut(self.start.as_ptr(), self.len()) }
     }
 }
 
@@ -211,14 +253,14 @@ impl Deref for Buf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        self.range.bytes()
+        self.range().bytes()
     }
 }
 
 impl DerefMut for Buf {
     #[inline]
     fn deref_mut(&mut self) -> &mut [u8] {
-        self.range.bytes_mut()
+        self.range_mut().bytes_mut()
     }
 }
 
@@ -237,9 +279,9 @@ impl AsMut<[u8]> for Buf {
 impl fmt::Debug for Buf {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Buf")
-            .field("len", &self.range.len)
-            .field("capacity", &self.range.capacity)
-            .field("lkey", &self.range.lkey)
+            .field("len", &self.range().len())
+            .field("capacity", &self.range().capacity)
+            .field("lkey", &self.range().sge.lkey())
             .finish_non_exhaustive()
     }
 }
@@ -249,7 +291,9 @@ impl fmt::Debug for Buf {
 unsafe impl Gather for Buf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        list.push(self.range.sge());
+        // SAFETY: the element is in a box (invariant), which only `self` can change or free, and
+        // `self` is not touched while it is in a queue.
+        unsafe { list.push_resident(NonNull::from(&self.range().sge)) };
     }
 }
 
@@ -273,9 +317,7 @@ impl SharedBuf {
     /// There are other handles; this one is given back.
     pub fn try_thaw(self) -> Result<Buf, Self> {
         match Arc::try_unwrap(self.range) {
-            Ok(range) => Ok(Buf {
-                range: Box::new(range),
-            }),
+            Ok(range) => Ok(Buf::of(range)),
             Err(range) => Err(Self { range }),
         }
     }
@@ -310,6 +352,8 @@ impl fmt::Debug for SharedBuf {
 unsafe impl Gather for SharedBuf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        list.push(self.range.sge());
+        // SAFETY: the element is in an `Arc`, of which `self` is a handle, and what is shared does
+        // not change.
+        unsafe { list.push_resident(NonNull::from(&self.range.sge)) };
     }
 }
