@@ -2,7 +2,7 @@
 
 use std::{
     fmt, io,
-    mem::MaybeUninit,
+    mem::{self, MaybeUninit},
     ops::Deref,
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
@@ -43,10 +43,19 @@ pub struct CompletionQueue {
     // INVARIANT: `room` of them, which C can count.
     batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
     room: u32,
-    // INVARIANT: `taken <= filled <= room`, and the first `filled` of the batch are initialised.
-    filled: u32,
-    taken: u32,
+    // Of the batch, what was fetched and is neither taken nor with a `Completions`.
+    // INVARIANT: `next + left` is at most `room`, and these `left` completions are initialised.
+    next: u32,
+    left: u32,
+    // INVARIANT: the queue of `handle`, and what its provider's table has for it.
+    raw: NonNull<ffi::ibv_cq>,
+    poll: PollFn,
 }
+
+// SAFETY: what the pointer points to is that of `handle`, which is `Send`, as is everything else.
+unsafe impl Send for CompletionQueue {}
+// SAFETY: as above; a shared queue is used through `handle` only.
+unsafe impl Sync for CompletionQueue {}
 
 /// A completion queue as it can be shared: everything but polling.
 ///
@@ -61,8 +70,6 @@ pub struct CqHandle {
 struct CqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_cq>,
-    // INVARIANT: from the table of the queue's provider.
-    poll: PollFn,
     room: Room,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
@@ -199,13 +206,17 @@ impl<'a> CompletionQueueBuilder<'a> {
         // SAFETY: the queue has just been created, on this channel.
         let handle = unsafe { CqHandle::new(raw, channel, None, self.ctx.clone()) };
         let room = i32::try_from(self.batch).unwrap_or(i32::MAX).unsigned_abs();
+        // SAFETY: the context is open, and its provider has filled the table before handing it out.
+        let poll = unsafe { (*self.ctx.as_raw()).ops.poll_cq };
         Ok(CompletionQueue {
+            raw,
+            poll: poll.unwrap_or(lacks_poll),
             handle,
             own_channel,
             batch: Box::new_uninit_slice(room as usize),
             room,
-            filled: 0,
-            taken: 0,
+            next: 0,
+            left: 0,
         })
     }
 }
@@ -226,12 +237,13 @@ impl CompletionQueue {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Completions<'_>> {
-        if self.taken != self.filled {
+        if self.left != 0 {
             return Ok(self.rest());
         }
-        match self.fetch_once()? {
-            0 => self.poll_empty(),
-            count => Ok(self.completions(0, count)),
+        let ret = self.fetch_raw();
+        match self.fetched(ret) {
+            Some(count) => Ok(self.completions(0, count)),
+            None => self.poll_nothing(ret),
         }
     }
 
@@ -239,14 +251,15 @@ impl CompletionQueue {
     /// begins at its first completion.
     #[inline(never)]
     fn rest(&mut self) -> Completions<'_> {
-        self.completions(self.taken, self.filled - self.taken)
+        let (next, left) = (self.next, mem::take(&mut self.left));
+        self.completions(next, left)
     }
 
     /// What a poll has found that has found nothing at first.
     #[inline(never)]
-    fn poll_empty(&mut self) -> Result<Completions<'_>> {
-        let count = self.fetch_after_nothing()?;
-        Ok(self.completions(0, count))
+    fn poll_nothing(&mut self, ret: i32) -> Result<Completions<'_>> {
+        self.fetch_after(ret)?;
+        Ok(self.rest())
     }
 
     /// Fetches completions. If there are none, arms the queue, so that its channel's descriptor
@@ -323,68 +336,71 @@ impl CompletionQueue {
 
     /// Makes sure that the batch holds completions not yet taken, if there are any; returns
     /// whether.
-    #[inline]
     fn fill(&mut self) -> Result<bool> {
-        Ok(self.taken < self.filled || self.fetch()? > 0)
-    }
-
-    /// Fills the batch anew, and returns with how many. Nothing may be left in it.
-    #[inline]
-    fn fetch(&mut self) -> Result<u32> {
-        match self.fetch_once()? {
-            0 => self.fetch_after_nothing(),
-            count => Ok(count),
+        if self.left == 0 {
+            let ret = self.fetch_raw();
+            self.fetch_after(ret)?;
         }
+        Ok(self.left > 0)
     }
 
+    /// Fills the batch anew. Nothing may be left in it.
     #[inline]
-    fn fetch_once(&mut self) -> Result<u32> {
+    fn fetch_raw(&mut self) -> i32 {
         let batch = self.batch.as_mut_ptr().cast();
         // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `room`
         // completions (invariant), which C writes before it returns.
-        let ret =
-            unsafe { (self.handle.inner.poll)(self.handle.as_raw(), self.room as i32, batch) };
+        unsafe { (self.poll)(self.raw.as_ptr(), self.room as i32, batch) }
+    }
+
+    /// How many completions there are now in the batch, by what C has returned; `None` if that is
+    /// none, or an error.
+    #[inline]
+    fn fetched(&self, ret: i32) -> Option<u32> {
         #[expect(
             clippy::cast_sign_loss,
             reason = "what is negative becomes more than any batch"
         )]
         let count = ret as u32;
-        if count > self.room {
-            return Err(poll_error(ret));
-        }
-        // Otherwise nothing is left, as before.
-        if count > 0 {
-            self.taken = 0;
-            self.filled = count;
-        }
-        Ok(count)
+        // In one comparison: nothing becomes more than any batch, too.
+        (count.wrapping_sub(1) < self.room).then_some(count)
     }
 
-    /// Fetches completions when the queue has been found empty. If some queue pair is gone that may
-    /// have left some, it was perhaps after the queue was looked at, so that it is looked at again.
-    fn fetch_after_nothing(&mut self) -> Result<u32> {
-        let stale = self.handle.inner.room.stale();
-        if stale == 0 {
-            return Ok(0);
+    /// Goes on after C has returned this. If it has found the queue empty, and some queue pair is
+    /// gone that may have left completions, it was perhaps after the queue was looked at, so that
+    /// it is looked at again.
+    fn fetch_after(&mut self, ret: i32) -> Result<()> {
+        let mut ret = ret;
+        if ret == 0 {
+            let stale = self.handle.inner.room.stale();
+            if stale == 0 {
+                return Ok(());
+            }
+            ret = self.fetch_raw();
+            if ret == 0 {
+                self.handle.inner.room.forget_stale(stale);
+                return Ok(());
+            }
         }
-        let count = self.fetch_once()?;
-        if count == 0 {
-            self.handle.inner.room.forget_stale(stale);
-        }
-        Ok(count)
+        self.next = 0;
+        self.left = self.fetched(ret).ok_or_else(|| poll_error(ret))?;
+        Ok(())
     }
 
-    /// The `left` completions after the `taken` first ones, which must be all that are left. Both
-    /// are known to whoever calls, and need not be read again.
+    /// These completions of the batch, which must be initialised; both numbers are known to whoever
+    /// calls, and need not be read again.
     #[inline]
-    fn completions(&mut self, taken: u32, left: u32) -> Completions<'_> {
-        debug_assert!(left == 0 || (taken, taken + left) == (self.taken, self.filled));
-        let next = self.batch.as_ptr().wrapping_add(taken as usize);
-        // SAFETY: the first `filled` completions of the batch are initialised, and `taken` is not
-        // more (invariant). `ibv_wc` is laid out like `MaybeUninit<ibv_wc>`. They are borrowed with
+    fn completions(&mut self, next: u32, left: u32) -> Completions<'_> {
+        let first = self.batch.as_ptr().wrapping_add(next as usize);
+        // SAFETY: those that were left in the batch, or that C has just written, so they are
+        // initialised. `ibv_wc` is laid out like `MaybeUninit<ibv_wc>`. They are borrowed with
         // `self`, through which a `Completions` does not touch them, so nothing writes them meanwhile.
-        let left = unsafe { slice::from_raw_parts(next.cast(), left as usize) };
-        Completions { left, cq: self }
+        let list = unsafe { slice::from_raw_parts(first.cast(), left as usize) };
+        Completions {
+            left: list,
+            end: next + left,
+            cq: self,
+        }
     }
 }
 
@@ -442,11 +458,8 @@ impl CqHandle {
     ) -> Self {
         // SAFETY: the queue is created, and `cqe` was set with it.
         let cqe = unsafe { (*raw.as_ptr()).cqe };
-        // SAFETY: the context is open, and its provider has filled the table before handing it out.
-        let poll = unsafe { (*ctx.as_raw()).ops.poll_cq };
         let inner = CqInner {
             raw,
-            poll: poll.unwrap_or(lacks_poll),
             room: Room::new(u32::try_from(cqe).unwrap_or(0)),
             channel,
             _pd: pd,
@@ -539,10 +552,12 @@ impl Drop for CqInner {
 
 /// The completions of one [`CompletionQueue::poll`].
 ///
-/// What has not been taken when it is dropped comes again with the next call.
+/// What has not been taken when it is dropped comes again with the next call. What has not been
+/// taken when it is forgotten is as lost as a completion that is dropped.
 pub struct Completions<'p> {
-    // INVARIANT: of the batch of `cq`, which is not touched through that.
+    // INVARIANT: of the batch of `cq`, which is not touched through that; the last is before `end`.
     left: &'p [ffi::ibv_wc],
+    end: u32,
     cq: &'p mut CompletionQueue,
 }
 
@@ -553,16 +568,29 @@ impl<'p> Iterator for Completions<'p> {
     fn next(&mut self) -> Option<WorkCompletion<'p>> {
         let (wc, left) = self.left.split_first()?;
         self.left = left;
-        self.cq.taken += 1;
         Some(WorkCompletion::new(wc))
     }
 
+    #[inline]
     fn size_hint(&self) -> (usize, Option<usize>) {
         (self.left.len(), Some(self.left.len()))
     }
 }
 
 impl ExactSizeIterator for Completions<'_> {}
+
+impl Drop for Completions<'_> {
+    /// Leaves what has not been taken to the next poll.
+    #[inline]
+    fn drop(&mut self) {
+        if !self.left.is_empty() {
+            #[expect(clippy::cast_possible_truncation, reason = "a part of the batch")]
+            let left = self.left.len() as u32;
+            self.cq.next = self.end - left;
+            self.cq.left = left;
+        }
+    }
+}
 
 impl fmt::Debug for Completions<'_> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
