@@ -46,8 +46,20 @@ impl SendWr {
         count: i32,
         flags: ffi::ibv_send_flags,
     ) {
+        self.link(ptr::null_mut());
+        self.begin_linked(id, sges, count, flags);
+    }
+
+    /// As [`begin`](Self::begin), of a request that has its successor.
+    #[inline]
+    pub(crate) fn begin_linked(
+        &mut self,
+        id: WrId,
+        sges: *mut ffi::ibv_sge,
+        count: i32,
+        flags: ffi::ibv_send_flags,
+    ) {
         set!(self, wr_id = id.0);
-        set!(self, next = ptr::null_mut());
         set!(self, sg_list = sges);
         set!(self, num_sge = count);
         set!(self, send_flags = flags.0);

@@ -41,6 +41,7 @@ pub struct Batch<'q, T: Transport, SW, RW> {
 
 impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     /// Begins a batch of requests.
+    #[inline]
     pub fn batch(&mut self) -> Batch<'_, T, SW, RW> {
         let sending = self.sending_mut();
         let unsignaled = sending.signaling.unsignaled;
@@ -79,10 +80,11 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
             return refuse(request, refusal::full(POST_SEND));
         };
         // As many requests can wait as can be in flight.
-        let Some(wr) = sending.staging.add(vacancy.id(), &sges, flags) else {
+        let Some(mut place) = sending.staging.add(vacancy.id(), &sges, flags) else {
             return refuse(request, refusal::full(POST_SEND));
         };
-        request.describe(wr);
+        request.describe(place.wr());
+        place.take();
         sending.signaling.unsignaled = unsignaled;
         vacancy.fill(ManuallyDrop::into_inner(request).into_work());
         Ok(())
@@ -107,9 +109,9 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
     #[doc(alias = "ibv_post_send")]
+    #[inline]
     pub fn post(self) -> Result<(), Refused<Vec<SW>>> {
-        let qp = self.queue.inner.raw;
-        let sending = self.queue.sending_mut();
+        let (inner, sending) = self.queue.parts();
         let Some(first) = sending.staging.list() else {
             return Ok(());
         };
@@ -118,7 +120,8 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         // complete requests inside of the staging area, which lies still during the call. C reads
         // them and their elements before it returns. What the elements describe stays as `Gather`
         // promises while the work is in flight.
-        let errno = unsafe { ffi::ibv_post_send(qp.as_ptr(), first, &raw mut bad) };
+        let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, &raw mut bad) };
+        sending.staging.relink();
         if errno != 0 {
             return Err(sending.take_unposted(errno, bad, self.unsignaled));
         }

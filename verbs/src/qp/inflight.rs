@@ -78,28 +78,27 @@ impl<W> InFlight<W> {
         Some(First { ring: self })
     }
 
-    /// The request with this identifier, if it is in flight. It is the first then: the work of those
-    /// before it has been handed to `earlier`.
-    #[inline]
-    pub(super) fn find(&mut self, id: WrId, earlier: impl FnMut(W)) -> Option<First<'_, W>> {
-        if id != self.head && !self.skip_to(id, earlier) {
-            return None;
+    /// Takes the work of the request with this identifier, if it is in flight. The work of those
+    /// before it is handed to `earlier`.
+    #[inline(always)]
+    pub(super) fn take(&mut self, id: WrId, earlier: impl FnMut(W)) -> Option<W> {
+        // As it is nearly always.
+        if id == self.head && id != self.tail {
+            return Some(First { ring: self }.take());
         }
-        self.first()
+        self.take_later(id, earlier)
     }
 
+    /// As [`take`](Self::take), however many requests are before this one.
     #[inline(never)]
-    fn skip_to(&mut self, id: WrId, mut earlier: impl FnMut(W)) -> bool {
+    fn take_later(&mut self, id: WrId, mut earlier: impl FnMut(W)) -> Option<W> {
         if id.distance_from(self.head) >= u64::from(self.len()) {
-            return false;
+            return None;
         }
         while id != self.head {
-            match self.first() {
-                Some(first) => earlier(first.take()),
-                None => return false,
-            }
+            earlier(self.first()?.take());
         }
-        true
+        self.first().map(First::take)
     }
 
     /// Takes everything, in the order in which it was posted.
@@ -221,9 +220,9 @@ mod tests {
             assert!(ring.vacancy().is_none());
             assert_eq!((ring.len(), ring.limit()), (5, 5));
             for (i, id) in ids.into_iter().enumerate() {
-                let first = ring.find(id, |_| panic!("nothing is before it"));
-                assert_eq!(first.map(First::take), Some((round, i)));
-                assert!(ring.find(id, drop).is_none(), "completed twice");
+                let taken = ring.take(id, |_| panic!("nothing is before it"));
+                assert_eq!(taken, Some((round, i)));
+                assert!(ring.take(id, drop).is_none(), "completed twice");
             }
         }
     }
@@ -233,10 +232,10 @@ mod tests {
         let mut ring = used(8, 0xff_fffd);
         let ids: Vec<_> = (0..6).map(|i| push(&mut ring, i)).collect();
         let mut earlier = Vec::new();
-        let found = ring.find(ids[4], |work| earlier.push(work));
-        assert_eq!(found.map(First::take), Some(4));
+        let taken = ring.take(ids[4], |work| earlier.push(work));
+        assert_eq!(taken, Some(4));
         assert_eq!(earlier, [0, 1, 2, 3]);
-        assert!(ring.find(ids[2], drop).is_none(), "older than the ring");
+        assert!(ring.take(ids[2], drop).is_none(), "older than the ring");
         assert_eq!(ring.len(), 1);
     }
 
@@ -256,7 +255,7 @@ mod tests {
         let mut ring = InFlight::new(QueueId::send(qp), 4);
         let next = QueueId::send(qp).wr_id(0);
         assert!(
-            ring.find(next, drop).is_none(),
+            ring.take(next, drop).is_none(),
             "not posted yet, and the ring is empty"
         );
         push(&mut ring, 'a');
@@ -267,10 +266,10 @@ mod tests {
             (QueueId::send(QpId::next()).wr_id(0), "another pair"),
             (WrId(0), "nobody's"),
         ] {
-            let found = ring.find(id, |_| panic!("{what}"));
-            assert!(found.is_none(), "{what}");
+            let taken = ring.take(id, |_| panic!("{what}"));
+            assert!(taken.is_none(), "{what}");
         }
-        assert!(ring.find(QueueId::send(qp).wr_id(1), drop).is_some());
+        assert!(ring.take(QueueId::send(qp).wr_id(1), drop).is_some());
     }
 
     #[test]

@@ -243,6 +243,14 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         unsafe { &mut *self.inner.send.get() }
     }
 
+    /// What does not change, and what does.
+    #[inline]
+    pub(super) fn parts(&mut self) -> (&Inner<SW, RW>, &mut Sending<SW>) {
+        // SAFETY: as for `sending_mut`.
+        let sending = unsafe { &mut *self.inner.send.get() };
+        (&self.inner, sending)
+    }
+
     /// The number of requests that have been posted and not come back.
     pub fn in_flight(&self) -> usize {
         self.sending().in_flight.len() as usize
@@ -329,8 +337,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     where
         R: SendRequest<T, Work = SW>,
     {
-        let (qp, post_send) = (self.inner.raw, self.inner.table.post_send);
-        let sending = self.sending_mut();
+        let (inner, sending) = self.parts();
         let mut sges = SgeList::new();
         request.gather(&mut sges);
         // Nothing below panics. If it could, `request` would have to lie in memory, to be dropped
@@ -357,7 +364,9 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         // every field that its opcode uses. C reads it and the elements before it returns. What the
         // elements describe stays as `Gather` promises until `request` is dropped, and so until the
         // queue pair is destroyed or the completion has come.
-        let errno = unsafe { post_send(qp.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
+        let errno = unsafe {
+            (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr())
+        };
         if errno != 0 && !posted_anyway(sending.fails_posted, bad) {
             return refuse(request, refusal::device(POST_SEND, errno));
         }
@@ -380,6 +389,14 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         // SAFETY: only this half reaches the cell (invariant of `Inner`), and `&mut self` excludes
         // every other borrow through it.
         unsafe { &mut *self.inner.receive.get() }
+    }
+
+    /// What does not change, and what does.
+    #[inline]
+    fn parts(&mut self) -> (&Inner<SW, RW>, &mut Receiving<RW>) {
+        // SAFETY: as for `receiving_mut`.
+        let receiving = unsafe { &mut *self.inner.receive.get() };
+        (&self.inner, receiving)
     }
 
     /// The number of receives that have been posted and not come back.
@@ -429,8 +446,7 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
     #[doc(alias = "ibv_post_recv")]
     #[inline(always)]
     pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
-        let (qp, post_recv) = (self.inner.raw, self.inner.table.post_recv);
-        let receiving = self.receiving_mut();
+        let (inner, receiving) = self.parts();
         let mut sges = SgeList::of(&work);
         if sges.len() > receiving.max_sge.get() as usize {
             let error = refusal::elements(POST_RECV, sges.len(), receiving.max_sge.get());
@@ -453,7 +469,8 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         // request. C reads it and the elements before it returns. What the elements describe stays
         // as `Scatter` promises until `work` is dropped, and so until the queue pair is destroyed
         // or the completion has come.
-        let errno = unsafe { post_recv(qp.as_ptr(), &raw mut wr, bad.as_mut_ptr()) };
+        let errno =
+            unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.as_mut_ptr()) };
         if errno != 0 {
             let error = refusal::device(POST_RECV, errno);
             return Err(Refused { value: work, error });
@@ -469,8 +486,8 @@ fn take_back<'p, W>(
     wc: WorkCompletion<'p>,
     earlier: impl FnMut(W),
 ) -> Result<Completion<'p, W>, WorkCompletion<'p>> {
-    match in_flight.find(wc.wr_id(), earlier) {
-        Some(first) => Ok(Completion::new(first.take(), wc)),
+    match in_flight.take(wc.wr_id(), earlier) {
+        Some(work) => Ok(Completion::new(work, wc)),
         None => Err(wc),
     }
 }

@@ -12,18 +12,26 @@ use crate::{op::SendWr, work::SgeList, wr_id::WrId};
 
 /// Requests and their elements, each written where C will read it.
 ///
-/// They point to each other, so they are reached only through the two pointers, and stay where they
+/// They point to each other, so they are reached only through the pointers, and stay where they
 /// are until the queue is dropped.
 pub(super) struct Staging {
-    // INVARIANT: boxes of `room` requests and of `room * stride` elements, of which nobody else
-    // has a reference; freed in `drop`.
+    // INVARIANT: boxes of as many requests as are in `wrs..end`, and of `stride` elements for each,
+    // of which nobody else has a reference; freed in `drop`. Each request has the next as its
+    // successor, but for the last one while C has the list.
     wrs: NonNull<SendWr>,
+    end: NonNull<SendWr>,
     sges: NonNull<MaybeUninit<ffi::ibv_sge>>,
-    room: usize,
     stride: NonZero<usize>,
-    // INVARIANT: the first `len` requests are written, each with the next as its successor, and so
-    // are their elements, from `index * stride`. At most `room`.
-    len: usize,
+    // INVARIANT: a request of the box, or `end`. Those before it are written, and so are their
+    // elements, wherever they are.
+    next: NonNull<SendWr>,
+}
+
+/// The place for one more request of a batch, which [`Staging::add`] has begun.
+pub(super) struct Place<'s> {
+    // INVARIANT: the `next` of `staging`, which is not `end`.
+    wr: NonNull<SendWr>,
+    staging: &'s mut Staging,
 }
 
 impl Staging {
@@ -31,88 +39,130 @@ impl Staging {
     pub(super) fn new(stride: NonZero<u32>) -> Self {
         Self {
             wrs: NonNull::dangling(),
+            end: NonNull::dangling(),
             sges: NonNull::dangling(),
-            room: 0,
             // As many as memory can have.
             stride: NonZero::new(stride.get() as usize).unwrap_or(NonZero::<usize>::MIN),
-            len: 0,
+            next: NonNull::dangling(),
         }
     }
 
     /// Begins a batch of at most so many requests, which is the same number each time.
+    #[inline]
     pub(super) fn begin(&mut self, room: usize) {
         // What a forgotten batch has left behind is not posted; its work comes back with later work.
-        self.len = 0;
-        if self.room == 0 {
+        self.clear();
+        if self.room() == 0 {
             self.allocate(room);
         }
     }
 
     #[cold]
+    #[inline(never)]
     fn allocate(&mut self, room: usize) {
-        let wrs: Box<[SendWr]> = (0..room).map(|_| SendWr::unwritten()).collect();
+        let mut wrs: Box<[SendWr]> = (0..room).map(|_| SendWr::unwritten()).collect();
+        let first = wrs.as_mut_ptr();
+        for (index, wr) in (1..).zip(&mut wrs) {
+            wr.link(first.wrapping_add(index).cast());
+        }
         let sges: Box<[MaybeUninit<ffi::ibv_sge>]> =
             Box::new_uninit_slice(room * self.stride.get());
         self.wrs = NonNull::from(Box::leak(wrs)).cast();
         self.sges = NonNull::from(Box::leak(sges)).cast();
-        self.room = room;
+        // SAFETY: one past the end of the box.
+        self.end = unsafe { self.wrs.add(room) };
+        self.next = self.wrs;
     }
 
+    #[inline]
+    fn room(&self) -> usize {
+        between(self.wrs, self.end)
+    }
+
+    #[inline]
     pub(super) fn len(&self) -> usize {
-        self.len
+        between(self.wrs, self.next)
     }
 
     /// Forgets the requests.
+    #[inline]
     pub(super) fn clear(&mut self) {
-        self.len = 0;
+        self.next = self.wrs;
     }
 
-    /// Adds a request, of which the caller writes the rest; `None` if there is no room for it.
+    /// Begins a request, of which the caller writes the rest; `None` if there is no room for it.
     #[inline]
     pub(super) fn add(
         &mut self,
         id: WrId,
         sges: &SgeList,
         flags: ffi::ibv_send_flags,
-    ) -> Option<&mut SendWr> {
-        if self.len >= self.room || sges.len() > self.stride.get() {
+    ) -> Option<Place<'_>> {
+        if self.next == self.end || sges.len() > self.stride.get() {
             return None;
         }
-        let elements = self.sges_of(self.len);
-        // SAFETY: there is room for `stride` elements, and so for these (invariant). They are not
-        // those of `sges`, which nobody has a reference to.
-        unsafe { ptr::copy_nonoverlapping(sges.as_ptr(), elements, sges.len()) };
-        let (wr, next) = (self.wr(self.len), self.wr(self.len + 1));
-        // SAFETY: the request is inside of the box (invariant), and borrowed with `self`.
-        let wr = unsafe { &mut *wr };
-        wr.begin(id, elements, sges.count(), flags);
-        wr.link(next.cast());
-        self.len += 1;
-        Some(wr)
+        let elements = match sges.resident() {
+            Some(resident) => resident.as_ptr(),
+            None => self.copy(sges),
+        };
+        let mut place = Place {
+            wr: self.next,
+            staging: self,
+        };
+        place.wr().begin_linked(id, elements, sges.count(), flags);
+        Some(place)
     }
 
-    /// Ends the list after the last request, and returns the first; `None` if there is none.
+    /// Copies the elements of the next request, of which there are at most `stride`.
+    #[inline]
+    fn copy(&mut self, sges: &SgeList) -> *mut ffi::ibv_sge {
+        let first = self.len() * self.stride.get();
+        let elements: *mut ffi::ibv_sge = self.sges.as_ptr().wrapping_add(first).cast();
+        // SAFETY: there is room for `stride` elements of each request (invariant). They are not
+        // those of `sges`, which nobody has a reference to.
+        unsafe { ptr::copy_nonoverlapping(sges.as_ptr(), elements, sges.len()) };
+        elements
+    }
+
+    /// The list of the requests, ended after the last; `None` if there is none.
+    ///
+    /// [`relink`](Self::relink) comes after it, when C has read the list.
+    #[inline]
     pub(super) fn list(&mut self) -> Option<*mut ffi::ibv_send_wr> {
-        let last = self.wr(self.len.checked_sub(1)?);
-        // SAFETY: the request is inside of the box (invariant), and borrowed with `self`.
-        unsafe { &mut *last }.link(ptr::null_mut());
-        Some(self.wr(0).cast())
+        self.link_last(ptr::null_mut());
+        (self.len() > 0).then(|| self.wrs.as_ptr().cast())
+    }
+
+    /// Undoes what [`list`](Self::list) has done.
+    #[inline]
+    pub(super) fn relink(&mut self) {
+        self.link_last(self.next.as_ptr().cast());
+    }
+
+    #[inline]
+    fn link_last(&mut self, successor: *mut ffi::ibv_send_wr) {
+        if self.len() == 0 {
+            return;
+        }
+        // SAFETY: there is a request before `next` in the box (invariant).
+        let mut last = unsafe { self.next.sub(1) };
+        // SAFETY: the request is inside of the box, and borrowed with `self`.
+        unsafe { last.as_mut() }.link(successor);
     }
 
     /// The index of the request that C has named as the first it did not post. If it has named
     /// none, nobody knows, so every request counts as posted: the device may have any of them.
     pub(super) fn position(&self, bad: *mut ffi::ibv_send_wr) -> usize {
-        let named = (0..self.len).find(|&index| ptr::eq(self.wr(index).cast(), bad));
-        named.unwrap_or(self.len)
+        let named = (0..self.len()).find(|&index| ptr::eq(self.wr(index), bad));
+        named.unwrap_or(self.len())
     }
 
     /// How many requests have not been signaled after the first `count`, if so many had not been
     /// before the batch.
     pub(super) fn unsignaled(&self, before: u32, count: usize) -> u32 {
-        (0..count.min(self.len)).fold(before, |unsignaled, index| {
-            let wr: *mut ffi::ibv_send_wr = self.wr(index).cast();
+        (0..count.min(self.len())).fold(before, |unsignaled, index| {
             // SAFETY: the request is inside of the box, and has its flags written (invariant).
-            let flags = unsafe { (*wr).send_flags };
+            let flags = unsafe { (*self.wr(index)).send_flags };
             if flags & ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 == 0 {
                 unsignaled + 1
             } else {
@@ -122,27 +172,42 @@ impl Staging {
     }
 
     /// A request: inside of the box, or one past its end.
+    fn wr(&self, index: usize) -> *mut ffi::ibv_send_wr {
+        self.wrs.as_ptr().wrapping_add(index).cast()
+    }
+}
+
+impl Place<'_> {
+    /// The request.
     #[inline]
-    fn wr(&self, index: usize) -> *mut SendWr {
-        self.wrs.as_ptr().wrapping_add(index)
+    pub(super) fn wr(&mut self) -> &mut SendWr {
+        // SAFETY: inside of the box (invariants of both), which is borrowed with `self`.
+        unsafe { self.wr.as_mut() }
     }
 
+    /// Adds the request, which is complete, to the batch.
     #[inline]
-    fn sges_of(&self, index: usize) -> *mut ffi::ibv_sge {
-        let first = index * self.stride.get();
-        self.sges.as_ptr().wrapping_add(first).cast()
+    pub(super) fn take(self) {
+        // SAFETY: a request of the box (invariant), so this is one, or `end`.
+        self.staging.next = unsafe { self.wr.add(1) };
     }
+}
+
+/// How many requests there are from one to another, of one box.
+#[inline]
+fn between(first: NonNull<SendWr>, end: NonNull<SendWr>) -> usize {
+    (end.addr().get() - first.addr().get()) / size_of::<SendWr>()
 }
 
 impl Drop for Staging {
     fn drop(&mut self) {
-        if self.room == 0 {
+        if self.room() == 0 {
             return;
         }
-        let wrs = ptr::slice_from_raw_parts_mut(self.wrs.as_ptr(), self.room);
+        let wrs = ptr::slice_from_raw_parts_mut(self.wrs.as_ptr(), self.room());
         // SAFETY: the box that was leaked (invariant). What it points to is not used any more.
         drop(unsafe { Box::from_raw(wrs) });
-        let elements = self.room * self.stride.get();
+        let elements = self.room() * self.stride.get();
         let sges = ptr::slice_from_raw_parts_mut(self.sges.as_ptr(), elements);
         // SAFETY: as above.
         drop(unsafe { Box::from_raw(sges) });
@@ -174,7 +239,8 @@ mod tests {
         let id = QueueId::send(QpId::next()).wr_id(sequence);
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
         let sges = SgeList::of(&Lengths(lengths));
-        staging.add(id, &sges, flags).is_some()
+        let place = staging.add(id, &sges, flags);
+        place.map(Place::take).is_some()
     }
 
     /// The lengths of the elements of each request in the list, as C would find them.
@@ -194,6 +260,7 @@ mod tests {
             // SAFETY: as above.
             next = unsafe { (*next).next };
         }
+        staging.relink();
         lengths
     }
 

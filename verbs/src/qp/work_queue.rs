@@ -235,8 +235,8 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         &mut self,
         wc: WorkCompletion<'p>,
     ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
-        match self.in_flight.find(wc.wr_id(), drop) {
-            Some(first) => Ok(Completion::new(first.take(), wc)),
+        match self.in_flight.take(wc.wr_id(), drop) {
+            Some(work) => Ok(Completion::new(work, wc)),
             None => Err(wc),
         }
     }
