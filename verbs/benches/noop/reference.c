@@ -124,27 +124,46 @@ static inline ALWAYS void bare_single(long count, int (*post)(const struct buffe
 	}
 }
 
-static inline void poll_batch(void)
+/* The buffers that are with the program, which a request names by its identifier. */
+struct stock {
+	struct buffer *free[BATCH];
+	int left;
+};
+
+static inline void fill_stock(struct stock *stock)
+{
+	for (stock->left = 0; stock->left < BATCH; stock->left++)
+		stock->free[stock->left] = &buffers[stock->left];
+}
+
+static inline ALWAYS void poll_batch(struct stock *stock)
 {
 	struct ibv_wc wc[BATCH];
 
-	for (int done = 0; done < BATCH;) {
+	while (stock->left < BATCH) {
 		int polled = poll(wc, BATCH);
 
-		for (int k = 0; k < polled; k++)
+		for (int k = 0; k < polled; k++) {
 			if (wc[k].status != IBV_WC_SUCCESS)
 				fail("a request");
-		done += polled;
+			stock->free[stock->left++] = (struct buffer *)(uintptr_t)wc[k].wr_id;
+		}
 	}
 }
 
 static inline ALWAYS void bare_batch(long count, int (*post)(const struct buffer *, uint64_t))
 {
+	struct stock stock;
+
+	fill_stock(&stock);
 	for (long i = 0; i < count; i += BATCH) {
-		for (int k = 0; k < BATCH; k++)
-			if (post(&buffers[k], k))
+		while (stock.left > 0) {
+			const struct buffer *buffer = stock.free[--stock.left];
+
+			if (post(buffer, (uintptr_t)buffer))
 				fail("posting");
-		poll_batch();
+		}
+		poll_batch(&stock);
 	}
 }
 
@@ -153,13 +172,17 @@ static void bare_list(long count)
 {
 	struct ibv_send_wr wr[BATCH], *bad;
 	struct ibv_sge sge[BATCH];
+	struct stock stock;
 
+	fill_stock(&stock);
 	for (long i = 0; i < count; i += BATCH) {
-		for (int k = 0; k < BATCH; k++) {
-			sge[k] = (struct ibv_sge){ (uintptr_t)buffers[k].addr, buffers[k].length,
-						   buffers[k].lkey };
-			wr[k].wr_id = k;
-			wr[k].next = k + 1 < BATCH ? &wr[k + 1] : NULL;
+		for (int k = 0; stock.left > 0; k++) {
+			const struct buffer *buffer = stock.free[--stock.left];
+
+			sge[k] = (struct ibv_sge){ (uintptr_t)buffer->addr, buffer->length,
+						   buffer->lkey };
+			wr[k].wr_id = (uintptr_t)buffer;
+			wr[k].next = stock.left ? &wr[k + 1] : NULL;
 			wr[k].sg_list = &sge[k];
 			wr[k].num_sge = 1;
 			wr[k].opcode = IBV_WR_SEND;
@@ -167,7 +190,7 @@ static void bare_list(long count)
 		}
 		if (ibv_post_send(qp, wr, &bad))
 			fail("posting");
-		poll_batch();
+		poll_batch(&stock);
 	}
 }
 
