@@ -6,8 +6,8 @@ use std::io;
 
 use cm::{CmId, ConnParam, phases::HasDevice};
 use verbs::{
-    CompletionChannel, CompletionQueue, CqKey, Init, ProtectionDomain, QueuePair, Rc, RemoteRegion,
-    With,
+    Attributes, CompletionChannel, CompletionQueue, CqKey, Init, ProtectionDomain, QueuePair, Rc,
+    RemoteRegion, RnrTimer, Rtr, Rts, With,
 };
 
 use crate::{
@@ -27,6 +27,9 @@ pub(crate) type Pair<S> = QueuePair<Rc, S, SendWork, RecvWork>;
 
 /// Bytes of a message that is sent on its own: the least that a request must carry inline there.
 const MESSAGE_BYTES: u32 = 4;
+
+/// How long a peer waits that meets an empty receive queue: code 6, 80 µs.
+const RNR_TIMER: u8 = 6;
 
 /// A queue pair and its memory.
 #[derive(Debug)]
@@ -100,4 +103,19 @@ impl Endpoint {
     pub(crate) fn stream(&self, peer: &ConnectData) -> Stream {
         Stream::new(self.settings, &self.memory.local(), peer)
     }
+}
+
+/// Brings a queue pair up, for the connection that `id` is asked for or has asked for.
+///
+/// The connection manager would let a peer that meets an empty receive queue wait for two thirds of
+/// a second. Control messages need no credit, so that happens.
+pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs::Result<Pair<Rts>> {
+    // The port may have become known since the queue pair was initialised.
+    qp.modify(&id.attributes()?)?;
+    let mut to_rtr: Attributes<Rc, Rtr> = id.attributes()?;
+    if !qp.pd().context().is_iwarp() {
+        to_rtr = to_rtr.min_rnr_timer(RnrTimer::new(RNR_TIMER)?);
+    }
+    let qp = qp.to_rtr(&to_rtr)?;
+    Ok(qp.to_rts(&id.attributes()?)?)
 }

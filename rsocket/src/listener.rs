@@ -20,7 +20,7 @@ use cm::{
 
 use crate::{
     connection::{Connection, Ends, sleep},
-    endpoint::Endpoint,
+    endpoint::{Endpoint, bring_up},
     engine::Engine,
     options::Options,
     proto::ConnectData,
@@ -70,7 +70,10 @@ impl Backlog {
             peer_addr: id.peer_addr().unwrap_or_else(unspecified),
             key: id.key(),
         };
-        let up = |qp| Ok((request.accept(qp, &param)?, None));
+        let up = |qp| {
+            let qp = bring_up(request.id(), qp)?;
+            Ok((request.accept_ready(qp, &param)?, None))
+        };
         Connection::new(endpoint, up, &peer, ends, engine).map(Arc::new)
     }
 

@@ -16,7 +16,7 @@ use cm::{
 
 use crate::{
     connection::{Connection, Ends},
-    endpoint::Endpoint,
+    endpoint::{Endpoint, bring_up},
     engine::Engine,
     proto::{BadConnectData, ConnectData, stream::Settings},
     waiters::Bell,
@@ -212,7 +212,8 @@ impl Opening {
             key: id.key(),
         };
         let up = |qp| {
-            let (qp, id) = response.establish(qp)?.into_parts();
+            let qp = bring_up(response.id(), qp)?;
+            let (qp, id) = response.establish_ready(qp)?.into_parts();
             Ok((qp, Some(id)))
         };
         Connection::new(endpoint, up, &peer, ends, engine)
