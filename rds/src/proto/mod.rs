@@ -4,6 +4,8 @@
 //! simulator and under a fuzzer.
 
 pub mod connection;
+pub mod link;
+pub mod node;
 mod socket_id;
 pub mod wire;
 

@@ -357,6 +357,7 @@ impl<P> Queue<P> {
             entry.in_flight = 0;
             if entry.is_silent() {
                 // What the device has not said to be done may not be.
+                entry.fate = Some(Fate::Dropped);
                 entry.settle(&mut self.notifications, Status::Dropped, |_, _| true);
             }
             self.finish(entry);

@@ -1,0 +1,524 @@
+//! When to dial a peer, when to wait for it, and what to do when both dial at once.
+//!
+//! The other side may be a kernel, which redials at once and for ever, gives up a live connection
+//! when it is dialled, and never gives way while it dials itself. So a host with nothing to say does
+//! not dial, one that has lost its connection waits for the peer's call first, and one that has been
+//! refused for longer.
+
+use std::{collections::VecDeque, net::IpAddr, ops::Range, time::Duration};
+
+use fastrand::Rng;
+
+/// So long an attempt may take.
+const PATIENCE: Duration = Duration::from_secs(10);
+/// After so long, an attempt gives way to the peer's.
+const GIVE_WAY: Duration = Duration::from_secs(2);
+/// So long a peer's request waits for the connection before to be closed.
+const HOLD: Duration = Duration::from_secs(1);
+/// The longest wait between attempts.
+const LONGEST: Duration = Duration::from_secs(1);
+/// The longest first wait after an attempt that found nobody.
+const FIRST: Duration = Duration::from_millis(1);
+/// The wait for the peer's call after a connection was lost.
+const AFTER_LOSS: Range<u64> = 20..200;
+/// The same after the peer has refused, for the host with the lower address and the other.
+const AFTER_REFUSAL: [Range<u64>; 2] = [10..50, 50..200];
+
+/// One attempt to connect, and the connection that comes of it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Attempt(u64);
+
+/// A peer's request to connect, as the caller names it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct RequestId(pub u64);
+
+/// What the caller is to do.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Action {
+    /// Dial the peer.
+    Dial(Attempt),
+    /// Accept the peer's request; receives have to be posted first.
+    Accept(RequestId, Attempt),
+    /// Refuse the peer's request, with [`REJECTED`](super::wire::REJECTED).
+    Reject(RequestId),
+    /// End the attempt, or the connection: handle what has arrived, and say
+    /// [`closed`](Link::closed) when the device has let go of everything.
+    Close(Attempt),
+}
+
+/// Why an attempt, or the connection, is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Failure {
+    /// The peer has refused, as kernels do while they dial themselves.
+    Refused,
+    /// Nobody is there, or nobody listens.
+    Unreachable,
+    /// What was established is lost, or the peer breaks the protocol.
+    Lost,
+}
+
+/// What there is to connect for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub enum Demand {
+    /// No socket.
+    Nothing,
+    /// Sockets which have nothing to send: a connection that was lost is made again once.
+    Sockets,
+    /// Messages.
+    Messages,
+}
+
+/// Where a link is.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum State {
+    /// Nothing goes on. No dialling before this time.
+    Down(Duration),
+    Connecting {
+        attempt: Attempt,
+        since: Duration,
+        dialled: bool,
+    },
+    Up(Attempt),
+    Closing {
+        attempt: Attempt,
+        /// The wait before dialling that follows.
+        wait: Duration,
+        /// What the peer wants meanwhile, and since when.
+        request: Option<(RequestId, Duration)>,
+    },
+}
+
+/// The state of the connection below, for two hosts and a type of service.
+#[derive(Debug)]
+pub struct Link {
+    state: State,
+    /// The peer has the higher address.
+    is_lower: bool,
+    /// The peer has refused since there was a connection: it is one that never gives way.
+    was_refused: bool,
+    /// There was a connection, and nobody has dialled since.
+    was_lost: bool,
+    /// How many attempts have failed in a row.
+    failures: u32,
+    next: u64,
+    rng: Rng,
+    actions: VecDeque<Action>,
+}
+
+impl Link {
+    /// A link between two addresses that are not the same. All chance comes from `seed`.
+    pub fn new(local: IpAddr, peer: IpAddr, seed: u64) -> Self {
+        Self {
+            state: State::Down(Duration::ZERO),
+            is_lower: local < peer,
+            was_refused: false,
+            was_lost: false,
+            failures: 0,
+            next: 0,
+            rng: Rng::with_seed(seed),
+            actions: VecDeque::new(),
+        }
+    }
+
+    fn attempt(&mut self) -> Attempt {
+        self.next += 1;
+        Attempt(self.next)
+    }
+
+    /// The attempt, or the connection, that there is.
+    pub fn current(&self) -> Option<Attempt> {
+        match self.state {
+            State::Down(_) => None,
+            State::Connecting { attempt, .. }
+            | State::Up(attempt)
+            | State::Closing { attempt, .. } => Some(attempt),
+        }
+    }
+
+    /// Whether there is a connection.
+    pub fn is_up(&self) -> bool {
+        matches!(self.state, State::Up(_))
+    }
+
+    /// Whether somebody is connecting.
+    pub fn is_connecting(&self) -> bool {
+        matches!(self.state, State::Connecting { .. })
+    }
+
+    /// What is to be done next, if anything is.
+    pub fn poll(&mut self, now: Duration, demand: Demand) -> Option<Action> {
+        match self.state {
+            State::Down(at) if at <= now && self.wants(demand) => {
+                self.was_lost = false;
+                let attempt = self.attempt();
+                self.state = State::Connecting {
+                    attempt,
+                    since: now,
+                    dialled: true,
+                };
+                self.actions.push_back(Action::Dial(attempt));
+            }
+            State::Connecting { attempt, since, .. } if since + PATIENCE <= now => {
+                self.failed(attempt, Failure::Unreachable);
+            }
+            State::Closing {
+                attempt,
+                wait,
+                request: Some((request, since)),
+            } if since + HOLD <= now => {
+                self.actions.push_back(Action::Reject(request));
+                self.state = State::Closing {
+                    attempt,
+                    wait,
+                    request: None,
+                };
+            }
+            _ => {}
+        }
+        self.actions.pop_front()
+    }
+
+    fn wants(&self, demand: Demand) -> bool {
+        match demand {
+            Demand::Nothing => false,
+            Demand::Sockets => self.was_lost,
+            Demand::Messages => true,
+        }
+    }
+
+    /// When to [`poll`](Self::poll) again, if nothing happens before.
+    pub fn deadline(&self, demand: Demand) -> Option<Duration> {
+        if !self.actions.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        match self.state {
+            State::Down(at) => self.wants(demand).then_some(at),
+            State::Connecting { since, .. } => Some(since + PATIENCE),
+            State::Closing { request, .. } => request.map(|(_, since)| since + HOLD),
+            State::Up(_) => None,
+        }
+    }
+
+    /// The peer wants to connect, and what it says of itself is right.
+    pub fn request(&mut self, now: Duration, request: RequestId) {
+        match self.state {
+            State::Down(_) => self.accept(now, request),
+            State::Connecting {
+                attempt,
+                since,
+                dialled: true,
+            } => {
+                let yields = !self.is_lower || self.was_refused || since + GIVE_WAY <= now;
+                if yields {
+                    self.close(attempt, Duration::ZERO, Some((request, now)));
+                } else {
+                    self.actions.push_back(Action::Reject(request));
+                }
+            }
+            // The peer has given up what it asks for anew.
+            State::Connecting { attempt, .. } => {
+                self.close(attempt, Duration::ZERO, Some((request, now)));
+            }
+            State::Up(attempt) => {
+                self.was_lost = true;
+                self.close(attempt, Duration::ZERO, Some((request, now)));
+            }
+            State::Closing {
+                attempt,
+                wait,
+                request: before,
+            } => {
+                if let Some((before, _)) = before {
+                    self.actions.push_back(Action::Reject(before));
+                }
+                self.state = State::Closing {
+                    attempt,
+                    wait,
+                    request: Some((request, now)),
+                };
+            }
+        }
+    }
+
+    fn accept(&mut self, now: Duration, request: RequestId) {
+        let attempt = self.attempt();
+        self.state = State::Connecting {
+            attempt,
+            since: now,
+            dialled: false,
+        };
+        self.actions.push_back(Action::Accept(request, attempt));
+    }
+
+    fn close(&mut self, attempt: Attempt, wait: Duration, request: Option<(RequestId, Duration)>) {
+        self.actions.push_back(Action::Close(attempt));
+        self.state = State::Closing {
+            attempt,
+            wait,
+            request,
+        };
+    }
+
+    /// The attempt has come to a connection; `false` if it does not count any more.
+    pub fn established(&mut self, attempt: Attempt) -> bool {
+        match self.state {
+            State::Connecting { attempt: this, .. } if this == attempt => {
+                self.state = State::Up(attempt);
+                self.was_refused = false;
+                self.was_lost = false;
+                self.failures = 0;
+                true
+            }
+            _ => false,
+        }
+    }
+
+    /// The attempt has failed, or the connection is lost. It has to be [closed](Self::closed) too.
+    pub fn failed(&mut self, attempt: Attempt, failure: Failure) {
+        match self.state {
+            State::Connecting { attempt: this, .. } if this == attempt => {
+                let wait = self.wait(failure);
+                self.close(attempt, wait, None);
+            }
+            State::Up(this) if this == attempt => {
+                self.was_lost = true;
+                let wait = self.random(&AFTER_LOSS);
+                self.close(attempt, wait, None);
+            }
+            _ => {}
+        }
+    }
+
+    /// How long to wait after an attempt that has failed: longer each time.
+    fn wait(&mut self, failure: Failure) -> Duration {
+        let doubled = 1 << self.failures.min(10);
+        self.failures = self.failures.saturating_add(1);
+        if failure == Failure::Refused {
+            self.was_refused = true;
+            let [lower, higher] = &AFTER_REFUSAL;
+            let range = if self.is_lower { lower } else { higher };
+            return (self.random(range) * doubled).min(LONGEST);
+        }
+        let most = (FIRST * doubled).min(LONGEST);
+        most.mul_f64(self.rng.f64())
+    }
+
+    fn random(&mut self, millis: &Range<u64>) -> Duration {
+        Duration::from_millis(self.rng.u64(millis.clone()))
+    }
+
+    /// The device has let go of everything that belonged to an attempt.
+    pub fn closed(&mut self, now: Duration, attempt: Attempt) {
+        match self.state {
+            State::Closing {
+                attempt: this,
+                wait,
+                request,
+            } if this == attempt => match request {
+                Some((request, _)) => self.accept(now, request),
+                None => self.state = State::Down(now + wait),
+            },
+            _ => {}
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const LOW: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 1));
+    const HIGH: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 2));
+
+    const fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    fn link(is_lower: bool, seed: u64) -> Link {
+        let (local, peer) = if is_lower { (LOW, HIGH) } else { (HIGH, LOW) };
+        Link::new(local, peer, seed)
+    }
+
+    fn dial(link: &mut Link, now: Duration) -> Attempt {
+        match link.poll(now, Demand::Messages) {
+            Some(Action::Dial(attempt)) => attempt,
+            other => panic!("{other:?} at {now:?}"),
+        }
+    }
+
+    fn accepted(link: &mut Link, now: Duration) -> (RequestId, Attempt) {
+        match link.poll(now, Demand::Nothing) {
+            Some(Action::Accept(request, attempt)) => (request, attempt),
+            other => panic!("{other:?} at {now:?}"),
+        }
+    }
+
+    fn all(link: &mut Link, now: Duration) -> Vec<Action> {
+        std::iter::from_fn(|| link.poll(now, Demand::Nothing)).collect()
+    }
+
+    fn up(is_lower: bool) -> (Link, Attempt) {
+        let mut link = link(is_lower, 1);
+        let attempt = dial(&mut link, at(0));
+        assert!(link.established(attempt));
+        (link, attempt)
+    }
+
+    const R: RequestId = RequestId(1);
+    const S: RequestId = RequestId(2);
+
+    /// U-P13: nobody dials without a reason.
+    #[test]
+    fn one_that_is_down_dials_or_accepts() {
+        let mut link = link(true, 1);
+        assert_eq!(link.poll(at(0), Demand::Nothing), None);
+        assert_eq!(link.poll(at(0), Demand::Sockets), None);
+        assert_eq!(link.deadline(Demand::Sockets), None);
+        assert_eq!(link.deadline(Demand::Messages), Some(at(0)));
+        link.request(at(0), R);
+        let (request, attempt) = accepted(&mut link, at(0));
+        assert_eq!(request, R);
+        assert!(!link.is_up() && link.established(attempt) && link.is_up());
+        assert!(!link.established(attempt), "once");
+    }
+
+    /// U-P13: who gives way when both dial.
+    #[test]
+    fn the_higher_address_gives_way() {
+        let mut lower = link(true, 1);
+        dial(&mut lower, at(0));
+        lower.request(at(5), R);
+        assert_eq!(all(&mut lower, at(5)), [Action::Reject(R)]);
+        let mut higher = link(false, 1);
+        let attempt = dial(&mut higher, at(0));
+        higher.request(at(5), R);
+        assert_eq!(all(&mut higher, at(5)), [Action::Close(attempt)]);
+        assert!(!higher.established(attempt), "it is too late for that");
+        higher.closed(at(6), attempt);
+        assert_eq!(accepted(&mut higher, at(6)).0, R);
+    }
+
+    /// U-P13
+    #[test]
+    fn the_lower_address_gives_way_after_long_or_to_one_that_never_does() {
+        let mut old = link(true, 1);
+        let attempt = dial(&mut old, at(0));
+        old.request(at(2000), R);
+        assert_eq!(all(&mut old, at(2000)), [Action::Close(attempt)]);
+        let mut refused = link(true, 1);
+        let attempt = dial(&mut refused, at(0));
+        refused.failed(attempt, Failure::Refused);
+        assert_eq!(all(&mut refused, at(1)), [Action::Close(attempt)]);
+        refused.closed(at(1), attempt);
+        let attempt = dial(&mut refused, at(100));
+        refused.request(at(101), R);
+        assert_eq!(all(&mut refused, at(101)), [Action::Close(attempt)]);
+        refused.closed(at(101), attempt);
+        let (_, attempt) = accepted(&mut refused, at(101));
+        // That is forgotten when there is a connection.
+        assert!(refused.established(attempt));
+        refused.failed(attempt, Failure::Lost);
+        refused.closed(at(102), attempt);
+        assert_eq!(all(&mut refused, at(102)), [Action::Close(attempt)]);
+        dial(&mut refused, at(400));
+        refused.request(at(401), R);
+        assert_eq!(all(&mut refused, at(401)), [Action::Reject(R)]);
+    }
+
+    /// U-P13: the connection before is closed first, and only the newest request counts.
+    #[test]
+    fn a_request_while_up_replaces_the_connection() {
+        let (mut link, attempt) = up(true);
+        link.request(at(1), R);
+        assert!(!link.is_up());
+        assert_eq!(all(&mut link, at(1)), [Action::Close(attempt)]);
+        link.request(at(2), S);
+        assert_eq!(all(&mut link, at(2)), [Action::Reject(R)]);
+        link.closed(at(3), Attempt(99));
+        assert_eq!(all(&mut link, at(3)), [], "that was another");
+        link.closed(at(3), attempt);
+        let (request, second) = accepted(&mut link, at(3));
+        assert_eq!(request, S);
+        assert_ne!(second, attempt);
+        // While it is being accepted, a newer one replaces it.
+        link.request(at(4), R);
+        assert_eq!(all(&mut link, at(4)), [Action::Close(second)]);
+    }
+
+    /// U-P13
+    #[test]
+    fn nobody_waits_for_ever() {
+        let (mut link, attempt) = up(true);
+        link.request(at(1), R);
+        assert_eq!(all(&mut link, at(1000)), [Action::Close(attempt)]);
+        assert_eq!(link.deadline(Demand::Nothing), Some(at(1001)));
+        assert_eq!(all(&mut link, at(1001)), [Action::Reject(R)]);
+        link.closed(at(1002), attempt);
+        assert_eq!(all(&mut link, at(1002)), []);
+        let attempt = dial(&mut link, at(1002));
+        assert_eq!(link.deadline(Demand::Nothing), Some(at(11_002)));
+        assert_eq!(all(&mut link, at(11_001)), []);
+        assert_eq!(all(&mut link, at(11_002)), [Action::Close(attempt)]);
+    }
+
+    #[test]
+    fn one_that_was_lost_is_made_again_once() {
+        let (mut link, attempt) = up(true);
+        link.failed(attempt, Failure::Lost);
+        assert_eq!(all(&mut link, at(1)), [Action::Close(attempt)]);
+        link.closed(at(1), attempt);
+        let when = link.deadline(Demand::Sockets).unwrap();
+        assert!(link.poll(when, Demand::Nothing).is_none());
+        let dialled = link.poll(when, Demand::Sockets);
+        let Some(Action::Dial(attempt)) = dialled else {
+            panic!("{dialled:?}");
+        };
+        link.failed(attempt, Failure::Unreachable);
+        link.closed(when, attempt);
+        assert_eq!(all(&mut link, when), [Action::Close(attempt)]);
+        assert_eq!(link.deadline(Demand::Sockets), None);
+    }
+
+    /// U-P14
+    #[test]
+    fn waits_double_up_to_a_second_and_begin_anew() {
+        for seed in 0..200 {
+            for is_lower in [true, false] {
+                for failure in [Failure::Refused, Failure::Unreachable] {
+                    let mut link = link(is_lower, seed);
+                    for round in 0..15 {
+                        let wait = fail(&mut link, failure);
+                        let doubled = 1 << round.min(10);
+                        let (least, most) = match (failure, is_lower) {
+                            (Failure::Refused, true) => (10, 50),
+                            (Failure::Refused, false) => (50, 200),
+                            _ => (0, 1),
+                        };
+                        let least = at(least * doubled).min(at(1000));
+                        let most = at(most * doubled).min(at(1000));
+                        assert!(least <= wait && wait <= most, "{wait:?} in round {round}");
+                    }
+                    let attempt = dial(&mut link, at(100_000));
+                    assert!(link.established(attempt));
+                    link.failed(attempt, Failure::Lost);
+                    assert_eq!(all(&mut link, at(0)), [Action::Close(attempt)]);
+                    link.closed(at(0), attempt);
+                    let wait = link.deadline(Demand::Messages).unwrap();
+                    assert!((at(20)..at(200)).contains(&wait));
+                    let wait = fail(&mut link, Failure::Unreachable);
+                    assert!(wait <= at(1), "the first wait is short again");
+                }
+            }
+        }
+    }
+
+    /// Dials as soon as possible, and fails; returns the wait.
+    fn fail(link: &mut Link, failure: Failure) -> Duration {
+        let now = link.deadline(Demand::Messages).unwrap();
+        let attempt = dial(link, now);
+        link.failed(attempt, failure);
+        assert_eq!(all(link, now), [Action::Close(attempt)]);
+        link.closed(now, attempt);
+        link.deadline(Demand::Messages).unwrap() - now
+    }
+}

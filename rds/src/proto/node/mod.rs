@@ -1,0 +1,180 @@
+//! Everything that a process has of the protocol: its sockets, and its connections to other hosts.
+//!
+//! The caller does what comes out of [`poll`](Node::poll), [`transmit`](Node::transmit) and
+//! [`acknowledge`](Node::acknowledge) for every connection that [`busy`](Node::busy) names, and
+//! again when its [`deadline`](Node::deadline) has come. It brings what happens below:
+//! [`request`](Node::request), [`established`](Node::established), [`failed`](Node::failed),
+//! [`closed`](Node::closed), [`received`](Node::received) and [`completed`](Node::completed).
+//! Sockets whose state has changed come out of [`woken`](Node::woken), and memory that the device
+//! does not use any more out of [`finished`](Node::finished).
+
+mod error;
+mod peers;
+mod ports;
+mod socket;
+mod sockets;
+#[cfg(test)]
+mod tests;
+
+use std::{
+    collections::{BTreeSet, HashMap, VecDeque},
+    net::IpAddr,
+    num::NonZero,
+};
+
+use fastrand::Rng;
+use peers::Peer;
+use ports::Ports;
+use socket::Socket;
+
+pub use error::SocketError;
+pub use peers::BadRequest;
+pub use socket::{DEFAULT_LIMIT, Delivery, Event, Readiness};
+pub use sockets::{Draft, LocalMessage, NotSent, Sent};
+
+use super::{
+    SocketId,
+    connection::{self, Finished},
+    wire::CongestionMap,
+};
+
+/// How a node is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Settings {
+    /// How its connections are to be.
+    pub connection: connection::Settings,
+    /// The number of the first message of every connection: higher than all of earlier processes
+    /// at the same addresses. See [`Connection::new`](connection::Connection::new).
+    pub first_sequence: NonZero<u64>,
+    /// The most connections in all.
+    pub max_connections: usize,
+    /// The most connections to one address, of different types of service.
+    pub max_connections_per_peer: usize,
+    /// Where all chance comes from.
+    pub seed: u64,
+}
+
+impl Settings {
+    /// The usual settings. `first_sequence` is best the microseconds since 1970.
+    pub fn new(first_sequence: NonZero<u64>, seed: u64) -> Self {
+        Self {
+            connection: connection::Settings::default(),
+            first_sequence,
+            max_connections: 4096,
+            max_connections_per_peer: 16,
+            seed,
+        }
+    }
+}
+
+/// The two hosts of a connection, and its type of service.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Route {
+    /// This host's address.
+    pub local: IpAddr,
+    /// The other's.
+    pub peer: IpAddr,
+    /// The type of service.
+    pub tos: u8,
+}
+
+/// The name of a connection. Connections are for ever, as are the kernel's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
+pub struct ConnectionId(usize);
+
+/// Sockets and connections.
+#[derive(Debug)]
+pub struct Node<P, B> {
+    settings: Settings,
+    rng: Rng,
+    next_socket: u64,
+    sockets: HashMap<SocketId, Socket<B>>,
+    ports: Ports,
+    peers: Vec<Peer<P, B>>,
+    routes: HashMap<Route, ConnectionId>,
+    /// Which ports of an address here are congested.
+    maps: HashMap<IpAddr, CongestionMap>,
+    /// Which ports of a peer are.
+    peer_maps: HashMap<IpAddr, CongestionMap>,
+    busy: BTreeSet<ConnectionId>,
+    woken: BTreeSet<SocketId>,
+    finished: VecDeque<Finished<P>>,
+    dropped: u64,
+}
+
+impl<P, B: AsRef<[u8]>> Node<P, B> {
+    /// A node without sockets and connections.
+    pub fn new(settings: Settings) -> Self {
+        Self {
+            settings,
+            rng: Rng::with_seed(settings.seed),
+            next_socket: 0,
+            sockets: HashMap::new(),
+            ports: Ports::default(),
+            peers: Vec::new(),
+            routes: HashMap::new(),
+            maps: HashMap::new(),
+            peer_maps: HashMap::new(),
+            busy: BTreeSet::new(),
+            woken: BTreeSet::new(),
+            finished: VecDeque::new(),
+            dropped: 0,
+        }
+    }
+
+    /// A connection that has something to be done.
+    pub fn busy(&mut self) -> Option<ConnectionId> {
+        self.busy.pop_first()
+    }
+
+    /// A socket that may have become readable or writable.
+    pub fn woken(&mut self) -> Option<SocketId> {
+        self.woken.pop_first()
+    }
+
+    /// A message that is over, with what was given with it.
+    pub fn finished(&mut self) -> Option<Finished<P>> {
+        self.finished.pop_front()
+    }
+
+    /// Messages that have been dropped as no socket had their port: `recv_drop_no_sock`.
+    pub fn dropped(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Marks the port of a socket as congested, or takes the mark away, if that is due, and has all
+    /// peers of its address told.
+    fn update_congestion(&mut self, id: SocketId) {
+        let Some(socket) = self.sockets.get_mut(&id) else {
+            return;
+        };
+        if let (Some(bound), Some(congested)) = (socket.bound, socket.congestion()) {
+            self.mark(bound.ip(), bound.port(), congested);
+        }
+    }
+
+    fn mark(&mut self, ip: IpAddr, port: u16, congested: bool) {
+        if !self.maps.entry(ip).or_default().set(port, congested) {
+            return;
+        }
+        for (peer, id) in std::iter::zip(&mut self.peers, (0..).map(ConnectionId)) {
+            if peer.route.local == ip {
+                peer.connection.map_changed();
+                self.busy.insert(id);
+            }
+        }
+        // Those here that send to it have no other way to hear of it.
+        if !congested {
+            self.map_came(CongestionMap::fold(port));
+        }
+    }
+
+    /// Tells the sockets which ports of some host are free again.
+    fn map_came(&mut self, released: u64) {
+        for (&id, socket) in &mut self.sockets {
+            socket.map_came(released);
+            self.woken.insert(id);
+        }
+    }
+}

@@ -1,0 +1,201 @@
+//! One socket: what waits to be received, and how much waits to be acknowledged.
+
+use std::{collections::VecDeque, net::SocketAddr};
+
+use crate::proto::{
+    connection::{Bodies, Notification, Status},
+    wire::{CongestionMap, Cookie},
+};
+
+/// The bytes a socket may have waiting, each way, unless it is told otherwise.
+pub const DEFAULT_LIMIT: u32 = 106_496;
+
+/// The messages a socket may have waiting, whatever their lengths.
+const MAX_MESSAGES: usize = 16_384;
+
+/// A message for a socket.
+#[derive(Debug)]
+pub struct Delivery<B> {
+    /// Who has sent it.
+    pub from: SocketAddr,
+    /// The number of bytes.
+    pub len: u32,
+    /// The bytes.
+    pub bodies: Bodies<B>,
+    /// Memory of the sender's that the receiver may use.
+    pub cookie: Option<Cookie>,
+}
+
+/// What a socket receives; the first kinds come first.
+#[derive(Debug)]
+pub enum Event<B> {
+    /// An operation has ended.
+    Operation(Notification),
+    /// Ports that were congested are no more: bit `port % 64` for each that the socket watches.
+    Congestion(u64),
+    /// A message.
+    Message(Delivery<B>),
+}
+
+/// What a socket can do now.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Readiness {
+    /// There is something to receive.
+    pub readable: bool,
+    /// Less is waiting to be acknowledged than may be. The destination may be congested.
+    pub writable: bool,
+    /// Some peer has told anew which ports are congested, since this was last asked for. A socket
+    /// that watches congestion hears of what it watches only, by an event.
+    pub map_changed: bool,
+}
+
+#[derive(Debug)]
+pub(super) struct Socket<B> {
+    pub(super) bound: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) tos: u8,
+    /// It has sent something.
+    pub(super) has_sent: bool,
+    pub(super) send_limit: u32,
+    pub(super) recv_limit: u32,
+    /// Operations that fail are told even where nobody asked for it.
+    pub(super) wants_failures: bool,
+    watches: bool,
+    /// Ports that a message could not be sent to, and those of them that are free again.
+    watched: u64,
+    freed: u64,
+    map_changed: bool,
+    send_bytes: u64,
+    recv_bytes: u64,
+    congested: bool,
+    messages: VecDeque<Delivery<B>>,
+    notifications: VecDeque<Notification>,
+}
+
+impl<B> Socket<B> {
+    pub(super) fn new() -> Self {
+        Self {
+            bound: None,
+            peer: None,
+            tos: 0,
+            has_sent: false,
+            send_limit: DEFAULT_LIMIT,
+            recv_limit: DEFAULT_LIMIT,
+            wants_failures: false,
+            watches: false,
+            watched: 0,
+            freed: 0,
+            map_changed: false,
+            send_bytes: 0,
+            recv_bytes: 0,
+            congested: false,
+            messages: VecDeque::new(),
+            notifications: VecDeque::new(),
+        }
+    }
+
+    /// Whether another message may wait: the last may be too much.
+    pub(super) fn may_send(&self) -> bool {
+        self.send_bytes < self.send_limit.into()
+    }
+
+    /// A message waits to be acknowledged; whether half of what may wait does.
+    pub(super) fn queued(&mut self, len: u32) -> bool {
+        self.has_sent = true;
+        self.send_bytes += u64::from(len);
+        self.send_bytes >= u64::from(self.send_limit / 2)
+    }
+
+    pub(super) fn released(&mut self, len: u32) {
+        self.send_bytes = self.send_bytes.saturating_sub(len.into());
+    }
+
+    /// Whether there is room for a message, however small: far more than the limit is too much.
+    pub(super) fn has_room(&self) -> bool {
+        self.recv_bytes < 4 * u64::from(self.recv_limit.max(1))
+            && self.messages.len() < MAX_MESSAGES
+    }
+
+    pub(super) fn deliver(&mut self, delivery: Delivery<B>) {
+        self.recv_bytes += u64::from(delivery.len);
+        self.messages.push_back(delivery);
+    }
+
+    /// Whether the port is congested from now on, or no more; `None` if nothing changes.
+    pub(super) fn congestion(&mut self) -> Option<bool> {
+        let limit = u64::from(self.recv_limit);
+        let congested = if self.congested {
+            // An empty queue has room even where nothing is less than half the limit.
+            self.recv_bytes >= limit / 2 && self.recv_bytes > 0
+        } else {
+            self.recv_bytes > limit
+        };
+        (congested != self.congested).then(|| {
+            self.congested = congested;
+            congested
+        })
+    }
+
+    pub(super) fn is_congested(&self) -> bool {
+        self.congested
+    }
+
+    pub(super) fn watch(&mut self, watches: bool) {
+        self.watches = watches;
+    }
+
+    /// A message could not be sent to this port.
+    pub(super) fn blocked(&mut self, port: u16) {
+        self.watched |= CongestionMap::fold(port);
+    }
+
+    /// A peer's map has come, and these ports are free again.
+    pub(super) fn map_came(&mut self, released: u64) {
+        if self.watches {
+            self.freed |= self.watched & released;
+            self.watched &= !released;
+        } else {
+            self.map_changed = true;
+        }
+    }
+
+    pub(super) fn notify(&mut self, notification: Notification) {
+        let failed = notification.status != Status::Success;
+        if notification.requested || failed && self.wants_failures {
+            self.notifications.push_back(notification);
+        }
+    }
+
+    pub(super) fn peek(&self) -> Option<&Delivery<B>> {
+        self.messages.front()
+    }
+
+    pub(super) fn receive(&mut self) -> Option<Event<B>> {
+        if let Some(notification) = self.notifications.pop_front() {
+            return Some(Event::Operation(notification));
+        }
+        if self.freed != 0 {
+            return Some(Event::Congestion(std::mem::take(&mut self.freed)));
+        }
+        let delivery = self.messages.pop_front()?;
+        self.recv_bytes -= u64::from(delivery.len);
+        Some(Event::Message(delivery))
+    }
+
+    pub(super) fn has_event(&self) -> bool {
+        !self.notifications.is_empty() || self.freed != 0
+    }
+
+    pub(super) fn readiness(&mut self) -> Readiness {
+        Readiness {
+            readable: self.has_event() || !self.messages.is_empty(),
+            writable: self.may_send(),
+            map_changed: std::mem::take(&mut self.map_changed),
+        }
+    }
+
+    /// The bytes that wait to be acknowledged, and to be received.
+    pub(super) fn bytes(&self) -> (u64, u64) {
+        (self.send_bytes, self.recv_bytes)
+    }
+}

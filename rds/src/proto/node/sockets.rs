@@ -1,0 +1,436 @@
+//! What programs do with their sockets.
+
+use std::net::{IpAddr, SocketAddr};
+
+use super::{ConnectionId, Delivery, Event, Node, Readiness, Route, SocketError, socket::Socket};
+use crate::proto::{
+    SocketId,
+    connection::{Atomic, Bodies, Message, Rdma},
+    wire::{Cookie, MAX_MESSAGE, PING_PORT, RESERVED_PORT},
+};
+
+/// A message that a program wants to send.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft<P> {
+    /// The number of bytes.
+    pub len: u32,
+    /// What the caller needs to find them.
+    pub payload: P,
+    /// Memory that the receiver may use.
+    pub cookie: Option<Cookie>,
+    /// Memory of the receiver's that is read or written before.
+    pub rdma: Option<Rdma>,
+    /// A number of the receiver's that is changed before.
+    pub atomic: Option<Atomic>,
+    /// With nothing but operations in it, it is not sent itself.
+    pub silent: bool,
+}
+
+impl<P> Draft<P> {
+    /// A message with nothing but bytes.
+    pub fn new(len: u32, payload: P) -> Self {
+        Self {
+            len,
+            payload,
+            cookie: None,
+            rdma: None,
+            atomic: None,
+            silent: false,
+        }
+    }
+}
+
+/// A message for another socket of the same process: the caller makes its bytes into bodies, and
+/// [delivers](Node::deliver_local) it.
+#[derive(Debug)]
+pub struct LocalMessage<P> {
+    /// Who sends it.
+    pub from: SocketAddr,
+    /// Who is to have it.
+    pub to: SocketAddr,
+    /// What is sent.
+    pub draft: Draft<P>,
+}
+
+/// What has become of a message.
+#[derive(Debug)]
+pub enum Sent<P> {
+    /// It is sent, now or later, as this number of this connection.
+    Queued(ConnectionId, u64),
+    /// It does not leave the process.
+    Local(LocalMessage<P>),
+    /// It was a ping to an address of this process, which has been answered.
+    Answered(P),
+}
+
+/// A message that is not sent, with what came with it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct NotSent<P> {
+    /// Why.
+    pub error: SocketError,
+    /// What the caller gave with the message.
+    pub payload: P,
+}
+
+/// Addresses of the form `::ffff:10.9.0.1` are IPv4's.
+fn plain(addr: SocketAddr) -> SocketAddr {
+    match addr {
+        SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
+            Some(ip) => (ip, v6.port()).into(),
+            None => addr,
+        },
+        SocketAddr::V4(_) => addr,
+    }
+}
+
+/// Whether a host can have the address.
+fn check(addr: SocketAddr) -> Result<SocketAddr, SocketError> {
+    let addr = plain(addr);
+    let fits = match addr {
+        SocketAddr::V4(v4) => !v4.ip().is_broadcast(),
+        // Which link it is on has to be said.
+        SocketAddr::V6(v6) => !v6.ip().is_unicast_link_local() || v6.scope_id() != 0,
+    };
+    if !fits || addr.ip().is_unspecified() || addr.ip().is_multicast() {
+        return Err(SocketError::Address(addr));
+    }
+    Ok(addr)
+}
+
+/// Whether one can send to the other.
+fn reaches(from: SocketAddr, to: SocketAddr) -> bool {
+    match (from, to) {
+        (SocketAddr::V4(_), SocketAddr::V4(_)) => true,
+        (SocketAddr::V6(from), SocketAddr::V6(to)) => {
+            !from.ip().is_unicast_link_local()
+                || !to.ip().is_unicast_link_local()
+                || from.scope_id() == to.scope_id()
+        }
+        _ => false,
+    }
+}
+
+impl<P, B: AsRef<[u8]>> Node<P, B> {
+    /// A socket without an address.
+    pub fn socket(&mut self) -> SocketId {
+        let id = SocketId(self.next_socket);
+        self.next_socket += 1;
+        self.sockets.insert(id, Socket::new());
+        id
+    }
+
+    fn get(&self, id: SocketId) -> Result<&Socket<B>, SocketError> {
+        self.sockets.get(&id).ok_or(SocketError::Closed)
+    }
+
+    fn get_mut(&mut self, id: SocketId) -> Result<&mut Socket<B>, SocketError> {
+        self.sockets.get_mut(&id).ok_or(SocketError::Closed)
+    }
+
+    /// Gives a socket its address, for good; port 0 stands for any that is free. Returns the
+    /// address.
+    ///
+    /// # Errors
+    /// It has one, another socket has that one, or nobody can.
+    pub fn bind(&mut self, id: SocketId, addr: SocketAddr) -> Result<SocketAddr, SocketError> {
+        if let Some(bound) = self.get(id)?.bound {
+            return Err(SocketError::AlreadyBound(bound));
+        }
+        let bound = self.ports.bind(id, check(addr)?, &mut self.rng)?;
+        self.get_mut(id)?.bound = Some(bound);
+        Ok(bound)
+    }
+
+    /// Says where messages go that do not say it themselves.
+    ///
+    /// # Errors
+    /// Nobody can have that address, or the socket cannot reach it.
+    pub fn connect(&mut self, id: SocketId, addr: SocketAddr) -> Result<(), SocketError> {
+        let addr = check(addr)?;
+        let socket = self.get_mut(id)?;
+        if socket.bound.is_some_and(|bound| !reaches(bound, addr)) {
+            return Err(SocketError::Family(addr));
+        }
+        socket.peer = Some(addr);
+        Ok(())
+    }
+
+    /// The address of a socket, and its default destination.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn names(
+        &self,
+        id: SocketId,
+    ) -> Result<(Option<SocketAddr>, Option<SocketAddr>), SocketError> {
+        let socket = self.get(id)?;
+        Ok((socket.bound, socket.peer))
+    }
+
+    /// Sets the type of service, once, before anything is sent.
+    ///
+    /// # Errors
+    /// It is too late.
+    pub fn set_tos(&mut self, id: SocketId, tos: u8) -> Result<(), SocketError> {
+        let socket = self.get_mut(id)?;
+        if socket.bound.is_none() {
+            return Err(SocketError::NotConnected);
+        }
+        if socket.tos != 0 || socket.has_sent {
+            return Err(SocketError::TosInUse(socket.tos));
+        }
+        socket.tos = tos;
+        Ok(())
+    }
+
+    /// Sets how many bytes may wait to be acknowledged, and to be received. Where more wait to be
+    /// received, peers are asked to stop.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn set_limits(&mut self, id: SocketId, send: u32, recv: u32) -> Result<(), SocketError> {
+        let socket = self.get_mut(id)?;
+        socket.send_limit = send;
+        socket.recv_limit = recv;
+        self.update_congestion(id);
+        self.woken.insert(id);
+        Ok(())
+    }
+
+    /// Sets whether operations that fail are told of even if that was not asked for.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn set_failures(&mut self, id: SocketId, wanted: bool) -> Result<(), SocketError> {
+        self.get_mut(id)?.wants_failures = wanted;
+        Ok(())
+    }
+
+    /// Sets whether the socket hears when a port is free that it could not send to.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn set_watch(&mut self, id: SocketId, wanted: bool) -> Result<(), SocketError> {
+        self.get_mut(id)?.watch(wanted);
+        Ok(())
+    }
+
+    /// Sends a message.
+    ///
+    /// # Errors
+    /// It is not sent, and its payload given back. With [`SocketError::Full`] and
+    /// [`SocketError::Congested`] it can be tried again when the socket is [woken](Node::woken).
+    pub fn send(
+        &mut self,
+        id: SocketId,
+        to: Option<SocketAddr>,
+        draft: Draft<P>,
+    ) -> Result<Sent<P>, NotSent<P>> {
+        let (from, to, tos) = match self.admit(id, to, &draft) {
+            Ok(admitted) => admitted,
+            Err(error) => {
+                let payload = draft.payload;
+                return Err(NotSent { error, payload });
+            }
+        };
+        if self.ports.has(to.ip()) {
+            return Ok(self.send_local(id, from, to, draft));
+        }
+        let (local, peer) = (from.ip(), to.ip());
+        let connection = match self.connection_to(Route { local, peer, tos }) {
+            Ok(connection) => connection,
+            Err(_) => {
+                return Err(NotSent {
+                    error: SocketError::Connections(self.peers.len()),
+                    payload: draft.payload,
+                });
+            }
+        };
+        let len = draft.len;
+        let message = Message {
+            owner: id,
+            from: from.port(),
+            to: to.port(),
+            len,
+            payload: draft.payload,
+            cookie: draft.cookie,
+            rdma: draft.rdma,
+            atomic: draft.atomic,
+            silent: draft.silent,
+        };
+        let ask = self
+            .sockets
+            .get_mut(&id)
+            .is_some_and(|socket| socket.queued(len));
+        self.busy.insert(connection);
+        match self.peers[connection.0].connection.send(message, ask) {
+            Ok(sequence) => Ok(Sent::Queued(connection, sequence)),
+            Err(refused) => {
+                if let Some(socket) = self.sockets.get_mut(&id) {
+                    socket.released(len);
+                }
+                Err(NotSent {
+                    error: SocketError::Port(to.port()),
+                    payload: refused.payload,
+                })
+            }
+        }
+    }
+
+    /// Whether a message may be sent now; from where to where, and how.
+    fn admit(
+        &mut self,
+        id: SocketId,
+        to: Option<SocketAddr>,
+        draft: &Draft<P>,
+    ) -> Result<(SocketAddr, SocketAddr, u8), SocketError> {
+        let to = to.map(check).transpose()?;
+        let socket = self.get(id)?;
+        let from = socket.bound.ok_or(SocketError::NotConnected)?;
+        let to = to.or(socket.peer).ok_or(SocketError::NotConnected)?;
+        if !reaches(from, to) {
+            return Err(SocketError::Family(to));
+        }
+        if to.port() == RESERVED_PORT {
+            return Err(SocketError::Port(to.port()));
+        }
+        let moved = draft.rdma.map_or(0, |rdma| rdma.len);
+        let longest = draft.len.max(moved);
+        if longest > MAX_MESSAGE || draft.len > socket.send_limit {
+            return Err(SocketError::TooLong(longest));
+        }
+        let tos = socket.tos;
+        let may_send = socket.may_send();
+        if self.is_congested(to) {
+            self.get_mut(id)?.blocked(to.port());
+            return Err(SocketError::Congested(to));
+        }
+        if !may_send {
+            return Err(SocketError::Full);
+        }
+        Ok((from, to, tos))
+    }
+
+    /// Whether a port can take no more, as far as is known.
+    fn is_congested(&self, to: SocketAddr) -> bool {
+        let ip: IpAddr = to.ip();
+        let map = if self.ports.has(ip) {
+            self.maps.get(&ip)
+        } else {
+            self.peer_maps.get(&ip)
+        };
+        map.is_some_and(|map| map.contains(to.port()))
+    }
+
+    fn send_local(
+        &mut self,
+        id: SocketId,
+        from: SocketAddr,
+        to: SocketAddr,
+        draft: Draft<P>,
+    ) -> Sent<P> {
+        if let Some(socket) = self.sockets.get_mut(&id) {
+            socket.has_sent = true;
+            if to.port() == PING_PORT {
+                if socket.has_room() {
+                    socket.deliver(Delivery {
+                        from: to,
+                        len: 0,
+                        bodies: Bodies::Many(Vec::new()),
+                        cookie: None,
+                    });
+                    self.woken.insert(id);
+                }
+                return Sent::Answered(draft.payload);
+            }
+        }
+        Sent::Local(LocalMessage { from, to, draft })
+    }
+
+    /// Delivers a message from one socket of this process to another; `false` if nobody has it.
+    pub fn deliver_local(&mut self, to: SocketAddr, delivery: Delivery<B>) -> bool {
+        let owner = self.ports.find(to.ip(), to.port());
+        let Some((owner, socket)) = owner.zip(owner.and_then(|id| self.sockets.get_mut(&id)))
+        else {
+            self.dropped += 1;
+            return false;
+        };
+        socket.deliver(delivery);
+        self.woken.insert(owner);
+        self.update_congestion(owner);
+        true
+    }
+
+    /// What the socket receives next, if there is anything.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn receive(&mut self, id: SocketId) -> Result<Option<Event<B>>, SocketError> {
+        let event = self.get_mut(id)?.receive();
+        self.update_congestion(id);
+        Ok(event)
+    }
+
+    /// The next message, which stays; `None` if something else comes first, or there is none.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn peek(&self, id: SocketId) -> Result<Option<&Delivery<B>>, SocketError> {
+        let socket = self.get(id)?;
+        Ok(socket.peek().filter(|_| !socket.has_event()))
+    }
+
+    /// What the socket can do now. That a map has changed is told once.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn readiness(&mut self, id: SocketId) -> Result<Readiness, SocketError> {
+        Ok(self.get_mut(id)?.readiness())
+    }
+
+    /// The bytes that wait to be acknowledged, and to be received.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn waiting(&self, id: SocketId) -> Result<(u64, u64), SocketError> {
+        Ok(self.get(id)?.bytes())
+    }
+
+    /// Takes back what the socket has sent to an address, or to all, and nobody has acknowledged.
+    ///
+    /// # Errors
+    /// It has no address.
+    pub fn cancel(&mut self, id: SocketId, to: Option<SocketAddr>) -> Result<(), SocketError> {
+        let bound = self.get(id)?.bound.ok_or(SocketError::NotConnected)?;
+        let to = to.map(plain);
+        for connection in (0..self.peers.len()).map(ConnectionId) {
+            let peer = &mut self.peers[connection.0];
+            let meant = to.is_none_or(|to| to.ip() == peer.route.peer);
+            if peer.route.local == bound.ip() && meant {
+                peer.connection.cancel(id, to.map(|to| to.port()));
+                self.busy.insert(connection);
+                self.drain(connection);
+            }
+        }
+        Ok(())
+    }
+
+    /// Closes a socket: nothing that it has sent and nobody has acknowledged is sent any more, and
+    /// what it has not received is gone.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn close(&mut self, id: SocketId) -> Result<(), SocketError> {
+        let socket = self.get(id)?;
+        let (bound, congested) = (socket.bound, socket.is_congested());
+        if let Some(bound) = bound {
+            self.cancel(id, None)?;
+            self.ports.unbind(bound);
+            if congested {
+                self.mark(bound.ip(), bound.port(), false);
+            }
+        }
+        self.sockets.remove(&id);
+        Ok(())
+    }
+}
