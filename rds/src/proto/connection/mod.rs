@@ -13,6 +13,7 @@
 mod acks;
 mod failure;
 mod message;
+mod probes;
 mod queue;
 mod receiving;
 mod sending;
@@ -22,6 +23,7 @@ mod tests;
 use std::{num::NonZero, time::Duration};
 
 use acks::Acks;
+use probes::Probes;
 use receiving::Receiving;
 use sending::Sending;
 
@@ -51,6 +53,9 @@ pub struct Settings {
     pub max_unsignalled: u32,
     /// What has arrived is acknowledged unasked after this time, if ever.
     pub ack_after: Option<Duration>,
+    /// After such a time in which nothing arrives, a [probe](Connection::probe) shows whether the
+    /// peer is still there, if ever.
+    pub keepalive: Option<Duration>,
     /// Headers without a checksum pass.
     pub accept_unchecked: bool,
     /// A peer that sends again what it must know to have arrived has forgotten everything, and
@@ -69,6 +74,7 @@ impl Default for Settings {
             max_unacked_bytes: 16 << 20,
             max_unsignalled: 16,
             ack_after: Some(Duration::from_millis(50)),
+            keepalive: Some(Duration::from_secs(10)),
             accept_unchecked: true,
             detect_restarts: true,
             max_message: MAX_MESSAGE,
@@ -90,6 +96,7 @@ pub struct Connection<P, B> {
     /// Why nothing is received any more on this connection.
     violation: Option<Violation>,
     max_pongs: usize,
+    probes: Probes,
 }
 
 impl<P, B: AsRef<[u8]>> Connection<P, B> {
@@ -105,12 +112,14 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
             is_up: false,
             violation: None,
             max_pongs: settings.max_pongs,
+            probes: Probes::new(settings.keepalive),
         }
     }
 
     /// Messages can be posted now. `ack` is what the peer said when it connected.
-    pub fn established(&mut self, ack: u64) {
+    pub fn established(&mut self, now: Duration, ack: u64) {
         self.is_up = true;
+        self.probes.heard(now);
         self.sending.map_changed();
         self.sending.queue.acknowledged(ack);
     }
@@ -128,6 +137,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.reset();
         self.receiving.reset();
         self.acks.reset();
+        self.probes.reset();
     }
 
     /// Sends a message; returns its number. An acknowledgement is asked for if `ask`: the sender
@@ -192,9 +202,20 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         Some((self.sending.ack_tag(ack), header.encode()))
     }
 
-    /// When to ask for an acknowledgement again, if nothing happens before.
+    /// Whether to post a probe: a signalled RDMA write of no bytes, of which the peer's software
+    /// learns nothing, and which fails where the peer is gone. It has room kept for it.
+    ///
+    /// Without, a host that waits for an acknowledgement may do so for ever, if the peer has lost the
+    /// connection and cannot say so.
+    pub fn probe(&mut self, now: Duration) -> Option<Tag> {
+        let due = self.is_up && self.violation.is_none() && self.probes.post(now);
+        due.then(|| self.sending.probe_tag())
+    }
+
+    /// When to ask for an acknowledgement or a probe again, if nothing happens before.
     pub fn deadline(&self) -> Option<Duration> {
-        self.acks.deadline().filter(|_| self.is_up)
+        let deadlines = [self.acks.deadline(), self.probes.deadline()];
+        deadlines.into_iter().flatten().min().filter(|_| self.is_up)
     }
 
     /// A request has completed; those without a signal have when a later one has.
@@ -204,6 +225,9 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         }
         if completion == Completion::Success {
             self.receiving.confirmed(tag.ack);
+        }
+        if tag == self.sending.probe_tag() {
+            self.probes.completed();
         }
         self.sending.completed(tag, completion, &mut self.acks);
     }
@@ -222,6 +246,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         if self.violation.is_some() {
             return Ok(None);
         }
+        self.probes.heard(now);
         let received = self.frame(now, header, body);
         self.violation = received.as_ref().err().copied();
         received

@@ -194,6 +194,12 @@ impl<P> Queue<P> {
         self.picked < self.entries.len()
     }
 
+    /// Whether the peer will hear of something that waits to be picked.
+    pub(super) fn has_unpicked_frames(&self) -> bool {
+        let mut unpicked = self.entries.range(self.picked..);
+        unpicked.any(|entry| !entry.is_silent())
+    }
+
     /// Whether something has to be sent, or may have to be sent again.
     pub(super) fn has_unacknowledged(&self) -> bool {
         !self.entries.is_empty()

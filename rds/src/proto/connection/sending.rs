@@ -87,6 +87,7 @@ pub struct Tag {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 enum Kind {
     Ack,
+    Probe,
     Map,
     Message(u64, Part),
 }
@@ -214,6 +215,7 @@ impl<P> Sending<P> {
     pub(super) fn completed(&mut self, tag: Tag, completion: Completion, acks: &mut Acks) {
         match tag.kind {
             Kind::Ack => acks.completed(),
+            Kind::Probe => {}
             Kind::Map => self.map_in_flight = self.map_in_flight.saturating_sub(1),
             Kind::Message(sequence, part) => self.queue.completed(sequence, part, completion),
         }
@@ -225,6 +227,10 @@ impl<P> Sending<P> {
 
     pub(super) fn ack_tag(&self, ack: u64) -> Tag {
         self.tag(Kind::Ack, ack)
+    }
+
+    pub(super) fn probe_tag(&self) -> Tag {
+        self.tag(Kind::Probe, 0)
     }
 
     pub(super) fn reset(&mut self) {
@@ -287,7 +293,7 @@ impl<P> Sending<P> {
         if !silent {
             ack = acks.carry();
             // The last of all asks too, or its end would be heard of by chance only.
-            if self.asks(len) || !self.queue.has_unpicked() {
+            if self.asks(len) || !self.queue.has_unpicked_frames() {
                 flags |= Flags::ACK_REQUIRED;
             }
         }

@@ -1,7 +1,7 @@
 //! Everything that a process has of the protocol: its sockets, and its connections to other hosts.
 //!
-//! The caller does what comes out of [`poll`](Node::poll), [`transmit`](Node::transmit) and
-//! [`acknowledge`](Node::acknowledge) for every connection that [`busy`](Node::busy) names, and
+//! The caller does what comes out of [`poll`](Node::poll), [`transmit`](Node::transmit),
+//! [`acknowledge`](Node::acknowledge) and [`probe`](Node::probe) for every connection that [`busy`](Node::busy) names, and
 //! again when its [`deadline`](Node::deadline) has come. It brings what happens below:
 //! [`request`](Node::request), [`established`](Node::established), [`failed`](Node::failed),
 //! [`closed`](Node::closed), [`received`](Node::received) and [`completed`](Node::completed).

@@ -185,6 +185,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// The peer has said what makes no sense; the attempt has failed.
     pub fn established(
         &mut self,
+        now: Duration,
         id: ConnectionId,
         attempt: Attempt,
         reply: Option<&[u8]>,
@@ -205,7 +206,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Ok(said) => {
                 let counts = peer.link.established(attempt);
                 if counts {
-                    peer.connection.established(said.ack);
+                    peer.connection.established(now, said.ack);
                 }
                 self.drain(id);
                 Ok(counts)
@@ -255,6 +256,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     ) -> Option<(Tag, [u8; Header::SIZE])> {
         let peer = self.peers.get_mut(id.0).filter(|peer| peer.link.is_up())?;
         peer.connection.acknowledge(now)
+    }
+
+    /// Whether to post a probe: see [`Connection::probe`].
+    pub fn probe(&mut self, now: Duration, id: ConnectionId) -> Option<Tag> {
+        let peer = self.peers.get_mut(id.0).filter(|peer| peer.link.is_up())?;
+        peer.connection.probe(now)
     }
 
     /// A request has completed; those without a signal have when a later one has.

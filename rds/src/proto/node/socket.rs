@@ -142,6 +142,7 @@ impl<B> Socket<B> {
 
     pub(super) fn watch(&mut self, watches: bool) {
         self.watches = watches;
+        self.map_changed &= !watches;
     }
 
     /// A message could not be sent to this port.

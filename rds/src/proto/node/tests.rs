@@ -1,1 +1,540 @@
-//! t
+//! Sockets, and two nodes whose wire is this file.
+
+use std::{
+    net::{Ipv4Addr, SocketAddr},
+    time::Duration,
+};
+
+use super::*;
+use crate::proto::{
+    connection::{Body, Completion, Notification, Request, Status, Violation},
+    link::{Action, RequestId},
+    wire::{BadConnectData, ConnectData, Ends, Flags, Header, Version},
+};
+
+type TestNode = Node<Vec<u8>, Vec<u8>>;
+
+const A: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 1));
+const B: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 2));
+const NOW: Duration = Duration::ZERO;
+
+fn node() -> TestNode {
+    let mut settings = Settings::new(NonZero::<u64>::MIN, 1);
+    settings.connection.keepalive = None;
+    Node::new(settings)
+}
+
+fn bound(node: &mut TestNode, ip: IpAddr, port: u16) -> SocketId {
+    let id = node.socket();
+    node.bind(id, (ip, port).into()).unwrap();
+    id
+}
+
+fn send(node: &mut TestNode, id: SocketId, to: SocketAddr, len: u32) -> Result<(), SocketError> {
+    let draft = Draft::new(len, vec![5; len as usize]);
+    match node.send(id, Some(to), draft) {
+        Ok(_) => Ok(()),
+        Err(refused) => {
+            assert_eq!(refused.payload.len(), len as usize, "it is given back");
+            Err(refused.error)
+        }
+    }
+}
+
+/// Two nodes with a connection.
+struct Pair {
+    a: TestNode,
+    b: TestNode,
+    /// Of each.
+    ids: [ConnectionId; 2],
+}
+
+impl Pair {
+    /// Connects, with `a` dialling for the sake of a message that it has.
+    fn connect(mut a: TestNode, mut b: TestNode) -> Self {
+        let at_a = a.connections().next().unwrap();
+        let Some(Action::Dial(dialled)) = a.poll(NOW, at_a) else {
+            panic!("nobody dials");
+        };
+        let proposal = a.proposal(at_a).unwrap().encode();
+        let at_b = b.request(NOW, (B, A), &proposal, RequestId(0)).unwrap();
+        let Some(Action::Accept(_, accepted)) = b.poll(NOW, at_b) else {
+            panic!("nobody accepts");
+        };
+        let answer = b.answer(at_b).unwrap().encode();
+        assert_eq!(a.established(NOW, at_a, dialled, Some(&answer)), Ok(true));
+        assert_eq!(b.established(NOW, at_b, accepted, None), Ok(true));
+        let ids = [at_a, at_b];
+        let mut pair = Self { a, b, ids };
+        pair.settle().unwrap();
+        pair
+    }
+
+    /// Everything that is under way arrives.
+    fn settle(&mut self) -> Result<(), Violation> {
+        loop {
+            let [at_a, at_b] = self.ids;
+            let there = carry(&mut self.a, at_a, &mut self.b, at_b)?;
+            let back = carry(&mut self.b, at_b, &mut self.a, at_a)?;
+            if !there && !back {
+                return Ok(());
+            }
+        }
+    }
+}
+
+/// Carries what one node has to the other; whether there was something.
+fn carry(
+    from: &mut TestNode,
+    id: ConnectionId,
+    to: &mut TestNode,
+    there: ConnectionId,
+) -> Result<bool, Violation> {
+    let mut any = false;
+    while let Some(work) = from.transmit(id, 1) {
+        any = true;
+        let tag = work.tag;
+        if let Request::Frame { header, body, .. } = work.request {
+            let body = match body {
+                Body::Nothing => vec![],
+                Body::Message { payload, range } => {
+                    payload[range.start as usize..range.end as usize].to_vec()
+                }
+                Body::Map { map, range } => map.as_bytes()[range].to_vec(),
+            };
+            to.received(NOW, there, &header, body)?;
+        }
+        from.completed(id, tag, Completion::Success);
+    }
+    while let Some((tag, header)) = from.acknowledge(NOW, id) {
+        any = true;
+        to.received(NOW, there, &header, vec![])?;
+        from.completed(id, tag, Completion::Success);
+    }
+    Ok(any)
+}
+
+/// Sockets 4001 of one node and 5000 of another, with a connection.
+fn pair() -> (Pair, SocketId, SocketId) {
+    let (mut a, mut b) = (node(), node());
+    let from = bound(&mut a, A, 4001);
+    let to = bound(&mut b, B, 5000);
+    send(&mut a, from, (B, 5000).into(), 0).unwrap();
+    let mut pair = Pair::connect(a, b);
+    assert!(matches!(pair.b.receive(to), Ok(Some(Event::Message(_)))));
+    (pair, from, to)
+}
+
+fn lens(node: &mut TestNode, id: SocketId) -> Vec<u32> {
+    std::iter::from_fn(|| match node.receive(id).unwrap() {
+        Some(Event::Message(delivery)) => Some(delivery.len),
+        _ => None,
+    })
+    .collect()
+}
+
+/// L-S01
+#[test]
+fn bind_refuses_what_nobody_can_have() {
+    let mut node = node();
+    let id = node.socket();
+    let addr = |text: &str| text.parse::<SocketAddr>().unwrap();
+    for bad in [
+        "0.0.0.0:5",
+        "255.255.255.255:5",
+        "224.0.0.1:5",
+        "[::]:5",
+        "[ff02::1]:5",
+        "[fe80::1]:5",
+    ] {
+        let bad = addr(bad);
+        assert_eq!(node.bind(id, bad), Err(SocketError::Address(bad)));
+    }
+    assert_eq!(node.bind(id, addr("10.9.0.1:1")), Err(SocketError::Port(1)));
+    let high = addr("10.9.0.1:65535");
+    assert_eq!(node.bind(id, high), Ok(high));
+    assert_eq!(
+        node.bind(id, addr("10.9.0.1:7")),
+        Err(SocketError::AlreadyBound(high))
+    );
+    let second = node.socket();
+    assert_eq!(node.bind(second, high), Err(SocketError::InUse(high)));
+    let mapped = addr("[::ffff:10.9.0.1]:8");
+    assert_eq!(node.bind(second, mapped), Ok(addr("10.9.0.1:8")));
+    let other = node.socket();
+    assert_eq!(node.bind(other, addr("10.9.0.3:8")), Ok(addr("10.9.0.3:8")));
+    let mut ports = std::collections::HashSet::new();
+    for _ in 0..1000 {
+        let id = node.socket();
+        let port = node.bind(id, addr("10.9.0.1:0")).unwrap().port();
+        assert!(port >= 2 && ports.insert(port));
+    }
+    node.close(id).unwrap();
+    assert_eq!(node.bind(id, high), Err(SocketError::Closed));
+    let again = node.socket();
+    assert_eq!(node.bind(again, high), Ok(high), "it is free again");
+}
+
+/// L-S02, L-S03
+#[test]
+fn messages_go_to_the_default_destination() {
+    let mut node = node();
+    let id = node.socket();
+    let (here, one, two) = ((A, 40), (B, 50), (B, 60));
+    let to = SocketAddr::from(one);
+    assert_eq!(node.names(id), Ok((None, None)));
+    assert_eq!(send(&mut node, id, to, 0), Err(SocketError::NotConnected));
+    node.connect(id, to).unwrap();
+    assert_eq!(node.names(id), Ok((None, Some(to))), "before it is bound");
+    node.bind(id, here.into()).unwrap();
+    for dest in [one, two] {
+        node.connect(id, dest.into()).unwrap();
+        assert_eq!(node.names(id), Ok((Some(here.into()), Some(dest.into()))));
+        let sent = node.send(id, None, Draft::new(0, vec![])).unwrap();
+        assert!(matches!(sent, Sent::Queued(..)));
+    }
+    let unconnected = bound(&mut node, A, 41);
+    let refused = node
+        .send(unconnected, None, Draft::new(0, vec![]))
+        .unwrap_err();
+    assert_eq!(refused.error, SocketError::NotConnected);
+    let v6: SocketAddr = "[2001:db8::1]:50".parse().unwrap();
+    assert_eq!(node.connect(id, v6), Err(SocketError::Family(v6)));
+    let any = SocketAddr::from(([0, 0, 0, 0], 5));
+    assert_eq!(node.connect(id, any), Err(SocketError::Address(any)));
+    let reserved = (B, 1).into();
+    assert_eq!(send(&mut node, id, reserved, 0), Err(SocketError::Port(1)));
+}
+
+#[test]
+fn addresses_of_a_link_reach_that_link_only() {
+    let mut node = node();
+    let id = node.socket();
+    let addr = |text: &str| text.parse::<SocketAddr>().unwrap();
+    node.bind(id, addr("[fe80::1%2]:5")).unwrap();
+    node.connect(id, addr("[fe80::2%2]:5")).unwrap();
+    let other = addr("[fe80::2%3]:5");
+    assert_eq!(node.connect(id, other), Err(SocketError::Family(other)));
+    node.connect(id, addr("[2001:db8::1]:5")).unwrap();
+}
+
+/// L-S05, L-S06
+#[test]
+fn the_last_message_may_be_more_than_is_left() {
+    let mut node = node();
+    let id = bound(&mut node, A, 40);
+    let to = (B, 50).into();
+    node.set_limits(id, 1000, 1000).unwrap();
+    assert_eq!(
+        send(&mut node, id, to, 1001),
+        Err(SocketError::TooLong(1001))
+    );
+    assert_eq!(send(&mut node, id, to, 999), Ok(()));
+    assert_eq!(send(&mut node, id, to, 1000), Ok(()));
+    assert_eq!(send(&mut node, id, to, 1), Err(SocketError::Full));
+    assert_eq!(send(&mut node, id, to, 0), Err(SocketError::Full));
+    assert!(!node.readiness(id).unwrap().writable);
+    assert_eq!(node.waiting(id), Ok((1999, 0)));
+    node.cancel(id, None).unwrap();
+    assert_eq!(node.waiting(id), Ok((0, 0)));
+    assert!(node.readiness(id).unwrap().writable);
+    assert_eq!(std::iter::from_fn(|| node.finished()).count(), 2);
+    node.set_limits(id, 2 << 20, 1000).unwrap();
+    assert_eq!(send(&mut node, id, to, 1 << 20), Ok(()));
+    let long = (1 << 20) + 1;
+    assert_eq!(
+        send(&mut node, id, to, long),
+        Err(SocketError::TooLong(long))
+    );
+}
+
+/// L-S09, L-S10
+#[test]
+fn messages_arrive_with_their_senders() {
+    let (mut pair, from, to) = pair();
+    let second = bound(&mut pair.b, B, 5001);
+    for (len, port) in [(0, 5000), (7, 5001), (10_000, 5000), (8, 5001)] {
+        send(&mut pair.a, from, (B, port).into(), len).unwrap();
+    }
+    pair.settle().unwrap();
+    assert_eq!(pair.a.waiting(from), Ok((0, 0)), "all is acknowledged");
+    let first = pair.b.peek(to).unwrap().unwrap();
+    assert_eq!((first.from, first.len), ((A, 4001).into(), 0));
+    assert_eq!(lens(&mut pair.b, to), [0, 10_000]);
+    assert_eq!(lens(&mut pair.b, second), [7, 8]);
+    assert!(pair.a.woken().is_some() && pair.b.woken().is_some());
+}
+
+/// L-S12
+#[test]
+fn nobody_is_told_that_nobody_listens() {
+    let (mut pair, from, _) = pair();
+    for _ in 0..100 {
+        send(&mut pair.a, from, (B, 77).into(), 10).unwrap();
+    }
+    pair.settle().unwrap();
+    assert_eq!(pair.a.waiting(from), Ok((0, 0)));
+    assert_eq!(pair.b.dropped(), 100);
+}
+
+/// L-S13
+#[test]
+fn closing_takes_back_what_was_not_sent() {
+    let mut a = node();
+    let id = bound(&mut a, A, 40);
+    let other = bound(&mut a, A, 41);
+    for _ in 0..100 {
+        send(&mut a, id, (B, 50).into(), 10).unwrap();
+    }
+    send(&mut a, other, (B, 50).into(), 10).unwrap();
+    a.close(id).unwrap();
+    assert_eq!(a.close(id), Err(SocketError::Closed));
+    assert_eq!(std::iter::from_fn(|| a.finished()).count(), 100);
+    assert_eq!(a.waiting(other), Ok((10, 0)));
+}
+
+/// X-G01, X-G02, L-S14: a port is congested above its limit, and until half of it.
+#[test]
+fn senders_stop_at_a_congested_port_and_go_on() {
+    let (mut pair, from, to) = pair();
+    let dest = (B, 5000).into();
+    pair.b.set_limits(to, 1000, 20_000).unwrap();
+    pair.a.set_watch(from, false).unwrap();
+    let idle = pair.a.readiness(from).unwrap();
+    assert!(idle.map_changed, "the first map has come");
+    assert!(!pair.a.readiness(from).unwrap().map_changed, "once");
+    let mut sent = 0;
+    let congested = loop {
+        match send(&mut pair.a, from, dest, 1000) {
+            Ok(()) => sent += 1,
+            Err(error) => break error,
+        }
+        pair.settle().unwrap();
+    };
+    assert_eq!(congested, SocketError::Congested(dest));
+    assert_eq!(sent, 21);
+    assert!(pair.a.peer_map(B).unwrap().contains(5000));
+    assert!(pair.a.readiness(from).unwrap().map_changed);
+    // Another port is free.
+    send(&mut pair.a, from, (B, 5001).into(), 1).unwrap();
+    for left in (0..21_u64).rev() {
+        pair.b.receive(to).unwrap();
+        pair.settle().unwrap();
+        let free = send(&mut pair.a, from, dest, 0).is_ok();
+        assert_eq!(free, left < 10, "{left} are left");
+        if free {
+            break;
+        }
+    }
+    assert!(pair.a.readiness(from).unwrap().map_changed);
+}
+
+/// X-G03
+#[test]
+fn who_watches_hears_of_its_port() {
+    let (mut pair, from, to) = pair();
+    pair.a.set_watch(from, true).unwrap();
+    pair.b.set_limits(to, 1000, 10).unwrap();
+    let dest = (B, 5000).into();
+    send(&mut pair.a, from, dest, 11).unwrap();
+    pair.settle().unwrap();
+    let refused = send(&mut pair.a, from, dest, 1);
+    assert_eq!(refused, Err(SocketError::Congested(dest)));
+    lens(&mut pair.b, to);
+    pair.settle().unwrap();
+    let ready = pair.a.readiness(from).unwrap();
+    assert!(ready.readable && !ready.map_changed);
+    let event = pair.a.receive(from).unwrap();
+    assert!(matches!(event, Some(Event::Congestion(ports)) if ports == 1 << 8));
+    assert!(pair.a.receive(from).unwrap().is_none());
+}
+
+/// X-G06
+#[test]
+fn closing_frees_a_congested_port() {
+    let (mut pair, from, to) = pair();
+    pair.b.set_limits(to, 1000, 10).unwrap();
+    let dest = (B, 5000).into();
+    send(&mut pair.a, from, dest, 11).unwrap();
+    pair.settle().unwrap();
+    assert!(send(&mut pair.a, from, dest, 1).is_err());
+    pair.b.close(to).unwrap();
+    pair.settle().unwrap();
+    assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
+}
+
+/// However little a peer cares for congestion, no more than so much is kept.
+#[test]
+fn a_peer_that_does_not_stop_loses_its_connection() {
+    let (mut pair, _, to) = pair();
+    pair.b.set_limits(to, 1000, 1000).unwrap();
+    let mut frame = Header {
+        from: 4001,
+        to: 5000,
+        len: 100,
+        ..Header::default()
+    };
+    let at_b = pair.ids[1];
+    let mut taken = 0;
+    let violation = loop {
+        frame.sequence = 100 + taken;
+        match pair.b.received(NOW, at_b, &frame.encode(), vec![0; 100]) {
+            Ok(_) => taken += 1,
+            Err(violation) => break violation,
+        }
+    };
+    assert_eq!(violation, Violation::Overflow(5000));
+    assert_eq!(taken, 40);
+    assert_eq!(pair.b.waiting(to), Ok((0, 4000)));
+    let Some(Action::Close(attempt)) = pair.b.poll(NOW, at_b) else {
+        panic!("the connection is kept");
+    };
+    pair.b.closed(NOW, at_b, attempt);
+    assert_eq!(
+        pair.b.next_sequences(at_b).unwrap().1,
+        100 + taken,
+        "it comes again"
+    );
+}
+
+/// U-P15
+#[test]
+fn no_pong_goes_to_a_congested_port() {
+    let (mut pair, _, _) = pair();
+    let ping = |sequence| Header {
+        sequence,
+        from: 4001,
+        to: 0,
+        flags: Flags::ACK_REQUIRED,
+        ..Header::default()
+    };
+    let at_b = pair.ids[1];
+    let mut map = CongestionMap::default();
+    for (congested, sequence) in [(false, 100), (true, 101)] {
+        map.set(4001, congested);
+        pair.b.peer_maps.insert(A, map.clone());
+        let before = pair.b.next_sequences(at_b).unwrap().0;
+        pair.b
+            .received(NOW, at_b, &ping(sequence).encode(), vec![])
+            .unwrap();
+        let answers = pair.b.next_sequences(at_b).unwrap().0 - before;
+        assert_eq!(answers, u64::from(!congested));
+    }
+}
+
+/// L-S16
+#[test]
+fn the_type_of_service_is_set_once_and_early() {
+    let mut a = node();
+    let id = a.socket();
+    assert_eq!(a.set_tos(id, 3), Err(SocketError::NotConnected));
+    a.bind(id, (A, 40).into()).unwrap();
+    a.set_tos(id, 3).unwrap();
+    assert_eq!(a.set_tos(id, 4), Err(SocketError::TosInUse(3)));
+    let plain = bound(&mut a, A, 41);
+    for id in [id, plain] {
+        send(&mut a, id, (B, 50).into(), 1).unwrap();
+    }
+    assert_eq!(a.set_tos(plain, 3), Err(SocketError::TosInUse(0)));
+    let routes = a.connections().map(|id| a.route(id).unwrap().tos);
+    assert_eq!(routes.collect::<Vec<_>>(), [3, 0]);
+}
+
+#[test]
+fn a_message_to_this_host_does_not_leave_it() {
+    let mut a = node();
+    let from = bound(&mut a, A, 40);
+    let to = bound(&mut a, A, 50);
+    let sent = a.send(from, Some((A, 50).into()), Draft::new(3, vec![1, 2, 3]));
+    let Ok(Sent::Local(local)) = sent else {
+        panic!("{sent:?}");
+    };
+    let delivery = Delivery {
+        from: local.from,
+        len: local.draft.len,
+        bodies: connection::Bodies::One(local.draft.payload),
+        cookie: None,
+    };
+    assert!(a.deliver_local(local.to, delivery));
+    assert_eq!(lens(&mut a, to), [3]);
+    let ping = a.send(from, Some((A, 0).into()), Draft::new(0, vec![]));
+    assert!(matches!(ping, Ok(Sent::Answered(_))));
+    let Some(Event::Message(pong)) = a.receive(from).unwrap() else {
+        panic!("no answer");
+    };
+    assert_eq!((pong.from, pong.len), ((A, 0).into(), 0));
+    assert_eq!(a.connections().count(), 0);
+}
+
+/// L-R08: who asked hears of it, and who wants failures hears of these.
+#[test]
+fn operations_are_told_to_those_who_want_it() {
+    let mut a = node();
+    let id = bound(&mut a, A, 40);
+    let end = |status, requested| Notification {
+        owner: id,
+        token: 1,
+        status,
+        requested,
+    };
+    let mut heard = |wants, notification| {
+        a.set_failures(id, wants).unwrap();
+        let socket = a.sockets.get_mut(&id).unwrap();
+        socket.notify(notification);
+        matches!(a.receive(id), Ok(Some(Event::Operation(_))))
+    };
+    assert!(heard(false, end(Status::Success, true)));
+    assert!(heard(false, end(Status::Dropped, true)));
+    assert!(!heard(false, end(Status::Dropped, false)));
+    assert!(heard(true, end(Status::Dropped, false)));
+    assert!(!heard(true, end(Status::Success, false)));
+}
+
+/// U-P16: what a request says of its sender has to be true.
+#[test]
+fn requests_are_refused_that_lie_or_are_too_many() {
+    let mut settings = Settings::new(NonZero::<u64>::MIN, 1);
+    settings.max_connections_per_peer = 2;
+    let mut b = TestNode::new(settings);
+    let ends = Ends::new(A, B).unwrap();
+    let ask =
+        |b: &mut TestNode, data: ConnectData| b.request(NOW, (B, A), &data.encode(), RequestId(0));
+    let lie = ConnectData::proposal(ends.reversed(), 0);
+    let refused = BadRequest::Data(BadConnectData::Addresses(ends.reversed()));
+    assert_eq!(ask(&mut b, lie), Err(refused));
+    let version = Version { major: 5, minor: 1 };
+    let strange = ConnectData {
+        version,
+        ..ConnectData::proposal(ends, 0)
+    };
+    let refused = BadRequest::Data(BadConnectData::Version(version));
+    assert_eq!(ask(&mut b, strange), Err(refused));
+    let short = b.request(NOW, (B, A), &[0; 31], RequestId(0));
+    assert_eq!(short, Err(BadRequest::Data(BadConnectData::Short(31))));
+    assert_eq!(b.connections().count(), 0);
+    for tos in 0..3 {
+        let asked = ask(&mut b, ConnectData::proposal(ends, tos));
+        assert_eq!(asked.is_err(), tos == 2, "the third is too much");
+    }
+}
+
+/// U-W07: the answer is adopted, or the attempt fails.
+#[test]
+fn an_answer_of_an_old_version_is_no_connection() {
+    let mut a = node();
+    let id = bound(&mut a, A, 40);
+    send(&mut a, id, (B, 50).into(), 1).unwrap();
+    let at_a = a.connections().next().unwrap();
+    let Some(Action::Dial(attempt)) = a.poll(NOW, at_a) else {
+        panic!("nobody dials");
+    };
+    let version = Version { major: 3, minor: 0 };
+    let old = ConnectData {
+        version,
+        ..a.proposal(at_a).unwrap()
+    };
+    let refused = a.established(NOW, at_a, attempt, Some(&old.encode()));
+    assert_eq!(refused, Err(BadConnectData::Version(version)));
+    assert_eq!(a.poll(NOW, at_a), Some(Action::Close(attempt)));
+    assert!(!a.is_up(at_a));
+}

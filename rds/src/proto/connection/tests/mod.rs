@@ -28,6 +28,7 @@ const NOW: Duration = Duration::ZERO;
 fn settings() -> Settings {
     Settings {
         ack_after: None,
+        keepalive: None,
         ..Settings::default()
     }
 }
@@ -44,7 +45,7 @@ fn up(first: u64) -> End {
 }
 
 fn establish(end: &mut End) {
-    end.established(0);
+    end.established(NOW, 0);
     let maps = [(); 2].map(|()| next(end).unwrap().unwrap());
     let flags = maps.each_ref().map(|frame| frame.header().flags);
     assert_eq!(flags, [Flags::CONG_BITMAP; 2], "the map comes first");
@@ -367,6 +368,27 @@ fn nobody_acknowledges_unasked_before_a_while() {
     assert!(b.acknowledge(at).is_some());
 }
 
+#[test]
+fn a_silent_peer_is_probed() {
+    let after = Duration::from_secs(10);
+    let settings = Settings {
+        keepalive: Some(after),
+        ..settings()
+    };
+    let mut a = End::new(&settings, NonZero::<u64>::MIN);
+    assert_eq!((a.probe(after), a.deadline()), (None, None), "not up");
+    establish(&mut a);
+    assert_eq!(a.deadline(), Some(after));
+    let heard = Duration::from_secs(1);
+    a.received(heard, &ack_frame(0), vec![]).unwrap();
+    assert_eq!(a.probe(after), None);
+    let probe = a.probe(heard + after).unwrap();
+    let late = heard + 2 * after;
+    assert_eq!((a.probe(late), a.deadline()), (None, None), "one at a time");
+    a.completed(probe, Completion::Success);
+    assert!(a.probe(late).is_some());
+}
+
 /// U-P06
 #[test]
 fn an_acknowledgement_releases_what_it_covers() {
@@ -631,7 +653,7 @@ fn an_acknowledgement_may_come_with_the_connection() {
     assert_eq!(frames(&mut a).len(), 3);
     a.reset();
     send(&mut a, 1);
-    a.established(u64::MAX);
+    a.established(NOW, u64::MAX);
     let finished = std::iter::from_fn(|| a.finished()).count();
     assert_eq!(finished, 3, "the fourth was never sent");
 }

@@ -1,0 +1,49 @@
+//! Finding out whether the peer is still there.
+
+use std::time::Duration;
+
+/// The probe that is due.
+#[derive(Debug)]
+pub(super) struct Probes {
+    after: Option<Duration>,
+    /// When something has arrived, or was asked for.
+    heard: Duration,
+    posted: bool,
+}
+
+impl Probes {
+    pub(super) fn new(after: Option<Duration>) -> Self {
+        Self {
+            after,
+            heard: Duration::ZERO,
+            posted: false,
+        }
+    }
+
+    pub(super) fn reset(&mut self) {
+        self.posted = false;
+    }
+
+    pub(super) fn heard(&mut self, now: Duration) {
+        self.heard = now;
+    }
+
+    /// Whether a probe is to be posted: there is never more than one.
+    pub(super) fn post(&mut self, now: Duration) -> bool {
+        let due = self.deadline().is_some_and(|at| at <= now);
+        if due {
+            self.heard = now;
+            self.posted = true;
+        }
+        due
+    }
+
+    pub(super) fn completed(&mut self) {
+        self.posted = false;
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        let after = self.after.filter(|_| !self.posted)?;
+        Some(self.heard + after)
+    }
+}

@@ -1,0 +1,361 @@
+//! One host of the simulation: a node, and the queue pairs below it.
+
+use std::{
+    collections::{HashMap, VecDeque},
+    net::{IpAddr, SocketAddr},
+    ops::Range,
+    time::Duration,
+};
+
+use rds::proto::{
+    connection::{Body, Completion, Request, Tag},
+    link::{Action, Attempt, Failure, RequestId},
+    node::{ConnectionId, Node},
+    wire::{CongestionMap, Header, RESERVED_PORT},
+};
+
+/// What a queue pair's send queue holds.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) tag: Tag,
+    pub(crate) signalled: bool,
+    pub(crate) what: What,
+}
+
+#[derive(Debug)]
+pub(crate) enum What {
+    Frame([u8; Header::SIZE], Bytes),
+    Operation(u64),
+    Probe,
+}
+
+/// Where the device takes the body of a frame from, when it does.
+#[derive(Debug)]
+pub(crate) enum Bytes {
+    Nothing,
+    Payload(u64, Range<u32>),
+    Map(Range<usize>),
+}
+
+/// What the completion queue holds.
+#[derive(Debug)]
+pub(crate) enum Done {
+    Sent(Tag, Completion),
+    Received(Vec<u8>, Vec<u8>),
+}
+
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum State {
+    /// It can receive, if it knows its peer.
+    Connecting,
+    Up,
+    /// Nothing goes on but what has completed.
+    Error,
+    Gone,
+}
+
+#[derive(Debug)]
+pub(crate) struct QueuePair {
+    pub(crate) connection: ConnectionId,
+    pub(crate) attempt: Attempt,
+    pub(crate) state: State,
+    /// Which of the other host's queue pairs it is connected to.
+    pub(crate) peer: Option<usize>,
+    pub(crate) queue: VecDeque<Posted>,
+    /// Seen by the peer, and not yet completed.
+    pub(crate) arrived: VecDeque<Posted>,
+    pub(crate) done: VecDeque<Done>,
+    map: Vec<u8>,
+    /// The acknowledgement that is posted alone.
+    ack: Option<Tag>,
+    /// The node wants it closed.
+    closing: bool,
+}
+
+/// What hosts tell each other to connect.
+#[derive(Debug)]
+pub(crate) enum Packet {
+    Request(usize, Vec<u8>),
+    Reply(usize, usize, Vec<u8>),
+    Ready(usize),
+    Reject(usize),
+    Gone(usize),
+}
+
+#[derive(Debug)]
+pub(crate) struct Host {
+    pub(crate) node: Node<u64, Vec<u8>>,
+    pub(crate) ip: IpAddr,
+    pub(crate) peer_ip: IpAddr,
+    pub(crate) pairs: Vec<QueuePair>,
+    /// The queue pairs of the other host that have asked to connect.
+    requests: HashMap<RequestId, usize>,
+    /// Bytes that the device may read.
+    pub(crate) payloads: HashMap<u64, Vec<u8>>,
+    depth: u32,
+}
+
+impl Host {
+    pub(crate) fn new(node: Node<u64, Vec<u8>>, ip: IpAddr, peer_ip: IpAddr, depth: u32) -> Self {
+        Self {
+            node,
+            ip,
+            peer_ip,
+            pairs: Vec::new(),
+            requests: HashMap::new(),
+            payloads: HashMap::new(),
+            depth,
+        }
+    }
+
+    fn pair(&mut self, attempt: Attempt, connection: ConnectionId) -> Option<usize> {
+        self.pairs
+            .iter()
+            .position(|pair| pair.attempt == attempt && pair.connection == connection)
+    }
+
+    fn add(&mut self, connection: ConnectionId, attempt: Attempt, peer: Option<usize>) -> usize {
+        let up = |pair: &&QueuePair| pair.connection == connection && pair.state != State::Gone;
+        let live = self.pairs.iter().filter(up).count();
+        assert_eq!(live, 0, "a queue pair at a time");
+        self.pairs.push(QueuePair {
+            connection,
+            attempt,
+            state: State::Connecting,
+            peer,
+            queue: VecDeque::new(),
+            arrived: VecDeque::new(),
+            done: VecDeque::new(),
+            map: vec![0; CongestionMap::SIZE],
+            ack: None,
+            closing: false,
+        });
+        self.pairs.len() - 1
+    }
+
+    /// Does what the node wants; returns what is to be told to the other host.
+    pub(crate) fn pump(&mut self, now: Duration) -> Vec<Packet> {
+        let mut packets = Vec::new();
+        let due: Vec<ConnectionId> = self
+            .node
+            .connections()
+            .filter(|&id| self.node.deadline(id).is_some_and(|at| at <= now))
+            .collect();
+        for id in due {
+            self.work(now, id, &mut packets);
+        }
+        while let Some(id) = self.node.busy() {
+            self.work(now, id, &mut packets);
+        }
+        while let Some(finished) = self.node.finished() {
+            let payload = self.payloads.remove(&finished.message.payload);
+            assert!(payload.is_some(), "a message is over once");
+        }
+        packets
+    }
+
+    fn work(&mut self, now: Duration, id: ConnectionId, packets: &mut Vec<Packet>) {
+        while let Some(action) = self.node.poll(now, id) {
+            self.act(id, action, packets);
+        }
+        let up = |pair: &QueuePair| pair.connection == id && pair.state == State::Up;
+        if let Some(index) = self.pairs.iter().position(up) {
+            self.post(now, id, index);
+            self.probe(now, id, index);
+        }
+        for index in 0..self.pairs.len() {
+            let pair = &mut self.pairs[index];
+            if pair.state == State::Error && pair.closing && pair.done.is_empty() {
+                pair.state = State::Gone;
+                let (id, attempt) = (pair.connection, pair.attempt);
+                self.node.closed(now, id, attempt);
+            }
+        }
+    }
+
+    fn act(&mut self, id: ConnectionId, action: Action, packets: &mut Vec<Packet>) {
+        match action {
+            Action::Dial(attempt) => {
+                let index = self.add(id, attempt, None);
+                let data = self.node.proposal(id).unwrap().encode();
+                packets.push(Packet::Request(index, data));
+            }
+            Action::Accept(request, attempt) => {
+                let peer = self.requests[&request];
+                let data = self.node.answer(id).unwrap().encode();
+                let index = self.add(id, attempt, Some(peer));
+                packets.push(Packet::Reply(peer, index, data));
+            }
+            Action::Reject(request) => {
+                packets.push(Packet::Reject(self.requests[&request]));
+            }
+            Action::Close(attempt) => {
+                let index = self.pair(attempt, id).unwrap();
+                let pair = &mut self.pairs[index];
+                packets.extend(pair.peer.map(Packet::Gone));
+                pair.closing = true;
+                pair.fail(Completion::Flushed);
+            }
+        }
+    }
+
+    fn post(&mut self, now: Duration, id: ConnectionId, index: usize) {
+        let pair = &mut self.pairs[index];
+        for room in (1..=self.depth).rev().skip(pair.queue.len()) {
+            let Some(work) = self.node.transmit(id, room) else {
+                break;
+            };
+            let what = match work.request {
+                Request::Frame { header, body, .. } => {
+                    let fields = Header::decode(&header, false).unwrap();
+                    assert!(fields.from != RESERVED_PORT && fields.to != RESERVED_PORT);
+                    let bytes = match body {
+                        Body::Nothing => Bytes::Nothing,
+                        Body::Message { payload, range } => Bytes::Payload(*payload, range),
+                        Body::Map { map, range } => {
+                            let part = &map.as_bytes()[range.clone()];
+                            pair.map[range.clone()].copy_from_slice(part);
+                            Bytes::Map(range)
+                        }
+                    };
+                    What::Frame(header, bytes)
+                }
+                Request::Rdma { payload, .. } | Request::Atomic { payload, .. } => {
+                    What::Operation(*payload)
+                }
+            };
+            pair.queue.push_back(Posted {
+                tag: work.tag,
+                signalled: work.signalled,
+                what,
+            });
+        }
+        if let Some((tag, header)) = self.node.acknowledge(now, id) {
+            assert_eq!(pair.ack, None, "one acknowledgement at a time");
+            pair.ack = Some(tag);
+            pair.queue.push_back(Posted {
+                tag,
+                signalled: true,
+                what: What::Frame(header, Bytes::Nothing),
+            });
+        }
+    }
+
+    /// Posts a probe, if one is due.
+    fn probe(&mut self, now: Duration, id: ConnectionId, index: usize) {
+        if let Some(tag) = self.node.probe(now, id) {
+            self.pairs[index].queue.push_back(Posted {
+                tag,
+                signalled: true,
+                what: What::Probe,
+            });
+        }
+    }
+
+    /// What the device reads when it comes to a frame: later than it was posted.
+    pub(crate) fn fetch(&self, index: usize, bytes: &Bytes) -> Vec<u8> {
+        match bytes {
+            Bytes::Nothing => vec![],
+            Bytes::Payload(id, range) => {
+                let payload = self.payloads.get(id);
+                let payload = payload.expect("the device reads memory it was given");
+                payload[range.start as usize..range.end as usize].to_vec()
+            }
+            Bytes::Map(range) => self.pairs[index].map[range.clone()].to_vec(),
+        }
+    }
+
+    /// Handles up to `count` completions of a queue pair.
+    pub(crate) fn poll(&mut self, now: Duration, index: usize, count: usize) {
+        for _ in 0..count {
+            let pair = &mut self.pairs[index];
+            let (id, attempt) = (pair.connection, pair.attempt);
+            match pair.done.pop_front() {
+                None => break,
+                Some(Done::Sent(tag, completion)) => {
+                    pair.ack = pair.ack.filter(|&ack| ack != tag);
+                    self.node.completed(id, tag, completion);
+                    if completion != Completion::Success {
+                        self.node.failed(id, attempt, Failure::Lost);
+                    }
+                }
+                Some(Done::Received(header, body)) => {
+                    let _: Result<_, _> = self.node.received(now, id, &header, body);
+                }
+            }
+        }
+    }
+
+    /// Takes what the other host tells; returns what is to be answered.
+    pub(crate) fn hear(&mut self, now: Duration, packet: Packet) -> Option<Packet> {
+        match packet {
+            Packet::Request(from, data) => {
+                let id = RequestId(self.requests.len() as u64);
+                self.requests.insert(id, from);
+                let ends = (self.ip, self.peer_ip);
+                let refused = self.node.request(now, ends, &data, id).is_err();
+                refused.then_some(Packet::Reject(from))
+            }
+            Packet::Reply(to, from, data) => {
+                let pair = &mut self.pairs[to];
+                let (id, attempt) = (pair.connection, pair.attempt);
+                if pair.state != State::Connecting
+                    || !self
+                        .node
+                        .established(now, id, attempt, Some(&data))
+                        .unwrap_or(false)
+                {
+                    return Some(Packet::Gone(from));
+                }
+                let pair = &mut self.pairs[to];
+                pair.peer = Some(from);
+                pair.state = State::Up;
+                Some(Packet::Ready(from))
+            }
+            Packet::Ready(to) => {
+                let pair = &mut self.pairs[to];
+                let (id, attempt) = (pair.connection, pair.attempt);
+                if pair.state == State::Connecting
+                    && self
+                        .node
+                        .established(now, id, attempt, None)
+                        .unwrap_or(false)
+                {
+                    self.pairs[to].state = State::Up;
+                }
+                None
+            }
+            Packet::Reject(to) | Packet::Gone(to) => {
+                let failure = if matches!(packet, Packet::Reject(_)) {
+                    Failure::Refused
+                } else {
+                    Failure::Lost
+                };
+                let pair = &self.pairs[to];
+                if matches!(pair.state, State::Connecting | State::Up) {
+                    let (id, attempt) = (pair.connection, pair.attempt);
+                    self.node.failed(id, attempt, failure);
+                }
+                None
+            }
+        }
+    }
+
+    /// The address of a port here.
+    pub(crate) fn addr(&self, port: u16) -> SocketAddr {
+        (self.ip, port).into()
+    }
+}
+
+impl QueuePair {
+    /// Everything that is posted completes with an error, whether it has arrived or not.
+    pub(crate) fn fail(&mut self, first: Completion) {
+        let posted = self.arrived.drain(..).chain(self.queue.drain(..));
+        let mut completion = first;
+        for posted in posted {
+            self.done.push_back(Done::Sent(posted.tag, completion));
+            completion = Completion::Flushed;
+        }
+        self.state = State::Error;
+    }
+}

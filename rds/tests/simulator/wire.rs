@@ -1,0 +1,101 @@
+//! What is between the two hosts.
+
+use std::{collections::VecDeque, time::Duration};
+
+use rds::proto::connection::Completion;
+
+use crate::host::{Done, Host, Packet, State, What};
+
+/// The two hosts, and what is under way between them.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    pub(crate) hosts: [Host; 2],
+    /// To each host.
+    pub(crate) packets: [VecDeque<Packet>; 2],
+    pub(crate) now: Duration,
+    /// Nothing passes.
+    pub(crate) is_cut: bool,
+}
+
+impl Wire {
+    pub(crate) fn new(hosts: [Host; 2]) -> Self {
+        Self {
+            hosts,
+            packets: [VecDeque::new(), VecDeque::new()],
+            now: Duration::ZERO,
+            is_cut: false,
+        }
+    }
+
+    pub(crate) fn pump(&mut self, i: usize) {
+        let packets = self.hosts[i].pump(self.now);
+        self.packets[1 - i].extend(packets);
+    }
+
+    /// A host hears what the other has told; `false` if there is nothing.
+    pub(crate) fn hear(&mut self, i: usize) -> bool {
+        let Some(packet) = self.packets[i].pop_front() else {
+            return false;
+        };
+        if !self.is_cut {
+            let answer = self.hosts[i].hear(self.now, packet);
+            self.packets[1 - i].extend(answer);
+        }
+        true
+    }
+
+    /// The device of `from` takes the next request to the other host; `false` if it cannot.
+    pub(crate) fn deliver(&mut self, from: usize, index: usize) -> bool {
+        let pair = &mut self.hosts[from].pairs[index];
+        if pair.state != State::Up || pair.queue.is_empty() {
+            return false;
+        }
+        let peer = pair.peer.unwrap();
+        let other = &self.hosts[1 - from].pairs[peer];
+        let reached = other.peer == Some(index)
+            && matches!(other.state, State::Connecting | State::Up)
+            && !self.is_cut;
+        if !reached {
+            self.break_off(from, index);
+            return true;
+        }
+        let pair = &mut self.hosts[from].pairs[index];
+        let posted = pair.queue.pop_front().unwrap();
+        match &posted.what {
+            What::Frame(header, bytes) => {
+                let body = self.hosts[from].fetch(index, bytes);
+                let done = Done::Received(header.to_vec(), body);
+                self.hosts[1 - from].pairs[peer].done.push_back(done);
+            }
+            What::Probe => {}
+            What::Operation(payload) => {
+                let known = self.hosts[from].payloads.contains_key(payload);
+                assert!(known, "the device reads memory it was given");
+            }
+        }
+        let pair = &mut self.hosts[from].pairs[index];
+        pair.arrived.push_back(posted);
+        true
+    }
+
+    /// The device of a host completes what has arrived, up to the next that is signalled.
+    pub(crate) fn acknowledge(&mut self, i: usize, index: usize) -> bool {
+        let pair = &mut self.hosts[i].pairs[index];
+        let Some(signalled) = pair.arrived.iter().position(|posted| posted.signalled) else {
+            return false;
+        };
+        for posted in pair.arrived.drain(..=signalled) {
+            pair.done
+                .push_back(Done::Sent(posted.tag, Completion::Success));
+        }
+        true
+    }
+
+    /// The device of a host gives up a queue pair: the other may hear of it or not.
+    pub(crate) fn break_off(&mut self, i: usize, index: usize) {
+        let pair = &mut self.hosts[i].pairs[index];
+        if pair.state == State::Up && !(pair.queue.is_empty() && pair.arrived.is_empty()) {
+            pair.fail(Completion::OtherError);
+        }
+    }
+}
