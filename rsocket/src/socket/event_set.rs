@@ -8,20 +8,38 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::io::Errno;
+use rustix::{
+    event::{Timespec, epoll},
+    io::Errno,
+};
 
 use super::{PollEntry, PollEvents, Socket, os_error, poll::poll_and};
 use crate::waiters::Bell;
+
+/// The most events that the kernel is asked for at once.
+const MOST_AT_ONCE: usize = 1024;
 
 /// What to tell about a member of an [`EventSet`].
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Interest {
     /// What to wait for.
     pub events: PollEvents,
-    /// Tell once only, until the interest is [changed](EventSet::modify).
+    /// Tell once only, until the interest is changed.
     pub once: bool,
+    /// Tell of changes only. Has no effect on a [`Socket`], which tells as long as there is
+    /// something.
+    pub edge: bool,
     /// Comes back with what has occurred.
     pub data: u64,
+}
+
+impl Interest {
+    fn flags(self) -> epoll::EventFlags {
+        let mut flags = epoll::EventFlags::from_bits_retain(self.events.bits().into());
+        flags.set(epoll::EventFlags::ONESHOT, self.once);
+        flags.set(epoll::EventFlags::ET, self.edge);
+        flags
+    }
 }
 
 /// Something that has come for a member of an [`EventSet`].
@@ -33,39 +51,50 @@ pub struct Occurred {
     pub data: u64,
 }
 
+/// A socket, which leaves the set when it is closed or dropped.
 #[derive(Debug)]
 struct Member {
-    subject: Subject,
+    socket: Weak<Socket>,
     interest: Interest,
     /// It has told what it was to tell once.
     done: bool,
 }
 
-#[derive(Clone, Debug)]
-enum Subject {
-    /// It leaves the set when it is closed or dropped.
-    Socket(Weak<Socket>),
-    Fd(Arc<OwnedFd>),
-}
-
-/// What is waited for with one call again and again, in the manner of `epoll(7)`: as long as there is
-/// something to be had, each wait says so.
+/// What is waited for with one call again and again, in the manner of `epoll(7)`: as long as there
+/// is something to be had, each wait says so.
 ///
-/// Members have names, which are numbers of the caller's: descriptors, for example. Others can be
-/// added and removed while threads wait, and they take notice. A wait looks at every member.
-#[derive(Debug, Default)]
+/// Sockets have names, which are numbers of the caller's. Other descriptors are known by themselves,
+/// and are in an `epoll` of the kernel's. Members can be added and removed while threads wait, and
+/// they take notice. A wait looks at every socket.
+#[derive(Debug)]
 pub struct EventSet {
     members: Mutex<BTreeMap<u64, Member>>,
     /// Those who wait, each to be told when the members have changed.
     waiting: Mutex<Vec<Bell>>,
     /// From where on the next wait reports, so that everybody has a turn.
     next: Mutex<u64>,
+    kernel: OwnedFd,
 }
 
 impl EventSet {
     /// An empty set.
-    pub fn new() -> Self {
-        Self::default()
+    ///
+    /// # Errors
+    /// - `EMFILE`: there are too many descriptors.
+    pub fn new() -> io::Result<Self> {
+        Ok(Self::with_epoll(epoll::create(
+            epoll::CreateFlags::CLOEXEC,
+        )?))
+    }
+
+    /// A set with all that is in an `epoll` already.
+    pub fn with_epoll(kernel: OwnedFd) -> Self {
+        Self {
+            members: Mutex::default(),
+            waiting: Mutex::default(),
+            next: Mutex::default(),
+            kernel,
+        }
     }
 
     fn lock(&self) -> MutexGuard<'_, BTreeMap<u64, Member>> {
@@ -79,25 +108,6 @@ impl EventSet {
         }
     }
 
-    fn add(&self, name: u64, subject: Subject, interest: Interest) -> io::Result<()> {
-        let mut members = self.lock();
-        if members.get(&name).is_some_and(Member::is_there) {
-            return Err(os_error(Errno::EXIST));
-        }
-        let done = false;
-        members.insert(
-            name,
-            Member {
-                subject,
-                interest,
-                done,
-            },
-        );
-        drop(members);
-        self.changed();
-        Ok(())
-    }
-
     /// Adds a socket. It leaves the set when it is closed or dropped.
     ///
     /// # Errors
@@ -108,24 +118,53 @@ impl EventSet {
         socket: &Arc<Socket>,
         interest: Interest,
     ) -> io::Result<()> {
-        self.add(name, Subject::Socket(Arc::downgrade(socket)), interest)
+        let mut members = self.lock();
+        if members.get(&name).is_some_and(Member::is_there) {
+            return Err(os_error(Errno::EXIST));
+        }
+        let member = Member {
+            socket: Arc::downgrade(socket),
+            interest,
+            done: false,
+        };
+        members.insert(name, member);
+        drop(members);
+        self.changed();
+        Ok(())
     }
 
-    /// Adds any other descriptor, of which the set keeps a duplicate.
+    /// Adds any other descriptor. It leaves the set when it is closed.
     ///
     /// # Errors
-    /// - `AlreadyExists`: the name is taken.
-    /// - `EMFILE`: there are too many descriptors.
-    pub fn add_fd(&self, name: u64, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
-        let own = Arc::new(fd.try_clone_to_owned()?);
-        self.add(name, Subject::Fd(own), interest)
+    /// - `AlreadyExists`: it is a member.
+    /// - `EPERM`: it is always ready, as files are.
+    pub fn add_fd(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(interest.data);
+        Ok(epoll::add(&self.kernel, fd, data, interest.flags())?)
     }
 
-    /// Changes what to tell about a member.
+    /// Changes what to tell about a descriptor.
+    ///
+    /// # Errors
+    /// - `ENOENT`: it is no member.
+    pub fn modify_fd(&self, fd: BorrowedFd<'_>, interest: Interest) -> io::Result<()> {
+        let data = epoll::EventData::new_u64(interest.data);
+        Ok(epoll::modify(&self.kernel, fd, data, interest.flags())?)
+    }
+
+    /// Removes a descriptor.
+    ///
+    /// # Errors
+    /// - `ENOENT`: it is no member.
+    pub fn remove_fd(&self, fd: BorrowedFd<'_>) -> io::Result<()> {
+        Ok(epoll::delete(&self.kernel, fd)?)
+    }
+
+    /// Changes what to tell about a socket.
     ///
     /// # Errors
     /// - `ENOENT`: there is no such member.
-    pub fn modify(&self, name: u64, interest: Interest) -> io::Result<()> {
+    pub fn modify_socket(&self, name: u64, interest: Interest) -> io::Result<()> {
         let mut members = self.lock();
         let member = members.get_mut(&name).filter(|member| member.is_there());
         let member = member.ok_or_else(|| os_error(Errno::NOENT))?;
@@ -136,11 +175,11 @@ impl EventSet {
         Ok(())
     }
 
-    /// Removes a member.
+    /// Removes a socket.
     ///
     /// # Errors
     /// - `ENOENT`: there is no such member.
-    pub fn remove(&self, name: u64) -> io::Result<()> {
+    pub fn remove_socket(&self, name: u64) -> io::Result<()> {
         let member = self.lock().remove(&name).filter(Member::is_there);
         member.ok_or_else(|| os_error(Errno::NOENT))?;
         self.changed();
@@ -178,17 +217,15 @@ impl EventSet {
     ) -> io::Result<Vec<Occurred>> {
         let mut next = *self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let held = self.hold(next);
-        let mut entries: Vec<_> = held
+        let kernel = PollEntry::fd(self.kernel.as_fd(), PollEvents::IN);
+        let sockets = held
             .iter()
-            .map(|(_, interest, held)| match held {
-                Held::Socket(socket) => PollEntry::socket(socket, interest.events),
-                Held::Fd(fd) => PollEntry::fd(fd.as_fd(), interest.events),
-            })
-            .collect();
+            .map(|(_, interest, socket)| PollEntry::socket(socket, interest.events));
+        let mut entries: Vec<_> = [kernel].into_iter().chain(sockets).collect();
         poll_and(&mut entries, Some(bell), timeout)?;
         let mut occurred = Vec::new();
         let mut members = self.lock();
-        for (entry, (name, interest, _)) in entries.iter().zip(&held) {
+        for (entry, (name, interest, _)) in entries[1..].iter().zip(&held) {
             if entry.ready().is_empty() || occurred.len() == max {
                 continue;
             }
@@ -208,40 +245,54 @@ impl EventSet {
         }
         drop(members);
         *self.next.lock().unwrap_or_else(PoisonError::into_inner) = next;
+        if !entries[0].ready().is_empty() && occurred.len() < max {
+            self.ask_kernel(max - occurred.len(), &mut occurred)?;
+        }
         Ok(occurred)
     }
 
-    /// The members who are there and of whom anything is to be told, beginning with those from
-    /// `first` on.
-    fn hold(&self, first: u64) -> Vec<(u64, Interest, Held)> {
+    fn ask_kernel(&self, max: usize, occurred: &mut Vec<Occurred>) -> io::Result<()> {
+        let mut events = Vec::with_capacity(max.min(MOST_AT_ONCE));
+        let now = Timespec::default();
+        epoll::wait(
+            &self.kernel,
+            rustix::buffer::spare_capacity(&mut events),
+            Some(&now),
+        )?;
+        occurred.extend(events.iter().map(|event| {
+            let flags = event.flags;
+            // All that the kernel reports is in the lower bits.
+            let bits = u16::try_from(flags.bits() & 0xffff).unwrap_or_default();
+            Occurred {
+                events: PollEvents::from_bits_retain(bits),
+                data: event.data.u64(),
+            }
+        }));
+        Ok(())
+    }
+
+    /// The sockets of which anything is to be told, beginning with that called `first`.
+    fn hold(&self, first: u64) -> Vec<(u64, Interest, Arc<Socket>)> {
         let mut members = self.lock();
         members.retain(|_, member| member.is_there());
         let turn = members.range(first..).chain(members.range(..first));
         turn.filter(|(_, member)| !member.done)
-            .filter_map(|(name, member)| {
-                let held = match &member.subject {
-                    Subject::Socket(socket) => Held::Socket(socket.upgrade()?),
-                    Subject::Fd(fd) => Held::Fd(Arc::clone(fd)),
-                };
-                Some((*name, member.interest, held))
-            })
+            .filter_map(|(name, member)| Some((*name, member.interest, member.socket.upgrade()?)))
             .collect()
     }
 }
 
-/// A member for as long as it is looked at.
-#[derive(Debug)]
-enum Held {
-    Socket(Arc<Socket>),
-    Fd(Arc<OwnedFd>),
+impl AsFd for EventSet {
+    /// The `epoll` that has the descriptors, but not the sockets.
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.kernel.as_fd()
+    }
 }
 
 impl Member {
     fn is_there(&self) -> bool {
-        match &self.subject {
-            Subject::Socket(socket) => socket.upgrade().is_some_and(|socket| !socket.is_closed()),
-            Subject::Fd(_) => true,
-        }
+        let socket = self.socket.upgrade();
+        socket.is_some_and(|socket| !socket.is_closed())
     }
 }
 

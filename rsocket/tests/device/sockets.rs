@@ -3,7 +3,7 @@
 use std::{
     io::{self, IoSlice, IoSliceMut, Write},
     net::Shutdown,
-    os::fd::AsFd,
+    os::{fd::AsFd, unix::net::UnixStream},
     sync::Arc,
     thread,
     time::{Duration, Instant},
@@ -185,7 +185,7 @@ fn the_end_shows_in_what_polling_says() {
 #[test]
 fn sockets_and_pipes_are_waited_for_together() {
     let (client, server) = pair();
-    let (reader, mut writer) = io::pipe().unwrap();
+    let (reader, mut writer) = UnixStream::pair().unwrap();
     let waited = |timeout| {
         let mut entries = [
             PollEntry::socket(&server, PollEvents::IN),
@@ -264,10 +264,11 @@ fn shutting_down_wakes_who_polls() {
 fn a_set_tells_of_its_members() {
     let (client, server) = pair();
     let server = Arc::new(server);
-    let set = Arc::new(EventSet::new());
+    let set = Arc::new(EventSet::new().unwrap());
     let interest = Interest {
         events: PollEvents::IN,
         once: false,
+        edge: false,
         data: 7,
     };
     assert!(
@@ -287,13 +288,16 @@ fn a_set_tells_of_its_members() {
         set.add_socket(1, &server, interest).unwrap_err().kind(),
         io::ErrorKind::AlreadyExists
     );
-    assert_eq!(set.remove(2).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(
+        set.remove_socket(2).unwrap_err().kind(),
+        io::ErrorKind::NotFound
+    );
     client.send(&[IoSlice::new(b"z")], false).unwrap();
     for waiting in waiting {
         let occurred = waiting.join().unwrap();
         assert_eq!((occurred[0].data, occurred[0].events), (7, PollEvents::IN));
     }
-    set.modify(
+    set.modify_socket(
         1,
         Interest {
             once: true,
@@ -303,9 +307,12 @@ fn a_set_tells_of_its_members() {
     .unwrap();
     assert_eq!(set.wait(4, None).unwrap().len(), 1);
     assert!(set.wait(4, Some(Duration::ZERO)).unwrap().is_empty());
-    set.modify(1, interest).unwrap();
+    set.modify_socket(1, interest).unwrap();
     assert_eq!(set.wait(4, None).unwrap().len(), 1);
     drop(server);
     assert!(set.wait(4, Some(Duration::ZERO)).unwrap().is_empty());
-    assert_eq!(set.remove(1).unwrap_err().kind(), io::ErrorKind::NotFound);
+    assert_eq!(
+        set.remove_socket(1).unwrap_err().kind(),
+        io::ErrorKind::NotFound
+    );
 }

@@ -1,0 +1,96 @@
+//! Socket addresses as bytes.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    io,
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+};
+
+use crate::errno::os;
+
+const V4_SIZE: usize = size_of::<libc::sockaddr_in>();
+const V6_SIZE: usize = size_of::<libc::sockaddr_in6>();
+
+/// Reads an address.
+pub(crate) fn decode(bytes: &[u8]) -> io::Result<SocketAddr> {
+    let (family, rest) = take(bytes)?;
+    let family = libc::c_int::from(u16::from_ne_bytes(family));
+    let (port, rest) = take(rest)?;
+    let port = u16::from_be_bytes(port);
+    match family {
+        libc::AF_INET => {
+            let (ip, _) = take::<4>(rest)?;
+            Ok((Ipv4Addr::from(ip), port).into())
+        }
+        libc::AF_INET6 => {
+            let (flow, rest) = take(rest)?;
+            let (ip, rest) = take::<16>(rest)?;
+            let (scope, _) = take(rest)?;
+            Ok(SocketAddrV6::new(
+                Ipv6Addr::from(ip),
+                port,
+                u32::from_be_bytes(flow),
+                u32::from_ne_bytes(scope),
+            )
+            .into())
+        }
+        _ => Err(os(libc::EAFNOSUPPORT)),
+    }
+}
+
+fn take<const N: usize>(bytes: &[u8]) -> io::Result<([u8; N], &[u8])> {
+    let (taken, rest) = bytes.split_first_chunk().ok_or_else(|| os(libc::EINVAL))?;
+    Ok((*taken, rest))
+}
+
+/// Writes an address.
+pub(crate) fn encode(addr: SocketAddr) -> Vec<u8> {
+    let (family, size) = match addr {
+        SocketAddr::V4(_) => (libc::AF_INET, V4_SIZE),
+        SocketAddr::V6(_) => (libc::AF_INET6, V6_SIZE),
+    };
+    let family = libc::sa_family_t::try_from(family).unwrap_or_default();
+    let mut bytes = Vec::with_capacity(size);
+    bytes.extend(family.to_ne_bytes());
+    bytes.extend(addr.port().to_be_bytes());
+    match addr {
+        SocketAddr::V4(addr) => bytes.extend(addr.ip().octets()),
+        SocketAddr::V6(addr) => {
+            bytes.extend(addr.flowinfo().to_be_bytes());
+            bytes.extend(addr.ip().octets());
+            bytes.extend(addr.scope_id().to_ne_bytes());
+        }
+    }
+    bytes.resize(size, 0);
+    bytes
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn an_address_is_read_as_it_was_written() {
+        for addr in ["10.9.0.1:7471", "[fe80::1]:80", "0.0.0.0:0"] {
+            let addr: SocketAddr = addr.parse().unwrap();
+            assert_eq!(decode(&encode(addr)).unwrap(), addr);
+        }
+        let v6 = SocketAddrV6::new(Ipv6Addr::LOCALHOST, 1, 2, 3).into();
+        assert_eq!(decode(&encode(v6)).unwrap(), v6);
+        let bytes = encode("10.9.0.1:258".parse().unwrap());
+        assert_eq!(bytes[2..8], [1, 2, 10, 9, 0, 1]);
+        assert_eq!(bytes.len(), 16);
+    }
+
+    #[test]
+    fn what_is_short_or_of_another_family_is_refused() {
+        let whole = encode("[::1]:1".parse().unwrap());
+        for len in 0..whole.len() {
+            let err = decode(&whole[..len]).unwrap_err();
+            assert_eq!(err.raw_os_error(), Some(libc::EINVAL), "{len}");
+        }
+        let err = decode(&[0; 28]).unwrap_err();
+        assert_eq!(err.raw_os_error(), Some(libc::EAFNOSUPPORT));
+    }
+}

@@ -1,0 +1,212 @@
+//! Sending and receiving.
+
+use std::io::{self, IoSlice, IoSliceMut};
+
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use rsocket::RecvFlags;
+
+use super::memory::{bytes, bytes_mut, gather, give_address, scatter, vector_count};
+use crate::{
+    errno::{os, run},
+    table,
+};
+
+/// All flags that mean something here; the others have no effect.
+fn recv_flags(flags: c_int) -> RecvFlags {
+    let mut known = RecvFlags::empty();
+    known.set(RecvFlags::DONT_WAIT, flags & libc::MSG_DONTWAIT != 0);
+    known.set(RecvFlags::PEEK, flags & libc::MSG_PEEK != 0);
+    known.set(RecvFlags::WAIT_ALL, flags & libc::MSG_WAITALL != 0);
+    known
+}
+
+fn count(len: usize) -> io::Result<ssize_t> {
+    ssize_t::try_from(len).map_err(|_| os(libc::EINVAL))
+}
+
+fn recv(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<ssize_t> {
+    let opened = table::socket(fd)?;
+    count(opened.socket.recv(places, recv_flags(flags))?)
+}
+
+fn send(fd: c_int, pieces: &[IoSlice<'_>], flags: c_int) -> io::Result<ssize_t> {
+    let opened = table::socket(fd)?;
+    count(
+        opened
+            .socket
+            .send(pieces, flags & libc::MSG_DONTWAIT != 0)?,
+    )
+}
+
+/// `rrecv(fd, buf, len, flags)`—Receives bytes; 0 at the end.
+///
+/// # Safety
+/// `len` bytes of `buf` are writable, and nobody else uses them meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rrecv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t {
+    run(|| {
+        // SAFETY: as the caller promises.
+        let place = unsafe { bytes_mut(buf, len) }?;
+        recv(fd, &mut [IoSliceMut::new(place)], flags)
+    })
+}
+
+/// `rrecvfrom(fd, buf, len, flags, addr, addrlen)`—Receives bytes, and says from whom.
+///
+/// # Safety
+/// As for [`rrecv`]; and `from` is null, or `from_len` is valid, and says how many bytes of it are
+/// writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rrecvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    run(|| {
+        // SAFETY: as the caller promises.
+        let place = unsafe { bytes_mut(buf, len) }?;
+        let received = recv(fd, &mut [IoSliceMut::new(place)], flags)?;
+        if received > 0 && !from.is_null() {
+            let peer = table::socket(fd)?.socket.peer_addr()?;
+            // SAFETY: as the caller promises.
+            unsafe { give_address(peer, from, from_len) }?;
+        }
+        Ok(received)
+    })
+}
+
+/// `rrecvmsg(fd, msg, flags)`—Receives bytes into several buffers.
+///
+/// # Safety
+/// `msg` is valid, and so is what it points to: buffers as for [`rrecv`], which do not overlap, and
+/// a name with as many writable bytes as it says.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
+    run(|| {
+        // SAFETY: valid or null, as the caller promises, and nobody else uses it meanwhile.
+        let msg = unsafe { msg.as_mut() }.ok_or_else(|| os(libc::EFAULT))?;
+        if msg.msg_controllen != 0 {
+            return Err(os(libc::ENOTSUP));
+        }
+        // SAFETY: as the caller promises.
+        let mut places = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
+        let received = recv(fd, &mut places, flags)?;
+        msg.msg_flags = 0;
+        if received > 0 && !msg.msg_name.is_null() {
+            let peer = table::socket(fd)?.socket.peer_addr()?;
+            let len = &raw mut msg.msg_namelen;
+            // SAFETY: as the caller promises; the length is in the message.
+            unsafe { give_address(peer, msg.msg_name.cast(), len) }?;
+        }
+        Ok(received)
+    })
+}
+
+/// `rsend(fd, buf, len, flags)`—Sends bytes.
+///
+/// # Safety
+/// `len` bytes of `buf` are readable, and nobody writes them meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsend(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> ssize_t {
+    run(|| {
+        // SAFETY: as the caller promises.
+        let piece = unsafe { bytes(buf, len) }?;
+        send(fd, &[IoSlice::new(piece)], flags)
+    })
+}
+
+/// `rsendto(fd, buf, len, flags, addr, addrlen)`—Sends bytes. A stream has one peer only, so an
+/// address is refused with `EISCONN`.
+///
+/// # Safety
+/// As for [`rsend`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsendto(
+    fd: c_int,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> ssize_t {
+    if !to.is_null() || to_len != 0 {
+        return run(|| {
+            table::socket(fd)?.socket.peer_addr()?;
+            Err(os(libc::EISCONN))
+        });
+    }
+    // SAFETY: as the caller promises.
+    unsafe { rsend(fd, buf, len, flags) }
+}
+
+/// `rsendmsg(fd, msg, flags)`—Sends bytes from several buffers.
+///
+/// # Safety
+/// `msg` is valid, and so are the buffers that it points to, as for [`rsend`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    run(|| {
+        // SAFETY: valid or null, as the caller promises.
+        let msg = unsafe { msg.as_ref() }.ok_or_else(|| os(libc::EFAULT))?;
+        if msg.msg_controllen != 0 {
+            return Err(os(libc::ENOTSUP));
+        }
+        // SAFETY: as the caller promises.
+        let pieces = unsafe { gather(msg.msg_iov, msg.msg_iovlen) }?;
+        send(fd, &pieces, flags)
+    })
+}
+
+/// `rread(fd, buf, len)`—Receives bytes; 0 at the end.
+///
+/// # Safety
+/// As for [`rrecv`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rread(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t {
+    // SAFETY: as the caller promises.
+    unsafe { rrecv(fd, buf, len, 0) }
+}
+
+/// `rwrite(fd, buf, len)`—Sends bytes.
+///
+/// # Safety
+/// As for [`rsend`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rwrite(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t {
+    // SAFETY: as the caller promises.
+    unsafe { rsend(fd, buf, len, 0) }
+}
+
+/// `rreadv(fd, iov, iovcnt)`—Receives bytes into several buffers; 0 at the end.
+///
+/// # Safety
+/// `count` vectors are readable, and their buffers are as for [`rrecv`], and do not overlap.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rreadv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+    run(|| {
+        // SAFETY: as the caller promises.
+        let mut places = unsafe { scatter(vectors, vector_count(count)?) }?;
+        recv(fd, &mut places, 0)
+    })
+}
+
+/// `rwritev(fd, iov, iovcnt)`—Sends bytes from several buffers.
+///
+/// # Safety
+/// `count` vectors are readable, and their buffers are as for [`rsend`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rwritev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t {
+    run(|| {
+        // SAFETY: as the caller promises.
+        let pieces = unsafe { gather(vectors, vector_count(count)?) }?;
+        send(fd, &pieces, 0)
+    })
+}

@@ -1,0 +1,14 @@
+//! The functions themselves, by what they are about.
+
+mod data;
+mod memory;
+mod place;
+mod poll;
+mod set;
+mod socket;
+
+pub use data::*;
+pub use place::*;
+pub use poll::*;
+pub use set::*;
+pub use socket::*;

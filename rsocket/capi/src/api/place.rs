@@ -1,0 +1,103 @@
+//! Memory that one side maps and the other writes to.
+
+use std::{io, ptr::NonNull, sync::PoisonError};
+
+use libc::{c_int, c_void, off_t, size_t};
+
+use super::memory::{ProgramMemory, bytes};
+use crate::{
+    errno::{os, run},
+    table::{self, Mapped},
+};
+
+/// `riomap(fd, buf, len, prot, flags, offset)`—Maps memory for the peer to write to, and returns the
+/// offset that it goes by there: `offset`, or the address for -1.
+///
+/// # Errors
+/// - `EINVAL`: `prot` is more than `PROT_WRITE`, there is no connection, or no memory.
+/// - `ENOMEM`: the peer has no room for another mapping, or the memory cannot be registered.
+///
+/// # Safety
+/// `len` bytes of `buf` are readable and writable until [`riounmap`] or [`rclose`](super::rclose)
+/// has returned, and the program expects them to change at any time.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn riomap(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    prot: c_int,
+    _flags: c_int,
+    offset: off_t,
+) -> off_t {
+    run(|| {
+        let opened = table::socket(fd)?;
+        let start = NonNull::new(buf.cast::<u8>());
+        let start = start.filter(|_| len > 0).ok_or_else(|| os(libc::EINVAL))?;
+        if prot & !libc::PROT_WRITE != 0 || !opened.socket.is_connected() {
+            return Err(os(libc::EINVAL));
+        }
+        let address = off_t::try_from(start.addr().get()).map_err(|_| os(libc::EINVAL))?;
+        let offset = if offset == -1 { address } else { offset };
+        let name = u64::try_from(offset).map_err(|_| os(libc::EINVAL))?;
+        let buffer = if prot & libc::PROT_WRITE != 0 {
+            // SAFETY: as the caller promises. The mapping is dropped by `riounmap` and `rclose`.
+            let memory = unsafe { ProgramMemory::new(start, len) };
+            Some(opened.socket.map_memory(memory, len, Some(name))?)
+        } else {
+            None
+        };
+        let mut mappings = opened
+            .mappings
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner);
+        mappings.push(Mapped {
+            start: start.addr().get(),
+            len,
+            buffer,
+        });
+        Ok(offset)
+    })
+}
+
+/// `riounmap(fd, buf, len)`—Ends a mapping. A peer that writes to it then breaks the connection.
+///
+/// # Errors
+/// - `EINVAL`: that is not mapped, or not with that length.
+#[unsafe(no_mangle)]
+pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
+    run(|| {
+        let opened = table::socket(fd)?;
+        let mappings = opened.mappings.lock();
+        let mut mappings = mappings.unwrap_or_else(PoisonError::into_inner);
+        let found = mappings
+            .iter()
+            .position(|mapped| mapped.start == buf.addr() && mapped.len == len);
+        drop(mappings.remove(found.ok_or_else(|| os(libc::EINVAL))?));
+        Ok(0)
+    })
+}
+
+/// `riowrite(fd, buf, count, offset, flags)`—Writes to what the peer has mapped at an offset.
+/// Returns the number of bytes that could be written, or `SIZE_MAX` with `errno` set.
+///
+/// # Safety
+/// `count` bytes of `buf` are readable, and nobody writes them meanwhile.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn riowrite(
+    fd: c_int,
+    buf: *const c_void,
+    count: size_t,
+    offset: off_t,
+    flags: c_int,
+) -> size_t {
+    let written = run(|| {
+        let opened = table::socket(fd)?;
+        // SAFETY: as the caller promises.
+        let piece = unsafe { bytes(buf, count) }?;
+        let offset = u64::try_from(offset).map_err(|_| os(libc::EINVAL))?;
+        let dont_wait = flags & libc::MSG_DONTWAIT != 0;
+        let written = opened.socket.write_at(piece, offset, dont_wait)?;
+        isize::try_from(written).map_err(io::Error::other)
+    });
+    usize::try_from(written).unwrap_or(usize::MAX)
+}

@@ -1,0 +1,190 @@
+//! `rpoll` and `rselect`.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    slice,
+    sync::Arc,
+    time::Duration,
+};
+
+use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timeval};
+use rsocket::{EventSet, PollEntry, PollEvents, poll};
+
+use crate::{
+    errno::{os, run},
+    table::{self, Entry, Opened},
+};
+
+/// Descriptors and what to wait for.
+type Asked = (c_int, PollEvents);
+
+/// What a descriptor is, held for as long as it is waited for.
+enum Held {
+    Socket(Arc<Opened>),
+    Set(Arc<EventSet>),
+    Fd(c_int),
+    /// Negative: nothing is to be waited for.
+    Nothing,
+}
+
+impl Held {
+    fn of(fd: c_int) -> Self {
+        match table::entry(fd) {
+            Some(Entry::Socket(opened)) => Self::Socket(opened),
+            Some(Entry::Set(set)) => Self::Set(set),
+            None if fd < 0 => Self::Nothing,
+            None => Self::Fd(fd),
+        }
+    }
+}
+
+/// Waits, and says what has come of each.
+fn wait(asked: &[Asked], timeout: Option<Duration>) -> io::Result<Vec<PollEvents>> {
+    let held: Vec<_> = asked.iter().map(|(fd, _)| Held::of(*fd)).collect();
+    let mut entries = Vec::with_capacity(held.len());
+    for (held, (_, events)) in held.iter().zip(asked) {
+        entries.push(match held {
+            Held::Nothing => continue,
+            Held::Socket(opened) => PollEntry::socket(&opened.socket, *events),
+            Held::Set(set) => PollEntry::fd(set.as_fd(), *events),
+            Held::Fd(fd) => {
+                // SAFETY: not negative. It is only given to `poll(2)`, which says of a descriptor
+                // that is not open that it is not; that it stays open is the program's affair, as
+                // with `poll(2)` itself.
+                let fd = unsafe { BorrowedFd::borrow_raw(*fd) };
+                PollEntry::fd(fd, *events)
+            }
+        });
+    }
+    poll(&mut entries, timeout)?;
+    let mut answers = entries.iter().map(PollEntry::ready);
+    let none = PollEvents::empty();
+    let answer = |held: &Held| match held {
+        Held::Nothing => none,
+        _ => answers.next().unwrap_or(none),
+    };
+    Ok(held.iter().map(answer).collect())
+}
+
+fn milliseconds(timeout: c_int) -> Option<Duration> {
+    u64::try_from(timeout).ok().map(Duration::from_millis)
+}
+
+/// `rpoll(fds, nfds, timeout)`—Waits for rsockets and other descriptors.
+///
+/// # Safety
+/// `count` entries of `fds` are readable and writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    run(|| {
+        let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
+        let fds = if count == 0 {
+            &mut []
+        } else if fds.is_null() {
+            return Err(os(libc::EFAULT));
+        } else {
+            // SAFETY: not null, and as many as the caller promises.
+            unsafe { slice::from_raw_parts_mut(fds, count) }
+        };
+        let asked: Vec<_> = fds
+            .iter()
+            .map(|fd| {
+                (
+                    fd.fd,
+                    PollEvents::from_bits_retain(u16::from_ne_bytes(fd.events.to_ne_bytes())),
+                )
+            })
+            .collect();
+        let answers = wait(&asked, milliseconds(timeout))?;
+        let mut ready = 0;
+        for (fd, answer) in fds.iter_mut().zip(answers) {
+            fd.revents = c_short::from_ne_bytes(answer.bits().to_ne_bytes());
+            ready += c_int::from(fd.revents != 0);
+        }
+        Ok(ready)
+    })
+}
+
+/// What a set of `select(2)` asks for, and which answers put a descriptor into it.
+const READ: (PollEvents, PollEvents) = (
+    PollEvents::IN,
+    PollEvents::IN.union(PollEvents::HUP).union(PollEvents::ERR),
+);
+const WRITE: (PollEvents, PollEvents) = (PollEvents::OUT, PollEvents::OUT.union(PollEvents::ERR));
+const EXCEPT: (PollEvents, PollEvents) = (PollEvents::PRI, PollEvents::PRI);
+
+/// # Safety
+/// `set` is null or valid, and `fd` is not negative and less than `FD_SETSIZE`.
+unsafe fn is_set(fd: c_int, set: *const fd_set) -> bool {
+    if set.is_null() {
+        return false;
+    }
+    // SAFETY: valid, and `fd` is one of its bits.
+    unsafe { libc::FD_ISSET(fd, set) }
+}
+
+/// `rselect(nfds, readfds, writefds, exceptfds, timeout)`—Waits for rsockets and other descriptors.
+///
+/// # Safety
+/// Each pointer is null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rselect(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    run(|| {
+        let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(c_int::MAX);
+        if !(0..=most).contains(&count) {
+            return Err(os(libc::EINVAL));
+        }
+        // SAFETY: null or valid, as the caller promises.
+        let timeout = match unsafe { timeout.as_ref() } {
+            None => None,
+            Some(time) => {
+                let seconds = u64::try_from(time.tv_sec).map_err(|_| os(libc::EINVAL))?;
+                let micros = u64::try_from(time.tv_usec).map_err(|_| os(libc::EINVAL))?;
+                Some(Duration::from_secs(seconds) + Duration::from_micros(micros))
+            }
+        };
+        let sets = [(read, READ), (write, WRITE), (except, EXCEPT)];
+        let mut asked: Vec<Asked> = Vec::new();
+        for fd in 0..count {
+            let mut events = PollEvents::empty();
+            for (set, (asks, _)) in sets {
+                // SAFETY: null or valid, and `fd` is below `FD_SETSIZE`.
+                if unsafe { is_set(fd, set) } {
+                    events |= asks;
+                }
+            }
+            if !events.is_empty() {
+                asked.push((fd, events));
+            }
+        }
+        let answers = wait(&asked, timeout)?;
+        if answers
+            .iter()
+            .any(|answer| answer.contains(PollEvents::NVAL))
+        {
+            return Err(os(libc::EBADF));
+        }
+        let mut ready = 0;
+        for ((fd, events), answer) in asked.into_iter().zip(answers) {
+            for (set, (asks, answers)) in sets {
+                if set.is_null() || !events.contains(asks) {
+                    continue;
+                }
+                if answer.intersects(answers) {
+                    ready += 1;
+                } else {
+                    // SAFETY: valid, and `fd` is below `FD_SETSIZE`.
+                    unsafe { libc::FD_CLR(fd, set) };
+                }
+            }
+        }
+        Ok(ready)
+    })
+}

@@ -1,0 +1,140 @@
+//! `repoll_*`: sets that are waited for again and again.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    slice,
+    time::Duration,
+};
+
+use libc::{c_int, epoll_event};
+use rsocket::{EventSet, Interest, PollEvents};
+use rustix::event::epoll;
+
+use crate::{
+    errno::{compat, os, run},
+    table::{self, Entry},
+};
+
+/// The original returns error numbers.
+fn result(call: impl FnOnce() -> io::Result<c_int>) -> c_int {
+    if compat() {
+        return run(|| Ok(call().unwrap_or_else(|err| rsocket::errno(&err))));
+    }
+    run(call)
+}
+
+/// `repoll_create(flags)`—Makes a set, and returns its descriptor. The flag is `EPOLL_CLOEXEC`;
+/// `O_NONBLOCK` has no effect.
+///
+/// # Errors
+/// - `EINVAL`: there are other flags.
+#[unsafe(no_mangle)]
+pub extern "C" fn repoll_create(flags: c_int) -> c_int {
+    run(|| {
+        if flags & !(libc::O_CLOEXEC | libc::O_NONBLOCK) != 0 {
+            return Err(os(libc::EINVAL));
+        }
+        let mut own = epoll::CreateFlags::empty();
+        own.set(epoll::CreateFlags::CLOEXEC, flags & libc::O_CLOEXEC != 0);
+        let set = EventSet::with_epoll(epoll::create(own)?);
+        let fd = set.as_fd().as_raw_fd();
+        table::add_set(fd, set);
+        Ok(fd)
+    })
+}
+
+fn interest(event: &epoll_event) -> Interest {
+    let flags = event.events;
+    let has = |flag: c_int| flags & u32::from_ne_bytes(flag.to_ne_bytes()) != 0;
+    // All that can be waited for is in the lower bits.
+    let events = u16::try_from(flags & 0xffff).unwrap_or_default();
+    Interest {
+        events: PollEvents::from_bits_retain(events),
+        once: has(libc::EPOLLONESHOT),
+        edge: has(libc::EPOLLET),
+        data: event.u64,
+    }
+}
+
+/// `repoll_ctl(epfd, op, fd, event)`—Adds an rsocket or another descriptor to a set, changes what is
+/// told about it, or removes it.
+///
+/// # Errors
+/// - `EEXIST`, `ENOENT`: it is, or is not, in the set.
+/// - `EBADF`: one of the descriptors is not what it should be.
+/// - `EINVAL`: there is no such operation, or one set would be in the other.
+///
+/// # Safety
+/// `event` is null or valid.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn repoll_ctl(
+    epfd: c_int,
+    op: c_int,
+    fd: c_int,
+    event: *mut epoll_event,
+) -> c_int {
+    result(|| {
+        let set = table::set(epfd)?;
+        // SAFETY: null or valid, as the caller promises.
+        let event = unsafe { event.as_ref() };
+        let interest = event.map(interest).ok_or_else(|| os(libc::EFAULT));
+        let name = u64::try_from(fd).map_err(|_| os(libc::EBADF))?;
+        match table::entry(fd) {
+            Some(Entry::Set(_)) => return Err(os(libc::EINVAL)),
+            Some(Entry::Socket(opened)) => {
+                // By its generation: the descriptor may have been another's, which is still there.
+                let name = opened.generation << 32 | name;
+                match op {
+                    libc::EPOLL_CTL_ADD => set.add_socket(name, &opened.socket, interest?)?,
+                    libc::EPOLL_CTL_MOD => set.modify_socket(name, interest?)?,
+                    libc::EPOLL_CTL_DEL => set.remove_socket(name)?,
+                    _ => return Err(os(libc::EINVAL)),
+                }
+            }
+            None => {
+                // SAFETY: not negative. It is only given to `epoll_ctl(2)`, which says so if it is
+                // not open.
+                let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                match op {
+                    libc::EPOLL_CTL_ADD => set.add_fd(fd, interest?)?,
+                    libc::EPOLL_CTL_MOD => set.modify_fd(fd, interest?)?,
+                    libc::EPOLL_CTL_DEL => set.remove_fd(fd)?,
+                    _ => return Err(os(libc::EINVAL)),
+                }
+            }
+        }
+        Ok(0)
+    })
+}
+
+/// `repoll_wait(epfd, events, maxevents, timeout)`—Waits until something has come, and says what.
+///
+/// # Safety
+/// `max` entries of `events` are writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn repoll_wait(
+    epfd: c_int,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+) -> c_int {
+    result(|| {
+        let set = table::set(epfd)?;
+        let max = usize::try_from(max).map_err(|_| os(libc::EINVAL))?;
+        let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
+        if events.is_null() {
+            return Err(os(libc::EFAULT));
+        }
+        let occurred = set.wait(max, timeout)?;
+        // SAFETY: not null, and not more than the caller promises.
+        let places = unsafe { slice::from_raw_parts_mut(events, occurred.len()) };
+        for (place, occurred) in places.iter_mut().zip(&occurred) {
+            *place = epoll_event {
+                events: occurred.events.bits().into(),
+                u64: occurred.data,
+            };
+        }
+        c_int::try_from(occurred.len()).map_err(|_| os(libc::EINVAL))
+    })
+}

@@ -1,0 +1,267 @@
+//! Making, connecting and closing sockets, and their options.
+
+use std::io;
+
+use libc::{c_int, c_void, sockaddr, socklen_t};
+use rsocket::{Family, Socket};
+use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
+
+use super::memory::{address, bytes, give, give_address};
+use crate::{
+    address as bytes_of,
+    errno::{compat, os, run},
+    options,
+    table::{self, Entry},
+};
+
+/// `rsocket(domain, type, protocol)`—Makes a socket, and returns its descriptor.
+///
+/// # Errors
+/// - `ENOTSUP`: it is not a stream over IPv4 or IPv6.
+/// - `ENODEV`: there is no RDMA device.
+#[unsafe(no_mangle)]
+pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    run(|| {
+        let family = match domain {
+            libc::AF_INET => Family::V4,
+            libc::AF_INET6 => Family::V6,
+            _ => return Err(os(libc::ENOTSUP)),
+        };
+        let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+        let is_stream = kind & !flags == libc::SOCK_STREAM;
+        if !is_stream || !matches!(protocol, 0 | libc::IPPROTO_TCP) {
+            return Err(os(libc::ENOTSUP));
+        }
+        open(Socket::new(family)?, flags)
+    })
+}
+
+/// Adds a socket to the table, with the flags of `SOCK_*`.
+fn open(socket: Socket, flags: c_int) -> io::Result<c_int> {
+    socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
+    let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
+    let mut fd_flags = fcntl_getfd(&socket)?;
+    fd_flags.set(FdFlags::CLOEXEC, close_on_exec);
+    fcntl_setfd(&socket, fd_flags)?;
+    Ok(table::add_socket(socket))
+}
+
+/// `rbind(fd, addr, addrlen)`—Binds to an address of this host.
+///
+/// # Safety
+/// `addr` is null, or `len` bytes of it are readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rbind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    run(|| {
+        let opened = table::socket(fd)?;
+        // SAFETY: as the caller promises.
+        let addr = unsafe { address(addr, len) }?;
+        opened.socket.bind(addr)?;
+        Ok(0)
+    })
+}
+
+/// `rlisten(fd, backlog)`—Listens for connections.
+#[unsafe(no_mangle)]
+pub extern "C" fn rlisten(fd: c_int, backlog: c_int) -> c_int {
+    run(|| {
+        let backlog = u32::try_from(backlog).unwrap_or(0);
+        table::socket(fd)?.socket.listen(backlog)?;
+        Ok(0)
+    })
+}
+
+/// `raccept(fd, addr, addrlen)`—Takes a connection, and returns its descriptor.
+///
+/// # Safety
+/// `addr` is null, or `len` is valid, and says how many bytes of `addr` are writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn raccept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { raccept4(fd, addr, len, 0) }
+}
+
+/// `raccept4(fd, addr, addrlen, flags)`—Takes a connection, which does not block
+/// (`SOCK_NONBLOCK`) or is closed when another program is executed (`SOCK_CLOEXEC`). The original
+/// has no such function.
+///
+/// # Safety
+/// As for [`raccept`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn raccept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    run(|| {
+        let opened = table::socket(fd)?;
+        let (accepted, peer) = opened.socket.accept().map_err(|err| {
+            if compat() && rsocket::errno(&err) == libc::EINVAL {
+                os(libc::EBADF)
+            } else {
+                err
+            }
+        })?;
+        // SAFETY: as the caller promises.
+        unsafe { give_address(peer, addr, len) }?;
+        open(accepted, flags)
+    })
+}
+
+/// `rconnect(fd, addr, addrlen)`—Connects to a peer.
+///
+/// # Safety
+/// `addr` is null, or `len` bytes of it are readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    run(|| {
+        let opened = table::socket(fd)?;
+        // SAFETY: as the caller promises.
+        let addr = unsafe { address(addr, len) }?;
+        match opened.socket.connect(addr) {
+            Err(err) if compat() && rsocket::errno(&err) == libc::EISCONN => {}
+            connected => connected?,
+        }
+        Ok(0)
+    })
+}
+
+/// `rshutdown(fd, how)`—Ends one direction, or both.
+#[unsafe(no_mangle)]
+pub extern "C" fn rshutdown(fd: c_int, how: c_int) -> c_int {
+    run(|| {
+        let opened = table::socket(fd)?;
+        opened.socket.shutdown(options::shutdown(how)?)?;
+        Ok(0)
+    })
+}
+
+/// `rclose(fd)`—Closes a socket, or a set.
+#[unsafe(no_mangle)]
+pub extern "C" fn rclose(fd: c_int) -> c_int {
+    run(|| match table::remove(fd) {
+        Some(Entry::Socket(opened)) => {
+            // The descriptor is closed with the last share of it, after it has left the table.
+            opened.socket.close();
+            Ok(0)
+        }
+        Some(Entry::Set(_)) => Ok(0),
+        None if compat() => Ok(libc::EBADF),
+        None => Err(os(libc::EBADF)),
+    })
+}
+
+/// `rgetsockname(fd, addr, addrlen)`—Says the address of this side.
+///
+/// # Safety
+/// `len` is valid, and says how many bytes of `addr` are writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetsockname(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    run(|| {
+        let name = bytes_of::encode(table::socket(fd)?.socket.local_addr());
+        // SAFETY: as the caller promises.
+        unsafe { give(&name, addr.cast(), len) }?;
+        Ok(0)
+    })
+}
+
+/// `rgetpeername(fd, addr, addrlen)`—Says the address of the peer.
+///
+/// # Safety
+/// As for [`rgetsockname`].
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetpeername(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+) -> c_int {
+    run(|| {
+        let name = bytes_of::encode(table::socket(fd)?.socket.peer_addr()?);
+        // SAFETY: as the caller promises.
+        unsafe { give(&name, addr.cast(), len) }?;
+        Ok(0)
+    })
+}
+
+/// `rsetsockopt(fd, level, optname, optval, optlen)`—Sets an option.
+///
+/// # Safety
+/// `len` bytes of `value` are readable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rsetsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> c_int {
+    run(|| {
+        let opened = table::socket(fd)?;
+        // SAFETY: as the caller promises.
+        let value = unsafe { bytes(value, len as usize) }?;
+        options::set(&opened.socket, level, name, value)?;
+        Ok(0)
+    })
+}
+
+/// `rgetsockopt(fd, level, optname, optval, optlen)`—Reads an option.
+///
+/// # Safety
+/// `len` is valid, and says how many bytes of `value` are writable.
+#[unsafe(no_mangle)]
+pub unsafe extern "C" fn rgetsockopt(
+    fd: c_int,
+    level: c_int,
+    name: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> c_int {
+    run(|| {
+        let mut found = options::get(&table::socket(fd)?.socket, level, name)?;
+        if !len.is_null() {
+            // SAFETY: not null, and valid as the caller promises.
+            found.truncate(unsafe { *len } as usize);
+        }
+        // SAFETY: as the caller promises.
+        unsafe { give(&found, value, len) }?;
+        Ok(0)
+    })
+}
+
+/// `rfcntl(fd, cmd, …)`—Reads and sets the flags `O_NONBLOCK` and `FD_CLOEXEC`.
+#[unsafe(no_mangle)]
+pub extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_int) -> c_int {
+    run(|| {
+        let socket = &table::socket(fd)?.socket;
+        match cmd {
+            libc::F_GETFL if socket.is_nonblocking() => Ok(libc::O_RDWR | libc::O_NONBLOCK),
+            libc::F_GETFL => Ok(libc::O_RDWR),
+            libc::F_SETFL => {
+                socket.set_nonblocking(arg & libc::O_NONBLOCK != 0);
+                Ok(0)
+            }
+            libc::F_GETFD => {
+                let close_on_exec = fcntl_getfd(socket)?.contains(FdFlags::CLOEXEC);
+                Ok(if close_on_exec { libc::FD_CLOEXEC } else { 0 })
+            }
+            libc::F_SETFD => {
+                let mut flags = FdFlags::empty();
+                flags.set(FdFlags::CLOEXEC, arg & libc::FD_CLOEXEC != 0);
+                fcntl_setfd(socket, flags)?;
+                Ok(0)
+            }
+            _ => Err(os(libc::ENOTSUP)),
+        }
+    })
+}
+
+/// Whether a descriptor is that of a socket made here. For those who put these functions in the
+/// place of others.
+pub fn is_rsocket(fd: c_int) -> bool {
+    matches!(table::entry(fd), Some(Entry::Socket(_)))
+}

@@ -1,0 +1,242 @@
+//! Options as bytes.
+
+#![forbid(unsafe_code)]
+
+use std::{io, net::Shutdown, time::Duration};
+
+use libc::c_int;
+use rsocket::{Family, Socket};
+
+use crate::errno::{compat, os};
+
+/// The level of options that only rsockets have.
+const SOL_RDMA: c_int = 0x10000;
+/// The depth of the send queue.
+const RDMA_SQSIZE: c_int = 0;
+/// The depth of the receive queue.
+const RDMA_RQSIZE: c_int = 1;
+/// The most bytes that a request carries itself.
+const RDMA_INLINE: c_int = 2;
+/// How many buffers the peer may map for this side.
+const RDMA_IOMAPSIZE: c_int = 3;
+
+/// Fields of `struct tcp_info`.
+const TCP_INFO_SIZE: usize = 104;
+const TCP_INFO_SEND_MSS: usize = 16;
+const TCP_INFO_RECV_MSS: usize = 20;
+const TCP_INFO_SEND_WINDOW: usize = 80;
+/// Its states.
+const ESTABLISHED: u8 = 1;
+const CLOSE: u8 = 7;
+const LISTEN: u8 = 10;
+
+fn not_supported<T>() -> io::Result<T> {
+    Err(os(libc::ENOTSUP))
+}
+
+/// A number that is given as four bytes, or as one.
+fn int(value: &[u8]) -> io::Result<c_int> {
+    match value {
+        [byte] => Ok(c_int::from(*byte)),
+        _ => match value.first_chunk() {
+            Some(bytes) => Ok(c_int::from_ne_bytes(*bytes)),
+            None => Err(os(libc::EINVAL)),
+        },
+    }
+}
+
+fn flag(value: &[u8]) -> io::Result<bool> {
+    int(value).map(|value| value != 0)
+}
+
+/// A number of bytes, as it is kept.
+fn size(value: &[u8]) -> io::Result<u32> {
+    let value = u32::try_from(int(value)?).unwrap_or(0);
+    Ok(if compat() {
+        value.saturating_mul(2)
+    } else {
+        value
+    })
+}
+
+/// A number of entries: the most that there can be, if it is more.
+fn count(value: &[u8]) -> io::Result<u16> {
+    let value = int(value)?.clamp(0, 65534);
+    u16::try_from(value).map_err(|_| os(libc::EINVAL))
+}
+
+fn timeout(value: &[u8]) -> io::Result<Option<Duration>> {
+    let (seconds, micros) = value
+        .first_chunk::<16>()
+        .map(|bytes| bytes.split_at(8))
+        .ok_or_else(|| os(libc::EINVAL))?;
+    let number = |bytes: &[u8]| bytes.try_into().map(i64::from_ne_bytes).unwrap_or(-1);
+    let seconds = u64::try_from(number(seconds)).map_err(|_| os(libc::EDOM))?;
+    let micros = u32::try_from(number(micros)).map_err(|_| os(libc::EDOM))?;
+    if micros >= 1_000_000 {
+        return Err(os(libc::EDOM));
+    }
+    let timeout = Duration::new(seconds, micros * 1000);
+    Ok((!timeout.is_zero()).then_some(timeout))
+}
+
+/// Buffers that exist stay as they are, and nobody is told.
+fn unless_too_late(set: io::Result<()>) -> io::Result<()> {
+    match set {
+        Err(err) if err.raw_os_error() == Some(libc::EINVAL) => Ok(()),
+        set => set,
+    }
+}
+
+/// Sets an option.
+pub(crate) fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => socket.set_reuse_addr(flag(value)?),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
+            return unless_too_late(socket.set_receive_buffer(size(value)?));
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+            return unless_too_late(socket.set_send_buffer(size(value)?));
+        }
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let on = flag(value.get(..4).unwrap_or_default())?;
+            let seconds = int(value.get(4..).unwrap_or_default())?;
+            let linger = Duration::from_secs(u64::try_from(seconds).unwrap_or(0));
+            socket.set_linger(on.then_some(linger));
+        }
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.set_keep_alive(flag(value)?),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.set_oob_inline(flag(value)?),
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => socket.set_read_timeout(timeout(value)?),
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => socket.set_write_timeout(timeout(value)?),
+        (libc::IPPROTO_IP, libc::IP_TOS) => {
+            let tos = u8::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
+            socket.set_tos(tos);
+        }
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.set_v6_only(flag(value)?),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.set_no_delay(flag(value)?),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
+            let seconds = u64::try_from(int(value)?).unwrap_or(0);
+            return socket.set_keep_idle(Duration::from_secs(seconds));
+        }
+        (
+            libc::IPPROTO_TCP,
+            libc::TCP_MAXSEG | libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_CONGESTION,
+        ) => {}
+        (SOL_RDMA, RDMA_SQSIZE) => return socket.set_send_queue(count(value)?),
+        (SOL_RDMA, RDMA_RQSIZE) => return socket.set_receive_queue(count(value)?),
+        (SOL_RDMA, RDMA_INLINE) => return socket.set_inline(count(value)?.into()),
+        (SOL_RDMA, RDMA_IOMAPSIZE) => return socket.set_iomap_size(count(value)?),
+        _ => return not_supported(),
+    }
+    Ok(())
+}
+
+fn number(value: impl TryInto<c_int>) -> Vec<u8> {
+    let value = value.try_into().unwrap_or(c_int::MAX);
+    value.to_ne_bytes().to_vec()
+}
+
+fn period(timeout: Option<Duration>) -> Vec<u8> {
+    let timeout = timeout.unwrap_or_default();
+    let seconds = timeout.as_secs().to_ne_bytes();
+    let micros = u64::from(timeout.subsec_micros()).to_ne_bytes();
+    [seconds, micros].concat()
+}
+
+fn tcp_info(socket: &Socket) -> Vec<u8> {
+    let mut info = vec![0; TCP_INFO_SIZE];
+    info[0] = if socket.is_connected() {
+        ESTABLISHED
+    } else if socket.is_listening() {
+        LISTEN
+    } else {
+        CLOSE
+    };
+    let mss = socket.max_segment().to_ne_bytes();
+    let window = u32::from(socket.send_queue()).to_ne_bytes();
+    for (at, value) in [
+        (TCP_INFO_SEND_MSS, mss),
+        (TCP_INFO_RECV_MSS, mss),
+        (TCP_INFO_SEND_WINDOW, window),
+    ] {
+        info[at..at + 4].copy_from_slice(&value);
+    }
+    info
+}
+
+/// Reads an option.
+pub(crate) fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
+    Ok(match (level, name) {
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => number(socket.reuse_addr()),
+        (libc::SOL_SOCKET, libc::SO_RCVBUF) => number(socket.receive_buffer()),
+        (libc::SOL_SOCKET, libc::SO_SNDBUF) => number(socket.send_buffer()),
+        (libc::SOL_SOCKET, libc::SO_LINGER) => {
+            let linger = socket.linger();
+            let on = number(linger.is_some());
+            [on, number(linger.unwrap_or_default().as_secs())].concat()
+        }
+        (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => number(socket.keep_alive()),
+        (libc::SOL_SOCKET, libc::SO_OOBINLINE) => number(socket.oob_inline()),
+        (libc::SOL_SOCKET, libc::SO_ERROR) => {
+            let error = socket.take_error();
+            number(error.map_or(0, |error| rsocket::errno(&error)))
+        }
+        (libc::SOL_SOCKET, libc::SO_BROADCAST) => number(0),
+        (libc::SOL_SOCKET, libc::SO_TYPE) => number(libc::SOCK_STREAM),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => number(libc::IPPROTO_TCP),
+        (libc::SOL_SOCKET, libc::SO_DOMAIN) => number(match socket.family() {
+            Family::V4 => libc::AF_INET,
+            Family::V6 => libc::AF_INET6,
+        }),
+        (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => number(socket.is_listening()),
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => period(socket.read_timeout()),
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => period(socket.write_timeout()),
+        (libc::IPPROTO_IP, libc::IP_TOS) => number(socket.tos()),
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => number(socket.v6_only()),
+        (libc::IPPROTO_TCP, libc::TCP_NODELAY) => number(socket.no_delay()),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => number(socket.max_segment()),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => number(socket.keep_idle().as_secs()),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => number(1),
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => number(1),
+        (libc::IPPROTO_TCP, libc::TCP_INFO) => tcp_info(socket),
+        (SOL_RDMA, RDMA_SQSIZE) => number(socket.send_queue()),
+        (SOL_RDMA, RDMA_RQSIZE) => number(socket.receive_queue()),
+        (SOL_RDMA, RDMA_INLINE) => number(socket.inline()),
+        (SOL_RDMA, RDMA_IOMAPSIZE) => number(socket.iomap_size()),
+        _ => return not_supported(),
+    })
+}
+
+/// What to shut down.
+pub(crate) fn shutdown(how: c_int) -> io::Result<Shutdown> {
+    match how {
+        libc::SHUT_RD => Ok(Shutdown::Read),
+        libc::SHUT_WR => Ok(Shutdown::Write),
+        libc::SHUT_RDWR => Ok(Shutdown::Both),
+        _ => Err(os(libc::EINVAL)),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn numbers_are_read_as_they_come() {
+        assert_eq!(int(&[7]).unwrap(), 7);
+        assert_eq!(int(&(-3_i32).to_ne_bytes()).unwrap(), -3);
+        assert!(int(&[1, 2, 3]).is_err());
+        assert_eq!(count(&70_000_i32.to_ne_bytes()).unwrap(), 65534);
+        assert_eq!(count(&(-1_i32).to_ne_bytes()).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_time_is_read_as_it_was_written() {
+        let time = Some(Duration::from_micros(1_500_001));
+        assert_eq!(timeout(&period(time)).unwrap(), time);
+        assert_eq!(timeout(&period(None)).unwrap(), None);
+        let much = [1_u64.to_ne_bytes(), 1_000_000_u64.to_ne_bytes()].concat();
+        assert_eq!(timeout(&much).unwrap_err().raw_os_error(), Some(libc::EDOM));
+        assert!(timeout(&[0; 8]).is_err());
+    }
+}

@@ -1,0 +1,104 @@
+//! Which descriptor is which socket.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::HashMap,
+    io,
+    os::fd::{AsRawFd, RawFd},
+    sync::{
+        Arc, Mutex, PoisonError, RwLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
+use rsocket::{EventSet, MappedBuffer, Socket};
+
+use crate::errno::os;
+
+/// What a descriptor stands for.
+#[derive(Clone, Debug)]
+pub(crate) enum Entry {
+    Socket(Arc<Opened>),
+    Set(Arc<EventSet>),
+}
+
+/// A socket, and what C calls need beside it.
+#[derive(Debug)]
+pub(crate) struct Opened {
+    pub(crate) socket: Arc<Socket>,
+    /// Unlike the descriptor, it is never used again.
+    pub(crate) generation: u64,
+    pub(crate) mappings: Mutex<Vec<Mapped>>,
+}
+
+/// Memory of the program's, of which the peer knows.
+#[derive(Debug)]
+pub(crate) struct Mapped {
+    pub(crate) start: usize,
+    pub(crate) len: usize,
+    /// Absent where it was mapped without access.
+    #[expect(dead_code, reason = "it is mapped until it is dropped")]
+    pub(crate) buffer: Option<MappedBuffer>,
+}
+
+type Table = RwLock<Option<HashMap<RawFd, Entry>>>;
+
+static TABLE: Table = RwLock::new(None);
+static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+/// Finds what a descriptor stands for.
+pub(crate) fn entry(fd: RawFd) -> Option<Entry> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    table.as_ref()?.get(&fd).cloned()
+}
+
+/// Finds a socket.
+pub(crate) fn socket(fd: RawFd) -> io::Result<Arc<Opened>> {
+    match entry(fd) {
+        Some(Entry::Socket(opened)) => Ok(opened),
+        _ => Err(os(libc::EBADF)),
+    }
+}
+
+/// Finds a set.
+pub(crate) fn set(fd: RawFd) -> io::Result<Arc<EventSet>> {
+    match entry(fd) {
+        Some(Entry::Set(set)) => Ok(set),
+        Some(Entry::Socket(_)) => Err(os(libc::EINVAL)),
+        None => Err(os(libc::EBADF)),
+    }
+}
+
+/// Adds a socket under its own descriptor, which is returned.
+pub(crate) fn add_socket(socket: Socket) -> RawFd {
+    use std::os::fd::AsFd;
+    let fd = socket.as_fd().as_raw_fd();
+    let opened = Opened {
+        socket: Arc::new(socket),
+        generation: GENERATION.fetch_add(1, Relaxed),
+        mappings: Mutex::default(),
+    };
+    insert(fd, Entry::Socket(Arc::new(opened)));
+    fd
+}
+
+/// Adds a set under a descriptor of it.
+pub(crate) fn add_set(fd: RawFd, set: EventSet) {
+    insert(fd, Entry::Set(Arc::new(set)));
+}
+
+fn insert(fd: RawFd, entry: Entry) {
+    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    let old = table.get_or_insert_default().insert(fd, entry);
+    drop(table);
+    // A program has closed a descriptor of ours by `close`. What it was is dropped unlocked.
+    drop(old);
+}
+
+/// Takes an entry out. Its descriptor is open for as long as the entry lives, so nobody can get the
+/// same number before it is out of the table.
+pub(crate) fn remove(fd: RawFd) -> Option<Entry> {
+    let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
+    table.as_mut()?.remove(&fd)
+}

@@ -1,0 +1,264 @@
+/* Sockets of librsocket.so, used from C: both ends in one process. argv[1] is the address. */
+
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <netinet/in.h>
+#include <netinet/tcp.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <unistd.h>
+
+#include "rsocket.h"
+
+#define CHECK(condition)                                                                 \
+    do {                                                                                 \
+        if (!(condition)) {                                                              \
+            fprintf(stderr, "line %d: %s (errno %d)\n", __LINE__, #condition, errno);    \
+            exit(1);                                                                     \
+        }                                                                                \
+    } while (0)
+
+#define FAILS(call, number)                                                              \
+    do {                                                                                 \
+        errno = 0;                                                                       \
+        CHECK((long)(call) == -1);                                                       \
+        CHECK(errno == (number));                                                        \
+    } while (0)
+
+static struct sockaddr_in address;
+static char target[8192];
+
+static int option(int fd, int level, int name) {
+    int value = -7;
+    socklen_t len = sizeof value;
+    CHECK(rgetsockopt(fd, level, name, &value, &len) == 0 && len == sizeof value);
+    return value;
+}
+
+static void set(int fd, int level, int name, int value) {
+    CHECK(rsetsockopt(fd, level, name, &value, sizeof value) == 0);
+}
+
+static short wait_for(int fd, short events) {
+    struct pollfd one = {.fd = fd, .events = events};
+    CHECK(rpoll(&one, 1, 20000) == 1);
+    return one.revents;
+}
+
+/* T-API1, T-API2, T-API5 */
+static void bad_arguments(void) {
+    FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), ENOTSUP);
+    FAILS(rsocket(AF_INET, SOCK_SEQPACKET, 0), ENOTSUP);
+    FAILS(rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP), ENOTSUP);
+    int bad[] = {-1, 1000, 65536};
+    char byte;
+    for (int i = 0; i < 3; i++) {
+        FAILS(rbind(bad[i], (void *)&address, sizeof address), EBADF);
+        FAILS(rlisten(bad[i], 1), EBADF);
+        FAILS(raccept(bad[i], NULL, NULL), EBADF);
+        FAILS(rconnect(bad[i], (void *)&address, sizeof address), EBADF);
+        FAILS(rshutdown(bad[i], SHUT_RD), EBADF);
+        FAILS(rclose(bad[i]), EBADF);
+        FAILS(rrecv(bad[i], &byte, 1, 0), EBADF);
+        FAILS(rsend(bad[i], &byte, 1, 0), EBADF);
+        FAILS(rfcntl(bad[i], F_GETFL), EBADF);
+        FAILS(riomap(bad[i], &byte, 1, PROT_WRITE, 0, 0), EBADF);
+        FAILS(riounmap(bad[i], &byte, 1), EBADF);
+        FAILS(riowrite(bad[i], &byte, 1, 0, 0), EBADF);
+        FAILS(repoll_ctl(bad[i], EPOLL_CTL_DEL, 0, NULL), EBADF);
+    }
+    int fd = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK | SOCK_CLOEXEC, IPPROTO_TCP);
+    CHECK(fd >= 0);
+    CHECK(fcntl(fd, F_GETFD) == FD_CLOEXEC && rfcntl(fd, F_GETFD) == FD_CLOEXEC);
+    CHECK(rfcntl(fd, F_GETFL) == (O_RDWR | O_NONBLOCK));
+    CHECK(rfcntl(fd, F_SETFL, 0) == 0 && rfcntl(fd, F_GETFL) == O_RDWR);
+    CHECK(rfcntl(fd, F_SETFD, 0) == 0 && fcntl(fd, F_GETFD) == 0);
+    FAILS(rfcntl(fd, F_DUPFD, 0), ENOTSUP);
+    FAILS(rrecv(fd, &byte, 1, 0), ENOTCONN);
+    FAILS(rconnect(fd, (void *)&address, 7), EINVAL);
+    FAILS(rconnect(fd, NULL, 0), EFAULT);
+    CHECK(rclose(fd) == 0);
+    FAILS(rclose(fd), EBADF);
+}
+
+/* T-OP1, T-OP4 */
+static void options(void) {
+    int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+    CHECK(option(fd, SOL_RDMA, RDMA_SQSIZE) == 384 && option(fd, SOL_RDMA, RDMA_RQSIZE) == 384);
+    CHECK(option(fd, SOL_RDMA, RDMA_INLINE) == 64 && option(fd, SOL_RDMA, RDMA_IOMAPSIZE) == 0);
+    set(fd, SOL_RDMA, RDMA_IOMAPSIZE, 300);
+    CHECK(option(fd, SOL_RDMA, RDMA_IOMAPSIZE) == 256);
+    set(fd, SOL_RDMA, RDMA_SQSIZE, 70000);
+    CHECK(option(fd, SOL_RDMA, RDMA_SQSIZE) == 65534);
+    set(fd, SOL_SOCKET, SO_RCVBUF, 32768);
+    CHECK(option(fd, SOL_SOCKET, SO_RCVBUF) == 32768);
+    set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    CHECK(option(fd, SOL_SOCKET, SO_REUSEADDR) == 1);
+    set(fd, IPPROTO_TCP, TCP_NODELAY, 1);
+    CHECK(option(fd, IPPROTO_TCP, TCP_NODELAY) == 1);
+    set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 9);
+    CHECK(option(fd, IPPROTO_TCP, TCP_KEEPIDLE) == 9);
+    CHECK(option(fd, IPPROTO_TCP, TCP_MAXSEG) == 2048);
+    CHECK(option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM);
+    CHECK(option(fd, SOL_SOCKET, SO_ERROR) == 0);
+    set(fd, IPPROTO_IP, IP_TOS, 16);
+    CHECK(option(fd, IPPROTO_IP, IP_TOS) == 16);
+    char tos = 32;
+    CHECK(rsetsockopt(fd, IPPROTO_IP, IP_TOS, &tos, 1) == 0);
+    CHECK(option(fd, IPPROTO_IP, IP_TOS) == 32);
+    struct linger linger = {.l_onoff = 1, .l_linger = 3}, read = {0};
+    socklen_t len = sizeof read;
+    CHECK(rsetsockopt(fd, SOL_SOCKET, SO_LINGER, &linger, sizeof linger) == 0);
+    CHECK(rgetsockopt(fd, SOL_SOCKET, SO_LINGER, &read, &len) == 0 && len == sizeof read);
+    CHECK(read.l_onoff == 1 && read.l_linger == 3);
+    int zero = 0;
+    FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &zero, sizeof zero), EINVAL);
+    FAILS(rsetsockopt(fd, SOL_SOCKET, SO_BROADCAST, &zero, sizeof zero), ENOTSUP);
+    FAILS(rsetsockopt(fd, SOL_RDMA, 99, &zero, sizeof zero), ENOTSUP);
+    CHECK(rclose(fd) == 0);
+}
+
+static int listener(void) {
+    int fd = rsocket(AF_INET, SOCK_STREAM, 0);
+    CHECK(fd >= 0);
+    set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    set(fd, SOL_RDMA, RDMA_IOMAPSIZE, 2);
+    address.sin_port = 0;
+    CHECK(rbind(fd, (void *)&address, sizeof address) == 0);
+    CHECK(rlisten(fd, 8) == 0 && rlisten(fd, 8) == 0);
+    socklen_t len = sizeof address;
+    CHECK(rgetsockname(fd, (void *)&address, &len) == 0 && len == sizeof address);
+    return fd;
+}
+
+/* T-NB1, T-API4, T-API6 */
+static void messages(int client, int server) {
+    struct sockaddr_in name;
+    memset(&name, 0xee, sizeof name);
+    socklen_t len = 4;
+    CHECK(rgetpeername(client, (void *)&name, &len) == 0 && len == sizeof name);
+    CHECK(name.sin_port == address.sin_port && name.sin_addr.s_addr == 0xeeeeeeee);
+
+    char one[3], two[9];
+    struct iovec parts[] = {{"some", 4}, {NULL, 0}, {"thing", 5}};
+    struct iovec places[] = {{one, 3}, {NULL, 0}, {two, 6}};
+    struct msghdr out = {.msg_iov = parts, .msg_iovlen = 3};
+    struct msghdr in = {.msg_iov = places, .msg_iovlen = 3};
+    FAILS(rrecvmsg(server, &in, MSG_DONTWAIT), EAGAIN);
+    CHECK(rsendmsg(client, &out, 0) == 9);
+    CHECK(wait_for(server, POLLIN | POLLOUT) == (POLLIN | POLLOUT));
+    CHECK(rrecv(server, two, 4, MSG_PEEK) > 0 && two[0] == 's');
+    in.msg_name = &name;
+    in.msg_namelen = sizeof name;
+    CHECK(rrecvmsg(server, &in, MSG_WAITALL) == 9);
+    CHECK(memcmp(one, "som", 3) == 0 && memcmp(two, "ething", 6) == 0);
+    CHECK(in.msg_namelen == sizeof name && name.sin_family == AF_INET);
+    FAILS(rsendto(client, "x", 1, 0, (void *)&address, sizeof address), EISCONN);
+    CHECK(rwritev(server, parts, 3) == 9);
+    CHECK(rrecvfrom(client, two, 9, MSG_WAITALL, NULL, NULL) == 9);
+    CHECK(memcmp(two, "something", 9) == 0);
+}
+
+/* T-IO1, T-IO2, T-IO3, T-IO4, T-IO5, T-IO6 */
+static void placement(int client, int server) {
+    char byte;
+    /* The listener has room for two mappings of its peers'. */
+    FAILS(riomap(server, target, sizeof target, PROT_WRITE, 0, 0), ENOMEM);
+    FAILS(riomap(client, target, sizeof target, PROT_READ, 0, 0), EINVAL);
+    CHECK(riomap(client, target, 4096, PROT_WRITE, 0, -1) == (off_t)(intptr_t)target);
+    CHECK(riounmap(client, target, 4096) == 0);
+    CHECK(riomap(client, target, 4096, PROT_WRITE, 0, 0) == 0);
+    CHECK(riomap(client, target + 4096, 4096, PROT_WRITE, 0, 4096) == 4096);
+    FAILS(riomap(client, target, 4096, PROT_WRITE, 0, 9999), ENOMEM);
+    CHECK(rsend(client, "m", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
+
+    CHECK(riowrite(server, "placed", 6, 4093, 0) == 6);
+    CHECK(riowrite(server, "end", 3, 8190, 0) == 2);
+    CHECK(riowrite(server, "nowhere", 7, 8192, 0) == 0);
+    CHECK(rsend(server, "!", 1, 0) == 1 && rrecv(client, &byte, 1, 0) == 1);
+    CHECK(memcmp(target + 4093, "placed", 6) == 0 && memcmp(target + 8190, "en", 2) == 0);
+    FAILS(riounmap(client, target, 4095), EINVAL);
+    CHECK(riounmap(client, target, 4096) == 0);
+}
+
+/* T-EP1, T-EP4, T-PO2, T-PO8 */
+static void waiting(int client, int server) {
+    int set = repoll_create(EPOLL_CLOEXEC), pipes[2];
+    CHECK(set >= 0 && pipe(pipes) == 0);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 42}, seen[4];
+    CHECK(repoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0);
+    FAILS(repoll_ctl(set, EPOLL_CTL_ADD, server, &event), EEXIST);
+    FAILS(repoll_ctl(set, EPOLL_CTL_MOD, client, &event), ENOENT);
+    FAILS(repoll_ctl(set, EPOLL_CTL_ADD, set, &event), EINVAL);
+    event.data.u64 = 43;
+    CHECK(repoll_ctl(set, EPOLL_CTL_ADD, pipes[0], &event) == 0);
+    CHECK(repoll_wait(set, seen, 4, 50) == 0);
+    CHECK(rsend(client, "x", 1, 0) == 1);
+    CHECK(repoll_wait(set, seen, 4, 20000) == 1 && seen[0].data.u64 == 42);
+    CHECK(seen[0].events == EPOLLIN);
+    CHECK(write(pipes[1], "y", 1) == 1);
+    CHECK(repoll_wait(set, seen, 4, -1) == 2);
+
+    struct pollfd fds[] = {{.fd = -1, .events = POLLIN},
+                           {.fd = pipes[0], .events = POLLIN},
+                           {.fd = server, .events = POLLIN},
+                           {.fd = 1000, .events = POLLIN},
+                           {.fd = client, .events = POLLIN}};
+    CHECK(rpoll(fds, 5, -1) == 3);
+    CHECK(fds[0].revents == 0 && fds[1].revents == POLLIN && fds[2].revents == POLLIN);
+    CHECK(fds[3].revents == POLLNVAL && fds[4].revents == 0);
+
+    fd_set reads, writes;
+    FD_ZERO(&reads);
+    FD_ZERO(&writes);
+    FD_SET(server, &reads);
+    FD_SET(client, &reads);
+    FD_SET(client, &writes);
+    struct timeval none = {0};
+    CHECK(rselect(100, &reads, &writes, NULL, &none) == 2);
+    CHECK(FD_ISSET(server, &reads) && !FD_ISSET(client, &reads) && FD_ISSET(client, &writes));
+    char byte;
+    CHECK(rread(server, &byte, 1) == 1);
+    CHECK(rclose(set) == 0);
+    close(pipes[0]);
+    close(pipes[1]);
+}
+
+int main(int argc, char **argv) {
+    CHECK(argc == 2);
+    address.sin_family = AF_INET;
+    CHECK(inet_pton(AF_INET, argv[1], &address.sin_addr) == 1);
+    bad_arguments();
+    options();
+    int accepting = listener(), client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    FAILS(rconnect(client, (void *)&address, sizeof address), EINPROGRESS);
+    CHECK(wait_for(client, POLLOUT) == POLLOUT && option(client, SOL_SOCKET, SO_ERROR) == 0);
+    CHECK(rfcntl(client, F_SETFL, 0) == 0);
+    FAILS(rconnect(client, (void *)&address, sizeof address), EISCONN);
+    CHECK(wait_for(accepting, POLLIN) == POLLIN);
+    struct sockaddr_in peer;
+    socklen_t len = sizeof peer;
+    int server = raccept(accepting, (void *)&peer, &len);
+    CHECK(server >= 0 && len == sizeof peer && peer.sin_family == AF_INET);
+    struct tcp_info info;
+    len = sizeof info;
+    CHECK(rgetsockopt(server, IPPROTO_TCP, TCP_INFO, &info, &len) == 0);
+    CHECK(info.tcpi_state == TCP_ESTABLISHED && info.tcpi_snd_cwnd == 384);
+    messages(client, server);
+    placement(client, server);
+    waiting(client, server);
+    /* With a live mapping: T-IO7. */
+    CHECK(rshutdown(client, SHUT_WR) == 0);
+    char byte;
+    CHECK(rrecv(server, &byte, 1, 0) == 0);
+    FAILS(rsend(client, "x", 1, 0), EPIPE);
+    CHECK(rclose(client) == 0);
+    FAILS(rsend(client, "x", 1, 0), EBADF);
+    CHECK(wait_for(server, POLLIN) & POLLHUP);
+    CHECK(rclose(server) == 0 && rclose(accepting) == 0);
+    puts("all is well");
+    return 0;
+}
