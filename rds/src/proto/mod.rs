@@ -4,6 +4,7 @@
 //! simulator and under a fuzzer.
 
 pub mod connection;
+pub mod control;
 pub mod link;
 pub mod node;
 mod socket_id;
