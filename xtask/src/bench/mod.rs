@@ -8,11 +8,12 @@ mod noop;
 mod perftest;
 mod program;
 mod row;
+mod rstream;
 mod statistics;
 
 use std::fs;
 
-use anyhow::{Context, Result};
+use anyhow::{Context, Result, ensure};
 use clap::ValueEnum;
 use serde_json::json;
 
@@ -25,12 +26,15 @@ use row::Row;
 pub(crate) enum Name {
     /// Posting and polling: against C on a device that does nothing, and against perftest in a guest
     Verbs,
+    /// Streams: against librdmacm's rsockets in a guest
+    Rsocket,
 }
 
 impl Name {
     fn text(self) -> &'static str {
         match self {
             Self::Verbs => "verbs",
+            Self::Rsocket => "rsocket",
         }
     }
 }
@@ -41,8 +45,10 @@ pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
     let workspace = Workspace::load()?;
     let rows = match name {
         Name::Verbs => verbs(&workspace, host_only)?,
+        Name::Rsocket => rsocket(&workspace, host_only)?,
     };
     let folder = workspace.target().join("bench");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let file = |extension: &str| folder.join(format!("{}.{extension}", name.text()));
     let values: Vec<_> = rows.iter().map(Row::to_json).collect();
     let document = json!({ "name": name.text(), "rows": values });
@@ -72,4 +78,10 @@ fn verbs(workspace: &Workspace, host_only: bool) -> Result<Vec<Row>> {
         rows.extend(perftest::measure(workspace, &programs)?);
     }
     Ok(rows)
+}
+
+fn rsocket(workspace: &Workspace, host_only: bool) -> Result<Vec<Row>> {
+    ensure!(!host_only, "streams are measured in a guest only");
+    setup::ensure(&[Group::Guest, Group::Tools])?;
+    rstream::measure(workspace)
 }

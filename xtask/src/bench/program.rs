@@ -10,12 +10,22 @@ use cargo_metadata::Message;
 use crate::process::{self, Supervised};
 use crate::workspace::{self, Workspace};
 
-/// Builds a program of ours as users build theirs, and returns where it is.
+/// Builds a benchmark of ours as users build theirs, and returns where it is.
 pub(super) fn build_ours(workspace: &Workspace, package: &str, bench: &str) -> Result<PathBuf> {
+    build(workspace, package, ["--bench", bench])
+}
+
+/// Builds an example program of ours as users build theirs, and returns where it is.
+pub(super) fn build_example(workspace: &Workspace, name: &str) -> Result<PathBuf> {
+    build(workspace, "examples", ["--bin", name])
+}
+
+fn build(workspace: &Workspace, package: &str, target: [&str; 2]) -> Result<PathBuf> {
+    let [_, name] = target;
     let mut cargo = workspace::cargo(workspace);
     cargo
         .args(["build", "--locked", "--release", "--package", package])
-        .args(["--bench", bench])
+        .args(target)
         .arg("--message-format=json-render-diagnostics")
         .stdout(Stdio::piped());
     let mut child = Supervised::spawn(&mut cargo, &[]).context("cannot start cargo")?;
@@ -24,14 +34,14 @@ pub(super) fn build_ours(workspace: &Workspace, package: &str, bench: &str) -> R
     let mut program = None;
     for message in Message::parse_stream(BufReader::new(messages)) {
         if let Message::CompilerArtifact(artifact) = message? {
-            if artifact.target.name == bench {
+            if artifact.target.name == name {
                 program = artifact.executable;
             }
         }
     }
-    ensure!(child.wait()?.success(), "{bench} does not build");
+    ensure!(child.wait()?.success(), "{name} does not build");
     Ok(program
-        .with_context(|| format!("cargo built no program called {bench}"))?
+        .with_context(|| format!("cargo built no program called {name}"))?
         .into())
 }
 
