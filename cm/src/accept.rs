@@ -1,7 +1,7 @@
 //! The passive side: accepting a connection, or rejecting it.
 
 use rdmacm_sys as ffi;
-use verbs::{Init, QueuePair, Refused, Result, Rts, error::cvt_neg};
+use verbs::{Init, QpNum, QueuePair, Result, Rts, XrcReceiver, XrcRecv, error::cvt_neg};
 
 use crate::{
     channel::EventChannel,
@@ -11,6 +11,8 @@ use crate::{
     phases::Requested,
     registry::Key,
 };
+
+const CALL: &str = "rdma_accept";
 
 /// A peer wants to connect. Dropping this rejects it.
 #[derive(Debug)]
@@ -76,12 +78,12 @@ impl ConnectRequest {
     /// # References
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
     #[doc(alias = "rdma_accept")]
-    pub fn accept<T: verbs::Connected, SW, RW>(
+    pub fn accept<T: verbs::Routed + verbs::Queued, SW, RW>(
         self,
         qp: QueuePair<T, Init, SW, RW>,
         param: &ConnParam,
     ) -> Result<QueuePair<T, Rts, SW, RW>> {
-        self.id.check_transport::<T>("rdma_accept")?;
+        self.id.check_transport::<T>(CALL)?;
         let (responder_resources, initiator_depth) = param.resources();
         let qp = self.id.bring_up(qp, responder_resources, initiator_depth)?;
         self.accept_ready(qp, param)
@@ -96,29 +98,47 @@ impl ConnectRequest {
     /// # References
     /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
     #[doc(alias = "rdma_accept")]
-    pub fn accept_ready<T: verbs::Connected, SW, RW>(
+    pub fn accept_ready<T: verbs::Routed + verbs::Queued, SW, RW>(
         self,
         qp: QueuePair<T, Rts, SW, RW>,
         param: &ConnParam,
     ) -> Result<QueuePair<T, Rts, SW, RW>> {
-        const CALL: &str = "rdma_accept";
+        self.id.check_transport::<T>(CALL)?;
+        self.accept_number(qp.qp_num(), param)?;
+        Ok(qp)
+    }
+
+    /// `rdma_accept`—Brings up the receiving end of an extended reliable connection, and accepts;
+    /// else as [`accept`](Self::accept). Tell the peer the number of a
+    /// [shared receive queue](verbs::SharedReceiveQueue::srq_num) in the private data: it has to
+    /// name one with each request.
+    ///
+    /// # Errors
+    /// As for [`accept`](Self::accept).
+    ///
+    /// # References
+    /// [rdma_accept(3)](https://man7.org/linux/man-pages/man3/rdma_accept.3.html)
+    #[doc(alias = "rdma_accept")]
+    pub fn accept_xrc(self, qp: XrcReceiver<Init>, param: &ConnParam) -> Result<XrcReceiver<Rts>> {
+        self.id.check_transport::<XrcRecv>(CALL)?;
+        let (responder_resources, _) = param.resources();
+        let qp = self.id.bring_up_receiver(qp, responder_resources)?;
+        self.accept_number(qp.qp_num(), param)?;
+        Ok(qp)
+    }
+
+    fn accept_number(self, qp_num: QpNum, param: &ConnParam) -> Result<()> {
         let Self { mut id, .. } = self;
-        id.check_transport::<T>(CALL)?;
-        let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp.qp_num())?;
-        id.set_qp_num(qp.qp_num());
+        let mut raw = param.to_raw(CALL, id.limit(Message::Reply), qp_num)?;
+        id.set_qp_num(qp_num);
         let accepted = id.start(Phase::Accepting, CALL, |id| {
             // SAFETY: the identifier exists: `start` holds the lock it is parked under. The
             // parameters, and the private data in `param` that they point to, outlive the call,
             // which copies them.
             unsafe { ffi::rdma_accept(id, &raw mut raw) }
         });
-        match accepted {
-            Ok(()) => Ok(qp),
-            Err(Refused { value: id, error }) => {
-                drop(id);
-                Err(error)
-            }
-        }
+        // An identifier that has not accepted is dropped, which rejects the peer.
+        accepted.map_err(|refused| refused.error)
     }
 
     /// `rdma_reject`—Rejects the peer, with up to 148 bytes for its application (255 on iWARP).

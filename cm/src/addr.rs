@@ -1,11 +1,64 @@
-//! Socket addresses, between C and Rust.
+//! Addresses, and the way between C and Rust.
 
 use std::{
-    mem,
+    fmt, mem,
     net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV4, SocketAddrV6},
 };
 
-/// A socket address as C has it, with room for every family.
+use rdmacm_sys as ffi;
+
+use crate::ib_addr::{self, IbAddr};
+
+/// Where an identifier is bound, or connects to.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub enum Addr {
+    /// An IP address and a port.
+    Ip(SocketAddr),
+    /// An address of InfiniBand's own.
+    Ib(IbAddr),
+}
+
+impl Addr {
+    /// The IP address and the port, if it has them.
+    pub fn ip(self) -> Option<SocketAddr> {
+        match self {
+            Self::Ip(addr) => Some(addr),
+            Self::Ib(_) => None,
+        }
+    }
+
+    /// The address of InfiniBand's own, if it is one.
+    pub fn ib(self) -> Option<IbAddr> {
+        match self {
+            Self::Ip(_) => None,
+            Self::Ib(addr) => Some(addr),
+        }
+    }
+}
+
+impl From<SocketAddr> for Addr {
+    fn from(addr: SocketAddr) -> Self {
+        Self::Ip(addr)
+    }
+}
+
+impl From<IbAddr> for Addr {
+    fn from(addr: IbAddr) -> Self {
+        Self::Ib(addr)
+    }
+}
+
+impl fmt::Display for Addr {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Ip(addr) => addr.fmt(f),
+            Self::Ib(addr) => write!(f, "[{}] service {:#x}", addr.gid, addr.service_id),
+        }
+    }
+}
+
+/// An address as C has it, with room for every family.
 pub(crate) struct RawAddr(libc::sockaddr_storage);
 
 impl RawAddr {
@@ -19,16 +72,26 @@ impl RawAddr {
     pub(crate) fn len(&self) -> libc::socklen_t {
         let len = if self.0.ss_family == family(libc::AF_INET) {
             size_of::<libc::sockaddr_in>()
+        } else if self.0.ss_family == ib_addr::FAMILY {
+            size_of::<ffi::sockaddr_ib>()
         } else {
             size_of::<libc::sockaddr_in6>()
         };
         libc::socklen_t::try_from(len).unwrap_or(0)
     }
 
-    pub(crate) fn new(addr: SocketAddr) -> Self {
+    pub(crate) fn new(addr: impl Into<Addr>) -> Self {
         let mut raw = Self::zeroed();
-        match addr {
-            SocketAddr::V4(addr) => {
+        match addr.into() {
+            Addr::Ib(addr) => {
+                // SAFETY: a `sockaddr_storage` is large and aligned enough for every address.
+                unsafe {
+                    (&raw mut raw.0)
+                        .cast::<ffi::sockaddr_ib>()
+                        .write(addr.to_raw())
+                };
+            }
+            Addr::Ip(SocketAddr::V4(addr)) => {
                 let v4 = libc::sockaddr_in {
                     sin_family: family(libc::AF_INET),
                     sin_port: addr.port().to_be(),
@@ -40,7 +103,7 @@ impl RawAddr {
                 // SAFETY: a `sockaddr_storage` is large and aligned enough for every address.
                 unsafe { (&raw mut raw.0).cast::<libc::sockaddr_in>().write(v4) };
             }
-            SocketAddr::V6(addr) => {
+            Addr::Ip(SocketAddr::V6(addr)) => {
                 let v6 = libc::sockaddr_in6 {
                     sin6_family: family(libc::AF_INET6),
                     sin6_port: addr.port().to_be(),
@@ -63,24 +126,32 @@ impl RawAddr {
     }
 }
 
-/// Reads an address that C has written. The result is `None` for a family other than IP.
+/// Reads an address that C has written. The result is `None` for a family that
+/// this crate does not know, which is also that of no address.
 ///
 /// # Safety
 /// - `addr` points to a `sockaddr_storage` that is valid for reads.
-pub(crate) unsafe fn read(addr: *const libc::sockaddr_storage) -> Option<SocketAddr> {
+pub(crate) unsafe fn read(addr: *const libc::sockaddr_storage) -> Option<Addr> {
     // SAFETY: as the caller promised.
     let found = unsafe { (*addr).ss_family };
     if found == family(libc::AF_INET) {
         // SAFETY: as the caller promised, and the family says that it is such an address.
         let v4 = unsafe { addr.cast::<libc::sockaddr_in>().read() };
         let ip = Ipv4Addr::from(v4.sin_addr.s_addr.to_ne_bytes());
-        Some(SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into())
+        Some(Addr::Ip(
+            SocketAddrV4::new(ip, u16::from_be(v4.sin_port)).into(),
+        ))
     } else if found == family(libc::AF_INET6) {
         // SAFETY: as the caller promised, and the family says that it is such an address.
         let v6 = unsafe { addr.cast::<libc::sockaddr_in6>().read() };
         let ip = Ipv6Addr::from(v6.sin6_addr.s6_addr);
         let port = u16::from_be(v6.sin6_port);
-        Some(SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id).into())
+        let addr = SocketAddrV6::new(ip, port, v6.sin6_flowinfo, v6.sin6_scope_id);
+        Some(Addr::Ip(addr.into()))
+    } else if found == ib_addr::FAMILY {
+        // SAFETY: as the caller promised, and the family says that it is such an address.
+        let ib = unsafe { addr.cast::<ffi::sockaddr_ib>().read() };
+        Some(Addr::Ib(IbAddr::from_raw(&ib)))
     } else {
         None
     }
@@ -92,17 +163,25 @@ fn family(family: i32) -> libc::sa_family_t {
 
 #[cfg(test)]
 mod tests {
+    use verbs::Gid;
+
     use super::*;
+    use crate::port_space::PortSpace;
 
     #[test]
     fn addresses_survive_the_way_to_c_and_back() {
         let v6 = SocketAddrV6::new("fe80::1".parse().unwrap(), 7471, 5, 3);
-        for addr in [
-            "10.9.0.1:12345".parse().unwrap(),
-            "[::]:0".parse().unwrap(),
-            v6.into(),
+        for (addr, len) in [
+            (Addr::Ip("10.9.0.1:12345".parse().unwrap()), 16),
+            (Addr::Ip("[::]:0".parse().unwrap()), 28),
+            (Addr::Ip(v6.into()), 28),
+            (
+                Addr::Ib(IbAddr::new(Gid([7; 16]), PortSpace::Tcp, 7471)),
+                48,
+            ),
         ] {
             let raw = RawAddr::new(addr);
+            assert_eq!(raw.len(), len);
             // SAFETY: `raw.0` is a local address.
             assert_eq!(unsafe { read(&raw const raw.0) }, Some(addr));
         }
@@ -110,9 +189,20 @@ mod tests {
 
     #[test]
     fn other_families_are_no_address() {
-        let mut raw = RawAddr::new("10.9.0.1:1".parse().unwrap());
+        let mut raw = RawAddr::new(SocketAddr::from(([10, 9, 0, 1], 1)));
         raw.0.ss_family = family(libc::AF_UNIX);
         // SAFETY: `raw.0` is a local address.
         assert_eq!(unsafe { read(&raw const raw.0) }, None);
+    }
+
+    #[test]
+    fn addresses_say_what_they_are() {
+        let ip: SocketAddr = "10.9.0.1:7471".parse().unwrap();
+        let ib = IbAddr::new(Gid::from(ip.ip()), PortSpace::Tcp, 7471);
+        let (of_ip, of_ib) = (Addr::from(ip), Addr::from(ib));
+        assert_eq!((of_ip.ip(), of_ip.ib()), (Some(ip), None));
+        assert_eq!((of_ib.ip(), of_ib.ib()), (None, Some(ib)));
+        assert_eq!(of_ip.to_string(), "10.9.0.1:7471");
+        assert_eq!(of_ib.to_string(), "[::ffff:10.9.0.1] service 0x1061d2f");
     }
 }

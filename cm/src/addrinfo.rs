@@ -3,7 +3,7 @@
 use std::{
     ffi::{CStr, CString, c_char, c_int, c_void},
     io,
-    net::SocketAddr,
+    net::Ipv6Addr,
     ptr::{self, NonNull},
 };
 
@@ -12,7 +12,7 @@ use rdmacm_sys as ffi;
 use verbs::{Error, Result};
 
 use crate::{
-    addr::{self, RawAddr},
+    addr::{self, Addr, RawAddr},
     port_space::PortSpace,
 };
 
@@ -41,7 +41,7 @@ pub struct AddrHints {
     flags: c_int,
     family: c_int,
     space: Option<PortSpace>,
-    source: Option<SocketAddr>,
+    source: Option<Addr>,
 }
 
 /// An address, and what it is for.
@@ -57,9 +57,9 @@ pub struct AddrInfo {
     /// Whether it is for datagrams.
     pub datagram: bool,
     /// The local address, of a passive one or if a hint has said it.
-    pub source: Option<SocketAddr>,
+    pub source: Option<Addr>,
     /// The peer's address.
-    pub destination: Option<SocketAddr>,
+    pub destination: Option<Addr>,
     /// The name that the local address is properly known by.
     pub source_name: Option<String>,
     /// The name that the peer's address is properly known by.
@@ -109,6 +109,14 @@ impl AddrHints {
         self.family(libc::AF_INET6)
     }
 
+    /// InfiniBand's own addresses (`RAI_FAMILY` with `AF_IB`, which goes with `RAI_NUMERICHOST`):
+    /// the node is a GID, written like an IPv6 address.
+    #[doc(alias = "RAI_FAMILY")]
+    #[doc(alias = "AF_IB")]
+    pub fn infiniband(self) -> Self {
+        self.numeric_host().family(ffi::AF_IB)
+    }
+
     fn family(mut self, family: c_int) -> Self {
         self.flags |= ffi::RAI_FAMILY;
         self.family = family;
@@ -122,8 +130,8 @@ impl AddrHints {
     }
 
     /// The local address to connect from.
-    pub fn source(mut self, source: SocketAddr) -> Self {
-        self.source = Some(source);
+    pub fn source(mut self, source: impl Into<Addr>) -> Self {
+        self.source = Some(source.into());
         self
     }
 
@@ -131,7 +139,8 @@ impl AddrHints {
     /// as it takes to ask for the name.
     ///
     /// # Errors
-    /// - `InvalidInput`: a name with a zero byte, or neither node nor service.
+    /// - `InvalidInput`: a name with a zero byte, neither node nor service, or for
+    ///   [InfiniBand](Self::infiniband) a node that is no GID.
     /// - `NotFound`: no such name, with what `getaddrinfo(3)` says.
     /// - Whatever the system says.
     ///
@@ -143,6 +152,12 @@ impl AddrHints {
         if node.is_none() && service.is_none() {
             let reason = "neither node nor service";
             return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
+        }
+        // librdmacm takes whatever comes for an IPv6 address, and an IPv4 one is shorter.
+        let is_gid = node.is_some_and(|node| node.parse::<Ipv6Addr>().is_ok());
+        if self.family == ffi::AF_IB && !is_gid {
+            let reason = "the node is no GID";
+            return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason).detail(detail()));
         }
         let as_c = |name: Option<&str>| name.map(CString::new).transpose();
         let names = as_c(node).and_then(|node| Ok((node, as_c(service)?)));
@@ -241,7 +256,7 @@ unsafe fn read(raw: &ffi::rdma_addrinfo) -> AddrInfo {
 
 /// # Safety
 /// - `addr` is null, or points to an address of `len` bytes.
-unsafe fn read_addr(addr: *const libc::sockaddr, len: libc::socklen_t) -> Option<SocketAddr> {
+unsafe fn read_addr(addr: *const libc::sockaddr, len: libc::socklen_t) -> Option<Addr> {
     if addr.is_null() {
         return None;
     }

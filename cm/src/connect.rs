@@ -25,7 +25,7 @@ impl CmId<RouteResolved> {
     /// # References
     /// [rdma_connect(3)](https://man7.org/linux/man-pages/man3/rdma_connect.3.html)
     #[doc(alias = "rdma_connect")]
-    pub fn connect<T: verbs::Connected, SW, RW>(
+    pub fn connect<T: verbs::Routed + verbs::Queued, SW, RW>(
         mut self,
         qp: &QueuePair<T, Init, SW, RW>,
         param: &ConnParam,
@@ -91,7 +91,7 @@ impl ConnectResponse {
     /// # References
     /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
     #[doc(alias = "rdma_establish")]
-    pub fn establish<T: verbs::Connected, SW, RW>(
+    pub fn establish<T: verbs::Routed + verbs::Queued, SW, RW>(
         self,
         qp: QueuePair<T, Init, SW, RW>,
     ) -> Result<Connection<SW, RW, T>> {
@@ -111,7 +111,7 @@ impl ConnectResponse {
     /// # References
     /// [rdma_establish(3)](https://man7.org/linux/man-pages/man3/rdma_establish.3.html)
     #[doc(alias = "rdma_establish")]
-    pub fn establish_ready<T: verbs::Connected, SW, RW>(
+    pub fn establish_ready<T: verbs::Routed + verbs::Queued, SW, RW>(
         self,
         qp: QueuePair<T, Rts, SW, RW>,
     ) -> Result<Connection<SW, RW, T>> {

@@ -22,7 +22,7 @@ pub struct Connection<SW = Buf, RW = Buf, T = Rc> {
     id: CmId<Connected>,
 }
 
-impl<SW, RW, T: verbs::Connected> Connection<SW, RW, T> {
+impl<SW, RW, T: verbs::Routed + verbs::Queued> Connection<SW, RW, T> {
     /// Joins the identifier of an accepted connection, which comes with
     /// [`Event::Established`](crate::Event::Established), and the queue pair it was accepted with.
     ///
@@ -109,7 +109,7 @@ impl<SW, RW, T: verbs::Connected> Connection<SW, RW, T> {
     }
 }
 
-impl<SW, RW, T: verbs::Connected> fmt::Debug for Connection<SW, RW, T> {
+impl<SW, RW, T: verbs::Routed + verbs::Queued> fmt::Debug for Connection<SW, RW, T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("Connection")
             .field("id", &self.id)

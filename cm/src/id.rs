@@ -13,7 +13,7 @@ use rdmacm_sys as ffi;
 use verbs::{Error, QpNum, Refused, Result, Transport, Ud, error::cvt_neg};
 
 use crate::{
-    addr,
+    addr::{self, Addr},
     channel::{ChannelHandle, EventChannel},
     phase::Phase,
     phases::{IdPhase, Idle},
@@ -226,20 +226,30 @@ impl<P: IdPhase> CmId<P> {
         PortSpace::from_raw(unsafe { (*self.as_raw()).ps })
     }
 
-    /// `rdma_get_local_addr`—The local address and port, once it has one.
+    /// `rdma_get_local_addr`—The local IP address and port, once it has one.
     #[doc(alias = "rdma_get_local_addr")]
     #[doc(alias = "rdma_get_src_port")]
     pub fn local_addr(&self) -> Option<SocketAddr> {
+        self.any_local_addr()?.ip()
+    }
+
+    /// The same, for an identifier of whatever family.
+    pub fn any_local_addr(&self) -> Option<Addr> {
         // SAFETY: the identifier exists (invariant), and the address is inside it.
         let addr = unsafe { ffi::rdma_get_local_addr(self.as_raw()) };
         // SAFETY: librdmacm keeps a whole `sockaddr_storage` there.
         unsafe { addr::read(addr.cast()) }
     }
 
-    /// `rdma_get_peer_addr`—The peer's address and port, once there is a peer.
+    /// `rdma_get_peer_addr`—The peer's IP address and port, once there is a peer.
     #[doc(alias = "rdma_get_peer_addr")]
     #[doc(alias = "rdma_get_dst_port")]
     pub fn peer_addr(&self) -> Option<SocketAddr> {
+        self.any_peer_addr()?.ip()
+    }
+
+    /// The same, for an identifier of whatever family.
+    pub fn any_peer_addr(&self) -> Option<Addr> {
         // SAFETY: the identifier exists (invariant), and the address is inside it.
         let addr = unsafe { ffi::rdma_get_peer_addr(self.as_raw()) };
         // SAFETY: librdmacm keeps a whole `sockaddr_storage` there.
@@ -283,8 +293,8 @@ impl<P: IdPhase> fmt::Debug for CmId<P> {
         f.debug_struct("CmId")
             .field("phase", &P::NAME)
             .field("key", &self.key())
-            .field("local", &self.local_addr())
-            .field("peer", &self.peer_addr())
+            .field("local", &self.any_local_addr())
+            .field("peer", &self.any_peer_addr())
             .finish_non_exhaustive()
     }
 }

@@ -15,14 +15,14 @@
 //! ends it gives it back, in its next phase; what a phase does not allow does not compile.
 //!
 //! ```no_run
-//! use std::time::Duration;
+//! use std::{net::SocketAddr, time::Duration};
 //!
 //! use cm::{ConnParam, Event, EventChannel};
 //! use verbs::{Rc, op::Send};
 //!
 //! const TIMEOUT: Duration = Duration::from_secs(2);
 //!
-//! let server = "10.9.0.1:7471".parse().unwrap();
+//! let server: SocketAddr = "10.9.0.1:7471".parse().unwrap();
 //! let channel = EventChannel::new()?;
 //! channel.create_id()?.resolve_addr(None, server, TIMEOUT)?;
 //! let Event::AddrResolved(id) = channel.wait()? else { panic!("no such host") };
@@ -87,7 +87,9 @@
 //!
 //! # Limits
 //!
-//! Not here yet: identifiers for XRC, and InfiniBand's own addresses (`AF_IB`).
+//! Extended reliable connections ([`EventChannel::create_xrc_id`]) and InfiniBand's own addresses
+//! ([`IbAddr`]) want a device that has them. Soft-RoCE does not, so of the former only that they are
+//! asked for as C does is tested, and of the latter their layout and how they fail.
 
 mod accept;
 mod addr;
@@ -103,6 +105,7 @@ mod endpoint;
 mod event;
 #[doc = include_str!("../FUNCTIONS.md")]
 pub mod functions {}
+mod ib_addr;
 mod id;
 mod intake;
 mod migrate;
@@ -118,8 +121,10 @@ mod registry;
 mod resolve;
 #[cfg(feature = "tokio")]
 pub mod tokio;
+mod xrc;
 
 pub use accept::ConnectRequest;
+pub use addr::Addr;
 pub use addrinfo::{AddrHints, AddrInfo};
 pub use channel::EventChannel;
 pub use connect::ConnectResponse;
@@ -130,6 +135,7 @@ pub use endpoint::{
     DatagramEndpoint, Endpoint, EndpointBuilder, Incoming, Listener, Outgoing, connect,
 };
 pub use event::{ConnectFailure, Event, event_name};
+pub use ib_addr::IbAddr;
 pub use id::CmId;
 pub use multicast::{Membership, MulticastGroup};
 pub use param::{ConnParam, PeerParam};
@@ -137,3 +143,4 @@ pub use path::PathRecord;
 pub use port_space::PortSpace;
 pub use registry::Key;
 pub use verbs::{Error, Refused, Result};
+pub use xrc::{XrcConnection, XrcEnd};

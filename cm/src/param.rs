@@ -87,7 +87,9 @@ impl<P: HasDevice> CmId<P> {
         if self.context().is_ok_and(|ctx| ctx.is_iwarp()) {
             return Limit::IWARP;
         }
-        let ib_address = self.local_addr().is_none();
+        let ib_address = self
+            .any_local_addr()
+            .is_some_and(|addr| addr.ib().is_some());
         Limit::infiniband(message, self.is_datagram(), ib_address)
     }
 }

@@ -3,8 +3,8 @@
 use ibverbs_sys::ibv_qp_attr;
 use rdmacm_sys as ffi;
 use verbs::{
-    Attributes, Connected, Init, Psn, QueuePair, Refused, Reset, Result, Rtr, Rts, State,
-    Transport, Ud, error::cvt_neg,
+    Attributes, Init, Psn, QueuePair, Queued, Refused, Reset, Result, Routed, Rtr, Rts, State,
+    Transport, Ud, XrcReceiver, XrcRecv, error::cvt_neg,
 };
 
 use crate::{
@@ -35,12 +35,33 @@ impl<P: HasDevice> CmId<P> {
         clippy::type_complexity,
         reason = "the queue pair that the caller gave"
     )]
-    pub fn init_qp<T: Connected, SW, RW>(
+    pub fn init_qp<T: Routed + Queued, SW, RW>(
         &self,
         qp: QueuePair<T, Reset, SW, RW>,
     ) -> Result<QueuePair<T, Init, SW, RW>, Refused<QueuePair<T, Reset, SW, RW>>> {
         let attributes = self
             .check_transport::<T>("rdma_init_qp_attr")
+            .and_then(|()| self.attributes());
+        match attributes {
+            Ok(attributes) => qp.to_init(&attributes),
+            Err(error) => Err(Refused { value: qp, error }),
+        }
+    }
+}
+
+impl<P: HasDevice> CmId<P> {
+    /// `rdma_init_qp_attr`—Brings the receiving end of an extended reliable connection to
+    /// [`Init`](verbs::Init); as [`init_qp`](Self::init_qp).
+    ///
+    /// # Errors
+    /// As for [`init_qp`](Self::init_qp).
+    #[doc(alias = "rdma_create_qp")]
+    pub fn init_xrc_receiver(
+        &self,
+        qp: XrcReceiver<Reset>,
+    ) -> Result<XrcReceiver<Init>, Refused<XrcReceiver<Reset>>> {
+        let attributes = self
+            .check_transport::<XrcRecv>("rdma_init_qp_attr")
             .and_then(|()| self.attributes());
         match attributes {
             Ok(attributes) => qp.to_init(&attributes),
@@ -131,7 +152,7 @@ impl<P: IdPhase> CmId<P> {
 
     /// Brings a queue pair all the way up. `responder_resources` and `initiator_depth` replace what
     /// the connection manager knows, if given; iWARP negotiates them by itself.
-    pub(crate) fn bring_up<T: Connected, SW, RW>(
+    pub(crate) fn bring_up<T: Routed + Queued, SW, RW>(
         &self,
         mut qp: QueuePair<T, Init, SW, RW>,
         responder_resources: Option<u8>,
@@ -141,15 +162,30 @@ impl<P: IdPhase> CmId<P> {
         // initialised.
         qp.modify(&self.attributes()?)?;
         let iwarp = qp.pd().context().is_iwarp();
-        let (mut attr, mask) = self.raw_attributes::<Rtr>()?;
-        if let Some(count) = responder_resources.filter(|_| !iwarp) {
-            attr.max_dest_rd_atomic = count;
-        }
-        let qp = qp.to_rtr(&Attributes::from_raw(attr, mask))?;
+        let qp = qp.to_rtr(&self.to_rtr(responder_resources.filter(|_| !iwarp))?)?;
         let (mut attr, mask) = self.raw_attributes::<Rts>()?;
         if let Some(count) = initiator_depth.filter(|_| !iwarp) {
             attr.max_rd_atomic = count;
         }
         Ok(qp.to_rts(&Attributes::from_raw(attr, mask))?)
+    }
+
+    /// As [`bring_up`](Self::bring_up), for an end that has no requests of its own.
+    pub(crate) fn bring_up_receiver(
+        &self,
+        mut qp: XrcReceiver<Init>,
+        responder_resources: Option<u8>,
+    ) -> Result<XrcReceiver<Rts>> {
+        qp.modify(&self.attributes()?)?;
+        let qp = qp.to_rtr(&self.to_rtr(responder_resources)?)?;
+        Ok(qp.to_rts(&self.attributes()?)?)
+    }
+
+    fn to_rtr<T: Transport>(&self, responder_resources: Option<u8>) -> Result<Attributes<T, Rtr>> {
+        let (mut attr, mask) = self.raw_attributes::<Rtr>()?;
+        if let Some(count) = responder_resources {
+            attr.max_dest_rd_atomic = count;
+        }
+        Ok(Attributes::from_raw(attr, mask))
     }
 }

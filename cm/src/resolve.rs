@@ -1,12 +1,12 @@
 //! Finding the way: to a local device, to a peer's address, and to the peer.
 
-use std::{net::SocketAddr, ptr, time::Duration};
+use std::{ptr, time::Duration};
 
 use rdmacm_sys as ffi;
 use verbs::{Refused, Result, error::cvt_neg};
 
 use crate::{
-    addr::RawAddr,
+    addr::{Addr, RawAddr},
     id::CmId,
     phase::Phase,
     phases::{AddrResolved, Idle, Listening},
@@ -18,13 +18,15 @@ impl CmId<Idle> {
     ///
     /// # Errors
     /// - `EADDRINUSE`: another identifier has the port.
-    /// - `ENODEV`, `EADDRNOTAVAIL`: the address is of no RDMA device of this machine.
+    /// - `ENODEV`, `EADDRNOTAVAIL`: the address is of no RDMA device of this machine, or is
+    ///   an [`IbAddr`](crate::IbAddr), and the device is not on InfiniBand.
     /// - `EACCES`: a port below 1024 needs privileges.
     ///
     /// # References
     /// [rdma_bind_addr(3)](https://man7.org/linux/man-pages/man3/rdma_bind_addr.3.html)
     #[doc(alias = "rdma_bind_addr")]
-    pub fn bind(&mut self, addr: SocketAddr) -> Result<()> {
+    pub fn bind(&mut self, addr: impl Into<Addr>) -> Result<()> {
+        let addr = addr.into();
         let mut raw = RawAddr::new(addr);
         // SAFETY: the identifier exists (invariant), and the address outlives the call, which
         // copies it.
@@ -73,12 +75,13 @@ impl CmId<Idle> {
     /// # References
     /// [rdma_resolve_addr(3)](https://man7.org/linux/man-pages/man3/rdma_resolve_addr.3.html)
     #[doc(alias = "rdma_resolve_addr")]
-    pub fn resolve_addr(
+    pub fn resolve_addr<A: Into<Addr>>(
         self,
-        source: Option<SocketAddr>,
-        destination: SocketAddr,
+        source: Option<A>,
+        destination: A,
         timeout: Duration,
     ) -> Result<(), Refused<Self>> {
+        let destination = destination.into();
         let mut raw_source = source.map(RawAddr::new);
         let mut raw_destination = RawAddr::new(destination);
         self.start(Phase::ResolvingAddr, "rdma_resolve_addr", |id| {

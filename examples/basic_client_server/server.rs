@@ -10,7 +10,7 @@
 )]
 
 use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     process,
 };
 
@@ -52,7 +52,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
     };
     let channel = EventChannel::new()?;
     let mut listener = channel.create_id()?;
-    listener.bind((any, options.port).into())?;
+    listener.bind(SocketAddr::new(any, options.port))?;
     let listener = listener.listen(BACKLOG)?;
     let addr = listener
         .local_addr()

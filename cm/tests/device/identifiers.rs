@@ -1,10 +1,14 @@
 //! What identifiers can be told, and can tell: options, addresses, channels, queue pair attributes.
 
-use std::net::{IpAddr, SocketAddr};
+use std::net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr};
 
-use cm::{AddrHints, CmId, ConnParam, Connection, Event, EventChannel, PathRecord, PortSpace};
+use cm::{
+    Addr, AddrHints, CmId, ConnParam, Connection, Event, EventChannel, IbAddr, PathRecord,
+    PortSpace, XrcEnd,
+};
 use verbs::{
-    AckTimeout, Attributes, Buf, Ece, EventType, Gid, Mtu, Pkey, Rc, RnrTimer, Rtr, Rts, op,
+    AckTimeout, Attributes, Buf, Ece, EventType, Gid, Mtu, Pkey, Rc, RnrTimer, Rtr, Rts, XrcSend,
+    op,
 };
 
 use crate::{
@@ -75,7 +79,8 @@ fn ipv6_only_leaves_ipv4_to_others() {
     let channel = EventChannel::new().unwrap();
     let mut v6 = channel.create_id().unwrap();
     v6.set_af_only(true).unwrap();
-    v6.bind("[::]:0".parse().unwrap()).unwrap();
+    v6.bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))
+        .unwrap();
     let port = v6.local_addr().unwrap().port();
     let _v6 = v6.listen(1).unwrap();
     let mut v4 = channel.create_id().unwrap();
@@ -83,7 +88,8 @@ fn ipv6_only_leaves_ipv4_to_others() {
     let _v4 = v4.listen(1).unwrap();
     // Without the option, the one takes the other's.
     let mut both = channel.create_id().unwrap();
-    both.bind("[::]:0".parse().unwrap()).unwrap();
+    both.bind(SocketAddr::new(Ipv6Addr::UNSPECIFIED.into(), 0))
+        .unwrap();
     let port = both.local_addr().unwrap().port();
     let _both = both.listen(1).unwrap();
     let mut v4 = channel.create_id().unwrap();
@@ -327,7 +333,10 @@ fn names_are_looked_up_with_hints() {
     let [info] = found.as_slice() else {
         panic!("{found:?}")
     };
-    assert_eq!(info.destination, Some(SocketAddr::new(addr.ip(), 7471)));
+    assert_eq!(
+        info.destination,
+        Some(SocketAddr::new(addr.ip(), 7471).into())
+    );
     assert_eq!((info.passive, info.datagram), (false, false));
     assert_eq!((info.port_space, info.source), (Some(PortSpace::Tcp), None));
     assert_eq!((info.route.len(), info.connect.len()), (0, 0));
@@ -338,8 +347,8 @@ fn names_are_looked_up_with_hints() {
         .source(addr);
     let found = hints.lookup(Some(&host_v6), Some("7174")).unwrap();
     let ip: IpAddr = local_v6();
-    assert_eq!(found[0].destination, Some(SocketAddr::new(ip, 7174)));
-    assert_eq!(found[0].source, Some(addr));
+    assert_eq!(found[0].destination, Some(SocketAddr::new(ip, 7174).into()));
+    assert_eq!(found[0].source, Some(addr.into()));
     assert_eq!(
         (found[0].port_space, found[0].datagram),
         (Some(PortSpace::Udp), true)
@@ -348,7 +357,8 @@ fn names_are_looked_up_with_hints() {
     let passive = AddrHints::new().passive().ipv4().lookup(None, Some("7471"));
     let passive = passive.unwrap();
     assert!(passive[0].passive);
-    assert_eq!(passive[0].source, Some("0.0.0.0:7471".parse().unwrap()));
+    let any = SocketAddr::from(([0, 0, 0, 0], 7471));
+    assert_eq!(passive[0].source, Some(any.into()));
     assert_eq!(passive[0].destination, None);
 }
 
@@ -362,6 +372,70 @@ fn names_that_are_none_are_said() {
         let err = hints.lookup(node, service).unwrap_err();
         assert_eq!(err.kind(), std::io::ErrorKind::InvalidInput);
     }
+}
+
+#[test]
+fn addresses_of_infiniband_are_looked_up_and_refused_elsewhere() {
+    let gid = Gid::from(local_v6());
+    let addr = IbAddr::new(gid, PortSpace::Tcp, 7471);
+    let hints = AddrHints::new().infiniband().no_route();
+    let found = hints.lookup(Some(&gid.to_string()), Some("7471")).unwrap();
+    assert_eq!(found[0].destination, Some(addr.into()));
+    for node in [None, Some("10.9.0.1"), Some("localhost")] {
+        let err = hints.lookup(node, Some("7471")).unwrap_err();
+        assert_eq!(err.kind(), std::io::ErrorKind::InvalidInput);
+    }
+
+    // The kernel finds a device by its GID, and on RoCE no route for it.
+    let channel = EventChannel::new().unwrap();
+    let mut id = channel.create_id().unwrap();
+    let err = id.bind(addr).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::ENODEV), "{err}");
+    assert!(err.to_string().contains("service 0x1061d2f"), "{err}");
+    id.resolve_addr(None, addr, PATIENCE).unwrap();
+    let id = taken!(&channel, Event::AddrResolved(id) => id);
+    assert_eq!((id.local_addr(), id.peer_addr()), (None, None));
+    assert_eq!(id.any_peer_addr(), Some(addr.into()));
+    let own = id.any_local_addr().and_then(Addr::ib).unwrap();
+    assert_eq!((own.gid, own.pkey), (gid, Pkey::DEFAULT));
+    assert_ne!(own.port(), 0);
+    let refused = id.resolve_route(PATIENCE).unwrap_err();
+    assert_eq!(refused.error.call(), "rdma_resolve_route");
+    assert_eq!(refused.value.any_local_addr(), Some(own.into()));
+}
+
+#[test]
+fn identifiers_for_extended_connections_are_made_and_kept_apart() {
+    let channel = EventChannel::new().unwrap();
+    let listener = channel.create_xrc_id(XrcEnd::Receive, local()).unwrap();
+    let listener = listener.listen(1).unwrap();
+    assert_eq!(listener.port_space(), Some(PortSpace::Ib));
+    let addr = listener.local_addr().unwrap();
+    assert_eq!(addr.ip(), local().ip());
+    assert_ne!(addr.port(), 0);
+
+    let any = SocketAddr::new(Ipv4Addr::UNSPECIFIED.into(), 0);
+    let id = channel.create_xrc_id(XrcEnd::Send, any).unwrap();
+    let key = id.key();
+    let id = resolve_addr(&channel, id, addr);
+    assert_eq!(id.key(), key);
+    let side = Side::new(&id.context().unwrap());
+    let rc = side.pd.qp_builder::<Rc>(&side.cq, &side.cq);
+    let rc = rc.max_send_wr(1).max_recv_wr(1).create().unwrap();
+    let err = id.init_qp(rc).map(drop).unwrap_err();
+    assert!(
+        err.to_string().contains("is for XrcSend, not for Rc"),
+        "{err}"
+    );
+    // There is nothing to connect it with on this device.
+    let xrc = side.pd.qp_builder::<XrcSend>(&side.cq, &side.cq);
+    let err = xrc.max_send_wr(1).create().map(drop).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP), "{err}");
+    let err = id.context().unwrap().open_xrcd().map(drop).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP), "{err}");
+    // Somebody else's address is none to listen at.
+    let taken = channel.create_xrc_id(XrcEnd::Receive, addr).map(drop);
+    assert!(taken.unwrap_err().to_string().contains(&addr.to_string()));
 }
 
 #[test]
