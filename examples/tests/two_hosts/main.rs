@@ -1,6 +1,7 @@
 //! The examples on two hosts: each test boots two soft-roce guests. `cargo xtask test` runs them.
 
 mod basic_client_server;
+mod faults;
 mod guests;
 mod interop;
 mod pingpong;

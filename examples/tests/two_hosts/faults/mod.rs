@@ -1,0 +1,218 @@
+//! Sides that die, and devices that go: the other side is told, and nothing hangs.
+//!
+//! All cases of one test run in one pair of guests, each at a port of its own.
+
+use crate::guests::run_for;
+
+const PEER: &str = env!("CARGO_BIN_EXE_fault-peer");
+
+/// What the two sides do, and how the one that lives may end: with one of these, by its beginning.
+struct Case {
+    name: &'static str,
+    passive: &'static str,
+    active: &'static str,
+    /// `None`: killed.
+    passive_ends: Option<&'static [&'static str]>,
+    active_ends: Option<&'static [&'static str]>,
+}
+
+/// The end that a peer's death has once a message has been exchanged.
+const DISCONNECTED: &[&str] = &["disconnected, flushed"];
+
+/// The ends of a connection whose peer dies while it is being made. The kernel may have heard of
+/// that at any step.
+const EARLY: &[&str] = &[
+    "disconnected",
+    "rejected",
+    "the peer has ended it at once",
+    "not accepted",
+    "not established",
+    "Disconnected",
+];
+
+const KILLED: &[Case] = &[
+    Case {
+        name: "the listener dies with a request waiting",
+        passive: "passive --die listening",
+        active: "active",
+        passive_ends: None,
+        active_ends: Some(&["rejected"]),
+    },
+    Case {
+        name: "it dies with a request taken",
+        passive: "passive --die requested",
+        active: "active",
+        passive_ends: None,
+        active_ends: Some(&["rejected"]),
+    },
+    Case {
+        name: "it dies when it has accepted",
+        passive: "passive --die accepted",
+        active: "active",
+        passive_ends: None,
+        active_ends: Some(EARLY),
+    },
+    Case {
+        name: "the passive side dies when connected",
+        passive: "passive --die established",
+        active: "active",
+        passive_ends: None,
+        active_ends: Some(DISCONNECTED),
+    },
+    Case {
+        name: "the passive side dies disconnecting",
+        passive: "passive --hang-up --die disconnecting",
+        active: "active",
+        passive_ends: None,
+        active_ends: Some(DISCONNECTED),
+    },
+    Case {
+        name: "the passive side dies instead of answering",
+        passive: "passive --die disconnected",
+        active: "active --hang-up",
+        passive_ends: None,
+        active_ends: Some(DISCONNECTED),
+    },
+    Case {
+        name: "the active side dies asking",
+        passive: "passive",
+        active: "active --die connecting",
+        passive_ends: Some(EARLY),
+        active_ends: None,
+    },
+    Case {
+        name: "the active side dies when it is accepted",
+        passive: "passive",
+        active: "active --die responded",
+        passive_ends: Some(EARLY),
+        active_ends: None,
+    },
+    Case {
+        name: "the active side dies when connected",
+        passive: "passive",
+        active: "active --die established",
+        passive_ends: Some(DISCONNECTED),
+        active_ends: None,
+    },
+    Case {
+        name: "the active side dies disconnecting",
+        passive: "passive",
+        active: "active --hang-up --die disconnecting",
+        passive_ends: Some(DISCONNECTED),
+        active_ends: None,
+    },
+    Case {
+        name: "the active side dies instead of answering",
+        passive: "passive --hang-up",
+        active: "active --die disconnected",
+        passive_ends: Some(DISCONNECTED),
+        active_ends: None,
+    },
+    Case {
+        name: "nobody dies",
+        passive: "passive",
+        active: "active --hang-up",
+        passive_ends: Some(DISCONNECTED),
+        active_ends: Some(DISCONNECTED),
+    },
+    Case {
+        name: "the listener rejects",
+        passive: "passive --reject full",
+        active: "active",
+        passive_ends: Some(&["rejected"]),
+        active_ends: Some(&["rejected 28 full"]),
+    },
+    Case {
+        name: "more ask than the listener has room for, and it goes away",
+        passive: "deaf",
+        active: "crowd",
+        passive_ends: Some(&["deaf"]),
+        active_ends: Some(&["rejected, and the others given up"]),
+    },
+];
+
+/// One side of each case. Its lines begin with the number of the case, and its exit code is the
+/// last of them.
+fn command(number: usize, arguments: &str) -> String {
+    let (role, more) = arguments.split_once(' ').unwrap_or((arguments, ""));
+    let port = 7600 + number;
+    format!(
+        "{{ timeout 180 {PEER} {role} $A:{port} {more} 2>&1; echo \"exit $?\"; }} \
+         | sed 's/^/{number}: /'"
+    )
+}
+
+/// What is wrong with how a side ended.
+fn complaint(number: usize, lines: &[String], ends: Option<&[&str]>) -> Option<String> {
+    let prefix = format!("{number}: ");
+    let own: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix(&prefix))
+        .collect();
+    let right = match (ends, &own[..]) {
+        // Killed by signal 9.
+        (None, [.., "exit 137"]) => true,
+        (Some(ends), [outcome, "torn down", "exit 0"]) => {
+            ends.iter().any(|end| outcome.starts_with(end))
+        }
+        _ => false,
+    };
+    (!right).then(|| format!("{own:?}"))
+}
+
+#[test]
+fn a_side_that_dies_in_any_phase_is_noticed() {
+    let (mut passive, mut active) = (vec![], vec![]);
+    for (number, case) in KILLED.iter().enumerate() {
+        passive.push(command(number, case.passive));
+        active.push(command(number, case.active));
+    }
+    // Nothing of the connections is left: neither queue pairs nor identifiers.
+    let left = "for i in $(seq 50); do left=$(rdma resource show qp dev rxe0 | grep -c 'type RC'; \
+                rdma resource show cm_id | wc -l); left=$(echo $left); \
+                [ \"$left\" = '0 0' ] && break; sleep 0.2; done; echo \"left $left\"";
+    let unreachable = format!("{PEER} active 10.9.0.99:9 2>&1; echo \"exit $?\"");
+    let printed = run_for(
+        200,
+        "rxe",
+        &format!("{} & wait; {left}", passive.join(" & ")),
+        &format!(
+            "{}; {left}; {{ {unreachable}; }} | sed 's/^/away: /'",
+            active.join("; ")
+        ),
+    );
+    let mut wrong = vec![];
+    for (number, case) in KILLED.iter().enumerate() {
+        for (lines, ends) in [
+            (&printed.a, case.passive_ends),
+            (&printed.b, case.active_ends),
+        ] {
+            let complaint = complaint(number, lines, ends);
+            let seen = complaint.as_deref().unwrap_or("ok");
+            println!("  {}: {seen}", case.name);
+            wrong.extend(complaint);
+        }
+    }
+    let has = |lines: &[String], wanted: &str| lines.iter().any(|line| line.starts_with(wanted));
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert!(has(&printed.a, "left 0 0"), "{:?}", printed.a);
+    assert!(has(&printed.b, "left 0 0"), "{:?}", printed.b);
+    assert!(has(&printed.b, "away: no address: "), "{:?}", printed.b);
+    assert!(has(&printed.b, "away: exit 0"), "{:?}", printed.b);
+}
+
+#[test]
+fn a_device_is_removed_under_its_connections() {
+    let removed = format!(
+        "timeout 60 {PEER} removed $A:7600 2>&1; echo \"exit $?\"; \
+         for i in $(seq 50); do links=$(rdma link show); [ \"$links\" ] || break; sleep 0.2; done; \
+         echo \"links $links\""
+    );
+    let printed = run_for(120, "rxe", &removed, "true");
+    println!("{:?}", printed.a);
+    let [outcome, rest @ ..] = &printed.a[..] else {
+        panic!("nothing was printed")
+    };
+    assert!(outcome.starts_with("removed"), "{:?}", printed.a);
+    assert_eq!(rest, ["torn down", "exit 0", "links "]);
+}

@@ -1,0 +1,56 @@
+//! What a queue pair needs.
+
+use anyhow::Result;
+use cm::{CmId, Connection, phases::HasDevice};
+use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rc};
+
+use crate::PATIENCE;
+
+pub(crate) struct Side {
+    pub(crate) pd: ProtectionDomain,
+    cq: CompletionQueue,
+}
+
+impl Side {
+    pub(crate) fn new(ctx: &Context) -> Result<Self> {
+        Ok(Self {
+            pd: ctx.alloc_pd()?,
+            cq: ctx.cq_builder(16).waitable().create()?,
+        })
+    }
+
+    /// A queue pair with a receive posted.
+    pub(crate) fn qp<P: HasDevice>(&mut self, id: &CmId<P>) -> Result<QueuePair<Rc, Init>> {
+        let builder = self.pd.qp_builder(&self.cq, &self.cq);
+        let qp = builder.max_send_wr(4).max_recv_wr(4).create()?;
+        let mut qp = id.init_qp(qp).map_err(|refused| refused.error)?;
+        qp.post_recv(self.pd.alloc_buf(64)?)
+            .map_err(|refused| refused.error)?;
+        Ok(qp)
+    }
+
+    /// Takes so many completions, and says what each was. Those that do not come are `hangs`.
+    pub(crate) fn completions(
+        &mut self,
+        connection: &mut Connection,
+        count: usize,
+    ) -> Result<Vec<&'static str>> {
+        let mut taken = Vec::new();
+        while taken.len() < count {
+            let before = taken.len();
+            for wc in self.cq.wait(Some(PATIENCE))? {
+                taken.push(match (wc.ok().is_ok(), wc.is_receive()) {
+                    (true, true) => "received",
+                    (true, false) => "sent",
+                    (false, _) => "flushed",
+                });
+                drop(connection.qp_mut().complete(wc));
+            }
+            if taken.len() == before {
+                taken.push("hangs");
+                break;
+            }
+        }
+        Ok(taken)
+    }
+}
