@@ -743,6 +743,6 @@ impl State {
     }
 
     fn is_flushed(&self) -> bool {
-        self.stream.is_flushed() || !self.stream.is_connected()
+        self.stream.is_flushed()
     }
 }

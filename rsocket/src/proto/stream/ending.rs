@@ -45,6 +45,8 @@ pub(super) struct Ending {
     shut_to_reading: bool,
     /// What the peer has not been told yet.
     news: Option<Control>,
+    /// The peer takes nothing more.
+    deaf: bool,
 }
 
 impl Default for Ending {
@@ -55,6 +57,7 @@ impl Default for Ending {
             writable: true,
             shut_to_reading: false,
             news: None,
+            deaf: false,
         }
     }
 }
@@ -82,6 +85,11 @@ impl Ending {
 
     pub(super) fn take_news(&mut self) -> Option<Control> {
         self.news.take()
+    }
+
+    /// Whether what is still on its way to the peer is of no use.
+    pub(super) fn is_deaf(&self) -> bool {
+        self.deaf
     }
 
     fn leave(&mut self, phase: Phase) {
@@ -113,9 +121,19 @@ impl Ending {
     /// The peer says something.
     pub(super) fn told(&mut self, control: Control) {
         match control {
-            Control::Disconnect => self.disconnected(),
-            Control::Shutdown if self.writable => self.readable = false,
-            Control::Shutdown => self.disconnected(),
+            Control::Disconnect => {
+                self.deaf = true;
+                self.disconnected();
+            }
+            Control::Shutdown => {
+                self.readable = false;
+                match &mut self.news {
+                    // It has still to be told that this side has finished, too.
+                    Some(news) => *news = Control::Disconnect,
+                    None if !self.writable => self.disconnected(),
+                    None => {}
+                }
+            }
             Control::KeepAlive | Control::Unknown(_) => {}
         }
     }
@@ -198,6 +216,19 @@ mod tests {
         }
         ending.told(Control::Disconnect);
         assert_eq!(ending.phase(), Phase::Disconnected);
+    }
+
+    #[test]
+    fn a_peer_that_ends_it_meanwhile_is_still_told() {
+        let mut ending = Ending::default();
+        ending.shut_down(Direction::Write);
+        ending.told(Control::Shutdown);
+        assert_eq!(ending.phase(), Phase::Connected);
+        assert_eq!(ending.take_news(), Some(Control::Disconnect));
+        // What is on its way still counts, unless the peer has said that it does not.
+        assert!(!ending.is_deaf());
+        ending.told(Control::Disconnect);
+        assert!(ending.is_deaf());
     }
 
     #[test]

@@ -191,9 +191,11 @@ impl Stream {
         self.keep_alive_due = true;
     }
 
-    /// Whether everything that was posted has completed, and nothing is waiting to be told.
+    /// Whether everything that was posted has completed, and nothing is waiting to be told; or what
+    /// has not is of no use any more.
     pub fn is_flushed(&self) -> bool {
-        self.sending.is_idle() && !(self.ending.has_news() && self.is_connected())
+        let idle = self.sending.is_idle() && !(self.ending.has_news() && self.is_connected());
+        idle || self.ending.is_deaf() || self.failure().is_some()
     }
 
     /// The peer's side of the connection is gone, says the connection manager. What it had sent

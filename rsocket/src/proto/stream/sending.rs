@@ -90,7 +90,11 @@ impl Sending {
     }
 
     pub(super) fn is_idle(&self) -> bool {
-        self.free == self.data_depth && self.control_free == CONTROL_SLOTS
+        self.in_flight() == 0
+    }
+
+    fn in_flight(&self) -> u16 {
+        self.data_depth - self.free + CONTROL_SLOTS - self.control_free
     }
 
     pub(super) fn completed(&mut self, tag: Tag) {
@@ -161,6 +165,11 @@ impl Sending {
 }
 
 impl Stream {
+    /// How many entries of the send queue are in use.
+    pub fn in_flight(&self) -> u16 {
+        self.sending.in_flight()
+    }
+
     /// Whether data can be sent now.
     pub fn can_send(&self) -> bool {
         self.is_connected() && self.is_writable() && self.sending.can_send()
