@@ -4,6 +4,7 @@
 //! only beside each other. The result is a table, `target/bench/NAME.json` and `target/bench/NAME.svg`.
 
 mod chart;
+mod conditions;
 mod noop;
 mod perftest;
 mod program;
@@ -19,6 +20,7 @@ use serde_json::json;
 
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
+use conditions::Conditions;
 use row::Row;
 
 /// What can be measured.
@@ -43,22 +45,27 @@ impl Name {
 pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
     setup::ensure(&[Group::Build, Group::Bench])?;
     let workspace = Workspace::load()?;
+    let mut conditions = Conditions::now();
     let rows = match name {
-        Name::Verbs => verbs(&workspace, host_only)?,
+        Name::Verbs => verbs(&workspace, host_only, &mut conditions)?,
         Name::Rsocket => rsocket(&workspace, host_only)?,
     };
     let folder = workspace.target().join("bench");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let file = |extension: &str| folder.join(format!("{}.{extension}", name.text()));
     let values: Vec<_> = rows.iter().map(Row::to_json).collect();
-    let document = json!({ "name": name.text(), "rows": values });
+    let document = json!({
+        "name": name.text(),
+        "conditions": conditions.to_json(),
+        "rows": values,
+    });
     for (file, text) in [
         (file("json"), format!("{document:#}\n")),
         (file("svg"), chart::draw(name.text(), &rows)),
     ] {
         fs::write(&file, text).with_context(|| format!("cannot write {}", file.display()))?;
     }
-    println!("\n{}", row::table(&rows));
+    println!("\n{}\n{conditions}", row::table(&rows));
     println!("{}", file("json").display());
     println!("{}", file("svg").display());
     let missed = rows.iter().filter(|row| row.pass() == Some(false)).count();
@@ -70,12 +77,14 @@ pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
     Ok(missed == 0)
 }
 
-fn verbs(workspace: &Workspace, host_only: bool) -> Result<Vec<Row>> {
+fn verbs(workspace: &Workspace, host_only: bool, conditions: &mut Conditions) -> Result<Vec<Row>> {
     let programs = noop::Programs::build(workspace)?;
     let mut rows = noop::measure(&programs)?;
     if !host_only {
         setup::ensure(&[Group::Guest, Group::Tools])?;
-        rows.extend(perftest::measure(workspace, &programs)?);
+        let guest = perftest::measure(workspace, &programs)?;
+        rows.extend(guest.rows);
+        conditions.rounds = Some(guest.rounds);
     }
     Ok(rows)
 }

@@ -91,6 +91,11 @@ impl Outcome {
         self.exit_code() == 0
     }
 
+    /// Whether nothing is wrong but that time was up.
+    pub(crate) fn timed_out(&self) -> bool {
+        self.exit_code() == TIMED_OUT && self.guests.iter().all(|guest| guest.broken().is_none())
+    }
+
     /// How long each guest took to come up, in words.
     pub(crate) fn boot_times(&self) -> String {
         let line = |guest: &GuestReport| {
@@ -343,13 +348,14 @@ mod tests {
             End::Exited(0),
             "[ 3.1] WARNING: CPU: 0 PID: 1 at x.c:1\n",
         )]);
-        assert!(outcome.is_success());
+        assert!(outcome.is_success() && !outcome.timed_out());
         assert!(outcome.complaint().unwrap().contains("x.c:1"));
     }
 
     #[test]
     fn timeout_says_so() {
         let outcome = outcome(vec![guest(End::TimedOut, "")]);
+        assert!(outcome.timed_out() && !outcome.is_success());
         assert_eq!(outcome.exit_code(), TIMED_OUT);
         assert!(outcome.complaint().unwrap().contains("timeout"));
     }
