@@ -121,7 +121,7 @@ impl Ends {
     fn send_batch(&mut self, count: u32) -> Result<()> {
         let mut free = mem::take(&mut self.bufs);
         for _ in 0..count / BATCH {
-            for buf in free.drain(..) {
+            while let Some(buf) = free.pop() {
                 self.qp.post(Send::new(buf)).map_err(|it| it.error)?;
             }
             self.take_back(&mut free)?;
@@ -135,7 +135,7 @@ impl Ends {
         let mut free = mem::take(&mut self.bufs);
         for _ in 0..count / BATCH {
             let mut batch = self.qp.batch();
-            for buf in free.drain(..) {
+            while let Some(buf) = free.pop() {
                 batch.push(Send::new(buf)).map_err(|it| it.error)?;
             }
             batch.post().map_err(|it| it.error)?;
@@ -150,7 +150,12 @@ impl Ends {
     fn take_back(&mut self, free: &mut Vec<Buf>) -> Result<()> {
         while free.len() < BATCH as usize {
             for wc in self.cq.poll()? {
-                free.push(sent(&mut self.qp, wc)?);
+                let buf = sent(&mut self.qp, wc)?;
+                // So that the list never grows, and need not lie in memory.
+                if free.len() == free.capacity() {
+                    return Err("there are more buffers than there were".into());
+                }
+                free.push(buf);
             }
         }
         Ok(())

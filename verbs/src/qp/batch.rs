@@ -79,9 +79,13 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         let Some(vacancy) = sending.in_flight.vacancy() else {
             return refuse(request, refusal::full(POST_SEND));
         };
-        // As many requests can wait as can be in flight.
-        let Some(mut place) = sending.staging.add(vacancy.id(), &sges, flags) else {
-            return refuse(request, refusal::full(POST_SEND));
+        // SAFETY: there is room for as many requests as can be in flight. Each that was added since
+        // the batch began has its place among those, and there is a vacancy.
+        let place = unsafe { sending.staging.add(vacancy.id(), &sges, flags) };
+        let Some(mut place) = place else {
+            // Not reached: `refusal` has looked at the elements.
+            let (found, limit) = (sges.len(), sending.max_sge.get());
+            return refuse(request, refusal::elements(POST_SEND, found, limit));
         };
         request.describe(place.wr());
         place.take();

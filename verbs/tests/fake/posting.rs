@@ -54,6 +54,28 @@ fn a_request_reaches_the_device_as_it_was_posted() {
 }
 
 #[test]
+fn completions_that_are_forgotten_come_back_with_later_ones() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    for _ in 0..3 {
+        let buf = fixture.pd.alloc_buf(8).unwrap();
+        qp.post(Send::new(buf)).unwrap();
+    }
+    for _ in 0..2 {
+        fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    }
+    #[expect(clippy::mem_forget, reason = "this is what is tested")]
+    std::mem::forget(cq.poll().unwrap());
+    assert_eq!(cq.poll().unwrap().count(), 0);
+    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    let wc = cq.poll().unwrap().next().unwrap();
+    let mut earlier = 0;
+    qp.complete_each(wc, |_| earlier += 1).unwrap();
+    assert_eq!(earlier, 2);
+}
+
+#[test]
 fn a_message_arrives_where_it_was_to() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
