@@ -301,8 +301,10 @@ impl Run {
                 );
             }
             if self.dead != Some(i) && self.trouble != Trouble::Hostile {
-                assert!(
-                    side.stream.is_flushed(),
+                assert!(side.stream.is_flushed());
+                assert_eq!(
+                    side.stream.in_flight(),
+                    0,
                     "every count is back where it began"
                 );
             }
