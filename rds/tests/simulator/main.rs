@@ -7,6 +7,7 @@
 
 mod flow;
 mod host;
+mod kernel;
 mod schedule;
 mod wire;
 
@@ -56,4 +57,17 @@ fn what_is_taken_back_leaves_no_trace() {
 #[test]
 fn a_host_that_lies_harms_nobody() {
     run(Trouble::Hostile);
+}
+
+/// U-P13: whoever dials first, and whichever address is lower.
+#[test]
+fn a_link_and_a_kernel_come_to_a_connection() {
+    for seed in seeds() {
+        let took = panic::catch_unwind(|| kernel::meet(seed));
+        let took = took.unwrap_or_else(|_| unreachable!("SEED={seed} fails"));
+        assert!(
+            took < std::time::Duration::from_secs(20),
+            "SEED={seed}: {took:?}"
+        );
+    }
 }

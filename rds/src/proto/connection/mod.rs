@@ -232,8 +232,8 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.completed(tag, completion, &mut self.acks);
     }
 
-    /// A frame has arrived; what that means, if anything. After a violation, nothing means anything
-    /// until the connection is made anew.
+    /// A frame has arrived; what that means, if anything. After a violation, only acknowledgements
+    /// mean anything until the connection is made anew.
     ///
     /// # Errors
     /// The peer breaks the protocol: the connection has to be given up.
@@ -244,6 +244,11 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         body: B,
     ) -> Result<Option<Received<B>>, Violation> {
         if self.violation.is_some() {
+            // What the peer's device knows to have arrived must count, or the peer would take what
+            // is sent again for that of one that has forgotten everything.
+            if let Ok(header) = self.receiving.header(header) {
+                self.sending.acknowledged(header.ack);
+            }
             return Ok(None);
         }
         self.probes.heard(now);

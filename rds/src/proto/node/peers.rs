@@ -17,6 +17,9 @@ pub(super) struct Peer<P, B> {
     ends: Ends,
     link: Link,
     pub(super) connection: Connection<P, B>,
+    /// Somebody waits for the peer to say that a port is not congested any more, which it does when
+    /// it is connected.
+    wanted: bool,
     /// What the peer has asked for last.
     request: Option<ConnectData>,
     /// What is being accepted, with what the peer said of its side.
@@ -77,6 +80,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             ends,
             link: Link::new(route.local, route.peer, self.rng.u64(..)),
             connection: Connection::new(&self.settings.connection, self.settings.first_sequence),
+            wanted: false,
             request: None,
             accepted: None,
         });
@@ -89,9 +93,24 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.peers.get_mut(id.0)
     }
 
+    /// Has a connection made, if there is none, so that its peer tells which ports are congested.
+    pub(super) fn want(&mut self, route: Route) {
+        let Ok(id) = self.connection_to(route) else {
+            return;
+        };
+        if let Some(peer) = self.peer(id) {
+            peer.wanted = !peer.link.is_up();
+        }
+    }
+
     /// Which hosts a connection is between.
     pub fn route(&self, id: ConnectionId) -> Option<Route> {
         self.peers.get(id.0).map(|peer| peer.route)
+    }
+
+    /// The attempt, or the connection below, that there is.
+    pub fn attempt(&self, id: ConnectionId) -> Option<Attempt> {
+        self.peers.get(id.0)?.link.current()
     }
 
     /// All connections.
@@ -130,7 +149,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     fn demand(&self, id: ConnectionId) -> Demand {
         match self.peers.get(id.0) {
-            Some(peer) if peer.connection.has_unacknowledged() => Demand::Messages,
+            Some(peer) if peer.wanted || peer.connection.has_unacknowledged() => Demand::Messages,
             Some(peer) if self.ports.has(peer.route.local) => Demand::Sockets,
             _ => Demand::Nothing,
         }
@@ -206,6 +225,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Ok(said) => {
                 let counts = peer.link.established(attempt);
                 if counts {
+                    peer.wanted = false;
                     peer.connection.established(now, said.ack);
                 }
                 self.drain(id);

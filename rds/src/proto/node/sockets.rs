@@ -303,6 +303,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let may_send = socket.may_send();
         if self.is_congested(to) {
             self.get_mut(id)?.blocked(to.port());
+            if !self.ports.has(to.ip()) {
+                let (local, peer) = (from.ip(), to.ip());
+                self.want(Route { local, peer, tos });
+            }
             return Err(SocketError::Congested(to));
         }
         if !may_send {

@@ -8,7 +8,7 @@ use std::{
 use super::*;
 use crate::proto::{
     connection::{Body, Completion, Notification, Request, Status, Violation},
-    link::{Action, RequestId},
+    link::{Action, Failure, RequestId},
     wire::{BadConnectData, ConnectData, Ends, Flags, Header, Version},
 };
 
@@ -361,6 +361,33 @@ fn closing_frees_a_congested_port() {
     pair.b.close(to).unwrap();
     pair.settle().unwrap();
     assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
+}
+
+/// X-F06: the map that frees a port comes with a connection, which somebody has to make.
+#[test]
+fn who_waits_for_a_congested_port_dials() {
+    let (mut pair, from, _) = pair();
+    let at_a = pair.ids[0];
+    let mut map = CongestionMap::default();
+    map.set(5000, true);
+    pair.a.peer_maps.insert(B, map);
+    let attempt = pair.a.attempt(at_a).unwrap();
+    pair.a.failed(at_a, attempt, Failure::Unreachable);
+    assert_eq!(pair.a.poll(NOW, at_a), Some(Action::Close(attempt)));
+    pair.a.closed(NOW, at_a, attempt);
+    let later = Duration::from_secs(1);
+    let Some(Action::Dial(attempt)) = pair.a.poll(later, at_a) else {
+        panic!("it was lost");
+    };
+    pair.a.failed(at_a, attempt, Failure::Unreachable);
+    assert_eq!(pair.a.poll(later, at_a), Some(Action::Close(attempt)));
+    pair.a.closed(later, at_a, attempt);
+    assert_eq!(pair.a.deadline(at_a), None, "it has been tried once");
+    let dest = (B, 5000).into();
+    let refused = send(&mut pair.a, from, dest, 1);
+    assert_eq!(refused, Err(SocketError::Congested(dest)));
+    let dialled = pair.a.poll(2 * later, at_a);
+    assert!(matches!(dialled, Some(Action::Dial(_))));
 }
 
 /// However little a peer cares for congestion, no more than so much is kept.

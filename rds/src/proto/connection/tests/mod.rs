@@ -634,7 +634,12 @@ fn a_message_that_is_not_taken_comes_again() {
     let frame = frames(&mut a).remove(0);
     let got = b.received(NOW, &frame.wire, frame.body).unwrap();
     assert!(matches!(got, Some(Received::Message(_))));
+    send(&mut b, 1);
+    let other = frames(&mut b);
+    complete(&mut b, &other);
     b.refuse(Violation::Overflow(4002));
+    b.received(NOW, &ack_frame(1), vec![]).unwrap();
+    assert!(b.finished().is_some(), "acknowledgements count");
     assert!(b.acknowledge(NOW).is_none());
     a.reset();
     b.reset();
