@@ -411,7 +411,12 @@ impl<P> Sending<P> {
             self.queue.posted_whole(sequence);
         }
         let signalled = self.signal(requests, last);
-        let tag = self.tag(Kind::Message(sequence, part), ack);
+        // Only frames tell the peer anything.
+        let told = match part {
+            Part::Rdma | Part::Atomic => 0,
+            Part::Frame | Part::LastFrame => ack,
+        };
+        let tag = self.tag(Kind::Message(sequence, part), told);
         let message = self
             .queue
             .get(sequence)

@@ -171,3 +171,20 @@ fn an_operation_that_is_taken_back_says_so() {
     assert_eq!(told(&mut a), [(1, Status::Cancelled)]);
     assert_eq!(a.finished().unwrap().fate, Fate::Cancelled);
 }
+
+/// U-P09: an operation tells the peer nothing of what has arrived.
+#[test]
+fn an_operation_confirms_no_acknowledgement() {
+    let mut b = up(1);
+    assert!(offer(&mut b, data(1, Flags::ACK_REQUIRED)));
+    b.send(with_rdma(5, rdma(true, false, 1), false), false)
+        .unwrap();
+    let (_, op) = next(&mut b).unwrap().unwrap_err();
+    let chasing = frames(&mut b);
+    assert_eq!(chasing[0].header().ack, 1);
+    b.completed(op, Completion::Success);
+    b.completed(chasing[0].tag, Completion::Flushed);
+    b.reset();
+    establish(&mut b);
+    assert!(!offer(&mut b, data(1, AGAIN)), "it is a duplicate");
+}
