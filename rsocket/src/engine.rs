@@ -19,7 +19,7 @@ use cm::{Event, EventChannel, Key};
 use crate::{
     connection::{Connection, sleep},
     device::Domains,
-    listener::Backlog,
+    listener::{Backlog, Place},
     opening::Opening,
     waiters::Bell,
 };
@@ -45,7 +45,7 @@ enum Subject {
     Opening(Weak<Opening>),
     Listening(Weak<Backlog>),
     /// To be offered to the listener when it is established.
-    Accepting(Weak<Backlog>, Arc<Connection>),
+    Accepting(Weak<Backlog>, Arc<Connection>, Place),
     Connected(Weak<Connection>),
 }
 
@@ -259,9 +259,10 @@ impl Engine {
                 let key = request.id().key();
                 // A request that cannot be accepted has been rejected; the listener goes on.
                 if let Some(backlog) = backlog
-                    && let Ok(connection) = backlog.requested(self, request)
+                    && let Ok((connection, place)) = backlog.requested(self, request)
                 {
-                    let subject = Subject::Accepting(Arc::downgrade(&backlog), connection);
+                    let backlog = Arc::downgrade(&backlog);
+                    let subject = Subject::Accepting(backlog, connection, place);
                     self.subjects().insert(key, subject);
                 }
             }
@@ -277,7 +278,7 @@ impl Engine {
         let subject = self.subjects().remove(&key);
         let connection = match subject {
             Some(Subject::Connected(connection)) => connection.upgrade(),
-            Some(Subject::Accepting(_, connection)) => Some(connection),
+            Some(Subject::Accepting(_, connection, _)) => Some(connection),
             Some(Subject::Opening(_) | Subject::Listening(_)) | None => None,
         };
         let Some(connection) = connection else {
@@ -292,7 +293,7 @@ impl Engine {
     fn established(&self, id: cm::CmId<cm::phases::Connected>) {
         let key = id.key();
         let mut subjects = self.subjects();
-        let Some(Subject::Accepting(backlog, connection)) = subjects.remove(&key) else {
+        let Some(Subject::Accepting(backlog, connection, place)) = subjects.remove(&key) else {
             return;
         };
         let subject = Subject::Connected(Arc::downgrade(&connection));
@@ -300,7 +301,7 @@ impl Engine {
         drop(subjects);
         connection.established(id);
         if let Some(backlog) = backlog.upgrade() {
-            backlog.offer(connection);
+            backlog.offer(connection, place);
         }
     }
 }

@@ -35,24 +35,36 @@ fn unspecified() -> SocketAddr {
 /// The part of a listener that the engine fills.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    waiting: Mutex<VecDeque<Arc<Connection>>>,
+    waiting: Mutex<VecDeque<(Arc<Connection>, Place)>>,
+    /// As many handles of it as there are connections that have not been accepted.
+    places: Place,
     bell: Bell,
     /// What connections get that come from now on.
     options: Mutex<Options>,
 }
 
+/// The place of one connection among those that have not been accepted.
+pub(crate) type Place = Arc<()>;
+
 impl Backlog {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<Arc<Connection>>> {
+    fn lock(&self) -> MutexGuard<'_, VecDeque<(Arc<Connection>, Place)>> {
         self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// A peer wants to connect. Returns the connection to be, which is offered when it is
-    /// established; or rejects it.
+    /// established, and its place; or rejects it.
     pub(crate) fn requested(
         &self,
         engine: &Arc<Engine>,
         request: ConnectRequest,
-    ) -> io::Result<Arc<Connection>> {
+    ) -> io::Result<(Arc<Connection>, Place)> {
+        let place = Arc::clone(&self.places);
+        let taken = Arc::strong_count(&self.places) - 1;
+        let options = self.options();
+        if u32::try_from(taken).unwrap_or(u32::MAX) > options.backlog.max(1) {
+            request.reject(&[])?;
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
         let peer = match ConnectData::decode(&request.param().private_data) {
             Ok(peer) => peer,
             Err(err) => {
@@ -61,8 +73,7 @@ impl Backlog {
             }
         };
         let pd = engine.domains().of(&request.id().context()?)?;
-        let settings = self.options().settings;
-        let endpoint = Endpoint::new(request.id(), &pd, settings)?;
+        let endpoint = Endpoint::new(request.id(), &pd, options.settings)?;
         let param = endpoint.conn_param();
         let id = request.id();
         let ends = Ends {
@@ -74,12 +85,13 @@ impl Backlog {
             let qp = bring_up(request.id(), qp)?;
             Ok((request.accept_ready(qp, &param)?, None))
         };
-        Connection::new(endpoint, up, &peer, ends, engine).map(Arc::new)
+        let connection = Connection::new(endpoint, up, &peer, ends, engine)?;
+        Ok((Arc::new(connection), place))
     }
 
     /// A connection is established.
-    pub(crate) fn offer(&self, connection: Arc<Connection>) {
-        self.lock().push_back(connection);
+    pub(crate) fn offer(&self, connection: Arc<Connection>, place: Place) {
+        self.lock().push_back((connection, place));
         self.bell.ring();
     }
 
@@ -94,7 +106,7 @@ impl Backlog {
         if waiting.is_empty() {
             self.bell.clear();
         }
-        taken
+        taken.map(|(connection, _)| connection)
     }
 }
 
@@ -236,6 +248,7 @@ impl Options {
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
         let backlog = Arc::new(Backlog {
             waiting: Mutex::default(),
+            places: Place::default(),
             bell: Bell::new()?,
             options: Mutex::new(self.clone()),
         });

@@ -151,6 +151,24 @@ fn a_listener_that_goes_ends_what_was_not_accepted() {
     }
 }
 
+/// T-CN4: a listener that accepts nobody does not fill up with connections.
+#[test]
+fn more_than_the_backlog_are_refused() {
+    let listener = Options::new().backlog(4).bind(local()).unwrap();
+    let outcomes: Vec<_> = (0..8)
+        .map(|_| Stream::connect(listener.local_addr()))
+        .collect();
+    let refused = |outcome: &io::Result<Stream>| {
+        let refused = |err: &io::Error| err.kind() == io::ErrorKind::ConnectionRefused;
+        outcome.as_ref().is_err_and(refused)
+    };
+    assert!(outcomes[..4].iter().all(Result::is_ok), "{outcomes:?}");
+    assert!(outcomes[4..].iter().all(refused), "{outcomes:?}");
+    // Whoever is accepted makes room.
+    listener.accept().unwrap();
+    Stream::connect(listener.local_addr()).unwrap();
+}
+
 /// T-KA1: the peer notices nothing.
 #[test]
 fn a_connection_is_kept_alive_in_silence() {
