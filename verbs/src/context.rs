@@ -114,13 +114,16 @@ impl Context {
 
     /// Whether the device speaks iWARP, rather than InfiniBand or RoCE.
     pub fn is_iwarp(&self) -> bool {
+        self.transport_type() == ffi::ibv_transport_type::IBV_TRANSPORT_IWARP
+    }
+
+    pub(crate) fn transport_type(&self) -> ffi::ibv_transport_type {
         // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it
         // is opened.
         let device = unsafe { (*self.as_raw()).device };
         // SAFETY: libibverbs keeps the device for as long as a context of it is open, and never
         // changes its transport.
-        let transport = unsafe { (*device).transport_type };
-        transport == ffi::ibv_transport_type::IBV_TRANSPORT_IWARP
+        unsafe { (*device).transport_type }
     }
 }
 

@@ -77,7 +77,9 @@
 //!   first, which ends the device's access, and then drops the work; if the device refuses to let
 //!   go, the work is given up, not freed.
 //! - *Completions*: a [`WorkCompletion`] is believed only by the queue it belongs to, once. It
-//!   cannot be kept while the completion queue is polled again, so it cannot become stale.
+//!   cannot be kept while the completion queue is polled again, so it cannot become stale. One that
+//!   is dropped unread is made good by the next, except on iWARP's send queues: requests overtake
+//!   each other there, so its work comes back only when the queue pair is destroyed or reset.
 //! - *Overflow*: a completion queue has an entry for everything its queue pairs can have in flight,
 //!   and refuses the queue pair for which it has not.
 //! - *Unsignaled requests*: they can be posted for ever. The queue asks for a completion often
@@ -96,7 +98,8 @@
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
-//! tested on Soft-iWARP as well, by way of the crate `cm`.
+//! tested on Soft-iWARP as well, by way of the crate `cm`; requests that overtake each other there,
+//! on both.
 //!
 //! | tested on Soft-RoCE | tested on a fake device | untested |
 //! |---|---|---|

@@ -516,7 +516,8 @@ impl CqHandle {
     /// lives.
     ///
     /// A completion that is polled through it is lost to this crate: its work comes back only with
-    /// a later completion of the same queue, or when the queue pair is dropped.
+    /// a later completion of the same queue, on iWARP not even with that, or when the queue pair is
+    /// dropped.
     pub fn as_raw(&self) -> *mut ffi::ibv_cq {
         self.inner.raw.as_ptr()
     }

@@ -133,7 +133,8 @@ macro_rules! common_options {
         /// one.
         ///
         /// Every now and then the queue asks for one nevertheless, so that it never fills up with
-        /// requests that would never come back.
+        /// requests that would never come back. On iWARP it always does: there a later completion
+        /// says nothing about the request.
         #[inline]
         pub fn unsignaled(mut self) -> Self {
             self.flags.0 &= !ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;

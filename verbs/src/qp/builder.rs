@@ -13,6 +13,7 @@ use super::{
     state::Reset,
     transport::{Queued, Transport},
     tso::TsoLimits,
+    unordered::Order,
 };
 use crate::{
     cq::CqHandle,
@@ -229,18 +230,20 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             None => None,
         };
         let id = QpId::next();
+        let ctx = self.pd.context();
+        let (sends, receives) = (Order::of_sends(ctx), Order::of_receives(ctx));
         let send = Parts {
             reservation: self.send_cq.reserve(self.max_send_wr)?,
-            in_flight: InFlight::new(QueueId::send(id), self.max_send_wr),
+            in_flight: InFlight::new(QueueId::send(id), self.max_send_wr, sends),
             max_sge: self.max_send_sge,
         };
         let receive = Parts {
             reservation: self.recv_cq.reserve(max_recv_wr)?,
-            in_flight: InFlight::new(QueueId::receive(id), max_recv_wr),
+            in_flight: InFlight::new(QueueId::receive(id), max_recv_wr, receives),
             max_sge: self.max_recv_sge,
         };
         let tso = self.tso_limits()?;
-        let quirks = PostingQuirks::of(self.pd.context())?;
+        let quirks = PostingQuirks::of(ctx)?;
         let mut attr = ffi::ibv_qp_init_attr_ex::zeroed();
         attr.comp_mask = has::IBV_QP_INIT_ATTR_PD.0;
         attr.pd = self.pd.as_raw();

@@ -2,23 +2,28 @@
 
 use std::{fmt, mem::MaybeUninit};
 
-use crate::wr_id::{MAX_IN_FLIGHT, QueueId, WrId};
+use super::unordered::{Order, Unordered};
+use crate::wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId};
 
 /// A ring of posted work.
 ///
-/// The device completes the work of one queue in order, so a completion answers for everything
-/// posted before it, too: requests that were posted unsignaled, and those whose completion was
-/// dropped unread.
+/// Nearly every device completes the work of one queue in order, so a completion answers for
+/// everything posted before it, too: requests that were posted unsignaled, and those whose
+/// completion was dropped unread. Where order is not promised, it answers for its own request only.
 pub(super) struct InFlight<W> {
     // INVARIANT: `mask + 1` slots, a power of two; those of `head..tail` are initialised, and no
-    // others.
+    // others. With books, it is those of the requests that the books have.
     slots: Box<[MaybeUninit<W>]>,
     mask: u32,
     // Of the request that was posted first, of the next one, and of the one that finds no room.
     // INVARIANT: all of one queue, in this order, and `end - head` is at most the number of slots.
+    // With books, that holds for the head that they say, and `head` is of another queue, which
+    // nothing is ever posted to: so no completion is taken for the first.
     head: WrId,
     tail: WrId,
     end: WrId,
+    /// The books, where order is not promised.
+    unordered: Option<Box<Unordered>>,
 }
 
 /// The place for the next request.
@@ -32,32 +37,52 @@ pub(super) struct Vacancy<'r, W> {
 
 /// The place of the request that was posted first.
 pub(super) struct First<'r, W> {
-    // INVARIANT: `head` is not `tail`.
+    // INVARIANT: `head` is not `tail`, and there are no books.
     ring: &'r mut InFlight<W>,
 }
 
 impl<W> InFlight<W> {
-    /// Room for `limit` requests, which is at most [`MAX_IN_FLIGHT`].
-    pub(super) fn new(queue: QueueId, limit: u32) -> Self {
+    /// Room for `limit` requests, which is at most [`MAX_IN_FLIGHT`], that complete in this order.
+    pub(super) fn new(queue: QueueId, limit: u32, order: Order) -> Self {
         assert!(limit <= MAX_IN_FLIGHT, "{limit} requests in flight");
         let slots = limit.max(1).next_power_of_two();
-        let head = queue.wr_id(0);
+        let first = queue.wr_id(0);
+        let (head, unordered) = match order {
+            Order::Posted => (first, None),
+            Order::Any => {
+                let nobody = QueueId::send(QpId::next()).wr_id(0);
+                (nobody, Some(Box::new(Unordered::new(first, slots))))
+            }
+        };
         Self {
             slots: Box::new_uninit_slice(slots as usize),
             mask: slots - 1,
             head,
-            tail: head,
-            end: head.after(limit),
+            tail: first,
+            end: first.after(limit),
+            unordered,
         }
     }
 
+    pub(super) fn order(&self) -> Order {
+        match self.unordered {
+            None => Order::Posted,
+            Some(_) => Order::Any,
+        }
+    }
+
+    /// How many requests have been posted and not come back.
     #[inline]
     pub(super) fn len(&self) -> u32 {
-        distance(self.head, self.tail)
+        match &self.unordered {
+            None => distance(self.head, self.tail),
+            Some(books) => books.len(self.tail),
+        }
     }
 
     pub(super) fn limit(&self) -> u32 {
-        distance(self.head, self.end)
+        let head = self.unordered.as_ref().map_or(self.head, |it| it.head());
+        distance(head, self.end)
     }
 
     /// Where the next request goes, if there is room.
@@ -69,17 +94,17 @@ impl<W> InFlight<W> {
         Some(Vacancy { ring: self })
     }
 
-    /// The request that was posted first, if there is any.
-    #[inline]
-    pub(super) fn first(&mut self) -> Option<First<'_, W>> {
-        if self.head == self.tail {
-            return None;
-        }
-        Some(First { ring: self })
+    /// Takes the work of the request that was posted first, if there is any.
+    fn take_first(&mut self) -> Option<W> {
+        let first = match &self.unordered {
+            Some(books) => books.head(),
+            None => self.head,
+        };
+        self.take(first, drop)
     }
 
     /// Takes the work of the request with this identifier, if it is in flight. The work of those
-    /// before it is handed to `earlier`.
+    /// before it, which has come back with it where order is promised, is handed to `earlier`.
     #[inline(always)]
     pub(super) fn take(&mut self, id: WrId, earlier: impl FnMut(W)) -> Option<W> {
         // As it is nearly always.
@@ -92,26 +117,44 @@ impl<W> InFlight<W> {
     /// As [`take`](Self::take), however many requests are before this one.
     #[inline(never)]
     fn take_later(&mut self, id: WrId, mut earlier: impl FnMut(W)) -> Option<W> {
+        if self.unordered.is_some() {
+            return self.take_unordered(id);
+        }
         if id.distance_from(self.head) >= u64::from(self.len()) {
             return None;
         }
         while id != self.head {
-            earlier(self.first()?.take());
+            earlier(First { ring: self }.take());
         }
-        self.first().map(First::take)
+        Some(First { ring: self }.take())
+    }
+
+    /// As [`take`](Self::take), of one request among others.
+    fn take_unordered(&mut self, id: WrId) -> Option<W> {
+        let moved = self.unordered.as_mut()?.complete(id, self.tail)?;
+        self.end = self.end.after(moved);
+        let slot = self.slot(id);
+        // SAFETY: the books had the request, so its slot is initialised (invariant). They do not
+        // have it any more, so it counts as uninitialised from here, and the work has one owner.
+        Some(unsafe { slot.read() })
     }
 
     /// Takes everything, in the order in which it was posted.
     pub(super) fn take_all(&mut self) -> Vec<W> {
-        std::iter::from_fn(|| self.first().map(First::take)).collect()
+        std::iter::from_fn(|| self.take_first()).collect()
     }
 
     /// Takes back the work that was put in last, because it was not posted after all.
     pub(super) fn unpush(&mut self) -> Option<W> {
-        if self.head == self.tail {
+        let last = self.tail.previous();
+        let there = match &self.unordered {
+            None => self.head != self.tail,
+            Some(books) => books.has(last, self.tail),
+        };
+        if !there {
             return None;
         }
-        self.tail = self.tail.previous();
+        self.tail = last;
         // SAFETY: the slot was that of the last request before `tail`, so it is initialised
         // (invariant). With `tail` moved back it counts as uninitialised from here, so the work has
         // one owner.
@@ -128,7 +171,7 @@ impl<W> InFlight<W> {
 
 /// How many requests there are in `first..end`, of one queue.
 #[inline]
-fn distance(first: WrId, end: WrId) -> u32 {
+pub(super) fn distance(first: WrId, end: WrId) -> u32 {
     #[expect(
         clippy::cast_possible_truncation,
         reason = "24 bits, as the queue is the same"
@@ -171,8 +214,8 @@ impl<W> First<'_, W> {
 
 impl<W> Drop for InFlight<W> {
     fn drop(&mut self) {
-        while let Some(first) = self.first() {
-            drop(first.take());
+        while let Some(work) = self.take_first() {
+            drop(work);
         }
     }
 }
@@ -189,7 +232,6 @@ impl<W> fmt::Debug for InFlight<W> {
 #[cfg(test)]
 mod tests {
     use super::*;
-    use crate::wr_id::QpId;
 
     fn push<W>(ring: &mut InFlight<W>, work: W) -> WrId {
         let vacancy = ring.vacancy().unwrap();
@@ -199,12 +241,12 @@ mod tests {
     }
 
     fn take<W>(ring: &mut InFlight<W>) -> Option<W> {
-        ring.first().map(First::take)
+        ring.take_first()
     }
 
     /// A ring that has been in use for so many requests.
     fn used<W>(limit: u32, requests: u32) -> InFlight<W> {
-        let mut ring = InFlight::new(QueueId::send(QpId::next()), limit);
+        let mut ring = InFlight::new(QueueId::send(QpId::next()), limit, Order::Posted);
         ring.head = ring.head.after(requests);
         ring.tail = ring.head;
         ring.end = ring.head.after(limit);
@@ -252,7 +294,7 @@ mod tests {
     #[test]
     fn a_completion_of_elsewhere_is_refused() {
         let qp = QpId::next();
-        let mut ring = InFlight::new(QueueId::send(qp), 4);
+        let mut ring = InFlight::new(QueueId::send(qp), 4, Order::Posted);
         let next = QueueId::send(qp).wr_id(0);
         assert!(
             ring.take(next, drop).is_none(),
@@ -275,7 +317,7 @@ mod tests {
     #[test]
     fn dropping_the_ring_drops_what_is_in_flight_once() {
         let token = std::rc::Rc::new(());
-        let mut ring = InFlight::new(QueueId::receive(QpId::next()), 8);
+        let mut ring = InFlight::new(QueueId::receive(QpId::next()), 8, Order::Posted);
         for _ in 0..6 {
             push(&mut ring, std::rc::Rc::clone(&token));
         }

@@ -24,6 +24,7 @@ mod table;
 mod teardown;
 mod transport;
 mod tso;
+mod unordered;
 mod work_queue;
 mod xrc_receiver;
 

@@ -103,7 +103,7 @@ impl<SW, RW> Inner<SW, RW> {
         shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
         pd: ProtectionDomain,
     ) -> Self {
-        let signaling = Signaling::new(send.in_flight.limit());
+        let signaling = Signaling::new(send.in_flight.limit(), send.in_flight.order());
         let send = UnsafeCell::new(Sending {
             in_flight: ManuallyDrop::new(send.in_flight),
             reservation: ManuallyDrop::new(send.reservation),
@@ -262,6 +262,9 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     }
 
     /// The most requests that can be in flight.
+    ///
+    /// On iWARP one that has come back before an earlier one still takes up room, until that has
+    /// come back, too.
     pub fn capacity(&self) -> usize {
         self.sending().in_flight.limit() as usize
     }
@@ -286,6 +289,10 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
     ///
     /// Work that was posted before it and has no completion of its own is dropped; see
     /// [`complete_each`](Self::complete_each) to get that, too.
+    ///
+    /// On iWARP a request can complete before an earlier one, for example a send before a read. A
+    /// completion gives back only the work of its own request there, and each has one: work whose
+    /// completion is lost stays in flight until the queue pair is destroyed or reset.
     ///
     /// # Errors
     /// The completion is not one of this queue, or is stale; it is given back.

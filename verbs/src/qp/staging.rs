@@ -50,7 +50,8 @@ impl Staging {
     /// Begins a batch of at most so many requests, which is the same number each time.
     #[inline]
     pub(super) fn begin(&mut self, room: usize) {
-        // What a forgotten batch has left behind is not posted; its work comes back with later work.
+        // What a forgotten batch has left behind is not posted; its work comes back with later work,
+        // or, where completions come in any order, when the queue pair is destroyed.
         self.clear();
         if self.room() == 0 {
             self.allocate(room);

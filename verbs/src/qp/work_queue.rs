@@ -11,7 +11,7 @@ use bitflags::bitflags;
 use ibverbs_sys as ffi;
 use ibverbs_sys::{ibv_wq_attr_mask, ibv_wq_flags, ibv_wq_init_attr_mask, ibv_wq_state};
 
-use super::{inflight::InFlight, queues::Completion, refusal};
+use super::{inflight::InFlight, queues::Completion, refusal, unordered::Order};
 use crate::{
     cq::{CqHandle, Reservation, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno, cvt_ptr},
@@ -188,7 +188,11 @@ impl WorkQueueBuilder<'_> {
         };
         Ok(WorkQueue {
             inner: Arc::new(inner),
-            in_flight: InFlight::new(QueueId::receive(id), self.max_wr),
+            in_flight: InFlight::new(
+                QueueId::receive(id),
+                self.max_wr,
+                Order::of_receives(self.pd.context()),
+            ),
             max_sge: self.max_sge,
         })
     }
@@ -356,7 +360,7 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
 impl<RW: Send + 'static> Drop for WorkQueue<RW> {
     fn drop(&mut self) {
         let left = self.in_flight.len();
-        let empty = InFlight::new(QueueId::receive(self.inner.id), 0);
+        let empty = InFlight::new(QueueId::receive(self.inner.id), 0, Order::Posted);
         let in_flight = mem::replace(&mut self.in_flight, empty);
         let parked = self.inner.parked.lock();
         *parked.unwrap_or_else(PoisonError::into_inner) = (Some(Box::new(in_flight)), left);

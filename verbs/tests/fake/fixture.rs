@@ -1,5 +1,6 @@
 //! A fake device with what most tests need made on it.
 
+use ibverbs_sys as ffi;
 use verbs::{
     AddressVector, Attributes, CompletionQueue, Context, Gid, Init, ProtectionDomain, Psn, QpNum,
     QueuePair, Rc, Reset, Rtr, Rts,
@@ -17,7 +18,20 @@ pub(crate) struct Fixture {
 
 impl Fixture {
     pub(crate) fn new() -> Self {
+        Self::on(Fake::new())
+    }
+
+    /// On a device that speaks iWARP.
+    pub(crate) fn iwarp() -> Self {
         let fake = Fake::new();
+        fake.describe(|device| {
+            device.node_type = ffi::ibv_node_type::IBV_NODE_RNIC;
+            device.transport_type = ffi::ibv_transport_type::IBV_TRANSPORT_IWARP;
+        });
+        Self::on(fake)
+    }
+
+    fn on(fake: Fake) -> Self {
         let ctx = fake.open();
         let pd = ctx.alloc_pd().unwrap();
         Self { pd, ctx, fake }

@@ -13,6 +13,7 @@ mod interleavings;
 mod memory;
 mod on_demand;
 mod orders;
+mod overtaking;
 mod posting;
 mod provider;
 mod pyverbs;

@@ -154,7 +154,13 @@ impl Fake {
     /// Completes the request that was posted first. One that is unsignaled and has succeeded
     /// leaves no completion.
     pub(crate) fn complete_send(&self, qp_num: QpNum, status: WcStatus) {
-        self.state().complete_send(qp_num.get(), status.0);
+        self.complete_send_at(qp_num, 0, status);
+    }
+
+    /// Completes one of the requests in flight, counted from that which was posted first: on iWARP
+    /// a request can overtake another.
+    pub(crate) fn complete_send_at(&self, qp_num: QpNum, index: usize, status: WcStatus) {
+        self.state().complete_send(qp_num.get(), index, status.0);
     }
 
     /// Lets a message arrive in the receive that was posted first, of the queue pair or of its

@@ -314,9 +314,9 @@ impl State {
         }
     }
 
-    pub(super) fn complete_send(&mut self, qp_num: u32, status: u32) {
+    pub(super) fn complete_send(&mut self, qp_num: u32, index: usize, status: u32) {
         let this = self.qp_by_number(qp_num);
-        let posted = this.sends.pop_front().unwrap();
+        let posted = this.sends.remove(index).unwrap();
         let cq = this.send_cq;
         if posted.is_signaled() || status != 0 {
             let mut wc = super::wc(posted.wr_id, posted.wc_opcode());
@@ -352,7 +352,7 @@ impl State {
     pub(super) fn flush(&mut self, qp_num: u32) {
         let status = ffi::ibv_wc_status::IBV_WC_WR_FLUSH_ERR;
         while !self.qp_by_number(qp_num).sends.is_empty() {
-            self.complete_send(qp_num, status.0);
+            self.complete_send(qp_num, 0, status.0);
         }
         let this = self.qp_by_number(qp_num);
         let cq = this.recv_cq;

@@ -1,0 +1,203 @@
+//! The books of a queue whose requests complete in any order.
+
+use ibverbs_sys::ibv_transport_type as transport;
+
+use super::inflight::distance;
+use crate::{context::Context, wr_id::WrId};
+
+/// Whether a completion answers for everything that was posted to the same queue before it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Order {
+    /// It does.
+    Posted,
+    /// It answers for its own request only.
+    Any,
+}
+
+impl Order {
+    /// That of a send queue: InfiniBand and RoCE promise it.
+    ///
+    /// On iWARP the responses to reads come when they come. Soft-iWARP completes a send as soon as
+    /// TCP has it, and an earlier read when its data have arrived, which it writes until then.
+    pub(super) fn of_sends(ctx: &Context) -> Self {
+        match ctx.transport_type() {
+            transport::IBV_TRANSPORT_IB => Self::Posted,
+            _ => Self::Any,
+        }
+    }
+
+    /// That of a receive queue. On iWARP messages arrive in order, too.
+    pub(super) fn of_receives(ctx: &Context) -> Self {
+        match ctx.transport_type() {
+            transport::IBV_TRANSPORT_IB | transport::IBV_TRANSPORT_IWARP => Self::Posted,
+            _ => Self::Any,
+        }
+    }
+}
+
+/// Which requests of a ring have come back.
+///
+/// One that has come back before an earlier one leaves a hole, which is used again when everything
+/// before it has come back, too.
+pub(super) struct Unordered {
+    // INVARIANT: the first request that has not come back, or the tail of the ring.
+    head: WrId,
+    // INVARIANT: of each slot of the ring, a power of two, whether it is a hole. Only slots between
+    // `head` and the tail of the ring are.
+    holes: Box<[bool]>,
+    /// How many of them are.
+    count: u32,
+}
+
+impl Unordered {
+    /// The books of an empty ring of so many slots, a power of two, whose next request is `head`.
+    pub(super) fn new(head: WrId, slots: u32) -> Self {
+        Self {
+            head,
+            holes: vec![false; slots as usize].into(),
+            count: 0,
+        }
+    }
+
+    /// The first request that has not come back, or the tail of the ring.
+    pub(super) fn head(&self) -> WrId {
+        self.head
+    }
+
+    /// How many requests have not come back.
+    pub(super) fn len(&self, tail: WrId) -> u32 {
+        distance(self.head, tail) - self.count
+    }
+
+    /// Whether a request has been posted and not come back.
+    pub(super) fn has(&self, id: WrId, tail: WrId) -> bool {
+        id.distance_from(self.head) < u64::from(distance(self.head, tail))
+            && !self.holes[self.slot(id)]
+    }
+
+    /// Notes that a request has come back, and returns by how many the head moves on; `None` if it
+    /// was not in flight.
+    pub(super) fn complete(&mut self, id: WrId, tail: WrId) -> Option<u32> {
+        if !self.has(id, tail) {
+            return None;
+        }
+        self.set_hole(id, true);
+        let old = self.head;
+        while self.head != tail && self.holes[self.slot(self.head)] {
+            self.set_hole(self.head, false);
+            self.head = self.head.next();
+        }
+        Some(distance(old, self.head))
+    }
+
+    fn set_hole(&mut self, id: WrId, hole: bool) {
+        let slot = self.slot(id);
+        self.holes[slot] = hole;
+        if hole {
+            self.count += 1;
+        } else {
+            self.count -= 1;
+        }
+    }
+
+    fn slot(&self, id: WrId) -> usize {
+        id.sequence() as usize & (self.holes.len() - 1)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::{
+        qp::inflight::InFlight,
+        wr_id::{QpId, QueueId},
+    };
+
+    /// Books of requests in flight, the first of them the one before the sequence number wraps.
+    fn books(slots: u32, requests: u32) -> (Unordered, Vec<WrId>, WrId) {
+        let head = QueueId::send(QpId::next()).wr_id(0xff_ffff);
+        let ids = (0..requests).map(|i| head.after(i)).collect();
+        (Unordered::new(head, slots), ids, head.after(requests))
+    }
+
+    #[test]
+    fn the_head_moves_over_holes() {
+        let (mut books, ids, tail) = books(4, 4);
+        assert_eq!(books.complete(ids[1], tail), Some(0));
+        assert_eq!(books.complete(ids[2], tail), Some(0));
+        assert_eq!((books.head(), books.len(tail)), (ids[0], 2));
+        assert_eq!(books.complete(ids[0], tail), Some(3));
+        assert_eq!((books.head(), books.len(tail)), (ids[3], 1));
+        assert_eq!(books.complete(ids[3], tail), Some(1));
+        assert_eq!((books.head(), books.len(tail)), (tail, 0));
+    }
+
+    #[test]
+    fn what_is_not_in_flight_is_refused() {
+        let (mut books, ids, tail) = books(8, 3);
+        books.complete(ids[1], tail).unwrap();
+        let elsewhere = QueueId::send(QpId::next()).wr_id(0xff_ffff);
+        for id in [ids[1], ids[0].previous(), tail, WrId(0), elsewhere] {
+            assert!(!books.has(id, tail), "{id:?}");
+            assert_eq!(books.complete(id, tail), None, "{id:?}");
+        }
+        assert_eq!(books.len(tail), 2);
+    }
+
+    #[test]
+    fn a_ring_without_order_takes_one_request_at_a_time() {
+        let token = std::rc::Rc::new(());
+        let queue = QueueId::send(QpId::next());
+        let mut ring = InFlight::new(queue, 3, Order::Any);
+        for round in 0..20 {
+            let post = |ring: &mut InFlight<_>| {
+                let vacancy = ring.vacancy()?;
+                let id = vacancy.id();
+                vacancy.fill((id, std::rc::Rc::clone(&token)));
+                Some(id)
+            };
+            let ids = [(); 3].map(|()| post(&mut ring).unwrap());
+            assert!(post(&mut ring).is_none());
+            for (i, in_flight) in [(1, 2), (2, 1), (0, 0)] {
+                let taken = ring.take(ids[i], |_| panic!("another one"));
+                assert_eq!(taken.unwrap().0, ids[i], "round {round}");
+                assert_eq!((ring.len(), ring.limit()), (in_flight, 3));
+                assert_eq!(
+                    post(&mut ring).is_some(),
+                    i == 0,
+                    "room only from the head on"
+                );
+            }
+            let (last, _) = ring.unpush().unwrap();
+            assert_eq!(last, ids[2].next());
+            assert!(ring.unpush().is_none());
+        }
+        assert_eq!(std::rc::Rc::strong_count(&token), 1);
+    }
+
+    #[test]
+    fn a_ring_with_holes_gives_the_rest_once_and_in_order() {
+        for taken in 0..32_u32 {
+            let token = std::rc::Rc::new(());
+            let mut ring = InFlight::new(QueueId::send(QpId::next()), 5, Order::Any);
+            let mut ids = Vec::new();
+            while let Some(vacancy) = ring.vacancy() {
+                ids.push(vacancy.id());
+                vacancy.fill((ids.len(), std::rc::Rc::clone(&token)));
+            }
+            let is_taken = |i: usize| taken & 1 << i != 0;
+            for i in (0..5).rev().filter(|&i| is_taken(i)) {
+                assert_eq!(ring.take(ids[i], drop).unwrap().0, i + 1);
+            }
+            let left: Vec<_> = (0..5).filter(|&i| !is_taken(i)).map(|i| i + 1).collect();
+            assert_eq!(std::rc::Rc::strong_count(&token), 1 + left.len());
+            if taken % 2 == 0 {
+                let all = ring.take_all();
+                assert!(all.iter().map(|(number, _)| *number).eq(left));
+                assert_eq!(ring.len(), 0);
+            }
+            drop(ring);
+            assert_eq!(std::rc::Rc::strong_count(&token), 1);
+        }
+    }
+}

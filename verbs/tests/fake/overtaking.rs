@@ -1,0 +1,397 @@
+//! A device that speaks iWARP, where a request can complete before those that were posted earlier.
+
+use std::{cell::RefCell, rc::Rc as Shared, time::Duration};
+
+use verbs::{
+    Buf, Completed, CompletionQueue, QueuePair, Rc, RemoteToken, Rts, WcStatus,
+    op::{Read, Send, SendOps, Write},
+    work::{Gather, Scatter, SgeList},
+};
+
+use crate::fixture::Fixture;
+
+const REMOTE: RemoteToken = RemoteToken {
+    addr: 0x1000,
+    len: 64,
+    rkey: 7,
+};
+
+/// Work with a number, which it notes when it is dropped.
+#[derive(Debug)]
+struct Noting {
+    buf: Buf,
+    number: usize,
+    dropped: Shared<RefCell<Vec<usize>>>,
+}
+
+impl Drop for Noting {
+    fn drop(&mut self) {
+        self.dropped.borrow_mut().push(self.number);
+    }
+}
+
+// SAFETY: the elements are those of the buffer, which `self` owns.
+unsafe impl Gather for Noting {
+    fn gather(&self, list: &mut SgeList) {
+        self.buf.gather(list);
+    }
+}
+
+// SAFETY: see `Gather`.
+unsafe impl Scatter for Noting {}
+
+/// A queue pair on such a device, and what has become of its work.
+struct Overtaking {
+    qp: QueuePair<Rc, Rts, Noting, Buf>,
+    cq: CompletionQueue,
+    dropped: Shared<RefCell<Vec<usize>>>,
+    /// The requests in flight, as the device has them: in the order in which they were posted.
+    with_device: Vec<usize>,
+    posted: usize,
+    fixture: Fixture,
+}
+
+impl Overtaking {
+    fn new(depth: u32) -> Self {
+        let fixture = Fixture::iwarp();
+        let cq = fixture.cq(4 * depth);
+        Self {
+            qp: fixture.rc(&cq, depth),
+            cq,
+            dropped: Shared::default(),
+            with_device: Vec::new(),
+            posted: 0,
+            fixture,
+        }
+    }
+
+    /// Posts a read, a write or a send, in turn, signaled or not; returns whether there was room.
+    fn post(&mut self) -> bool {
+        let number = self.posted;
+        let work = Noting {
+            buf: self.fixture.pd.alloc_buf(8).unwrap(),
+            number,
+            dropped: Shared::clone(&self.dropped),
+        };
+        let posted = match number % 5 {
+            0 => self.qp.post(Read::new(work, REMOTE)).is_ok(),
+            1 => self.qp.post(Send::new(work)).is_ok(),
+            2 => self.qp.post(Send::new(work).unsignaled()).is_ok(),
+            3 => self.qp.post(Read::new(work, REMOTE).unsignaled()).is_ok(),
+            _ => self.qp.post(Write::new(work, REMOTE).unsignaled()).is_ok(),
+        };
+        if posted {
+            self.posted += 1;
+            self.with_device.push(number);
+        } else {
+            assert_eq!(self.dropped.borrow_mut().pop(), Some(number), "refused");
+        }
+        posted
+    }
+
+    /// Lets the device complete one of the requests in flight, by its place among them.
+    fn complete(&mut self, place: usize) -> usize {
+        let (qp_num, status) = (self.qp.qp_num(), WcStatus::SUCCESS);
+        self.fixture.fake.complete_send_at(qp_num, place, status);
+        self.with_device.remove(place)
+    }
+
+    /// Completes one, and takes its work back, which must be all that comes back.
+    fn take_back(&mut self, place: usize) {
+        let completed = self.complete(place);
+        let before = self.dropped.borrow().len();
+        let wc = self.cq.poll().unwrap().next().unwrap();
+        let mut along = Vec::new();
+        let done = self.qp.complete_each(wc, |work| along.push(work.number));
+        assert_eq!(done.unwrap().work.number, completed);
+        assert_eq!(along, [], "taken along by {completed}");
+        assert_eq!(self.dropped.borrow()[before..], [completed]);
+        assert_eq!(self.qp.send_queue().in_flight(), self.with_device.len());
+    }
+}
+
+#[test]
+fn a_send_that_overtakes_a_read_leaves_it_its_memory() {
+    let mut queue = Overtaking::new(4);
+    assert!(queue.post() && queue.post());
+    queue.take_back(1);
+    // The device still writes there, and it is still registered.
+    let read = &queue.fixture.fake.sends(queue.qp.qp_num())[0];
+    assert_eq!(queue.fixture.fake.collect(read).len(), 8);
+    queue.take_back(0);
+}
+
+#[test]
+fn a_read_that_is_not_overtaken_comes_back_first() {
+    let mut queue = Overtaking::new(4);
+    assert!(queue.post() && queue.post());
+    queue.take_back(0);
+    queue.take_back(0);
+}
+
+/// The places of `n` requests among those that are left, in every order of completing them.
+fn every_order(n: usize) -> Vec<Vec<usize>> {
+    (0..n).fold(vec![Vec::new()], |orders, done| {
+        let longer = |order: Vec<usize>| {
+            (0..n - done).map(move |place| order.iter().copied().chain([place]).collect())
+        };
+        orders.into_iter().flat_map(longer).collect()
+    })
+}
+
+#[test]
+fn every_order_gives_each_completion_its_own_work() {
+    let mut queue = Overtaking::new(5);
+    let orders = every_order(5);
+    assert_eq!(orders.len(), 120);
+    for order in orders {
+        for _ in 0..5 {
+            assert!(queue.post());
+        }
+        assert!(!queue.post());
+        for place in order {
+            queue.take_back(place);
+        }
+    }
+}
+
+#[test]
+fn a_queue_with_holes_goes_on_for_many_rounds() {
+    for depth in [1, 2, 3, 7, 8] {
+        let mut queue = Overtaking::new(depth);
+        let mut random = 1_u32;
+        for _ in 0..2000 {
+            random = random.wrapping_mul(1_664_525).wrapping_add(1_013_904_223);
+            let first = queue.with_device.first().copied();
+            // The holes behind the first are not to be had before it has come back.
+            let taken = first.map_or(0, |first| queue.posted - first);
+            if random >> 30 < 2 {
+                assert_eq!(queue.post(), taken < depth as usize);
+            } else if first.is_some() {
+                let place = (random >> 16) as usize % queue.with_device.len();
+                queue.take_back(place);
+            }
+        }
+        assert!(queue.posted > 200);
+    }
+}
+
+#[test]
+fn a_lost_completion_keeps_its_work_until_the_queue_pair_is_destroyed() {
+    let mut queue = Overtaking::new(4);
+    for _ in 0..4 {
+        assert!(queue.post());
+    }
+    // That of 1 is dropped unread.
+    queue.complete(1);
+    assert_eq!(queue.cq.poll().unwrap().count(), 1);
+    queue.take_back_beside_lost(2, 3);
+    queue.take_back_beside_lost(0, 2);
+    // 1 is the first now, and 3 was posted after it.
+    assert_eq!(*queue.dropped.borrow(), [3, 0]);
+    let leftover = queue.qp.destroy().unwrap();
+    let left: Vec<_> = leftover.send.iter().map(|work| work.number).collect();
+    assert_eq!(left, [1, 2]);
+    assert_eq!(queue.dropped.borrow().len(), 2);
+    drop(leftover);
+    assert_eq!(*queue.dropped.borrow(), [3, 0, 1, 2]);
+}
+
+impl Overtaking {
+    /// As [`take_back`](Self::take_back), with so many in flight afterwards, as the program sees it.
+    fn take_back_beside_lost(&mut self, place: usize, in_flight: usize) {
+        let completed = self.complete(place);
+        let wc = self.cq.poll().unwrap().next().unwrap();
+        let done = self.qp.complete_each(wc, drop).unwrap();
+        assert_eq!(done.work.number, completed);
+        assert_eq!(self.qp.send_queue().in_flight(), in_flight);
+    }
+}
+
+#[test]
+fn dropping_a_queue_pair_with_holes_drops_each_work_once() {
+    for completed in 0..64_usize {
+        let mut queue = Overtaking::new(6);
+        // So that the slots do not begin with the first.
+        for _ in 0..5 {
+            assert!(queue.post());
+            queue.take_back(0);
+        }
+        for _ in 0..6 {
+            assert!(queue.post());
+        }
+        for place in (0..6).rev().filter(|place| completed & 1 << place != 0) {
+            queue.take_back(place);
+        }
+        let dropped = Shared::clone(&queue.dropped);
+        drop(queue);
+        let mut dropped = dropped.take();
+        dropped.sort_unstable();
+        assert!(dropped.into_iter().eq(0..11), "{completed:#b}");
+    }
+}
+
+#[test]
+fn a_queue_with_holes_is_drained() {
+    let mut queue = Overtaking::new(6);
+    for _ in 0..6 {
+        assert!(queue.post());
+    }
+    queue.take_back(1);
+    queue.take_back(3);
+    let mut came = Vec::new();
+    let drained = queue.qp.drain(
+        &mut [&mut queue.cq],
+        Duration::from_secs(60),
+        |done| match done {
+            Ok(Completed::Send(done)) => came.push((done.work.number, done.status())),
+            other => panic!("{other:?}"),
+        },
+    );
+    drained.unwrap();
+    let flushed = [0, 2, 3, 5].map(|number| (number, WcStatus::WR_FLUSH_ERR));
+    assert_eq!(came, flushed);
+}
+
+#[test]
+fn a_queue_with_holes_begins_anew() {
+    let mut queue = Overtaking::new(6);
+    for _ in 0..6 {
+        assert!(queue.post());
+    }
+    queue.take_back(1);
+    queue.take_back(4);
+    // One that is not polled before the queue pair is reset.
+    queue.complete(1);
+    let Overtaking {
+        qp,
+        mut cq,
+        fixture,
+        ..
+    } = queue;
+    let (qp, leftover) = qp.to_reset().map_err(|refused| refused.error).unwrap();
+    let left: Vec<_> = leftover.send.iter().map(|work| work.number).collect();
+    assert_eq!(left, [0, 2, 3, 4]);
+    let mut qp = fixture.connect(qp);
+    assert_eq!(qp.send_queue().in_flight(), 0);
+    for work in leftover.send {
+        qp.post(Read::new(work, REMOTE)).unwrap();
+    }
+    let wc = cq.poll().unwrap().next().unwrap();
+    assert!(qp.complete(wc).is_err(), "of before");
+    assert_eq!(qp.send_queue().in_flight(), 4);
+}
+
+#[test]
+fn a_completion_that_comes_twice_is_refused() {
+    let mut queue = Overtaking::new(4);
+    for _ in 0..3 {
+        assert!(queue.post());
+    }
+    let ids: Vec<_> = (queue.fixture.fake.sends(queue.qp.qp_num()).iter())
+        .map(|send| send.wr_id)
+        .collect();
+    let again = |queue: &mut Overtaking, id| {
+        let opcode = ibverbs_sys::ibv_wc_opcode::IBV_WC_SEND;
+        let wc = crate::provider::wc(id, opcode);
+        queue.fixture.fake.push(&queue.cq, wc);
+        let wc = queue.cq.poll().unwrap().next().unwrap();
+        assert!(queue.qp.complete(wc).is_err());
+    };
+    queue.take_back(1);
+    again(&mut queue, ids[1]);
+    queue.take_back(0);
+    again(&mut queue, ids[0]);
+    again(&mut queue, ids[1]);
+    again(&mut queue, ids[2] + (1 << 40));
+    assert_eq!(queue.qp.send_queue().in_flight(), 1);
+}
+
+#[test]
+fn every_request_asks_for_a_completion_however_it_is_posted() {
+    let fixture = Fixture::iwarp();
+    let cq = fixture.cq(16);
+    let buf = || fixture.pd.alloc_buf(8).unwrap();
+    let builder = fixture.pd.qp_builder(&cq, &cq).max_send_wr(8);
+    let builder = builder.send_ops(SendOps::SEND | SendOps::RDMA_READ);
+    let mut qp: QueuePair<Rc, Rts> = fixture.connect(builder.create_for().unwrap());
+    qp.post(Read::new(buf(), REMOTE).unsignaled()).unwrap();
+    let mut batch = qp.batch();
+    batch.push(Send::new(buf()).unsignaled()).unwrap();
+    batch.push(Read::new(buf(), REMOTE).unsignaled()).unwrap();
+    batch.post().unwrap();
+    let mut batch = qp.extended_batch().unwrap();
+    batch.push(Read::new(buf(), REMOTE).unsignaled()).unwrap();
+    batch.push(Send::new(buf()).unsignaled()).unwrap();
+    batch.post().unwrap();
+    let sends = fixture.fake.sends(qp.qp_num());
+    assert_eq!(sends.len(), 5);
+    assert!(sends.iter().all(crate::provider::PostedSend::is_signaled));
+    assert_eq!(qp.send_queue().unsignaled(), 0);
+}
+
+#[test]
+fn a_batch_that_is_refused_or_dropped_leaves_holes_as_they_are() {
+    let mut queue = Overtaking::new(5);
+    for _ in 0..3 {
+        assert!(queue.post());
+    }
+    queue.take_back(1);
+    queue.take_back(1);
+    let work = |number| Noting {
+        buf: queue.fixture.pd.alloc_buf(8).unwrap(),
+        number,
+        dropped: Shared::clone(&queue.dropped),
+    };
+    for fails in [true, false] {
+        let mut batch = queue.qp.batch();
+        batch.push(Send::new(work(10))).unwrap();
+        batch.push(Send::new(work(11))).unwrap();
+        if fails {
+            queue.fixture.fake.fail("ibv_post_send", libc::ENOMEM);
+            let refused = batch.post().unwrap_err();
+            let given_back: Vec<_> = refused.value.iter().map(|work| work.number).collect();
+            assert_eq!(given_back, [10, 11]);
+        } else {
+            drop(batch);
+        }
+        assert_eq!(queue.qp.send_queue().in_flight(), 1);
+    }
+    queue.take_back(0);
+    assert_eq!(*queue.dropped.borrow(), [1, 2, 10, 11, 11, 10, 0]);
+}
+
+#[test]
+fn work_comes_back_through_an_extended_queue_in_any_order() {
+    let fixture = Fixture::iwarp();
+    let mut cq = fixture.ctx.cq_ex_builder(8).create().unwrap();
+    let builder = fixture.pd.qp_builder(&cq, &cq).max_send_wr(4);
+    let mut qp: QueuePair<Rc, Rts> = fixture.connect(builder.create_for().unwrap());
+    for len in 1..=3 {
+        let read = Read::new(fixture.pd.alloc_buf(len).unwrap(), REMOTE);
+        qp.post(read).unwrap();
+    }
+    for (place, len) in [(1, 2), (1, 3), (0, 1)] {
+        let (qp_num, status) = (qp.qp_num(), WcStatus::SUCCESS);
+        fixture.fake.complete_send_at(qp_num, place, status);
+        let mut polled = cq.poll().unwrap().unwrap();
+        let wc = polled.next().unwrap().unwrap();
+        let done = qp.complete_each(wc.into_work_completion(), |_| panic!("not yet done"));
+        assert_eq!(done.unwrap().work.len(), len);
+    }
+}
+
+#[test]
+fn receives_still_complete_in_order() {
+    let fixture = Fixture::iwarp();
+    let mut cq = fixture.cq(16);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 4);
+    for _ in 0..2 {
+        qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+        fixture.fake.complete_receive(qp.qp_num(), b"message");
+    }
+    // The first is dropped unread, and comes back with the second.
+    let wc = cq.poll().unwrap().nth(1).unwrap();
+    assert!(qp.complete(wc).is_ok());
+    assert_eq!(qp.receive_queue().in_flight(), 0);
+}
