@@ -11,6 +11,7 @@ mod datagrams;
 mod endpoints;
 mod faults;
 mod identifiers;
+mod overtaking;
 mod pyverbs;
 mod support;
 mod tasks;

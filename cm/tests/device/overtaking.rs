@@ -1,0 +1,92 @@
+//! A send behind a read: on iWARP its completion can come first.
+
+use cm::{ConnParam, Connection, Event, EventChannel};
+use verbs::{
+    RemoteAccess,
+    op::{Read, Send},
+};
+
+use crate::{
+    connections::{Halfway, Side, listen, request, response},
+    support::{PATIENCE, local, next, taken},
+};
+
+const ROUNDS: u8 = 250;
+const LEN: usize = 128 << 10;
+const MESSAGE: usize = 8;
+
+/// A connection: the active end and the passive one. Which of them is told first depends on the
+/// device.
+fn connect(channel: &EventChannel) -> (Side, Connection, Connection) {
+    let (_listener, addr) = listen(channel, local());
+    let Halfway {
+        side,
+        active,
+        active_qp,
+    } = Halfway::new(channel, addr);
+    active.connect(&active_qp, &ConnParam::new()).unwrap();
+    let request = request(channel);
+    let passive_qp = side.qp(request.id());
+    let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
+    let (active, passive) = match next(channel) {
+        Event::ConnectResponse(response) => {
+            let active = response.establish(active_qp).unwrap();
+            (active, taken!(channel, Event::Established(id) => id))
+        }
+        Event::Established(passive) => {
+            let active = response(channel).establish(active_qp).unwrap();
+            (active, passive)
+        }
+        other => panic!("{other:?}"),
+    };
+    (side, active, Connection::new(passive, passive_qp).unwrap())
+}
+
+#[test]
+fn what_is_read_is_there_when_it_comes_back_whatever_is_posted_behind_it() {
+    let channel = EventChannel::new().unwrap();
+    let (mut side, mut active, mut passive) = connect(&channel);
+    let region = side.pd.alloc_remote(LEN, RemoteAccess::READ).unwrap();
+    for round in 1..=ROUNDS {
+        region.write(0, &vec![round; LEN]);
+        let receive = side.pd.alloc_buf(MESSAGE).unwrap();
+        passive.qp_mut().post_recv(receive).unwrap();
+        let read = Read::new(side.pd.alloc_buf(LEN).unwrap(), region.token());
+        let read = if round % 2 == 0 {
+            read
+        } else {
+            read.unsignaled()
+        };
+        let send = Send::new(side.pd.register_buf([round; MESSAGE]).unwrap());
+        // At once, so that the kernel sends both before the peer answers.
+        let mut batch = active.qp_mut().batch();
+        batch.push(read).unwrap();
+        batch.push(send).unwrap();
+        batch.post().unwrap();
+        let (mut reads, mut sends, mut receives) = (0, 0, 0);
+        while (reads, sends, receives) != (1, 1, 1) {
+            let completions = side.cq.wait(Some(PATIENCE)).unwrap();
+            assert!(completions.len() > 0, "nothing completed");
+            for wc in completions {
+                wc.ok().unwrap();
+                if wc.is_receive() {
+                    passive.qp_mut().complete(wc).unwrap();
+                    receives += 1;
+                    continue;
+                }
+                let mut works = Vec::new();
+                let qp = active.qp_mut();
+                let done = qp.complete_each(wc, |work| works.push(work)).unwrap();
+                works.push(done.work);
+                for work in works {
+                    assert!(work.iter().all(|byte| *byte == round), "round {round}");
+                    match work.len() {
+                        LEN => reads += 1,
+                        _ => sends += 1,
+                    }
+                }
+            }
+        }
+        assert_eq!(active.qp().send_queue().in_flight(), 0);
+    }
+}
