@@ -136,6 +136,22 @@ pub unsafe extern "C" fn rselect(
     except: *mut fd_set,
     timeout: *mut timeval,
 ) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { select_by(count, read, write, except, timeout, |fd| fd) }
+}
+
+/// [`rselect`] where descriptors stand for others: `known_as` says for which.
+///
+/// # Safety
+/// As for [`rselect`].
+pub unsafe fn select_by(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+    known_as: impl Fn(c_int) -> c_int,
+) -> c_int {
     run(|| {
         let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(c_int::MAX);
         if !(0..=most).contains(&count) {
@@ -152,6 +168,7 @@ pub unsafe extern "C" fn rselect(
         };
         let sets = [(read, READ), (write, WRITE), (except, EXCEPT)];
         let mut asked: Vec<Asked> = Vec::new();
+        let mut fds = Vec::new();
         for fd in 0..count {
             let mut events = PollEvents::empty();
             for (set, (asks, _)) in sets {
@@ -161,7 +178,8 @@ pub unsafe extern "C" fn rselect(
                 }
             }
             if !events.is_empty() {
-                asked.push((fd, events));
+                asked.push((known_as(fd), events));
+                fds.push(fd);
             }
         }
         let answers = wait(&asked, timeout)?;
@@ -172,7 +190,7 @@ pub unsafe extern "C" fn rselect(
             return Err(os(libc::EBADF));
         }
         let mut ready = 0;
-        for ((fd, events), answer) in asked.into_iter().zip(answers) {
+        for ((fd, (_, events)), answer) in fds.into_iter().zip(asked).zip(answers) {
             for (set, (asks, answers)) in sets {
                 if set.is_null() || !events.contains(asks) {
                     continue;

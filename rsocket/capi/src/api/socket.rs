@@ -1,6 +1,6 @@
 //! Making, connecting and closing sockets, and their options.
 
-use std::io;
+use std::{io, sync::Arc};
 
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use rsocket::{Family, Socket};
@@ -260,8 +260,8 @@ pub extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_int) -> c_int {
     })
 }
 
-/// Whether a descriptor is that of a socket made here. For those who put these functions in the
-/// place of others.
-pub fn is_rsocket(fd: c_int) -> bool {
-    matches!(table::entry(fd), Some(Entry::Socket(_)))
+/// The socket that a descriptor of these functions stands for.
+pub fn socket_of(fd: c_int) -> Option<Arc<Socket>> {
+    let opened = table::socket(fd).ok()?;
+    Some(Arc::clone(&opened.socket))
 }

@@ -1,0 +1,140 @@
+//! Which sockets of which programs are to be rsockets.
+
+#![forbid(unsafe_code)]
+
+use libc::c_int;
+
+/// The longest line that counts.
+const LONGEST: usize = 120;
+
+/// The rules of a configuration file; without any, everything matches.
+#[derive(Debug, Default)]
+pub(crate) struct Rules(Vec<Rule>);
+
+#[derive(Debug)]
+struct Rule {
+    /// What the program's name begins with; everything if it is empty.
+    program: String,
+    domain: Option<c_int>,
+    kind: Option<c_int>,
+    protocol: Option<c_int>,
+}
+
+impl Rules {
+    /// Reads rules. Lines that are none are left out.
+    pub(crate) fn parse(text: &str) -> Self {
+        Self(text.lines().filter_map(Rule::parse).collect())
+    }
+
+    /// Whether a socket is to be an rsocket. Flags in the type do not count, and protocol 0 is the
+    /// one that goes with the type.
+    pub(crate) fn allow(&self, program: &str, domain: c_int, kind: c_int, protocol: c_int) -> bool {
+        let kind = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+        let protocol = match (protocol, kind) {
+            (0, libc::SOCK_STREAM) => libc::IPPROTO_TCP,
+            (0, libc::SOCK_DGRAM) => libc::IPPROTO_UDP,
+            _ => protocol,
+        };
+        let is = |wanted: Option<c_int>, value| wanted.is_none_or(|wanted| wanted == value);
+        let program = program.to_lowercase();
+        self.0.is_empty()
+            || self.0.iter().any(|rule| {
+                program.starts_with(&rule.program)
+                    && is(rule.domain, domain)
+                    && is(rule.kind, kind)
+                    && is(rule.protocol, protocol)
+            })
+    }
+}
+
+impl Rule {
+    fn parse(line: &str) -> Option<Self> {
+        if line.len() >= LONGEST || line.trim_start().starts_with('#') {
+            return None;
+        }
+        let mut words = line.split_whitespace();
+        let (program, domain, kind, protocol) =
+            (words.next()?, words.next()?, words.next()?, words.next()?);
+        if words.next().is_some() {
+            return None;
+        }
+        Some(Self {
+            program: program.trim_end_matches('*').to_lowercase(),
+            domain: number(
+                domain,
+                &["AF_", "PF_"],
+                &[
+                    ("INET", libc::AF_INET),
+                    ("INET6", libc::AF_INET6),
+                    ("IB", libc::AF_IB),
+                ],
+            )?,
+            kind: number(
+                kind,
+                &["SOCK_"],
+                &[("STREAM", libc::SOCK_STREAM), ("DGRAM", libc::SOCK_DGRAM)],
+            )?,
+            protocol: number(
+                protocol,
+                &["IPPROTO_"],
+                &[("TCP", libc::IPPROTO_TCP), ("UDP", libc::IPPROTO_UDP)],
+            )?,
+        })
+    }
+}
+
+/// The number that a word stands for, or `None` for any.
+fn number(word: &str, prefixes: &[&str], names: &[(&str, c_int)]) -> Option<Option<c_int>> {
+    if word == "*" {
+        return Some(None);
+    }
+    let word = word.to_uppercase();
+    let prefix = prefixes.iter().find_map(|prefix| word.strip_prefix(prefix));
+    let name = prefix.unwrap_or(&word);
+    let found = names.iter().find(|(known, _)| *known == name)?;
+    Some(Some(found.1))
+}
+
+#[cfg(test)]
+mod tests {
+    use libc::{
+        AF_INET, AF_INET6, IPPROTO_TCP, SOCK_CLOEXEC, SOCK_DGRAM, SOCK_NONBLOCK, SOCK_STREAM,
+    };
+
+    use super::*;
+
+    /// T-PL7
+    #[test]
+    fn rules_say_which_sockets() {
+        let rules = Rules::parse(
+            "# program domain type protocol\n\
+             iperf INET STREAM TCP\n\
+             Nginx pf_inet6 sock_stream *\n\
+             one two three\n\
+             five INET STREAM TCP words\n\
+             bad INET SEQPACKET TCP\n",
+        );
+        assert_eq!(rules.0.len(), 2);
+        assert!(rules.allow("iperf3", AF_INET, SOCK_STREAM, 0));
+        assert!(rules.allow("IPERF", AF_INET, SOCK_STREAM | SOCK_NONBLOCK, IPPROTO_TCP));
+        assert!(!rules.allow("iper", AF_INET, SOCK_STREAM, 0));
+        assert!(!rules.allow("iperf3", AF_INET6, SOCK_STREAM, 0));
+        assert!(!rules.allow("iperf3", AF_INET, SOCK_DGRAM, 0));
+        assert!(rules.allow("nginx", AF_INET6, SOCK_STREAM | SOCK_CLOEXEC, 0));
+        assert!(!rules.allow("nginx", AF_INET, SOCK_STREAM, 0));
+    }
+
+    /// T-PL7
+    #[test]
+    fn without_a_rule_everything_is_allowed() {
+        for text in ["", "# nothing\n\n", &"x".repeat(500)] {
+            assert!(Rules::parse(text).allow("any", AF_INET, SOCK_STREAM, 0));
+        }
+        let long = format!("p INET STREAM TCP{}", " ".repeat(LONGEST));
+        assert!(Rules::parse(&long).0.is_empty());
+        let any = Rules::parse("* * * *");
+        assert!(any.allow("x", AF_INET6, SOCK_DGRAM, 0));
+        let nobody = Rules::parse("nobody * * *");
+        assert!(!nobody.allow("x", AF_INET, SOCK_STREAM, 0));
+    }
+}

@@ -1,0 +1,238 @@
+//! What programs do with sockets as with all descriptors.
+
+use libc::{c_int, c_long, c_ulong, c_void, off_t, size_t, ssize_t};
+use rsocket_capi as own;
+
+use crate::{
+    real::real,
+    table::{self, SETS, SOCKETS},
+};
+
+type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
+
+/// Another descriptor of the same.
+pub(crate) fn duplicate(fd: c_int, close_on_exec: bool) -> c_int {
+    let real = real!(fcntl: Fcntl);
+    let cmd = if close_on_exec {
+        libc::F_DUPFD_CLOEXEC
+    } else {
+        libc::F_DUPFD
+    };
+    // SAFETY: the argument of this command is an `int`.
+    unsafe { real(fd, cmd, 0 as c_int) }
+}
+
+/// Makes `to` stand for what `from` does, and keeps whether it is closed by `exec`.
+pub(crate) fn replace(from: c_int, to: c_int) -> bool {
+    let fcntl = real!(fcntl: Fcntl);
+    let dup3 = real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
+    // SAFETY: the command has no argument.
+    let flags = unsafe { fcntl(to, libc::F_GETFD) };
+    let flags = if flags & libc::FD_CLOEXEC != 0 {
+        libc::O_CLOEXEC
+    } else {
+        0
+    };
+    // SAFETY: it takes numbers only.
+    unsafe { dup3(from, to, flags) >= 0 }
+}
+
+/// Forgets what a descriptor was, and what it was is closed if it was the last.
+fn forget(fd: c_int) {
+    drop(SETS.remove(fd));
+    drop(SOCKETS.remove(fd));
+}
+
+/// `new` is a duplicate of `old`.
+fn follow(old: c_int, new: c_int) -> c_int {
+    if new >= 0 && new != old {
+        forget(new);
+        if let Some(held) = table::find(old) {
+            SOCKETS.add(new, held);
+        }
+        if let Some(set) = SETS.find(old) {
+            SETS.add(new, set);
+        }
+    }
+    new
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close(fd: c_int) -> c_int {
+    forget(fd);
+    let real = real!(close: unsafe extern "C" fn(c_int) -> c_int);
+    // SAFETY: as the caller promises.
+    unsafe { real(fd) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup(fd: c_int) -> c_int {
+    let real = real!(dup: unsafe extern "C" fn(c_int) -> c_int);
+    // SAFETY: as the caller promises.
+    follow(fd, unsafe { real(fd) })
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
+    let real = real!(dup2: unsafe extern "C" fn(c_int, c_int) -> c_int);
+    // SAFETY: as the caller promises.
+    follow(old, unsafe { real(old, new) })
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
+    let real = real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
+    // SAFETY: as the caller promises.
+    follow(old, unsafe { real(old, new, flags) })
+}
+
+/// In C, the argument is variable. All that there are fit into a `long`, and are passed as one.
+unsafe fn control(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
+    let real = real!(fcntl: Fcntl);
+    match (cmd, table::find(fd)) {
+        (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => {
+            // SAFETY: as the caller promises.
+            follow(fd, unsafe { real(fd, cmd, arg) })
+        }
+        (libc::F_GETFL | libc::F_SETFL, Some(held)) => {
+            // The flags are in the lower half.
+            let flags = c_int::try_from(arg & 0x7fff_ffff).unwrap_or(0);
+            own::rfcntl(held.fd(), cmd, flags)
+        }
+        // SAFETY: as the caller promises.
+        _ => unsafe { real(fd, cmd, arg) },
+    }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { control(fd, cmd, arg) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { control(fd, cmd, arg) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    if let Some(held) = table::find(fd)
+        && request == libc::FIONBIO
+        && !arg.is_null()
+    {
+        // SAFETY: the argument of this request is an `int`.
+        let nonblocking = unsafe { *arg.cast::<c_int>() } != 0;
+        let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
+        return own::rfcntl(held.fd(), libc::F_SETFL, flags);
+    }
+    let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
+    // SAFETY: as the caller promises.
+    unsafe { real(fd, request, arg) }
+}
+
+/// How much of a file is sent at once.
+const PIECE: usize = 64 << 10;
+
+/// Reads a piece of a file, at `offset` if that is given.
+fn read_file(fd: c_int, piece: &mut [u8], offset: Option<off_t>) -> ssize_t {
+    let place = piece.as_mut_ptr().cast();
+    match offset {
+        // SAFETY: the place is as large as is said.
+        Some(offset) => unsafe { libc::pread(fd, place, piece.len(), offset) },
+        // SAFETY: as above.
+        None => unsafe { libc::read(fd, place, piece.len()) },
+    }
+}
+
+/// # Safety
+/// `offset` is null or valid.
+unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
+    // SAFETY: null or valid, as the caller promises.
+    let mut at = unsafe { offset.as_ref() }.copied();
+    let mut piece = vec![0; count.min(PIECE)];
+    let mut done = 0;
+    while done < count {
+        let wanted = (count - done).min(PIECE);
+        let got = read_file(from, &mut piece[..wanted], at);
+        let Ok(got @ 1..) = usize::try_from(got) else {
+            if got < 0 && done == 0 {
+                return -1;
+            }
+            break;
+        };
+        // SAFETY: so many bytes have been read.
+        let sent = unsafe { own::rsend(to, piece.as_ptr().cast(), got, 0) };
+        let sent_len = usize::try_from(sent).unwrap_or(0);
+        done += sent_len;
+        let forward = |len: usize| off_t::try_from(len).unwrap_or(0);
+        match &mut at {
+            Some(at) => *at += forward(sent_len),
+            None if sent_len < got => {
+                // What was read too much is to be read again.
+                // SAFETY: it takes numbers only.
+                unsafe { libc::lseek(from, -forward(got - sent_len), libc::SEEK_CUR) };
+            }
+            None => {}
+        }
+        if sent_len < got {
+            if done == 0 {
+                return -1;
+            }
+            break;
+        }
+    }
+    if let Some(at) = at {
+        // SAFETY: not null, since it was read.
+        unsafe { *offset = at };
+    }
+    ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    if let Some(held) = table::find(to) {
+        // SAFETY: as the caller promises.
+        return unsafe { send_file(held.fd(), from, offset, count) };
+    }
+    let real = real!(
+        sendfile: unsafe extern "C" fn(c_int, c_int, *mut off_t, size_t) -> ssize_t
+    );
+    // SAFETY: as the caller promises.
+    unsafe { real(to, from, offset, count) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendfile64(
+    to: c_int,
+    from: c_int,
+    offset: *mut off_t,
+    count: size_t,
+) -> ssize_t {
+    // SAFETY: as the caller promises; offsets have 64 bits in any case.
+    unsafe { sendfile(to, from, offset, count) }
+}

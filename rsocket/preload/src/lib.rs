@@ -1,0 +1,37 @@
+//! Lets a program that uses TCP use rsockets, unchanged:
+//!
+//! ```sh
+//! LD_PRELOAD=librspreload.so program
+//! ```
+//!
+//! Its stream sockets over IPv4 and IPv6 are rsockets then, and both ends have to be so. Where that
+//! is not possible, they are TCP as before: without an RDMA device, for addresses that are of none,
+//! and when a blocking `connect` finds nobody. A socket that was bound is bound again.
+//!
+//! # What it heeds
+//! - `RS_SQ_SIZE`, `RS_RQ_SIZE`, `RS_INLINE`: the depths of the queues, and the most bytes that a
+//!   request carries itself, for each new socket.
+//! - `/etc/rdma/rsocket/preload_config`: lines of a program's name, a domain, a type and a protocol.
+//!   If there are any, only sockets that match one are rsockets. `*` is everything; a program's
+//!   name may be its beginning.
+//! - `RDMAV_FORK_SAFE`: a program that says that it forks keeps TCP, since a child cannot use its
+//!   parent's connections over RDMA.
+//!
+//! # Limits
+//! - In a child, what was an rsocket is none.
+//! - Datagrams stay UDP.
+//! - A listener does not take TCP connections as well.
+//! - A nonblocking `connect` that fails does not turn to TCP.
+//! - A thread that waits in `epoll_wait` notices the first rsocket that is added meanwhile only when
+//!   it waits again. `EPOLLET` has no effect on rsockets.
+//! - Not seen: `sendmmsg`, `recvmmsg`, `splice`, `io_uring`, and `FILE`s made of sockets.
+//!
+//! `read` and the like on what is not an rsocket cost one look at a table, which takes no lock, so
+//! that they can be called in signal handlers as before.
+
+mod config;
+mod files;
+mod real;
+mod sockets;
+mod table;
+mod wait;

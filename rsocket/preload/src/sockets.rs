@@ -1,0 +1,392 @@
+//! Making and connecting sockets, options, and what goes over them.
+
+use std::{
+    cell::Cell,
+    env, fs,
+    sync::{Arc, OnceLock},
+};
+
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use rsocket_capi as own;
+
+use crate::{
+    config::Rules,
+    files::{duplicate, replace},
+    real::{errno, interpose, real, set_errno},
+    table::{self, Held, SETS, SOCKETS},
+};
+
+/// What the system's administrator wants.
+const CONFIG: &str = "/etc/rdma/rsocket/preload_config";
+
+thread_local! {
+    /// This thread is making an rsocket, and what it opens meanwhile is not the program's.
+    static INSIDE: Cell<bool> = const { Cell::new(false) };
+}
+
+#[derive(Debug)]
+struct Settings {
+    rules: Rules,
+    program: String,
+    forks: bool,
+    /// `RDMA_SQSIZE`, `RDMA_RQSIZE` and `RDMA_INLINE`, where they are set.
+    sizes: Vec<(c_int, c_int)>,
+}
+
+fn settings() -> &'static Settings {
+    static SETTINGS: OnceLock<Settings> = OnceLock::new();
+    SETTINGS.get_or_init(|| {
+        let number = |name| env::var(name).ok()?.trim().parse::<c_int>().ok();
+        let program = env::args_os().next().unwrap_or_default();
+        let program = program.to_string_lossy();
+        let names = [("RS_SQ_SIZE", 0), ("RS_RQ_SIZE", 1), ("RS_INLINE", 2)];
+        Settings {
+            rules: Rules::parse(&fs::read_to_string(CONFIG).unwrap_or_default()),
+            program: program.rsplit('/').next().unwrap_or_default().to_owned(),
+            forks: number("RDMAV_FORK_SAFE").is_some_and(|value| value != 0),
+            sizes: names
+                .into_iter()
+                .filter_map(|(name, option)| Some((option, number(name)?)))
+                .filter(|(_, size)| *size > 0)
+                .collect(),
+        }
+    })
+}
+
+const INT: socklen_t = 4;
+const STORAGE: socklen_t = 128;
+const _: () = assert!(size_of::<c_int>() == INT as usize);
+const _: () = assert!(size_of::<sockaddr_storage>() == STORAGE as usize);
+
+/// The level of the sizes.
+const SOL_RDMA: c_int = 0x10000;
+
+/// Whether a socket is to be an rsocket.
+fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
+    let plain = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) || plain != libc::SOCK_STREAM {
+        return false;
+    }
+    let settings = settings();
+    let allowed = settings
+        .rules
+        .allow(&settings.program, domain, kind, protocol);
+    allowed && !settings.forks
+}
+
+/// In a child, no descriptor is an rsocket any more: it must not end its parent's connections by
+/// closing what it has inherited, as children do that are to run another program.
+fn watch_forks() {
+    static WATCHED: OnceLock<c_int> = OnceLock::new();
+    unsafe extern "C" fn child() {
+        SOCKETS.forget_all();
+        SETS.forget_all();
+    }
+    // SAFETY: the function lives as long as the library, which is never unloaded, and does nothing
+    // that a child must not.
+    WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });
+}
+
+/// Makes an rsocket and a descriptor for the program.
+fn open(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
+    let inner = own::rsocket(domain, kind | libc::SOCK_CLOEXEC, protocol);
+    if inner < 0 {
+        return None;
+    }
+    watch_forks();
+    let held = table::hold(inner);
+    for (option, size) in &settings().sizes {
+        let value = (&raw const *size).cast();
+        // SAFETY: the value is an `int`, and lives on.
+        unsafe { own::rsetsockopt(inner, SOL_RDMA, *option, value, INT) };
+    }
+    let fd = duplicate(inner, kind & libc::SOCK_CLOEXEC != 0);
+    (fd >= 0 && SOCKETS.add(fd, held)).then_some(fd)
+}
+
+fn real_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    let real = real!(socket: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
+    // SAFETY: it has no preconditions.
+    unsafe { real(domain, kind, protocol) }
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if !INSIDE.get() {
+        INSIDE.set(true);
+        let opened = wanted(domain, kind, protocol)
+            .then(|| open(domain, kind, protocol))
+            .flatten();
+        INSIDE.set(false);
+        if let Some(fd) = opened {
+            return fd;
+        }
+    }
+    real_socket(domain, kind, protocol)
+}
+
+/// Whatever address a socket has.
+struct Name {
+    storage: sockaddr_storage,
+    len: socklen_t,
+}
+
+impl Name {
+    fn of(held: &Held) -> Option<Self> {
+        let mut name = Self {
+            // SAFETY: addresses are plain data, of which zeros are some.
+            storage: unsafe { std::mem::zeroed() },
+            len: STORAGE,
+        };
+        let (at, len) = (&raw mut name.storage, &raw mut name.len);
+        // SAFETY: there is as much room as is said.
+        let got = unsafe { own::rgetsockname(held.fd(), at.cast(), len) };
+        (got == 0).then_some(name)
+    }
+
+    fn has_port(&self) -> bool {
+        let v4 = (&raw const self.storage).cast::<libc::sockaddr_in>();
+        // SAFETY: the port is at the same place in the addresses of both families, and there are
+        // bytes enough.
+        unsafe { (*v4).sin_port != 0 }
+    }
+}
+
+/// Options that TCP has as well.
+const COPIED: [(c_int, c_int); 4] = [
+    (libc::SOL_SOCKET, libc::SO_REUSEADDR),
+    (libc::SOL_SOCKET, libc::SO_KEEPALIVE),
+    (libc::IPPROTO_TCP, libc::TCP_NODELAY),
+    (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY),
+];
+
+fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let real = real!(bind: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
+    // SAFETY: the address is the program's, or one of ours; the kernel checks it.
+    unsafe { real(fd, addr, len) }
+}
+
+/// Makes the program's descriptors of an rsocket stand for a TCP socket, which is bound to `bind`, if
+/// that is given. Returns whether it has worked.
+fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>) -> bool {
+    let Some(name) = Name::of(&held) else {
+        return false;
+    };
+    let flags = own::rfcntl(held.fd(), libc::F_GETFL, 0);
+    let nonblock = if flags & libc::O_NONBLOCK != 0 {
+        libc::SOCK_NONBLOCK
+    } else {
+        0
+    };
+    let family = c_int::from(name.storage.ss_family);
+    let tcp = real_socket(family, libc::SOCK_STREAM | nonblock | libc::SOCK_CLOEXEC, 0);
+    if tcp < 0 {
+        return false;
+    }
+    for (level, option) in COPIED {
+        let mut value: c_int = 0;
+        let mut len = INT;
+        let at = &raw mut value;
+        // SAFETY: there is room for an `int`.
+        let got = unsafe { own::rgetsockopt(held.fd(), level, option, at.cast(), &raw mut len) };
+        if got == 0 && value != 0 {
+            let real = real!(
+                setsockopt: unsafe extern "C" fn(c_int, c_int, c_int, *const c_void, socklen_t)
+                    -> c_int
+            );
+            // SAFETY: the value is an `int`.
+            unsafe { real(tcp, level, option, at.cast(), len) };
+        }
+    }
+    if let Some(name) = bind {
+        real_bind(tcp, (&raw const name.storage).cast(), name.len);
+    }
+    let known = SOCKETS.same(&held);
+    drop(held);
+    let moved = known.iter().all(|&known| {
+        let replaced = replace(tcp, known);
+        drop(SOCKETS.remove(known));
+        replaced
+    });
+    // SAFETY: it is ours, and nobody has used it.
+    unsafe { libc::close(tcp) };
+    moved && known.contains(&fd)
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    let Some(held) = table::find(fd) else {
+        return real_bind(fd, addr, len);
+    };
+    // SAFETY: as the caller promises.
+    let bound = unsafe { own::rbind(held.fd(), addr, len) };
+    if bound == 0 {
+        return 0;
+    }
+    let error = errno();
+    // The address is of no RDMA device, but the host may have it.
+    let elsewhere = matches!(error, libc::ENODEV | libc::EADDRNOTAVAIL);
+    if !elsewhere || !turn_to_tcp(fd, held, None) {
+        set_errno(error);
+        return bound;
+    }
+    real_bind(fd, addr, len)
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
+    if let Some(held) = table::find(fd) {
+        let before = Name::of(&held).filter(Name::has_port);
+        // SAFETY: as the caller promises.
+        let connected = unsafe { own::rconnect(held.fd(), addr, len) };
+        if connected == 0 {
+            return 0;
+        }
+        let error = errno();
+        let stays = matches!(
+            error,
+            libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
+        );
+        if stays || !turn_to_tcp(fd, held, before.as_ref()) {
+            set_errno(error);
+            return connected;
+        }
+    }
+    let real = real!(connect: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
+    // SAFETY: as the caller promises.
+    unsafe { real(fd, addr, len) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept4(
+    fd: c_int,
+    addr: *mut sockaddr,
+    len: *mut socklen_t,
+    flags: c_int,
+) -> c_int {
+    let Some(held) = table::find(fd) else {
+        let real = real!(
+            accept4: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int
+        );
+        // SAFETY: as the caller promises.
+        return unsafe { real(fd, addr, len, flags) };
+    };
+    let own_flags = flags | libc::SOCK_CLOEXEC;
+    // SAFETY: as the caller promises.
+    let inner = unsafe { own::raccept4(held.fd(), addr, len, own_flags) };
+    if inner < 0 {
+        return -1;
+    }
+    let accepted = table::hold(inner);
+    let fd = duplicate(inner, flags & libc::SOCK_CLOEXEC != 0);
+    if fd < 0 || !SOCKETS.add(fd, accepted) {
+        return -1;
+    }
+    fd
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { accept4(fd, addr, len, 0) }
+}
+
+/// Functions that are not unsafe there, but are here, since they are C's as well.
+unsafe fn own_listen(fd: c_int, backlog: c_int) -> c_int {
+    own::rlisten(fd, backlog)
+}
+
+unsafe fn own_shutdown(fd: c_int, how: c_int) -> c_int {
+    own::rshutdown(fd, how)
+}
+
+/// Functions that glibc has for callers that know how large the buffer is. It has been checked where
+/// there is more room than is asked for; otherwise, the program is to end.
+fn fits(len: size_t, room: size_t) {
+    if len > room {
+        // SAFETY: it has no preconditions.
+        unsafe { libc::abort() };
+    }
+}
+
+unsafe fn checked_read(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
+    fits(len, room);
+    // SAFETY: as the caller promises.
+    unsafe { own::rread(fd, buf, len) }
+}
+
+unsafe fn checked_recv(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> ssize_t {
+    fits(len, room);
+    // SAFETY: as the caller promises.
+    unsafe { own::rrecv(fd, buf, len, flags) }
+}
+
+unsafe fn checked_recvfrom(
+    fd: c_int,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> ssize_t {
+    fits(len, room);
+    // SAFETY: as the caller promises.
+    unsafe { own::rrecvfrom(fd, buf, len, flags, from, from_len) }
+}
+
+interpose! {
+    fn listen(fd: c_int, backlog: c_int) -> c_int => own_listen;
+    fn shutdown(fd: c_int, how: c_int) -> c_int => own_shutdown;
+    fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
+        => own::rgetsockname;
+    fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
+        => own::rgetpeername;
+    fn getsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
+    ) -> c_int => own::rgetsockopt;
+    fn setsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t,
+    ) -> c_int => own::rsetsockopt;
+
+    fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => own::rrecv;
+    fn recvfrom(
+        fd: c_int, buf: *mut c_void, len: size_t, flags: c_int,
+        from: *mut sockaddr, from_len: *mut socklen_t,
+    ) -> ssize_t => own::rrecvfrom;
+    fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t => own::rrecvmsg;
+    fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t => own::rread;
+    fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t => own::rreadv;
+    fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t
+        => checked_read;
+    fn __recv_chk(
+        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
+    ) -> ssize_t => checked_recv;
+    fn __recvfrom_chk(
+        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
+        from: *mut sockaddr, from_len: *mut socklen_t,
+    ) -> ssize_t => checked_recvfrom;
+
+    fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => own::rsend;
+    fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => own::rsendmsg;
+    fn sendto(
+        fd: c_int, buf: *const c_void, len: size_t, flags: c_int,
+        to: *const sockaddr, to_len: socklen_t,
+    ) -> ssize_t => own::rsendto;
+    fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => own::rwrite;
+    fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t => own::rwritev;
+}

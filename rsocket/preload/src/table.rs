@@ -1,0 +1,122 @@
+//! Which descriptors of the program are rsockets.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::BTreeMap,
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
+};
+
+use libc::c_int;
+use rsocket::EventSet;
+use rsocket_capi::rclose;
+
+/// The descriptors that can be known here; the same as the original's.
+const MOST: usize = 65536;
+
+/// An rsocket, which the program may know by several descriptors. It is closed with the last.
+#[derive(Debug)]
+pub(crate) struct Held {
+    fd: c_int,
+}
+
+impl Held {
+    /// The descriptor by which `rsocket_capi` knows it.
+    pub(crate) fn fd(&self) -> c_int {
+        self.fd
+    }
+}
+
+impl Drop for Held {
+    fn drop(&mut self) {
+        rclose(self.fd);
+    }
+}
+
+/// One kind of things that descriptors can be.
+#[derive(Debug)]
+pub(crate) struct Kind<T> {
+    /// Says without a lock that a descriptor is none: in signal handlers, and in children, nothing
+    /// else is allowed.
+    known: [AtomicBool; MOST],
+    things: Mutex<BTreeMap<c_int, Arc<T>>>,
+}
+
+pub(crate) static SOCKETS: Kind<Held> = Kind::new();
+/// `epoll`s that have rsockets in them.
+pub(crate) static SETS: Kind<EventSet> = Kind::new();
+
+impl<T> Kind<T> {
+    const fn new() -> Self {
+        Self {
+            known: [const { AtomicBool::new(false) }; MOST],
+            things: Mutex::new(BTreeMap::new()),
+        }
+    }
+
+    fn known(&self, fd: c_int) -> Option<&AtomicBool> {
+        self.known.get(usize::try_from(fd).ok()?)
+    }
+
+    fn lock(&self) -> MutexGuard<'_, BTreeMap<c_int, Arc<T>>> {
+        self.things.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    pub(crate) fn find(&self, fd: c_int) -> Option<Arc<T>> {
+        if !self.known(fd)?.load(SeqCst) {
+            return None;
+        }
+        self.lock().get(&fd).cloned()
+    }
+
+    /// Adds a thing; whether there is room for its descriptor.
+    pub(crate) fn add(&self, fd: c_int, thing: Arc<T>) -> bool {
+        let Some(known) = self.known(fd) else {
+            return false;
+        };
+        let mut things = self.lock();
+        let old = things.insert(fd, thing);
+        known.store(true, SeqCst);
+        drop(things);
+        // Closing one takes a while, and may come back here.
+        drop(old);
+        true
+    }
+
+    pub(crate) fn remove(&self, fd: c_int) -> Option<Arc<T>> {
+        let known = self.known(fd)?;
+        if !known.load(SeqCst) {
+            return None;
+        }
+        let mut things = self.lock();
+        known.store(false, SeqCst);
+        things.remove(&fd)
+    }
+
+    /// Nothing is known any more. What was is neither closed nor freed.
+    pub(crate) fn forget_all(&self) {
+        for known in &self.known {
+            known.store(false, SeqCst);
+        }
+    }
+
+    /// All descriptors that stand for the same thing.
+    pub(crate) fn same(&self, thing: &Arc<T>) -> Vec<c_int> {
+        let things = self.lock();
+        let same = things.iter().filter(|(_, other)| Arc::ptr_eq(other, thing));
+        same.map(|(fd, _)| *fd).collect()
+    }
+}
+
+/// The rsocket that a descriptor stands for.
+pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
+    SOCKETS.find(fd)
+}
+
+/// Takes over an rsocket.
+pub(crate) fn hold(fd: c_int) -> Arc<Held> {
+    Arc::new(Held { fd })
+}

@@ -1,0 +1,26 @@
+"""Sends a megabyte to a server that echoes, and checks what comes back; then stops the server."""
+
+import os
+import socket
+import sys
+import threading
+
+address = (sys.argv[1], int(sys.argv[2]))
+sent = bytes(i * i % 251 for i in range(1 << 20))
+peer = socket.socket()
+peer.connect(address)
+# Another descriptor of the same, and the first one goes.
+twin = socket.socket(fileno=os.dup(peer.fileno()))
+peer.close()
+sender = threading.Thread(target=twin.sendall, args=(sent,))
+sender.start()
+received = b""
+while len(received) < len(sent):
+    data = twin.recv(50000)
+    assert data, "the end came early"
+    received += data
+sender.join()
+assert received == sent
+twin.sendall(b"stop")
+assert twin.recv(1) == b""
+print("all is well")
