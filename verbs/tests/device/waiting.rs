@@ -181,12 +181,16 @@ fn no_wake_up_is_lost_by_a_task() {
             let mut cq = verbs::tokio::CompletionQueue::new(cq).unwrap();
             while !receiver.is_done() {
                 // A wait that is given up loses nothing either.
-                tokio::select! {
+                let came = tokio::select! {
                     biased;
-                    completions = cq.wait() => receiver.take(completions.unwrap()),
-                    () = tokio::task::yield_now() => {
-                        receiver.take(cq.wait().await.unwrap());
+                    completions = cq.wait() => {
+                        receiver.take(completions.unwrap());
+                        true
                     }
+                    () = tokio::task::yield_now() => false,
+                };
+                if !came {
+                    receiver.take(cq.wait().await.unwrap());
                 }
             }
         });

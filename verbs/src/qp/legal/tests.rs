@@ -1,3 +1,5 @@
+//! The table of transitions, against what the builders of attributes can say.
+
 use super::*;
 use crate::{
     AckTimeout, AddressVector, AlternatePath, Attributes, Gid, Init, MigState, Psn, QpNum, QpState,
