@@ -1,7 +1,8 @@
 //! `cargo xtask test`: every test of the workspace, each where it can run.
 //!
 //! - *host*: `cargo test --workspace`, which needs no device.
-//! - *device*: the integration tests called `device`, in one guest, one test at a time.
+//! - *device*: the integration tests called `device`, in one guest, one test at a time; and those that are about
+//!   iWARP in another, on Soft-iWARP.
 //! - *two hosts*: the integration tests called `two_hosts`, on the host; they start their guests themselves, with
 //!   the program in the variable `XTASK`.
 //! - *harness*: xtask's own tests against real guests, in `tests/harness.rs`.
@@ -25,7 +26,7 @@ use crate::process::{self, Supervised};
 use crate::pyverbs::{self, DEVICE_TESTS_OF, Outcomes};
 use crate::setup::{self, Group};
 use crate::soft_roce::report::{Printer, Style};
-use crate::soft_roce::{EventKind, Run};
+use crate::soft_roce::{Device, EventKind, Run};
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
 
@@ -66,6 +67,9 @@ const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// What is run under valgrind: the crates that have unsafe code of their own.
 const CHECKED_BY_VALGRIND: [&str; 4] = ["ibverbs-sys", "rdmacm-sys", "verbs", "cm"];
+
+/// What the names of tests have in them that must pass over iWARP, too, because it is different there.
+const DIFFERENT_OVER_IWARP: &str = "overtaking::";
 
 /// Tests that run compilers, which is nothing to check.
 const COMPILING: [&str; 1] = ["compile_fail"];
@@ -111,6 +115,9 @@ pub(crate) fn run_stages(
     }
     if !options.host_only {
         stages.test("device", |counts| suite.device(counts, &mut outcomes));
+        if options.filter.is_none() {
+            stages.test("device, iWARP", |counts| suite.iwarp(counts));
+        }
         stages.test("two hosts", |counts| suite.on_host("two_hosts", counts));
     }
     if !options.host_only && !options.device_only && options.filter.is_none() {
@@ -174,7 +181,8 @@ impl Suite<'_> {
         );
 
         let minutes = if self.options.long { 120 } else { 15 };
-        let mut plan = Run::single(self.device_script(&programs)?)
+        let filter = self.options.filter.as_deref().unwrap_or_default();
+        let mut plan = Run::single(device_script(&programs, filter)?)
             .memory_mib(2048)
             .timeout(Duration::from_secs(minutes * 60))
             // Forgotten objects leak by design, and tests show it.
@@ -183,6 +191,29 @@ impl Suite<'_> {
         if self.options.long {
             plan = plan.env("LONG", "1");
         }
+        self.in_guest(plan, programs.len(), counts, outcomes)
+    }
+
+    /// Runs what is different over iWARP, on Soft-iWARP.
+    fn iwarp(&self, counts: &mut Counts) -> Result<()> {
+        let programs = self.build_device_tests(&["cm"])?;
+        let plan = Run::single(device_script(&programs, DIFFERENT_OVER_IWARP)?)
+            .device(Device::Siw)
+            .timeout(Duration::from_secs(120))
+            .by_line();
+        self.in_guest(plan, programs.len(), counts, &mut Outcomes::default())?;
+        ensure!(counts.total() > 0, "no test ran");
+        Ok(())
+    }
+
+    /// Runs so many test programs in a guest. All of them must come to an end, and none may fail.
+    fn in_guest(
+        &self,
+        plan: Run,
+        programs: usize,
+        counts: &mut Counts,
+        outcomes: &mut Outcomes,
+    ) -> Result<()> {
         let mut printer = Printer::new(Style::Lines, false);
         let outcome = plan.execute(self.workspace, &mut |event| {
             if let EventKind::Output(_, line) = &event.kind {
@@ -195,7 +226,7 @@ impl Suite<'_> {
         if let Some(complaint) = outcome.complaint() {
             eprintln!("{complaint}");
         }
-        let silent = programs.len().saturating_sub(counts.programs as usize);
+        let silent = programs.saturating_sub(counts.programs as usize);
         ensure!(silent == 0, "{silent} test programs ended without a result");
         ensure!(
             outcome.is_success(),
@@ -264,27 +295,6 @@ impl Suite<'_> {
     }
 
     /// The script that runs the programs one after the other, each in its package's folder as cargo does.
-    fn device_script(&self, programs: &[Program]) -> Result<String> {
-        let mut script = String::from("code=0\n");
-        for program in programs {
-            let quote = |path: &PathBuf| {
-                Ok::<_, shlex::QuoteError>(shlex::try_quote(&path.to_string_lossy())?.into_owned())
-            };
-            let (folder, executable) = (quote(&program.folder)?, quote(&program.executable)?);
-            let filter = self.options.filter.as_deref().unwrap_or_default();
-            let filter = if filter.is_empty() {
-                "".into()
-            } else {
-                shlex::try_quote(filter)?
-            };
-            script += &format!("echo; echo '{DEVICE_TESTS_OF}{}'\n", program.package);
-            script += &format!(
-                "cd {folder} && CARGO_MANIFEST_DIR={folder} {executable} --test-threads=1 {filter} || code=1\n"
-            );
-        }
-        Ok(script + "exit $code\n")
-    }
-
     fn cargo(&self) -> Command {
         let mut cargo = workspace::cargo(self.workspace);
         if self.options.long {
@@ -308,6 +318,27 @@ impl Suite<'_> {
         );
         Ok(())
     }
+}
+
+/// Runs each program, one test at a time, and fails when one has failed.
+fn device_script(programs: &[Program], filter: &str) -> Result<String> {
+    let mut script = String::from("code=0\n");
+    for program in programs {
+        let quote = |path: &PathBuf| {
+            Ok::<_, shlex::QuoteError>(shlex::try_quote(&path.to_string_lossy())?.into_owned())
+        };
+        let (folder, executable) = (quote(&program.folder)?, quote(&program.executable)?);
+        let filter = if filter.is_empty() {
+            "".into()
+        } else {
+            shlex::try_quote(filter)?
+        };
+        script += &format!("echo; echo '{DEVICE_TESTS_OF}{}'\n", program.package);
+        script += &format!(
+            "cd {folder} && CARGO_MANIFEST_DIR={folder} {executable} --test-threads=1 {filter} || code=1\n"
+        );
+    }
+    Ok(script + "exit $code\n")
 }
 
 /// Builds test programs with a `cargo test --no-run`, and returns those with a wanted name.
