@@ -6,6 +6,12 @@ pub mod basic_client_server {
     pub mod endpoint;
 }
 
+/// What rdmacm-utils' tools that make connections have in common.
+pub mod cm_tool {
+    pub mod address;
+    pub mod failure;
+}
+
 /// One thread that runs a protocol over any number of connections; most examples use it.
 pub mod event_loop {
     pub mod address;

@@ -6,10 +6,12 @@
 
 #![expect(clippy::print_stdout, reason = "the matrix")]
 
+mod cmtime;
 mod file_transfer;
 mod rdma_client_server;
 mod read_write;
 mod rping;
+mod ucmatose;
 
 use std::fmt::Write as _;
 
@@ -101,7 +103,7 @@ fn masked(line: &str) -> String {
 }
 
 /// How long all cells together may take. Every server waits for as long, for its turn.
-const SECONDS: u32 = 200;
+const SECONDS: u32 = 260;
 
 /// One side of a cell: its lines, and its exit code, begin with the number of the cell.
 ///
@@ -236,6 +238,8 @@ fn every_tool_speaks_with_its_original_over_roce() {
         file_transfer::cells(),
         rping::cells(),
         rdma_client_server::cells(),
+        ucmatose::cells(),
+        cmtime::cells(),
     ];
     play("rxe", &tools.into_iter().flatten().collect::<Vec<_>>());
 }
@@ -247,6 +251,8 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
         file_transfer::refused_by_iwarp(),
         rping::cells(),
         rdma_client_server::cells(),
+        ucmatose::cells(),
+        cmtime::cells(),
     ];
     play("siw", &tools.into_iter().flatten().collect::<Vec<_>>());
 }

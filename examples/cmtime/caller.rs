@@ -1,0 +1,299 @@
+//! The client: all connections take a step before any takes the next one.
+
+#![expect(
+    clippy::print_stdout,
+    clippy::print_stderr,
+    reason = "of a program for the terminal"
+)]
+
+use std::collections::HashMap;
+
+use anyhow::ensure;
+use cm::{
+    Addr, AddrHints, CmId, ConnParam, Connection, Event, EventChannel, Key,
+    phases::{AddrResolved, Connected, Idle, RouteResolved},
+};
+use examples::cm_tool::{address, failure::Failure};
+use verbs::{Init, QueuePair, Rc};
+
+use crate::{
+    Options,
+    qp::{self, Queues},
+    timing::{Clock, Step, Taken, table},
+};
+
+/// Makes and ends all connections, and prints how long each step has taken.
+///
+/// # Errors
+/// A connection could not be made.
+pub(crate) fn run(options: &Options, server: &str) -> anyhow::Result<()> {
+    let bind = options.bind.as_deref();
+    let (from, to) = address::to_connect(&AddrHints::new(), bind, server, &options.port)?;
+    let mut caller = Caller {
+        options,
+        from,
+        to,
+        channel: EventChannel::new()?,
+        steps: Vec::new(),
+        failed: 0,
+    };
+    let mut ids = caller.create_ids()?;
+    if let Some(from) = from {
+        caller.bind(&mut ids, from)?;
+    }
+    let ids = caller.resolve_addr(ids)?;
+    let ids = caller.resolve_route(ids)?;
+    let calls = caller.create_qps(ids)?;
+    let connections = caller.connect(calls)?;
+    let ids = caller.disconnect(connections)?;
+    caller.destroy(ids);
+    println!("{}", table(&caller.steps, options.connections).trim_end());
+    ensure!(
+        caller.failed == 0,
+        "{} of {} connections have failed",
+        caller.failed,
+        options.connections
+    );
+    Ok(())
+}
+
+struct Caller<'a> {
+    options: &'a Options,
+    from: Option<Addr>,
+    to: Addr,
+    channel: EventChannel,
+    steps: Vec<Taken>,
+    failed: u32,
+}
+
+/// Everything that is to be connected.
+struct Call {
+    id: CmId<RouteResolved>,
+    qp: QueuePair<Rc, Init>,
+    queues: Queues,
+}
+
+impl Caller<'_> {
+    fn create_ids(&mut self) -> anyhow::Result<Vec<CmId<Idle>>> {
+        println!("creating id");
+        let mut clock = Clock::start(Step::CreateId);
+        let mut ids = Vec::new();
+        for number in 0..self.options.connections {
+            clock.begin(number);
+            ids.push(self.channel.create_id()?);
+            clock.end(&number);
+        }
+        self.steps.push(clock.stop());
+        Ok(ids)
+    }
+
+    fn bind(&mut self, ids: &mut [CmId<Idle>], from: Addr) -> anyhow::Result<()> {
+        println!("binding source address");
+        let mut clock = Clock::start(Step::Bind);
+        for id in ids {
+            clock.begin(id.key());
+            id.bind(from)?;
+            clock.end(&id.key());
+        }
+        self.steps.push(clock.stop());
+        Ok(())
+    }
+
+    fn resolve_addr(&mut self, ids: Vec<CmId<Idle>>) -> anyhow::Result<Vec<CmId<AddrResolved>>> {
+        println!("resolving address");
+        let mut clock = Clock::start(Step::ResolveAddr);
+        let mut retries = Retries::new(self.options.retries);
+        let mut left = ids.len();
+        let mut resolved = Vec::with_capacity(left);
+        for id in ids {
+            clock.begin(id.key());
+            id.resolve_addr(self.from, self.to, self.options.timeout)?;
+        }
+        while left > 0 {
+            match self.channel.wait()? {
+                Event::AddrResolved(id) => {
+                    clock.end(&id.key());
+                    resolved.push(id);
+                    left -= 1;
+                }
+                Event::AddrError { id, .. } if retries.take(id.key()) => {
+                    id.resolve_addr(self.from, self.to, self.options.timeout)?;
+                }
+                Event::AddrError { error, .. } => {
+                    self.fail(Failure::of_addr(&error));
+                    left -= 1;
+                }
+                _ => {}
+            }
+        }
+        self.steps.push(clock.stop());
+        Ok(resolved)
+    }
+
+    fn resolve_route(
+        &mut self,
+        ids: Vec<CmId<AddrResolved>>,
+    ) -> anyhow::Result<Vec<CmId<RouteResolved>>> {
+        println!("resolving route");
+        let mut clock = Clock::start(Step::ResolveRoute);
+        let mut retries = Retries::new(self.options.retries);
+        let mut left = ids.len();
+        let mut resolved = Vec::with_capacity(left);
+        for id in ids {
+            clock.begin(id.key());
+            id.resolve_route(self.options.timeout)?;
+        }
+        while left > 0 {
+            match self.channel.wait()? {
+                Event::RouteResolved(id) => {
+                    clock.end(&id.key());
+                    resolved.push(id);
+                    left -= 1;
+                }
+                Event::RouteError { id, .. } if retries.take(id.key()) => {
+                    id.resolve_route(self.options.timeout)?;
+                }
+                Event::RouteError { error, .. } => {
+                    self.fail(Failure::of_route(&error));
+                    left -= 1;
+                }
+                _ => {}
+            }
+        }
+        self.steps.push(clock.stop());
+        Ok(resolved)
+    }
+
+    fn create_qps(&mut self, ids: Vec<CmId<RouteResolved>>) -> anyhow::Result<Vec<Call>> {
+        println!("creating qp");
+        let mut clock = Clock::start(Step::CreateQp);
+        let mut pd = None;
+        let mut calls = Vec::with_capacity(ids.len());
+        for id in ids {
+            clock.begin(id.key());
+            let (qp, queues) = qp::create(&mut pd, &id)?;
+            clock.end(&id.key());
+            calls.push(Call { id, qp, queues });
+        }
+        self.steps.push(clock.stop());
+        Ok(calls)
+    }
+
+    fn connect(&mut self, calls: Vec<Call>) -> anyhow::Result<Vec<(Connection, Queues)>> {
+        println!("connecting");
+        let param = ConnParam::zeroed()
+            .responder_resources(1)
+            .initiator_depth(1)
+            .retry_count(self.options.retries);
+        let mut clock = Clock::start(Step::Connect);
+        let mut left = calls.len();
+        let mut asked = HashMap::with_capacity(left);
+        let mut connections = Vec::with_capacity(left);
+        for Call { id, qp, queues } in calls {
+            let key = id.key();
+            clock.begin(key);
+            id.connect(&qp, &param)?;
+            asked.insert(key, (qp, queues));
+            // Whoever has been answered goes on, or the server would wait for it.
+            while let Some(event) = self.channel.try_next()? {
+                left -= self.on_answer(event, &mut asked, &mut connections, &mut clock)?;
+            }
+        }
+        while left > 0 {
+            let event = self.channel.wait()?;
+            left -= self.on_answer(event, &mut asked, &mut connections, &mut clock)?;
+        }
+        self.steps.push(clock.stop());
+        Ok(connections)
+    }
+
+    /// Returns of how many connections the event is the answer.
+    fn on_answer(
+        &mut self,
+        event: Event,
+        asked: &mut HashMap<Key, (QueuePair<Rc, Init>, Queues)>,
+        connections: &mut Vec<(Connection, Queues)>,
+        clock: &mut Clock<Key>,
+    ) -> anyhow::Result<usize> {
+        match event {
+            Event::ConnectResponse(response) => {
+                let key = response.id().key();
+                if let Some((qp, queues)) = asked.remove(&key) {
+                    connections.push((response.establish(qp)?, queues));
+                    clock.end(&key);
+                }
+                Ok(1)
+            }
+            Event::ConnectFailed { failure, .. } => {
+                self.fail(Failure::from(&failure));
+                Ok(1)
+            }
+            _ => Ok(0),
+        }
+    }
+
+    fn disconnect(
+        &mut self,
+        connections: Vec<(Connection, Queues)>,
+    ) -> anyhow::Result<Vec<CmId<Connected>>> {
+        println!("disconnecting");
+        let mut clock = Clock::start(Step::Disconnect);
+        let mut left = connections.len();
+        let mut ids = Vec::with_capacity(left);
+        for (mut connection, queues) in connections {
+            clock.begin(connection.key());
+            qp::unless_ended(connection.disconnect())?;
+            let (qp, id) = connection.into_parts();
+            drop((qp, queues));
+            ids.push(id);
+        }
+        while left > 0 {
+            if let Event::Disconnected(key) = self.channel.wait()? {
+                clock.end(&key);
+                left -= 1;
+            }
+        }
+        self.steps.push(clock.stop());
+        Ok(ids)
+    }
+
+    fn destroy(&mut self, ids: Vec<CmId<Connected>>) {
+        println!("destroying id");
+        let mut clock = Clock::start(Step::Destroy);
+        for id in ids {
+            let key = id.key();
+            clock.begin(key);
+            drop(id);
+            clock.end(&key);
+        }
+        self.steps.push(clock.stop());
+    }
+
+    fn fail(&mut self, failure: Failure) {
+        eprintln!("{failure}");
+        self.failed += 1;
+    }
+}
+
+/// How often each connection may try again.
+struct Retries {
+    each: u8,
+    taken: HashMap<Key, u8>,
+}
+
+impl Retries {
+    fn new(each: u8) -> Self {
+        Self {
+            each,
+            taken: HashMap::new(),
+        }
+    }
+
+    /// Whether there is one more.
+    fn take(&mut self, key: Key) -> bool {
+        let taken = self.taken.entry(key).or_default();
+        let more = *taken < self.each;
+        *taken += u8::from(more);
+        more
+    }
+}

@@ -1,0 +1,86 @@
+//! The server: accepts everybody, and answers everybody's end, on one thread.
+
+#![expect(clippy::print_stderr, reason = "of a program for the terminal")]
+
+use std::{collections::HashMap, convert::Infallible};
+
+use anyhow::bail;
+use cm::{AddrHints, ConnParam, ConnectRequest, Connection, Event, EventChannel, Key, Refused};
+use examples::cm_tool::{address, failure::Failure};
+use verbs::{ProtectionDomain, QueuePair, Rc, Rts};
+
+use crate::{
+    Options,
+    qp::{self, Queues},
+};
+
+/// Serves for ever.
+///
+/// # Errors
+/// Nobody can connect.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let mut server = Server {
+        accepted: HashMap::new(),
+        established: HashMap::new(),
+        pd: None,
+        channel: EventChannel::new()?,
+    };
+    let mut listener = server.channel.create_id()?;
+    let bind = options.bind.as_deref();
+    listener.bind(address::to_listen(&AddrHints::new(), bind, &options.port)?)?;
+    let _listener = listener.listen(0)?;
+    match server.serve()? {}
+}
+
+struct Server {
+    accepted: HashMap<Key, (QueuePair<Rc, Rts>, Queues)>,
+    established: HashMap<Key, (Connection, Queues)>,
+    pd: Option<ProtectionDomain>,
+    channel: EventChannel,
+}
+
+impl Server {
+    fn serve(&mut self) -> anyhow::Result<Infallible> {
+        loop {
+            match self.channel.wait()? {
+                Event::ConnectRequest(request) => {
+                    if let Err(err) = self.accept(request) {
+                        eprintln!("failing connection request: {err}");
+                    }
+                }
+                Event::Established(id) => {
+                    let Some((qp, queues)) = self.accepted.remove(&id.key()) else {
+                        continue;
+                    };
+                    let key = id.key();
+                    let connection =
+                        Connection::new(id, qp).map_err(|Refused { error, .. }| error)?;
+                    self.established.insert(key, (connection, queues));
+                }
+                Event::ConnectFailed { id, failure } => {
+                    self.accepted.remove(&id.key());
+                    eprintln!("{}", Failure::from(&failure));
+                }
+                Event::Disconnected(key) => {
+                    if let Some((mut connection, _queues)) = self.established.remove(&key) {
+                        if let Err(err) = qp::unless_ended(connection.disconnect()) {
+                            eprintln!("failing disconnect: {err}");
+                        }
+                    }
+                }
+                Event::DeviceRemoval(_) => bail!("the device has been removed"),
+                // Nothing to do when the last packets of a connection are gone.
+                _ => {}
+            }
+        }
+    }
+
+    /// On an error the peer is rejected.
+    fn accept(&mut self, request: ConnectRequest) -> verbs::Result<()> {
+        let key = request.id().key();
+        let (qp, queues) = qp::create(&mut self.pd, request.id())?;
+        let qp = request.accept(qp, &ConnParam::new())?;
+        self.accepted.insert(key, (qp, queues));
+        Ok(())
+    }
+}

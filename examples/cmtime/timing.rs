@@ -1,0 +1,156 @@
+//! How long the steps have taken: each, for one connection and for all of them.
+
+use std::{
+    collections::HashMap,
+    fmt::Write as _,
+    time::{Duration, Instant},
+};
+
+/// A step, in the order in which a connection takes them.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Step {
+    CreateId,
+    Bind,
+    ResolveAddr,
+    ResolveRoute,
+    CreateQp,
+    Connect,
+    Disconnect,
+    Destroy,
+}
+
+impl Step {
+    fn name(self) -> &'static str {
+        match self {
+            Self::CreateId => "create id",
+            Self::Bind => "bind addr",
+            Self::ResolveAddr => "resolve addr",
+            Self::ResolveRoute => "resolve route",
+            Self::CreateQp => "create qp",
+            Self::Connect => "connect",
+            Self::Disconnect => "disconnect",
+            Self::Destroy => "destroy",
+        }
+    }
+}
+
+/// One step: of everybody, and the quickest and the slowest.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Taken {
+    pub(crate) step: Step,
+    pub(crate) total: Duration,
+    pub(crate) least: Duration,
+    pub(crate) most: Duration,
+}
+
+/// Measures one step.
+#[derive(Debug)]
+pub(crate) struct Clock<K> {
+    step: Step,
+    began: Instant,
+    running: HashMap<K, Instant>,
+    extremes: Option<(Duration, Duration)>,
+}
+
+impl<K: Eq + std::hash::Hash> Clock<K> {
+    /// The step begins.
+    pub(crate) fn start(step: Step) -> Self {
+        Self {
+            step,
+            began: Instant::now(),
+            running: HashMap::new(),
+            extremes: None,
+        }
+    }
+
+    /// One connection begins to take the step; one that fails never ends.
+    pub(crate) fn begin(&mut self, key: K) {
+        self.running.insert(key, Instant::now());
+    }
+
+    /// One connection has taken the step.
+    pub(crate) fn end(&mut self, key: &K) {
+        if let Some(began) = self.running.remove(key) {
+            self.add(began.elapsed());
+        }
+    }
+
+    fn add(&mut self, time: Duration) {
+        let (least, most) = self.extremes.unwrap_or((time, time));
+        self.extremes = Some((least.min(time), most.max(time)));
+    }
+
+    /// All that could have taken the step.
+    pub(crate) fn stop(self) -> Taken {
+        let (least, most) = self.extremes.unwrap_or_default();
+        Taken {
+            step: self.step,
+            total: self.began.elapsed(),
+            least,
+            most,
+        }
+    }
+}
+
+/// The table that C prints.
+pub(crate) fn table(steps: &[Taken], connections: u32) -> String {
+    let mut text = "step              total ms     max ms     min us  us / conn\n".to_owned();
+    for taken in steps {
+        let micros = |time: Duration| time.as_secs_f64() * 1e6;
+        let total = micros(taken.total);
+        // Writing to a string cannot fail.
+        let _infallible = writeln!(
+            text,
+            "{:<13}: {:11.2}{:11.2}{:11.2}{:11.2}",
+            taken.step.name(),
+            total / 1e3,
+            micros(taken.most) / 1e3,
+            micros(taken.least),
+            total / f64::from(connections),
+        );
+    }
+    text
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_table_reads_as_in_c() {
+        let taken = Taken {
+            step: Step::ResolveRoute,
+            total: Duration::from_micros(12_345),
+            least: Duration::from_nanos(1_500),
+            most: Duration::from_micros(2_010),
+        };
+        assert_eq!(
+            table(&[taken], 10),
+            "step              total ms     max ms     min us  us / conn\n\
+             resolve route:       12.35       2.01       1.50    1234.50\n"
+        );
+    }
+
+    #[test]
+    fn only_connections_that_end_the_step_count() {
+        let mut clock = Clock::start(Step::Connect);
+        clock.begin(1);
+        clock.begin(2);
+        clock.end(&2);
+        clock.end(&3);
+        assert_eq!(clock.running.len(), 1);
+        let taken = clock.stop();
+        assert_eq!(taken.least, taken.most);
+        assert!(taken.most <= taken.total);
+
+        let mut clock = Clock::<u32>::start(Step::Connect);
+        clock.add(Duration::from_secs(2));
+        clock.add(Duration::from_secs(1));
+        clock.add(Duration::from_secs(3));
+        let taken = clock.stop();
+        assert_eq!(
+            (taken.least, taken.most),
+            (Duration::from_secs(1), Duration::from_secs(3))
+        );
+    }
+}
