@@ -19,6 +19,7 @@ use verbs::{
 };
 
 use crate::{
+    config::config,
     endpoint::{Endpoint, Pair, SendWork},
     engine::Engine,
     memory::{MESSAGE, Memory},
@@ -31,9 +32,6 @@ use crate::{
     },
     waiters::{Bell, Interest, Waiters, Watcher},
 };
-
-/// How long to look for completions before going to sleep.
-const POLLING_TIME: Duration = Duration::from_micros(10);
 
 /// How a call waits.
 #[derive(Clone, Copy, Debug)]
@@ -252,8 +250,9 @@ impl Connection {
             Patience::Until(deadline) => Some(deadline),
             Patience::Watch(_) | Patience::Endless => None,
         };
+        let polling_time = config().polling_time;
         let start = Instant::now();
-        while start.elapsed() < POLLING_TIME {
+        while start.elapsed() < polling_time {
             if lock(&self.state).process()? {
                 return Ok(());
             }

@@ -22,6 +22,7 @@
 //! The protocol itself, without any input or output, is in [`proto`].
 #![deny(unsafe_code)]
 
+mod config;
 mod connection;
 mod device;
 mod endpoint;

@@ -170,8 +170,9 @@ impl Listener {
     /// Says what connections get that come from now on.
     pub(crate) fn set_options(&self, options: &Options) {
         let own = self.backlog.options.lock();
-        own.unwrap_or_else(PoisonError::into_inner)
-            .clone_from(options);
+        let mut own = own.unwrap_or_else(PoisonError::into_inner);
+        let backlog = own.backlog;
+        *own = options.clone().backlog(backlog);
     }
 
     /// The connections that come, one after the other.

@@ -26,6 +26,7 @@ use options::Choices;
 pub use poll::{PollEntry, PollEvents, poll};
 
 use crate::{
+    config::config,
     engine::Engine,
     errno::errno,
     listener::Listener,
@@ -134,12 +135,17 @@ impl State {
 }
 
 impl Socket {
-    /// A new stream socket.
+    /// A new stream socket. Its sizes are what the files in `/etc/rdma/rsocket` say: one number
+    /// each in `sqsize_default`, `rqsize_default`, `mem_default` (receive buffer), `wmem_default`
+    /// (send buffer), `inline_default` and `iomap_size`.
     ///
     /// # Errors
     /// - `NotFound`, `ENODEV`: there is no RDMA device.
     pub fn new(family: Family) -> io::Result<Self> {
-        let choices = Choices::default();
+        let choices = Choices {
+            settings: config().settings,
+            ..Choices::default()
+        };
         Self::with_phase(Engine::get()?, family, Phase::Idle(None), choices)
     }
 

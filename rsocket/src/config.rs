@@ -1,0 +1,125 @@
+//! What the system's administrator has set, for sockets that say nothing else.
+
+#![forbid(unsafe_code)]
+
+use std::{fs, path::Path, sync::OnceLock, time::Duration};
+
+use crate::proto::{decode_size, encode_size, stream::Settings};
+
+/// Where it is set: in files with one number each.
+const FOLDER: &str = "/etc/rdma/rsocket";
+
+/// What has been set.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Config {
+    pub(crate) settings: Settings,
+    /// How long to look for completions before going to sleep.
+    pub(crate) polling_time: Duration,
+}
+
+impl Default for Config {
+    fn default() -> Self {
+        Self {
+            settings: Settings::default(),
+            polling_time: Duration::from_micros(10),
+        }
+    }
+}
+
+impl Config {
+    /// What is set in the files of a folder. A file that is missing, or has no number of that kind,
+    /// sets nothing. What is too small or too large for a device is seen when there is one.
+    fn read(folder: &Path) -> Self {
+        let mut config = Self::default();
+        let Settings {
+            send_depth,
+            recv_depth,
+            send_buffer,
+            recv_buffer,
+            inline,
+            iomap_size,
+            framing: _,
+        } = &mut config.settings;
+        set(send_depth, folder, "sqsize_default");
+        set(recv_depth, folder, "rqsize_default");
+        set(send_buffer, folder, "wmem_default");
+        set(recv_buffer, folder, "mem_default");
+        set(inline, folder, "inline_default");
+        set(iomap_size, folder, "iomap_size");
+        *iomap_size = decode_size(encode_size(*iomap_size));
+        let mut micros = 10_u32;
+        set(&mut micros, folder, "polling_time");
+        config.polling_time = Duration::from_micros(micros.into());
+        config
+    }
+}
+
+fn set<T: std::str::FromStr>(value: &mut T, folder: &Path, file: &str) {
+    let text = fs::read_to_string(folder.join(file)).unwrap_or_default();
+    let number = text.split_whitespace().next().map(str::parse);
+    if let Some(Ok(number)) = number {
+        *value = number;
+    }
+}
+
+/// What was set when it was first asked for.
+pub(crate) fn config() -> &'static Config {
+    static CONFIG: OnceLock<Config> = OnceLock::new();
+    CONFIG.get_or_init(|| Config::read(Path::new(FOLDER)))
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-CF1
+    #[test]
+    fn each_file_sets_a_default() {
+        let folder = tempfile::tempdir().unwrap();
+        assert_eq!(Config::read(folder.path()), Config::default());
+        for (file, text) in [
+            ("sqsize_default", "100\n"),
+            ("rqsize_default", "200"),
+            ("wmem_default", " 8192 \n"),
+            ("mem_default", "16384"),
+            ("inline_default", "0"),
+            ("iomap_size", "300"),
+            ("polling_time", "0"),
+        ] {
+            fs::write(folder.path().join(file), text).unwrap();
+        }
+        let expected = Config {
+            settings: Settings {
+                send_depth: 100,
+                recv_depth: 200,
+                send_buffer: 8192,
+                recv_buffer: 16384,
+                inline: 0,
+                iomap_size: 256,
+                ..Settings::default()
+            },
+            polling_time: Duration::ZERO,
+        };
+        assert_eq!(Config::read(folder.path()), expected);
+    }
+
+    /// T-CF2
+    #[test]
+    fn what_is_no_number_sets_nothing() {
+        let folder = tempfile::tempdir().unwrap();
+        let texts = ["", "many", "-1", "99999999999999999999", "\0"];
+        for text in texts {
+            for file in [
+                "sqsize_default",
+                "mem_default",
+                "iomap_size",
+                "polling_time",
+            ] {
+                fs::write(folder.path().join(file), text).unwrap();
+            }
+            assert_eq!(Config::read(folder.path()), Config::default(), "{text:?}");
+        }
+        fs::write(folder.path().join("rqsize_default"), [0xff, 0xfe]).unwrap();
+        assert_eq!(Config::read(folder.path()), Config::default());
+    }
+}
