@@ -82,6 +82,7 @@ fn watch_forks() {
         SOCKETS.forget_all();
         SETS.forget_all();
     }
+    table::own();
     // SAFETY: the function lives as long as the library, which is never unloaded, and does nothing
     // that a child must not.
     WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });

@@ -4,9 +4,10 @@
 
 use std::{
     collections::BTreeMap,
+    process,
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::SeqCst},
+        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
     },
 };
 
@@ -34,6 +35,20 @@ impl Drop for Held {
     fn drop(&mut self) {
         rclose(self.fd);
     }
+}
+
+/// The process that the tables are of.
+static OWNER: AtomicU32 = AtomicU32::new(0);
+
+/// The tables are this process's from now on.
+pub(crate) fn own() {
+    OWNER.store(process::id(), SeqCst);
+}
+
+/// Whether the tables are this process's. They are not in the child of a `vfork`, which has its
+/// parent's memory and descriptors of its own.
+fn is_owner() -> bool {
+    OWNER.load(SeqCst) == process::id()
 }
 
 /// One kind of things that descriptors can be.
@@ -65,8 +80,13 @@ impl<T> Kind<T> {
         self.things.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Whether a descriptor is one, as far as can be said without a lock.
+    pub(crate) fn may_have(&self, fd: c_int) -> bool {
+        self.known(fd).is_some_and(|known| known.load(SeqCst))
+    }
+
     pub(crate) fn find(&self, fd: c_int) -> Option<Arc<T>> {
-        if !self.known(fd)?.load(SeqCst) {
+        if !self.may_have(fd) {
             return None;
         }
         self.lock().get(&fd).cloned()
@@ -77,6 +97,9 @@ impl<T> Kind<T> {
         let Some(known) = self.known(fd) else {
             return false;
         };
+        if !is_owner() {
+            return true;
+        }
         let mut things = self.lock();
         let old = things.insert(fd, thing);
         known.store(true, SeqCst);
@@ -88,7 +111,7 @@ impl<T> Kind<T> {
 
     pub(crate) fn remove(&self, fd: c_int) -> Option<Arc<T>> {
         let known = self.known(fd)?;
-        if !known.load(SeqCst) {
+        if !known.load(SeqCst) || !is_owner() {
             return None;
         }
         let mut things = self.lock();

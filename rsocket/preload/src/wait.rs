@@ -15,7 +15,7 @@ use rsocket_capi as own;
 use crate::{
     files::duplicate,
     real::{real, set_errno},
-    table::{self, Held, SETS},
+    table::{self, Held, SETS, SOCKETS},
 };
 
 fn failed(err: &io::Error) -> c_int {
@@ -31,6 +31,10 @@ struct Asked {
 
 impl Asked {
     fn of(fds: &[pollfd]) -> Option<Self> {
+        // What has no rsockets is as it was: nothing is allocated.
+        if !fds.iter().any(|asked| SOCKETS.may_have(asked.fd)) {
+            return None;
+        }
         let mut held = Vec::new();
         let own = fds
             .iter()

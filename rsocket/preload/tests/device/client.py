@@ -2,6 +2,7 @@
 
 import os
 import socket
+import subprocess
 import sys
 import threading
 
@@ -12,6 +13,8 @@ peer.connect(address)
 # Another descriptor of the same, and the first one goes.
 twin = socket.socket(fileno=os.dup(peer.fileno()))
 peer.close()
+# Another program gets none of it, and its closing of everything ends nothing.
+subprocess.run(["true"], check=True)
 sender = threading.Thread(target=twin.sendall, args=(sent,))
 sender.start()
 received = b""
