@@ -28,6 +28,20 @@ pub mod file_transfer {
     pub mod sender;
 }
 
+#[doc = include_str!("kv_store/README.md")]
+pub mod kv_store {
+    pub mod bucket;
+    pub mod client;
+    pub mod entry;
+    pub mod exchange;
+    pub mod message;
+    #[cfg(test)]
+    mod quotations;
+    pub mod server;
+    pub mod slot;
+    pub mod table;
+}
+
 /// rdmacm-utils' `rdma_client` and `rdma_server`: the calls that wait, and one message each way.
 pub mod rdma_client_server {
     pub mod message;
@@ -79,6 +93,13 @@ pub mod rstream {
 /// librdmacm's `rcopy`: files sent to a server.
 pub mod rcopy {
     pub mod message;
+}
+
+/// rdmacm-utils' `udaddy`: datagrams to a peer that has said where it takes them.
+pub mod udaddy {
+    pub mod connect;
+    pub mod node;
+    pub mod options;
 }
 
 /// The example of the README, which has to compile.

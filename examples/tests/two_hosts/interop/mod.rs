@@ -8,10 +8,12 @@
 
 mod cmtime;
 mod file_transfer;
+mod kv_store;
 mod rdma_client_server;
 mod read_write;
 mod rping;
 mod ucmatose;
+mod udaddy;
 
 use std::fmt::Write as _;
 
@@ -240,6 +242,8 @@ fn every_tool_speaks_with_its_original_over_roce() {
         rdma_client_server::cells(),
         ucmatose::cells(),
         cmtime::cells(),
+        kv_store::cells(),
+        udaddy::cells(),
     ];
     play("rxe", &tools.into_iter().flatten().collect::<Vec<_>>());
 }
@@ -253,6 +257,7 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
         rdma_client_server::cells(),
         ucmatose::cells(),
         cmtime::cells(),
+        kv_store::cells(),
     ];
     play("siw", &tools.into_iter().flatten().collect::<Vec<_>>());
 }

@@ -1,0 +1,35 @@
+//! Sending and receiving messages, one at a time.
+
+use anyhow::Context as _;
+use cm::Endpoint;
+use verbs::{Buf, WcStatus};
+
+use super::message::Message;
+
+/// Sends a message, and gives the buffer back when the peer has it.
+///
+/// # Errors
+/// The connection has failed.
+pub fn send(endpoint: &mut Endpoint, mut buf: Buf, message: &Message) -> anyhow::Result<Buf> {
+    buf.copy_from_slice(&message.to_wire());
+    endpoint.post_send(buf)?;
+    let done = endpoint.send_comp()?;
+    done.ok()?;
+    Ok(done.work)
+}
+
+/// Waits for a message, and makes room for the next one. `None` if the peer has disconnected.
+///
+/// # Errors
+/// The connection has failed, or the peer has sent something else.
+pub fn receive(endpoint: &mut Endpoint) -> anyhow::Result<Option<Message>> {
+    let done = endpoint.recv_comp()?;
+    if done.status() == WcStatus::WR_FLUSH_ERR {
+        return Ok(None);
+    }
+    done.ok()?;
+    let message = Message::from_wire(done.received()).context("the peer has sent no message")?;
+    let buf = done.work;
+    endpoint.post_recv(buf)?;
+    Ok(Some(message))
+}

@@ -1,0 +1,67 @@
+//! A small key-value store: the client. `README.md` explains it.
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+use std::process::ExitCode;
+
+use anyhow::Context as _;
+use clap::{Parser, Subcommand};
+
+use examples::{
+    kv_store::{client::Client, entry::Entry},
+    pingpong::options::finish,
+    text::text_of,
+};
+
+/// Looks keys up in a server's memory, and puts others there
+#[derive(Parser)]
+#[command(name = "kv-client")]
+struct Options {
+    /// The server's address, or its name
+    server: String,
+    /// Its port
+    #[arg(short, long, default_value_t = 7480)]
+    port: u16,
+    #[command(subcommand)]
+    action: Action,
+}
+
+#[derive(Subcommand)]
+enum Action {
+    /// Look a key up
+    Get {
+        /// The key
+        key: String,
+    },
+    /// Store a value
+    Put {
+        /// The key
+        key: String,
+        /// Its value
+        value: String,
+    },
+}
+
+fn main() -> ExitCode {
+    finish(run(&Options::parse()))
+}
+
+fn run(options: &Options) -> anyhow::Result<()> {
+    let mut client = Client::connect((options.server.as_str(), options.port))?;
+    match &options.action {
+        Action::Put { key, value } => {
+            let version = client.put(Entry::new(key.as_bytes(), value.as_bytes())?)?;
+            println!("{key} is stored as version {version}");
+        }
+        Action::Get { key } => {
+            let found = client.get(key.as_bytes())?;
+            if client.torn() > 0 {
+                println!("read again while it was written");
+            }
+            let slot = found.with_context(|| format!("there is no {key}"))?;
+            let value = text_of(slot.entry.value());
+            println!("{key} = {value}, version {}", slot.version);
+        }
+    }
+    client.disconnect()
+}

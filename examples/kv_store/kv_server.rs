@@ -1,0 +1,78 @@
+//! A small key-value store: the server. `README.md` explains it.
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+#![expect(clippy::print_stderr, reason = "a program for the terminal")]
+
+use std::{num::NonZeroU32, process::ExitCode, sync::Arc, thread, time::Duration};
+
+use clap::Parser;
+use cm::Listener;
+
+use examples::{
+    kv_store::{message::MESSAGE_LEN, server::Store},
+    pingpong::options::finish,
+};
+
+/// Keeps a table that clients look keys up in by RDMA reads
+#[derive(Parser)]
+#[command(name = "kv-server")]
+struct Options {
+    /// The address to listen on
+    #[arg(short, long, default_value = "0.0.0.0")]
+    bind: String,
+    /// The port
+    #[arg(short, long, default_value_t = 7480)]
+    port: u16,
+    /// How many buckets, of four entries each, the table has
+    #[arg(long, default_value = "1024")]
+    buckets: NonZeroU32,
+    /// Exit after so many clients, instead of never
+    #[arg(short, long, value_name = "COUNT")]
+    clients: Option<usize>,
+    /// Stop in the middle of each put, so that clients see torn reads
+    #[arg(long, value_name = "MILLISECONDS", default_value_t = 0)]
+    slow_puts: u64,
+}
+
+fn main() -> ExitCode {
+    finish(run(&Options::parse()))
+}
+
+fn run(options: &Options) -> anyhow::Result<()> {
+    let listener = Listener::bind((options.bind.as_str(), options.port))?;
+    println!("listening on port {}", options.port);
+    let mut store = None;
+    let mut threads = Vec::new();
+    while options.clients.is_none_or(|count| threads.len() < count) {
+        let mut incoming = listener.request()?;
+        // Made for the first client, because only now the device is known.
+        let store = match &store {
+            Some(store) => Arc::clone(store),
+            None => {
+                let pause = Duration::from_millis(options.slow_puts);
+                let new = Arc::new(Store::new(incoming.pd(), options.buckets, pause)?);
+                Arc::clone(store.insert(new))
+            }
+        };
+        if incoming.pd() != store.pd() {
+            incoming.reject(b"the table is on another device")?;
+            continue;
+        }
+        // Before the client is accepted, so that no message of it comes too early.
+        incoming.post_recv(incoming.reg_msgs([0; MESSAGE_LEN])?)?;
+        threads.push(thread::spawn(move || {
+            let served = incoming.accept().map_err(Into::into);
+            if let Err(err) = served.and_then(|endpoint| store.serve(endpoint)) {
+                eprintln!("a client is lost: {err:#}");
+            }
+        }));
+        if options.clients.is_none() {
+            threads.retain(|thread| !thread.is_finished());
+        }
+    }
+    for thread in threads {
+        // A thread that panics has said so.
+        drop(thread.join());
+    }
+    Ok(())
+}

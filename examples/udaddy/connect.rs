@@ -1,0 +1,85 @@
+//! Asking where datagrams are taken, and answering.
+
+use std::time::Duration;
+
+use anyhow::{Context as _, bail};
+use cm::{
+    CmId, Event, EventChannel,
+    phases::{Listening, ServiceResolved},
+};
+
+use super::{node::Node, options::Options};
+use crate::event_loop::address::resolve;
+
+/// The service, which both sides must use: the C program's, too.
+const PORT: u16 = 7174;
+/// How long resolving may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// Asks the server where it takes datagrams. The identifier is of no use after that.
+///
+/// # Errors
+/// There is no such server, or it refuses.
+pub fn call(channel: &EventChannel, options: &Options) -> anyhow::Result<Node> {
+    let hints = options.hints();
+    let found = hints.lookup(options.server.as_deref(), Some(&PORT.to_string()))?;
+    let found = found
+        .into_iter()
+        .next()
+        .context("the server has no address")?;
+    let source = match &options.bind {
+        Some(bind) => Some(resolve(bind, 0)?.into()),
+        None => found.source,
+    };
+    let server = found.destination.context("the server has no address")?;
+    let id = channel.create_id_in(options.space)?;
+    id.resolve_addr(source, server, TIMEOUT)?;
+    let mut id = match channel.wait()? {
+        Event::AddrResolved(id) => id,
+        Event::AddrError { error, .. } => return Err(error.into()),
+        other => bail!("unexpected: {other:?}"),
+    };
+    if let Some(tos) = options.tos {
+        id.set_tos(tos)?;
+    }
+    id.resolve_route(TIMEOUT)?;
+    let id = match channel.wait()? {
+        Event::RouteResolved(id) => id,
+        Event::RouteError { error, .. } => return Err(error.into()),
+        other => bail!("unexpected: {other:?}"),
+    };
+    let mut node = Node::new(&id, options)?;
+    id.resolve_service(&found.connect)?;
+    let (_id, peer): (CmId<ServiceResolved>, _) = match channel.wait()? {
+        Event::ServiceResolved { id, peer } => (id, peer),
+        Event::ConnectFailed { failure, .. } => return Err(failure.into()),
+        other => bail!("unexpected: {other:?}"),
+    };
+    node.peer = Some(peer.destination(&node.pd)?);
+    Ok(node)
+}
+
+/// Listens, and answers as many peers as there shall be.
+///
+/// # Errors
+/// The address is taken, or a device has failed.
+pub fn accept(
+    channel: &EventChannel,
+    options: &Options,
+) -> anyhow::Result<(CmId<Listening>, Vec<Node>)> {
+    let addr = resolve(options.bind.as_deref().unwrap_or("0.0.0.0"), PORT)?;
+    let mut id = channel.create_id_in(options.space)?;
+    id.bind(addr)?;
+    let listener = id.listen(0)?;
+    let mut nodes = Vec::new();
+    for _ in 0..options.connections {
+        let request = match channel.wait()? {
+            Event::ServiceRequest(request) => request,
+            other => bail!("unexpected: {other:?}"),
+        };
+        let node = Node::new(request.id(), options)?;
+        request.accept(&node.qp, b"")?;
+        nodes.push(node);
+    }
+    Ok((listener, nodes))
+}
