@@ -5,6 +5,7 @@
 
 mod chart;
 mod conditions;
+mod connections;
 mod noop;
 mod perftest;
 mod program;
@@ -30,6 +31,8 @@ pub(crate) enum Name {
     Verbs,
     /// Streams: against librdmacm's rsockets in a guest
     Rsocket,
+    /// Making and ending connections, against cmtime, and a thousand at once; all in a guest
+    Cm,
 }
 
 impl Name {
@@ -37,6 +40,7 @@ impl Name {
         match self {
             Self::Verbs => "verbs",
             Self::Rsocket => "rsocket",
+            Self::Cm => "cm",
         }
     }
 }
@@ -49,6 +53,7 @@ pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
     let rows = match name {
         Name::Verbs => verbs(&workspace, host_only, &mut conditions)?,
         Name::Rsocket => rsocket(&workspace, host_only)?,
+        Name::Cm => cm(&workspace, host_only)?,
     };
     let folder = workspace.target().join("bench");
     fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
@@ -93,4 +98,13 @@ fn rsocket(workspace: &Workspace, host_only: bool) -> Result<Vec<Row>> {
     ensure!(!host_only, "streams are measured in a guest only");
     setup::ensure(&[Group::Guest, Group::Tools])?;
     rstream::measure(workspace)
+}
+
+fn cm(workspace: &Workspace, host_only: bool) -> Result<Vec<Row>> {
+    ensure!(
+        !host_only,
+        "everything of `bench cm` is measured in a guest"
+    );
+    setup::ensure(&[Group::Guest, Group::Tools])?;
+    connections::measure(workspace)
 }

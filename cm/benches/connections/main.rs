@@ -1,0 +1,153 @@
+//! Many connections at once, in one process and on one thread.
+//!
+//! ```text
+//! connections ADDR COUNT
+//! ```
+//!
+//! Makes that many connections from this process to itself, through one event channel, and prints
+//! `connections COUNT BYTES THREADS`: how many bytes of memory the process has grown by for each,
+//! with both of its ends, and how many threads the process has while all are up. `cargo xtask bench
+//! cm` runs it.
+
+#![expect(clippy::print_stdout, reason = "of a program for the terminal")]
+
+use std::{
+    collections::HashMap,
+    error::Error,
+    fs,
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use cm::{CmId, ConnParam, Connection, Event, EventChannel, Key, phases::HasDevice};
+use verbs::{CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, Rts};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// How long to look for the address and the route.
+const TIMEOUT: Duration = Duration::from_secs(10);
+
+/// How many connections are being made at a time: more requests than a listener's backlog would be
+/// lost, and come again only much later.
+const WINDOW: usize = 16;
+
+/// What all queue pairs share.
+struct Shared {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+}
+
+/// Everybody, on either side.
+#[derive(Default)]
+struct Crowd {
+    shared: Option<Shared>,
+    asked: HashMap<Key, QueuePair<Rc, Init>>,
+    accepted: HashMap<Key, QueuePair<Rc, Rts>>,
+    established: Vec<Connection>,
+}
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let [addr, count, ..] = &arguments[..] else {
+        return Err("usage: connections ADDR COUNT".into());
+    };
+    let (addr, count): (IpAddr, usize) = (addr.parse()?, count.parse()?);
+    let channel = EventChannel::new()?;
+    let mut listener = channel.create_id()?;
+    listener.bind(SocketAddr::new(addr, 0))?;
+    let listener = listener.listen(128)?;
+    let to = listener.local_addr().ok_or("the listener has no address")?;
+    let mut crowd = Crowd::default();
+    // The first one opens the device, which all the others share.
+    crowd.grow(&channel, to, 1, count)?;
+    let before = status("VmRSS:")?;
+    crowd.grow(&channel, to, count, count)?;
+    let grown = status("VmRSS:")?.saturating_sub(before) * 1024;
+    let others = u64::try_from(count.saturating_sub(1).max(1))?;
+    println!(
+        "connections {count} {} {}",
+        grown / others,
+        status("Threads:")?
+    );
+    Ok(())
+}
+
+impl Crowd {
+    /// Makes connections until there are so many, of which all have room in the shared queue.
+    fn grow(
+        &mut self,
+        channel: &EventChannel,
+        to: SocketAddr,
+        count: usize,
+        capacity: usize,
+    ) -> Result<()> {
+        let mut begun = self.established.len() / 2;
+        while self.established.len() < 2 * count {
+            while begun < count && begun < self.established.len() / 2 + WINDOW {
+                channel.create_id()?.resolve_addr(None, to, TIMEOUT)?;
+                begun += 1;
+            }
+            self.on_event(channel.wait()?, capacity)?;
+        }
+        Ok(())
+    }
+
+    fn on_event(&mut self, event: Event, capacity: usize) -> Result<()> {
+        match event {
+            Event::AddrResolved(id) => id.resolve_route(TIMEOUT)?,
+            Event::RouteResolved(id) => {
+                let qp = self.qp(&id, capacity)?;
+                let key = id.key();
+                id.connect(&qp, &ConnParam::new())?;
+                self.asked.insert(key, qp);
+            }
+            Event::ConnectRequest(request) => {
+                let qp = self.qp(request.id(), capacity)?;
+                let key = request.id().key();
+                let qp = request.accept(qp, &ConnParam::new())?;
+                self.accepted.insert(key, qp);
+            }
+            Event::ConnectResponse(response) => {
+                let qp = self.asked.remove(&response.id().key());
+                let qp = qp.ok_or("nobody has asked")?;
+                self.established.push(response.establish(qp)?);
+            }
+            Event::Established(id) => {
+                let qp = self.accepted.remove(&id.key());
+                let qp = qp.ok_or("nobody has accepted")?;
+                let connection = Connection::new(id, qp).map_err(|refused| refused.error)?;
+                self.established.push(connection);
+            }
+            other => return Err(format!("{other:?}").into()),
+        }
+        Ok(())
+    }
+
+    fn qp<P: HasDevice>(&mut self, id: &CmId<P>, capacity: usize) -> Result<QueuePair<Rc, Init>> {
+        let shared = match &self.shared {
+            Some(shared) => shared,
+            None => {
+                let context = id.context()?;
+                // Two ends, with two requests each.
+                let cq = context.create_cq(u32::try_from(4 * capacity)?)?;
+                let pd = context.alloc_pd()?;
+                self.shared.insert(Shared { pd, cq })
+            }
+        };
+        let qp = shared
+            .pd
+            .qp_builder(&shared.cq, &shared.cq)
+            .max_send_wr(1)
+            .max_recv_wr(1)
+            .create()?;
+        Ok(id.init_qp(qp)?)
+    }
+}
+
+/// A number that the kernel tells of this process.
+fn status(field: &str) -> Result<u64> {
+    let text = fs::read_to_string("/proc/self/status")?;
+    let line = text.lines().find_map(|line| line.strip_prefix(field));
+    let number = line.and_then(|line| line.split_whitespace().next());
+    Ok(number.ok_or("the kernel does not tell")?.parse()?)
+}
