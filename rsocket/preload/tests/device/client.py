@@ -13,8 +13,14 @@ peer.connect(address)
 # Another descriptor of the same, and the first one goes.
 twin = socket.socket(fileno=os.dup(peer.fileno()))
 peer.close()
-# Another program gets none of it, and its closing of everything ends nothing.
-subprocess.run(["true"], check=True)
+# A child that shares this memory moves its descriptors about; here they stay what they are.
+subprocess.run(["true"], stdin=twin, check=True)
+try:
+    socket.socket(fileno=0).detach()
+except OSError:
+    pass
+else:
+    sys.exit("standard input has become a socket")
 sender = threading.Thread(target=twin.sendall, args=(sent,))
 sender.start()
 received = b""
