@@ -116,12 +116,10 @@ impl<'p> WorkCompletion<'p> {
     /// The status, with what it usually means.
     #[inline]
     pub fn ok(&self) -> Result<(), WcError> {
-        match self.status() {
-            WcStatus::SUCCESS => Ok(()),
-            status => Err(WcError {
-                status,
-                vendor_err: self.vendor_err(),
-            }),
+        if self.status() == WcStatus::SUCCESS {
+            Ok(())
+        } else {
+            Err(failure(self.wc))
         }
     }
 
@@ -145,6 +143,16 @@ impl<'p> WorkCompletion<'p> {
         // The device may leave flags of an earlier message on completions of the send queue.
         (self.is_receive() && self.wc.wc_flags & with_imm.0 != 0)
             .then(|| self.wc.imm_data().to_ne())
+    }
+}
+
+/// Why a request failed. Out of line, so that one that succeeded has its status only compared.
+#[cold]
+#[inline(never)]
+fn failure(wc: &ffi::ibv_wc) -> WcError {
+    WcError {
+        status: WcStatus(wc.status.0),
+        vendor_err: wc.vendor_err,
     }
 }
 
