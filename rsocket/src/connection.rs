@@ -292,8 +292,9 @@ impl Connection {
         state.take_events(&self.channel)?;
         state.process()?;
         if !state.waiters.is_empty() {
-            // The event that was taken was theirs, too.
-            state.arm()?;
+            // The event that was taken was theirs, too: another one tells of what comes from now on,
+            // and what has come is handled to the end.
+            while state.arm()? {}
         }
         Ok(())
     }

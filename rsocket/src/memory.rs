@@ -84,16 +84,19 @@ impl Memory {
 }
 
 impl Table for Memory {
-    fn take_target(&mut self, index: u32) -> [u8; Target::SIZE] {
+    fn target(&mut self, index: u32) -> [u8; Target::SIZE] {
         let at = index as usize * Target::SIZE;
         // Key and length are one word, read before the address. When they are there, it is.
         let key_and_len = self.table.load(at + 8);
         let addr = self.table.load(at);
-        self.table.store(at + 8, 0);
         let mut entry = [0; Target::SIZE];
         entry[..8].copy_from_slice(&addr.to_ne_bytes());
         entry[8..].copy_from_slice(&key_and_len.to_ne_bytes());
         entry
+    }
+
+    fn clear_target(&mut self, index: u32) {
+        self.table.store(index as usize * Target::SIZE + 8, 0);
     }
 
     fn mapping(&mut self, index: u16) -> [u8; Mapping::SIZE] {

@@ -368,7 +368,7 @@ fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
         let target = Target {
             addr,
             rkey: 5,
-            len: 4096,
+            len: 1 << 20,
         };
         exposed.table[index * 16..][..16].copy_from_slice(&target.encode(ByteOrder::Little));
     };
@@ -377,7 +377,7 @@ fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
     write(&mut side.exposed, 1, 0x1000);
     receive(&mut side, Message::Credit(1000)).unwrap();
     let mut to = vec![];
-    let mut left = (1 << 20) + 4096 + 1;
+    let mut left = (2 << 20) + 1;
     let mut burst = Burst::default();
     while let Some(outgoing) = side.stream.send(&mut burst, left) {
         let Payload::Data(len, _) = outgoing.payload else {
@@ -389,5 +389,40 @@ fn targets_are_taken_from_the_table_only_when_they_are_used_up() {
     }
     assert_eq!(left, 1, "both are used up");
     assert_eq!(to.first(), Some(&PEER_BUFFER));
-    assert_eq!(to.last(), Some(&0x1000));
+    assert!(to.contains(&0x1000));
+}
+
+/// The peer's device is in the middle of writing it.
+#[test]
+fn a_target_that_is_half_written_is_left_alone() {
+    let mut side = facing(Settings::default(), &peer());
+    let mut burst = Burst::default();
+    let mut left = (2 << 20) + 1;
+    let mut use_up = |side: &mut Side| {
+        while let Some(outgoing) = side.stream.send(&mut burst, left) {
+            if let Payload::Data(len, _) = outgoing.payload {
+                left -= len as usize;
+            }
+            side.stream.sent(outgoing.tag, true);
+        }
+        left
+    };
+    assert_eq!(use_up(&mut side), (1 << 20) + 1);
+    let target = Target {
+        addr: 0x1000,
+        rkey: 5,
+        len: 1 << 20,
+    };
+    let whole = target.encode(ByteOrder::Little);
+    for there in 0..Target::SIZE {
+        side.exposed.table[16..32].fill(0);
+        side.exposed.table[16..16 + there].copy_from_slice(&whole[..there]);
+        let before = side.exposed.table.clone();
+        receive(&mut side, Message::Credit(1000)).unwrap();
+        if whole[there..].iter().any(|&byte| byte != 0) {
+            assert_eq!(use_up(&mut side), (1 << 20) + 1, "{there} bytes are there");
+            assert_eq!(side.exposed.table, before, "nothing is undone");
+        }
+    }
+    assert_eq!(use_up(&mut side), 1);
 }

@@ -58,12 +58,16 @@ pub(crate) struct Exposed {
 }
 
 impl Table for Exposed {
-    fn take_target(&mut self, index: u32) -> [u8; Target::SIZE] {
+    fn target(&mut self, index: u32) -> [u8; Target::SIZE] {
         let at = index as usize * Target::SIZE;
         let mut entry = [0; Target::SIZE];
         entry.copy_from_slice(&self.table[at..at + Target::SIZE]);
-        self.table[at + 12..at + 16].fill(0);
         entry
+    }
+
+    fn clear_target(&mut self, index: u32) {
+        let at = index as usize * Target::SIZE;
+        self.table[at + 12..at + 16].fill(0);
     }
 
     fn mapping(&mut self, index: u16) -> [u8; Mapping::SIZE] {

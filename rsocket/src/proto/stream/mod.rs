@@ -41,12 +41,14 @@ pub struct Local {
 
 /// The memory that the peer writes its targets and mappings to.
 ///
-/// The peer may write at any time, so each is read once, and only when a message has said that it
-/// is there.
+/// The peer may write at any time, also while it is read.
 pub trait Table {
-    /// Reads the target at `index`, and sets its length to zero. The length is read first: where it
-    /// is not zero, the rest is there.
-    fn take_target(&mut self, index: u32) -> [u8; Target::SIZE];
+    /// Reads the target at `index`. The length is read first: where it is there, the rest is.
+    fn target(&mut self, index: u32) -> [u8; Target::SIZE];
+
+    /// Sets the length of a target to zero that has been read whole. The peer does not write it
+    /// again before it has been used up.
+    fn clear_target(&mut self, index: u32);
 
     /// Reads the mapping at `index`.
     fn mapping(&mut self, index: u16) -> [u8; Mapping::SIZE];

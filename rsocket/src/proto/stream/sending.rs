@@ -55,6 +55,8 @@ pub(super) struct Sending {
     buffer_free: u32,
     /// Where in the buffer the next bytes go.
     buffer_at: u32,
+    /// What every target covers.
+    half: u32,
     targets: [Target; super::TARGETS as usize],
     current: usize,
 }
@@ -77,6 +79,7 @@ impl Sending {
             buffer_size: settings.send_buffer,
             buffer_free: settings.send_buffer,
             buffer_at: 0,
+            half: peer.first.len,
             targets: [peer.first, Target::default()],
             current: 0,
         }
@@ -125,8 +128,15 @@ impl Sending {
         self.limit = limit;
         for (target, index) in self.targets.iter_mut().zip(0..) {
             // One that is in use has not been written again.
-            if target.len == 0 {
-                *target = Target::decode(&table.take_target(index), order);
+            if target.len > 0 {
+                continue;
+            }
+            let written = Target::decode(&table.target(index), order);
+            // The next one may be on its way: what is not a whole half is not there yet. It is left
+            // alone, since to clear it could undo what the device writes at this moment.
+            if written.len == self.half {
+                table.clear_target(index);
+                *target = written;
             }
         }
     }
