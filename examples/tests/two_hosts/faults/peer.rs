@@ -259,7 +259,7 @@ fn resolve(
     channel: &EventChannel,
     addr: SocketAddr,
 ) -> Result<Result<CmId<RouteResolved>, String>> {
-    if let Err(refused) = channel.create_id()?.resolve_addr(None, addr, PATIENCE) {
+    if let Err(refused) = channel.create_id()?.resolve_addr(None, addr, PATIENCE / 4) {
         return Ok(Err(format!("no way: {}", refused.error)));
     }
     let id = match next(channel)? {
@@ -267,7 +267,7 @@ fn resolve(
         Event::AddrError { error, .. } => return Ok(Err(format!("no address: {error}"))),
         other => return Ok(Err(format!("{other:?}"))),
     };
-    id.resolve_route(PATIENCE)?;
+    id.resolve_route(PATIENCE / 4)?;
     match next(channel)? {
         Event::RouteResolved(id) => Ok(Ok(id)),
         other => Ok(Err(format!("{other:?}"))),
