@@ -8,17 +8,16 @@ use std::fmt::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 
+use super::guest::{self, quote};
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use super::statistics::median;
-use crate::soft_roce::{EventKind, Run, Stream};
+use crate::soft_roce::Run;
 use crate::workspace::Workspace;
 
-/// How often each side runs: as often as there is time, but not less, and not more.
-const LEAST_ROUNDS: usize = 3;
+/// How often each side runs, at most: as often as there is time.
 const MOST_ROUNDS: usize = 15;
 /// The time for it.
 const BUDGET: Duration = Duration::from_secs(150);
@@ -51,28 +50,13 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
         .timeout(TIMEOUT)
         .by_line();
     let mut transcript = Transcript::default();
-    let mut printed = String::new();
-    let outcome = plan.execute(workspace, &mut |event| {
-        if let EventKind::Output(stream, line) = &event.kind {
-            let line = String::from_utf8_lossy(line);
-            if *stream == Stream::Stdout {
-                transcript.read(&line);
-            }
-            printed += &format!("{line}\n");
-        }
-    })?;
-    if let Some(complaint) = outcome.complaint() {
-        bail!("{complaint}\n{printed}");
-    }
-    ensure!(outcome.is_success(), "the measurement failed:\n{printed}");
-    transcript.rows().with_context(|| printed)
+    let read = |line: &str| transcript.read(line);
+    let look = guest::record_success(workspace, "cmtime", plan, read)?;
+    transcript.rows().with_context(|| look)
 }
 
 /// What the guest does: who begins changes from round to round.
 fn script(cmtime: &Path, crowd: &Path) -> Result<String> {
-    let quote = |path: &Path| {
-        Ok::<_, shlex::QuoteError>(shlex::try_quote(&path.to_string_lossy())?.into_owned())
-    };
     let mut text = format!(
         "ours={}\nreference=cmtime\ncrowd={}\nbudget={}\n",
         quote(cmtime)?,
@@ -100,12 +84,7 @@ measure() { # SIDE PROGRAM CONNECTIONS
 }
 "#;
     for round in 0..MOST_ROUNDS {
-        let sides = if round % 2 == 0 {
-            [Side::Ours, Side::Reference]
-        } else {
-            [Side::Reference, Side::Ours]
-        };
-        for side in sides {
+        for side in guest::sides(round) {
             let name = side.name();
             writeln!(text, "measure {name} \"${name}\" {CONNECTIONS}")?;
         }
@@ -139,15 +118,7 @@ impl Transcript {
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        let rate = |side| {
-            let rates = self.rates.get(&side).map_or(&[][..], Vec::as_slice);
-            ensure!(
-                rates.len() >= LEAST_ROUNDS,
-                "cmtime gave {} figures, and {LEAST_ROUNDS} are wanted: is the machine busy?",
-                rates.len()
-            );
-            median(rates).context("there are no samples")
-        };
+        let rate = |side| guest::typical("cmtime", self.rates.get(&side));
         let (bytes, threads) = self.crowd.context("no connections were counted")?;
         Ok(vec![
             Row {
@@ -185,6 +156,7 @@ fn step(line: &str) -> Option<(&str, f64)> {
 
 #[cfg(test)]
 mod tests {
+    use super::super::guest::LEAST_ROUNDS;
     use super::*;
 
     /// What `cmtime` prints, in so many milliseconds.

@@ -6,6 +6,7 @@
 mod chart;
 mod conditions;
 mod connections;
+mod guest;
 mod noop;
 mod perftest;
 mod program;
@@ -49,14 +50,20 @@ impl Name {
 pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
     setup::ensure(&[Group::Build, Group::Bench])?;
     let workspace = Workspace::load()?;
+    let folder = workspace.target().join("bench");
+    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let mut conditions = Conditions::now();
     let rows = match name {
         Name::Verbs => verbs(&workspace, host_only, &mut conditions)?,
-        Name::Rsocket => rsocket(&workspace, host_only)?,
-        Name::Cm => cm(&workspace, host_only)?,
+        Name::Rsocket => {
+            guest_only(name, host_only)?;
+            rstream::measure(&workspace)?
+        }
+        Name::Cm => {
+            guest_only(name, host_only)?;
+            connections::measure(&workspace)?
+        }
     };
-    let folder = workspace.target().join("bench");
-    fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
     let file = |extension: &str| folder.join(format!("{}.{extension}", name.text()));
     let values: Vec<_> = rows.iter().map(Row::to_json).collect();
     let document = json!({
@@ -94,17 +101,12 @@ fn verbs(workspace: &Workspace, host_only: bool, conditions: &mut Conditions) ->
     Ok(rows)
 }
 
-fn rsocket(workspace: &Workspace, host_only: bool) -> Result<Vec<Row>> {
-    ensure!(!host_only, "streams are measured in a guest only");
-    setup::ensure(&[Group::Guest, Group::Tools])?;
-    rstream::measure(workspace)
-}
-
-fn cm(workspace: &Workspace, host_only: bool) -> Result<Vec<Row>> {
+/// For what is measured in a guest only.
+fn guest_only(name: Name, host_only: bool) -> Result<()> {
+    let name = name.text();
     ensure!(
         !host_only,
-        "everything of `bench cm` is measured in a guest"
+        "everything of `bench {name}` is measured in a guest"
     );
-    setup::ensure(&[Group::Guest, Group::Tools])?;
-    connections::measure(workspace)
+    setup::ensure(&[Group::Guest, Group::Tools])
 }

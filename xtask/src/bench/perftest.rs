@@ -5,18 +5,17 @@
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
-use std::fs::File;
-use std::io::Write as _;
 use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
+use super::guest::{self, quote};
 use super::noop::{self, Side};
 use super::program;
 use super::row::{Bar, Row};
 use super::statistics::median;
-use crate::soft_roce::{EventKind, Run, Stream};
+use crate::soft_roce::Run;
 use crate::workspace::Workspace;
 
 /// How often each program runs for each row, at most: as often as there is time, and once in any case.
@@ -72,32 +71,16 @@ pub(super) fn measure(workspace: &Workspace, programs: &noop::Programs) -> Resul
         .timeout(TIMEOUT)
         .by_line();
     let mut transcript = Transcript::default();
-    // All that is printed, for when something goes wrong.
-    let log = workspace.target().join("bench/perftest.log");
-    let mut writer =
-        File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
-    let mut written = Ok(());
-    let outcome = plan.execute(workspace, &mut |event| {
-        if let EventKind::Output(stream, line) = &event.kind {
-            let line = String::from_utf8_lossy(line);
-            if *stream == Stream::Stdout {
-                transcript.read(&line);
-            }
-            if written.is_ok() {
-                written = writeln!(writer, "{line}");
-            }
-        }
-    })?;
-    written?;
-    let look = || format!("what was printed is in {}", log.display());
-    let measured = transcript.measured().with_context(look);
+    let recording = guest::record(workspace, "perftest", plan, |line| transcript.read(line))?;
+    let measured = transcript.measured().with_context(|| recording.look());
+    let outcome = &recording.outcome;
     if outcome.is_success() {
         return measured;
     }
     let complaint = outcome.complaint();
     let complaint = complaint.unwrap_or_else(|| "the measurement failed".to_owned());
     // When time was up, what there is may be enough.
-    ensure!(outcome.timed_out(), "{complaint}\n{}", look());
+    ensure!(outcome.timed_out(), "{complaint}\n{}", recording.look());
     eprintln!("{complaint}");
     measured
 }
@@ -118,9 +101,6 @@ fn cases() -> Vec<Case> {
 
 /// What the guest does: everything once in each round, and who begins changes from round to round.
 fn script(ours: &Path, programs: &noop::Programs) -> Result<String> {
-    let quote = |path: &Path| {
-        Ok::<_, shlex::QuoteError>(shlex::try_quote(&path.to_string_lossy())?.into_owned())
-    };
     let mut text = format!(
         "ours={}\nregister_ours={}\nregister_reference={}\nbudget={}\n",
         quote(ours)?,
@@ -175,11 +155,7 @@ end=$(($(date +%s) + budget))
 "#;
     for round in 0..MOST_ROUNDS {
         writeln!(text, "first={}", if round == 0 { "yes" } else { "" })?;
-        let sides = if round % 2 == 0 {
-            [Side::Ours, Side::Reference]
-        } else {
-            [Side::Reference, Side::Ours]
-        };
+        let sides = guest::sides(round);
         for side in sides {
             let name = side.name();
             writeln!(text, "registration {name} \"$register_{name}\"")?;

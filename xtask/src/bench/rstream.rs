@@ -7,17 +7,16 @@ use std::collections::BTreeMap;
 use std::fmt::Write as _;
 use std::time::Duration;
 
-use anyhow::{Context, Result, bail, ensure};
+use anyhow::{Context, Result};
 
+use super::guest::{self, quote};
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use super::statistics::median;
-use crate::soft_roce::{EventKind, Run, Stream};
+use crate::soft_roce::Run;
 use crate::workspace::Workspace;
 
-/// How often each program runs for each row: as often as there is time, but not less, and not more.
-const LEAST_ROUNDS: usize = 3;
+/// How often each program runs for each row, at most: as often as there is time.
 const MOST_ROUNDS: usize = 11;
 /// The time for it.
 const BUDGET: Duration = Duration::from_secs(7 * 60);
@@ -74,21 +73,13 @@ const CASES: [Case; 8] = {
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let ours = program::build_example(workspace, "rstream")?;
     eprintln!("Running rstream, ours and C's, in a guest");
-    let ours = ours.to_string_lossy();
-    let plan = Run::single(script(&shlex::try_quote(&ours)?)?)
+    let plan = Run::single(script(&quote(&ours)?)?)
         .timeout(TIMEOUT)
         .by_line();
     let mut transcript = Transcript::default();
-    let outcome = plan.execute(workspace, &mut |event| {
-        if let EventKind::Output(Stream::Stdout, line) = &event.kind {
-            transcript.read(&String::from_utf8_lossy(line));
-        }
-    })?;
-    if let Some(complaint) = outcome.complaint() {
-        bail!("{complaint}");
-    }
-    ensure!(outcome.is_success(), "the measurement failed");
-    transcript.rows()
+    let read = |line: &str| transcript.read(line);
+    let look = guest::record_success(workspace, "rstream", plan, read)?;
+    transcript.rows().with_context(|| look)
 }
 
 /// What the guest does: everything once in each round, and who begins changes from round to round.
@@ -118,11 +109,7 @@ measure() { # SIDE PROGRAM SIZE TRANSFERS ITERATIONS
 "#;
     for round in 0..MOST_ROUNDS {
         for case in CASES {
-            let mut sides = [Side::Ours, Side::Reference];
-            if round % 2 == 1 {
-                sides.reverse();
-            }
-            for side in sides {
+            for side in guest::sides(round) {
                 let name = side.name();
                 let Case {
                     size,
@@ -174,16 +161,8 @@ impl Transcript {
         let mut rows = Vec::new();
         let mut ratios = Vec::new();
         for case in CASES {
-            let micros = |side| {
-                let samples = self.samples.get(&(case, side));
-                let samples = samples.map_or(&[][..], Vec::as_slice);
-                ensure!(
-                    samples.len() >= LEAST_ROUNDS,
-                    "{case:?} gave {} figures, and {LEAST_ROUNDS} are wanted: is the machine busy?",
-                    samples.len()
-                );
-                median(samples).context("there are no samples")
-            };
+            let name = format!("{case:?}");
+            let micros = |side| guest::typical(&name, self.samples.get(&(case, side)));
             let (ours, reference) = (micros(Side::Ours)?, micros(Side::Reference)?);
             rows.push(match case.what {
                 What::Latency => Row {
@@ -224,6 +203,7 @@ fn geometric_mean(values: &[f64]) -> f64 {
 
 #[cfg(test)]
 mod tests {
+    use super::super::guest::LEAST_ROUNDS;
     use super::*;
 
     #[test]

@@ -44,4 +44,5 @@ mod siw;
 pub(crate) use device::Device;
 pub(crate) use event::{Event, EventKind, Host, Stream};
 pub(crate) use kernel::Source;
+pub(crate) use report::Outcome;
 pub(crate) use run::{Run, Until};
