@@ -1,7 +1,5 @@
 //! What the system's administrator has set, for sockets that say nothing else.
 
-#![forbid(unsafe_code)]
-
 use std::{fs, path::Path, sync::OnceLock, time::Duration};
 
 use crate::proto::{decode_size, encode_size, stream::Settings};

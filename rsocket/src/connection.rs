@@ -1,7 +1,5 @@
 //! A connected stream over its queue pair.
 
-#![forbid(unsafe_code)]
-
 use std::{
     cell::RefCell,
     io::{self, IoSlice, IoSliceMut},

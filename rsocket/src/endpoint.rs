@@ -1,7 +1,5 @@
 //! What a connection works with, before it is connected.
 
-#![forbid(unsafe_code)]
-
 use std::io;
 
 use cm::{CmId, ConnParam, phases::HasDevice};

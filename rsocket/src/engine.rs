@@ -2,8 +2,6 @@
 //!
 //! There is one for all sockets of the process. It handles no data.
 
-#![forbid(unsafe_code)]
-
 use std::{
     collections::HashMap,
     io,

@@ -20,7 +20,7 @@
 //! [`poll()`] and [`EventSet`]. The C library `rsocket-capi` is made of these.
 //!
 //! The protocol itself, without any input or output, is in [`proto`].
-#![deny(unsafe_code)]
+#![forbid(unsafe_code)]
 
 mod config;
 mod connection;

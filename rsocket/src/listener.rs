@@ -1,7 +1,5 @@
 //! Listening, and accepting connections.
 
-#![forbid(unsafe_code)]
-
 use std::{
     collections::VecDeque,
     io,

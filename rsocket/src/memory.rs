@@ -1,7 +1,5 @@
 //! The registered memory of one connection.
 
-#![forbid(unsafe_code)]
-
 use verbs::{ProtectionDomain, RemoteAccess, RemoteRegion};
 
 use crate::proto::{

@@ -1,7 +1,5 @@
 //! Connecting: the steps of the active side, driven by events.
 
-#![forbid(unsafe_code)]
-
 use std::{
     io,
     net::SocketAddr,

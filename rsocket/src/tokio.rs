@@ -1,17 +1,16 @@
 //! Streams for the runtime tokio.
 
-#![expect(unsafe_code, reason = "tokio wants a promise about descriptors")]
-
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr, ToSocketAddrs},
-    os::fd::{AsFd, OwnedFd},
+    os::fd::AsFd,
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
 };
 
-use tokio::io::{AsyncRead, AsyncWrite, Interest, ReadBuf, unix::AsyncFd};
+use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
+use verbs::tokio::WatchedFd;
 
 use crate::{
     connection::{Connection, Patience},
@@ -23,11 +22,16 @@ use crate::{
 };
 
 /// Watches a descriptor for reading: what it tells of may be room to write as well.
-fn watch(fd: impl AsFd) -> io::Result<AsyncFd<OwnedFd>> {
-    let own = fd.as_fd().try_clone_to_owned()?;
-    // SAFETY: an `OwnedFd` is one descriptor, which is open for as long as it exists.
-    let watched = unsafe { AsyncFd::register_with_interest(own, Interest::READABLE) };
-    Ok(watched?)
+fn watch(fd: impl AsFd) -> io::Result<WatchedFd> {
+    WatchedFd::new(fd.as_fd().try_clone_to_owned()?)
+}
+
+/// What an attempt gave, unless it has to be made again.
+fn settled<T>(result: io::Result<T>) -> Option<io::Result<T>> {
+    match result {
+        Err(err) if err.kind() == io::ErrorKind::WouldBlock => None,
+        settled => Some(settled),
+    }
 }
 
 /// A [`Stream`] that is read and written without blocking a thread.
@@ -58,24 +62,18 @@ pub struct AsyncStream {
 #[derive(Debug)]
 pub struct AsyncListener {
     listener: Listener,
-    watched: AsyncFd<OwnedFd>,
+    watched: WatchedFd,
 }
 
 /// Ends an attempt to connect that is not waited for any more.
 struct Attempt {
     opening: Arc<Opening>,
-    watched: AsyncFd<OwnedFd>,
+    watched: WatchedFd,
 }
 
 impl Attempt {
     async fn result(self) -> io::Result<Arc<Connection>> {
-        loop {
-            let mut ready = self.watched.readable().await?;
-            if let Some(result) = self.opening.take() {
-                return result;
-            }
-            ready.clear_ready();
-        }
+        self.watched.readable(|| self.opening.take()).await?
     }
 }
 
@@ -116,7 +114,7 @@ impl AsyncStream {
 #[derive(Debug)]
 struct Watched {
     watcher: usize,
-    fd: AsyncFd<OwnedFd>,
+    fd: WatchedFd,
 }
 
 impl Watched {
@@ -132,14 +130,8 @@ impl Watched {
         cx: &mut Context<'_>,
         mut attempt: impl FnMut(Patience) -> io::Result<T>,
     ) -> Poll<io::Result<T>> {
-        loop {
-            match attempt(Patience::Watch(self.watcher)) {
-                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
-                done => return Poll::Ready(done),
-            }
-            // What happens from here on makes the descriptor readable anew, and is not lost.
-            ready!(self.fd.poll_read_ready(cx))?.clear_ready();
-        }
+        let look = || settled(attempt(Patience::Watch(self.watcher)));
+        Poll::Ready(ready!(self.fd.poll_readable(cx, look))?)
     }
 }
 
@@ -219,14 +211,9 @@ impl AsyncListener {
     /// # Errors
     /// As for [`Listener::accept`].
     pub async fn accept(&self) -> io::Result<(AsyncStream, SocketAddr)> {
-        loop {
-            match self.listener.accept() {
-                Ok((stream, peer)) => return Ok((AsyncStream::new(stream)?, peer)),
-                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
-                Err(err) => return Err(err),
-            }
-            self.watched.readable().await?.clear_ready();
-        }
+        let accepted = self.watched.readable(|| settled(self.listener.accept()));
+        let (stream, peer) = accepted.await??;
+        Ok((AsyncStream::new(stream)?, peer))
     }
 
     /// The address it listens at.

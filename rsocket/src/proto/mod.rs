@@ -3,8 +3,6 @@
 //! It knows nothing of devices, threads or clocks, so that the same code runs over RDMA, in a
 //! simulator and under a fuzzer.
 
-#![forbid(unsafe_code)]
-
 mod connect;
 mod entry;
 mod message;

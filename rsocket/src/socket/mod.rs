@@ -1,7 +1,5 @@
 //! Sockets whose state is known at run time only, as C has them.
 
-#![forbid(unsafe_code)]
-
 mod data;
 mod event_set;
 mod options;

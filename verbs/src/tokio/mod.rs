@@ -1,9 +1,9 @@
 //! Waiting in tasks of [tokio](https://docs.rs/tokio) (feature `tokio`).
 //!
-//! Each type here wraps its namesake and waits for the same descriptor. Everything else is done as
-//! ever: nothing here posts, and nothing spawns a task or a thread. Completions are polled, and
-//! events are taken, by the thread that polls the future; the runtime's driver only watches the
-//! descriptor.
+//! Each type here wraps its namesake and waits for the same descriptor; [`WatchedFd`] is for
+//! descriptors of the caller's own. Everything else is done as ever: nothing here posts, and nothing
+//! spawns a task or a thread. Completions are polled, and events are taken, by the thread that polls
+//! the future; the runtime's driver only watches the descriptor.
 //!
 //! Every future here is *cancel safe*: what it would have returned is still there for the next one.
 //! None allocates, except for what tokio needs to register a descriptor, once, when the wrapper is
@@ -33,6 +33,7 @@
 //! ```
 
 mod channel;
+mod descriptor;
 mod events;
 mod queue;
 
@@ -49,6 +50,7 @@ use crate::{
 };
 
 pub use channel::CompletionChannel;
+pub use descriptor::WatchedFd;
 pub use events::AsyncEvents;
 pub use queue::{CompletionQueue, ExtendedCq};
 

@@ -1,0 +1,88 @@
+//! A descriptor of the caller's own that is waited for.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    task::{Context, Poll, ready},
+};
+
+use ::tokio::io::{Interest, unix::AsyncFd};
+
+/// A descriptor that the runtime watches for reading, for protocols that keep their own: an
+/// `eventfd(2)` that tells what became of their queues, for instance. Making one is safe, other than
+/// making tokio's `AsyncFd`: the descriptor cannot be closed or exchanged beneath it.
+///
+/// It does not have to be non-blocking: nothing here reads it.
+///
+/// ```
+/// use std::{io::Write, os::unix::net::UnixStream};
+///
+/// # #[tokio::main(flavor = "current_thread")]
+/// # async fn main() -> std::io::Result<()> {
+/// let (ours, mut theirs) = UnixStream::pair()?;
+/// let watched = verbs::tokio::WatchedFd::new(ours.into())?;
+/// theirs.write_all(b"!")?;
+/// watched.readable(|| Some(())).await?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Debug)]
+pub struct WatchedFd(AsyncFd<OwnedFd>);
+
+impl WatchedFd {
+    /// Registers the descriptor with the runtime.
+    ///
+    /// # Errors
+    /// Whatever `epoll_ctl(2)` fails with: `EPERM` for a descriptor that cannot be waited for, as
+    /// that of a file.
+    ///
+    /// # Panics
+    /// Outside of a runtime with I/O enabled.
+    pub fn new(fd: OwnedFd) -> io::Result<Self> {
+        // SAFETY: an `OwnedFd` is one descriptor, which is open for as long as it exists. It is
+        // never given out other than borrowed, and so not exchanged.
+        let watched = unsafe { AsyncFd::register_with_interest(fd, Interest::READABLE) };
+        Ok(Self(watched?))
+    }
+
+    /// Calls `look` until it finds something, waiting for the descriptor in between. `look` finds
+    /// nothing only after it has made the descriptor unreadable, if that was needed: what makes it
+    /// readable from then on is not missed.
+    ///
+    /// Any number of tasks can wait. Cancel safe: what `look` finds is returned at once.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
+    pub async fn readable<T>(&self, mut look: impl FnMut() -> Option<T>) -> io::Result<T> {
+        loop {
+            if let Some(found) = look() {
+                return Ok(found);
+            }
+            self.0.readable().await?.clear_ready();
+        }
+    }
+
+    /// The same for a future written by hand, of which only one can wait: the one that polled last
+    /// is woken.
+    ///
+    /// # Errors
+    /// The runtime is shutting down.
+    pub fn poll_readable<T>(
+        &self,
+        cx: &mut Context<'_>,
+        mut look: impl FnMut() -> Option<T>,
+    ) -> Poll<io::Result<T>> {
+        loop {
+            if let Some(found) = look() {
+                return Poll::Ready(Ok(found));
+            }
+            ready!(self.0.poll_read_ready(cx))?.clear_ready();
+        }
+    }
+}
+
+impl AsFd for WatchedFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.get_ref().as_fd()
+    }
+}
