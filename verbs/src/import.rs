@@ -28,11 +28,14 @@ use crate::{
 ///
 /// # Examples
 /// ```no_run
-/// # fn receive() -> (std::os::fd::OwnedFd, verbs::KernelHandle) { unimplemented!() }
+/// # fn f(
+/// #     receive: impl FnOnce() -> (std::os::fd::OwnedFd, verbs::KernelHandle),
+/// # ) -> verbs::Result<()> {
 /// let (fd, pd) = receive(); // from the other process
 /// let ctx = verbs::import_device(fd)?;
 /// let pd = ctx.import_pd(pd)?;
-/// # Ok::<(), verbs::Error>(())
+/// # Ok(())
+/// # }
 /// ```
 ///
 /// # References

@@ -6,14 +6,15 @@
 //! `unsafe`, and none of them allocates, copies or locks.
 //!
 //! ```no_run
-//! use verbs::{Completed, QueuePair, Rc, Rts, op::Send};
+//! # use verbs::{QueuePair, Reset, Result, Rts};
+//! # fn f(connect: impl FnOnce(QueuePair<verbs::Rc, Reset>) -> QueuePair<verbs::Rc, Rts>) -> Result<()> {
+//! use verbs::{Completed, Rc, op::Send};
 //!
 //! let devices = verbs::devices()?;
 //! let ctx = devices.find("rxe0").expect("no such device").open()?;
 //! let pd = ctx.alloc_pd()?;
 //! let mut cq = ctx.cq_builder(16).waitable().create()?;
 //! let qp = pd.qp_builder::<Rc>(&cq, &cq).create()?;
-//! # fn connect<S>(qp: QueuePair<Rc, S>) -> QueuePair<Rc, Rts> { unimplemented!() }
 //! let mut qp = connect(qp); // with the crate `cm`, or by hand
 //!
 //! qp.post_recv(pd.alloc_buf(1024)?)?; // the device's, until something has arrived
@@ -24,7 +25,8 @@
 //!         Completed::Receive(done) => println!("received {:?}", done.received()),
 //!     }
 //! }
-//! # Ok::<(), verbs::Error>(())
+//! # Ok(())
+//! # }
 //! ```
 //!
 //! # The objects, in the order in which they are made

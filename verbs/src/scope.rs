@@ -31,16 +31,20 @@ use crate::{
 ///
 /// # Examples
 /// ```no_run
-/// # use verbs::{Attributes, QueuePair, Rc, Reset, Rts, ScopedBuf, ScopedSlice};
-/// # fn connect<'s>(qp: QueuePair<Rc, Reset, ScopedSlice<'s>, ScopedBuf<'s>>)
-/// #     -> QueuePair<Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>> { unimplemented!() }
-/// # fn f(pd: verbs::ProtectionDomain, mut cq: verbs::CompletionQueue) -> verbs::Result<()> {
+/// # use verbs::{CompletionQueue, ProtectionDomain, QueuePair, Rc, Reset, Rts, ScopedBuf, ScopedSlice};
+/// # trait Connect {
+/// #     fn connect<'s>(
+/// #         self,
+/// #         qp: QueuePair<Rc, Reset, ScopedSlice<'s>, ScopedBuf<'s>>,
+/// #     ) -> QueuePair<Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>;
+/// # }
+/// # fn f(pd: ProtectionDomain, mut cq: CompletionQueue, peer: impl Connect) -> verbs::Result<()> {
 /// use verbs::op::Send;
 /// let question = *b"on the stack";
 /// let mut answer = [0; 64];
 /// verbs::scope(&pd, |scope| {
 ///     let qp = pd.qp_builder::<Rc>(&cq, &cq).create_for()?;
-///     let mut qp = connect(qp);
+///     let mut qp = peer.connect(qp);
 ///     qp.post_recv(scope.register(&mut answer)?)?;
 ///     qp.post(Send::new(scope.register_shared(&question)?))?;
 ///     for wc in cq.wait(None)? {

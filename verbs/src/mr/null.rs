@@ -18,16 +18,16 @@ use crate::{
 ///
 /// # Examples
 /// ```no_run
-/// # let ctx = verbs::devices()?.find("mlx5_0").expect("no such device").open()?;
-/// # fn qp() -> verbs::QueuePair<verbs::Rc, verbs::Rts, verbs::Buf, (verbs::Buf, verbs::NullBuf)> {
-/// #     unimplemented!()
-/// # }
-/// # let mut qp = qp();
-/// let pd = ctx.alloc_pd()?;
+/// # use verbs::{Buf, NullBuf, ProtectionDomain, QueuePair, Rc, Rts};
+/// # fn f(
+/// #     pd: &ProtectionDomain,
+/// #     qp: &mut QueuePair<Rc, Rts, Buf, (Buf, NullBuf)>,
+/// # ) -> verbs::Result<()> {
 /// let null = pd.alloc_null_mr()?;
 /// // The first 64 bytes of each message matter, the rest does not.
 /// qp.post_recv((pd.alloc_buf(64)?, null.buf(1 << 20)))?;
-/// # Ok::<(), verbs::Error>(())
+/// # Ok(())
+/// # }
 /// ```
 ///
 /// # References

@@ -29,9 +29,13 @@ use crate::{
 ///
 /// # Examples
 /// ```no_run
-/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
-/// # fn connect<S>(qp: QueuePair<Rc, S>) -> QueuePair<Rc, verbs::Rts> { unimplemented!() }
-/// # let (header, body, token) = (pd.alloc_buf(64)?, pd.alloc_buf(4096)?, unimplemented!());
+/// # use verbs::{Buf, CqHandle, ProtectionDomain, RemoteToken, Reset, Result, Rts};
+/// # fn f(
+/// #     pd: &ProtectionDomain,
+/// #     cq: &CqHandle,
+/// #     (header, body, token): (Buf, Buf, RemoteToken),
+/// #     connect: impl FnOnce(verbs::QueuePair<verbs::Rc, Reset>) -> verbs::QueuePair<verbs::Rc, Rts>,
+/// # ) -> Result<()> {
 /// use verbs::{QueuePair, Rc, op::{Send, SendOps, Write}};
 /// let ops = SendOps::SEND | SendOps::RDMA_WRITE;
 /// let qp = pd.qp_builder::<Rc>(cq, cq).max_send_wr(2).send_ops(ops).create()?;
