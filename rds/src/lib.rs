@@ -1,15 +1,41 @@
 //! Reliable Datagram Sockets in user space, wire-compatible with the Linux kernel's RDS over IB.
 //!
-//! So far there is the protocol itself, without any input or output: [`proto`].
+//! A [`Socket`] sends messages to any other, in the manner of [`std::net::UdpSocket`], but each
+//! arrives, once, and in order. The other may be a socket of a Linux kernel with the module
+//! `rds_rdma`.
+//!
+//! ```no_run
+//! let socket = rds::Socket::bind("10.9.0.1:4000")?;
+//! socket.send_to(b"hello", "10.9.0.2:4000".parse().unwrap())?;
+//! # Ok::<(), std::io::Error>(())
+//! ```
+//!
+//! An [`Engine`] has what sockets share. An address belongs to one engine on a host: programs that
+//! use RDS at the same time have an address each.
+//!
+//! The protocol itself, without any input or output, is in [`proto`].
 //!
 //! | tested | where |
 //! |---|---|
 //! | frames, private data, control messages | beside each in `src/proto`; `tests/fuzz` |
 //! | connections: once, in order, and what may go wrong | `src/proto/connection/tests`; `tests/simulator` |
 //! | dialling, giving way, waiting | `src/proto/link.rs`; `tests/simulator` |
-//! | sockets, congestion | `src/proto/node/tests.rs`; `tests/simulator` |
+//! | sockets, congestion | `src/proto/node/tests.rs`; `tests/simulator`; `tests/device` |
 //!
 //! Not in it: credits, which kernels do not advertise, and fragments of other sizes than 4096.
 #![forbid(unsafe_code)]
 
+mod bell;
+mod device;
+mod engine;
+mod errno;
+mod lane;
+mod outbound;
 pub mod proto;
+mod slots;
+mod socket;
+
+pub use engine::{Engine, EngineOptions};
+pub use errno::errno;
+pub use proto::{connection::Status, wire::Cookie};
+pub use socket::{Interest, Message, Notification, Readiness, Received, SendOptions, Socket};

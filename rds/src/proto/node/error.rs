@@ -8,9 +8,10 @@ use std::{error, fmt, net::SocketAddr};
 pub enum SocketError {
     /// There is no such socket (any more): `EBADF`.
     Closed,
-    /// Nobody can have that address: `EINVAL`; as a default destination, `EDESTADDRREQ` if it is
-    /// unspecified.
+    /// Nobody can have that address: `EINVAL`.
     Address(SocketAddr),
+    /// That address is no default destination, being nobody's: `EDESTADDRREQ`.
+    NoDestination(SocketAddr),
     /// Port 1 is for nobody: `EINVAL`.
     Port(u16),
     /// It has an address already: `EINVAL`.
@@ -38,6 +39,7 @@ impl fmt::Display for SocketError {
         match self {
             Self::Closed => write!(f, "the socket is closed"),
             Self::Address(addr) => write!(f, "{addr} is no address of a host"),
+            Self::NoDestination(addr) => write!(f, "{addr} is no destination"),
             Self::Port(port) => write!(f, "port {port} cannot be used"),
             Self::AlreadyBound(addr) => write!(f, "the socket is bound to {addr} already"),
             Self::InUse(addr) => write!(f, "{addr} is in use"),

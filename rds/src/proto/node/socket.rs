@@ -178,9 +178,14 @@ impl<B> Socket<B> {
         if self.freed != 0 {
             return Some(Event::Congestion(std::mem::take(&mut self.freed)));
         }
+        self.receive_message().map(Event::Message)
+    }
+
+    /// The next message, whatever else there is.
+    pub(super) fn receive_message(&mut self) -> Option<Delivery<B>> {
         let delivery = self.messages.pop_front()?;
         self.recv_bytes -= u64::from(delivery.len);
-        Some(Event::Message(delivery))
+        Some(delivery)
     }
 
     pub(super) fn has_event(&self) -> bool {

@@ -141,12 +141,34 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(bound)
     }
 
+    /// Whether a socket could be given this address, as far as its own state says; returns the
+    /// address in its plain form.
+    ///
+    /// # Errors
+    /// As for [`bind`](Self::bind).
+    pub fn can_bind(&self, id: SocketId, addr: SocketAddr) -> Result<SocketAddr, SocketError> {
+        if let Some(bound) = self.get(id)?.bound {
+            return Err(SocketError::AlreadyBound(bound));
+        }
+        let addr = check(addr)?;
+        match addr.port() {
+            RESERVED_PORT => Err(SocketError::Port(RESERVED_PORT)),
+            port if self.ports.find(addr.ip(), port).is_some() => Err(SocketError::InUse(addr)),
+            _ => Ok(addr),
+        }
+    }
+
     /// Says where messages go that do not say it themselves.
     ///
     /// # Errors
     /// Nobody can have that address, or the socket cannot reach it.
     pub fn connect(&mut self, id: SocketId, addr: SocketAddr) -> Result<(), SocketError> {
-        let addr = check(addr)?;
+        let addr = match check(addr) {
+            Err(SocketError::Address(addr)) if addr.ip().is_unspecified() => {
+                return Err(SocketError::NoDestination(addr));
+            }
+            checked => checked?,
+        };
         let socket = self.get_mut(id)?;
         if socket.bound.is_some_and(|bound| !reaches(bound, addr)) {
             return Err(SocketError::Family(addr));
@@ -277,13 +299,27 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Whether a message may be sent now; from where to where, and how.
-    fn admit(
-        &mut self,
+    /// Whether a message of so many bytes can be sent at all, now or later.
+    ///
+    /// # Errors
+    /// It cannot.
+    pub fn can_send(
+        &self,
         id: SocketId,
         to: Option<SocketAddr>,
-        draft: &Draft<P>,
-    ) -> Result<(SocketAddr, SocketAddr, u8), SocketError> {
+        len: u32,
+    ) -> Result<(), SocketError> {
+        self.way(id, to, len, 0).map(drop)
+    }
+
+    /// From where to where a message goes, if it can go at all.
+    fn way(
+        &self,
+        id: SocketId,
+        to: Option<SocketAddr>,
+        len: u32,
+        moved: u32,
+    ) -> Result<(SocketAddr, SocketAddr), SocketError> {
         let to = to.map(check).transpose()?;
         let socket = self.get(id)?;
         let from = socket.bound.ok_or(SocketError::NotConnected)?;
@@ -294,11 +330,23 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if to.port() == RESERVED_PORT {
             return Err(SocketError::Port(to.port()));
         }
-        let moved = draft.rdma.map_or(0, |rdma| rdma.len);
-        let longest = draft.len.max(moved);
-        if longest > MAX_MESSAGE || draft.len > socket.send_limit {
+        let longest = len.max(moved);
+        if longest > MAX_MESSAGE || len > socket.send_limit {
             return Err(SocketError::TooLong(longest));
         }
+        Ok((from, to))
+    }
+
+    /// Whether a message may be sent now; from where to where, and how.
+    fn admit(
+        &mut self,
+        id: SocketId,
+        to: Option<SocketAddr>,
+        draft: &Draft<P>,
+    ) -> Result<(SocketAddr, SocketAddr, u8), SocketError> {
+        let moved = draft.rdma.map_or(0, |rdma| rdma.len);
+        let (from, to) = self.way(id, to, draft.len, moved)?;
+        let socket = self.get(id)?;
         let tos = socket.tos;
         let may_send = socket.may_send();
         if self.is_congested(to) {
@@ -373,6 +421,16 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let event = self.get_mut(id)?.receive();
         self.update_congestion(id);
         Ok(event)
+    }
+
+    /// The next message, if there is one; other events stay.
+    ///
+    /// # Errors
+    /// It is closed.
+    pub fn receive_message(&mut self, id: SocketId) -> Result<Option<Delivery<B>>, SocketError> {
+        let delivery = self.get_mut(id)?.receive_message();
+        self.update_congestion(id);
+        Ok(delivery)
     }
 
     /// The next message, which stays; `None` if something else comes first, or there is none.

@@ -201,7 +201,7 @@ fn messages_go_to_the_default_destination() {
     let v6: SocketAddr = "[2001:db8::1]:50".parse().unwrap();
     assert_eq!(node.connect(id, v6), Err(SocketError::Family(v6)));
     let any = SocketAddr::from(([0, 0, 0, 0], 5));
-    assert_eq!(node.connect(id, any), Err(SocketError::Address(any)));
+    assert_eq!(node.connect(id, any), Err(SocketError::NoDestination(any)));
     let reserved = (B, 1).into();
     assert_eq!(send(&mut node, id, reserved, 0), Err(SocketError::Port(1)));
 }

@@ -1,0 +1,43 @@
+//! What all connections over one device share.
+
+use verbs::{CompletionChannel, Context, PoolBuf, ProtectionDomain};
+
+use crate::slots::Slots;
+
+/// A device, as the engine uses it.
+#[derive(Debug)]
+pub(crate) struct Device {
+    pub(crate) pd: ProtectionDomain,
+    /// Tells of the completions of all connections.
+    pub(crate) channel: CompletionChannel,
+    pub(crate) slots: Slots,
+    /// How many receives a connection has posted.
+    pub(crate) receives: u32,
+    /// How many sends it can have.
+    pub(crate) sends: u32,
+    /// How many elements an RDMA operation can have.
+    pub(crate) elements: u32,
+}
+
+/// The most elements of one request of an RDMA operation.
+const ELEMENTS: u32 = 8;
+
+impl Device {
+    pub(crate) fn new(ctx: &Context, sends: u32, receives: u32) -> verbs::Result<Self> {
+        let attr = ctx.query_device()?;
+        let most = attr.max_qp_wr();
+        Ok(Self {
+            pd: ctx.alloc_pd()?,
+            channel: ctx.create_comp_channel()?,
+            slots: Slots::default(),
+            receives: receives.min(most),
+            sends: sends.min(most),
+            elements: ELEMENTS.min(attr.max_sge()).max(1),
+        })
+    }
+
+    /// Memory for a frame with so many bytes of a message.
+    pub(crate) fn slot(&self, body: usize) -> verbs::Result<PoolBuf> {
+        self.slots.take(&self.pd, body)
+    }
+}

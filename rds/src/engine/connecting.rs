@@ -1,0 +1,272 @@
+//! Making connections, and noticing their ends.
+
+use std::{io, net::IpAddr, time::Duration};
+
+use cm::{
+    CmId, ConnectFailure, ConnectRequest, ConnectResponse, Connection, Event, Key,
+    phases::{AddrResolved, Connected, RouteResolved},
+};
+
+use super::State;
+use crate::{
+    lane::{Ends, Lane, Stage, bring_up, conn_param},
+    proto::{
+        link::{Action, Attempt, Failure, RequestId},
+        node::ConnectionId,
+        wire::{Ends as Hosts, REJECTED},
+    },
+};
+
+/// How long it may take to find out where a peer is, and how to get there.
+const RESOLVE: Duration = Duration::from_secs(5);
+
+fn invalid() -> io::Error {
+    io::ErrorKind::InvalidData.into()
+}
+
+impl State {
+    /// Does what a link wants.
+    pub(super) fn act(&mut self, now: Duration, id: ConnectionId, action: Action) {
+        match action {
+            Action::Dial(attempt) => {
+                if self.dial(id, attempt).is_err() {
+                    self.give_up(id, attempt, Failure::Unreachable);
+                }
+            }
+            Action::Accept(request, attempt) => {
+                if self.accept(id, request, attempt).is_err() {
+                    self.give_up(id, attempt, Failure::Lost);
+                }
+            }
+            Action::Reject(request) => {
+                if let Some(request) = self.requests.remove(&request) {
+                    // A peer that does not hear of it asks again.
+                    drop(request.reject(&REJECTED));
+                }
+            }
+            Action::Close(attempt) => self.begin_close(now, id, attempt),
+        }
+    }
+
+    /// An attempt that has failed here. There is something to be closed in any case.
+    fn give_up(&mut self, id: ConnectionId, attempt: Attempt, failure: Failure) {
+        self.node.failed(id, attempt, failure);
+    }
+
+    fn begin_close(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
+        match self.lanes.get_mut(&id) {
+            Some(lane) if lane.attempt == attempt => {
+                if lane.close(now) {
+                    self.channel.cancel(lane.key);
+                }
+                self.due.insert(id);
+            }
+            // It has failed before there was anything.
+            _ => self.node.closed(now, id, attempt),
+        }
+    }
+
+    fn dial(&mut self, id: ConnectionId, attempt: Attempt) -> io::Result<()> {
+        let route = self.node.route(id).ok_or_else(invalid)?;
+        let port = match route.peer {
+            IpAddr::V4(_) => crate::proto::wire::Family::V4.port(),
+            IpAddr::V6(_) => crate::proto::wire::Family::V6.port(),
+        };
+        let mut cm_id = self.channel.create_id()?;
+        if route.tos != 0 {
+            cm_id.set_tos(route.tos)?;
+        }
+        let key = cm_id.key();
+        let from = self.on_link(route.local, route.local, 0);
+        let to = self.on_link(route.local, route.peer, port);
+        self.keys.insert(key, id);
+        self.lanes
+            .insert(id, Lane::new(attempt, key, Stage::Resolving));
+        cm_id
+            .resolve_addr(Some(from), to, RESOLVE)
+            .map_err(|refused| refused.error)?;
+        Ok(())
+    }
+
+    fn accept(&mut self, id: ConnectionId, request: RequestId, attempt: Attempt) -> io::Result<()> {
+        let request = self.requests.remove(&request).ok_or_else(invalid)?;
+        let answer = self.node.answer(id).ok_or_else(invalid)?.encode();
+        let key = request.id().key();
+        let name = self.next_queue;
+        let ends = self.ends(request.id())?;
+        let param = conn_param(answer, self.options.retries);
+        let ends = ends.map(|qp| {
+            let qp = bring_up(request.id(), qp)?;
+            request.accept_ready(qp, &param)
+        })?;
+        self.queues.insert(name, id);
+        self.keys.insert(key, id);
+        self.lanes
+            .insert(id, Lane::new(attempt, key, Stage::Accepted(ends)));
+        self.due.insert(id);
+        Ok(())
+    }
+
+    /// A queue pair for an identifier.
+    fn ends<P: cm::phases::HasDevice>(
+        &mut self,
+        id: &CmId<P>,
+    ) -> io::Result<
+        Ends<
+            verbs::QueuePair<verbs::Rc, verbs::Init, crate::lane::SendWork, crate::lane::RecvWork>,
+        >,
+    > {
+        let device = self.device(&id.context()?)?;
+        let ends = Ends::new(id, &device, self.next_queue)?;
+        self.next_queue += 1;
+        Ok(ends)
+    }
+
+    /// The attempt that an identifier belongs to, if it still counts.
+    fn current(&self, key: Key) -> Option<(ConnectionId, Attempt)> {
+        let id = *self.keys.get(&key)?;
+        let lane = self.lanes.get(&id)?;
+        let counts = lane.key == key && lane.closing.is_none();
+        counts.then_some((id, lane.attempt))
+    }
+
+    /// Takes an event. Identifiers that come with it and belong to nobody are dropped, and so
+    /// destroyed.
+    pub(super) fn handle(&mut self, now: Duration, event: Event) {
+        match event {
+            Event::AddrResolved(id) => self.addr_resolved(id),
+            Event::RouteResolved(id) => self.route_resolved(id),
+            Event::AddrError { id, .. } => self.failed(id.key(), Failure::Unreachable),
+            Event::RouteError { id, .. } => self.failed(id.key(), Failure::Unreachable),
+            Event::ConnectResponse(response) => self.responded(now, response),
+            Event::ConnectRequest(request) => self.requested(now, request),
+            Event::Established(id) => self.established(now, id),
+            Event::ConnectFailed { id, failure } => {
+                let failure = match failure {
+                    ConnectFailure::Rejected { reason: 28, .. } => Failure::Refused,
+                    ConnectFailure::Disconnected | ConnectFailure::DeviceRemoved => Failure::Lost,
+                    _ => Failure::Unreachable,
+                };
+                self.failed(id.key(), failure);
+            }
+            Event::Disconnected(key) | Event::AddrChange(key) | Event::TimewaitExit(key) => {
+                self.failed(key, Failure::Lost);
+            }
+            Event::DeviceRemoval(key) => {
+                self.failed(key, Failure::Lost);
+                self.listener_lost(now, key);
+            }
+            _ => {}
+        }
+    }
+
+    fn failed(&mut self, key: Key, failure: Failure) {
+        if let Some((id, attempt)) = self.current(key) {
+            self.node.failed(id, attempt, failure);
+        }
+    }
+
+    fn addr_resolved(&mut self, id: CmId<AddrResolved>) {
+        let key = id.key();
+        if self.current(key).is_some() && id.resolve_route(RESOLVE).is_err() {
+            self.failed(key, Failure::Unreachable);
+        }
+    }
+
+    fn route_resolved(&mut self, id: CmId<RouteResolved>) {
+        let key = id.key();
+        if let Some((connection, _)) = self.current(key)
+            && self.ask(connection, id).is_err()
+        {
+            self.failed(key, Failure::Unreachable);
+        }
+    }
+
+    fn ask(&mut self, id: ConnectionId, cm_id: CmId<RouteResolved>) -> io::Result<()> {
+        let data = self.node.proposal(id).ok_or_else(invalid)?.encode();
+        let name = self.next_queue;
+        let ends = self.ends(&cm_id)?;
+        let param = conn_param(data, self.options.retries);
+        cm_id
+            .connect(&ends.qp, &param)
+            .map_err(|refused| refused.error)?;
+        self.queues.insert(name, id);
+        if let Some(lane) = self.lanes.get_mut(&id) {
+            lane.stage = Stage::Asked(Box::new(ends));
+        }
+        Ok(())
+    }
+
+    /// The peer has accepted.
+    fn responded(&mut self, now: Duration, response: ConnectResponse) {
+        let key = response.id().key();
+        let Some((id, attempt)) = self.current(key) else {
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        let stage = std::mem::replace(&mut lane.stage, Stage::Gone);
+        let Stage::Asked(ends) = stage else {
+            lane.stage = stage;
+            return;
+        };
+        let reply = response.param().private_data.clone();
+        let up = ends.map(|qp| {
+            let qp = bring_up(response.id(), qp)?;
+            response.establish_ready(qp)
+        });
+        match up {
+            Ok(ends) => {
+                lane.stage = Stage::Up(ends);
+                self.due.insert(id);
+                // One that says nonsense has failed, and is closed.
+                let _: Result<_, _> = self.node.established(now, id, attempt, Some(&reply));
+            }
+            Err(_) => self.node.failed(id, attempt, Failure::Lost),
+        }
+    }
+
+    /// A peer wants to connect.
+    fn requested(&mut self, now: Duration, request: ConnectRequest) {
+        let hosts = request.id().local_addr().zip(request.id().peer_addr());
+        let name = RequestId(self.next_request);
+        self.next_request += 1;
+        let known = hosts.and_then(|(local, peer)| {
+            let hosts = (local.ip(), peer.ip());
+            Hosts::new(hosts.1, hosts.0)?;
+            let data = &request.param().private_data;
+            self.node.request(now, hosts, data, name).ok()
+        });
+        match known {
+            Some(_) => {
+                self.requests.insert(name, request);
+            }
+            // A peer that does not hear of it asks again.
+            None => drop(request.reject(&REJECTED)),
+        }
+    }
+
+    /// A peer that was accepted knows it.
+    fn established(&mut self, now: Duration, cm_id: CmId<Connected>) {
+        let Some((id, attempt)) = self.current(cm_id.key()) else {
+            return;
+        };
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        match std::mem::replace(&mut lane.stage, Stage::Gone) {
+            Stage::Accepted(ends) => {
+                match ends.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from)) {
+                    Ok(ends) => {
+                        lane.stage = Stage::Up(ends);
+                        // Nothing is said that could be wrong.
+                        let _: Result<_, _> = self.node.established(now, id, attempt, None);
+                    }
+                    Err(_) => self.node.failed(id, attempt, Failure::Lost),
+                }
+            }
+            stage => lane.stage = stage,
+        }
+    }
+}

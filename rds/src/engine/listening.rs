@@ -1,0 +1,174 @@
+//! Listening at the addresses that sockets are bound to.
+
+use std::{
+    collections::{HashMap, HashSet},
+    io,
+    net::{IpAddr, SocketAddr, SocketAddrV6},
+    path::Path,
+    sync::Arc,
+    time::Duration,
+};
+
+use cm::{CmId, Key, phases::Listening};
+use rustix::io::Errno;
+
+use super::State;
+use crate::{device::Device, proto::wire::Family};
+
+/// How many peers may wait to be accepted.
+const BACKLOG: u32 = 128;
+
+/// How long to wait until listening is tried again at an address whose device has gone.
+const AGAIN: Duration = Duration::from_secs(1);
+
+/// The addresses at which peers are accepted.
+#[derive(Debug, Default)]
+pub(super) struct Listeners {
+    open: HashMap<IpAddr, CmId<Listening>>,
+    /// Nobody is let in yet, and who will be.
+    held: Option<HashSet<IpAddr>>,
+    /// Addresses whose device has gone, and when they are tried again.
+    lost: HashMap<IpAddr, Duration>,
+}
+
+impl Listeners {
+    /// When something has to be tried again.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        self.lost.values().min().copied()
+    }
+
+    /// The address that an identifier listens at.
+    pub(super) fn of(&self, key: Key) -> Option<IpAddr> {
+        let mut open = self.open.iter();
+        open.find(|(_, id)| id.key() == key).map(|(&ip, _)| ip)
+    }
+}
+
+fn family(ip: IpAddr) -> Family {
+    match ip {
+        IpAddr::V4(_) => Family::V4,
+        IpAddr::V6(_) => Family::V6,
+    }
+}
+
+/// Whether this host's kernel has RDS over RDMA.
+fn kernel_has_rds() -> bool {
+    Path::new("/sys/module/rds_rdma").exists()
+}
+
+/// Why an address cannot be listened at, in words.
+fn explain(ip: IpAddr, err: &verbs::Error) -> io::Error {
+    let errno = err.raw_os_error().map(Errno::from_raw_os_error);
+    let (kind, reason) = match errno {
+        Some(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) if kernel_has_rds() => (
+            io::ErrorKind::AddrInUse,
+            format!(
+                "the kernel has the port of RDS at {ip}: its module rds_rdma is loaded ({err})"
+            ),
+        ),
+        Some(Errno::ADDRINUSE) => (
+            io::ErrorKind::AddrInUse,
+            format!("another process has RDS at {ip} ({err})"),
+        ),
+        Some(Errno::ADDRNOTAVAIL | Errno::NODEV) => (
+            io::ErrorKind::AddrNotAvailable,
+            format!("no RDMA device has the address {ip} ({err})"),
+        ),
+        _ => (err.kind(), format!("cannot listen at {ip}: {err}")),
+    };
+    io::Error::new(kind, reason)
+}
+
+impl State {
+    /// Makes an address ready: peers can connect, and the device is known. An address of the host
+    /// itself has none.
+    pub(crate) fn open(&mut self, addr: SocketAddr) -> io::Result<Option<Arc<Device>>> {
+        let ip = addr.ip();
+        if ip.is_loopback() {
+            return Ok(None);
+        }
+        if let SocketAddr::V6(v6) = addr
+            && v6.scope_id() != 0
+        {
+            self.scopes.insert(ip, v6.scope_id());
+        }
+        self.bind(ip).map(Some)
+    }
+
+    /// The address with the link it is on.
+    pub(crate) fn on_link(&self, local: IpAddr, ip: IpAddr, port: u16) -> SocketAddr {
+        match ip {
+            IpAddr::V6(v6) if v6.is_unicast_link_local() => {
+                let scope = self.scopes.get(&local).copied().unwrap_or(0);
+                SocketAddrV6::new(v6, port, 0, scope).into()
+            }
+            _ => (ip, port).into(),
+        }
+    }
+
+    fn bind(&mut self, ip: IpAddr) -> io::Result<Arc<Device>> {
+        let fail = |err: verbs::Error| explain(ip, &err);
+        if let Some(id) = self.listeners.open.get(&ip)
+            && let Some(ctx) = id.bound_context().map_err(fail)?
+        {
+            return self.device(&ctx).map_err(io::Error::from);
+        }
+        let mut id = self.channel.create_id().map_err(fail)?;
+        if ip.is_ipv6() {
+            id.set_af_only(true).map_err(fail)?;
+        }
+        id.bind(self.on_link(ip, ip, family(ip).port()))
+            .map_err(fail)?;
+        let ctx = id.bound_context().map_err(fail)?.ok_or_else(|| {
+            let reason = format!("no RDMA device has the address {ip}");
+            io::Error::new(io::ErrorKind::AddrNotAvailable, reason)
+        })?;
+        let device = self.device(&ctx)?;
+        if let Some(held) = &mut self.listeners.held {
+            held.insert(ip);
+            return Ok(device);
+        }
+        let id = id.listen(BACKLOG).map_err(|refused| fail(refused.error))?;
+        self.listeners.lost.remove(&ip);
+        self.listeners.open.insert(ip, id);
+        Ok(device)
+    }
+
+    pub(super) fn hold(&mut self) {
+        self.listeners.held.get_or_insert_default();
+    }
+
+    pub(super) fn go(&mut self) -> io::Result<()> {
+        for ip in self.listeners.held.take().unwrap_or_default() {
+            self.bind(ip)?;
+        }
+        Ok(())
+    }
+
+    /// The device of an address that was listened at is gone.
+    pub(super) fn listener_lost(&mut self, now: Duration, key: Key) {
+        let Some(ip) = self.listeners.of(key) else {
+            return;
+        };
+        let id = self.listeners.open.remove(&ip);
+        if let Some(Ok(Some(ctx))) = id.as_ref().map(CmId::bound_context) {
+            self.forget_device(&ctx);
+        }
+        drop(id);
+        self.listeners.lost.insert(ip, now + AGAIN);
+    }
+
+    /// Tries to listen again where a device may have come back.
+    pub(super) fn listeners_due(&mut self, now: Duration) {
+        let lost = self.listeners.lost.iter();
+        let due: Vec<IpAddr> = lost
+            .filter(|&(_, &at)| at <= now)
+            .map(|(&ip, _)| ip)
+            .collect();
+        for ip in due {
+            if self.bind(ip).is_err() {
+                self.listeners.lost.insert(ip, now + AGAIN);
+            }
+        }
+    }
+}

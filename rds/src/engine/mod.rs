@@ -1,0 +1,217 @@
+//! What drives the protocol of a process: connections, completions, and time.
+
+mod connecting;
+mod listening;
+mod options;
+mod state;
+mod traffic;
+
+use std::{
+    io,
+    num::NonZero,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    thread::{self, JoinHandle},
+    time::{Duration, Instant, SystemTime},
+};
+
+use cm::EventChannel;
+use rustix::event::{PollFd, PollFlags, poll};
+
+pub use options::EngineOptions;
+pub(crate) use state::State;
+
+use crate::{bell::Bell, socket::Socket};
+
+/// Everything that sockets share: their addresses, the connections to other hosts, and the thread
+/// that works for them.
+///
+/// Programs with one engine need not know of it: [`Socket::new`] makes one, and it ends with the
+/// last socket. An address belongs to one engine on a host; several processes need several
+/// addresses.
+///
+/// It is a handle to something shared, like an `Arc`.
+#[derive(Clone, Debug)]
+pub struct Engine {
+    handle: Arc<Handle>,
+}
+
+#[derive(Debug)]
+struct Handle {
+    shared: Arc<Shared>,
+    thread: Option<JoinHandle<()>>,
+}
+
+/// What the thread and the sockets have in common.
+#[derive(Debug)]
+pub(crate) struct Shared {
+    state: Mutex<State>,
+    channel: Arc<EventChannel>,
+    /// Rung when the thread has to look again.
+    bell: Bell,
+    epoch: Instant,
+    stopped: AtomicBool,
+    process: u32,
+}
+
+static DEFAULT: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
+
+impl Engine {
+    /// The engine of sockets that are made without saying which: it is started with the first and
+    /// ends with the last.
+    ///
+    /// # Errors
+    /// As for [`EngineOptions::start`].
+    pub fn shared() -> io::Result<Self> {
+        let mut default = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
+        if let Some(handle) = default.upgrade()
+            && handle.shared.process == std::process::id()
+        {
+            return Ok(Self { handle });
+        }
+        let engine = EngineOptions::new().start()?;
+        *default = Arc::downgrade(&engine.handle);
+        Ok(engine)
+    }
+
+    fn start(options: EngineOptions) -> io::Result<Self> {
+        let channel = Arc::new(EventChannel::new()?);
+        let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
+        let micros = wall.unwrap_or_default().as_micros();
+        let micros = u64::try_from(micros).unwrap_or(u64::MAX);
+        let seed = micros ^ u64::from(std::process::id()).rotate_right(16);
+        let mut options = options;
+        // Higher than those of every process before, on a host whose clock does not go back.
+        options.node.first_sequence = NonZero::new(micros).unwrap_or(NonZero::<u64>::MIN);
+        options.node.seed = seed;
+        let shared = Arc::new(Shared {
+            state: Mutex::new(State::new(options, Arc::clone(&channel))),
+            channel,
+            bell: Bell::new()?,
+            epoch: Instant::now(),
+            stopped: AtomicBool::new(false),
+            process: std::process::id(),
+        });
+        let driven = Arc::clone(&shared);
+        let thread = thread::Builder::new()
+            .name("rds".to_owned())
+            .spawn(move || driven.run())?;
+        let thread = Some(thread);
+        Ok(Self {
+            handle: Arc::new(Handle { shared, thread }),
+        })
+    }
+
+    /// A socket without an address.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the engine was made before a fork, by the parent.
+    pub fn socket(&self) -> io::Result<Socket> {
+        Socket::of(self)
+    }
+
+    /// Keeps peers out until [`go`](Self::go): an address that a socket is bound to meanwhile does not
+    /// accept connections. So several sockets can be bound before the first message comes; one that
+    /// finds no socket is lost.
+    ///
+    /// # Errors
+    /// As for [`socket`](Self::socket).
+    pub fn hold(&self) -> io::Result<()> {
+        self.inner().lock()?.hold();
+        Ok(())
+    }
+
+    /// Lets peers in.
+    ///
+    /// # Errors
+    /// As for [`Socket::bind_to`]: an address could not be listened at.
+    pub fn go(&self) -> io::Result<()> {
+        self.inner().lock()?.go()
+    }
+
+    pub(crate) fn inner(&self) -> &Arc<Shared> {
+        &self.handle.shared
+    }
+}
+
+impl Drop for Handle {
+    fn drop(&mut self) {
+        // In a child, everything is the parent's.
+        if self.shared.process != std::process::id() {
+            return;
+        }
+        self.shared.stopped.store(true, Relaxed);
+        self.shared.bell.ring();
+        if let Some(thread) = self.thread.take() {
+            // It does not panic, and if it did, there would be nothing to be done here.
+            drop(thread.join());
+        }
+    }
+}
+
+impl Shared {
+    /// The time, as the protocol has it.
+    pub(crate) fn now(&self) -> Duration {
+        self.epoch.elapsed()
+    }
+
+    /// Everything, unless it belongs to the parent of this process.
+    pub(crate) fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
+        if self.process != std::process::id() {
+            let reason = "the sockets of a parent process cannot be used by its children";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+        }
+        Ok(self.lock_here())
+    }
+
+    /// Everything, in the process that has made it.
+    pub(crate) fn lock_here(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Does what has to be done at once after a call of a program's.
+    pub(crate) fn drive(&self, state: &mut State) {
+        if state.work(self.now()) {
+            self.bell.ring();
+        }
+    }
+
+    fn run(&self) {
+        while !self.stopped.load(Relaxed) {
+            let (devices, wait) = {
+                let mut state = self.lock_here();
+                let wait = state.prepare(self.now());
+                (state.devices(), wait)
+            };
+            let mut fds: Vec<BorrowedFd<'_>> = vec![self.channel.as_fd(), self.bell.as_fd()];
+            fds.extend(devices.iter().map(|device| device.channel.as_fd()));
+            sleep(&fds, wait);
+            self.bell.clear();
+            let mut state = self.lock_here();
+            while let Ok(Some(event)) = self.channel.try_next() {
+                state.handle(self.now(), event);
+            }
+            for device in &devices {
+                while let Ok(Some(key)) = device.channel.try_next() {
+                    state.announced(key);
+                }
+            }
+            state.complete(self.now());
+            state.work(self.now());
+        }
+        self.lock_here().end();
+    }
+}
+
+/// Sleeps until one of the descriptors is readable, or the time is over, or a signal comes.
+fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) {
+    let mut fds: Vec<_> = fds
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    let timeout = wait.and_then(|wait| wait.try_into().ok());
+    let _: Result<usize, _> = poll(&mut fds, timeout.as_ref());
+}

@@ -1,0 +1,115 @@
+//! How an engine is to be.
+
+use std::{io, num::NonZero, time::Duration};
+
+use super::Engine;
+use crate::proto::{connection, node};
+
+/// How an engine is to be, before it is started. Where the kernel has a setting for the same, the
+/// defaults are its.
+///
+/// ```no_run
+/// let engine = rds::EngineOptions::new().receives(256).start()?;
+/// let socket = engine.socket()?;
+/// # Ok::<(), std::io::Error>(())
+/// ```
+#[derive(Clone, Debug)]
+#[must_use = "call `start`"]
+pub struct EngineOptions {
+    pub(crate) node: node::Settings,
+    pub(crate) sends: u32,
+    pub(crate) receives: u32,
+    pub(crate) retries: u8,
+}
+
+impl Default for EngineOptions {
+    fn default() -> Self {
+        Self {
+            // Numbers that are replaced at the start.
+            node: node::Settings::new(NonZero::<u64>::MIN, 0),
+            sends: 256,
+            receives: 1024,
+            retries: 1,
+        }
+    }
+}
+
+impl EngineOptions {
+    /// The defaults.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// The requests that the send queue of a connection can hold; 256 if not set, at least 16.
+    pub fn sends(mut self, requests: u32) -> Self {
+        self.sends = requests.max(16);
+        self
+    }
+
+    /// The frames that a connection can receive before somebody looks; 1024 if not set, at least 64.
+    /// Each takes 4160 bytes.
+    pub fn receives(mut self, frames: u32) -> Self {
+        self.receives = frames.max(64);
+        self
+    }
+
+    /// How often the device sends again what is not acknowledged, before a connection is given up
+    /// and made anew; once if not set, 7 at most.
+    pub fn retry_count(mut self, retries: u8) -> Self {
+        self.retries = retries.min(7);
+        self
+    }
+
+    /// After how many messages one asks for an acknowledgement; 8 if not set.
+    pub fn max_unacked_packets(mut self, messages: u32) -> Self {
+        self.node.connection.max_unacked_messages = messages;
+        self
+    }
+
+    /// After how many bytes a message asks for an acknowledgement; 16 MiB if not set.
+    pub fn max_unacked_bytes(mut self, bytes: u32) -> Self {
+        self.node.connection.max_unacked_bytes = bytes;
+        self
+    }
+
+    /// At least one of so many requests is signalled; 16 if not set, at most 64.
+    pub fn max_unsignaled_wr(mut self, requests: u32) -> Self {
+        self.node.connection.max_unsignalled = requests.clamp(1, 64);
+        self
+    }
+
+    /// After such a time in which a peer says nothing, it is asked for a sign of life; 10 seconds if
+    /// not set, never with `None`. Without, a peer that vanishes is noticed when something is sent.
+    pub fn keepalive(mut self, after: Option<Duration>) -> Self {
+        self.node.connection.keepalive = after;
+        self
+    }
+
+    /// Whether headers without a checksum pass, as some kernels send; they do if not set.
+    pub fn accept_unchecked(mut self, accept: bool) -> Self {
+        self.node.connection.accept_unchecked = accept;
+        self
+    }
+
+    /// The most connections, in all, and to one address; 4096 and 16 if not set.
+    pub fn max_connections(mut self, all: usize, per_peer: usize) -> Self {
+        self.node.max_connections = all;
+        self.node.max_connections_per_peer = per_peer;
+        self
+    }
+
+    /// The settings of connections that have no call of their own here.
+    pub fn connection(mut self, settings: connection::Settings) -> Self {
+        self.node.connection = settings;
+        self
+    }
+
+    /// Starts an engine.
+    ///
+    /// # Errors
+    /// - `NotFound`: there is no RDMA device.
+    /// - Whatever making descriptors or a thread fails with.
+    pub fn start(self) -> io::Result<Engine> {
+        Engine::start(self)
+    }
+}

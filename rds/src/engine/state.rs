@@ -1,0 +1,195 @@
+//! Everything that an engine has, under one lock.
+
+use std::{
+    collections::{BTreeSet, HashMap},
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use cm::{ConnectRequest, EventChannel, Key};
+use verbs::Context;
+
+use super::{EngineOptions, listening::Listeners};
+use crate::{
+    device::Device,
+    lane::Lane,
+    outbound::Payload,
+    proto::{
+        SocketId,
+        link::RequestId,
+        node::{ConnectionId, Node},
+    },
+    slots::Body,
+    socket::Waiters,
+};
+
+/// How long the device has to let go of a connection that ends.
+const DRAIN: Duration = Duration::from_secs(1);
+
+/// Everything that an engine has.
+#[derive(Debug)]
+pub(crate) struct State {
+    pub(crate) node: Node<Payload, Body>,
+    pub(super) channel: Arc<EventChannel>,
+    pub(super) options: EngineOptions,
+    pub(super) lanes: HashMap<ConnectionId, Lane>,
+    /// The identifiers of attempts, with the names of their connections.
+    pub(super) keys: HashMap<Key, ConnectionId>,
+    /// The same by the names of completion queues.
+    pub(super) queues: HashMap<usize, ConnectionId>,
+    pub(super) next_queue: usize,
+    /// Connections whose completions have to be looked at.
+    pub(super) due: BTreeSet<ConnectionId>,
+    pub(super) requests: HashMap<RequestId, ConnectRequest>,
+    pub(super) next_request: u64,
+    pub(super) listeners: Listeners,
+    devices: Vec<Arc<Device>>,
+    pub(crate) sockets: HashMap<SocketId, Arc<Waiters>>,
+    /// The links that addresses here are on, where that has to be said.
+    pub(super) scopes: HashMap<IpAddr, u32>,
+    /// When the thread wakes up of its own accord.
+    wakes_at: Option<Duration>,
+}
+
+impl State {
+    pub(super) fn new(options: EngineOptions, channel: Arc<EventChannel>) -> Self {
+        Self {
+            node: Node::new(options.node),
+            channel,
+            options,
+            lanes: HashMap::new(),
+            keys: HashMap::new(),
+            queues: HashMap::new(),
+            next_queue: 0,
+            due: BTreeSet::new(),
+            requests: HashMap::new(),
+            next_request: 0,
+            listeners: Listeners::default(),
+            devices: Vec::new(),
+            sockets: HashMap::new(),
+            scopes: HashMap::new(),
+            wakes_at: None,
+        }
+    }
+
+    pub(super) fn devices(&self) -> Vec<Arc<Device>> {
+        self.devices.clone()
+    }
+
+    /// What the engine has of a device, which it may not have used before.
+    pub(super) fn device(&mut self, ctx: &Context) -> verbs::Result<Arc<Device>> {
+        let known = |device: &&Arc<Device>| device.pd.context() == ctx;
+        if let Some(device) = self.devices.iter().find(known) {
+            return Ok(Arc::clone(device));
+        }
+        let (sends, receives) = (self.options.sends, self.options.receives);
+        let device = Arc::new(Device::new(ctx, sends, receives)?);
+        self.devices.push(Arc::clone(&device));
+        Ok(device)
+    }
+
+    /// A device is gone: it is opened anew when somebody needs it.
+    pub(super) fn forget_device(&mut self, ctx: &Context) {
+        self.devices.retain(|device| device.pd.context() != ctx);
+    }
+
+    /// Does what is due, and returns how long there will be nothing.
+    pub(super) fn prepare(&mut self, now: Duration) -> Option<Duration> {
+        let overdue: Vec<ConnectionId> = self
+            .node
+            .connections()
+            .filter(|&id| self.deadline(id).is_some_and(|at| at <= now))
+            .collect();
+        for id in overdue {
+            self.advance(now, id);
+        }
+        self.listeners_due(now);
+        self.work(now);
+        let deadlines = self.node.connections().filter_map(|id| self.deadline(id));
+        self.wakes_at = deadlines.chain(self.listeners.deadline()).min();
+        if !self.due.is_empty() {
+            return Some(Duration::ZERO);
+        }
+        self.wakes_at.map(|at| at.saturating_sub(now))
+    }
+
+    /// When a connection has to be looked at, if nothing happens before.
+    fn deadline(&self, id: ConnectionId) -> Option<Duration> {
+        let closing = self.lanes.get(&id).and_then(|lane| lane.closing);
+        let drained = closing.map(|since| since + DRAIN);
+        self.node.deadline(id).into_iter().chain(drained).min()
+    }
+
+    /// Does what the protocol wants, and tells sockets. Returns whether the thread has to wake up
+    /// earlier than it means to.
+    pub(super) fn work(&mut self, now: Duration) -> bool {
+        let mut earlier = false;
+        while let Some(id) = self.node.busy() {
+            self.advance(now, id);
+            let at = self.deadline(id);
+            earlier |= at.is_some_and(|at| self.wakes_at.is_none_or(|wakes_at| at < wakes_at));
+        }
+        while let Some(finished) = self.node.finished() {
+            drop(finished);
+        }
+        while let Some(id) = self.node.woken() {
+            self.wake(id);
+        }
+        earlier || !self.due.is_empty()
+    }
+
+    /// Does what a connection wants.
+    fn advance(&mut self, now: Duration, id: ConnectionId) {
+        while let Some(action) = self.node.poll(now, id) {
+            self.act(now, id, action);
+        }
+        self.post(now, id);
+        if let Some(lane) = self.lanes.get_mut(&id)
+            && let Some(since) = lane.closing
+            && (lane.is_drained() || since + DRAIN <= now)
+        {
+            self.close(now, id);
+        }
+    }
+
+    /// Ends a connection whose requests have completed, or never will.
+    fn close(&mut self, now: Duration, id: ConnectionId) {
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        if !lane.destroy() {
+            // The device does not let go: so it is tried again.
+            lane.closing = Some(now);
+            return;
+        }
+        let attempt = lane.attempt;
+        self.keys.remove(&lane.key);
+        self.queues.retain(|_, connection| *connection != id);
+        self.lanes.remove(&id);
+        self.node.closed(now, id, attempt);
+    }
+
+    /// Tells those who wait for a socket.
+    fn wake(&mut self, id: SocketId) {
+        if let Some(waiters) = self.sockets.get(&id) {
+            waiters.wake(&mut self.node);
+        }
+    }
+
+    /// Ends everything.
+    pub(super) fn end(&mut self) {
+        self.requests.clear();
+        self.listeners = Listeners::default();
+        let now = Duration::ZERO;
+        for lane in self.lanes.values_mut() {
+            if lane.close(now) {
+                self.channel.cancel(lane.key);
+            }
+        }
+        for (_, mut lane) in self.lanes.drain() {
+            // What is not destroyed here is when it is dropped.
+            lane.destroy();
+        }
+    }
+}

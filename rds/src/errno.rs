@@ -1,0 +1,117 @@
+//! The number that C knows an error by.
+
+use std::io;
+
+use rustix::io::Errno;
+
+use crate::proto::node::SocketError;
+
+/// The number that an error of this crate has in C: that of the kernel's sockets.
+///
+/// ```
+/// let socket = rds::errno(&std::io::Error::from(std::io::ErrorKind::TimedOut));
+/// assert_eq!(socket, 110);
+/// ```
+pub fn errno(err: &io::Error) -> i32 {
+    if let Some(errno) = err.raw_os_error() {
+        return errno;
+    }
+    let inner = err.get_ref();
+    if let Some(errno) = inner
+        .and_then(|inner| inner.downcast_ref::<verbs::Error>())
+        .and_then(verbs::Error::raw_os_error)
+    {
+        return errno;
+    }
+    let socket = inner.and_then(|inner| inner.downcast_ref::<SocketError>());
+    let errno = socket.map_or_else(|| of_kind(err.kind()), |err| of_socket(*err));
+    errno.raw_os_error()
+}
+
+fn of_socket(err: SocketError) -> Errno {
+    match err {
+        SocketError::Closed => Errno::BADF,
+        SocketError::NoDestination(_) => Errno::DESTADDRREQ,
+        SocketError::Address(_)
+        | SocketError::Port(_)
+        | SocketError::AlreadyBound(_)
+        | SocketError::TosInUse(_) => Errno::INVAL,
+        SocketError::InUse(_) => Errno::ADDRINUSE,
+        SocketError::NotConnected => Errno::NOTCONN,
+        SocketError::Family(_) => Errno::OPNOTSUPP,
+        SocketError::TooLong(_) => Errno::MSGSIZE,
+        SocketError::Congested(_) | SocketError::Connections(_) => Errno::NOBUFS,
+        SocketError::Full => Errno::AGAIN,
+    }
+}
+
+fn of_kind(kind: io::ErrorKind) -> Errno {
+    use io::ErrorKind as Kind;
+    match kind {
+        Kind::NotFound => Errno::NODEV,
+        Kind::PermissionDenied => Errno::PERM,
+        Kind::AddrInUse => Errno::ADDRINUSE,
+        Kind::AddrNotAvailable => Errno::ADDRNOTAVAIL,
+        Kind::NotConnected => Errno::NOTCONN,
+        Kind::WouldBlock => Errno::AGAIN,
+        Kind::InvalidInput => Errno::INVAL,
+        Kind::TimedOut => Errno::TIMEDOUT,
+        Kind::Interrupted => Errno::INTR,
+        Kind::Unsupported => Errno::OPNOTSUPP,
+        Kind::OutOfMemory => Errno::NOMEM,
+        _ => Errno::IO,
+    }
+}
+
+/// The error of a socket, of the kind that its number has.
+pub(crate) fn socket_error(err: SocketError) -> io::Error {
+    let kind = match err {
+        // There is no kind for the number.
+        SocketError::Congested(_) => io::ErrorKind::WouldBlock,
+        _ => io::Error::from(of_socket(err)).kind(),
+    };
+    io::Error::new(kind, err)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::net::SocketAddr;
+
+    use super::*;
+
+    #[test]
+    fn numbers_are_the_kernels() {
+        let somewhere = SocketAddr::from(([10, 9, 0, 1], 7));
+        let nowhere = SocketAddr::from(([0, 0, 0, 0], 7));
+        for (err, expected) in [
+            (SocketError::Closed, 9),
+            (SocketError::Address(somewhere), 22),
+            (SocketError::NoDestination(nowhere), 89),
+            (SocketError::Port(1), 22),
+            (SocketError::AlreadyBound(somewhere), 22),
+            (SocketError::InUse(somewhere), 98),
+            (SocketError::NotConnected, 107),
+            (SocketError::Family(somewhere), 95),
+            (SocketError::TooLong(1 << 21), 90),
+            (SocketError::Congested(somewhere), 105),
+            (SocketError::Full, 11),
+            (SocketError::TosInUse(3), 22),
+            (SocketError::Connections(4096), 105),
+        ] {
+            assert_eq!(errno(&socket_error(err)), expected, "{err:?}");
+        }
+        let verbs = verbs::Error::from_errno("ibv_reg_mr", 12);
+        assert_eq!(errno(&verbs.into()), 12);
+        assert_eq!(errno(&io::Error::from_raw_os_error(5)), 5);
+        assert_eq!(errno(&io::ErrorKind::TimedOut.into()), 110);
+    }
+
+    #[test]
+    fn what_can_be_tried_again_would_block() {
+        let full = socket_error(SocketError::Full);
+        assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
+        let to = SocketAddr::from(([10, 9, 0, 1], 7));
+        let congested = socket_error(SocketError::Congested(to));
+        assert_eq!(congested.kind(), io::ErrorKind::WouldBlock);
+    }
+}

@@ -1,0 +1,243 @@
+//! One reliable connection between two hosts, from the first step to the last.
+
+use std::{sync::Arc, time::Duration};
+
+use cm::{CmId, ConnParam, Connection, Key, phases::HasDevice};
+use verbs::{
+    Attributes, CompletionQueue, CqKey, Init, PoolBuf, QueuePair, Rc, RemoteRegion, RnrTimer, Rtr,
+    Rts, With,
+};
+
+use crate::{
+    device::Device,
+    outbound::Payload,
+    proto::{connection::Tag, link::Attempt},
+    slots::WHOLE,
+};
+
+/// What a request of the send queue owns: the slot of a frame, or memory of an operation.
+pub(crate) type SendWork = With<(Option<PoolBuf>, Vec<RemoteRegion>), Posted>;
+/// What a receive owns.
+pub(crate) type RecvWork = PoolBuf;
+
+type Pair<S> = QueuePair<Rc, S, SendWork, RecvWork>;
+
+/// Which request has completed.
+#[derive(Debug)]
+pub(crate) struct Posted {
+    pub(crate) tag: Tag,
+    /// The message that the slot belongs to, and where in it.
+    pub(crate) message: Option<(Payload, u32)>,
+}
+
+impl Posted {
+    /// Gives the memory of a request back to its message.
+    pub(crate) fn give_back(work: SendWork) -> Tag {
+        let With {
+            work: (slot, _),
+            context: Self { tag, message },
+        } = work;
+        if let Some(((message, at), slot)) = message.zip(slot) {
+            message.give_back(at, slot);
+        }
+        tag
+    }
+}
+
+/// Requests for which room is kept: an acknowledgement, and a probe.
+pub(crate) const RESERVED: u32 = 2;
+
+/// How long a peer waits that meets an empty receive queue: code 10, 320 µs. The connection manager
+/// would say two thirds of a second.
+const RNR_TIMER: u8 = 10;
+
+/// One attempt to connect, and what comes of it.
+#[derive(Debug)]
+pub(crate) struct Lane {
+    pub(crate) attempt: Attempt,
+    pub(crate) key: Key,
+    pub(crate) stage: Stage,
+    /// It is being ended, since then.
+    pub(crate) closing: Option<Duration>,
+}
+
+/// How far it is.
+#[derive(Debug)]
+pub(crate) enum Stage {
+    /// The identifier waits for an event, and there is nothing else.
+    Resolving,
+    /// The peer has been asked.
+    Asked(Box<Ends<Pair<Init>>>),
+    /// The peer has been accepted.
+    Accepted(Box<Ends<Pair<Rts>>>),
+    /// Both know.
+    Up(Box<Ends<Connection<SendWork, RecvWork>>>),
+    /// Nothing is left.
+    Gone,
+}
+
+/// A queue pair, and what belongs to it.
+#[derive(Debug)]
+pub(crate) struct Ends<Q> {
+    pub(crate) qp: Q,
+    pub(crate) cq: CompletionQueue,
+    pub(crate) device: Arc<Device>,
+}
+
+impl<Q> Ends<Q> {
+    /// The same with another form of the queue pair.
+    pub(crate) fn map<R>(
+        self,
+        next: impl FnOnce(Q) -> verbs::Result<R>,
+    ) -> verbs::Result<Box<Ends<R>>> {
+        let Self { qp, cq, device } = self;
+        Ok(Box::new(Ends {
+            qp: next(qp)?,
+            cq,
+            device,
+        }))
+    }
+}
+
+impl Ends<Pair<Init>> {
+    /// Makes what a connection of `id` needs, with every receive posted.
+    pub(crate) fn new<P: HasDevice>(
+        id: &CmId<P>,
+        device: &Arc<Device>,
+        name: usize,
+    ) -> verbs::Result<Self> {
+        let (sends, receives) = (device.sends, device.receives);
+        let cq = device
+            .pd
+            .context()
+            .cq_builder(sends + receives)
+            .channel(&device.channel, CqKey(name))
+            .batch(64)
+            .create()?;
+        let qp = device
+            .pd
+            .qp_builder::<Rc>(&cq, &cq)
+            .max_send_wr(sends)
+            .max_recv_wr(receives)
+            .max_send_sge(device.elements)
+            .max_recv_sge(1)
+            .create_for()?;
+        let mut qp = id.init_qp(qp).map_err(verbs::Error::from)?;
+        for _ in 0..receives {
+            let slot = device.slot(WHOLE)?;
+            qp.post_recv(slot).map_err(verbs::Error::from)?;
+        }
+        Ok(Self {
+            qp,
+            cq,
+            device: Arc::clone(device),
+        })
+    }
+}
+
+/// Brings a queue pair up, for the connection that `id` is asked for or has asked for.
+pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs::Result<Pair<Rts>> {
+    // The port may have become known since the queue pair was initialised.
+    qp.modify(&id.attributes()?)?;
+    let mut to_rtr: Attributes<Rc, Rtr> = id.attributes()?;
+    if !qp.pd().context().is_iwarp() {
+        to_rtr = to_rtr.min_rnr_timer(RnrTimer::new(RNR_TIMER)?);
+    }
+    let qp = qp.to_rtr(&to_rtr)?;
+    Ok(qp.to_rts(&id.attributes()?)?)
+}
+
+/// What to dial or accept with.
+pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
+    ConnParam::new()
+        .private_data(data)
+        .retry_count(retries)
+        .rnr_retry_count(7)
+}
+
+impl Lane {
+    pub(crate) fn new(attempt: Attempt, key: Key, stage: Stage) -> Self {
+        Self {
+            attempt,
+            key,
+            stage,
+            closing: None,
+        }
+    }
+
+    /// The completion queue, where there is one.
+    pub(crate) fn queues(
+        &mut self,
+    ) -> Option<(&mut Pair<Rts>, &mut CompletionQueue, &Arc<Device>)> {
+        match &mut self.stage {
+            Stage::Accepted(ends) => {
+                let Ends { qp, cq, device } = &mut **ends;
+                Some((qp, cq, device))
+            }
+            Stage::Up(ends) => {
+                let Ends { qp, cq, device } = &mut **ends;
+                Some((qp.qp_mut(), cq, device))
+            }
+            Stage::Resolving | Stage::Asked(_) | Stage::Gone => None,
+        }
+    }
+
+    /// Whether the device has let go of everything that it completes.
+    pub(crate) fn is_drained(&mut self) -> bool {
+        self.queues().is_none_or(|(qp, _, _)| {
+            qp.receive_queue().in_flight() == 0
+                && qp.send_queue().in_flight() <= qp.send_queue().unsignaled()
+        })
+    }
+
+    /// Ends it. Returns whether its identifier still waits for an event, and has to be cancelled.
+    pub(crate) fn close(&mut self, now: Duration) -> bool {
+        self.closing = Some(now);
+        match &mut self.stage {
+            Stage::Up(ends) => {
+                // It fails if the peer was first.
+                drop(ends.qp.disconnect());
+                false
+            }
+            Stage::Accepted(ends) => {
+                drop(ends.qp.to_error());
+                true
+            }
+            Stage::Resolving | Stage::Asked(_) => {
+                self.stage = Stage::Gone;
+                true
+            }
+            Stage::Gone => false,
+        }
+    }
+
+    /// Takes everything back from the device; `false` if it does not let go.
+    pub(crate) fn destroy(&mut self) -> bool {
+        let stage = std::mem::replace(&mut self.stage, Stage::Gone);
+        let (ends, id) = match stage {
+            Stage::Accepted(ends) => (*ends, None),
+            Stage::Up(ends) => {
+                let Ends { qp, cq, device } = *ends;
+                let (qp, id) = qp.into_parts();
+                (Ends { qp, cq, device }, Some(id))
+            }
+            Stage::Resolving | Stage::Asked(_) | Stage::Gone => return true,
+        };
+        let Ends { qp, cq, device } = ends;
+        match qp.destroy() {
+            Ok(leftover) => {
+                for work in leftover.send {
+                    Posted::give_back(work);
+                }
+                drop(id);
+                true
+            }
+            Err(refused) => {
+                let qp = refused.value;
+                self.stage = Stage::Accepted(Box::new(Ends { qp, cq, device }));
+                drop(id);
+                false
+            }
+        }
+    }
+}

@@ -1,0 +1,160 @@
+//! The bytes of a message that is sent, until nobody needs them any more.
+
+use std::{
+    io::IoSlice,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use verbs::PoolBuf;
+
+use crate::{
+    device::Device,
+    proto::{
+        connection::Bodies,
+        wire::{FRAGMENT, Header},
+    },
+    slots::Body,
+};
+
+/// What a message is sent from. While the device sends a frame, its slot is with the queue pair.
+#[derive(Debug)]
+pub(crate) struct Outbound {
+    frames: Mutex<Vec<Option<Body>>>,
+}
+
+/// A message, for everybody who needs it.
+pub(crate) type Payload = Arc<Outbound>;
+
+impl Outbound {
+    /// Copies bytes to where the device can send them from, or, without one, anywhere.
+    pub(crate) fn copy(bufs: &[IoSlice<'_>], device: Option<&Device>) -> verbs::Result<Self> {
+        let mut left: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let mut source = Source::new(bufs);
+        let mut frames = Vec::with_capacity(left.div_ceil(FRAGMENT as usize));
+        while left > 0 {
+            let len = left.min(FRAGMENT as usize);
+            left -= len;
+            let body = match device {
+                Some(device) => {
+                    let mut slot = device.slot(len)?;
+                    source.fill(&mut slot[Header::SIZE..]);
+                    Body::Slot(slot)
+                }
+                None => {
+                    let mut bytes = vec![0; len].into_boxed_slice();
+                    source.fill(&mut bytes);
+                    Body::Heap(bytes)
+                }
+            };
+            frames.push(Some(body));
+        }
+        Ok(Self {
+            frames: Mutex::new(frames),
+        })
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Vec<Option<Body>>> {
+        self.frames.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Takes the frame whose first byte of the message is this, to be sent over a device.
+    pub(crate) fn take(&self, at: u32, device: &Device) -> verbs::Result<Option<PoolBuf>> {
+        let index = (at / FRAGMENT) as usize;
+        match self.lock().get_mut(index).and_then(Option::take) {
+            None => Ok(None),
+            Some(Body::Slot(slot)) if slot.pool().pd() == &device.pd => Ok(Some(slot)),
+            // Another device had it, or none.
+            Some(body) => {
+                let bytes = body.as_ref();
+                let mut slot = device.slot(bytes.len())?;
+                slot[Header::SIZE..].copy_from_slice(bytes);
+                Ok(Some(slot))
+            }
+        }
+    }
+
+    /// Gives a frame back.
+    pub(crate) fn give_back(&self, at: u32, slot: PoolBuf) {
+        let index = (at / FRAGMENT) as usize;
+        if let Some(place) = self.lock().get_mut(index) {
+            *place = Some(Body::Slot(slot));
+        }
+    }
+
+    /// Takes all bytes, for a receiver in this process.
+    pub(crate) fn bodies(&self) -> Bodies<Body> {
+        let mut bodies: Vec<Body> = self.lock().iter_mut().filter_map(Option::take).collect();
+        match (bodies.pop(), bodies.is_empty()) {
+            (Some(body), true) => Bodies::One(body),
+            (Some(body), false) => {
+                bodies.push(body);
+                Bodies::Many(bodies)
+            }
+            (None, _) => Bodies::Many(bodies),
+        }
+    }
+}
+
+/// Bytes from several places, one after the other.
+struct Source<'a> {
+    bufs: &'a [IoSlice<'a>],
+    at: usize,
+}
+
+impl<'a> Source<'a> {
+    fn new(bufs: &'a [IoSlice<'a>]) -> Self {
+        Self { bufs, at: 0 }
+    }
+
+    /// Fills `to`; there are as many bytes.
+    fn fill(&mut self, mut to: &mut [u8]) {
+        while let Some((first, rest)) = self.bufs.split_first() {
+            let from = &first[self.at..];
+            let len = from.len().min(to.len());
+            let (now, later) = to.split_at_mut(len);
+            now.copy_from_slice(&from[..len]);
+            to = later;
+            self.at += len;
+            if self.at < first.len() {
+                return;
+            }
+            self.bufs = rest;
+            self.at = 0;
+            if to.is_empty() {
+                return;
+            }
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn pieces_become_frames() {
+        let bytes: Vec<u8> = (0..10_000_u32).map(|i| i.to_le_bytes()[0]).collect();
+        let (a, rest) = bytes.split_at(1);
+        let (b, c) = rest.split_at(5000);
+        let bufs = [a, &[], b, c].map(IoSlice::new);
+        let outbound = Outbound::copy(&bufs, None).unwrap();
+        let bodies = outbound.bodies();
+        let lens: Vec<usize> = bodies.as_slice().iter().map(|b| b.as_ref().len()).collect();
+        assert_eq!(lens, [4096, 4096, 1808]);
+        let joined: Vec<u8> = bodies
+            .as_slice()
+            .iter()
+            .flat_map(|body| body.as_ref().to_vec())
+            .collect();
+        assert_eq!(joined, bytes);
+        assert!(outbound.bodies().as_slice().is_empty(), "they are taken");
+    }
+
+    #[test]
+    fn a_short_message_has_one_frame_and_an_empty_one_none() {
+        let short = Outbound::copy(&[IoSlice::new(b"hi")], None).unwrap();
+        assert!(matches!(short.bodies(), Bodies::One(body) if body.as_ref() == b"hi"));
+        let empty = Outbound::copy(&[], None).unwrap();
+        assert!(matches!(empty.bodies(), Bodies::Many(bodies) if bodies.is_empty()));
+    }
+}

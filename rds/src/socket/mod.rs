@@ -1,0 +1,540 @@
+//! Sockets, as programs use them.
+
+mod options;
+mod received;
+mod waiters;
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::{SocketAddr, ToSocketAddrs},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    time::{Duration, Instant},
+};
+
+pub use received::{Message, Notification, Received};
+pub(crate) use waiters::Waiters;
+
+use crate::{
+    device::Device,
+    engine::{Engine, State},
+    errno::socket_error,
+    outbound::Outbound,
+    proto::{
+        SocketId,
+        node::{DEFAULT_LIMIT, Delivery, Draft, Event, LocalMessage, Sent, SocketError},
+        wire::Cookie,
+    },
+    slots::Body,
+};
+
+/// What a socket can do without waiting.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Readiness {
+    /// There is something to receive.
+    pub readable: bool,
+    /// Less is sent and not acknowledged than may be. The destination may still be congested.
+    pub writable: bool,
+    /// Some peer has told anew which of its ports are congested. It is told once, and not to sockets
+    /// that [monitor](Socket::set_congestion_monitor) congestion.
+    pub map_changed: bool,
+}
+
+/// What somebody who does not wait in a call wants to know.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Interest {
+    /// When there is something to receive.
+    Read,
+    /// When something can be sent, too.
+    ReadWrite,
+}
+
+/// How a socket waits, and what else was chosen.
+#[derive(Debug, Default)]
+struct Patience {
+    nonblocking: bool,
+    read: Option<Duration>,
+    write: Option<Duration>,
+    recverr: bool,
+    tos: u8,
+}
+
+/// What to receive, and how.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+struct How {
+    peek: bool,
+    dont_wait: bool,
+}
+
+/// How a message is sent.
+#[derive(Clone, Copy, Debug, Default)]
+pub struct SendOptions {
+    to: Option<SocketAddr>,
+    dont_wait: bool,
+    cookie: Option<Cookie>,
+}
+
+impl SendOptions {
+    /// To the default destination, waiting as the socket does.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// To this socket.
+    #[must_use]
+    pub fn to(mut self, addr: SocketAddr) -> Self {
+        self.to = Some(addr);
+        self
+    }
+
+    /// `MSG_DONTWAIT`—Without waiting, whatever the socket does.
+    #[must_use]
+    #[doc(alias = "MSG_DONTWAIT")]
+    pub fn dont_wait(mut self) -> Self {
+        self.dont_wait = true;
+        self
+    }
+
+    /// `RDS_CMSG_RDMA_DEST`—With the name of memory here that the receiver may use.
+    #[must_use]
+    #[doc(alias = "RDS_CMSG_RDMA_DEST")]
+    pub fn cookie(mut self, cookie: Cookie) -> Self {
+        self.cookie = Some(cookie);
+        self
+    }
+}
+
+/// A socket for reliable datagrams, in the manner of [`std::net::UdpSocket`].
+///
+/// Messages of up to 1 MiB arrive whole, once, and in the order in which one socket has sent them to
+/// another, however often the connection between the hosts is lost meanwhile. The peer is another of
+/// these, or a socket of a Linux kernel (`AF_RDS` over RDMA).
+///
+/// That a message is sent means that it is queued. A socket that is closed, or whose process ends,
+/// takes with it what nobody has acknowledged.
+///
+/// # Examples
+/// ```no_run
+/// let socket = rds::Socket::bind("10.9.0.1:4000")?;
+/// socket.send_to(b"hello", "10.9.0.2:4000".parse().unwrap())?;
+/// let mut answer = [0; 100];
+/// let (len, from) = socket.recv_from(&mut answer)?;
+/// println!("{from}: {:?}", &answer[..len]);
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # References
+/// [rds(7)](https://man7.org/linux/man-pages/man7/rds.7.html)
+#[derive(Debug)]
+pub struct Socket {
+    id: SocketId,
+    waiters: Arc<Waiters>,
+    /// Where messages are sent from, once the address is known.
+    device: OnceLock<Option<Arc<Device>>>,
+    limits: Mutex<(u32, u32)>,
+    patience: Mutex<Patience>,
+    engine: Engine,
+}
+
+fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+    mutex.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+impl Socket {
+    /// A socket without an address, of the [shared](Engine::shared) engine.
+    ///
+    /// # Errors
+    /// - `NotFound`: there is no RDMA device.
+    /// - Whatever making descriptors or a thread fails with.
+    pub fn new() -> io::Result<Self> {
+        Self::of(&Engine::shared()?)
+    }
+
+    /// A socket with an address; port 0 stands for any that is free.
+    ///
+    /// # Errors
+    /// As for [`new`](Self::new) and [`bind_to`](Self::bind_to).
+    pub fn bind(addr: impl ToSocketAddrs) -> io::Result<Self> {
+        let socket = Self::new()?;
+        let mut last = io::Error::new(io::ErrorKind::InvalidInput, "no address to bind to");
+        for addr in addr.to_socket_addrs()? {
+            match socket.bind_to(addr) {
+                Ok(_) => return Ok(socket),
+                Err(err) => last = err,
+            }
+        }
+        Err(last)
+    }
+
+    pub(crate) fn of(engine: &Engine) -> io::Result<Self> {
+        let mut state = engine.inner().lock()?;
+        let id = state.node.socket();
+        let waiters = Arc::new(Waiters::new(id)?);
+        state.sockets.insert(id, Arc::clone(&waiters));
+        drop(state);
+        Ok(Self {
+            id,
+            waiters,
+            device: OnceLock::new(),
+            limits: Mutex::new((DEFAULT_LIMIT, DEFAULT_LIMIT)),
+            patience: Mutex::default(),
+            engine: engine.clone(),
+        })
+    }
+
+    fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
+        self.engine.inner().lock()
+    }
+
+    /// The engine that the socket belongs to.
+    pub fn engine(&self) -> &Engine {
+        &self.engine
+    }
+
+    /// `bind(2)`—Gives the socket its address, for good, and returns it; port 0 stands for any that
+    /// is free. Peers can connect to this host from now on.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: it has one already, no host can have that one, or the port is 1.
+    /// - `AddrInUse`: another socket has it; another process has RDS at that address; or the kernel
+    ///   has, as the module `rds_rdma` is loaded. The text says which.
+    /// - `AddrNotAvailable`: no RDMA device has that address.
+    ///
+    /// # References
+    /// [rds(7)](https://man7.org/linux/man-pages/man7/rds.7.html)
+    pub fn bind_to(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
+        let mut state = self.lock()?;
+        let bound = state.node.can_bind(self.id, addr).map_err(socket_error)?;
+        let device = state.open(bound)?;
+        let bound = state.node.bind(self.id, bound).map_err(socket_error)?;
+        drop(self.device.set(device));
+        self.engine.inner().drive(&mut state);
+        Ok(bound)
+    }
+
+    /// `connect(2)`—Says where messages go that do not say it themselves. It can be said again.
+    /// Nothing is sent, and whether anybody is there does not matter.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: no host can have that address.
+    /// - `Unsupported`: the socket cannot reach it, having an address of another kind.
+    pub fn connect(&self, addr: SocketAddr) -> io::Result<()> {
+        let mut state = self.lock()?;
+        state.node.connect(self.id, addr).map_err(socket_error)
+    }
+
+    /// `getsockname(2)`—The address, if it has one.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the socket is of a parent process.
+    pub fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
+        let names = self.lock()?.node.names(self.id);
+        names.map(|(local, _)| local).map_err(socket_error)
+    }
+
+    /// `getpeername(2)`—The default destination, if it has one.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the socket is of a parent process.
+    pub fn peer_addr(&self) -> io::Result<Option<SocketAddr>> {
+        let names = self.lock()?.node.names(self.id);
+        names.map(|(_, peer)| peer).map_err(socket_error)
+    }
+
+    /// Sends a message to the default destination; see [`send_to`](Self::send_to).
+    ///
+    /// # Errors
+    /// As for [`send_to`](Self::send_to).
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new())
+    }
+
+    /// Sends a message, of 1 MiB at most. It is queued, and sent again until the peer has it.
+    ///
+    /// Blocks, unless [nonblocking](Self::set_nonblocking), while as much is waiting to be
+    /// acknowledged as [may be](Self::set_send_limit), or the destination can take no more.
+    ///
+    /// # Errors
+    /// - `NotConnected`: the socket has no address.
+    /// - `InvalidInput`: nobody can have that address, or the port is 1.
+    /// - `Unsupported`: the addresses are of different kinds.
+    /// - `WouldBlock`: it would have to wait. [`errno`](crate::errno()) is `ENOBUFS` if the
+    ///   destination can take no more.
+    /// - `TimedOut`: it has waited for [long enough](Self::set_write_timeout).
+    /// - `EMSGSIZE`: the message is longer than 1 MiB, or than [may wait](Self::set_send_limit).
+    /// - `OutOfMemory`: no memory could be registered for it (`ulimit -l`).
+    pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
+        self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new().to(to))
+    }
+
+    /// `sendmsg(2)`—Sends the bytes of all `bufs` as one message, in a way that `options` says.
+    ///
+    /// # Errors
+    /// As for [`send_to`](Self::send_to).
+    ///
+    /// # References
+    /// [sendmsg(2)](https://man7.org/linux/man-pages/man2/sendmsg.2.html)
+    pub fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<usize> {
+        let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let len = u32::try_from(bytes).unwrap_or(u32::MAX);
+        {
+            // Before anything is copied.
+            let state = self.lock()?;
+            let check = state.node.can_send(self.id, options.to, len);
+            check.map_err(socket_error)?;
+        }
+        let device = self.device.get().and_then(Option::as_deref);
+        let mut payload = Arc::new(Outbound::copy(bufs, device)?);
+        let (dont_wait, timeout) = {
+            let patience = lock(&self.patience);
+            (options.dont_wait || patience.nonblocking, patience.write)
+        };
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.lock()?;
+        self.waiters.set_blocked(false);
+        loop {
+            let draft = Draft {
+                cookie: options.cookie,
+                ..Draft::new(len, payload)
+            };
+            let refused = match state.node.send(self.id, options.to, draft) {
+                Ok(sent) => {
+                    self.sent(&mut state, sent);
+                    return Ok(bytes);
+                }
+                Err(refused) => refused,
+            };
+            payload = refused.payload;
+            self.engine.inner().drive(&mut state);
+            match refused.error {
+                SocketError::Full | SocketError::Congested(_) if !dont_wait => {}
+                SocketError::Full | SocketError::Congested(_) => {
+                    self.waiters.set_blocked(true);
+                    return Err(socket_error(refused.error));
+                }
+                error => return Err(socket_error(error)),
+            }
+            state = self
+                .waiters
+                .wait(state, deadline)
+                .ok_or(io::ErrorKind::TimedOut)?;
+        }
+    }
+
+    fn sent(&self, state: &mut State, sent: Sent<Arc<Outbound>>) {
+        if let Sent::Local(LocalMessage { from, to, draft }) = sent {
+            let delivery = Delivery {
+                from,
+                len: draft.len,
+                bodies: draft.payload.bodies(),
+                cookie: draft.cookie,
+            };
+            state.node.deliver_local(to, delivery);
+        }
+        self.engine.inner().drive(state);
+    }
+
+    /// Receives the next message into `buf`, waiting for one unless
+    /// [nonblocking](Self::set_nonblocking). Returns the number of bytes, and who has sent it. What
+    /// does not fit is lost; see [`recv`](Self::recv) for a message of any length.
+    ///
+    /// What is received beside messages stays, for [`recv`](Self::recv).
+    ///
+    /// # Errors
+    /// - `WouldBlock`: there is none, and it does not wait.
+    /// - `TimedOut`: it has waited for [long enough](Self::set_read_timeout).
+    pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let message = self.until(How::default(), |socket, state| {
+            let delivery = state
+                .node
+                .receive_message(socket.id)
+                .map_err(socket_error)?;
+            Ok(delivery.map(|delivery| socket.message(state, delivery)))
+        })?;
+        Ok((message.copy_to(&mut [IoSliceMut::new(buf)]), message.from()))
+    }
+
+    /// `recvmsg(2)`—Receives what is next: a message, the end of an operation, or news of
+    /// congestion. Waits for it unless [nonblocking](Self::set_nonblocking).
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    ///
+    /// # References
+    /// [recvmsg(2)](https://man7.org/linux/man-pages/man2/recvmsg.2.html)
+    pub fn recv(&self) -> io::Result<Received> {
+        self.receive(How::default())
+    }
+
+    /// The same without waiting, whatever the socket does.
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    pub fn try_recv(&self) -> io::Result<Received> {
+        self.receive(How {
+            dont_wait: true,
+            peek: false,
+        })
+    }
+
+    fn receive(&self, how: How) -> io::Result<Received> {
+        self.until(how, |socket, state| {
+            let event = state.node.receive(socket.id).map_err(socket_error)?;
+            let received = event.map(|event| match event {
+                Event::Operation(notification) => Received::Operation(Notification {
+                    token: notification.token,
+                    status: notification.status,
+                }),
+                Event::Congestion(ports) => Received::Congestion(ports),
+                Event::Message(delivery) => Received::Message(socket.message(state, delivery)),
+            });
+            Ok(received)
+        })
+    }
+
+    /// A message, whose sender is on the link of this socket.
+    fn message(&self, state: &State, delivery: Delivery<Body>) -> Message {
+        let Delivery {
+            mut from,
+            len,
+            bodies,
+            cookie,
+        } = delivery;
+        if let Ok((Some(local), _)) = state.node.names(self.id) {
+            from = state.on_link(local.ip(), from.ip(), from.port());
+        }
+        Message {
+            from,
+            len,
+            bodies,
+            cookie,
+        }
+    }
+
+    /// `MSG_PEEK`—Copies the next message to `bufs`, and leaves it there. Returns the number of
+    /// bytes copied, the number that it has, and who has sent it; nothing, without waiting, if
+    /// something else is to be received first.
+    ///
+    /// # Errors
+    /// As for [`recv_from`](Self::recv_from).
+    #[doc(alias = "MSG_PEEK")]
+    pub fn peek(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+    ) -> io::Result<Option<(usize, usize, SocketAddr)>> {
+        let how = How {
+            peek: true,
+            dont_wait: false,
+        };
+        self.until(how, |socket, state| {
+            let local = state.node.names(socket.id).map_err(socket_error)?.0;
+            if let Some(delivery) = state.node.peek(socket.id).map_err(socket_error)? {
+                let copied = received::copy(&delivery.bodies, bufs);
+                let (ip, port) = (delivery.from.ip(), delivery.from.port());
+                let from = local.map_or(delivery.from, |local| state.on_link(local.ip(), ip, port));
+                return Ok(Some(Some((copied, delivery.len as usize, from))));
+            }
+            let other = state.node.readiness(socket.id).map_err(socket_error)?;
+            Ok(other.readable.then_some(None))
+        })
+    }
+
+    /// Tries until there is a result.
+    fn until<T>(
+        &self,
+        how: How,
+        mut attempt: impl FnMut(&Self, &mut State) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        let (dont_wait, timeout) = {
+            let patience = lock(&self.patience);
+            (how.dont_wait || patience.nonblocking, patience.read)
+        };
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.lock()?;
+        loop {
+            let result = attempt(self, &mut state)?;
+            if !how.peek {
+                // Room may have become free, of which peers hear.
+                self.engine.inner().drive(&mut state);
+                if self.waiters.is_watched() {
+                    self.waiters.show(&mut state.node);
+                }
+            }
+            if let Some(result) = result {
+                return Ok(result);
+            }
+            if dont_wait {
+                return Err(io::ErrorKind::WouldBlock.into());
+            }
+            state = self
+                .waiters
+                .wait(state, deadline)
+                .ok_or(io::ErrorKind::TimedOut)?;
+        }
+    }
+
+    /// What can be done without waiting.
+    ///
+    /// The descriptor of the socket is readable from then on when there is something to receive,
+    /// or a peer's congestion has changed; and, if `interest` is
+    /// [`ReadWrite`](Interest::ReadWrite), when something can be sent, until that is tried. So who
+    /// finds nothing here sleeps until the descriptor is readable, and asks again.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the socket is of a parent process.
+    pub fn readiness(&self, interest: Interest) -> io::Result<Readiness> {
+        let mut state = self.lock()?;
+        self.waiters.watch();
+        self.waiters.set_blocked(interest == Interest::ReadWrite);
+        let readiness = self.waiters.show(&mut state.node);
+        if readiness.map_changed {
+            self.waiters.told();
+            self.waiters.show(&mut state.node);
+        }
+        Ok(readiness)
+    }
+
+    /// `RDS_CANCEL_SENT_TO`—Takes back what the socket has sent to an address, or to all, and
+    /// nobody has acknowledged. Some of it may have arrived.
+    ///
+    /// # Errors
+    /// - `NotConnected`: the socket has no address.
+    #[doc(alias = "RDS_CANCEL_SENT_TO")]
+    pub fn cancel_sent_to(&self, to: Option<SocketAddr>) -> io::Result<()> {
+        let mut state = self.lock()?;
+        state.node.cancel(self.id, to).map_err(socket_error)?;
+        self.engine.inner().drive(&mut state);
+        Ok(())
+    }
+
+    /// The bytes that wait to be acknowledged (`SIOCOUTQ`), and to be received (`SIOCINQ`).
+    ///
+    /// # Errors
+    /// - `Unsupported`: the socket is of a parent process.
+    pub fn queued(&self) -> io::Result<(u64, u64)> {
+        self.lock()?.node.waiting(self.id).map_err(socket_error)
+    }
+}
+
+impl AsFd for Socket {
+    /// Readable when there is something to receive; see also [`readiness`](Self::readiness).
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        let fd = self.waiters.watch();
+        if let Ok(mut state) = self.lock() {
+            self.waiters.show(&mut state.node);
+        }
+        fd
+    }
+}
+
+impl Drop for Socket {
+    fn drop(&mut self) {
+        // That of a parent is not this process's to close.
+        if let Ok(mut state) = self.lock() {
+            state.sockets.remove(&self.id);
+            // It is open.
+            let _: Result<(), _> = state.node.close(self.id);
+            self.engine.inner().drive(&mut state);
+        }
+    }
+}

@@ -1,0 +1,136 @@
+//! What can be chosen for a socket.
+
+use std::{io, time::Duration};
+
+use super::{Socket, lock};
+use crate::errno::socket_error;
+
+impl Socket {
+    /// `SO_SNDBUF`—Sets how many bytes may be sent and not yet be acknowledged; 106496 if not set. A
+    /// message may be the last that goes beyond, but may not be longer itself.
+    ///
+    /// This is the limit itself, not, as for the kernel's sockets, twice that.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the socket is of a parent process.
+    #[doc(alias = "SO_SNDBUF")]
+    pub fn set_send_limit(&self, bytes: u32) -> io::Result<()> {
+        let recv = self.recv_limit();
+        self.set_limits(bytes, recv)
+    }
+
+    /// `SO_RCVBUF`—Sets how many bytes may wait to be received before senders are asked to stop;
+    /// 106496 if not set. They may go on when less than half is left.
+    ///
+    /// # Errors
+    /// As for [`set_send_limit`](Self::set_send_limit).
+    #[doc(alias = "SO_RCVBUF")]
+    pub fn set_recv_limit(&self, bytes: u32) -> io::Result<()> {
+        let send = self.send_limit();
+        self.set_limits(send, bytes)
+    }
+
+    fn set_limits(&self, send: u32, recv: u32) -> io::Result<()> {
+        let mut state = self.lock()?;
+        let set = state.node.set_limits(self.id, send, recv);
+        set.map_err(socket_error)?;
+        *lock(&self.limits) = (send, recv);
+        self.engine.inner().drive(&mut state);
+        Ok(())
+    }
+
+    /// How many bytes may be sent and not yet be acknowledged.
+    #[doc(alias = "SO_SNDBUF")]
+    pub fn send_limit(&self) -> u32 {
+        lock(&self.limits).0
+    }
+
+    /// How many bytes may wait to be received before senders are asked to stop.
+    #[doc(alias = "SO_RCVBUF")]
+    pub fn recv_limit(&self) -> u32 {
+        lock(&self.limits).1
+    }
+
+    /// Whether calls return at once, with `WouldBlock`, instead of waiting.
+    pub fn set_nonblocking(&self, nonblocking: bool) {
+        lock(&self.patience).nonblocking = nonblocking;
+    }
+
+    /// `SO_RCVTIMEO`—Sets how long a call waits for something to receive; for ever with `None`, and
+    /// with zero. It fails with `TimedOut` then.
+    #[doc(alias = "SO_RCVTIMEO")]
+    pub fn set_read_timeout(&self, timeout: Option<Duration>) {
+        lock(&self.patience).read = timeout.filter(|timeout| !timeout.is_zero());
+    }
+
+    /// `SO_SNDTIMEO`—Sets how long a call waits until it can send, also to a port that is
+    /// congested, where the kernel's sockets wait for ever; for ever with `None`, and with zero.
+    #[doc(alias = "SO_SNDTIMEO")]
+    pub fn set_write_timeout(&self, timeout: Option<Duration>) {
+        lock(&self.patience).write = timeout.filter(|timeout| !timeout.is_zero());
+    }
+
+    /// `SO_RCVTIMEO`—How long a call waits for something to receive.
+    pub fn read_timeout(&self) -> Option<Duration> {
+        lock(&self.patience).read
+    }
+
+    /// `SO_SNDTIMEO`—How long a call waits until it can send.
+    pub fn write_timeout(&self) -> Option<Duration> {
+        lock(&self.patience).write
+    }
+
+    /// `RDS_RECVERR`—Sets whether operations that fail are told of even where that was not asked
+    /// for.
+    ///
+    /// # Errors
+    /// As for [`set_send_limit`](Self::set_send_limit).
+    #[doc(alias = "RDS_RECVERR")]
+    pub fn set_recverr(&self, wanted: bool) -> io::Result<()> {
+        let mut state = self.lock()?;
+        state
+            .node
+            .set_failures(self.id, wanted)
+            .map_err(socket_error)?;
+        lock(&self.patience).recverr = wanted;
+        Ok(())
+    }
+
+    /// `RDS_RECVERR`—Whether operations that fail are told of even where that was not asked for.
+    #[doc(alias = "RDS_RECVERR")]
+    pub fn recverr(&self) -> bool {
+        lock(&self.patience).recverr
+    }
+
+    /// `RDS_CONG_MONITOR`—Sets whether the socket [receives](crate::Received::Congestion) which of
+    /// the ports are free again that it could not send to. Otherwise, every change of a peer's
+    /// congestion makes it [ready](Self::readiness) once.
+    ///
+    /// # Errors
+    /// As for [`set_send_limit`](Self::set_send_limit).
+    #[doc(alias = "RDS_CONG_MONITOR")]
+    pub fn set_congestion_monitor(&self, wanted: bool) -> io::Result<()> {
+        let mut state = self.lock()?;
+        state.node.set_watch(self.id, wanted).map_err(socket_error)
+    }
+
+    /// `SIOCRDSSETTOS`—Sets the type of service, once, before anything is sent. Messages of
+    /// different types go over different connections, and overtake each other.
+    ///
+    /// # Errors
+    /// - `NotConnected`: it has no address yet; the kernel says `ENOTTY`.
+    /// - `InvalidInput`: it is set already, or something has been sent.
+    #[doc(alias = "SIOCRDSSETTOS")]
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        let mut state = self.lock()?;
+        state.node.set_tos(self.id, tos).map_err(socket_error)?;
+        lock(&self.patience).tos = tos;
+        Ok(())
+    }
+
+    /// `SIOCRDSGETTOS`—The type of service.
+    #[doc(alias = "SIOCRDSGETTOS")]
+    pub fn tos(&self) -> u8 {
+        lock(&self.patience).tos
+    }
+}

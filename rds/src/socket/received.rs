@@ -1,0 +1,144 @@
+//! What a socket receives.
+
+use std::{io::IoSliceMut, net::SocketAddr};
+
+use crate::{
+    proto::{
+        connection::{Bodies, Status},
+        wire::Cookie,
+    },
+    slots::Body,
+};
+
+/// What a socket receives. Where there is more than one thing, the first kinds come first.
+#[derive(Debug)]
+#[non_exhaustive]
+pub enum Received {
+    /// An RDMA or atomic operation has ended.
+    Operation(Notification),
+    /// Ports that could not be sent to can be again; only with
+    /// [`set_congestion_monitor`](crate::Socket::set_congestion_monitor). Bit `port % 64` for each.
+    Congestion(u64),
+    /// A message.
+    Message(Message),
+}
+
+/// An operation has ended.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub struct Notification {
+    /// What the program called it.
+    pub token: u64,
+    /// How it ended.
+    pub status: Status,
+}
+
+/// A message that has arrived. It owns its bytes, which have not been copied if they are many.
+#[derive(Debug)]
+pub struct Message {
+    pub(super) from: SocketAddr,
+    pub(super) len: u32,
+    pub(super) bodies: Bodies<Body>,
+    pub(super) cookie: Option<Cookie>,
+}
+
+impl Message {
+    /// Who has sent it.
+    pub fn from(&self) -> SocketAddr {
+        self.from
+    }
+
+    /// The number of bytes.
+    pub fn len(&self) -> usize {
+        self.len as usize
+    }
+
+    /// Whether there are no bytes.
+    pub fn is_empty(&self) -> bool {
+        self.len == 0
+    }
+
+    /// Memory of the sender's that the receiver may read and write.
+    pub fn cookie(&self) -> Option<Cookie> {
+        self.cookie
+    }
+
+    /// The bytes, piece by piece.
+    pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
+        pieces(&self.bodies)
+    }
+
+    /// The bytes, copied to one place.
+    pub fn to_vec(&self) -> Vec<u8> {
+        let mut bytes = Vec::with_capacity(self.len());
+        self.pieces()
+            .for_each(|piece| bytes.extend_from_slice(piece));
+        bytes
+    }
+
+    /// Copies as many bytes as fit; returns how many.
+    pub fn copy_to(&self, bufs: &mut [IoSliceMut<'_>]) -> usize {
+        copy(&self.bodies, bufs)
+    }
+}
+
+fn pieces(bodies: &Bodies<Body>) -> impl Iterator<Item = &[u8]> {
+    let pieces = bodies.as_slice().iter().map(AsRef::as_ref);
+    pieces.filter(|piece| !piece.is_empty())
+}
+
+/// Copies as many bytes as fit; returns how many.
+pub(super) fn copy(bodies: &Bodies<Body>, bufs: &mut [IoSliceMut<'_>]) -> usize {
+    let mut copied = 0;
+    let mut places = bufs.iter_mut().map(|buf| &mut **buf);
+    let mut place: &mut [u8] = &mut [];
+    for mut piece in pieces(bodies) {
+        while !piece.is_empty() {
+            while place.is_empty() {
+                match places.next() {
+                    Some(next) => place = next,
+                    None => return copied,
+                }
+            }
+            let len = piece.len().min(place.len());
+            let (now, later) = std::mem::take(&mut place).split_at_mut(len);
+            now.copy_from_slice(&piece[..len]);
+            copied += len;
+            place = later;
+            piece = &piece[len..];
+        }
+    }
+    copied
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn message(pieces: &[&[u8]]) -> Message {
+        let len: usize = pieces.iter().map(|piece| piece.len()).sum();
+        let bodies = pieces.iter().map(|&piece| Body::Heap(piece.into()));
+        Message {
+            from: ([10, 9, 0, 1], 4000).into(),
+            len: u32::try_from(len).unwrap(),
+            bodies: Bodies::Many(bodies.collect()),
+            cookie: None,
+        }
+    }
+
+    #[test]
+    fn bytes_are_copied_from_and_to_several_places() {
+        let message = message(&[b"he", b"", b"llo, ", b"world"]);
+        assert_eq!(
+            (message.len(), message.to_vec()),
+            (12, b"hello, world".to_vec())
+        );
+        let (mut a, mut b, mut c) = ([0; 3], [0; 0], [0; 20]);
+        let mut bufs = [&mut a[..], &mut b, &mut c].map(IoSliceMut::new);
+        assert_eq!(message.copy_to(&mut bufs), 12);
+        assert_eq!((&a, &c[..9]), (b"hel", &b"lo, world"[..]));
+        let mut short = [0; 4];
+        let copied = message.copy_to(&mut [IoSliceMut::new(&mut short)]);
+        assert_eq!((copied, &short), (4, b"hell"));
+        assert_eq!(message.copy_to(&mut []), 0);
+    }
+}

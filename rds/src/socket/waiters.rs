@@ -1,0 +1,126 @@
+//! Who waits for a socket.
+
+use std::{
+    io,
+    os::fd::{AsFd, BorrowedFd},
+    sync::{
+        Condvar, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
+    time::Instant,
+};
+
+use super::Readiness;
+use crate::{
+    bell::Bell,
+    engine::State,
+    outbound::Payload,
+    proto::{SocketId, node::Node},
+    slots::Body,
+};
+
+/// Those who wait for one socket: calls, and whoever watches its descriptor.
+#[derive(Debug)]
+pub(crate) struct Waiters {
+    id: SocketId,
+    changed: Condvar,
+    bell: Bell,
+    /// Somebody has the descriptor, so that it is worth keeping right.
+    watched: AtomicBool,
+    seen: Mutex<Seen>,
+}
+
+/// What the descriptor shows.
+#[derive(Debug, Default)]
+struct Seen {
+    rung: bool,
+    /// A call that does not wait could not send, and wants to know when it can.
+    blocked: bool,
+    /// A peer's map has come that nobody has been told of.
+    map_changed: bool,
+}
+
+impl Waiters {
+    pub(crate) fn new(id: SocketId) -> io::Result<Self> {
+        Ok(Self {
+            id,
+            changed: Condvar::new(),
+            bell: Bell::new()?,
+            watched: AtomicBool::new(false),
+            seen: Mutex::default(),
+        })
+    }
+
+    fn seen(&self) -> MutexGuard<'_, Seen> {
+        self.seen.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Something has changed.
+    pub(crate) fn wake(&self, node: &mut Node<Payload, Body>) {
+        self.changed.notify_all();
+        if self.watched.load(Relaxed) {
+            self.show(node);
+        }
+    }
+
+    /// Makes the descriptor readable exactly if there is something to be done; returns what.
+    pub(crate) fn show(&self, node: &mut Node<Payload, Body>) -> Readiness {
+        let mut seen = self.seen();
+        // A socket that is closed has nothing.
+        let now = node.readiness(self.id).unwrap_or_default();
+        seen.map_changed |= now.map_changed;
+        let ring = now.readable || seen.map_changed || seen.blocked && now.writable;
+        if ring != seen.rung && self.watched.load(Relaxed) {
+            seen.rung = ring;
+            if ring {
+                self.bell.ring();
+            } else {
+                self.bell.clear();
+            }
+        }
+        Readiness {
+            readable: now.readable,
+            writable: now.writable,
+            map_changed: seen.map_changed,
+        }
+    }
+
+    /// Somebody has been told that a map has changed.
+    pub(crate) fn told(&self) {
+        self.seen().map_changed = false;
+    }
+
+    /// Whether somebody wants to know when the socket becomes writable.
+    pub(crate) fn set_blocked(&self, blocked: bool) {
+        self.seen().blocked = blocked;
+    }
+
+    /// The descriptor, which is right from now on.
+    pub(crate) fn watch(&self) -> BorrowedFd<'_> {
+        self.watched.store(true, Relaxed);
+        self.bell.as_fd()
+    }
+
+    /// Whether somebody has the descriptor.
+    pub(crate) fn is_watched(&self) -> bool {
+        self.watched.load(Relaxed)
+    }
+
+    /// Waits until something changes; `None` if that has not happened by `deadline`.
+    pub(crate) fn wait<'s>(
+        &self,
+        state: MutexGuard<'s, State>,
+        deadline: Option<Instant>,
+    ) -> Option<MutexGuard<'s, State>> {
+        let Some(deadline) = deadline else {
+            let waited = self.changed.wait(state);
+            return Some(waited.unwrap_or_else(PoisonError::into_inner));
+        };
+        let left = deadline.saturating_duration_since(Instant::now());
+        if left.is_zero() {
+            return None;
+        }
+        let waited = self.changed.wait_timeout(state, left);
+        Some(waited.unwrap_or_else(PoisonError::into_inner).0)
+    }
+}

@@ -1,0 +1,215 @@
+//! Messages between two engines, over the device.
+
+use std::{
+    io::{self, IoSliceMut},
+    net::SocketAddr,
+    thread,
+    time::Duration,
+};
+
+use rds::{Engine, EngineOptions, Interest, Received, Socket};
+
+use crate::{any, other};
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+/// A socket of an engine of its own.
+fn socket(addr: SocketAddr) -> Socket {
+    let engine = EngineOptions::new().start().unwrap();
+    let socket = engine.socket().unwrap();
+    socket.bind_to(addr).unwrap();
+    socket.set_read_timeout(PATIENCE);
+    socket.set_write_timeout(PATIENCE);
+    socket
+}
+
+fn addr(socket: &Socket) -> SocketAddr {
+    socket.local_addr().unwrap().unwrap()
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 9).to_le_bytes()[0] ^ seed)
+        .collect()
+}
+
+#[test]
+fn a_message_arrives_at_another_socket_of_the_process() {
+    let engine = Engine::shared().unwrap();
+    let [a, b] = [(); 2].map(|()| engine.socket().unwrap());
+    let to = b.bind_to(any()).unwrap();
+    let from = a.bind_to(any()).unwrap();
+    assert_eq!(a.send_to(b"hello", to).unwrap(), 5);
+    b.set_read_timeout(PATIENCE);
+    let mut buf = [0; 16];
+    assert_eq!(b.recv_from(&mut buf).unwrap(), (5, from));
+    assert_eq!(&buf[..5], b"hello");
+}
+
+#[test]
+fn messages_of_all_sizes_go_both_ways() {
+    let (a, b) = (socket(any()), socket(other()));
+    for socket in [&a, &b] {
+        socket.set_send_limit(2 << 20).unwrap();
+        socket.set_recv_limit(2 << 20).unwrap();
+    }
+    for len in [
+        0,
+        1,
+        63,
+        4095,
+        4096,
+        4097,
+        8192,
+        10_000,
+        65_536,
+        106_496,
+        1 << 20,
+    ] {
+        for (from, to) in [(&a, &b), (&b, &a)] {
+            let bytes = pattern(len, 1);
+            assert_eq!(from.send_to(&bytes, addr(to)).unwrap(), len);
+            match to.recv().unwrap() {
+                Received::Message(message) => {
+                    assert_eq!((message.len(), message.from()), (len, addr(from)));
+                    assert_eq!(message.to_vec(), bytes);
+                }
+                other => panic!("{other:?}"),
+            }
+        }
+    }
+}
+
+/// X-C03, without a kernel.
+#[test]
+fn both_sides_may_begin() {
+    for _ in 0..3 {
+        let (a, b) = (socket(any()), socket(other()));
+        a.send_to(b"from a", addr(&b)).unwrap();
+        b.send_to(b"from b", addr(&a)).unwrap();
+        let mut buf = [0; 16];
+        assert_eq!(a.recv_from(&mut buf).unwrap(), (6, addr(&b)));
+        assert_eq!(b.recv_from(&mut buf).unwrap(), (6, addr(&a)));
+    }
+}
+
+/// L-S11
+#[test]
+fn a_message_waits_for_a_peer_that_comes_later() {
+    let a = socket(any());
+    let to = SocketAddr::new(other().ip(), 4011);
+    a.send_to(b"early", to).unwrap();
+    assert_eq!(a.queued().unwrap().0, 5);
+    thread::sleep(Duration::from_secs(3));
+    let engine = EngineOptions::new().start().unwrap();
+    engine.hold().unwrap();
+    let b = engine.socket().unwrap();
+    b.bind_to(to).unwrap();
+    engine.go().unwrap();
+    b.set_read_timeout(PATIENCE);
+    let mut buf = [0; 16];
+    assert_eq!(b.recv_from(&mut buf).unwrap(), (5, addr(&a)));
+}
+
+/// L-S08
+#[test]
+fn what_does_not_fit_is_lost_and_a_glance_takes_nothing() {
+    let (a, b) = (socket(any()), socket(other()));
+    let bytes = pattern(10_000, 2);
+    a.send_to(&bytes, addr(&b)).unwrap();
+    a.send_to(b"next", addr(&b)).unwrap();
+    for len in [0, 1, 5000] {
+        let mut buf = vec![0; len];
+        let peeked = b.peek(&mut [IoSliceMut::new(&mut buf)]).unwrap();
+        assert_eq!(peeked, Some((len, 10_000, addr(&a))));
+        assert_eq!(buf, bytes[..len]);
+    }
+    let mut buf = vec![0; 5000];
+    assert_eq!(b.recv_from(&mut buf).unwrap(), (5000, addr(&a)));
+    assert_eq!(buf, bytes[..5000]);
+    assert_eq!(b.recv_from(&mut buf).unwrap().0, 4);
+}
+
+/// L-S07, without the times.
+#[test]
+fn waiting_has_an_end() {
+    let a = socket(any());
+    a.set_read_timeout(Some(Duration::from_millis(200)));
+    let err = a.recv().unwrap_err();
+    assert_eq!(
+        (err.kind(), rds::errno(&err)),
+        (io::ErrorKind::TimedOut, 110)
+    );
+    a.set_nonblocking(true);
+    let err = a.recv().unwrap_err();
+    assert_eq!(
+        (err.kind(), rds::errno(&err)),
+        (io::ErrorKind::WouldBlock, 11)
+    );
+    a.set_nonblocking(false);
+    a.set_write_timeout(Some(Duration::from_millis(200)));
+    a.set_send_limit(1000).unwrap();
+    let nobody = SocketAddr::new(other().ip(), 4000);
+    for len in [999, 1000] {
+        a.send_to(&pattern(len, 3), nobody).unwrap();
+    }
+    let err = a.send_to(b"x", nobody).unwrap_err();
+    assert_eq!(
+        (err.kind(), rds::errno(&err)),
+        (io::ErrorKind::TimedOut, 110)
+    );
+    // X-C09
+    a.cancel_sent_to(Some(nobody)).unwrap();
+    assert_eq!(a.queued().unwrap(), (0, 0));
+}
+
+/// L-S12
+#[test]
+fn a_message_to_nobody_is_no_error() {
+    let (a, b) = (socket(any()), socket(other()));
+    let nobody = SocketAddr::new(other().ip(), addr(&b).port() ^ 2);
+    for _ in 0..100 {
+        a.send_to(b"hello?", nobody).unwrap();
+    }
+    // Acknowledged in order, so this is after all of them.
+    a.send_to(b"last", addr(&b)).unwrap();
+    let mut buf = [0; 16];
+    assert_eq!(b.recv_from(&mut buf).unwrap().0, 4);
+    while a.queued().unwrap().0 > 0 {
+        thread::yield_now();
+    }
+}
+
+/// M-M01
+#[test]
+fn an_address_belongs_to_one_engine() {
+    let a = socket(any());
+    let engine = EngineOptions::new().start().unwrap();
+    let second = engine.socket().unwrap();
+    let err = second.bind_to(any()).unwrap_err();
+    assert_eq!(
+        (err.kind(), rds::errno(&err)),
+        (io::ErrorKind::AddrInUse, 98)
+    );
+    let text = err.to_string();
+    assert!(text.contains(&any().ip().to_string()), "{text}");
+    drop(a);
+    second.bind_to(any()).unwrap();
+}
+
+/// A part of L-S14.
+#[test]
+fn a_descriptor_tells_when_to_try() {
+    let (a, b) = (socket(any()), socket(other()));
+    let readable =
+        |wait| verbs::fd::wait_readable("poll", std::os::fd::AsFd::as_fd(&b), Some(wait)).unwrap();
+    assert!(!readable(Duration::ZERO));
+    a.send_to(b"hello", addr(&b)).unwrap();
+    while !b.readiness(Interest::Read).unwrap().readable {
+        assert!(readable(Duration::from_secs(60)));
+    }
+    assert!(readable(Duration::ZERO), "as long as there is something");
+    b.recv().unwrap();
+    while b.readiness(Interest::Read).unwrap().map_changed {}
+    assert!(!readable(Duration::ZERO));
+}
