@@ -15,12 +15,17 @@ pub(crate) fn run(device: &str, a: &str, b: &str) -> Printed {
 
 /// As [`run`], but for so many seconds at most.
 pub(crate) fn run_for(seconds: u32, device: &str, a: &str, b: &str) -> Printed {
-    let start = || start(seconds, device, a, b);
+    run_with(&["--device", device], seconds, a, b)
+}
+
+/// As [`run_for`], with what `soft-roce run` is to be told besides.
+pub(crate) fn run_with(options: &[&str], seconds: u32, a: &str, b: &str) -> Printed {
+    let start = || start(options, seconds, a, b);
     let mut output = start();
     // The kernel's `siw_accept` answers the peer before it listens to it, so a peer that is quick,
     // and a guest that is slow, can wait for each other for ever.
     for _ in 0..2 {
-        if device == "siw" && output.status.code() == Some(TIMED_OUT) {
+        if options.contains(&"siw") && output.status.code() == Some(TIMED_OUT) {
             output = start();
         }
     }
@@ -30,21 +35,12 @@ pub(crate) fn run_for(seconds: u32, device: &str, a: &str, b: &str) -> Printed {
 /// The exit code of a run that takes too long.
 const TIMED_OUT: i32 = 124;
 
-fn start(seconds: u32, device: &str, a: &str, b: &str) -> Output {
+fn start(options: &[&str], seconds: u32, a: &str, b: &str) -> Output {
     let xtask = std::env::var_os("XTASK").expect("run these tests with `cargo xtask test`");
     Command::new(xtask)
-        .args([
-            "soft-roce",
-            "run",
-            "--timeout",
-            &seconds.to_string(),
-            "--device",
-            device,
-            "--a",
-            a,
-            "--b",
-            b,
-        ])
+        .args(["soft-roce", "run", "--timeout", &seconds.to_string()])
+        .args(options)
+        .args(["--a", a, "--b", b])
         .output()
         .expect("xtask cannot be run")
 }

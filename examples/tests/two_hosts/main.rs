@@ -4,6 +4,7 @@ mod basic_client_server;
 mod faults;
 mod guests;
 mod interop;
+mod kernel_rds;
 mod pingpong;
 mod rcopy;
 mod rstream;

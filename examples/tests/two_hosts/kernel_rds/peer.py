@@ -1,0 +1,348 @@
+"""One side of what two hosts do with RDS, on the kernel's sockets.
+
+serve OWN             answers: echoes, writes and reads the asker's memory; until it is told to stop
+sizes OWN PEER        messages of all kinds of sizes, echoed
+rdma OWN PEER [N..]   has memory of these sizes written and read by the server, wherever it begins in a page
+stop OWN PEER         tells a server to stop
+ping IP PEER-IP N     messages to port 0, which hosts answer themselves
+flow OWN PEER S PACE  numbered messages both ways for so many seconds; nothing may be missing, twice, or late
+slow OWN S            has room for 20 000 bytes, and reads nothing for so long
+press OWN PEER        sends to one that is slow until it may not, and waits to be told that it may again
+calls IP              what the calls refuse, and with which number
+info OWN              everything that there is to be told, in hexadecimal, with messages that wait
+
+OWN and PEER are IP:PORT.
+"""
+
+import errno
+import select
+import socket
+import struct
+import sys
+import time
+
+import afrds
+from afrds import Memory, Rdma, Socket, parse, pattern
+
+SIZES = [0, 1, 63, 4095, 4096, 4097, 8192, 10_000, 65_536, 106_496, 1 << 20]
+OFFSETS = [0, 0x100, 0xFFF]
+ROOM = 2 << 20
+
+# How a request begins; the seed of the pattern and the number of bytes follow.
+ECHO, WRITE, READ, STOP = b"EWRQ"
+
+
+def open_socket(own):
+    sock = Socket(parse(own))
+    sock.limits(ROOM, ROOM)
+    return sock
+
+
+# What a side says until the other is there: a message to a port that nobody has is lost.
+HELLO = b"hello"
+
+
+def meet(sock, peer):
+    """Waits until the other side has its socket, too."""
+    limit = time.monotonic() + 60
+    while time.monotonic() < limit:
+        sock.send_soon(HELLO, peer)
+        if sock.poll(select.POLLIN, 0.5) & select.POLLIN:
+            try:
+                if sock.recv().data == HELLO:
+                    # It may have been there before it was heard.
+                    sock.send_soon(HELLO, peer)
+                    return
+            except BlockingIOError:
+                pass
+    raise TimeoutError(f"{peer} says nothing")
+
+
+def hear(sock, seconds=30):
+    """The next message that is about something."""
+    while True:
+        got = sock.recv_soon(seconds=seconds)
+        if got.data != HELLO:
+            return got
+
+
+def request(kind, seed=0, size=0, data=b""):
+    return struct.pack("!BBI", kind, seed, size) + data
+
+
+def serve(own):
+    sock = open_socket(own)
+    print("serves", flush=True)
+    served = {}
+    while True:
+        asked = sock.recv_soon(seconds=300)
+        if asked.data == HELLO:
+            sock.send_soon(HELLO, asked.address)
+            continue
+        kind, seed, size = struct.unpack_from("!BBI", asked.data)
+        served[kind] = served.get(kind, 0) + 1
+        if kind == ECHO:
+            sock.send_soon(asked.data, asked.address)
+        elif kind in (WRITE, READ):
+            (cookie,) = afrds.numbers(asked.control, afrds.RDMA_DEST)
+            operate(sock, asked.address, kind, seed, size, cookie)
+        elif kind == STOP:
+            sock.send_soon(asked.data, asked.address)
+            # What is not acknowledged when a socket is closed is not sent any more.
+            time.sleep(2)
+            break
+    print("served", " ".join(f"{chr(kind)}{count}" for kind, count in sorted(served.items())))
+
+
+def operate(sock, client, kind, seed, size, cookie):
+    local = Memory(size, 0x10, pattern(seed, size) if kind == WRITE else b"")
+    flags = afrds.NOTIFY_ME | (afrds.READWRITE if kind == WRITE else afrds.FENCE)
+    rdma = Rdma(cookie, [local], flags, token=seed + 1000)
+    sock.send_soon(request(kind, seed, size), client, [rdma.message])
+    told = hear(sock)
+    assert afrds.statuses(told.control) == [(seed + 1000, 0)], told
+    assert local.read() == pattern(seed, size), f"{size} bytes were read wrong"
+
+
+def sizes(own, peer):
+    sock, peer = open_socket(own), parse(peer)
+    meet(sock, peer)
+    for seed, size in enumerate(SIZES):
+        data = request(ECHO, seed, size, pattern(seed, size))[: max(size, 6)]
+        sock.send_soon(data, peer)
+        got = hear(sock)
+        assert got.address == peer and got.data == data, f"{size} bytes came back otherwise"
+    print("echoed", len(SIZES))
+
+
+def rdma(own, peer, *wanted):
+    sock, peer = open_socket(own), parse(peer)
+    meet(sock, peer)
+    seed = 0
+    for size in map(int, wanted or ["1", "4096", "20000", str(1 << 20)]):
+        for offset in OFFSETS:
+            for kind in (WRITE, READ):
+                seed += 1
+                memory = Memory(size, offset, pattern(seed, size) if kind == READ else b"")
+                mapped, cookie = afrds.rdma_map(memory, afrds.READWRITE | afrds.USE_ONCE)
+                sock.send_soon(request(kind, seed, size), peer, [mapped])
+                got = hear(sock)
+                assert got.data == request(kind, seed, size), got
+                assert memory.read() == pattern(seed, size), f"{size} at {offset:#x} differ"
+                assert not any(memory.around()), "bytes beside it were written"
+                refused(errno.EINVAL, sock.free_mr, cookie.value)
+    print("operations", seed)
+
+
+def stop(own, peer):
+    sock, peer = open_socket(own), parse(peer)
+    meet(sock, peer)
+    sock.send_soon(request(STOP), peer)
+    hear(sock)
+    print("stopped")
+
+
+def ping(own, peer, count):
+    sock = Socket((own, 0))
+    for _ in range(int(count)):
+        sock.send_soon(b"", (peer, 0))
+        got = sock.recv_soon()
+        assert (got.data, got.address) == (b"", (peer, 0)), got
+    print("pongs", count)
+
+
+# The number of a message that is the last of its side, and of the answer to that.
+LAST, HEARD = 1 << 63, 1 << 62
+
+
+def flow(own, peer, seconds, pace):
+    """`pace` is how many seconds there are between two messages."""
+    sock, peer = open_socket(own), parse(peer)
+    sock.limits(200_000, 200_000)
+    meet(sock, peer)
+    end, pace = time.monotonic() + float(seconds), float(pace)
+    sent, seen, wrong, due, gap = 0, 0, [], 0, 0
+    last_seen, is_last_sent, is_heard, owes = time.monotonic(), False, False, False
+    peer_is_over = None
+    quiet = None
+    while quiet is None or time.monotonic() < quiet:
+        now = time.monotonic()
+        if now > end + 90:
+            raise TimeoutError(f"sent {sent}, seen {seen}, {is_last_sent} {is_heard} {peer_is_over} {wrong}")
+        sock.poll(select.POLLIN, min(0.05, max(0, due - now)))
+        while True:
+            try:
+                data = sock.recv().data
+            except BlockingIOError:
+                break
+            if data in (b"", HELLO):
+                continue
+            now = time.monotonic()
+            gap, last_seen = max(gap, now - last_seen), now
+            (number,) = struct.unpack_from("!Q", data)
+            if number == HEARD:
+                is_heard = True
+            elif number & LAST:
+                peer_is_over, owes = number ^ LAST, True
+                if peer_is_over != seen:
+                    wrong.append(f"{seen} of {peer_is_over}")
+            else:
+                if number != seen or data[8:] != pattern(number % 256, len(data) - 8):
+                    wrong.append(f"{number} instead of {seen}")
+                seen = number + 1
+        try:
+            if owes:
+                sock.send(struct.pack("!Q", HEARD), peer)
+                owes = False
+            elif now < end and now >= due:
+                size = [0, 100, 1000, 5000][sent % 4]
+                sock.send(struct.pack("!Q", sent) + pattern(sent % 256, size), peer)
+                sent, due = sent + 1, now + pace
+            elif now >= end and not is_last_sent:
+                sock.send(struct.pack("!Q", sent | LAST), peer)
+                is_last_sent = True
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
+                raise
+            time.sleep(0.01)
+        if quiet is None and is_heard and peer_is_over is not None and not owes:
+            quiet = time.monotonic() + 3
+    print(f"flow sent {sent} seen {seen} wrong {len(wrong)} gap {gap:.1f}", *wrong[:5])
+    if wrong:
+        sys.exit(1)
+
+
+def slow(own, seconds):
+    sock = open_socket(own)
+    sock.limits(receive=20_000)
+    asked = sock.recv_soon(seconds=60)
+    sock.send_soon(HELLO, asked.address)
+    time.sleep(float(seconds))
+    seen = 0
+    while True:
+        got = hear(sock, 60)
+        if got.data == b"over":
+            break
+        seen += 1
+    sock.send_soon(b"%d" % seen, got.address)
+    time.sleep(2)
+    print("slow", seen)
+
+
+def press(own, peer):
+    sock, peer = open_socket(own), parse(peer)
+    sock.set(afrds.CONG_MONITOR, 1)
+    meet(sock, peer)
+    sent = 0
+    while True:
+        try:
+            sock.send(bytes(1000), peer)
+            sent += 1
+        except OSError as error:
+            if error.errno == errno.ENOBUFS:
+                break
+            if error.errno != errno.EAGAIN:
+                raise
+        time.sleep(0.02)
+    told = hear(sock, 60)
+    (ports,) = afrds.numbers(told.control, afrds.CONG_UPDATE)
+    assert (told.length, ports) == (0, 1 << peer[1] % 64), told
+    print("refused after", sent)
+    sock.send_soon(b"over", peer)
+    assert hear(sock, 60).data == b"%d" % sent
+
+
+def refused(number, call, *arguments):
+    """The call must fail with this number."""
+    try:
+        result = call(*arguments)
+    except OSError as error:
+        wanted, got = errno.errorcode[number], errno.errorcode.get(error.errno, error.errno)
+        assert error.errno == number, f"{call.__name__}{arguments}: {got}, not {wanted}"
+    else:
+        raise AssertionError(f"{call.__name__}{arguments} gave {result}, not {errno.errorcode[number]}")
+
+
+def calls(ip):
+    """What is written in the table of section 3 of the specification, of calls that need no peer."""
+    refused(errno.ESOCKTNOSUPPORT, Socket, None, afrds.AF_RDS, socket.SOCK_DGRAM)
+    sock, other = Socket(), Socket()
+    for bad in ("0.0.0.0", "255.255.255.255", "224.0.0.1"):
+        refused(errno.EINVAL, sock.bind, (bad, 4900))
+    refused(errno.EADDRNOTAVAIL, sock.bind, ("10.77.0.1", 4900))
+    refused(errno.EINVAL, sock.bind, (ip, 1))
+    assert sock.name()[:2] == b"\0\0" and len(sock.name()) == 16
+    refused(errno.ENOTCONN, sock.name, True)
+    refused(errno.ENOTCONN, sock.send, b"x", (ip, 4901))
+    refused(errno.ENOTTY, sock.tos, 3)
+    refused(errno.ENOTCONN, sock.cancel, (ip, 4901))
+    assert struct.unpack("=i", sock.get(afrds.TRANSPORT)) == (-1,)
+    for transport, number in ((3, errno.EINVAL), (-1, errno.EINVAL), (1, errno.ENOPROTOOPT)):
+        refused(number, sock.set, afrds.TRANSPORT, transport)
+    sock.bind((ip, 4900))
+    refused(errno.EINVAL, sock.bind, (ip, 4902))
+    refused(errno.EADDRINUSE, other.bind, (ip, 4900))
+    refused(errno.EOPNOTSUPP, sock.set, afrds.TRANSPORT, 0)
+    assert struct.unpack("=i", sock.get(afrds.TRANSPORT)) == (0,)
+    assert sock.address() == (ip, 4900)
+    refused(errno.ENOTCONN, sock.send, b"x")
+    for flag in (socket.MSG_OOB, socket.MSG_NOSIGNAL, socket.MSG_MORE, socket.MSG_EOR, socket.MSG_CONFIRM):
+        refused(errno.EOPNOTSUPP, sock.send, b"x", ("10.9.0.99", 4901), (), flag)
+    refused(errno.EDESTADDRREQ, sock.connect, ("0.0.0.0", 4901))
+    for bad in ("255.255.255.255", "224.0.0.1"):
+        refused(errno.EINVAL, sock.connect, (bad, 4901))
+    sock.connect((ip, 4905))
+    assert afrds.address_of(sock.name(True)) == (ip, 4905)
+    refused(errno.EMSGSIZE, sock.send, bytes((1 << 20) + 1), (ip, 4901))
+    sock.limits(1000, 1000)
+    refused(errno.EMSGSIZE, sock.send, bytes(10_000), (ip, 4901))
+    refused(errno.EINVAL, sock.send, b"x", (ip, 4901), [(10, bytes(8))])
+    refused(errno.EINVAL, sock.set, afrds.CANCEL_SENT_TO, bytes(8))
+    refused(errno.EINVAL, sock.free_mr, 0x1234)
+    refused(errno.ENOPROTOOPT, sock.set, afrds.BARRIER, bytes(24))
+    refused(errno.EFAULT, sock.set, afrds.RXPATH_LATENCY, bytes([4, 0, 1, 2]))
+    refused(errno.EFAULT, sock.set, afrds.RXPATH_LATENCY, bytes([1, 3, 0, 0]))
+    sock.tos(3)
+    assert sock.tos() == 3
+    refused(errno.EINVAL, sock.tos, 4)
+    refused(errno.EAGAIN, sock.recv)
+    sock.timeouts(receive=0.2)
+    refused(errno.ETIMEDOUT, sock.recv, 10, 0)
+    # Messages to one's own host.
+    far = Socket((ip, 0))
+    port = far.address()[1]
+    assert port >= 2
+    far.send(pattern(1, 500), (ip, 4900))
+    got = sock.recv_soon(100, flags=socket.MSG_PEEK | socket.MSG_TRUNC)
+    assert (got.length, got.data, got.address) == (500, pattern(1, 500)[:100], (ip, port)), got
+    got = sock.recv_soon(100)
+    assert (got.length, got.flags & socket.MSG_TRUNC) == (100, socket.MSG_TRUNC), got
+    refused(errno.EAGAIN, sock.recv)
+    ports = {Socket((ip, 0)).address()[1] for _ in range(100)}
+    assert len(ports) == 100 and min(ports) >= 2
+    print("calls are as they should be")
+
+
+def info(own):
+    sock = open_socket(own)
+    sock.connect(("10.9.0.99", 4999))
+    sock.send(pattern(1, 5000))
+    sock.send(pattern(2, 300), parse(own))
+    limit = time.monotonic() + 20
+    while not sock.info(afrds.INFO_RECV)[1] and time.monotonic() < limit:
+        time.sleep(0.1)
+    for option in (*range(10000, 10007), afrds.INFO_IB, *range(10011, 10016), afrds.INFO6_IB):
+        try:
+            size, raw = sock.info(option)
+        except OSError as error:
+            print("info", option, errno.errorcode[error.errno])
+        else:
+            print("info", option, size, raw.hex() or "-")
+
+
+if __name__ == "__main__":
+    roles = [serve, sizes, rdma, stop, ping, flow, slow, press, calls, info]
+    roles = {role.__name__: role for role in roles}
+    if len(sys.argv) < 2 or sys.argv[1] not in roles:
+        sys.exit(__doc__)
+    roles[sys.argv[1]](*sys.argv[2:])
