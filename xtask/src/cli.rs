@@ -46,6 +46,8 @@ pub(crate) enum Command {
     },
     /// Run everything that a change has to pass
     Ci,
+    /// Check the house rules that no lint knows
+    Tidy,
     /// Regenerate the checked-in bindings of the -sys crates
     Codegen {
         /// Only fail when they are stale

@@ -54,6 +54,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             let held = bench::run(name, host_only)?;
             return Ok(verdict(held || !check));
         }
+        Command::Tidy => tidy::run(workspace::Workspace::load()?.root())?,
         Command::Ci => return Ok(verdict(ci::run()?)),
         Command::Codegen { check } => codegen::run(check)?,
         Command::SoftRoce {
