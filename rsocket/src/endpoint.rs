@@ -4,11 +4,12 @@ use std::io;
 
 use cm::{CmId, ConnParam, phases::HasDevice};
 use verbs::{
-    Attributes, CompletionChannel, CompletionQueue, CqKey, Init, ProtectionDomain, QueuePair, Rc,
-    RemoteRegion, RnrTimer, Rtr, Rts, With,
+    Attributes, CompletionChannel, CompletionQueue, CqKey, Init, QueuePair, Rc, RemoteRegion,
+    RnrTimer, Rtr, Rts, With,
 };
 
 use crate::{
+    device::Domain,
     memory::Memory,
     proto::{
         ConnectData,
@@ -43,11 +44,12 @@ impl Endpoint {
     /// Makes everything that a connection of `id` needs, with every receive posted.
     pub(crate) fn new<P: HasDevice>(
         id: &CmId<P>,
-        pd: &ProtectionDomain,
+        domain: &Domain,
         settings: Settings,
     ) -> io::Result<Self> {
+        let pd = &domain.pd;
         let ctx = pd.context();
-        let mut settings = settings.clamped(ctx.query_device()?.max_qp_wr());
+        let mut settings = settings.clamped(domain.max_qp_wr);
         if ctx.is_iwarp() {
             settings.framing = Framing::Separate;
             settings.inline = settings.inline.max(MESSAGE_BYTES);

@@ -70,8 +70,8 @@ impl Backlog {
                 return Err(io::Error::new(io::ErrorKind::InvalidData, err));
             }
         };
-        let pd = engine.domains().of(&request.id().context()?)?;
-        let endpoint = Endpoint::new(request.id(), &pd, options.settings)?;
+        let domain = engine.domains().of(&request.id().context()?)?;
+        let endpoint = Endpoint::new(request.id(), &domain, options.settings)?;
         let param = endpoint.conn_param();
         let id = request.id();
         let ends = Ends {

@@ -162,8 +162,8 @@ impl Opening {
     }
 
     fn connect(&self, engine: &Engine, id: CmId<RouteResolved>) -> io::Result<()> {
-        let pd = engine.domains().of(&id.context()?)?;
-        let new = Endpoint::new(&id, &pd, self.settings)?;
+        let domain = engine.domains().of(&id.context()?)?;
+        let new = Endpoint::new(&id, &domain, self.settings)?;
         let mut state = self.lock();
         let State::Open { endpoint, .. } = &mut *state else {
             return Ok(());
