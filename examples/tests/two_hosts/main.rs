@@ -6,5 +6,3 @@ mod guests;
 mod interop;
 mod kernel_rds;
 mod pingpong;
-mod rcopy;
-mod rstream;

@@ -1,5 +1,6 @@
 //! The interop matrix: every tool with the C tool whose place it can take, as server and as client,
-//! and with itself. All of it runs in one pair of guests for each kind of device.
+//! and with itself. A pair of guests, of each kind of device, runs what belongs to `cm`, and another
+//! one what belongs to `rsocket`.
 //!
 //! The C originals of the-geek-in-the-corner are in no distribution, so those tools play with
 //! themselves here; that their messages are laid out as in C is tested where the messages are.
@@ -9,9 +10,11 @@
 mod cmtime;
 mod file_transfer;
 mod kv_store;
+mod rcopy;
 mod rdma_client_server;
 mod read_write;
 mod rping;
+mod rstream;
 mod ucmatose;
 mod udaddy;
 
@@ -262,6 +265,17 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
         cmtime::cells(),
     ];
     play("siw", &tools.into_iter().flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
+    let tools = [rstream::cells("rxe"), rcopy::cells()];
+    play("rxe", &tools.into_iter().flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn every_tool_of_rsockets_speaks_with_its_original_over_iwarp() {
+    play("siw", &rstream::cells("siw"));
 }
 
 #[test]

@@ -1,0 +1,82 @@
+//! rdmacm-utils' `rstream` and `riostream`: each way to use a stream, with data that are checked.
+
+use super::{Cell, Said, Who};
+
+/// A row: its test in the specification, the tool, and its options.
+type Run = (&'static str, Tool, &'static str);
+
+/// A program of ours, and of C.
+#[derive(Clone, Copy)]
+struct Tool {
+    ours: &'static str,
+    c: &'static str,
+}
+
+const RSTREAM: Tool = Tool {
+    ours: env!("CARGO_BIN_EXE_rstream"),
+    c: "rstream",
+};
+
+const RIOSTREAM: Tool = Tool {
+    ours: env!("CARGO_BIN_EXE_riostream"),
+    c: "riostream",
+};
+
+const RUNS: [Run; 6] = [
+    ("T-X1", RSTREAM, "-S 5000 -C 20 -I 3 -T b -T v"),
+    ("T-X2", RSTREAM, "-S 100 -C 500 -I 2 -T n -T v -i 0"),
+    ("T-X3", RSTREAM, "-S 200000 -C 5 -I 2 -T a -T v"),
+    (
+        "T-X4",
+        RSTREAM,
+        "-S 1000 -C 100 -I 2 -k 1 -B 4096 -T b -T v",
+    ),
+    ("T-X6", RSTREAM, "-S 5000 -C 20 -I 3 -T b -T v -f ipv6"),
+    ("T-X7", RIOSTREAM, "-S 4096 -C 5 -I 3 -T b -T v"),
+];
+
+pub(super) fn cells(device: &str) -> Vec<Cell> {
+    let wanted = |name| device == "rxe" || ["T-X1", "T-X2", "T-X7"].contains(&name);
+    let mut cells = Vec::new();
+    let mut port = 7500;
+    for (name, tool, options) in RUNS.into_iter().filter(|&(name, ..)| wanted(name)) {
+        for who in [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs] {
+            port += 1;
+            let (server, client) = who.programs(tool.ours, tool.c);
+            let (any, address) = match options.contains("ipv6") {
+                true => ("::", "$A6"),
+                false => ("0.0.0.0", "$A"),
+            };
+            cells.push(Cell {
+                tool: format!("{} {name}", tool.c),
+                who,
+                server: format!("{server} -b {any} -p {port} {options}"),
+                client: format!("{client} -s {address} -p {port} {options}"),
+                check: Box::new(move |said| are_complete(said, name, who)),
+            });
+        }
+    }
+    cells
+}
+
+fn are_complete(said: &Said, name: &str, who: Who) -> Result<(), String> {
+    is_complete(&said.server, name, who == Who::CServesOurs)?;
+    is_complete(&said.client, name, who == Who::OursServesC)
+}
+
+fn is_complete(lines: &[String], name: &str, is_c: bool) -> Result<(), String> {
+    if lines
+        .iter()
+        .any(|line| line.contains("verification failed"))
+    {
+        return Err("the data are wrong".to_owned());
+    }
+    let measured = lines.iter().any(|line| line.starts_with("custom"));
+    let code = lines.last().map(String::as_str);
+    // The C program takes a peer that has hung up with the last data for an error, when it polls.
+    let hung_up = is_c && name == "T-X3" && code == Some("exit 16");
+    match measured && code == Some("exit 0") || hung_up {
+        true => Ok(()),
+        false => Err("a side has not come to its end".to_owned()),
+    }
+}
