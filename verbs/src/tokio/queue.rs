@@ -8,6 +8,14 @@ use crate::{
     error::{Refused, Result},
 };
 
+/// Has the channel of a queue watched, if it has one of its own.
+fn watch(
+    call: &'static str,
+    own_channel: Result<Arc<ChannelHandle>>,
+) -> Result<Watched<Arc<ChannelHandle>>> {
+    Watched::new(call, own_channel?).map_err(|refused| refused.error)
+}
+
 /// A [completion queue](crate::CompletionQueue) whose completions can be awaited.
 ///
 /// # Examples
@@ -44,13 +52,9 @@ impl CompletionQueue {
     /// Outside of a runtime with I/O enabled.
     pub fn new(cq: crate::CompletionQueue) -> Result<Self, Refused<crate::CompletionQueue>> {
         const CALL: &str = "tokio::CompletionQueue::new";
-        let channel = match cq.own_channel(CALL) {
-            Ok(channel) => channel,
-            Err(error) => return Err(Refused { value: cq, error }),
-        };
-        match Watched::new(CALL, channel) {
+        match watch(CALL, cq.own_channel(CALL)) {
             Ok(channel) => Ok(Self { channel, cq }),
-            Err(Refused { error, .. }) => Err(Refused { value: cq, error }),
+            Err(error) => Err(Refused { value: cq, error }),
         }
     }
 
@@ -105,13 +109,9 @@ impl ExtendedCq {
     /// Outside of a runtime with I/O enabled.
     pub fn new(cq: crate::ExtendedCq) -> Result<Self, Refused<crate::ExtendedCq>> {
         const CALL: &str = "tokio::ExtendedCq::new";
-        let channel = match cq.own_channel(CALL) {
-            Ok(channel) => channel,
-            Err(error) => return Err(Refused { value: cq, error }),
-        };
-        match Watched::new(CALL, channel) {
+        match watch(CALL, cq.own_channel(CALL)) {
             Ok(channel) => Ok(Self { channel, cq }),
-            Err(Refused { error, .. }) => Err(Refused { value: cq, error }),
+            Err(error) => Err(Refused { value: cq, error }),
         }
     }
 
