@@ -20,6 +20,7 @@
 //! | frames, private data, control messages | beside each in `src/proto`; `tests/fuzz` |
 //! | connections: once, in order, and what may go wrong | `src/proto/connection/tests`; `tests/simulator` |
 //! | dialling, giving way, waiting | `src/proto/link.rs`; `tests/simulator` |
+//! | what hosts tell, as kernels lay it out | `src/info` |
 //! | sockets, congestion | `src/proto/node/tests.rs`; `tests/simulator`; `tests/device` |
 //!
 //! Not in it: credits, which kernels do not advertise, and fragments of other sizes than 4096.
@@ -29,6 +30,7 @@ mod bell;
 mod device;
 mod engine;
 mod errno;
+pub mod info;
 mod lane;
 mod outbound;
 pub mod proto;

@@ -324,6 +324,7 @@ impl Socket {
     fn sent(&self, state: &mut State, sent: Sent<Arc<Outbound>>) {
         if let Sent::Local(LocalMessage { from, to, draft }) = sent {
             let delivery = Delivery {
+                sequence: 0,
                 from,
                 len: draft.len,
                 bodies: draft.payload.bodies(),
@@ -399,6 +400,7 @@ impl Socket {
             len,
             bodies,
             cookie,
+            ..
         } = delivery;
         if let Ok((Some(local), _)) = state.node.names(self.id) {
             from = state.on_link(local.ip(), from.ip(), from.port());

@@ -308,6 +308,12 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.queue.has_unacknowledged()
     }
 
+    /// Calls `each` for every message that is not over, in their order: whether it has been sent, its
+    /// number, the ports it goes from and to, its bytes, and its flags.
+    pub(crate) fn waiting(&self, each: impl FnMut(bool, u64, (u16, u16), u32, Flags)) {
+        self.sending.queue.waiting(each);
+    }
+
     /// Whether every message is over.
     pub fn is_idle(&self) -> bool {
         self.sending.queue.is_empty()

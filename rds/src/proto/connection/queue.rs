@@ -181,6 +181,14 @@ impl<P> Queue<P> {
         self.entries.push_back(entry);
     }
 
+    /// Calls `each` for every message that is not over, in their order.
+    pub(super) fn waiting(&self, mut each: impl FnMut(bool, u64, (u16, u16), u32, Flags)) {
+        for (at, entry) in self.entries.iter().enumerate() {
+            let (sent, ports) = (at < self.picked, (entry.from, entry.to));
+            each(sent, entry.sequence, ports, entry.len(), entry.flags);
+        }
+    }
+
     pub(super) fn pongs(&self) -> usize {
         self.pongs
     }

@@ -8,7 +8,9 @@
 //! Sockets whose state has changed come out of [`woken`](Node::woken), and memory that the device
 //! does not use any more out of [`finished`](Node::finished).
 
+mod counters;
 mod error;
+mod info;
 mod peers;
 mod ports;
 mod socket;
@@ -22,6 +24,7 @@ use std::{
     num::NonZero,
 };
 
+use counters::Counters;
 use fastrand::Rng;
 use peers::Peer;
 use ports::Ports;
@@ -100,7 +103,7 @@ pub struct Node<P, B> {
     busy: BTreeSet<ConnectionId>,
     woken: BTreeSet<SocketId>,
     finished: VecDeque<Finished<P>>,
-    dropped: u64,
+    counters: Counters,
 }
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
@@ -119,7 +122,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             busy: BTreeSet::new(),
             woken: BTreeSet::new(),
             finished: VecDeque::new(),
-            dropped: 0,
+            counters: Counters::default(),
         }
     }
 
@@ -140,7 +143,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Messages that have been dropped as no socket had their port: `recv_drop_no_sock`.
     pub fn dropped(&self) -> u64 {
-        self.dropped
+        self.counters.no_socket
     }
 
     /// Marks the port of a socket as congested, or takes the mark away, if that is due, and has all
@@ -161,6 +164,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         for (peer, id) in std::iter::zip(&mut self.peers, (0..).map(ConnectionId)) {
             if peer.route.local == ip {
                 peer.connection.map_changed();
+                self.counters.maps_queued += 1;
                 self.busy.insert(id);
             }
         }

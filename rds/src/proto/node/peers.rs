@@ -7,7 +7,7 @@ use crate::proto::{
     SocketId,
     connection::{Completion, Connection, Oddities, Received, Tag, Violation, Work},
     link::{Action, Attempt, Demand, Failure, Link, RequestId},
-    wire::{BadConnectData, CongestionMap, ConnectData, Ends, Header, Version},
+    wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Ends, Header, Version},
 };
 
 /// A connection, and what is below it.
@@ -247,10 +247,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// The device has let go of everything of an attempt.
     pub fn closed(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
-        let Some(peer) = self.peer(id) else {
+        self.busy.insert(id);
+        let Some(peer) = self.peers.get_mut(id.0) else {
             return;
         };
         if peer.link.current() == Some(attempt) {
+            self.counters.resets += u64::from(peer.connection.is_up());
             peer.connection.reset();
             peer.link.closed(now, attempt);
             self.drain(id);
@@ -275,7 +277,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         id: ConnectionId,
     ) -> Option<(Tag, [u8; Header::SIZE])> {
         let peer = self.peers.get_mut(id.0).filter(|peer| peer.link.is_up())?;
-        peer.connection.acknowledge(now)
+        let ack = peer.connection.acknowledge(now);
+        self.counters.acks_sent += u64::from(ack.is_some());
+        ack
     }
 
     /// Whether to post a probe: see [`Connection::probe`].
@@ -334,7 +338,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Ok(None) => Ok(None),
             Err(violation) => Err(violation),
         };
-        if result.is_err() {
+        if let Err(violation) = &result {
+            let damaged = matches!(violation, Violation::Header(BadHeader::Checksum(_)));
+            self.counters.bad_checksums += u64::from(damaged);
             if let Some(peer) = self.peer(id) {
                 if let Some(attempt) = peer.link.current() {
                     peer.link.failed(attempt, Failure::Lost);
@@ -357,6 +363,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         };
         match received {
             Received::Map(map) => {
+                self.counters.maps_received += 1;
                 let old = self.peer_maps.insert(route.peer, map);
                 let new = &self.peer_maps[&route.peer];
                 let released = old.unwrap_or_default().released(new);
@@ -364,9 +371,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 Ok(None)
             }
             Received::Ping(from) => {
+                self.counters.pings += 1;
                 let map = self.peer_maps.get(&route.peer);
                 if !map.is_some_and(|map| map.contains(from)) {
                     peer.connection.pong(from);
+                    self.counters.pongs += 1;
                 }
                 Ok(None)
             }
@@ -376,7 +385,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 let Some((owner, socket)) =
                     owner.zip(owner.and_then(|id| self.sockets.get_mut(&id)))
                 else {
-                    self.dropped += 1;
+                    self.counters.no_socket += 1;
                     peer.connection.take(now, &incoming);
                     return Ok(None);
                 };
@@ -387,11 +396,13 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 }
                 peer.connection.take(now, &incoming);
                 socket.deliver(Delivery {
+                    sequence: incoming.sequence,
                     from: (route.peer, incoming.from).into(),
                     len: incoming.len,
                     bodies: incoming.bodies,
                     cookie: incoming.cookie,
                 });
+                self.counters.queued += 1;
                 self.woken.insert(owner);
                 self.update_congestion(owner);
                 Ok(incoming.used.map(|rkey| (owner, rkey)))

@@ -16,6 +16,8 @@ const MAX_MESSAGES: usize = 16_384;
 /// A message for a socket.
 #[derive(Debug)]
 pub struct Delivery<B> {
+    /// Its number; 0 if it has not left the host.
+    pub sequence: u64,
     /// Who has sent it.
     pub from: SocketAddr,
     /// The number of bytes.
@@ -165,6 +167,11 @@ impl<B> Socket<B> {
         if notification.requested || failed && self.wants_failures {
             self.notifications.push_back(notification);
         }
+    }
+
+    /// What waits to be received.
+    pub(super) fn messages(&self) -> impl Iterator<Item = &Delivery<B>> {
+        self.messages.iter()
     }
 
     pub(super) fn peek(&self) -> Option<&Delivery<B>> {

@@ -285,6 +285,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             .get_mut(&id)
             .is_some_and(|socket| socket.queued(len));
         self.busy.insert(connection);
+        self.counters.sent += 1;
+        if let Some(rdma) = &message.rdma {
+            self.counters.operations += 1;
+            self.counters.operation_bytes += u64::from(rdma.len);
+        }
         match self.peers[connection.0].connection.send(message, ask) {
             Ok(sequence) => Ok(Sent::Queued(connection, sequence)),
             Err(refused) => {
@@ -350,6 +355,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let tos = socket.tos;
         let may_send = socket.may_send();
         if self.is_congested(to) {
+            self.counters.congested += 1;
             self.get_mut(id)?.blocked(to.port());
             if !self.ports.has(to.ip()) {
                 let (local, peer) = (from.ip(), to.ip());
@@ -358,6 +364,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return Err(SocketError::Congested(to));
         }
         if !may_send {
+            self.counters.send_full += 1;
             return Err(SocketError::Full);
         }
         Ok((from, to, tos))
@@ -386,6 +393,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             if to.port() == PING_PORT {
                 if socket.has_room() {
                     socket.deliver(Delivery {
+                        sequence: 0,
                         from: to,
                         len: 0,
                         bodies: Bodies::Many(Vec::new()),
@@ -404,10 +412,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let owner = self.ports.find(to.ip(), to.port());
         let Some((owner, socket)) = owner.zip(owner.and_then(|id| self.sockets.get_mut(&id)))
         else {
-            self.dropped += 1;
+            self.counters.no_socket += 1;
             return false;
         };
         socket.deliver(delivery);
+        self.counters.queued += 1;
         self.woken.insert(owner);
         self.update_congestion(owner);
         true
@@ -419,6 +428,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// It is closed.
     pub fn receive(&mut self, id: SocketId) -> Result<Option<Event<B>>, SocketError> {
         let event = self.get_mut(id)?.receive();
+        self.counters.delivered += u64::from(matches!(event, Some(Event::Message(_))));
         self.update_congestion(id);
         Ok(event)
     }
@@ -429,6 +439,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// It is closed.
     pub fn receive_message(&mut self, id: SocketId) -> Result<Option<Delivery<B>>, SocketError> {
         let delivery = self.get_mut(id)?.receive_message();
+        self.counters.delivered += u64::from(delivery.is_some());
         self.update_congestion(id);
         Ok(delivery)
     }

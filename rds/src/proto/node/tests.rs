@@ -477,6 +477,7 @@ fn a_message_to_this_host_does_not_leave_it() {
         panic!("{sent:?}");
     };
     let delivery = Delivery {
+        sequence: 0,
         from: local.from,
         len: local.draft.len,
         bodies: connection::Bodies::One(local.draft.payload),
@@ -564,4 +565,38 @@ fn an_answer_of_an_old_version_is_no_connection() {
     assert_eq!(refused, Err(BadConnectData::Version(version)));
     assert_eq!(a.poll(NOW, at_a), Some(Action::Close(attempt)));
     assert!(!a.is_up(at_a));
+}
+
+/// L-S20
+#[test]
+fn info_tells_of_messages_wherever_they_are() {
+    let (mut a, mut b) = (node(), node());
+    let (at_a, at_b) = (bound(&mut a, A, 4000), bound(&mut b, B, 4001));
+    send(&mut a, at_a, (B, 4001).into(), 100).unwrap();
+    let told = a.info();
+    assert_eq!((told.sending.len(), told.unacknowledged.len()), (1, 0));
+    let waiting = &told.sending[0];
+    assert_eq!((waiting.sequence, waiting.len), (1, 100));
+    assert_eq!(waiting.local, (A, 4000).into());
+    assert_eq!(waiting.peer, (B, 4001).into());
+    assert!(told.connections[0].flags.is_empty());
+    let mut pair = Pair::connect(a, b);
+    send(&mut pair.b, at_b, (A, 4000).into(), 7).unwrap();
+    send(&mut pair.b, at_b, (A, 9).into(), 7).unwrap();
+    pair.settle().unwrap();
+    let (a, b) = (pair.a.info(), pair.b.info());
+    assert!(a.sending.is_empty() && a.unacknowledged.is_empty());
+    assert_eq!(b.receiving[0].len, 100);
+    assert_eq!(b.receiving[0].peer, (A, 4000).into());
+    assert_eq!(a.connections[0].next_rx, b.connections[0].next_tx);
+    assert_eq!(a.sockets[0].local, (A, 4000).into());
+    assert_eq!(a.sockets[0].send_limit, DEFAULT_LIMIT);
+    let count = |info: &crate::info::Info, name| info.counter(name).unwrap();
+    assert_eq!(count(&a, "send_queued"), 1);
+    assert_eq!(count(&a, "recv_queued"), 1);
+    assert_eq!(count(&a, "recv_drop_no_sock"), 1);
+    assert_eq!(count(&a, "cong_update_received"), 1);
+    assert_eq!(count(&a, "recv_delivered"), 0);
+    drop(pair.a.receive(at_a).unwrap());
+    assert_eq!(count(&pair.a.info(), "recv_delivered"), 1);
 }

@@ -16,7 +16,7 @@ pub use header::{BadHeader, Flags, Header};
 pub use map::CongestionMap;
 pub use version::{REJECTED, Version};
 
-pub(super) use reader::Reader;
+pub(crate) use reader::Reader;
 
 /// The most bytes of a message that a frame carries; all frames but the last carry exactly so many.
 pub const FRAGMENT: u32 = 4096;

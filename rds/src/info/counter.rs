@@ -1,0 +1,35 @@
+//! What has happened how often: `struct rds_info_counter`.
+
+use super::{AddressFamily, Element, text, write_text};
+use crate::proto::wire::Reader;
+
+/// What has happened how often.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Counter {
+    /// The kernel's name for it, of 31 bytes at most.
+    pub name: String,
+    /// How often.
+    pub value: u64,
+}
+
+impl Element for Counter {
+    fn size(_: AddressFamily) -> usize {
+        40
+    }
+
+    fn fits(&self, _: AddressFamily) -> bool {
+        true
+    }
+
+    fn write(&self, _: AddressFamily, to: &mut Vec<u8>) {
+        write_text::<32>(&self.name, to);
+        to.extend(self.value.to_ne_bytes());
+    }
+
+    fn read(_: AddressFamily, reader: &mut Reader<'_>) -> Option<Self> {
+        Some(Self {
+            name: text::<32>(reader)?,
+            value: u64::from_ne_bytes(reader.bytes()?),
+        })
+    }
+}
