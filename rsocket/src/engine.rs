@@ -1,21 +1,28 @@
 //! The thread that drives connections being made, and notices those that end.
 //!
-//! There is one for all sockets of the process. It handles no data.
+//! There is one for all sockets of the process. It handles no data, but for the first datagrams to a
+//! peer, which go by UDP.
 
 use std::{
     collections::HashMap,
     io,
     mem::ManuallyDrop,
-    os::fd::AsFd,
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    net::SocketAddr,
+    os::fd::{AsFd, OwnedFd},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError, Weak,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
     thread,
     time::{Duration, Instant},
 };
 
 use cm::{Event, EventChannel, Key};
+use rustix::event::{Timespec, epoll};
 
 use crate::{
     connection::{Connection, sleep},
+    datagram::{Port, way},
     device::Domains,
     listener::{Backlog, Place},
     opening::Opening,
@@ -24,6 +31,9 @@ use crate::{
 
 /// How often a connection that lingers is looked at.
 const LINGER_CHECK: Duration = Duration::from_millis(10);
+
+/// How many sockets for datagrams take something from UDP in one turn.
+const MOST_PORTS: usize = 64;
 
 /// What the identifiers belong to, and the channel that tells of them.
 #[derive(Debug)]
@@ -34,6 +44,11 @@ pub(crate) struct Engine {
     timers: Mutex<Timers>,
     /// Rung when there is a new timer.
     bell: Bell,
+    /// The sockets for datagrams, by the names that `udp` has for them.
+    ports: Mutex<HashMap<u64, Weak<Port>>>,
+    next_port: AtomicU64,
+    /// Tells which of them have something from UDP.
+    udp: OwnedFd,
     process: u32,
 }
 
@@ -45,6 +60,10 @@ enum Subject {
     /// To be offered to the listener when it is established.
     Accepting(Weak<Backlog>, Arc<Connection>, Place),
     Connected(Weak<Connection>),
+    /// A local end of a socket for datagrams.
+    Bound(Weak<Port>),
+    /// Looks for the way to a peer.
+    Searching(Weak<Port>, SocketAddr),
 }
 
 #[derive(Debug, Default)]
@@ -78,6 +97,9 @@ impl Engine {
             subjects: Mutex::default(),
             timers: Mutex::default(),
             bell: Bell::new()?,
+            ports: Mutex::default(),
+            next_port: AtomicU64::new(0),
+            udp: epoll::create(epoll::CreateFlags::CLOEXEC)?,
             process: std::process::id(),
         });
         let driven = Arc::clone(&new);
@@ -117,6 +139,41 @@ impl Engine {
         self.subjects().insert(key, subject);
     }
 
+    fn ports(&self) -> MutexGuard<'_, HashMap<u64, Weak<Port>>> {
+        self.ports.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// A name for a new socket for datagrams.
+    pub(crate) fn name_port(&self) -> u64 {
+        self.next_port.fetch_add(1, Relaxed)
+    }
+
+    /// Tells a socket for datagrams when something comes by UDP.
+    pub(crate) fn watch_port(&self, name: u64, port: Weak<Port>, udp: impl AsFd) -> io::Result<()> {
+        self.ports().insert(name, port);
+        let data = epoll::EventData::new_u64(name);
+        Ok(epoll::add(&self.udp, udp, data, epoll::EventFlags::IN)?)
+    }
+
+    /// The end of that.
+    pub(crate) fn unwatch_port(&self, udp: impl AsFd) {
+        // It may not have begun.
+        let _: rustix::io::Result<()> = epoll::delete(&self.udp, udp);
+    }
+
+    pub(crate) fn forget_port(&self, name: u64) {
+        let port = self.ports().remove(&name);
+        drop(port);
+    }
+
+    pub(crate) fn bound(&self, key: Key, port: Weak<Port>) {
+        self.subjects().insert(key, Subject::Bound(port));
+    }
+
+    pub(crate) fn search(&self, key: Key, port: Weak<Port>, peer: SocketAddr) {
+        self.subjects().insert(key, Subject::Searching(port, peer));
+    }
+
     /// Nobody is interested in an identifier any more. One that waits for an event is destroyed.
     pub(crate) fn forget(&self, key: Key) {
         let subject = self.subjects().remove(&key);
@@ -153,13 +210,44 @@ impl Engine {
     fn run(self: Arc<Self>) {
         loop {
             let next = self.run_timers();
-            let fds = [self.channel.as_fd(), self.bell.as_fd()];
+            let fds = [self.channel.as_fd(), self.bell.as_fd(), self.udp.as_fd()];
             // A signal, or the time of a timer: all the same.
             drop(sleep(&fds, next));
             self.bell.clear();
+            self.ask_udp();
             while let Ok(Some(event)) = self.channel.try_next() {
                 self.handle(event);
             }
+        }
+    }
+
+    /// Lets sockets for datagrams take what has come by UDP.
+    fn ask_udp(&self) {
+        let mut events = Vec::with_capacity(MOST_PORTS);
+        let room = rustix::buffer::spare_capacity(&mut events);
+        // What it fails by, if it does, is a signal.
+        let _: rustix::io::Result<usize> = epoll::wait(&self.udp, room, Some(&Timespec::default()));
+        for event in events {
+            let port = self.ports().get(&event.data.u64()).and_then(Weak::upgrade);
+            if let Some(port) = port {
+                port.udp_ready();
+            }
+        }
+    }
+
+    /// Who looks for a way with an identifier.
+    fn searching(&self, key: Key) -> Option<(Arc<Port>, SocketAddr)> {
+        match self.subjects().get(&key)? {
+            Subject::Searching(port, peer) => Some((port.upgrade()?, *peer)),
+            _ => None,
+        }
+    }
+
+    /// A search has ended without a way.
+    fn not_found(&self, key: Key) {
+        if let Some((port, peer)) = self.searching(key) {
+            self.forget(key);
+            port.found(peer, None);
         }
     }
 
@@ -212,23 +300,36 @@ impl Engine {
     fn handle(self: &Arc<Self>, event: Event) {
         match event {
             Event::AddrResolved(id) => {
-                if let Some(opening) = self.opening(id.key()) {
+                let key = id.key();
+                if let Some(opening) = self.opening(key) {
                     opening.addr_resolved(id);
+                } else if self.searching(key).is_some() && way::resolve_route(id).is_err() {
+                    self.not_found(key);
                 }
             }
             Event::AddrError { id, error } => {
-                if let Some(opening) = self.opening(id.key()) {
+                let key = id.key();
+                if let Some(opening) = self.opening(key) {
                     opening.addr_error(id, error);
+                } else {
+                    self.not_found(key);
                 }
             }
             Event::RouteResolved(id) => {
-                if let Some(opening) = self.opening(id.key()) {
+                let key = id.key();
+                if let Some(opening) = self.opening(key) {
                     opening.route_resolved(self, id);
+                } else if let Some((port, peer)) = self.searching(key) {
+                    self.forget(key);
+                    port.found(peer, way::found(self, &id).ok());
                 }
             }
             Event::RouteError { id, error } => {
-                if let Some(opening) = self.opening(id.key()) {
+                let key = id.key();
+                if let Some(opening) = self.opening(key) {
                     opening.route_error(id, error);
+                } else {
+                    self.not_found(key);
                 }
             }
             Event::ConnectResponse(response) => {
@@ -277,6 +378,19 @@ impl Engine {
         let connection = match subject {
             Some(Subject::Connected(connection)) => connection.upgrade(),
             Some(Subject::Accepting(_, connection, _)) => Some(connection),
+            Some(Subject::Bound(port)) => {
+                let port = port.upgrade();
+                if let Some(ctx) = port.and_then(|port| port.device_removed(key)) {
+                    self.domains.forget(&ctx);
+                }
+                None
+            }
+            Some(Subject::Searching(port, peer)) => {
+                if let Some(port) = port.upgrade() {
+                    port.found(peer, None);
+                }
+                None
+            }
             Some(Subject::Opening(_) | Subject::Listening(_)) | None => None,
         };
         let Some(connection) = connection else {

@@ -24,6 +24,7 @@
 
 mod config;
 mod connection;
+mod datagram;
 mod device;
 mod endpoint;
 mod engine;
@@ -40,6 +41,7 @@ mod stream;
 mod tokio;
 mod waiters;
 
+pub use datagram::Received;
 pub use errno::errno;
 pub use listener::{Incoming, Listener};
 pub use mapped::MappedBuffer;

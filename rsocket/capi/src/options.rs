@@ -91,7 +91,7 @@ fn unless_too_late(set: io::Result<()>) -> io::Result<()> {
 /// Sets an option.
 pub(crate) fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     match (level, name) {
-        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => socket.set_reuse_addr(flag(value)?),
+        (libc::SOL_SOCKET, libc::SO_REUSEADDR) => socket.set_reuse_addr(flag(value)?)?,
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
             return unless_too_late(socket.set_receive_buffer(size(value)?));
         }
@@ -110,9 +110,9 @@ pub(crate) fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> i
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => socket.set_write_timeout(timeout(value)?),
         (libc::IPPROTO_IP, libc::IP_TOS) => {
             let tos = u8::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
-            socket.set_tos(tos);
+            socket.set_tos(tos)?;
         }
-        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.set_v6_only(flag(value)?),
+        (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => socket.set_v6_only(flag(value)?)?,
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => socket.set_no_delay(flag(value)?),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => {
             let seconds = u64::try_from(int(value)?).unwrap_or(0);

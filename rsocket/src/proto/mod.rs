@@ -4,6 +4,7 @@
 //! simulator and under a fuzzer.
 
 mod connect;
+pub mod datagram;
 mod entry;
 mod message;
 mod order;

@@ -2,6 +2,7 @@
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
+    net::SocketAddr,
     sync::Arc,
     time::Duration,
 };
@@ -11,7 +12,7 @@ use rustix::io::Errno;
 use verbs::Memory;
 
 use super::{Phase, Socket, os_error};
-use crate::{connection::Patience, mapped::MappedBuffer, stream::Stream};
+use crate::{connection::Patience, datagram::Received, mapped::MappedBuffer, stream::Stream};
 
 bitflags! {
     /// How to receive.
@@ -34,7 +35,7 @@ impl Socket {
                 Phase::Connected(stream) => return Ok(Arc::clone(stream)),
                 Phase::Opening(opening) => Arc::clone(opening),
                 Phase::Closed => return Err(os_error(Errno::BADF)),
-                Phase::Idle(_) | Phase::Listening(_) | Phase::Failed => {
+                Phase::Idle(_) | Phase::Listening(_) | Phase::Failed | Phase::Datagram(_) => {
                     return Err(io::ErrorKind::NotConnected.into());
                 }
             };
@@ -60,7 +61,11 @@ impl Socket {
     /// - `WouldBlock`: there is nothing yet, and it may not wait, or not longer.
     /// - `Interrupted`: a signal came.
     /// - `ConnectionReset`, `InvalidData`: the connection has failed.
+    /// - For datagrams, as for [`recv_msg`](Self::recv_msg).
     pub fn recv(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
+        if self.port().is_some() {
+            return Ok(self.recv_msg(bufs, flags)?.len);
+        }
         let dont_wait = flags.contains(RecvFlags::DONT_WAIT);
         let stream = self.connected(dont_wait)?;
         let timeout = self.lock().choices.read_timeout;
@@ -96,11 +101,71 @@ impl Socket {
     /// - `WouldBlock`: there is no room, and it may not wait, or not longer.
     /// - `Interrupted`: a signal came before anything was sent.
     /// - `BrokenPipe`, `ConnectionReset`: the connection has ended.
+    /// - For datagrams, as for [`send_to`](Self::send_to).
     pub fn send(&self, bufs: &[IoSlice<'_>], dont_wait: bool) -> io::Result<usize> {
+        if self.port().is_some() {
+            return self.send_to(bufs, None, dont_wait);
+        }
         let stream = self.connected(dont_wait)?;
         let timeout = self.lock().choices.write_timeout;
         let patience = self.patience(dont_wait, timeout);
         stream.connection().send(bufs, patience)
+    }
+
+    /// Receives one datagram, after waiting for it: as many of its bytes as there is room for. Or
+    /// receives bytes of a stream, as [`recv`](Self::recv) does.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: it is for datagrams, and has neither an address nor a peer, nor has sent
+    ///   anything.
+    /// - `ConnectionRefused`: the peer that it is connected with does not take datagrams there.
+    /// - As for [`recv`](Self::recv).
+    pub fn recv_msg(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<Received> {
+        let Some(port) = self.port() else {
+            let len = self.recv(bufs, flags)?;
+            let source = if len > 0 { self.peer_addr().ok() } else { None };
+            return Ok(Received {
+                len,
+                full_len: len,
+                source,
+            });
+        };
+        let timeout = self.lock().choices.read_timeout;
+        let patience = self.patience(flags.contains(RecvFlags::DONT_WAIT), timeout);
+        port.recv(bufs, flags.contains(RecvFlags::PEEK), patience)
+    }
+
+    /// Sends one datagram, made of all pieces: to an address, or to the peer that the socket is
+    /// connected with. A socket without an address gets one.
+    ///
+    /// # Errors
+    /// - `EISCONN`: it is a stream, and there is an address.
+    /// - `EDESTADDRREQ`: there is no address, and the socket is not connected.
+    /// - `EMSGSIZE`: it is too long; see [`datagram`](Self::datagram).
+    /// - `EAFNOSUPPORT`: the address is of the other family.
+    /// - `NetworkUnreachable`, `ENODEV`: no RDMA device leads there. `Unsupported`: the one that does is
+    ///   iWARP.
+    /// - `ConnectionRefused`: the peer that the socket is connected with does not take datagrams
+    ///   there, as an earlier one has shown.
+    /// - `WouldBlock`: there is no room, and it may not wait, or not longer.
+    /// - `BrokenPipe`: it has been shut down for that.
+    /// - `Interrupted`: a signal came.
+    pub fn send_to(
+        &self,
+        bufs: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        dont_wait: bool,
+    ) -> io::Result<usize> {
+        let Some(port) = self.port() else {
+            if to.is_some() {
+                self.peer_addr()?;
+                return Err(os_error(Errno::ISCONN));
+            }
+            return self.send(bufs, dont_wait);
+        };
+        let timeout = self.lock().choices.write_timeout;
+        let patience = self.patience(dont_wait, timeout);
+        port.send(bufs, to, patience)
     }
 
     /// Maps zero bytes for the peer; see [`Stream::map`].

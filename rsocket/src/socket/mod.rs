@@ -25,6 +25,7 @@ pub use poll::{PollEntry, PollEvents, poll};
 
 use crate::{
     config::config,
+    datagram::Port,
     engine::Engine,
     errno::errno,
     listener::Listener,
@@ -56,7 +57,8 @@ impl Family {
     }
 }
 
-/// A stream socket that becomes what is made of it: connected, listening, or neither.
+/// A socket that becomes what is made of it: a stream, connected or listening or neither, or one for
+/// datagrams.
 ///
 /// It is for those who have to do what a program says at run time, like the C library here. Others
 /// are better served by [`Stream`] and [`Listener`], which cannot be
@@ -109,6 +111,8 @@ enum Phase {
     Opening(Arc<Opening>),
     Connected(Arc<Stream>),
     Listening(Arc<Listener>),
+    /// It is not for streams at all.
+    Datagram(Arc<Port>),
     /// Connecting has failed.
     Failed,
     Closed,
@@ -145,6 +149,44 @@ impl Socket {
             ..Choices::default()
         };
         Self::with_phase(Engine::get()?, family, Phase::Idle(None), choices)
+    }
+
+    /// A new socket for datagrams, in the manner of [`std::net::UdpSocket`].
+    ///
+    /// It has an address of UDP's, which firewalls have to let through. The first datagrams to a peer
+    /// go that way, and those that fit into no packet of the device's; all others go from device to
+    /// device. A datagram has at most 2032 bytes (IPv6: 2020). Nothing is sent again that is lost.
+    ///
+    /// Its queues are as deep as there are places of 2048 bytes in the buffers: 64, if nobody has
+    /// said anything else.
+    ///
+    /// ```no_run
+    /// use std::io::{IoSlice, IoSliceMut};
+    ///
+    /// use rsocket::{Family, RecvFlags, Socket};
+    ///
+    /// let server = Socket::datagram(Family::V4)?;
+    /// server.bind("10.9.0.1:7174".parse().unwrap())?;
+    /// let client = Socket::datagram(Family::V4)?;
+    /// client.send_to(&[IoSlice::new(b"hello")], Some(server.local_addr()), false)?;
+    /// let mut hello = [0; 100];
+    /// let got = server.recv_msg(&mut [IoSliceMut::new(&mut hello)], RecvFlags::empty())?;
+    /// assert_eq!(&hello[..got.len], b"hello");
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// - `NotFound`, `ENODEV`: there is no RDMA device.
+    pub fn datagram(family: Family) -> io::Result<Self> {
+        let engine = Engine::get()?;
+        let choices = Choices {
+            settings: config().settings,
+            ..Choices::default()
+        };
+        let port = Port::new(&engine, family, choices.settings)?;
+        let socket = Self::with_phase(engine, family, Phase::Datagram(Arc::clone(&port)), choices)?;
+        socket.watch(port.as_fd())?;
+        Ok(socket)
     }
 
     fn with_phase(
@@ -236,8 +278,12 @@ impl Socket {
     ///
     /// # Errors
     /// - `InvalidInput`: it is bound already, or more than that.
+    /// - `AddrNotAvailable`: for datagrams, it is no address of this host.
     /// - `AddrInUse`, `AddrNotAvailable`, `ENODEV`: as for [`Options::bind`](crate::Options::bind).
     pub fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        if let Some(port) = self.port() {
+            return port.bind(addr);
+        }
         let mut state = self.lock();
         let Phase::Idle(None) = state.phase else {
             return Err(os_error(Errno::INVAL));
@@ -254,11 +300,13 @@ impl Socket {
     /// # Errors
     /// - `InvalidInput`: it is connected, or connecting.
     /// - `AddrInUse`: somebody else listens there.
+    /// - `Unsupported`: it is for datagrams.
     pub fn listen(&self, backlog: u32) -> io::Result<()> {
         let mut state = self.lock();
         let id = match &mut state.phase {
             Phase::Listening(_) => return Ok(()),
             Phase::Idle(id) => id.take(),
+            Phase::Datagram(_) => return Err(os_error(Errno::OPNOTSUPP)),
             _ => return Err(os_error(Errno::INVAL)),
         };
         let id = match id {
@@ -283,14 +331,17 @@ impl Socket {
     /// - `InvalidInput`: it does not listen.
     /// - `WouldBlock`: it does not block, and there is none.
     /// - `Interrupted`: a signal came.
+    /// - `Unsupported`: it is for datagrams.
     pub fn accept(&self) -> io::Result<(Self, SocketAddr)> {
         loop {
             let (listener, choices) = {
                 let state = self.lock();
-                let Phase::Listening(listener) = &state.phase else {
-                    return Err(os_error(Errno::INVAL));
+                let listener = match &state.phase {
+                    Phase::Listening(listener) => Arc::clone(listener),
+                    Phase::Datagram(_) => return Err(os_error(Errno::OPNOTSUPP)),
+                    _ => return Err(os_error(Errno::INVAL)),
                 };
-                (Arc::clone(listener), state.choices.clone())
+                (listener, state.choices.clone())
             };
             if let Some(stream) = listener.try_accept() {
                 let peer = stream.peer_addr();
@@ -310,13 +361,21 @@ impl Socket {
     /// Connects to a peer. A [nonblocking](Self::set_nonblocking) socket does so in the background,
     /// and can be written to when it is done.
     ///
+    /// For datagrams, that chooses the peer that they go to, and the only one that they are received
+    /// from, and sends nothing. It can be done again.
+    ///
     /// # Errors
     /// - `EINPROGRESS`: it is being done in the background.
     /// - `EALREADY`, `EISCONN`: it has been begun, or done, before.
     /// - `NotConnected`: it has failed before. This socket is of no more use.
     /// - `InvalidInput`: it listens.
     /// - `ConnectionRefused` and so on: as for [`Options::connect`](crate::Options::connect).
+    /// - For datagrams, `NetworkUnreachable`, `ENODEV`: no RDMA device leads there. `Unsupported`: the
+    ///   one that does is iWARP.
     pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+        if let Some(port) = self.port() {
+            return port.connect(Some(peer));
+        }
         let opening = {
             let mut state = self.lock();
             let id = match &mut state.phase {
@@ -324,7 +383,7 @@ impl Socket {
                 Phase::Opening(_) => return Err(os_error(Errno::ALREADY)),
                 Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
                 Phase::Failed => return Err(os_error(Errno::NOTCONN)),
-                Phase::Listening(_) => return Err(os_error(Errno::INVAL)),
+                Phase::Listening(_) | Phase::Datagram(_) => return Err(os_error(Errno::INVAL)),
                 Phase::Closed => return Err(os_error(Errno::BADF)),
             };
             let id = match id {
@@ -361,6 +420,23 @@ impl Socket {
         }
     }
 
+    /// Takes back the choice of a peer for datagrams.
+    ///
+    /// # Errors
+    /// - `Unsupported`: it is a stream.
+    pub fn disconnect(&self) -> io::Result<()> {
+        let port = self.port().ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
+        port.connect(None)
+    }
+
+    /// What there is, if it is for datagrams.
+    fn port(&self) -> Option<Arc<Port>> {
+        match &self.lock_raw().phase {
+            Phase::Datagram(port) => Some(Arc::clone(port)),
+            _ => None,
+        }
+    }
+
     /// The connected stream, if there is one.
     fn stream(&self) -> Option<Arc<Stream>> {
         match &self.lock().phase {
@@ -372,9 +448,18 @@ impl Socket {
     /// Ends one direction, or both; see [`Stream::shutdown`]. Without a connection it has no
     /// effect.
     ///
+    /// For datagrams, the peer is not told. Reading ends after what has arrived.
+    ///
     /// # Errors
     /// The device has failed.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
+        if let Some(port) = self.port() {
+            return port.shut_down(match how {
+                Shutdown::Read => Direction::Read,
+                Shutdown::Write => Direction::Write,
+                Shutdown::Both => Direction::Both,
+            });
+        }
         let Some(stream) = self.stream() else {
             return Ok(());
         };
@@ -384,8 +469,13 @@ impl Socket {
     /// Ends everything, waiting until the peer has got what was sent, as [`linger`](Self::linger)
     /// says. Whoever waits in another call returns. Dropping a socket does the same.
     pub fn close(&self) {
-        let old = self.lock_raw().set_phase(Phase::Closed);
+        let (old, linger) = {
+            let mut state = self.lock_raw();
+            let linger = state.choices.options().linger;
+            (state.set_phase(Phase::Closed), linger)
+        };
         match old {
+            Phase::Datagram(port) => port.close(linger),
             Phase::Opening(opening) => opening.cancel(),
             Phase::Connected(stream) if Arc::strong_count(&stream) > 1 => {
                 // Somebody is in a call, and is to come back.
@@ -401,6 +491,7 @@ impl Socket {
             Phase::Idle(Some(id)) => id.local_addr(),
             Phase::Connected(stream) => Some(stream.local_addr()),
             Phase::Listening(listener) => Some(listener.local_addr()),
+            Phase::Datagram(port) => port.local_addr().ok(),
             Phase::Idle(None) | Phase::Opening(_) | Phase::Failed | Phase::Closed => None,
         }
         .unwrap_or_else(|| self.family.unspecified())
@@ -411,6 +502,10 @@ impl Socket {
     /// # Errors
     /// - `NotConnected`: there is none.
     pub fn peer_addr(&self) -> io::Result<SocketAddr> {
+        if let Some(port) = self.port() {
+            let peer = port.peer_addr();
+            return Ok(peer.ok_or(io::ErrorKind::NotConnected)?);
+        }
         let stream = self.stream();
         let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
         Ok(stream.peer_addr())

@@ -2,6 +2,7 @@
 
 use std::{
     io,
+    net::UdpSocket,
     sync::{Arc, MutexGuard},
     time::Duration,
 };
@@ -96,11 +97,15 @@ impl Socket {
         let state = self.lock();
         match &state.phase {
             Phase::Connected(stream) => stream.settings(),
+            Phase::Datagram(port) => port.settings(),
             _ => state.choices.settings,
         }
     }
 
     fn set_size(&self, set: impl FnOnce(&mut Settings)) -> io::Result<()> {
+        if let Some(port) = self.port() {
+            return port.set_settings(set);
+        }
         self.change(|state| {
             if !matches!(state.phase, Phase::Idle(_) | Phase::Listening(_)) {
                 return Err(os_error(Errno::INVAL));
@@ -188,8 +193,15 @@ impl Socket {
 
     /// Whether the address may be one that others use. Takes effect when binding; it may be said
     /// later, too.
-    pub fn set_reuse_addr(&self, reuse: bool) {
+    ///
+    /// # Errors
+    /// For datagrams, those of `setsockopt(2)`.
+    pub fn set_reuse_addr(&self, reuse: bool) -> io::Result<()> {
+        if let Some(port) = self.port() {
+            port.set_reuse_addr(reuse)?;
+        }
         self.lock().choices.reuse_addr = reuse;
+        Ok(())
     }
 
     /// Whether a socket for IPv6 is for nothing else.
@@ -198,8 +210,15 @@ impl Socket {
     }
 
     /// Whether a socket for IPv6 is for nothing else. Takes effect when binding.
-    pub fn set_v6_only(&self, only: bool) {
+    ///
+    /// # Errors
+    /// For datagrams, those of `setsockopt(2)`.
+    pub fn set_v6_only(&self, only: bool) -> io::Result<()> {
+        if let Some(port) = self.port() {
+            port.set_v6_only(only)?;
+        }
         self.lock().choices.v6_only = Some(only);
+        Ok(())
     }
 
     /// The type of service: the traffic class of the packets.
@@ -207,9 +226,17 @@ impl Socket {
         self.lock().choices.tos.unwrap_or(0)
     }
 
-    /// The type of service. Takes effect when binding or connecting.
-    pub fn set_tos(&self, tos: u8) {
+    /// The type of service. Takes effect when binding or connecting; for datagrams, with the next
+    /// peer.
+    ///
+    /// # Errors
+    /// For datagrams, those of `setsockopt(2)`.
+    pub fn set_tos(&self, tos: u8) -> io::Result<()> {
+        if let Some(port) = self.port() {
+            port.set_tos(tos)?;
+        }
         self.lock().choices.tos = Some(tos);
+        Ok(())
     }
 
     /// How long closing waits until the peer has got everything, if it was said.
@@ -276,9 +303,29 @@ impl Socket {
         matches!(self.lock().phase, Phase::Listening(_))
     }
 
-    /// Whether it has, or has had, a connection.
+    /// Whether it has, or has had, a connection; or, for datagrams, a peer.
     pub fn is_connected(&self) -> bool {
-        matches!(self.lock().phase, Phase::Connected(_))
+        match &self.lock().phase {
+            Phase::Connected(_) => true,
+            Phase::Datagram(port) => port.peer_addr().is_some(),
+            _ => false,
+        }
+    }
+
+    /// Whether it is [for datagrams](Self::datagram).
+    pub fn is_datagram(&self) -> bool {
+        self.port().is_some()
+    }
+
+    /// The UDP socket that datagrams are addressed by, for options that only it has. What is sent
+    /// and received there is not for others than this crate.
+    ///
+    /// # Errors
+    /// - `Unsupported`: it is a stream.
+    /// - `EMFILE`: there are too many descriptors.
+    pub fn udp_socket(&self) -> io::Result<UdpSocket> {
+        let port = self.port().ok_or_else(|| os_error(Errno::OPNOTSUPP))?;
+        port.duplicate_udp()
     }
 
     /// Whether it has been [closed](Self::close).
@@ -288,6 +335,10 @@ impl Socket {
 
     /// The first error since the last time, as the number that C knows it by.
     pub fn take_error(&self) -> Option<io::Error> {
+        if let Some(port) = self.port() {
+            let error = port.take_error();
+            return error.map(|error| io::Error::from_raw_os_error(errno(&error)));
+        }
         let mut state = self.lock();
         let failed = match &state.phase {
             Phase::Connected(stream) => stream.take_error().map(|err| errno(&err)),

@@ -13,6 +13,7 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
 use super::{Phase, Socket};
 use crate::{
     connection::thread_bell,
+    datagram::Port,
     listener::Listener,
     opening::Opening,
     proto::stream::Readiness,
@@ -212,6 +213,7 @@ enum WaitsOn {
     Opening(Arc<Opening>),
     Listener(Arc<Listener>),
     Stream(Arc<Stream>, u64),
+    Datagram(Arc<Port>, u64),
     Nothing,
 }
 
@@ -231,6 +233,7 @@ impl Wait<'_> {
             WaitsOn::Opening(opening) => Some(opening.bell().as_fd()),
             WaitsOn::Listener(listener) => Some(listener.as_fd()),
             WaitsOn::Stream(stream, _) => Some(stream.connection().completions()),
+            WaitsOn::Datagram(port, _) => Some(port.completions()),
             WaitsOn::Nothing => None,
         }
     }
@@ -238,13 +241,23 @@ impl Wait<'_> {
 
 impl Drop for Wait<'_> {
     fn drop(&mut self) {
-        if let WaitsOn::Stream(stream, name) = &self.on {
-            // What has failed shows when the socket is looked at.
-            drop(stream.connection().end_wait(*name));
+        // What has failed shows when the socket is looked at.
+        match &self.on {
+            WaitsOn::Stream(stream, name) => drop(stream.connection().end_wait(*name)),
+            WaitsOn::Datagram(port, name) => drop(port.end_wait(*name)),
+            WaitsOn::Opening(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => {}
         }
         self.socket.lock_raw().waiters.remove(self.name);
     }
 }
+
+/// A device that has failed is an error of the socket's.
+const FAILED: Readiness = Readiness {
+    readable: true,
+    writable: true,
+    hung_up: true,
+    failed: true,
+};
 
 fn interest(events: PollEvents) -> Interest {
     Interest {
@@ -262,6 +275,7 @@ impl Socket {
             Phase::Opening(opening) => WaitsOn::Opening(Arc::clone(opening)),
             Phase::Listening(listener) => WaitsOn::Listener(Arc::clone(listener)),
             Phase::Connected(stream) => WaitsOn::Stream(Arc::clone(stream), 0),
+            Phase::Datagram(port) => WaitsOn::Datagram(Arc::clone(port), 0),
             Phase::Idle(_) | Phase::Failed | Phase::Closed => WaitsOn::Nothing,
         };
         drop(state);
@@ -278,6 +292,12 @@ impl Socket {
                 wait.met = interest.is_met(readiness);
                 WaitsOn::Stream(stream, name)
             }
+            WaitsOn::Datagram(port, _) => {
+                let interest = interest(events);
+                let (readiness, name) = port.begin_wait(interest, bell)?;
+                wait.met = interest.is_met(readiness);
+                WaitsOn::Datagram(port, name)
+            }
             on => on,
         };
         Ok(wait)
@@ -291,16 +311,12 @@ impl Socket {
                 let stream = Arc::clone(stream);
                 drop(state);
                 let readiness = stream.connection().readiness_now();
-                // A device that has failed is an error of the socket's.
-                of_stream(
-                    readiness.unwrap_or(Readiness {
-                        readable: true,
-                        writable: true,
-                        hung_up: true,
-                        failed: true,
-                    }),
-                    asked,
-                )
+                of_readiness(readiness.unwrap_or(FAILED), asked)
+            }
+            Phase::Datagram(port) => {
+                let port = Arc::clone(port);
+                drop(state);
+                of_readiness(port.readiness_now().unwrap_or(FAILED), asked)
             }
             Phase::Listening(listener) if listener.is_ready() => asked & PollEvents::IN,
             Phase::Failed => asked & (PollEvents::IN | PollEvents::OUT) | PollEvents::ERR,
@@ -310,7 +326,7 @@ impl Socket {
     }
 }
 
-fn of_stream(readiness: Readiness, asked: PollEvents) -> PollEvents {
+fn of_readiness(readiness: Readiness, asked: PollEvents) -> PollEvents {
     let mut events = PollEvents::empty();
     events.set(PollEvents::IN, readiness.readable);
     events.set(PollEvents::OUT, readiness.writable);
@@ -332,16 +348,16 @@ mod tests {
             writable: true,
             ..Readiness::default()
         };
-        assert_eq!(of_stream(idle, both), PollEvents::OUT);
-        assert_eq!(of_stream(idle, PollEvents::IN), PollEvents::empty());
+        assert_eq!(of_readiness(idle, both), PollEvents::OUT);
+        assert_eq!(of_readiness(idle, PollEvents::IN), PollEvents::empty());
         let over = Readiness {
             readable: true,
             writable: true,
             hung_up: true,
             failed: false,
         };
-        assert_eq!(of_stream(over, both).bits(), 0x15);
-        assert_eq!(of_stream(over, PollEvents::empty()), PollEvents::HUP);
+        assert_eq!(of_readiness(over, both).bits(), 0x15);
+        assert_eq!(of_readiness(over, PollEvents::empty()), PollEvents::HUP);
     }
 
     /// T-PO1, as far as there need be no device: P1.

@@ -1,7 +1,8 @@
-//! Streams over a real device, of this host with itself.
+//! Streams and datagrams over a real device, of this host with itself.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod asynchronous;
+mod datagrams;
 mod endings;
 mod sockets;
 mod streams;
@@ -11,5 +12,11 @@ use std::net::SocketAddr;
 /// The address of the guest's RDMA device, with any port.
 fn local() -> SocketAddr {
     let address = std::env::var("A").expect("these tests run in the guest: `cargo xtask test`");
+    SocketAddr::new(address.parse().unwrap(), 0)
+}
+
+/// Its IPv6 address.
+fn local_v6() -> SocketAddr {
+    let address = std::env::var("A6").expect("these tests run in the guest: `cargo xtask test`");
     SocketAddr::new(address.parse().unwrap(), 0)
 }

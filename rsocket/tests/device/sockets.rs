@@ -122,7 +122,7 @@ fn the_wrong_state_is_an_error_and_no_more() {
     );
     assert_eq!(number(listener.bind(local())), EINVAL);
     let (client, _server) = pair();
-    client.set_reuse_addr(true);
+    client.set_reuse_addr(true).unwrap();
     assert!(client.reuse_addr());
     assert_eq!(number(client.listen(1)), EINVAL);
     assert_eq!(number(client.set_send_queue(64)), EINVAL);

@@ -1,9 +1,10 @@
-//! Streams without a device: two sides, a wire that delays as it likes, and hosts that die or lie.
+//! Streams and datagrams without a device: a wire that delays as it likes, and hosts that die or lie.
 //!
 //! Every run follows from its seed, which a failing one prints: `SEED=… cargo test -p rsocket --test
 //! simulator` runs that alone. `LONG=1` runs a hundred thousand of each kind.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod datagrams;
 mod probe;
 mod schedule;
 mod side;
@@ -48,4 +49,29 @@ fn a_host_that_dies_leaves_a_prefix_and_an_error() {
 #[test]
 fn a_host_that_lies_harms_nobody() {
     run(Trouble::Hostile);
+}
+
+fn run_datagrams(trouble: datagrams::Trouble) {
+    for seed in seeds() {
+        let result = panic::catch_unwind(|| datagrams::Run::new(seed, trouble).run());
+        assert!(result.is_ok(), "datagrams, {trouble:?}: SEED={seed} fails");
+    }
+}
+
+/// T-DG3
+#[test]
+fn datagrams_arrive_once_in_any_order() {
+    run_datagrams(datagrams::Trouble::None);
+}
+
+/// T-DG7
+#[test]
+fn datagrams_find_a_host_that_has_started_anew() {
+    run_datagrams(datagrams::Trouble::Loss);
+}
+
+/// T-DG2, T-DG8
+#[test]
+fn datagrams_of_strangers_harm_nobody() {
+    run_datagrams(datagrams::Trouble::Hostile);
 }

@@ -1,0 +1,254 @@
+//! A local end: the queue pair for one of this host's addresses.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    os::fd::{AsFd, BorrowedFd},
+};
+
+use cm::{CmId, Key, PortSpace, phases::Idle};
+use rustix::io::Errno;
+use verbs::{
+    AddressHandle, Addressed, Attributes, BufPool, Completed, CompletionChannel, CompletionQueue,
+    Context, CqKey, GRH_LEN, Notify, PoolBuf, Psn, QpNum, QueuePair, Rtr, Rts, Ud, op::SendTo,
+};
+
+use crate::{
+    device::Domain,
+    engine::Engine,
+    proto::{
+        datagram::{Encoded, Origin, QKEY, SLOT},
+        stream::Settings,
+    },
+};
+
+/// What a request of the send queue owns, unless the request carries its bytes itself.
+type SendWork = Addressed<Option<PoolBuf>>;
+
+/// The way to a peer.
+#[derive(Clone, Debug)]
+pub(crate) struct Way {
+    pub(crate) ah: AddressHandle,
+    /// The most payload of a packet, in bytes.
+    pub(crate) mtu: usize,
+}
+
+/// A queue pair for datagrams, and its memory.
+#[derive(Debug)]
+pub(super) struct Local {
+    qp: QueuePair<Ud, Rts, SendWork, PoolBuf>,
+    cq: CompletionQueue,
+    channel: CompletionChannel,
+    messages: BufPool,
+    inline: usize,
+    /// Keeps the port.
+    id: CmId<Idle>,
+    addr: SocketAddr,
+    armed: bool,
+    event_due: bool,
+}
+
+/// What has happened.
+pub(super) enum Done {
+    /// A message has been sent, or not.
+    Sent {
+        /// Whether it has.
+        ok: bool,
+    },
+    /// A message has come, behind a global route header.
+    Received(PoolBuf),
+}
+
+impl Local {
+    /// Makes the queue pair for an address of this host.
+    pub(super) fn new(
+        engine: &Engine,
+        addr: SocketAddr,
+        reuse_addr: bool,
+        settings: &Settings,
+    ) -> io::Result<Self> {
+        let mut id = engine.channel().create_id_in(PortSpace::Udp)?;
+        if reuse_addr {
+            id.set_reuse_addr(true)?;
+        }
+        id.bind(addr)?;
+        let ctx = id.bound_context()?.ok_or(Errno::NODEV)?;
+        if ctx.is_iwarp() {
+            let reason = format!(
+                "the device of {} is iWARP, which has no datagrams",
+                addr.ip()
+            );
+            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+        }
+        let Domain {
+            pd,
+            max_qp_wr: most,
+        } = engine.domains().of(&ctx)?;
+        let (sends, receives) = (
+            u32::from(settings.send_depth).min(most),
+            u32::from(settings.recv_depth).min(most),
+        );
+        let channel = ctx.create_comp_channel()?;
+        let cq = ctx
+            .cq_builder(sends + receives)
+            .channel(&channel, CqKey(0))
+            .create()?;
+        let qp = pd
+            .qp_builder::<Ud>(&cq, &cq)
+            .max_send_wr(sends)
+            .max_recv_wr(receives)
+            .max_inline_data(settings.inline)
+            .create_for()?;
+        let to_init = id.attributes()?;
+        let qp = qp.to_init(&to_init).map_err(verbs::Error::from)?;
+        let qp = qp
+            .to_rtr(&Attributes::<Ud, Rtr>::new())
+            .map_err(verbs::Error::from)?;
+        let mut qp = qp
+            .to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))
+            .map_err(verbs::Error::from)?;
+        let places = pd.alloc_pool(receives as usize, GRH_LEN + SLOT)?;
+        while let Some(place) = places.try_take() {
+            if qp.receive_queue().in_flight() == receives as usize {
+                break;
+            }
+            qp.post_recv(place).map_err(verbs::Error::from)?;
+        }
+        let inline = qp.send_queue().max_inline_data();
+        let mut local = Self {
+            messages: pd.alloc_pool(sends as usize, SLOT)?,
+            qp,
+            cq,
+            channel,
+            inline,
+            id,
+            addr,
+            armed: false,
+            event_due: false,
+        };
+        local.arm()?;
+        Ok(local)
+    }
+
+    pub(super) fn key(&self) -> Key {
+        self.id.key()
+    }
+
+    pub(super) fn addr(&self) -> SocketAddr {
+        self.addr
+    }
+
+    pub(super) fn is_for(&self, ip: IpAddr) -> bool {
+        self.addr.ip() == ip
+    }
+
+    /// The interface of a link-local address.
+    pub(super) fn scope(&self) -> u32 {
+        match self.addr {
+            SocketAddr::V4(_) => 0,
+            SocketAddr::V6(addr) => addr.scope_id(),
+        }
+    }
+
+    pub(super) fn context(&self) -> &Context {
+        self.qp.pd().context()
+    }
+
+    pub(super) fn qp_num(&self) -> u32 {
+        self.qp.qp_num().get()
+    }
+
+    /// The most bytes that are sent without being copied to registered memory.
+    pub(super) fn inline(&self) -> usize {
+        self.inline
+    }
+
+    pub(super) fn completions(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// How many messages are being sent.
+    pub(super) fn sending(&self) -> usize {
+        self.qp.send_queue().in_flight()
+    }
+
+    /// The header of all messages from here.
+    pub(super) fn header(&self) -> Encoded {
+        Origin(self.addr).encode()
+    }
+
+    /// Sends a message, with its header.
+    pub(super) fn send(&mut self, message: &[u8], way: &Way, qp_num: u32) -> io::Result<()> {
+        let to = QpNum::new(qp_num)?;
+        let request = |work| SendTo::new(Addressed::new(work, &way.ah), to, QKEY);
+        if message.len() <= self.inline {
+            let request = request(None).inline(message);
+            return Ok(self.qp.post(request).map_err(verbs::Error::from)?);
+        }
+        let mut place = self.messages.try_take().ok_or(Errno::AGAIN)?;
+        place[..message.len()].copy_from_slice(message);
+        place.set_len(message.len());
+        let posted = self.qp.post(request(Some(place)));
+        Ok(posted.map_err(verbs::Error::from)?)
+    }
+
+    /// Takes what has completed. Returns whether there was something.
+    pub(super) fn process(
+        &mut self,
+        mut done: impl FnMut(Done) -> Option<PoolBuf>,
+    ) -> io::Result<bool> {
+        let mut came = false;
+        for wc in self.cq.poll()? {
+            came = true;
+            let ok = wc.ok().is_ok();
+            match self.qp.complete(wc) {
+                Ok(Completed::Send(_)) => drop(done(Done::Sent { ok })),
+                Ok(Completed::Receive(received)) if ok => {
+                    let len = received.byte_len();
+                    let mut place = received.work;
+                    place.set_len(len.min(place.capacity()));
+                    if let Some(again) = done(Done::Received(place)) {
+                        post_recv(&mut self.qp, again)?;
+                    }
+                }
+                // A receive that was flushed, or a completion of nobody's.
+                Ok(Completed::Receive(_)) | Err(_) => {}
+            }
+        }
+        self.event_due |= came && self.armed;
+        Ok(came)
+    }
+
+    /// A place can be used again.
+    pub(super) fn give_back(&mut self, place: PoolBuf) -> io::Result<()> {
+        post_recv(&mut self.qp, place)
+    }
+
+    /// Asks for an event, unless one has been asked for.
+    pub(super) fn arm(&mut self) -> io::Result<()> {
+        if !self.armed {
+            self.cq.req_notify(Notify::Next)?;
+            self.armed = true;
+        }
+        Ok(())
+    }
+
+    /// Takes the event that has come.
+    pub(super) fn take_events(&mut self) -> io::Result<()> {
+        while self.armed && self.channel.try_next()?.is_some() {
+            self.armed = false;
+            self.event_due = false;
+        }
+        Ok(())
+    }
+
+    /// Whether an event has come, or is about to.
+    pub(super) fn is_event_due(&self) -> bool {
+        self.event_due
+    }
+}
+
+fn post_recv(qp: &mut QueuePair<Ud, Rts, SendWork, PoolBuf>, mut place: PoolBuf) -> io::Result<()> {
+    place.set_full();
+    Ok(qp.post_recv(place).map_err(verbs::Error::from)?)
+}

@@ -1,0 +1,315 @@
+//! Sockets for datagrams over their queue pairs.
+
+#![forbid(unsafe_code)]
+
+mod local;
+mod state;
+mod udp;
+pub(crate) mod way;
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::{SocketAddr, UdpSocket},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
+};
+
+use cm::Key;
+use rustix::event::epoll;
+
+pub(crate) use local::Way;
+use state::State;
+
+use crate::{
+    config::config,
+    connection::{Patience, sleep, thread_bell},
+    engine::Engine,
+    proto::stream::{Direction, Readiness, Settings},
+    socket::Family,
+    waiters::{Bell, Interest, Watcher},
+};
+
+/// What was received, and from whom.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Received {
+    /// How many bytes were put into the buffers.
+    pub len: usize,
+    /// How many bytes the datagram has; more, if there was no room for all of them. Those of a stream
+    /// that there was no room for come later.
+    pub full_len: usize,
+    /// Who has sent it; nobody, at the end.
+    pub source: Option<SocketAddr>,
+}
+
+/// A socket for datagrams.
+///
+/// As with streams, whoever wants something of it handles the completions that have come, and who
+/// has to wait does so for the completion channels, and for a bell of its own. What comes by UDP is
+/// handled by the [`Engine`].
+#[derive(Debug)]
+pub(crate) struct Port {
+    state: Mutex<State>,
+    /// Tells of completions at any local end.
+    completions: Arc<OwnedFd>,
+    /// The descriptor of the first watcher.
+    poller: Arc<OwnedFd>,
+    engine: Arc<Engine>,
+    /// What the engine calls it.
+    name: u64,
+}
+
+impl Port {
+    /// A socket that has no address yet.
+    pub(crate) fn new(
+        engine: &Arc<Engine>,
+        family: Family,
+        settings: Settings,
+    ) -> io::Result<Arc<Self>> {
+        let completions = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let watcher = Watcher::new(completions.as_fd())?;
+        let poller = Arc::clone(watcher.poller());
+        let udp = udp::Udp::new(family)?;
+        let name = engine.name_port();
+        Ok(Arc::new_cyclic(|this| Self {
+            state: Mutex::new(State::new(
+                Weak::clone(this),
+                Arc::clone(engine),
+                name,
+                udp,
+                watcher,
+                Arc::clone(&completions),
+                settings,
+            )),
+            completions,
+            poller,
+            engine: Arc::clone(engine),
+            name,
+        }))
+    }
+
+    fn lock(&self) -> MutexGuard<'_, State> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Binds to an address of this host.
+    pub(crate) fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        self.lock().bind(addr)
+    }
+
+    /// Chooses the only peer; or none.
+    pub(crate) fn connect(&self, peer: Option<SocketAddr>) -> io::Result<()> {
+        self.lock().connect(peer)
+    }
+
+    pub(crate) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.lock().local_addr()
+    }
+
+    pub(crate) fn peer_addr(&self) -> Option<SocketAddr> {
+        self.lock().peer_addr()
+    }
+
+    pub(crate) fn settings(&self) -> Settings {
+        self.lock().settings()
+    }
+
+    /// Changes the sizes, as long as there is nothing that has them.
+    pub(crate) fn set_settings(&self, set: impl FnOnce(&mut Settings)) -> io::Result<()> {
+        self.lock().set_settings(set)
+    }
+
+    pub(crate) fn set_reuse_addr(&self, reuse: bool) -> io::Result<()> {
+        self.lock().set_reuse_addr(reuse)
+    }
+
+    pub(crate) fn set_v6_only(&self, only: bool) -> io::Result<()> {
+        self.lock().set_v6_only(only)
+    }
+
+    pub(crate) fn set_tos(&self, tos: u8) -> io::Result<()> {
+        self.lock().set_tos(tos)
+    }
+
+    /// Another descriptor of the UDP socket.
+    pub(crate) fn duplicate_udp(&self) -> io::Result<UdpSocket> {
+        self.lock().duplicate_udp()
+    }
+
+    /// The error that has come in the meantime.
+    pub(crate) fn take_error(&self) -> Option<io::Error> {
+        self.lock().take_error()
+    }
+
+    /// Sends one datagram.
+    pub(crate) fn send(
+        &self,
+        bufs: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        patience: Patience,
+    ) -> io::Result<usize> {
+        let dont_wait = matches!(patience, Patience::Watch(_));
+        self.until(Interest::WRITE, patience, |state| {
+            state.send(bufs, to, dont_wait)
+        })
+    }
+
+    /// Receives one datagram. `peek` leaves it there.
+    pub(crate) fn recv(
+        &self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+        patience: Patience,
+    ) -> io::Result<Received> {
+        self.until(Interest::READ, patience, |state| state.recv(bufs, peek))
+    }
+
+    /// Tries, handling completions and waiting in between, until there is a result.
+    fn until<T>(
+        &self,
+        interest: Interest,
+        patience: Patience,
+        mut attempt: impl FnMut(&mut State) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        loop {
+            {
+                let mut state = self.lock();
+                if let Patience::Watch(watcher) = patience {
+                    state.waiters.watchers[watcher].leave(interest);
+                }
+                if let Some(result) = attempt(&mut state)? {
+                    return Ok(result);
+                }
+                if state.process()?
+                    && let Some(result) = attempt(&mut state)?
+                {
+                    return Ok(result);
+                }
+                if let Patience::Watch(watcher) = patience {
+                    state.watch(watcher, interest)?;
+                    return match attempt(&mut state)? {
+                        Some(result) => Ok(result),
+                        None => Err(io::ErrorKind::WouldBlock.into()),
+                    };
+                }
+            }
+            self.wait(interest, patience)?;
+        }
+    }
+
+    /// Waits until it is worth trying again.
+    fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
+        let deadline = match patience {
+            Patience::Until(deadline) => Some(deadline),
+            Patience::Watch(_) | Patience::Endless => None,
+        };
+        let polling_time = config().polling_time;
+        let start = Instant::now();
+        while start.elapsed() < polling_time {
+            if self.lock().process()? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let bell = thread_bell()?;
+        let name = {
+            let mut state = self.lock();
+            if state.arm()? || !interest.any && interest.is_met(state.readiness()) {
+                return Ok(());
+            }
+            state.waiters.add(interest, &bell)
+        };
+        let waited = sleep(&[self.completions.as_fd(), bell.as_fd()], deadline);
+        let ended = self.end_wait(name);
+        bell.clear();
+        ended.and(waited)
+    }
+
+    /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.
+    /// Returns what can be done already, and the name by which to [leave](Self::end_wait).
+    pub(crate) fn begin_wait(
+        &self,
+        interest: Interest,
+        bell: &Bell,
+    ) -> io::Result<(Readiness, u64)> {
+        let mut state = self.lock();
+        while state.arm()? {}
+        let name = state.waiters.add(interest, bell);
+        Ok((state.readiness(), name))
+    }
+
+    /// Leaves those who wait, and handles what has come.
+    pub(crate) fn end_wait(&self, name: u64) -> io::Result<()> {
+        let mut state = self.lock();
+        state.waiters.remove(name);
+        state.take_events()?;
+        state.process()?;
+        if !state.waiters.is_empty() {
+            // The event that was taken was theirs, too.
+            while state.arm()? {}
+        }
+        Ok(())
+    }
+
+    /// The descriptor that tells of completions, where somebody has asked for it.
+    pub(crate) fn completions(&self) -> BorrowedFd<'_> {
+        self.completions.as_fd()
+    }
+
+    /// What can be done without waiting.
+    pub(crate) fn readiness_now(&self) -> io::Result<Readiness> {
+        let mut state = self.lock();
+        state.process()?;
+        Ok(state.readiness())
+    }
+
+    /// Ends a direction, or both, of this side. Nobody is told.
+    pub(crate) fn shut_down(&self, direction: Direction) -> io::Result<()> {
+        self.lock().shut_down(direction)
+    }
+
+    /// Something has come by UDP.
+    pub(crate) fn udp_ready(&self) {
+        self.lock().udp_ready();
+    }
+
+    /// The search for the way to a peer has ended.
+    pub(crate) fn found(&self, peer: SocketAddr, way: Option<Way>) {
+        self.lock().found(peer, way);
+    }
+
+    /// The device of a local end is being removed. Returns it.
+    pub(crate) fn device_removed(&self, key: Key) -> Option<verbs::Context> {
+        self.lock().device_removed(key)
+    }
+
+    /// Ends it all, when everything that was sent is on its way, but not later than after `linger`.
+    pub(crate) fn close(&self, linger: Duration) {
+        if !self.lock().begin_close() {
+            return;
+        }
+        let patience = Patience::from_timeout(Some(linger));
+        let flushed = self.until(Interest::ANY, patience, |state| {
+            Ok(state.is_flushed().then_some(()))
+        });
+        // What is not sent until then is lost, as datagrams are.
+        drop(flushed);
+        let ended = self.lock().end();
+        self.engine.forget_port(self.name);
+        for key in ended {
+            self.engine.forget(key);
+        }
+    }
+}
+
+impl AsFd for Port {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
+
+impl Drop for Port {
+    fn drop(&mut self) {
+        self.close(Duration::ZERO);
+    }
+}

@@ -1,0 +1,580 @@
+//! What a socket for datagrams is made of.
+
+use std::{
+    collections::BTreeMap,
+    io::{self, IoSlice, IoSliceMut},
+    net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket},
+    os::fd::OwnedFd,
+    sync::{Arc, Weak},
+    time::{Duration, Instant},
+};
+
+use cm::Key;
+use rustix::{event::epoll, io::Errno};
+use verbs::{Context, GRH_LEN, PoolBuf};
+
+use super::{
+    Port, Received,
+    local::{Done, Local, Way},
+    udp::Udp,
+    way,
+};
+use crate::{
+    engine::Engine,
+    proto::{
+        datagram::{
+            Encoded, Exchange, Node, Operation, Route, SLOT, canonical, fit, most_by_udp,
+            most_by_way,
+        },
+        stream::{Direction, Readiness, Settings},
+    },
+    waiters::{Interest, Waiters, Watcher},
+};
+
+/// How many datagrams are taken from UDP at once.
+const MOST_AT_ONCE: usize = 64;
+/// Room for what comes by UDP: with the longest header, and one byte to see that it is too long.
+const UDP_ROOM: usize = SLOT + 28 + 1;
+
+/// What holds a datagram that has come.
+#[derive(Debug)]
+enum Held {
+    /// A place of a local end's receive queue, to which it goes back.
+    Place(u64, PoolBuf),
+    Copy(Vec<u8>),
+}
+
+impl AsRef<[u8]> for Held {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Place(_, place) => place,
+            Self::Copy(bytes) => bytes,
+        }
+    }
+}
+
+/// Everything that changes.
+#[derive(Debug)]
+pub(super) struct State {
+    this: Weak<Port>,
+    engine: Arc<Engine>,
+    name: u64,
+    /// Absent at the end.
+    udp: Option<Udp>,
+    /// Present from the beginning of its use.
+    node: Option<Node<u64, Way, Held>>,
+    locals: BTreeMap<u64, Local>,
+    next_local: u64,
+    completions: Arc<OwnedFd>,
+    settings: Settings,
+    reuse_addr: bool,
+    tos: Option<u8>,
+    pub(super) waiters: Waiters,
+    error: Option<io::Error>,
+    start: Instant,
+    closing: bool,
+    /// A message in one piece.
+    scratch: Vec<u8>,
+}
+
+impl State {
+    pub(super) fn new(
+        this: Weak<Port>,
+        engine: Arc<Engine>,
+        name: u64,
+        udp: Udp,
+        watcher: Watcher,
+        completions: Arc<OwnedFd>,
+        settings: Settings,
+    ) -> Self {
+        Self {
+            this,
+            engine,
+            name,
+            udp: Some(udp),
+            node: None,
+            locals: BTreeMap::new(),
+            next_local: 0,
+            completions,
+            settings: fit(settings),
+            reuse_addr: false,
+            tos: None,
+            waiters: Waiters::new(watcher),
+            error: None,
+            start: Instant::now(),
+            closing: false,
+            scratch: Vec::new(),
+        }
+    }
+
+    fn udp(&self) -> io::Result<&Udp> {
+        Ok(self.udp.as_ref().ok_or(Errno::BADF)?)
+    }
+
+    fn now(&self) -> Duration {
+        self.start.elapsed()
+    }
+
+    /// Begins to be used: it has an address by now.
+    fn begin(&mut self) -> io::Result<()> {
+        if self.node.is_some() {
+            return Ok(());
+        }
+        let udp = self.udp()?;
+        if udp.local_addr()?.port() == 0 {
+            udp.bind(udp.any())?;
+        }
+        self.engine
+            .watch_port(self.name, Weak::clone(&self.this), udp)?;
+        let Settings {
+            send_depth,
+            recv_depth,
+            ..
+        } = self.settings;
+        self.node = Some(Node::new(send_depth, recv_depth));
+        Ok(())
+    }
+
+    pub(super) fn bind(&mut self, addr: SocketAddr) -> io::Result<()> {
+        self.udp()?.bind(addr)?;
+        self.begin()
+    }
+
+    pub(super) fn connect(&mut self, peer: Option<SocketAddr>) -> io::Result<()> {
+        let Some(peer) = peer else {
+            self.udp()?.disconnect()?;
+            if let Some(node) = &mut self.node {
+                node.connect(None);
+            }
+            return Ok(());
+        };
+        self.udp()?.connect(peer)?;
+        let met = self.begin().and_then(|()| self.meet(canonical(peer)));
+        if let Err(err) = met {
+            // It is as it was, or not connected any more.
+            drop(self.connect(None));
+            return Err(err);
+        }
+        if let Some(node) = &mut self.node {
+            node.connect(Some(peer));
+        }
+        Ok(())
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        self.udp()?.local_addr()
+    }
+
+    pub(super) fn peer_addr(&self) -> Option<SocketAddr> {
+        let peer = self.node.as_ref()?.connected()?;
+        Some(self.udp().ok()?.seen(peer))
+    }
+
+    pub(super) fn settings(&self) -> Settings {
+        let mut settings = self.settings;
+        if let Some(local) = self.locals.values().next() {
+            settings.inline = u32::try_from(local.inline()).unwrap_or(u32::MAX);
+        }
+        settings
+    }
+
+    pub(super) fn set_settings(&mut self, set: impl FnOnce(&mut Settings)) -> io::Result<()> {
+        if self.node.is_some() {
+            return Err(Errno::INVAL.into());
+        }
+        set(&mut self.settings);
+        Ok(())
+    }
+
+    pub(super) fn set_reuse_addr(&mut self, reuse: bool) -> io::Result<()> {
+        self.udp()?.set_reuse_addr(reuse)?;
+        self.reuse_addr = reuse;
+        Ok(())
+    }
+
+    pub(super) fn set_v6_only(&self, only: bool) -> io::Result<()> {
+        self.udp()?.set_v6_only(only)
+    }
+
+    pub(super) fn set_tos(&mut self, tos: u8) -> io::Result<()> {
+        self.udp()?.set_tos(tos)?;
+        self.tos = Some(tos);
+        Ok(())
+    }
+
+    pub(super) fn duplicate_udp(&self) -> io::Result<UdpSocket> {
+        self.udp()?.duplicate()
+    }
+
+    pub(super) fn take_error(&mut self) -> Option<io::Error> {
+        self.error.take()
+    }
+
+    /// Sees to it that a peer is known, and returns the local end that it is reached from.
+    fn meet(&mut self, peer: SocketAddr) -> io::Result<u64> {
+        let known = self.node.as_ref().and_then(|node| node.local(peer));
+        if let Some(local) = known {
+            return Ok(local);
+        }
+        let ip = self.udp()?.source_for(peer)?;
+        let known = self.locals.iter().find(|(_, local)| local.is_for(ip));
+        let name = match known {
+            Some((&name, _)) => name,
+            None => self.add_local(ip, peer)?,
+        };
+        let now = self.now();
+        if let Some(node) = &mut self.node {
+            node.meet(peer, name, now);
+        }
+        Ok(name)
+    }
+
+    fn add_local(&mut self, ip: IpAddr, peer: SocketAddr) -> io::Result<u64> {
+        let port = self.local_addr()?.port();
+        let addr = match (ip, peer) {
+            // The interface is the one that the peer is reached by.
+            (IpAddr::V6(ip), SocketAddr::V6(peer)) => {
+                SocketAddrV6::new(ip, port, 0, peer.scope_id()).into()
+            }
+            (ip, _) => SocketAddr::new(ip, port),
+        };
+        let local = Local::new(&self.engine, addr, self.reuse_addr, &self.settings)?;
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(
+            &self.completions,
+            local.completions(),
+            data,
+            epoll::EventFlags::IN,
+        )?;
+        self.engine.bound(local.key(), Weak::clone(&self.this));
+        let name = self.next_local;
+        self.next_local += 1;
+        self.locals.insert(name, local);
+        Ok(name)
+    }
+
+    /// A local end is of no more use. What peers it has will get another one.
+    fn remove_local(&mut self, name: u64) {
+        let Some(local) = self.locals.remove(&name) else {
+            return;
+        };
+        if let Some(node) = &mut self.node {
+            node.forget(|gone| gone == name);
+            for _ in 0..local.sending() {
+                node.leave_place();
+            }
+        }
+        self.engine.forget(local.key());
+    }
+
+    pub(super) fn device_removed(&mut self, key: Key) -> Option<Context> {
+        let mut locals = self.locals.iter();
+        let (&name, local) = locals.find(|(_, local)| local.key() == key)?;
+        let ctx = local.context().clone();
+        self.remove_local(name);
+        self.wake();
+        Some(ctx)
+    }
+
+    pub(super) fn send(
+        &mut self,
+        bufs: &[IoSlice<'_>],
+        to: Option<SocketAddr>,
+        dont_wait: bool,
+    ) -> io::Result<Option<usize>> {
+        if self.udp.is_none() || self.closing {
+            return Err(Errno::BADF.into());
+        }
+        if let Some(err) = self.error.take() {
+            return Err(err);
+        }
+        let connected = self.node.as_ref().and_then(Node::connected);
+        let peer = to.or(connected).ok_or(Errno::DESTADDRREQ)?;
+        let peer = canonical(peer);
+        self.udp()?.check(peer)?;
+        self.begin()?;
+        let name = self.meet(peer)?;
+        let len = bufs.iter().map(|buf| buf.len()).sum::<usize>();
+        let now = self.now();
+        let (Some(node), Some(local)) = (&mut self.node, self.locals.get_mut(&name)) else {
+            return Err(Errno::NETDOWN.into());
+        };
+        if node.is_write_shut() {
+            return Err(io::ErrorKind::BrokenPipe.into());
+        }
+        // Whether the way is known is no concern of the program's, so it makes no difference here.
+        if len > most_by_udp(peer.ip()) {
+            return Err(Errno::MSGSIZE.into());
+        }
+        if let Some(Route::Direct { way, qp_num, .. }) = node.route(peer, now)
+            && len <= most_by_way(peer.ip(), way.mtu)
+        {
+            let way = way.clone();
+            if !node.take_place() {
+                return Ok(None);
+            }
+            self.scratch.clear();
+            self.scratch.extend_from_slice(&local.header());
+            for buf in bufs {
+                self.scratch.extend_from_slice(buf);
+            }
+            return match local.send(&self.scratch, &way, qp_num) {
+                Ok(()) => Ok(Some(len)),
+                Err(err) => {
+                    node.leave_place();
+                    Err(err)
+                }
+            };
+        }
+        // The way is not known; or it has no packets of that size, but UDP has.
+        let header = exchange(local, Operation::Data);
+        let mut pieces = vec![IoSlice::new(&header)];
+        pieces.extend(bufs.iter().map(|buf| IoSlice::new(buf)));
+        self.udp()?.send(&pieces, peer, dont_wait)?;
+        Ok(Some(len))
+    }
+
+    pub(super) fn recv(
+        &mut self,
+        bufs: &mut [IoSliceMut<'_>],
+        peek: bool,
+    ) -> io::Result<Option<Received>> {
+        if self.udp.is_none() || self.closing {
+            return Err(Errno::BADF.into());
+        }
+        if let Some(err) = self.error.take() {
+            return Err(err);
+        }
+        let node = self.node.as_mut().ok_or(Errno::INVAL)?;
+        let Some(first) = node.first() else {
+            return Ok(node.is_read_shut().then_some(Received {
+                len: 0,
+                full_len: 0,
+                source: None,
+            }));
+        };
+        let bytes = &first.message.as_ref()[first.range.clone()];
+        let mut rest = bytes;
+        for buf in bufs {
+            let (piece, after) = rest.split_at(rest.len().min(buf.len()));
+            buf[..piece.len()].copy_from_slice(piece);
+            rest = after;
+        }
+        let received = Received {
+            len: bytes.len() - rest.len(),
+            full_len: bytes.len(),
+            source: Some(first.source),
+        };
+        if !peek
+            && let Some(taken) = node.take()
+            && let Held::Place(name, place) = taken.message
+            && let Some(local) = self.locals.get_mut(&name)
+        {
+            local.give_back(place)?;
+        }
+        Ok(Some(Received {
+            source: received.source.map(|source| self.seen(source)),
+            ..received
+        }))
+    }
+
+    fn seen(&self, addr: SocketAddr) -> SocketAddr {
+        self.udp.as_ref().map_or(addr, |udp| udp.seen(addr))
+    }
+
+    /// Handles what has completed. Returns whether there was something.
+    pub(super) fn process(&mut self) -> io::Result<bool> {
+        let now = self.now();
+        let Some(node) = &mut self.node else {
+            return Ok(false);
+        };
+        let mut came = false;
+        let mut broken = Vec::new();
+        for (&name, local) in &mut self.locals {
+            let scope = local.scope();
+            let processed = local.process(|done| match done {
+                Done::Sent { ok } => {
+                    node.leave_place();
+                    if !ok {
+                        broken.push(name);
+                    }
+                    None
+                }
+                Done::Received(place) => {
+                    let dropped = node.arrived(Held::Place(name, place), GRH_LEN, scope, now);
+                    match dropped {
+                        Err(Held::Place(_, place)) => Some(place),
+                        _ => None,
+                    }
+                }
+            });
+            match processed {
+                Ok(some) => came |= some,
+                Err(_) => broken.push(name),
+            }
+        }
+        // A queue pair does not outlive an error. What comes next gets another one.
+        for name in broken {
+            came = true;
+            self.remove_local(name);
+        }
+        if came {
+            self.wake();
+        }
+        Ok(came)
+    }
+
+    /// Takes what has come by UDP.
+    pub(super) fn udp_ready(&mut self) {
+        let mut room = [0; UDP_ROOM];
+        for _ in 0..MOST_AT_ONCE {
+            let Some(udp) = &self.udp else { return };
+            match udp.receive(&mut room) {
+                Ok((len, from)) => {
+                    if let Some(bytes) = room.get(..len) {
+                        self.told(from, bytes);
+                    }
+                }
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => break,
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                Err(err) => {
+                    // Nobody listens there, or the like.
+                    self.error.get_or_insert(err);
+                    self.wake();
+                    break;
+                }
+            }
+        }
+    }
+
+    /// A message has come by UDP. What is none, or is from somebody whom no device can reach, is
+    /// ignored.
+    fn told(&mut self, from: SocketAddr, bytes: &[u8]) {
+        let peer = canonical(from);
+        if Exchange::decode(bytes, peer.ip()).is_err() {
+            return;
+        }
+        let Ok(name) = self.meet(peer) else { return };
+        let now = self.now();
+        let (Some(node), Some(local)) = (&mut self.node, self.locals.get(&name)) else {
+            return;
+        };
+        let Ok(told) = node.told(peer, bytes, now) else {
+            return;
+        };
+        if told.answer
+            && let Some(udp) = &self.udp
+        {
+            let header = exchange(local, Operation::Answer);
+            // If it is lost, the next message is answered again.
+            drop(udp.send(&[IoSlice::new(&header)], peer, true));
+        }
+        if told.search {
+            let this = Weak::clone(&self.this);
+            if way::search(&self.engine, this, local.addr(), peer, self.tos).is_err() {
+                node.found(peer, None, now);
+            }
+        }
+        if let Some(payload) = told.payload {
+            // If there is no room, it is lost, as datagrams are.
+            drop(node.arrived_by_udp(peer, Held::Copy(payload.to_vec())));
+            self.wake();
+        }
+    }
+
+    pub(super) fn found(&mut self, peer: SocketAddr, way: Option<Way>) {
+        let now = self.now();
+        if let Some(node) = &mut self.node {
+            node.found(peer, way, now);
+        }
+    }
+
+    /// Asks for events, and looks again for what came before that. Returns whether there was
+    /// something.
+    pub(super) fn arm(&mut self) -> io::Result<bool> {
+        for local in self.locals.values_mut() {
+            local.arm()?;
+        }
+        self.process()
+    }
+
+    /// Takes the events that have come.
+    pub(super) fn take_events(&mut self) -> io::Result<()> {
+        self.locals.values_mut().try_for_each(Local::take_events)
+    }
+
+    /// Makes the descriptor of a watcher tell of the next change.
+    pub(super) fn watch(&mut self, watcher: usize, interest: Interest) -> io::Result<()> {
+        self.waiters.watchers[watcher].watch(interest);
+        loop {
+            for local in self.locals.values_mut() {
+                if local.is_event_due() {
+                    local.take_events()?;
+                }
+            }
+            if !self.arm()? {
+                return Ok(());
+            }
+        }
+    }
+
+    pub(super) fn readiness(&self) -> Readiness {
+        let fresh = Readiness {
+            writable: true,
+            ..Readiness::default()
+        };
+        let readiness = self.node.as_ref().map_or(fresh, Node::readiness);
+        Readiness {
+            hung_up: readiness.hung_up || self.udp.is_none(),
+            failed: self.error.is_some(),
+            ..readiness
+        }
+    }
+
+    /// Wakes everybody who waits for what is possible now.
+    fn wake(&mut self) {
+        let readiness = self.readiness();
+        self.waiters.wake(readiness);
+    }
+
+    pub(super) fn shut_down(&mut self, direction: Direction) -> io::Result<()> {
+        self.begin()?;
+        if let Some(node) = &mut self.node {
+            node.shut_down(direction);
+        }
+        self.wake();
+        Ok(())
+    }
+
+    pub(super) fn is_flushed(&self) -> bool {
+        self.node.as_ref().is_none_or(Node::is_flushed)
+    }
+
+    /// Nothing is sent or received any more. Whether that is new.
+    pub(super) fn begin_close(&mut self) -> bool {
+        let new = !self.closing;
+        self.closing = true;
+        new
+    }
+
+    /// The end; returns the identifiers that are no more.
+    pub(super) fn end(&mut self) -> Vec<Key> {
+        if let Some(udp) = self.udp.take() {
+            self.engine.unwatch_port(&udp);
+        }
+        let locals = std::mem::take(&mut self.locals);
+        self.node = None;
+        self.wake();
+        locals.into_values().map(|local| local.key()).collect()
+    }
+}
+
+/// The header of what goes over UDP from a local end.
+fn exchange(local: &Local, operation: Operation) -> Encoded {
+    Exchange {
+        operation,
+        qp_num: local.qp_num(),
+        addr: local.addr().ip(),
+    }
+    .encode()
+}

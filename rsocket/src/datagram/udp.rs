@@ -1,0 +1,159 @@
+//! The UDP socket that datagrams are addressed by.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+};
+
+use rustix::{
+    io::Errno,
+    net::{
+        AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags,
+        SocketAddrAny, SocketFlags, SocketType, bind, connect, connect_unspec, getsockname,
+        recvmsg, sendmsg_addr, socket_with, sockopt,
+    },
+};
+
+use crate::socket::Family;
+
+/// The socket.
+#[derive(Debug)]
+pub(super) struct Udp {
+    fd: OwnedFd,
+    family: Family,
+}
+
+fn plain(addr: SocketAddrAny) -> io::Result<SocketAddr> {
+    Ok(SocketAddr::try_from(addr)?)
+}
+
+fn open(family: AddressFamily) -> io::Result<OwnedFd> {
+    let flags = SocketFlags::CLOEXEC;
+    Ok(socket_with(family, SocketType::DGRAM, flags, None)?)
+}
+
+impl Udp {
+    pub(super) fn new(family: Family) -> io::Result<Self> {
+        let address_family = match family {
+            Family::V4 => AddressFamily::INET,
+            Family::V6 => AddressFamily::INET6,
+        };
+        Ok(Self {
+            fd: open(address_family)?,
+            family,
+        })
+    }
+
+    /// An address as the kernel wants it for this socket.
+    fn to_kernel(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
+        match (self.family, addr) {
+            (Family::V6, SocketAddr::V4(v4)) => {
+                let mapped = v4.ip().to_ipv6_mapped();
+                Ok(SocketAddrV6::new(mapped, v4.port(), 0, 0).into())
+            }
+            (Family::V4, SocketAddr::V6(_)) => Err(Errno::AFNOSUPPORT.into()),
+            _ => Ok(addr),
+        }
+    }
+
+    /// Whether an address is of the right family.
+    pub(super) fn check(&self, peer: SocketAddr) -> io::Result<()> {
+        self.to_kernel(peer).map(drop)
+    }
+
+    pub(super) fn bind(&self, addr: SocketAddr) -> io::Result<()> {
+        Ok(bind(&self.fd, &self.to_kernel(addr)?)?)
+    }
+
+    pub(super) fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+        Ok(connect(&self.fd, &self.to_kernel(peer)?)?)
+    }
+
+    pub(super) fn disconnect(&self) -> io::Result<()> {
+        Ok(connect_unspec(&self.fd)?)
+    }
+
+    pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
+        plain(getsockname(&self.fd)?)
+    }
+
+    /// Another descriptor of it.
+    pub(super) fn duplicate(&self) -> io::Result<UdpSocket> {
+        Ok(self.fd.try_clone()?.into())
+    }
+
+    /// The address that packets to `peer` leave from.
+    pub(super) fn source_for(&self, peer: SocketAddr) -> io::Result<IpAddr> {
+        let own = self.local_addr()?.ip().to_canonical();
+        if !own.is_unspecified() && !own.is_loopback() {
+            return Ok(own);
+        }
+        let family = match peer {
+            SocketAddr::V4(_) => AddressFamily::INET,
+            SocketAddr::V6(_) => AddressFamily::INET6,
+        };
+        let probe = open(family)?;
+        // Nothing is sent by that.
+        connect(&probe, &peer)?;
+        Ok(plain(getsockname(&probe)?)?.ip().to_canonical())
+    }
+
+    /// Sends one datagram.
+    pub(super) fn send(
+        &self,
+        pieces: &[IoSlice<'_>],
+        to: SocketAddr,
+        dont_wait: bool,
+    ) -> io::Result<usize> {
+        let mut flags = SendFlags::NOSIGNAL;
+        flags.set(SendFlags::DONTWAIT, dont_wait);
+        let mut control = SendAncillaryBuffer::default();
+        let to = self.to_kernel(to)?;
+        Ok(sendmsg_addr(&self.fd, &to, pieces, &mut control, flags)?)
+    }
+
+    /// Takes a datagram, if there is one; says how long it is, even if there is no room for it.
+    pub(super) fn receive(&self, place: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
+        let mut control = RecvAncillaryBuffer::default();
+        let flags = RecvFlags::DONTWAIT | RecvFlags::TRUNC;
+        let mut places = [IoSliceMut::new(place)];
+        let received = recvmsg(&self.fd, &mut places, &mut control, flags)?;
+        let from = received.address.ok_or(Errno::INVAL)?;
+        Ok((received.bytes, plain(from)?))
+    }
+
+    pub(super) fn set_reuse_addr(&self, reuse: bool) -> io::Result<()> {
+        Ok(sockopt::set_socket_reuseaddr(&self.fd, reuse)?)
+    }
+
+    pub(super) fn set_v6_only(&self, only: bool) -> io::Result<()> {
+        Ok(sockopt::set_ipv6_v6only(&self.fd, only)?)
+    }
+
+    pub(super) fn set_tos(&self, tos: u8) -> io::Result<()> {
+        match self.family {
+            Family::V4 => Ok(sockopt::set_ip_tos(&self.fd, tos)?),
+            Family::V6 => Ok(sockopt::set_ipv6_tclass(&self.fd, tos.into())?),
+        }
+    }
+
+    /// How programs see an address.
+    pub(super) fn seen(&self, addr: SocketAddr) -> SocketAddr {
+        self.to_kernel(addr).unwrap_or(addr)
+    }
+
+    /// The address that stands for all of this host's.
+    pub(super) fn any(&self) -> SocketAddr {
+        match self.family {
+            Family::V4 => ([0; 4], 0).into(),
+            Family::V6 => (Ipv6Addr::UNSPECIFIED, 0).into(),
+        }
+    }
+}
+
+impl AsFd for Udp {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.fd.as_fd()
+    }
+}

@@ -1,0 +1,101 @@
+//! Finding the way to a peer that has told its queue pair.
+
+use std::{io, net::SocketAddr, sync::Weak, time::Duration};
+
+use cm::{
+    CmId, PathRecord, PortSpace,
+    phases::{AddrResolved, HasDevice, RouteResolved},
+};
+use rustix::io::Errno;
+use verbs::{AddressVector, Context, Gid, GidType, GlobalRoute, LinkLayer};
+
+use super::{Port, local::Way};
+use crate::engine::Engine;
+
+/// How long each step may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How many routers a packet may pass if nobody says.
+const HOP_LIMIT: u8 = 64;
+
+/// Begins to look for the way from an address of this host; the port is told of the end.
+pub(super) fn search(
+    engine: &Engine,
+    port: Weak<Port>,
+    mut local: SocketAddr,
+    peer: SocketAddr,
+    tos: Option<u8>,
+) -> io::Result<()> {
+    local.set_port(0);
+    let mut id = engine.channel().create_id_in(PortSpace::Udp)?;
+    if let Some(tos) = tos {
+        id.set_tos(tos)?;
+    }
+    let key = id.key();
+    engine.search(key, port, peer);
+    id.resolve_addr(Some(local), peer, TIMEOUT)
+        .map_err(|refused| {
+            engine.forget(key);
+            refused.error.into()
+        })
+}
+
+/// The second step.
+pub(crate) fn resolve_route(id: CmId<AddrResolved>) -> io::Result<()> {
+    id.resolve_route(TIMEOUT)
+        .map_err(|refused| refused.error.into())
+}
+
+/// The way that has been found.
+pub(crate) fn found(engine: &Engine, id: &CmId<RouteResolved>) -> io::Result<Way> {
+    let ctx = id.context()?;
+    let port = ctx.query_port(id.port_num())?;
+    let path = id.paths().into_iter().next().unwrap_or_default();
+    let mut vector = AddressVector::local(id.port_num(), path.dlid);
+    vector.sl = path.sl;
+    vector.static_rate = path.rate_code;
+    // The path's own bits are those that the port has addresses for.
+    let bits = (1_u16 << port.lmc().min(7)) - 1;
+    vector.src_path_bits = (path.slid & bits).to_be_bytes()[1];
+    // On Ethernet there is no other way to say where the peer is.
+    let is_ethernet = port.link_layer() == LinkLayer::ETHERNET;
+    if is_ethernet || port.is_grh_required() || path.hop_limit > 1 {
+        vector.grh = Some(global_route(&ctx, id, &path)?);
+    }
+    let mtu = [path.mtu().bytes(), port.active_mtu().bytes()];
+    let mtu = mtu.into_iter().flatten().min().unwrap_or(256);
+    Ok(Way {
+        ah: engine.domains().of(&ctx)?.pd.create_ah(&vector)?,
+        mtu: mtu as usize,
+    })
+}
+
+fn global_route<P: HasDevice>(
+    ctx: &Context,
+    id: &CmId<P>,
+    path: &PathRecord,
+) -> io::Result<GlobalRoute> {
+    let or = |gid: Gid, other| if gid.is_unspecified() { other } else { gid };
+    let sgid = or(path.sgid, id.local_gid());
+    let port_num = u32::from(id.port_num());
+    let table = ctx.query_gid_table()?;
+    let mut own = table
+        .iter()
+        .filter(|entry| entry.gid == sgid && entry.port_num == port_num)
+        .peekable();
+    let first = own.peek().copied();
+    // There may be an entry for each kind of RoCE. This is the connection manager's choice, too.
+    let entry = own
+        .find(|entry| entry.gid_type == GidType::ROCE_V2)
+        .or(first)
+        .ok_or(Errno::ADDRNOTAVAIL)?;
+    Ok(GlobalRoute {
+        dgid: or(path.dgid, id.peer_gid()),
+        sgid_index: u8::try_from(entry.gid_index).map_err(|_| Errno::ADDRNOTAVAIL)?,
+        flow_label: path.flow_label & 0x000f_ffff,
+        hop_limit: path
+            .hop_limit
+            .max(if path.hop_limit == 0 { HOP_LIMIT } else { 1 }),
+        traffic_class: path.traffic_class,
+    })
+}

@@ -1,0 +1,251 @@
+//! What is known of those that datagrams go to and come from.
+
+use std::{collections::HashMap, net::SocketAddr, time::Duration};
+
+/// The most peers that are remembered. Anybody can become one by sending something.
+const MOST: usize = 4096;
+/// The most ways that are looked for at once.
+const MOST_SEARCHES: usize = 64;
+/// How long a peer that is silent is believed to be where it was.
+const TRUST: Duration = Duration::from_secs(1);
+
+/// Peers by their addresses: the local end (`L`) that they are reached from, and the way to their
+/// queue pair (`W`), if it is known.
+#[derive(Debug)]
+pub(super) struct Peers<L, W> {
+    known: HashMap<SocketAddr, Peer<L, W>>,
+    /// Counts what is done with peers, to know who has not been dealt with for long.
+    turn: u64,
+    searches: usize,
+}
+
+#[derive(Debug)]
+struct Peer<L, W> {
+    local: L,
+    /// As the peer has said.
+    qp_num: Option<u32>,
+    way: Option<W>,
+    searching: bool,
+    /// When the peer was last heard of, or asked.
+    heard: Duration,
+    turn: u64,
+}
+
+/// How a datagram goes to a peer.
+#[derive(Debug, PartialEq, Eq)]
+pub enum Route<L, W> {
+    /// By UDP, with the number of the queue pair of that local end.
+    Exchange(L),
+    /// From the queue pair of that local end.
+    Direct {
+        /// The local end.
+        local: L,
+        /// The way.
+        way: W,
+        /// The peer's queue pair.
+        qp_num: u32,
+    },
+}
+
+impl<L: Copy, W> Peers<L, W> {
+    pub(super) fn new() -> Self {
+        Self {
+            known: HashMap::new(),
+            turn: 0,
+            searches: 0,
+        }
+    }
+
+    fn find(&mut self, peer: SocketAddr) -> Option<&mut Peer<L, W>> {
+        let peer = self.known.get_mut(&peer)?;
+        self.turn += 1;
+        peer.turn = self.turn;
+        Some(peer)
+    }
+
+    pub(super) fn local(&self, peer: SocketAddr) -> Option<L> {
+        Some(self.known.get(&peer)?.local)
+    }
+
+    pub(super) fn len(&self) -> usize {
+        self.known.len()
+    }
+
+    /// Remembers a peer. If that makes too many, those are forgotten that have not been dealt with
+    /// for the longest time.
+    pub(super) fn meet(&mut self, peer: SocketAddr, local: L, now: Duration) {
+        if self.known.len() >= MOST {
+            let mut turns: Vec<u64> = self.known.values().map(|peer| peer.turn).collect();
+            let middle = turns.len() / 2;
+            let (_, &mut middle, _) = turns.select_nth_unstable(middle);
+            self.known
+                .retain(|_, peer| peer.turn >= middle || peer.searching);
+        }
+        self.turn += 1;
+        self.known.insert(
+            peer,
+            Peer {
+                local,
+                qp_num: None,
+                way: None,
+                searching: false,
+                heard: now,
+                turn: self.turn,
+            },
+        );
+    }
+
+    /// How the next datagram goes there, if the peer is known.
+    ///
+    /// When nothing has been heard of it for a while, it is sent by UDP, since the peer answers
+    /// that. One that has been started anew has another queue pair.
+    pub(super) fn route(&mut self, peer: SocketAddr, now: Duration) -> Option<Route<L, &W>> {
+        let peer = self.find(peer)?;
+        Some(match (&peer.way, peer.qp_num) {
+            (Some(_), Some(_)) if now.saturating_sub(peer.heard) > TRUST => {
+                peer.heard = now;
+                Route::Exchange(peer.local)
+            }
+            (Some(way), Some(qp_num)) => Route::Direct {
+                local: peer.local,
+                way,
+                qp_num,
+            },
+            _ => Route::Exchange(peer.local),
+        })
+    }
+
+    /// A peer has sent something from queue pair to queue pair.
+    pub(super) fn heard(&mut self, peer: SocketAddr, now: Duration) {
+        if let Some(peer) = self.find(peer) {
+            peer.heard = now;
+        }
+    }
+
+    /// A peer has told its queue pair. Whether the way there is to be looked for.
+    pub(super) fn told(&mut self, peer: SocketAddr, qp_num: u32, now: Duration) -> bool {
+        let may_search = self.searches < MOST_SEARCHES;
+        let Some(peer) = self.find(peer) else {
+            return false;
+        };
+        peer.heard = now;
+        if peer.qp_num != Some(qp_num) {
+            peer.qp_num = Some(qp_num);
+            peer.way = None;
+        }
+        let search = peer.way.is_none() && !peer.searching && may_search;
+        peer.searching |= search;
+        self.searches += usize::from(search);
+        search
+    }
+
+    /// A search has ended, with a way or without.
+    pub(super) fn found(&mut self, peer: SocketAddr, way: Option<W>, now: Duration) {
+        let Some(peer) = self.find(peer).filter(|peer| peer.searching) else {
+            return;
+        };
+        peer.searching = false;
+        peer.heard = now;
+        peer.way = way;
+        self.searches -= 1;
+    }
+
+    /// A local end is no more.
+    pub(super) fn forget(&mut self, is_gone: impl Fn(L) -> bool) {
+        let searches = &mut self.searches;
+        self.known.retain(|_, peer| {
+            let gone = is_gone(peer.local);
+            *searches -= usize::from(gone && peer.searching);
+            !gone
+        });
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(number: u16) -> SocketAddr {
+        ([10, 9, number.to_be_bytes()[0], number.to_be_bytes()[1]], 1).into()
+    }
+
+    const START: Duration = Duration::ZERO;
+
+    #[test]
+    fn a_way_is_looked_for_once_and_again_for_another_queue_pair() {
+        let mut peers = Peers::new();
+        peers.meet(addr(1), (), START);
+        assert_eq!(peers.route(addr(1), START), Some(Route::Exchange(())));
+        assert!(peers.told(addr(1), 7, START));
+        assert!(!peers.told(addr(1), 7, START));
+        peers.found(addr(1), Some('a'), START);
+        let direct = |way, qp_num| {
+            Some(Route::Direct {
+                local: (),
+                way,
+                qp_num,
+            })
+        };
+        assert_eq!(peers.route(addr(1), START), direct(&'a', 7));
+        assert!(!peers.told(addr(1), 7, START));
+        assert!(peers.told(addr(1), 8, START));
+        assert_eq!(peers.route(addr(1), START), Some(Route::Exchange(())));
+        // It has moved again before the way was found, which is the same for both.
+        assert!(!peers.told(addr(1), 9, START));
+        peers.found(addr(1), Some('b'), START);
+        assert_eq!(peers.route(addr(1), START), direct(&'b', 9));
+        // Nobody has looked for this.
+        peers.found(addr(1), None, START);
+        assert_eq!(peers.route(addr(1), START), direct(&'b', 9));
+    }
+
+    /// P32: a peer may have been started anew.
+    #[test]
+    fn who_is_silent_is_asked_now_and_then() {
+        let mut peers = Peers::new();
+        peers.meet(addr(1), (), START);
+        peers.told(addr(1), 7, START);
+        peers.found(addr(1), Some(()), START);
+        let mut by_udp = 0;
+        for tenth in 0..100 {
+            let now = Duration::from_millis(tenth * 100);
+            by_udp += u32::from(peers.route(addr(1), now) == Some(Route::Exchange(())));
+        }
+        assert!((8..=9).contains(&by_udp), "{by_udp}");
+        peers.heard(addr(1), Duration::from_secs(20));
+        let soon = Duration::from_millis(20_900);
+        assert!(matches!(
+            peers.route(addr(1), soon),
+            Some(Route::Direct { .. })
+        ));
+    }
+
+    #[test]
+    fn strangers_cannot_fill_memory() {
+        let mut peers = Peers::<(), ()>::new();
+        let friend = addr(0);
+        peers.meet(friend, (), START);
+        for stranger in 1..20_000 {
+            peers.meet(addr(stranger), (), START);
+            peers.told(addr(stranger), 1, START);
+            assert!(peers.len() <= MOST);
+            assert!(peers.searches <= MOST_SEARCHES);
+            assert_eq!(peers.route(friend, START), Some(Route::Exchange(())));
+        }
+    }
+
+    #[test]
+    fn those_of_an_end_that_is_gone_are_forgotten() {
+        let mut peers = Peers::<u8, ()>::new();
+        for number in 0..10 {
+            peers.meet(addr(number), u8::from(number % 2 == 0), START);
+            assert!(peers.told(addr(number), 1, START));
+        }
+        peers.forget(|local| local == 1);
+        assert_eq!((peers.len(), peers.searches), (5, 5));
+        assert_eq!(peers.local(addr(0)), None);
+        peers.found(addr(0), Some(()), START);
+        peers.found(addr(1), Some(()), START);
+        assert_eq!(peers.searches, 4);
+    }
+}

@@ -1,0 +1,417 @@
+//! Sockets for datagrams.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::{Shutdown, SocketAddr, UdpSocket},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rsocket::{
+    Family, PollEntry, PollEvents, Received, RecvFlags, Socket, errno, poll,
+    proto::datagram::{Exchange, Operation},
+};
+
+use crate::{local, local_v6};
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const EAGAIN: i32 = 11;
+const EINVAL: i32 = 22;
+const EPIPE: i32 = 32;
+const EDESTADDRREQ: i32 = 89;
+const EMSGSIZE: i32 = 90;
+const EOPNOTSUPP: i32 = 95;
+const EAFNOSUPPORT: i32 = 97;
+const ENOTCONN: i32 = 107;
+const ECONNREFUSED: i32 = 111;
+
+fn bound(addr: SocketAddr) -> Socket {
+    let family = if addr.is_ipv4() {
+        Family::V4
+    } else {
+        Family::V6
+    };
+    let socket = Socket::datagram(family).unwrap();
+    socket.bind(addr).unwrap();
+    socket.set_read_timeout(Some(PATIENCE));
+    socket.set_write_timeout(Some(PATIENCE));
+    socket
+}
+
+fn send(from: &Socket, to: &Socket, bytes: &[u8]) {
+    let to = Some(to.local_addr());
+    let sent = from.send_to(&[IoSlice::new(bytes)], to, false).unwrap();
+    assert_eq!(sent, bytes.len());
+}
+
+fn recv(socket: &Socket) -> (Vec<u8>, Received) {
+    let mut place = vec![0; 4096];
+    let received = socket
+        .recv_msg(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty())
+        .unwrap();
+    place.truncate(received.len);
+    (place, received)
+}
+
+fn is_quiet(socket: &Socket) -> bool {
+    let mut place = [0; 8];
+    let received = socket.recv_msg(&mut [IoSliceMut::new(&mut place)], RecvFlags::DONT_WAIT);
+    received.is_err_and(|err| errno(&err) == EAGAIN)
+}
+
+/// Receives until nothing comes any more.
+fn drain(socket: &Socket) -> u32 {
+    let mut got = 0;
+    loop {
+        let mut entries = [PollEntry::socket(socket, PollEvents::IN)];
+        if poll(&mut entries, Some(Duration::from_millis(300))).unwrap() == 0 {
+            return got;
+        }
+        recv(socket);
+        got += 1;
+    }
+}
+
+fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
+    errno(&result.unwrap_err())
+}
+
+/// How many packets the device has sent: what goes by UDP is none of them.
+fn packets() -> u64 {
+    let counter = "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts";
+    std::fs::read_to_string(counter)
+        .unwrap()
+        .trim()
+        .parse()
+        .unwrap()
+}
+
+/// Lets two find each other, so that what they send from now on goes by the device.
+fn introduce(a: &Socket, b: &Socket) {
+    let deadline = Instant::now() + PATIENCE;
+    loop {
+        let before = packets();
+        for (from, to) in [(a, b), (b, a)] {
+            send(from, to, b"hello");
+            let (bytes, received) = recv(to);
+            assert_eq!(bytes, b"hello");
+            assert_eq!(received.source, Some(from.local_addr()));
+        }
+        if packets() - before >= 2 {
+            return;
+        }
+        assert!(Instant::now() < deadline);
+    }
+}
+
+/// T-DG1, T-DG3: P30.
+#[test]
+fn datagrams_go_by_udp_first_and_then_by_the_device() {
+    for addr in [local(), local_v6()] {
+        let (a, b) = (bound(addr), bound(addr));
+        send(&a, &b, b"first");
+        assert_eq!(recv(&b).0, b"first");
+        introduce(&a, &b);
+        a.connect(b.local_addr()).unwrap();
+        assert_eq!(a.peer_addr().unwrap(), b.local_addr());
+        let pieces = [
+            IoSlice::new(b"in "),
+            IoSlice::new(b""),
+            IoSlice::new(b"pieces"),
+        ];
+        assert_eq!(a.send(&pieces, false).unwrap(), 9);
+        let (mut head, mut tail) = ([0; 4], [0; 4]);
+        let places = &mut [IoSliceMut::new(&mut head), IoSliceMut::new(&mut tail)];
+        let received = b.recv_msg(places, RecvFlags::PEEK).unwrap();
+        assert_eq!((received.len, received.full_len), (8, 9));
+        assert_eq!((&head, &tail), (b"in p", b"iece"));
+        assert_eq!(recv(&b).0, b"in pieces");
+        assert!(is_quiet(&b));
+    }
+}
+
+/// T-DG2: what a plain UDP socket sees and says.
+#[test]
+fn a_message_by_udp_is_answered_and_received() {
+    for addr in [local(), local_v6()] {
+        let socket = bound(addr);
+        let plain = UdpSocket::bind(addr).unwrap();
+        plain.set_read_timeout(Some(PATIENCE)).unwrap();
+        let header = Exchange {
+            operation: Operation::Data,
+            qp_num: 0x0012_3456,
+            addr: addr.ip(),
+        };
+        let message = [&*header.encode(), b"by hand"].concat();
+        plain.send_to(&message, socket.local_addr()).unwrap();
+        let mut answer = [0; 100];
+        let (len, from) = plain.recv_from(&mut answer).unwrap();
+        assert_eq!(from, socket.local_addr());
+        let (answer, rest) = Exchange::decode(&answer[..len], addr.ip()).unwrap();
+        assert_eq!(answer.operation, Operation::Answer);
+        assert_eq!((answer.addr, rest.len()), (addr.ip(), 0));
+        let (bytes, received) = recv(&socket);
+        assert_eq!(bytes, b"by hand");
+        let plain_addr = plain.local_addr().unwrap();
+        assert_eq!(received.source, Some(plain_addr));
+
+        // Before the way is known, its own go by UDP, too.
+        let new = bound(addr);
+        let to = Some(plain_addr);
+        new.send_to(&[IoSlice::new(b"hello")], to, false).unwrap();
+        let mut message = [0; 100];
+        let (len, from) = plain.recv_from(&mut message).unwrap();
+        assert_eq!(from, new.local_addr());
+        let (header, payload) = Exchange::decode(&message[..len], addr.ip()).unwrap();
+        assert_eq!(header.operation, Operation::Data);
+        assert_eq!((header.addr, payload), (addr.ip(), &b"hello"[..]));
+    }
+}
+
+/// T-DG8: P29.
+#[test]
+fn what_is_not_of_the_protocol_is_ignored() {
+    let socket = bound(local_v6());
+    let plain = UdpSocket::bind(local_v6()).unwrap();
+    let mut rng = fastrand::Rng::with_seed(1);
+    for len in 0..200 {
+        let mut junk = vec![0x55; len];
+        for byte in junk.iter_mut().skip(4) {
+            *byte = rng.u8(..);
+        }
+        plain.send_to(&junk, socket.local_addr()).unwrap();
+    }
+    plain.send_to(&[0x55; 5000], socket.local_addr()).unwrap();
+    let peer = bound(local_v6());
+    introduce(&peer, &socket);
+    assert!(is_quiet(&socket));
+}
+
+/// T-DG4: P34.
+#[test]
+fn who_has_no_address_gets_one() {
+    let server = bound(local());
+    let client = Socket::datagram(Family::V4).unwrap();
+    client.set_read_timeout(Some(PATIENCE));
+    for round in 0..20 {
+        send(&client, &server, &[round]);
+        let (bytes, received) = recv(&server);
+        assert_eq!(bytes, [round]);
+        let source = received.source.unwrap();
+        assert_eq!(source.port(), client.local_addr().port());
+        assert_ne!(source.port(), 0);
+        assert_eq!(source.ip(), local().ip());
+        let sent = server.send_to(&[IoSlice::new(&bytes)], Some(source), false);
+        assert_eq!(sent.unwrap(), 1);
+        assert_eq!(recv(&client).0, [round]);
+    }
+}
+
+/// T-DG5: P29. What is longer than a packet of the device's goes by UDP.
+#[test]
+fn a_datagram_arrives_whole_or_is_too_long() {
+    for (addr, header, most) in [(local(), 8, 2032), (local_v6(), 24, 2020)] {
+        let (a, b) = (bound(addr), bound(addr));
+        introduce(&a, &b);
+        let packets = [256, 512, 1024, 2048].map(|mtu| [mtu - header, mtu - header + 1]);
+        let sizes = packets.into_iter().flatten().filter(|&size| size < most);
+        for size in [0, 1, 64, 65, 1500, most].into_iter().chain(sizes) {
+            let bytes: Vec<u8> = (0..size).map(|at: usize| at.to_le_bytes()[0]).collect();
+            send(&a, &b, &bytes);
+            let (got, received) = recv(&b);
+            assert_eq!(received.full_len, size);
+            assert!(got == bytes, "{size}");
+        }
+        for size in [most + 1, 2041, 65507, 1 << 20] {
+            let bytes = vec![0; size];
+            let to = Some(b.local_addr());
+            assert_eq!(
+                number(a.send_to(&[IoSlice::new(&bytes)], to, false)),
+                EMSGSIZE
+            );
+        }
+        assert!(is_quiet(&b));
+    }
+}
+
+/// T-DG7: P32.
+#[test]
+fn a_peer_that_starts_anew_is_found_again() {
+    let client = bound(local());
+    let server = bound(local());
+    let addr = server.local_addr();
+    introduce(&client, &server);
+    server.close();
+    let server = bound(addr);
+    let deadline = Instant::now() + PATIENCE;
+    server.set_read_timeout(Some(Duration::from_millis(100)));
+    loop {
+        send(&client, &server, b"anybody?");
+        let mut place = [0; 8];
+        let places = &mut [IoSliceMut::new(&mut place)];
+        if server.recv_msg(places, RecvFlags::empty()).is_ok() {
+            break;
+        }
+        assert!(Instant::now() < deadline);
+    }
+    drain(&server);
+    server.set_read_timeout(Some(PATIENCE));
+    introduce(&client, &server);
+}
+
+/// T-DG9
+#[test]
+fn what_there_is_no_room_for_is_lost_and_nothing_else() {
+    let (a, b) = (bound(local()), bound(local()));
+    introduce(&a, &b);
+    for number in 0..10_000_u32 {
+        send(&a, &b, &number.to_be_bytes());
+    }
+    let mut entries = [PollEntry::socket(&a, PollEvents::OUT)];
+    assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+    // As many as there are places, and those that came while it was looked.
+    let got = drain(&b);
+    assert!(got >= 64, "{got}");
+    introduce(&a, &b);
+    assert_eq!(b.receive_queue(), 64);
+}
+
+/// T-DG10
+#[test]
+fn closing_wakes_who_waits_and_harms_nobody() {
+    let (a, b) = (bound(local()), bound(local()));
+    introduce(&a, &b);
+    let to = Some(b.local_addr());
+    thread::scope(|scope| {
+        let sending = scope.spawn(|| {
+            for _ in 0..2000 {
+                a.send_to(&[IoSlice::new(b"x")], to, false).unwrap();
+            }
+        });
+        thread::sleep(Duration::from_millis(50));
+        b.close();
+        sending.join().unwrap();
+    });
+    let waiting = bound(local());
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| {
+            let mut place = [0; 8];
+            waiting.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty())
+        });
+        thread::sleep(Duration::from_millis(100));
+        waiting.close();
+        assert!(waits.join().unwrap().is_err());
+    });
+}
+
+#[test]
+fn the_wrong_call_is_an_error_and_no_more() {
+    let new = Socket::datagram(Family::V4).unwrap();
+    let mut place = [0; 8];
+    let places = &mut [IoSliceMut::new(&mut place)];
+    assert_eq!(number(new.recv_msg(places, RecvFlags::empty())), EINVAL);
+    assert_eq!(number(new.send(&[IoSlice::new(b"x")], false)), EDESTADDRREQ);
+    assert_eq!(number(new.listen(1)), EOPNOTSUPP);
+    assert_eq!(number(new.accept()), EOPNOTSUPP);
+    assert_eq!(number(new.peer_addr()), ENOTCONN);
+    let v6 = Some(local_v6());
+    assert_eq!(
+        number(new.send_to(&[IoSlice::new(b"x")], v6, false)),
+        EAFNOSUPPORT
+    );
+    new.set_receive_queue(16).unwrap();
+    new.bind(local()).unwrap();
+    assert_eq!(new.receive_queue(), 16);
+    assert_eq!(number(new.set_receive_queue(32)), EINVAL);
+    assert!(new.bind(local()).is_err());
+    assert_eq!(number(bound_again(&new)), 98);
+}
+
+fn bound_again(socket: &Socket) -> io::Result<()> {
+    Socket::datagram(Family::V4)
+        .unwrap()
+        .bind(socket.local_addr())
+}
+
+#[test]
+fn who_is_connected_hears_of_a_peer_that_is_not_there() {
+    let gone = bound(local()).local_addr();
+    let client = bound(local());
+    client.connect(gone).unwrap();
+    client.send(&[IoSlice::new(b"x")], false).unwrap();
+    let mut place = [0; 8];
+    let received = client.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty());
+    assert_eq!(number(received), ECONNREFUSED);
+    assert!(client.take_error().is_none());
+    client.disconnect().unwrap();
+    assert_eq!(
+        number(client.send(&[IoSlice::new(b"x")], false)),
+        EDESTADDRREQ
+    );
+}
+
+#[test]
+fn readiness_is_told_and_ends_are_seen() {
+    let (a, b) = (bound(local()), bound(local()));
+    let both = PollEvents::IN | PollEvents::OUT;
+    let look = |socket: &Socket| {
+        let mut entries = [PollEntry::socket(socket, both)];
+        poll(&mut entries, Some(Duration::ZERO)).unwrap();
+        entries[0].ready()
+    };
+    assert_eq!(look(&a), PollEvents::OUT);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(100));
+            send(&b, &a, b"by udp");
+        });
+        let mut entries = [PollEntry::socket(&a, PollEvents::IN)];
+        assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+        assert_eq!(entries[0].ready(), PollEvents::IN);
+    });
+    assert_eq!(recv(&a).0, b"by udp");
+    introduce(&a, &b);
+    // The descriptor tells those who do not wait in a call.
+    a.set_nonblocking(true);
+    assert!(is_quiet(&a));
+    send(&b, &a, b"by the device");
+    assert!(
+        verbs::fd::wait_readable("poll", std::os::fd::AsFd::as_fd(&a), Some(PATIENCE)).unwrap()
+    );
+    assert_eq!(recv(&a).0, b"by the device");
+    a.set_nonblocking(false);
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| recv(&a).1);
+        thread::sleep(Duration::from_millis(100));
+        a.shutdown(Shutdown::Read).unwrap();
+        assert_eq!(waits.join().unwrap().source, None);
+    });
+    a.shutdown(Shutdown::Write).unwrap();
+    let sent = a.send_to(&[IoSlice::new(b"x")], Some(b.local_addr()), false);
+    assert_eq!(number(sent), EPIPE);
+    assert_eq!(look(&a), both | PollEvents::HUP);
+}
+
+/// A socket for IPv6 speaks with both.
+#[test]
+fn a_socket_for_ipv6_takes_ipv4_too() {
+    let any: SocketAddr = "[::]:0".parse().unwrap();
+    let server = bound(any);
+    let client = bound(local());
+    let to = SocketAddr::new(local().ip(), server.local_addr().port());
+    for round in 0..10 {
+        client
+            .send_to(&[IoSlice::new(&[round])], Some(to), false)
+            .unwrap();
+        let (bytes, received) = recv(&server);
+        assert_eq!(bytes, [round]);
+        let source = received.source.unwrap();
+        assert!(source.is_ipv6());
+        assert_eq!(source.ip().to_canonical(), local().ip());
+        server
+            .send_to(&[IoSlice::new(&bytes)], Some(source), false)
+            .unwrap();
+        let (bytes, received) = recv(&client);
+        assert_eq!((bytes, received.source), (vec![round], Some(to)));
+    }
+}
