@@ -1,6 +1,6 @@
 //! What all connections over one device share.
 
-use verbs::{CompletionChannel, Context, PoolBuf, ProtectionDomain};
+use verbs::{AtomicCap, CompletionChannel, Context, PoolBuf, ProtectionDomain};
 
 use crate::slots::Slots;
 
@@ -17,6 +17,8 @@ pub(crate) struct Device {
     pub(crate) sends: u32,
     /// How many elements an RDMA operation can have.
     pub(crate) elements: u32,
+    /// Whether peers can change numbers here.
+    pub(crate) atomics: bool,
 }
 
 /// The most elements of one request of an RDMA operation.
@@ -32,7 +34,8 @@ impl Device {
             slots: Slots::default(),
             receives: receives.min(most),
             sends: sends.min(most),
-            elements: ELEMENTS.min(attr.max_sge()).max(1),
+            elements: ELEMENTS.min(attr.max_sge()).max(2),
+            atomics: attr.atomic_cap() != AtomicCap::NONE,
         })
     }
 

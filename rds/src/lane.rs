@@ -11,7 +11,10 @@ use verbs::{
 use crate::{
     device::Device,
     outbound::Payload,
-    proto::{connection::Tag, link::Attempt},
+    proto::{
+        connection::{Completion, Tag},
+        link::Attempt,
+    },
     slots::WHOLE,
 };
 
@@ -28,19 +31,38 @@ pub(crate) struct Posted {
     pub(crate) tag: Tag,
     /// The message that the slot belongs to, and where in it.
     pub(crate) message: Option<(Payload, u32)>,
+    /// It is one of several of an operation, and not the last.
+    pub(crate) partial: bool,
 }
 
 impl Posted {
-    /// Gives the memory of a request back to its message.
-    pub(crate) fn give_back(work: SendWork) -> Tag {
+    /// A request without memory of a message.
+    pub(crate) fn alone(tag: Tag) -> Self {
+        Self {
+            tag,
+            message: None,
+            partial: false,
+        }
+    }
+}
+
+impl Posted {
+    /// Gives the memory of a request back to its message. Returns what has completed, and whether
+    /// all of it has.
+    pub(crate) fn give_back(work: SendWork) -> (Tag, bool) {
         let With {
             work: (slot, _),
-            context: Self { tag, message },
+            context:
+                Self {
+                    tag,
+                    message,
+                    partial,
+                },
         } = work;
         if let Some(((message, at), slot)) = message.zip(slot) {
             message.give_back(at, slot);
         }
-        tag
+        (tag, !partial)
     }
 }
 
@@ -59,6 +81,8 @@ pub(crate) struct Lane {
     pub(crate) stage: Stage,
     /// It is being ended, since then.
     pub(crate) closing: Option<Duration>,
+    /// An operation of which a part has failed, and how.
+    pub(crate) broken: Option<(Tag, Completion)>,
 }
 
 /// How far it is.
@@ -162,6 +186,7 @@ impl Lane {
             key,
             stage,
             closing: None,
+            broken: None,
         }
     }
 

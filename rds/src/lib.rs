@@ -40,4 +40,7 @@ mod socket;
 pub use engine::{Engine, EngineOptions};
 pub use errno::errno;
 pub use proto::{connection::Status, wire::Cookie};
-pub use socket::{Interest, Message, Notification, Readiness, Received, SendOptions, Socket};
+pub use socket::{
+    Atomic, ExportOptions, Interest, Message, Notification, Pages, Rdma, Readiness, Received,
+    SendOptions, Sent, Socket,
+};

@@ -2,10 +2,12 @@
 
 use std::{
     io::IoSlice,
+    net::IpAddr,
+    ops::Range,
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use verbs::PoolBuf;
+use verbs::{PoolBuf, RemoteRegion};
 
 use crate::{
     device::Device,
@@ -17,9 +19,24 @@ use crate::{
 };
 
 /// What a message is sent from. While the device sends a frame, its slot is with the queue pair.
-#[derive(Debug)]
+#[derive(Debug, Default)]
 pub(crate) struct Outbound {
     frames: Mutex<Vec<Option<Body>>>,
+    /// The bytes, if they are not copied, and what the program calls them.
+    borrowed: Option<(RemoteRegion, u32)>,
+    /// The memory of the operations that go before it.
+    pub(crate) rdma: Vec<RemoteRegion>,
+    pub(crate) atomic: Option<RemoteRegion>,
+    /// The host whose memory they are on.
+    pub(crate) operation: Option<IpAddr>,
+}
+
+/// What a frame is sent from: a slot for its header, and what it has of its message, or the place
+/// of that.
+#[derive(Debug)]
+pub(crate) struct Frame {
+    pub(crate) slot: PoolBuf,
+    pub(crate) rest: Option<RemoteRegion>,
 }
 
 /// A message, for everybody who needs it.
@@ -50,27 +67,55 @@ impl Outbound {
         }
         Ok(Self {
             frames: Mutex::new(frames),
+            ..Self::default()
         })
+    }
+
+    /// Sends registered memory as it is.
+    pub(crate) fn borrow(memory: RemoteRegion, name: u32) -> Self {
+        Self {
+            borrowed: Some((memory, name)),
+            ..Self::default()
+        }
+    }
+
+    /// What the program calls memory that is not copied.
+    pub(crate) fn name(&self) -> Option<u32> {
+        self.borrowed.as_ref().map(|(_, name)| *name)
     }
 
     fn lock(&self) -> MutexGuard<'_, Vec<Option<Body>>> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes the frame whose first byte of the message is this, to be sent over a device.
-    pub(crate) fn take(&self, at: u32, device: &Device) -> verbs::Result<Option<PoolBuf>> {
-        let index = (at / FRAGMENT) as usize;
-        match self.lock().get_mut(index).and_then(Option::take) {
-            None => Ok(None),
-            Some(Body::Slot(slot)) if slot.pool().pd() == &device.pd => Ok(Some(slot)),
+    /// Takes a frame with these bytes of the message, to be sent over a device; `None` if it is being
+    /// sent.
+    pub(crate) fn take(&self, range: Range<u32>, device: &Device) -> verbs::Result<Option<Frame>> {
+        let (start, end) = (range.start as usize, range.end as usize);
+        if let Some((memory, _)) = &self.borrowed {
+            let part = memory.slice(start..end);
+            if part.pd() == &device.pd {
+                let slot = device.slot(0)?;
+                let rest = Some(part);
+                return Ok(Some(Frame { slot, rest }));
+            }
+            let mut slot = device.slot(end - start)?;
+            part.read(0, &mut slot[Header::SIZE..]);
+            return Ok(Some(Frame { slot, rest: None }));
+        }
+        let index = (range.start / FRAGMENT) as usize;
+        let slot = match self.lock().get_mut(index).and_then(Option::take) {
+            None => return Ok(None),
+            Some(Body::Slot(slot)) if slot.pool().pd() == &device.pd => slot,
             // Another device had it, or none.
             Some(body) => {
                 let bytes = body.as_ref();
                 let mut slot = device.slot(bytes.len())?;
                 slot[Header::SIZE..].copy_from_slice(bytes);
-                Ok(Some(slot))
+                slot
             }
-        }
+        };
+        Ok(Some(Frame { slot, rest: None }))
     }
 
     /// Gives a frame back.
@@ -83,6 +128,11 @@ impl Outbound {
 
     /// Takes all bytes, for a receiver in this process.
     pub(crate) fn bodies(&self) -> Bodies<Body> {
+        if let Some((memory, _)) = &self.borrowed {
+            let mut bytes = vec![0; memory.len()].into_boxed_slice();
+            memory.read(0, &mut bytes);
+            return Bodies::One(Body::Heap(bytes));
+        }
         let mut bodies: Vec<Body> = self.lock().iter_mut().filter_map(Option::take).collect();
         match (bodies.pop(), bodies.is_empty()) {
             (Some(body), true) => Bodies::One(body),

@@ -3,6 +3,7 @@
 mod connecting;
 mod info;
 mod listening;
+mod operations;
 mod options;
 mod state;
 mod traffic;
@@ -22,6 +23,7 @@ use std::{
 use cm::EventChannel;
 use rustix::event::{PollFd, PollFlags, poll};
 
+pub(crate) use operations::{Exported, Progress};
 pub use options::EngineOptions;
 pub(crate) use state::State;
 

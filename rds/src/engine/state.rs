@@ -1,7 +1,7 @@
 //! Everything that an engine has, under one lock.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
     sync::Arc,
     time::Duration,
@@ -10,13 +10,18 @@ use std::{
 use cm::{ConnectRequest, EventChannel, Key};
 use verbs::Context;
 
-use super::{EngineOptions, listening::Listeners};
+use super::{
+    EngineOptions,
+    listening::Listeners,
+    operations::{Exported, Operations},
+};
 use crate::{
     device::Device,
     lane::Lane,
     outbound::Payload,
     proto::{
         SocketId,
+        connection::Fate,
         link::RequestId,
         node::{ConnectionId, Node},
     },
@@ -46,6 +51,9 @@ pub(crate) struct State {
     pub(super) listeners: Listeners,
     devices: Vec<Arc<Device>>,
     pub(crate) sockets: HashMap<SocketId, Arc<Waiters>>,
+    /// Memory that peers can use, by its owner and its key.
+    pub(crate) exports: HashMap<(SocketId, u32), Exported>,
+    pub(crate) operations: Operations,
     /// The links that addresses here are on, where that has to be said.
     pub(super) scopes: HashMap<IpAddr, u32>,
     /// When the thread wakes up of its own accord.
@@ -68,6 +76,8 @@ impl State {
             listeners: Listeners::default(),
             devices: Vec::new(),
             sockets: HashMap::new(),
+            exports: HashMap::new(),
+            operations: Operations::default(),
             scopes: HashMap::new(),
             wakes_at: None,
         }
@@ -131,7 +141,13 @@ impl State {
             earlier |= at.is_some_and(|at| self.wakes_at.is_none_or(|wakes_at| at < wakes_at));
         }
         while let Some(finished) = self.node.finished() {
-            drop(finished);
+            let owner = finished.message.owner;
+            let payload = finished.message.payload;
+            if let Some(peer) = payload.operation {
+                let failed = finished.fate != Fate::Done || finished.failed.is_some();
+                self.operations.end(owner, peer, finished.sequence, failed);
+            }
+            self.over(owner, &payload);
         }
         while let Some(id) = self.node.woken() {
             self.wake(id);
@@ -168,6 +184,30 @@ impl State {
         self.queues.retain(|_, connection| *connection != id);
         self.lanes.remove(&id);
         self.node.closed(now, id, attempt);
+    }
+
+    /// A message needs its memory no more.
+    pub(crate) fn over(&mut self, owner: SocketId, payload: &Payload) {
+        if let Some((name, waiters)) = payload.name().zip(self.sockets.get(&owner)) {
+            waiters.add_free(name);
+            waiters.wake(&mut self.node);
+        }
+    }
+
+    /// A peer has used memory of a socket's, and says so.
+    pub(super) fn used(&mut self, owner: SocketId, rkey: u32) {
+        if let Entry::Occupied(exported) = self.exports.entry((owner, rkey))
+            && exported.get().use_once
+        {
+            exported.remove();
+        }
+    }
+
+    /// A socket is closed.
+    pub(crate) fn forget(&mut self, id: SocketId) {
+        self.sockets.remove(&id);
+        self.exports.retain(|(owner, _), _| *owner != id);
+        self.operations.forget(id);
     }
 
     /// Tells those who wait for a socket.

@@ -1,19 +1,21 @@
 //! Posting what is to be sent, and handling what has completed.
 
-use std::time::Duration;
+use std::{sync::Arc, time::Duration};
 
+use rustix::io::Errno;
 use verbs::{
-    Completed, CqKey, PoolBuf, RemoteToken, WcStatus,
+    Batch, Completed, CqKey, PoolBuf, Rc, RemoteRegion, RemoteToken, WcStatus,
     error::Refused,
-    op::{Send, Write},
+    op::{CompareSwap, FetchAdd, Read, Send, Write},
 };
 
 use super::State;
 use crate::{
     device::Device,
-    lane::{Lane, Posted, RESERVED, SendWork, Stage},
+    lane::{Lane, Posted, RESERVED, RecvWork, SendWork, Stage},
+    outbound::{Frame, Payload},
     proto::{
-        connection::{Body as Bytes, Completion, Request, Tag},
+        connection::{Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag},
         link::Failure,
         node::ConnectionId,
         wire::Header,
@@ -26,6 +28,12 @@ const COPIED: usize = 1024;
 
 /// So many completions of a connection are handled before others get their turn.
 const TURN: usize = 256;
+
+/// The call that posting makes.
+const POST: &str = "ibv_post_send";
+
+/// Requests that are being posted.
+type Requests<'q> = Batch<'q, Rc, SendWork, RecvWork>;
 
 /// What a failed request says about its message.
 fn outcome(status: WcStatus) -> Completion {
@@ -70,9 +78,11 @@ impl State {
         };
         let (attempt, key, closing) = (lane.attempt, lane.key, lane.closing.is_some());
         let accepted = matches!(lane.stage, Stage::Accepted(_));
+        let mut broken = lane.broken.take();
         let Some((qp, cq, device)) = lane.queues() else {
             return false;
         };
+        let mut used = Vec::new();
         let mut lost = false;
         let mut arrived = false;
         let mut handled = 0;
@@ -91,11 +101,25 @@ impl State {
                 lost |= status != WcStatus::SUCCESS;
                 if !wc.is_receive() {
                     let done = qp.complete_each(wc, |earlier| {
-                        node.completed(id, Posted::give_back(earlier), Completion::Success);
+                        if let (tag, true) = Posted::give_back(earlier) {
+                            node.completed(id, tag, Completion::Success);
+                        }
                     });
-                    if let Ok(done) = done {
-                        node.completed(id, Posted::give_back(done.work), outcome(status));
+                    let Ok(done) = done else {
+                        continue;
+                    };
+                    let (tag, whole) = Posted::give_back(done.work);
+                    let mut result = outcome(status);
+                    if !whole {
+                        if status != WcStatus::SUCCESS {
+                            broken.get_or_insert((tag, result));
+                        }
+                        continue;
                     }
+                    if let Some((_, first)) = broken.take_if(|(of, _)| *of == tag) {
+                        result = first;
+                    }
+                    node.completed(id, tag, result);
                     continue;
                 }
                 let len = wc.byte_len();
@@ -114,14 +138,18 @@ impl State {
                     lost = true;
                 }
                 // A violation gives the connection up.
-                let _: Result<_, _> = node.received(now, id, &header, body);
+                used.extend(node.received(now, id, &header, body).unwrap_or_default());
             }
             if handled >= TURN {
                 break true;
             }
         };
+        lane.broken = broken;
         if lost {
             node.failed(id, attempt, Failure::Lost);
+        }
+        for (owner, rkey) in used {
+            self.used(owner, rkey);
         }
         if arrived && accepted {
             // The peer's last word of the handshake may be lost, but it has begun to talk.
@@ -172,11 +200,16 @@ impl State {
                         refused.error
                     })
                 }),
-                Request::Rdma { .. } | Request::Atomic { .. } => {
-                    Err(verbs::Error::from_errno("ibv_post_send", 95))
+                Request::Rdma { rdma, payload } => {
+                    free = free.saturating_sub(rdma.requests - 1);
+                    let elements = device.elements as usize;
+                    push_rdma(&mut batch, tag, signalled, rdma, &payload.rdma, elements)
+                }
+                Request::Atomic { atomic, payload } => {
+                    push_atomic(&mut batch, tag, signalled, atomic, payload.atomic.as_ref())
                 }
             };
-            free -= 1;
+            free = free.saturating_sub(1);
             if pushed.is_err() {
                 failed = true;
                 break;
@@ -192,7 +225,7 @@ impl State {
                 .is_err();
         }
         if !failed && let Some(tag) = node.probe(now, id) {
-            let nothing = SendWork::new((None, Vec::new()), Posted { tag, message: None });
+            let nothing = SendWork::new((None, Vec::new()), Posted::alone(tag));
             let nowhere = RemoteToken {
                 addr: 0,
                 len: 0,
@@ -233,10 +266,11 @@ fn unpack(mut slot: PoolBuf, len: usize, device: &Device) -> (Vec<u8>, Body, Opt
 fn frame(
     tag: Tag,
     header: &[u8; Header::SIZE],
-    body: Bytes<'_, crate::outbound::Payload>,
+    body: Bytes<'_, Payload>,
     device: &Device,
 ) -> verbs::Result<SendWork> {
-    let (slot, message) = match body {
+    let mut posted = Posted::alone(tag);
+    let (slot, rest) = match body {
         Bytes::Nothing => (device.slot(0)?, None),
         Bytes::Map { map, range } => {
             let part = map.as_bytes().get(range).unwrap_or_default();
@@ -245,13 +279,100 @@ fn frame(
             (slot, None)
         }
         Bytes::Message { payload, range } => {
-            let slot = payload.take(range.start, device)?;
+            let start = range.start;
             // It is here, since it is sent by one connection at a time.
-            let slot = slot.ok_or_else(|| verbs::Error::from_errno("ibv_post_send", 16))?;
-            (slot, Some((std::sync::Arc::clone(payload), range.start)))
+            let Frame { slot, rest } = payload
+                .take(range, device)?
+                .ok_or_else(|| verbs::Error::from_errno(POST, Errno::BUSY.raw_os_error()))?;
+            posted.message = Some((Arc::clone(payload), start));
+            (slot, rest)
         }
     };
     let slot = finish(slot, header);
-    let posted = Posted { tag, message };
-    Ok(SendWork::new((Some(slot), Vec::new()), posted))
+    Ok(SendWork::new(
+        (Some(slot), rest.into_iter().collect()),
+        posted,
+    ))
+}
+
+/// Adds the requests of an RDMA operation.
+fn push_rdma(
+    batch: &mut Requests<'_>,
+    tag: Tag,
+    signalled: bool,
+    rdma: &Rdma,
+    pieces: &[RemoteRegion],
+    elements: usize,
+) -> verbs::Result<()> {
+    let mut addr = rdma.addr;
+    let mut parts = pieces.chunks(elements).peekable();
+    while let Some(part) = parts.next() {
+        let partial = parts.peek().is_some();
+        let len = part.iter().map(|piece| piece.len() as u64).sum();
+        let remote = RemoteToken {
+            addr,
+            len,
+            rkey: rdma.rkey,
+        };
+        addr = addr.wrapping_add(len);
+        let posted = Posted {
+            partial,
+            ..Posted::alone(tag)
+        };
+        let work = SendWork::new((None, part.to_vec()), posted);
+        let unsignaled = partial || !signalled;
+        match rdma.direction {
+            Direction::Write => {
+                let mut request = Write::new(work, remote);
+                if unsignaled {
+                    request = request.unsignaled();
+                }
+                batch.push(request)?;
+            }
+            Direction::Read => {
+                let mut request = Read::new(work, remote);
+                if unsignaled {
+                    request = request.unsignaled();
+                }
+                batch.push(request)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Adds the request of an atomic operation.
+fn push_atomic(
+    batch: &mut Requests<'_>,
+    tag: Tag,
+    signalled: bool,
+    atomic: &Atomic,
+    place: Option<&RemoteRegion>,
+) -> verbs::Result<()> {
+    let remote = RemoteToken {
+        addr: atomic.addr,
+        len: 8,
+        rkey: atomic.rkey,
+    };
+    let work = SendWork::new(
+        (None, place.cloned().into_iter().collect()),
+        Posted::alone(tag),
+    );
+    match atomic.op {
+        AtomicOp::FetchAdd(add) => {
+            let mut request = FetchAdd::new(work, remote, add);
+            if !signalled {
+                request = request.unsignaled();
+            }
+            batch.push(request)?;
+        }
+        AtomicOp::CompareSwap(compare, swap) => {
+            let mut request = CompareSwap::new(work, remote, compare, swap);
+            if !signalled {
+                request = request.unsignaled();
+            }
+            batch.push(request)?;
+        }
+    }
+    Ok(())
 }

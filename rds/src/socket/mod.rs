@@ -1,29 +1,33 @@
 //! Sockets, as programs use them.
 
+mod memory;
+mod operation;
 mod options;
 mod received;
+mod sending;
 mod waiters;
 
 use std::{
-    io::{self, IoSlice, IoSliceMut},
+    io::{self, IoSliceMut},
     net::{SocketAddr, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
     time::{Duration, Instant},
 };
 
+pub use memory::{ExportOptions, Pages};
+pub use operation::{Atomic, Rdma};
 pub use received::{Message, Notification, Received};
+pub use sending::{SendOptions, Sent};
 pub(crate) use waiters::Waiters;
 
 use crate::{
     device::Device,
     engine::{Engine, State},
     errno::socket_error,
-    outbound::Outbound,
     proto::{
         SocketId,
-        node::{DEFAULT_LIMIT, Delivery, Draft, Event, LocalMessage, Sent, SocketError},
-        wire::Cookie,
+        node::{DEFAULT_LIMIT, Delivery, Event},
     },
     slots::Body,
 };
@@ -64,44 +68,6 @@ struct Patience {
 struct How {
     peek: bool,
     dont_wait: bool,
-}
-
-/// How a message is sent.
-#[derive(Clone, Copy, Debug, Default)]
-pub struct SendOptions {
-    to: Option<SocketAddr>,
-    dont_wait: bool,
-    cookie: Option<Cookie>,
-}
-
-impl SendOptions {
-    /// To the default destination, waiting as the socket does.
-    pub fn new() -> Self {
-        Self::default()
-    }
-
-    /// To this socket.
-    #[must_use]
-    pub fn to(mut self, addr: SocketAddr) -> Self {
-        self.to = Some(addr);
-        self
-    }
-
-    /// `MSG_DONTWAIT`—Without waiting, whatever the socket does.
-    #[must_use]
-    #[doc(alias = "MSG_DONTWAIT")]
-    pub fn dont_wait(mut self) -> Self {
-        self.dont_wait = true;
-        self
-    }
-
-    /// `RDS_CMSG_RDMA_DEST`—With the name of memory here that the receiver may use.
-    #[must_use]
-    #[doc(alias = "RDS_CMSG_RDMA_DEST")]
-    pub fn cookie(mut self, cookie: Cookie) -> Self {
-        self.cookie = Some(cookie);
-        self
-    }
 }
 
 /// A socket for reliable datagrams, in the manner of [`std::net::UdpSocket`].
@@ -241,100 +207,6 @@ impl Socket {
         names.map(|(_, peer)| peer).map_err(socket_error)
     }
 
-    /// Sends a message to the default destination; see [`send_to`](Self::send_to).
-    ///
-    /// # Errors
-    /// As for [`send_to`](Self::send_to).
-    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
-        self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new())
-    }
-
-    /// Sends a message, of 1 MiB at most. It is queued, and sent again until the peer has it.
-    ///
-    /// Blocks, unless [nonblocking](Self::set_nonblocking), while as much is waiting to be
-    /// acknowledged as [may be](Self::set_send_limit), or the destination can take no more.
-    ///
-    /// # Errors
-    /// - `NotConnected`: the socket has no address.
-    /// - `InvalidInput`: nobody can have that address, or the port is 1.
-    /// - `Unsupported`: the addresses are of different kinds.
-    /// - `WouldBlock`: it would have to wait. [`errno`](crate::errno()) is `ENOBUFS` if the
-    ///   destination can take no more.
-    /// - `TimedOut`: it has waited for [long enough](Self::set_write_timeout).
-    /// - `EMSGSIZE`: the message is longer than 1 MiB, or than [may wait](Self::set_send_limit).
-    /// - `OutOfMemory`: no memory could be registered for it (`ulimit -l`).
-    pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
-        self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new().to(to))
-    }
-
-    /// `sendmsg(2)`—Sends the bytes of all `bufs` as one message, in a way that `options` says.
-    ///
-    /// # Errors
-    /// As for [`send_to`](Self::send_to).
-    ///
-    /// # References
-    /// [sendmsg(2)](https://man7.org/linux/man-pages/man2/sendmsg.2.html)
-    pub fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<usize> {
-        let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let len = u32::try_from(bytes).unwrap_or(u32::MAX);
-        {
-            // Before anything is copied.
-            let state = self.lock()?;
-            let check = state.node.can_send(self.id, options.to, len);
-            check.map_err(socket_error)?;
-        }
-        let device = self.device.get().and_then(Option::as_deref);
-        let mut payload = Arc::new(Outbound::copy(bufs, device)?);
-        let (dont_wait, timeout) = {
-            let patience = lock(&self.patience);
-            (options.dont_wait || patience.nonblocking, patience.write)
-        };
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut state = self.lock()?;
-        self.waiters.set_blocked(false);
-        loop {
-            let draft = Draft {
-                cookie: options.cookie,
-                ..Draft::new(len, payload)
-            };
-            let refused = match state.node.send(self.id, options.to, draft) {
-                Ok(sent) => {
-                    self.sent(&mut state, sent);
-                    return Ok(bytes);
-                }
-                Err(refused) => refused,
-            };
-            payload = refused.payload;
-            self.engine.inner().drive(&mut state);
-            match refused.error {
-                SocketError::Full | SocketError::Congested(_) if !dont_wait => {}
-                SocketError::Full | SocketError::Congested(_) => {
-                    self.waiters.set_blocked(true);
-                    return Err(socket_error(refused.error));
-                }
-                error => return Err(socket_error(error)),
-            }
-            state = self
-                .waiters
-                .wait(state, deadline)
-                .ok_or(io::ErrorKind::TimedOut)?;
-        }
-    }
-
-    fn sent(&self, state: &mut State, sent: Sent<Arc<Outbound>>) {
-        if let Sent::Local(LocalMessage { from, to, draft }) = sent {
-            let delivery = Delivery {
-                sequence: 0,
-                from,
-                len: draft.len,
-                bodies: draft.payload.bodies(),
-                cookie: draft.cookie,
-            };
-            state.node.deliver_local(to, delivery);
-        }
-        self.engine.inner().drive(state);
-    }
-
     /// Receives the next message into `buf`, waiting for one unless
     /// [nonblocking](Self::set_nonblocking). Returns the number of bytes, and who has sent it. What
     /// does not fit is lost; see [`recv`](Self::recv) for a message of any length.
@@ -380,6 +252,9 @@ impl Socket {
 
     fn receive(&self, how: How) -> io::Result<Received> {
         self.until(how, |socket, state| {
+            if let Some(name) = socket.waiters.take_free() {
+                return Ok(Some(Received::Free(name)));
+            }
             let event = state.node.receive(socket.id).map_err(socket_error)?;
             let received = event.map(|event| match event {
                 Event::Operation(notification) => Received::Operation(Notification {
@@ -436,7 +311,7 @@ impl Socket {
                 let from = local.map_or(delivery.from, |local| state.on_link(local.ip(), ip, port));
                 return Ok(Some(Some((copied, delivery.len as usize, from))));
             }
-            let other = state.node.readiness(socket.id).map_err(socket_error)?;
+            let other = socket.waiters.show(&mut state.node);
             Ok(other.readable.then_some(None))
         })
     }
@@ -533,7 +408,7 @@ impl Drop for Socket {
     fn drop(&mut self) {
         // That of a parent is not this process's to close.
         if let Ok(mut state) = self.lock() {
-            state.sockets.remove(&self.id);
+            state.forget(self.id);
             // It is open.
             let _: Result<(), _> = state.node.close(self.id);
             self.engine.inner().drive(&mut state);

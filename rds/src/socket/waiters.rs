@@ -1,6 +1,7 @@
 //! Who waits for a socket.
 
 use std::{
+    collections::VecDeque,
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::{
@@ -38,6 +39,8 @@ struct Seen {
     blocked: bool,
     /// A peer's map has come that nobody has been told of.
     map_changed: bool,
+    /// Memory that was sent without a copy, and is not needed any more.
+    free: VecDeque<u32>,
 }
 
 impl Waiters {
@@ -69,7 +72,8 @@ impl Waiters {
         // A socket that is closed has nothing.
         let now = node.readiness(self.id).unwrap_or_default();
         seen.map_changed |= now.map_changed;
-        let ring = now.readable || seen.map_changed || seen.blocked && now.writable;
+        let readable = now.readable || !seen.free.is_empty();
+        let ring = readable || seen.map_changed || seen.blocked && now.writable;
         if ring != seen.rung && self.watched.load(Relaxed) {
             seen.rung = ring;
             if ring {
@@ -79,10 +83,20 @@ impl Waiters {
             }
         }
         Readiness {
-            readable: now.readable,
+            readable,
             writable: now.writable,
             map_changed: seen.map_changed,
         }
+    }
+
+    /// Memory that was sent without a copy is not needed any more.
+    pub(crate) fn add_free(&self, name: u32) {
+        self.seen().free.push_back(name);
+    }
+
+    /// Such memory, if there is any that nobody has been told of.
+    pub(super) fn take_free(&self) -> Option<u32> {
+        self.seen().free.pop_front()
     }
 
     /// Somebody has been told that a map has changed.

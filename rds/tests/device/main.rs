@@ -1,13 +1,43 @@
 //! Sockets over a real device.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
 
+mod memory;
 mod sockets;
 
 use std::{
     net::{IpAddr, Ipv4Addr, SocketAddr},
     process::Command,
     sync::Once,
+    time::Duration,
 };
+
+use rds::{EngineOptions, Socket};
+
+const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+
+/// A socket of an engine of its own.
+fn socket(addr: SocketAddr) -> Socket {
+    let engine = EngineOptions::new().start().unwrap();
+    let socket = engine.socket().unwrap();
+    socket.bind_to(addr).unwrap();
+    socket.set_read_timeout(PATIENCE);
+    socket.set_write_timeout(PATIENCE);
+    socket
+}
+
+fn addr(socket: &Socket) -> SocketAddr {
+    socket.local_addr().unwrap().unwrap()
+}
+
+fn pattern(len: usize, seed: u8) -> Vec<u8> {
+    (0..len)
+        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 9).to_le_bytes()[0] ^ seed)
+        .collect()
+}
 
 /// The address of the guest's RDMA device.
 fn local() -> Ipv4Addr {

@@ -7,31 +7,9 @@ use std::{
     time::Duration,
 };
 
-use rds::{Engine, EngineOptions, Interest, Received, Socket};
+use rds::{Engine, EngineOptions, Interest, Received};
 
-use crate::{any, other};
-
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
-
-/// A socket of an engine of its own.
-fn socket(addr: SocketAddr) -> Socket {
-    let engine = EngineOptions::new().start().unwrap();
-    let socket = engine.socket().unwrap();
-    socket.bind_to(addr).unwrap();
-    socket.set_read_timeout(PATIENCE);
-    socket.set_write_timeout(PATIENCE);
-    socket
-}
-
-fn addr(socket: &Socket) -> SocketAddr {
-    socket.local_addr().unwrap().unwrap()
-}
-
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 9).to_le_bytes()[0] ^ seed)
-        .collect()
-}
+use crate::{PATIENCE, addr, any, other, pattern, socket};
 
 #[test]
 fn a_message_arrives_at_another_socket_of_the_process() {

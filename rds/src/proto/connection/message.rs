@@ -142,6 +142,8 @@ pub struct Finished<P> {
     pub message: Message<P>,
     /// How it ended.
     pub fate: Fate,
+    /// How the first of its operations ended that has failed.
+    pub failed: Option<Status>,
 }
 
 /// Why a message cannot be sent.

@@ -302,9 +302,12 @@ impl<P> Queue<P> {
         let Some(owner) = entry.message.as_ref().map(|message| message.owner) else {
             return;
         };
+        let mut failed = None;
         for (report, outcome, _) in entry.operations() {
-            match outcome.status {
-                Some(status) if status != Status::Success && !outcome.told => {
+            let failure = outcome.status.filter(|&status| status != Status::Success);
+            failed = failed.or(failure);
+            match failure {
+                Some(status) if !outcome.told => {
                     self.notifications.push_back(Notification {
                         owner,
                         token: report.token,
@@ -320,6 +323,7 @@ impl<P> Queue<P> {
                 sequence: entry.sequence,
                 message,
                 fate,
+                failed,
             });
         }
     }

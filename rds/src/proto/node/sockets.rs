@@ -304,7 +304,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Whether a message of so many bytes can be sent at all, now or later.
+    /// Whether a socket here has an address of that host.
+    pub fn is_here(&self, ip: IpAddr) -> bool {
+        self.ports.has(ip)
+    }
+
+    /// Whether a message of so many bytes can be sent at all, now or later; returns where to.
     ///
     /// # Errors
     /// It cannot.
@@ -313,8 +318,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         id: SocketId,
         to: Option<SocketAddr>,
         len: u32,
-    ) -> Result<(), SocketError> {
-        self.way(id, to, len, 0).map(drop)
+    ) -> Result<SocketAddr, SocketError> {
+        self.way(id, to, len, 0).map(|(_, to)| to)
     }
 
     /// From where to where a message goes, if it can go at all.

@@ -1,0 +1,235 @@
+//! Operations on memory of the peer's that go before a message.
+
+use std::io;
+
+use rustix::io::Errno;
+use verbs::{ProtectionDomain, RemoteRegion};
+
+use crate::proto::{
+    connection::{self, AtomicOp, Direction, Report},
+    wire::{Cookie, MAX_MESSAGE},
+};
+
+/// The most pieces of memory of an operation.
+const PIECES: usize = 1024;
+
+/// `RDS_CMSG_RDMA_ARGS`—Reads or writes memory of the peer's, before the message that it is sent
+/// with.
+///
+/// The memory here is any that is registered with the device of the socket:
+/// [`Pages`](crate::Pages), or what [`register`](crate::Socket::register) gives. It is not touched by
+/// the device any more when the end of the operation has been [told](Self::notify).
+///
+/// # Examples
+/// ```no_run
+/// # fn f(socket: &rds::Socket, cookie: rds::Cookie) -> std::io::Result<()> {
+/// use rds::{Rdma, SendOptions};
+/// let pages = socket.alloc(4096)?;
+/// pages.write(0, b"hello");
+/// let write = Rdma::write(vec![pages.slice(0..5)], cookie).notify().token(7);
+/// socket.send_msg(&[], &SendOptions::new().rdma(write))?;
+/// # Ok(())
+/// # }
+/// ```
+#[doc(alias = "RDS_CMSG_RDMA_ARGS")]
+#[derive(Clone, Debug)]
+pub struct Rdma {
+    direction: Direction,
+    cookie: Cookie,
+    offset: u64,
+    remote_len: Option<u64>,
+    pub(super) local: Vec<RemoteRegion>,
+    fence: bool,
+    report: Report,
+}
+
+macro_rules! reporting {
+    () => {
+        /// What the program calls the operation, in what it is told of it; 0 if not set.
+        #[must_use]
+        pub fn token(mut self, token: u64) -> Self {
+            self.report.token = token;
+            self
+        }
+
+        /// `RDS_RDMA_NOTIFY_ME`—Has the end [told](crate::Received::Operation), however it ends.
+        #[must_use]
+        #[doc(alias = "RDS_RDMA_NOTIFY_ME")]
+        pub fn notify(mut self) -> Self {
+            self.report.notify = true;
+            self
+        }
+
+        /// `RDS_RDMA_REMOTE_COMPLETE`—Success is told when the peer has acknowledged the message,
+        /// and not when the device has done the operation.
+        #[must_use]
+        #[doc(alias = "RDS_RDMA_REMOTE_COMPLETE")]
+        pub fn remote_complete(mut self) -> Self {
+            self.report.remote = true;
+            self
+        }
+
+        /// `RDS_RDMA_FENCE`—The message is sent when the operation is over. Without, it may arrive
+        /// before what is read has been.
+        #[must_use]
+        #[doc(alias = "RDS_RDMA_FENCE")]
+        pub fn fence(mut self) -> Self {
+            self.fence = true;
+            self
+        }
+
+        /// How far in the peer's memory; at its start if not set.
+        #[must_use]
+        pub fn at(mut self, offset: u64) -> Self {
+            self.offset = offset;
+            self
+        }
+    };
+}
+
+fn invalid(reason: &str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason.to_owned())
+}
+
+fn check_device(piece: &RemoteRegion, pd: &ProtectionDomain) -> io::Result<()> {
+    if piece.pd() == pd {
+        return Ok(());
+    }
+    Err(invalid(
+        "memory that is registered with another device, or not by this engine",
+    ))
+}
+
+impl Rdma {
+    /// Writes the bytes of `local`, one piece after the other.
+    pub fn write(local: Vec<RemoteRegion>, cookie: Cookie) -> Self {
+        Self::new(Direction::Write, local, cookie)
+    }
+
+    /// Reads into `local`, one piece after the other.
+    pub fn read(local: Vec<RemoteRegion>, cookie: Cookie) -> Self {
+        Self::new(Direction::Read, local, cookie)
+    }
+
+    fn new(direction: Direction, local: Vec<RemoteRegion>, cookie: Cookie) -> Self {
+        Self {
+            direction,
+            cookie,
+            offset: 0,
+            remote_len: None,
+            local,
+            fence: false,
+            report: Report::default(),
+        }
+    }
+
+    /// How many bytes of the peer's memory are meant; as many as here if not set. There may be
+    /// more of them than here.
+    #[must_use]
+    pub fn remote_len(mut self, len: u64) -> Self {
+        self.remote_len = Some(len);
+        self
+    }
+
+    reporting!();
+
+    /// The operation as the protocol has it.
+    pub(super) fn check(
+        &self,
+        pd: &ProtectionDomain,
+        elements: u32,
+    ) -> io::Result<connection::Rdma> {
+        if self.local.is_empty() {
+            return Err(invalid("an operation on no memory"));
+        }
+        if self.local.len() > PIECES {
+            return Err(Errno::MSGSIZE.into());
+        }
+        for piece in &self.local {
+            check_device(piece, pd)?;
+        }
+        let len: u64 = self.local.iter().map(|piece| piece.len() as u64).sum();
+        let remote = self.remote_len.unwrap_or(len);
+        if remote > MAX_MESSAGE.into() {
+            return Err(Errno::MSGSIZE.into());
+        }
+        if len > remote {
+            return Err(invalid("there is more memory here than is meant there"));
+        }
+        let requests = self.local.len().div_ceil(elements as usize);
+        Ok(connection::Rdma {
+            direction: self.direction,
+            rkey: self.cookie.rkey,
+            addr: self.offset.wrapping_add(self.cookie.offset.into()),
+            // Not more than a message has.
+            len: u32::try_from(len).unwrap_or(MAX_MESSAGE),
+            requests: u32::try_from(requests).unwrap_or(u32::MAX),
+            fence: self.fence,
+            report: self.report,
+        })
+    }
+}
+
+/// `RDS_CMSG_ATOMIC_FADD`, `RDS_CMSG_ATOMIC_CSWP`—Changes a number of 8 bytes in the peer's memory,
+/// before the message that it is sent with, and fetches what it was.
+///
+/// The number is at an address that is a multiple of 8, and in the peer's own order. Memory that a
+/// kernel exports cannot be changed so.
+#[doc(alias = "RDS_CMSG_ATOMIC_FADD")]
+#[doc(alias = "RDS_CMSG_ATOMIC_CSWP")]
+#[doc(alias = "RDS_CMSG_MASKED_ATOMIC_FADD")]
+#[doc(alias = "RDS_CMSG_MASKED_ATOMIC_CSWP")]
+#[derive(Clone, Debug)]
+pub struct Atomic {
+    op: AtomicOp,
+    cookie: Cookie,
+    offset: u64,
+    pub(super) place: RemoteRegion,
+    fence: bool,
+    report: Report,
+}
+
+impl Atomic {
+    /// Adds to the number, wrapping around. `place` is 8 bytes for what it was.
+    pub fn fetch_add(place: RemoteRegion, cookie: Cookie, add: u64) -> Self {
+        Self::new(AtomicOp::FetchAdd(add), place, cookie)
+    }
+
+    /// Replaces the number by `swap`, if it is `compare`. `place` is 8 bytes for what it was.
+    pub fn compare_swap(place: RemoteRegion, cookie: Cookie, compare: u64, swap: u64) -> Self {
+        Self::new(AtomicOp::CompareSwap(compare, swap), place, cookie)
+    }
+
+    /// Any operation, for who has it [decoded](crate::proto::control::AtomicArgs).
+    pub fn new(op: AtomicOp, place: RemoteRegion, cookie: Cookie) -> Self {
+        Self {
+            op,
+            cookie,
+            offset: 0,
+            place,
+            fence: false,
+            report: Report::default(),
+        }
+    }
+
+    reporting!();
+
+    /// The operation as the protocol has it.
+    pub(super) fn check(&self, pd: &ProtectionDomain) -> io::Result<connection::Atomic> {
+        check_device(&self.place, pd)?;
+        if self.place.len() != 8 {
+            return Err(invalid("the place for a number has 8 bytes"));
+        }
+        let addr = self.offset.wrapping_add(self.cookie.offset.into());
+        if addr % 8 != 0 || self.place.token().addr % 8 != 0 {
+            return Err(Errno::FAULT.into());
+        }
+        Ok(connection::Atomic {
+            op: self.op,
+            rkey: self.cookie.rkey,
+            addr,
+            fence: self.fence,
+            report: self.report,
+        })
+    }
+}

@@ -1,0 +1,320 @@
+//! Sending messages, and what goes with them.
+
+use std::{
+    io::{self, IoSlice},
+    net::{IpAddr, SocketAddr},
+    sync::Arc,
+    time::Instant,
+};
+
+use rustix::io::Errno;
+use verbs::RemoteRegion;
+
+use super::{Atomic, Rdma, Socket, lock};
+use crate::{
+    engine::{Progress, State},
+    errno::socket_error,
+    outbound::Outbound,
+    proto::{
+        node::{self, Delivery, Draft, LocalMessage, SocketError},
+        wire::Cookie,
+    },
+};
+
+/// How a message is sent, and what goes with it.
+#[derive(Clone, Debug, Default)]
+pub struct SendOptions {
+    to: Option<SocketAddr>,
+    dont_wait: bool,
+    cookie: Option<Cookie>,
+    rdma: Option<Rdma>,
+    atomic: Option<Atomic>,
+    silent: bool,
+}
+
+/// A message that is sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[non_exhaustive]
+pub struct Sent {
+    /// The number of its bytes.
+    pub len: usize,
+    /// The number of its operation, if it has one: see [`Socket::barrier`].
+    pub operation: Option<u64>,
+}
+
+impl SendOptions {
+    /// To the default destination, waiting as the socket does.
+    pub fn new() -> Self {
+        Self::default()
+    }
+
+    /// To this socket.
+    #[must_use]
+    pub fn to(mut self, addr: SocketAddr) -> Self {
+        self.to = Some(addr);
+        self
+    }
+
+    /// `MSG_DONTWAIT`—Without waiting, whatever the socket does.
+    #[must_use]
+    #[doc(alias = "MSG_DONTWAIT")]
+    pub fn dont_wait(mut self) -> Self {
+        self.dont_wait = true;
+        self
+    }
+
+    /// `RDS_CMSG_RDMA_DEST`—With the name of memory of this socket that the receiver may use.
+    #[must_use]
+    #[doc(alias = "RDS_CMSG_RDMA_DEST")]
+    pub fn cookie(mut self, cookie: Cookie) -> Self {
+        self.cookie = Some(cookie);
+        self
+    }
+
+    /// `RDS_CMSG_RDMA_ARGS`—After an operation on memory of the peer's.
+    #[must_use]
+    #[doc(alias = "RDS_CMSG_RDMA_ARGS")]
+    pub fn rdma(mut self, rdma: Rdma) -> Self {
+        self.rdma = Some(rdma);
+        self
+    }
+
+    /// `RDS_CMSG_ATOMIC_FADD` and the like—After an operation on a number of the peer's, which comes
+    /// after the other operation if there are both.
+    #[must_use]
+    pub fn atomic(mut self, atomic: Atomic) -> Self {
+        self.atomic = Some(atomic);
+        self
+    }
+
+    /// `RDS_RDMA_SILENT`—If it has no bytes, the message is not sent, but its operations are done.
+    #[must_use]
+    #[doc(alias = "RDS_RDMA_SILENT")]
+    pub fn silent(mut self) -> Self {
+        self.silent = true;
+        self
+    }
+
+    fn has_operation(&self) -> bool {
+        self.rdma.is_some() || self.atomic.is_some()
+    }
+}
+
+fn invalid(reason: &'static str) -> io::Error {
+    io::Error::new(io::ErrorKind::InvalidInput, reason)
+}
+
+impl Socket {
+    /// Sends a message to the default destination; see [`send_to`](Self::send_to).
+    ///
+    /// # Errors
+    /// As for [`send_to`](Self::send_to).
+    pub fn send(&self, bytes: &[u8]) -> io::Result<usize> {
+        let sent = self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new())?;
+        Ok(sent.len)
+    }
+
+    /// Sends a message, of 1 MiB at most. It is queued, and sent again until the peer has it.
+    ///
+    /// Blocks, unless [nonblocking](Self::set_nonblocking), while as much is waiting to be
+    /// acknowledged as [may be](Self::set_send_limit), or the destination can take no more.
+    ///
+    /// # Errors
+    /// - `NotConnected`: the socket has no address.
+    /// - `InvalidInput`: nobody can have that address, or the port is 1.
+    /// - `Unsupported`: the addresses are of different kinds.
+    /// - `WouldBlock`: it would have to wait. [`errno`](crate::errno()) is `ENOBUFS` if the
+    ///   destination can take no more.
+    /// - `TimedOut`: it has waited for [long enough](Self::set_write_timeout).
+    /// - `EMSGSIZE`: the message is longer than 1 MiB, or than [may wait](Self::set_send_limit).
+    /// - `OutOfMemory`: no memory could be registered for it (`ulimit -l`).
+    pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
+        let sent = self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new().to(to))?;
+        Ok(sent.len)
+    }
+
+    /// `sendmsg(2)`—Sends the bytes of all `bufs` as one message, in a way that `options` says.
+    ///
+    /// # Errors
+    /// As for [`send_to`](Self::send_to), and:
+    /// - `InvalidInput`: it has an operation *and* a cookie; the memory of an operation is of
+    ///   another device, none at all, or more than is meant at the peer; or the socket does not
+    ///   export what the cookie names.
+    /// - `Unsupported`: an operation on memory of a socket of the same engine.
+    /// - `EFAULT`: the number of an atomic operation is at no multiple of 8.
+    /// - `EMSGSIZE`: an operation on more than 1 MiB, or more than 1024 pieces.
+    ///
+    /// # References
+    /// [sendmsg(2)](https://man7.org/linux/man-pages/man2/sendmsg.2.html)
+    pub fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<Sent> {
+        let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
+        let len = self.check(bytes, options)?;
+        let device = self.device.get().and_then(Option::as_deref);
+        let payload = Outbound::copy(bufs, device)?;
+        self.transmit(len, payload, options)
+    }
+
+    /// `MSG_ZEROCOPY`—Sends registered memory as a message, without a copy: it must not be changed,
+    /// or the receiver may get something else, until [`recv`](Self::recv) says that `name` is
+    /// [free](crate::Received::Free).
+    ///
+    /// # Errors
+    /// As for [`send_msg`](Self::send_msg), and:
+    /// - `InvalidInput`: there is an operation, too.
+    #[doc(alias = "MSG_ZEROCOPY")]
+    #[doc(alias = "RDS_CMSG_ZCOPY_COOKIE")]
+    pub fn send_zerocopy(
+        &self,
+        memory: &RemoteRegion,
+        name: u32,
+        options: &SendOptions,
+    ) -> io::Result<Sent> {
+        if options.has_operation() {
+            return Err(invalid("an operation with a message that is not copied"));
+        }
+        let len = self.check(memory.len(), options)?;
+        let payload = Outbound::borrow(memory.clone(), name);
+        self.transmit(len, payload, options)
+    }
+
+    /// Whether it can be sent, before anything is copied; the number of bytes.
+    fn check(&self, bytes: usize, options: &SendOptions) -> io::Result<u32> {
+        let len = u32::try_from(bytes).unwrap_or(u32::MAX);
+        let state = self.lock()?;
+        let way = state.node.can_send(self.id, options.to, len);
+        let to = way.map_err(socket_error)?;
+        if options.has_operation() {
+            if options.cookie.is_some() {
+                return Err(invalid("an operation and a cookie with one message"));
+            }
+            if state.node.is_here(to.ip()) {
+                let reason = "operations are on memory of other hosts";
+                return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+            }
+        }
+        if let Some(cookie) = options.cookie
+            && !state.exports.contains_key(&(self.id, cookie.rkey))
+        {
+            return Err(invalid(
+                "a cookie of memory that the socket does not export",
+            ));
+        }
+        Ok(len)
+    }
+
+    fn transmit(&self, len: u32, mut payload: Outbound, options: &SendOptions) -> io::Result<Sent> {
+        let mut draft = Draft {
+            cookie: options.cookie,
+            silent: options.silent,
+            ..Draft::new(len, ())
+        };
+        if let Some(rdma) = &options.rdma {
+            let device = self.device()?;
+            draft.rdma = Some(rdma.check(&device.pd, device.elements)?);
+            payload.rdma.clone_from(&rdma.local);
+        }
+        if let Some(atomic) = &options.atomic {
+            draft.atomic = Some(atomic.check(&self.device()?.pd)?);
+            payload.atomic = Some(atomic.place.clone());
+        }
+        let (dont_wait, timeout) = {
+            let patience = lock(&self.patience);
+            (options.dont_wait || patience.nonblocking, patience.write)
+        };
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.lock()?;
+        if options.has_operation() {
+            let to = state.node.can_send(self.id, options.to, len);
+            payload.operation = Some(to.map_err(socket_error)?.ip());
+        }
+        let peer = payload.operation;
+        let mut payload = Arc::new(payload);
+        self.waiters.set_blocked(false);
+        loop {
+            let draft = Draft {
+                payload,
+                len,
+                cookie: draft.cookie,
+                rdma: draft.rdma,
+                atomic: draft.atomic,
+                silent: draft.silent,
+            };
+            let refused = match state.node.send(self.id, options.to, draft) {
+                Ok(sent) => {
+                    let operation = match (peer, &sent) {
+                        (Some(peer), node::Sent::Queued(_, id)) => {
+                            state.operations.begin(self.id, peer, *id);
+                            Some(*id)
+                        }
+                        _ => None,
+                    };
+                    self.sent(&mut state, sent);
+                    let len = len as usize;
+                    return Ok(Sent { len, operation });
+                }
+                Err(refused) => refused,
+            };
+            payload = refused.payload;
+            self.engine.inner().drive(&mut state);
+            match refused.error {
+                SocketError::Full | SocketError::Congested(_) if !dont_wait => {}
+                SocketError::Full | SocketError::Congested(_) => {
+                    self.waiters.set_blocked(true);
+                    return Err(socket_error(refused.error));
+                }
+                error => return Err(socket_error(error)),
+            }
+            state = self
+                .waiters
+                .wait(state, deadline)
+                .ok_or(io::ErrorKind::TimedOut)?;
+        }
+    }
+
+    fn sent(&self, state: &mut State, sent: node::Sent<Arc<Outbound>>) {
+        if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
+            let delivery = Delivery {
+                sequence: 0,
+                from,
+                len: draft.len,
+                bodies: draft.payload.bodies(),
+                cookie: draft.cookie,
+            };
+            state.node.deliver_local(to, delivery);
+            state.over(self.id, &draft.payload);
+        }
+        self.engine.inner().drive(state);
+    }
+
+    /// `RDS_BARRIER`—Waits until an operation on memory of `peer`, and all before it, have ended;
+    /// returns the last up to which all have. The number is that of [`Sent::operation`].
+    ///
+    /// Kernels had this in 2007 only.
+    ///
+    /// # Errors
+    /// - `WouldBlock`: they have not, and it does not wait.
+    /// - `TimedOut`: it has waited for [long enough](Self::set_write_timeout).
+    /// - `EIO`: they have, but one of them has failed, which is told once.
+    #[doc(alias = "RDS_BARRIER")]
+    pub fn barrier(&self, peer: IpAddr, operation: u64, dont_wait: bool) -> io::Result<u64> {
+        let (nonblocking, timeout) = {
+            let patience = lock(&self.patience);
+            (patience.nonblocking, patience.write)
+        };
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        let mut state = self.lock()?;
+        loop {
+            let progress = state.operations.progress(self.id, peer, operation);
+            match progress {
+                Progress { failed: true, .. } => return Err(Errno::IO.into()),
+                Progress { ended, .. } if ended >= operation => return Ok(ended),
+                _ if dont_wait || nonblocking => return Err(io::ErrorKind::WouldBlock.into()),
+                _ => {}
+            }
+            state = self
+                .waiters
+                .wait(state, deadline)
+                .ok_or(io::ErrorKind::TimedOut)?;
+        }
+    }
+}

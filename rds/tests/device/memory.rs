@@ -1,0 +1,319 @@
+//! Operations on the memory of peers, between two engines.
+
+use std::{net::SocketAddr, time::Duration};
+
+use rds::{
+    Atomic, Cookie, ExportOptions, Notification, Rdma, Received, SendOptions, Socket, Status,
+};
+
+use crate::{addr, any, other, pattern, socket};
+
+/// What comes next, which has to be a message.
+fn message(socket: &Socket) -> rds::Message {
+    match socket.recv().unwrap() {
+        Received::Message(message) => message,
+        other => panic!("{other:?}"),
+    }
+}
+
+/// What comes next, which has to be the end of an operation.
+fn ended(socket: &Socket) -> (u64, Status) {
+    match socket.recv().unwrap() {
+        Received::Operation(Notification { token, status }) => (token, status),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// Two sockets on two hosts, as it were.
+fn pair() -> (Socket, Socket, SocketAddr, SocketAddr) {
+    let (a, b) = (socket(any()), socket(other()));
+    let (at_a, at_b) = (addr(&a), addr(&b));
+    (a, b, at_a, at_b)
+}
+
+/// Gives a cookie to a peer, as a program does.
+fn hand_over(from: &Socket, cookie: Cookie, to: &Socket) -> Cookie {
+    let options = SendOptions::new().to(addr(to)).cookie(cookie);
+    from.send_msg(&[], &options).unwrap();
+    message(to).cookie().unwrap()
+}
+
+/// X-R03, without a kernel; L-R05.
+#[test]
+fn memory_is_written_and_read_in_all_sizes() {
+    let (client, server, at_client, _) = pair();
+    for (token, len) in (1..).zip([1, 4096, 20_000, 1 << 20]) {
+        let memory = client.alloc(len + 8).unwrap();
+        let cookie = client.export(&memory, ExportOptions::new()).unwrap();
+        assert_eq!(hand_over(&client, cookie, &server), cookie);
+        let bytes = pattern(len, 5);
+        let local = server.alloc(len).unwrap();
+        local.write(0, &bytes);
+        // In pieces, more than one request can have.
+        let step = len.div_ceil(20);
+        let pieces = (0..len).step_by(step);
+        let pieces: Vec<_> = pieces
+            .map(|at| local.slice(at..len.min(at + step)))
+            .collect();
+        let write = Rdma::write(pieces, cookie).at(4).notify().token(token);
+        let options = SendOptions::new().to(at_client).rdma(write);
+        server.send_msg(&[], &options).unwrap();
+        assert_eq!(message(&client).len(), 0);
+        assert_eq!(ended(&server), (token, Status::Success));
+        let mut there = vec![0; len + 8];
+        memory.read(0, &mut there);
+        assert_eq!(there[4..len + 4], bytes);
+        assert_eq!((&there[..4], &there[len + 4..]), (&[0; 4][..], &[0; 4][..]));
+        let back = server.alloc(len).unwrap();
+        let read = Rdma::read(vec![back.slice(0..len)], cookie)
+            .at(4)
+            .fence()
+            .notify()
+            .token(token + 100);
+        let options = SendOptions::new().to(at_client).rdma(read);
+        server.send_msg(&[], &options).unwrap();
+        assert_eq!(message(&client).from(), addr(&server));
+        assert_eq!(ended(&server), (token + 100, Status::Success));
+        let mut read = vec![0; len];
+        back.read(0, &mut read);
+        assert_eq!(read, bytes);
+        client.free(cookie).unwrap();
+        assert_eq!(rds::errno(&client.free(cookie).unwrap_err()), 22);
+    }
+    let place = server.alloc(8).unwrap();
+    let cookie = Cookie::default();
+    for (rdma, errno) in [
+        (Rdma::write(vec![], cookie), 22),
+        (
+            Rdma::write(vec![place.slice(0..8)], cookie).remote_len(7),
+            22,
+        ),
+        (
+            Rdma::write(vec![place.slice(0..8)], cookie).remote_len((1 << 20) + 1),
+            90,
+        ),
+        (Rdma::write(vec![place.slice(0..1); 1025], cookie), 90),
+    ] {
+        let options = SendOptions::new().to(at_client).rdma(rdma);
+        let err = server.send_msg(&[], &options).unwrap_err();
+        assert_eq!(rds::errno(&err), errno, "{err}");
+    }
+}
+
+/// L-R01, a part: memory for one use.
+#[test]
+fn memory_for_one_use_is_free_after_that() {
+    let (client, server, at_client, _) = pair();
+    let memory = client.alloc(100).unwrap();
+    let once = ExportOptions::new().use_once();
+    let cookie = client.export(&memory, once).unwrap();
+    assert_eq!(client.exports().unwrap(), 1);
+    hand_over(&client, cookie, &server);
+    let local = server.alloc(100).unwrap();
+    let write = Rdma::write(vec![local.slice(0..100)], cookie);
+    server
+        .send_msg(&[], &SendOptions::new().to(at_client).rdma(write))
+        .unwrap();
+    message(&client);
+    assert_eq!(client.exports().unwrap(), 0);
+    assert_eq!(rds::errno(&client.free(cookie).unwrap_err()), 22);
+}
+
+/// L-R06, L-R07, L-R10: what the peer refuses is told, and ends nothing else.
+#[test]
+fn operations_that_the_peer_refuses_are_told() {
+    let (client, server, at_client, _) = pair();
+    let memory = client.alloc(100).unwrap();
+    let freed = client.export(&memory, ExportOptions::new()).unwrap();
+    client.free(freed).unwrap();
+    let cookie = client.export(&memory, ExportOptions::new()).unwrap();
+    let read_only = ExportOptions::new().read_only();
+    let read_only = client.export(&memory, read_only).unwrap();
+    let wrong = Cookie {
+        rkey: cookie.rkey ^ 0x10_0000,
+        ..cookie
+    };
+    let local = server.alloc(100).unwrap();
+    local.write(0, &[7; 100]);
+    for (token, (cookie, at)) in (1..).zip([(wrong, 0), (cookie, 5000), (freed, 0), (read_only, 0)])
+    {
+        let write = Rdma::write(vec![local.slice(0..100)], cookie)
+            .at(at)
+            .notify()
+            .token(token);
+        let options = SendOptions::new().to(at_client).rdma(write);
+        server.send_msg(&[], &options).unwrap();
+        server.send_to(b"what follows", at_client).unwrap();
+        assert_eq!(ended(&server), (token, Status::RemoteError));
+        assert_eq!(message(&client).to_vec(), b"what follows");
+    }
+    let mut there = [1; 100];
+    memory.read(0, &mut there);
+    assert_eq!(there, [0; 100]);
+}
+
+/// L-R09
+#[test]
+fn a_silent_operation_sends_nothing() {
+    let (client, server, at_client, _) = pair();
+    let memory = client.alloc(8).unwrap();
+    let cookie = client.export(&memory, ExportOptions::new()).unwrap();
+    hand_over(&client, cookie, &server);
+    let local = server.alloc(8).unwrap();
+    local.store(0, 0x0123_4567_89ab_cdef);
+    let write = Rdma::write(vec![local.slice(0..8)], cookie)
+        .notify()
+        .token(3);
+    let options = SendOptions::new().to(at_client).rdma(write).silent();
+    server.send_msg(&[], &options).unwrap();
+    assert_eq!(ended(&server), (3, Status::Success));
+    assert_eq!(memory.load(0), 0x0123_4567_89ab_cdef);
+    server.send_to(b"first", at_client).unwrap();
+    assert_eq!(message(&client).to_vec(), b"first");
+}
+
+/// L-R12, a part, and L-R15.
+#[test]
+fn numbers_are_changed_in_one_step() {
+    let (client, server, at_client, _) = pair();
+    let memory = client.alloc(4096).unwrap();
+    memory.store(0, 40);
+    let cookie = client.export(&memory, ExportOptions::new()).unwrap();
+    hand_over(&client, cookie, &server);
+    let places = server.alloc(16).unwrap();
+    let place = || places.slice(0..8);
+    let send = |atomic: Atomic| {
+        let options = SendOptions::new().to(at_client).atomic(atomic).silent();
+        server.send_msg(&[], &options)
+    };
+    for i in 0..100 {
+        send(Atomic::fetch_add(place(), cookie, 2).notify().token(i)).unwrap();
+        assert_eq!(ended(&server), (i, Status::Success));
+        assert_eq!(places.load(0), 40 + 2 * i);
+    }
+    assert_eq!(memory.load(0), 240);
+    for (compare, there) in [(7, 240), (240, 1)] {
+        let swap = Atomic::compare_swap(place(), cookie, compare, 1).notify();
+        send(swap).unwrap();
+        assert_eq!(ended(&server), (0, Status::Success));
+        assert_eq!((places.load(0), memory.load(0)), (240, there));
+    }
+    let crooked = Atomic::fetch_add(place(), cookie, 1).at(4);
+    assert_eq!(rds::errno(&send(crooked).unwrap_err()), 14);
+    let crooked = Atomic::fetch_add(places.slice(4..12), cookie, 1);
+    assert_eq!(rds::errno(&send(crooked).unwrap_err()), 14);
+    let short = Atomic::fetch_add(places.slice(0..4), cookie, 1);
+    assert_eq!(rds::errno(&send(short).unwrap_err()), 22);
+    // Both before one message, in this order.
+    places.store(8, 1000);
+    let write = Rdma::write(vec![places.slice(8..16)], cookie)
+        .notify()
+        .token(1);
+    let add = Atomic::fetch_add(place(), cookie, 5)
+        .fence()
+        .notify()
+        .token(2);
+    let options = SendOptions::new().to(at_client).rdma(write).atomic(add);
+    server.send_msg(&[], &options).unwrap();
+    message(&client);
+    assert_eq!((places.load(0), memory.load(0)), (1000, 1005));
+    let mut both = [ended(&server), ended(&server)];
+    both.sort_by_key(|(token, _)| *token);
+    assert_eq!(both, [(1, Status::Success), (2, Status::Success)]);
+}
+
+/// L-R13, a part.
+#[test]
+fn a_barrier_waits_for_operations() {
+    let (client, server, at_client, _) = pair();
+    let memory = client.alloc(1 << 16).unwrap();
+    let cookie = client.export(&memory, ExportOptions::new()).unwrap();
+    hand_over(&client, cookie, &server);
+    let local = server.alloc(1 << 16).unwrap();
+    let mut last = 0;
+    for _ in 0..5 {
+        let write = Rdma::write(vec![local.slice(0..1 << 16)], cookie);
+        let options = SendOptions::new().to(at_client).rdma(write);
+        let operation = server.send_msg(&[], &options).unwrap().operation.unwrap();
+        assert!(operation > last);
+        last = operation;
+    }
+    let ended = server.barrier(at_client.ip(), last, false).unwrap();
+    assert_eq!(ended, last);
+    let wrong = Rdma::write(vec![local.slice(0..8)], Cookie::default());
+    let options = SendOptions::new().to(at_client).rdma(wrong);
+    let operation = server.send_msg(&[], &options).unwrap().operation.unwrap();
+    let err = server.barrier(at_client.ip(), operation, true).unwrap_err();
+    assert_eq!(rds::errno(&err), 11);
+    let err = server
+        .barrier(at_client.ip(), operation, false)
+        .unwrap_err();
+    assert_eq!(rds::errno(&err), 5);
+}
+
+/// L-S19
+#[test]
+fn memory_is_sent_without_a_copy() {
+    let (a, b, _, at_b) = pair();
+    for name in 0..9 {
+        let memory = a.alloc(10_000).unwrap();
+        let bytes = pattern(10_000, u8::try_from(name).unwrap());
+        memory.write(0, &bytes);
+        a.send_zerocopy(&memory.slice(0..10_000), name, &SendOptions::new().to(at_b))
+            .unwrap();
+        assert_eq!(message(&b).to_vec(), bytes);
+    }
+    for name in 0..9 {
+        match a.recv().unwrap() {
+            Received::Free(free) => assert_eq!(free, name),
+            other => panic!("{other:?}"),
+        }
+    }
+    // To one of the same process, too.
+    let engine = a.engine().clone();
+    let c = engine.socket().unwrap();
+    let at_c = c.bind_to(any()).unwrap();
+    c.set_read_timeout(Some(Duration::from_secs(60)));
+    let memory = a.alloc(10).unwrap();
+    memory.write(0, b"0123456789");
+    a.send_zerocopy(&memory.slice(2..7), 77, &SendOptions::new().to(at_c))
+        .unwrap();
+    assert_eq!(message(&c).to_vec(), b"23456");
+    assert!(matches!(a.recv().unwrap(), Received::Free(77)));
+}
+
+/// L-R14
+#[test]
+fn memory_does_not_leak() {
+    let a = socket(any());
+    let memory = a.alloc(100).unwrap();
+    for _ in 0..1000 {
+        let cookie = a.export(&memory, ExportOptions::new()).unwrap();
+        a.free(cookie).unwrap();
+    }
+    assert_eq!(a.exports().unwrap(), 0);
+    let err = a
+        .send_msg(
+            &[],
+            &SendOptions::new().to(other()).cookie(Cookie::default()),
+        )
+        .unwrap_err();
+    assert_eq!(rds::errno(&err), 22);
+}
+
+/// L-R11
+#[test]
+fn memory_that_cannot_be_exported() {
+    let a = socket(any());
+    let unbound = a.engine().socket().unwrap();
+    let export = |socket: &Socket, len: usize| {
+        let exported = socket.export_memory(vec![0; len], ExportOptions::new());
+        exported.map_err(|err| rds::errno(&err))
+    };
+    assert_eq!(export(&unbound, 1).unwrap_err(), 107);
+    assert_eq!(export(&a, 0).unwrap_err(), 22);
+    assert_eq!(export(&a, (1 << 20) + 8192).unwrap_err(), 90);
+    assert!(export(&a, 1 << 20).is_ok());
+    assert_eq!(rds::errno(&unbound.alloc(1).unwrap_err()), 107);
+    assert_eq!(rds::errno(&a.alloc(0).unwrap_err()), 22);
+}
