@@ -39,6 +39,12 @@ pub(crate) fn decode(bytes: &[u8]) -> io::Result<SocketAddr> {
     }
 }
 
+/// Whether it is of no family.
+pub(crate) fn is_unspecified(bytes: &[u8]) -> bool {
+    let family = take(bytes).map(|(family, _)| u16::from_ne_bytes(family));
+    family.is_ok_and(|family| libc::c_int::from(family) == libc::AF_UNSPEC)
+}
+
 fn take<const N: usize>(bytes: &[u8]) -> io::Result<([u8; N], &[u8])> {
     let (taken, rest) = bytes.split_first_chunk().ok_or_else(|| os(libc::EINVAL))?;
     Ok((*taken, rest))
@@ -90,6 +96,7 @@ mod tests {
             let err = decode(&whole[..len]).unwrap_err();
             assert_eq!(err.raw_os_error(), Some(libc::EINVAL), "{len}");
         }
+        assert!(is_unspecified(&[0; 2]) && !is_unspecified(&whole) && !is_unspecified(&[0]));
         let err = decode(&[0; 28]).unwrap_err();
         assert_eq!(err.raw_os_error(), Some(libc::EAFNOSUPPORT));
     }

@@ -9,6 +9,8 @@
 //! - `rsend` fails with `EPIPE` or `ECONNRESET` when the connection has ended. What has failed is
 //!   not read as an orderly end.
 //! - `rpoll` waits as long as it was told to. A listener wakes it at once.
+//! - Datagrams work over RoCE, too; those that are too long are refused, and a connected socket gets
+//!   those of its peer only. `rsendmsg` and `rwritev` send one, and `rshutdown` ends a direction.
 //! - `rreadv`, `rrecvmsg` and `rsendmsg` take all buffers; flags are those of the call.
 //! - `SOCK_NONBLOCK` and `SOCK_CLOEXEC` do what they say. Accepted sockets block.
 //! - `rclose` is bounded: ten seconds, or what `SO_LINGER` says.
@@ -21,7 +23,7 @@
 //! error numbers.
 //!
 //! # Limits
-//! - `SOCK_DGRAM` and `AF_IB` are refused with `ENOTSUP`, and so is the option `RDMA_ROUTE`.
+//! - `AF_IB` is refused with `ENOTSUP`, and so is the option `RDMA_ROUTE`.
 //! - `rfcntl` is declared with a variable argument in C and has an `int` here, which is the same on
 //!   x86-64 and arm64.
 //! - `EPOLLET` has no effect on rsockets: they are told of as long as there is something.

@@ -7,7 +7,10 @@ use std::{io, net::Shutdown, time::Duration};
 use libc::c_int;
 use rsocket::{Family, Socket};
 
-use crate::errno::{compat, os};
+use crate::{
+    api::udp,
+    errno::{compat, os},
+};
 
 /// The level of options that only rsockets have.
 const SOL_RDMA: c_int = 0x10000;
@@ -88,8 +91,19 @@ fn unless_too_late(set: io::Result<()>) -> io::Result<()> {
     }
 }
 
-/// Sets an option.
+/// Sets an option. Those that only UDP has are set for it.
 pub(crate) fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    if level == SOL_RDMA || !socket.is_datagram() {
+        return set_own(socket, level, name, value);
+    }
+    udp::set_option(&socket.udp_socket()?, level, name, value)?;
+    match set_own(socket, level, name, value) {
+        Err(err) if err.raw_os_error() == Some(libc::ENOTSUP) => Ok(()),
+        set => set,
+    }
+}
+
+fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => socket.set_reuse_addr(flag(value)?)?,
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
@@ -166,6 +180,21 @@ fn tcp_info(socket: &Socket) -> Vec<u8> {
 
 /// Reads an option.
 pub(crate) fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
+    let own = matches!(
+        (level, name),
+        (SOL_RDMA, _)
+            | (
+                libc::SOL_SOCKET,
+                libc::SO_RCVBUF | libc::SO_SNDBUF | libc::SO_ERROR
+            )
+    );
+    if own || !socket.is_datagram() {
+        return get_own(socket, level, name);
+    }
+    udp::option(&socket.udp_socket()?, level, name)
+}
+
+fn get_own(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
     Ok(match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => number(socket.reuse_addr()),
         (libc::SOL_SOCKET, libc::SO_RCVBUF) => number(socket.receive_buffer()),

@@ -96,7 +96,7 @@ impl State {
             locals: BTreeMap::new(),
             next_local: 0,
             completions,
-            settings: fit(settings),
+            settings,
             reuse_addr: false,
             tos: None,
             waiters: Waiters::new(watcher),
@@ -126,6 +126,7 @@ impl State {
         }
         self.engine
             .watch_port(self.name, Weak::clone(&self.this), udp)?;
+        self.settings = fit(self.settings);
         let Settings {
             send_depth,
             recv_depth,

@@ -3,9 +3,9 @@
 use std::io::{self, IoSlice, IoSliceMut};
 
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
-use rsocket::RecvFlags;
+use rsocket::{Received, RecvFlags};
 
-use super::memory::{bytes, bytes_mut, gather, give_address, scatter, vector_count};
+use super::memory::{address, bytes, bytes_mut, gather, give_address, scatter, vector_count};
 use crate::{
     errno::{os, run},
     table,
@@ -24,9 +24,22 @@ fn count(len: usize) -> io::Result<ssize_t> {
     ssize_t::try_from(len).map_err(|_| os(libc::EINVAL))
 }
 
-fn recv(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<ssize_t> {
+fn recv_msg(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<Received> {
     let opened = table::socket(fd)?;
-    count(opened.socket.recv(places, recv_flags(flags))?)
+    opened.socket.recv_msg(places, recv_flags(flags))
+}
+
+/// What a call returns: with `MSG_TRUNC`, as many bytes as the datagram has.
+fn received_len(received: &Received, flags: c_int) -> io::Result<ssize_t> {
+    count(if flags & libc::MSG_TRUNC != 0 {
+        received.full_len
+    } else {
+        received.len
+    })
+}
+
+fn recv(fd: c_int, places: &mut [IoSliceMut<'_>], flags: c_int) -> io::Result<ssize_t> {
+    received_len(&recv_msg(fd, places, flags)?, flags)
 }
 
 fn send(fd: c_int, pieces: &[IoSlice<'_>], flags: c_int) -> io::Result<ssize_t> {
@@ -68,13 +81,12 @@ pub unsafe extern "C" fn rrecvfrom(
     run(|| {
         // SAFETY: as the caller promises.
         let place = unsafe { bytes_mut(buf, len) }?;
-        let received = recv(fd, &mut [IoSliceMut::new(place)], flags)?;
-        if received > 0 && !from.is_null() {
-            let peer = table::socket(fd)?.socket.peer_addr()?;
+        let received = recv_msg(fd, &mut [IoSliceMut::new(place)], flags)?;
+        if let Some(peer) = received.source {
             // SAFETY: as the caller promises.
             unsafe { give_address(peer, from, from_len) }?;
         }
-        Ok(received)
+        received_len(&received, flags)
     })
 }
 
@@ -93,15 +105,18 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
         }
         // SAFETY: as the caller promises.
         let mut places = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
-        let received = recv(fd, &mut places, flags)?;
-        msg.msg_flags = 0;
-        if received > 0 && !msg.msg_name.is_null() {
-            let peer = table::socket(fd)?.socket.peer_addr()?;
+        let received = recv_msg(fd, &mut places, flags)?;
+        msg.msg_flags = if received.full_len > received.len {
+            libc::MSG_TRUNC
+        } else {
+            0
+        };
+        if let Some(peer) = received.source {
             let len = &raw mut msg.msg_namelen;
             // SAFETY: as the caller promises; the length is in the message.
             unsafe { give_address(peer, msg.msg_name.cast(), len) }?;
         }
-        Ok(received)
+        received_len(&received, flags)
     })
 }
 
@@ -123,11 +138,11 @@ pub unsafe extern "C" fn rsend(
     })
 }
 
-/// `rsendto(fd, buf, len, flags, addr, addrlen)`—Sends bytes. A stream has one peer only, so an
-/// address is refused with `EISCONN`.
+/// `rsendto(fd, buf, len, flags, addr, addrlen)`—Sends bytes; a datagram to an address, if there is
+/// one. A stream has one peer only, so an address is refused with `EISCONN`.
 ///
 /// # Safety
-/// As for [`rsend`].
+/// As for [`rsend`]; and `to` is null, or `to_len` bytes of it are readable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsendto(
     fd: c_int,
@@ -137,20 +152,31 @@ pub unsafe extern "C" fn rsendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
-    if !to.is_null() || to_len != 0 {
-        return run(|| {
-            table::socket(fd)?.socket.peer_addr()?;
-            Err(os(libc::EISCONN))
-        });
+    if to.is_null() && to_len == 0 {
+        // SAFETY: as the caller promises.
+        return unsafe { rsend(fd, buf, len, flags) };
     }
-    // SAFETY: as the caller promises.
-    unsafe { rsend(fd, buf, len, flags) }
+    run(|| {
+        let opened = table::socket(fd)?;
+        if !opened.socket.is_datagram() {
+            opened.socket.peer_addr()?;
+            return Err(os(libc::EISCONN));
+        }
+        // SAFETY: as the caller promises.
+        let to = unsafe { address(to, to_len) }?;
+        // SAFETY: as the caller promises.
+        let piece = unsafe { bytes(buf, len) }?;
+        let dont_wait = flags & libc::MSG_DONTWAIT != 0;
+        let pieces = [IoSlice::new(piece)];
+        count(opened.socket.send_to(&pieces, Some(to), dont_wait)?)
+    })
 }
 
-/// `rsendmsg(fd, msg, flags)`—Sends bytes from several buffers.
+/// `rsendmsg(fd, msg, flags)`—Sends bytes from several buffers: as one datagram to the address of the
+/// message, if it has one. For a stream, that has no effect.
 ///
 /// # Safety
-/// `msg` is valid, and so are the buffers that it points to, as for [`rsend`].
+/// `msg` is valid, and so are the buffers and the address that it points to, as for [`rsendto`].
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     run(|| {
@@ -161,7 +187,14 @@ pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -
         }
         // SAFETY: as the caller promises.
         let pieces = unsafe { gather(msg.msg_iov, msg.msg_iovlen) }?;
-        send(fd, &pieces, flags)
+        let opened = table::socket(fd)?;
+        if msg.msg_name.is_null() || !opened.socket.is_datagram() {
+            return send(fd, &pieces, flags);
+        }
+        // SAFETY: as the caller promises.
+        let to = unsafe { address(msg.msg_name.cast(), msg.msg_namelen) }?;
+        let dont_wait = flags & libc::MSG_DONTWAIT != 0;
+        count(opened.socket.send_to(&pieces, Some(to), dont_wait)?)
     })
 }
 

@@ -6,6 +6,7 @@ mod place;
 mod poll;
 mod set;
 mod socket;
+pub(crate) mod udp;
 
 pub use data::*;
 pub use place::*;

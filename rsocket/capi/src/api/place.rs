@@ -33,7 +33,8 @@ pub unsafe extern "C" fn riomap(
         let opened = table::socket(fd)?;
         let start = NonNull::new(buf.cast::<u8>());
         let start = start.filter(|_| len > 0).ok_or_else(|| os(libc::EINVAL))?;
-        if prot & !libc::PROT_WRITE != 0 || !opened.socket.is_connected() {
+        let is_stream = opened.socket.is_connected() && !opened.socket.is_datagram();
+        if prot & !libc::PROT_WRITE != 0 || !is_stream {
             return Err(os(libc::EINVAL));
         }
         let address = off_t::try_from(start.addr().get()).map_err(|_| os(libc::EINVAL))?;

@@ -17,7 +17,7 @@ use crate::{
 /// `rsocket(domain, type, protocol)`—Makes a socket, and returns its descriptor.
 ///
 /// # Errors
-/// - `ENOTSUP`: it is not a stream over IPv4 or IPv6.
+/// - `ENOTSUP`: it is neither a stream nor for datagrams, or not over IPv4 or IPv6.
 /// - `ENODEV`: there is no RDMA device.
 #[unsafe(no_mangle)]
 pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
@@ -28,11 +28,12 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
             _ => return Err(os(libc::ENOTSUP)),
         };
         let flags = kind & (libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-        let is_stream = kind & !flags == libc::SOCK_STREAM;
-        if !is_stream || !matches!(protocol, 0 | libc::IPPROTO_TCP) {
-            return Err(os(libc::ENOTSUP));
-        }
-        open(Socket::new(family)?, flags)
+        let socket = match (kind & !flags, protocol) {
+            (libc::SOCK_STREAM, 0 | libc::IPPROTO_TCP) => Socket::new(family)?,
+            (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Socket::datagram(family)?,
+            _ => return Err(os(libc::ENOTSUP)),
+        };
+        open(socket, flags)
     })
 }
 
@@ -109,7 +110,7 @@ pub unsafe extern "C" fn raccept4(
     })
 }
 
-/// `rconnect(fd, addr, addrlen)`—Connects to a peer.
+/// `rconnect(fd, addr, addrlen)`—Connects to a peer. For datagrams, `AF_UNSPEC` takes that back.
 ///
 /// # Safety
 /// `addr` is null, or `len` bytes of it are readable.
@@ -117,6 +118,12 @@ pub unsafe extern "C" fn raccept4(
 pub unsafe extern "C" fn rconnect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
     run(|| {
         let opened = table::socket(fd)?;
+        // SAFETY: as the caller promises.
+        let peer = unsafe { bytes(addr.cast(), len as usize) }?;
+        if opened.socket.is_datagram() && bytes_of::is_unspecified(peer) {
+            opened.socket.disconnect()?;
+            return Ok(0);
+        }
         // SAFETY: as the caller promises.
         let addr = unsafe { address(addr, len) }?;
         match opened.socket.connect(addr) {

@@ -53,6 +53,7 @@ static void bad_arguments(void) {
     FAILS(rsocket(AF_UNIX, SOCK_STREAM, 0), ENOTSUP);
     FAILS(rsocket(AF_INET, SOCK_SEQPACKET, 0), ENOTSUP);
     FAILS(rsocket(AF_INET, SOCK_STREAM, IPPROTO_UDP), ENOTSUP);
+    FAILS(rsocket(AF_INET, SOCK_DGRAM, IPPROTO_TCP), ENOTSUP);
     int bad[] = {-1, 1000, 65536};
     char byte;
     for (int i = 0; i < 3; i++) {
@@ -227,12 +228,105 @@ static void waiting(int client, int server) {
     close(pipes[1]);
 }
 
+static int datagram_socket(struct sockaddr_in *name) {
+    int fd = rsocket(AF_INET, SOCK_DGRAM, IPPROTO_UDP);
+    socklen_t len = sizeof *name;
+    CHECK(fd >= 0);
+    *name = address;
+    name->sin_port = 0;
+    CHECK(rbind(fd, (void *)name, sizeof *name) == 0);
+    CHECK(rgetsockname(fd, (void *)name, &len) == 0 && len == sizeof *name);
+    CHECK(name->sin_port != 0);
+    return fd;
+}
+
+/* The options of datagrams are those of UDP, and ours. */
+static void datagram_options(void) {
+    int fd = rsocket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(option(fd, SOL_SOCKET, SO_TYPE) == SOCK_DGRAM);
+    set(fd, SOL_SOCKET, SO_BROADCAST, 1);
+    CHECK(option(fd, SOL_SOCKET, SO_BROADCAST) == 1);
+    set(fd, SOL_SOCKET, SO_REUSEADDR, 1);
+    CHECK(option(fd, SOL_SOCKET, SO_REUSEADDR) == 1);
+    set(fd, IPPROTO_IP, IP_TTL, 7);
+    CHECK(option(fd, IPPROTO_IP, IP_TTL) == 7);
+    set(fd, SOL_SOCKET, SO_RCVBUF, 1 << 20);
+    CHECK(option(fd, SOL_SOCKET, SO_RCVBUF) == 1 << 20);
+    set(fd, SOL_RDMA, RDMA_SQSIZE, 20);
+    int one = 1;
+    FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_NODELAY, &one, sizeof one), ENOPROTOOPT);
+    FAILS(rsetsockopt(fd, SOL_RDMA, 99, &one, sizeof one), ENOTSUP);
+    address.sin_port = 0;
+    CHECK(rbind(fd, (void *)&address, sizeof address) == 0);
+    CHECK(option(fd, SOL_RDMA, RDMA_SQSIZE) == 20 && option(fd, SOL_RDMA, RDMA_RQSIZE) == 384);
+    FAILS(rsetsockopt(fd, SOL_RDMA, RDMA_SQSIZE, &one, sizeof one), EINVAL);
+    FAILS(riomap(fd, target, 16, PROT_WRITE, 0, 0), EINVAL);
+    FAILS(rlisten(fd, 1), EOPNOTSUPP);
+    FAILS(raccept(fd, NULL, NULL), EOPNOTSUPP);
+    CHECK(rclose(fd) == 0);
+}
+
+/* T-API7, T-API8 */
+static void datagrams(void) {
+    struct sockaddr_in first, second, from;
+    int a = datagram_socket(&first), b = datagram_socket(&second);
+    char head[3], tail[9];
+    socklen_t len = sizeof from;
+    FAILS(rsend(a, "x", 1, 0), EDESTADDRREQ);
+    FAILS(rrecv(b, head, 3, MSG_DONTWAIT), EAGAIN);
+    struct iovec parts[] = {{"some", 4}, {NULL, 0}, {"thing", 5}};
+    struct iovec places[] = {{head, 3}, {tail, 4}};
+    struct msghdr out = {.msg_iov = parts, .msg_iovlen = 3};
+    struct msghdr in = {.msg_iov = places, .msg_iovlen = 2};
+    out.msg_name = &second;
+    out.msg_namelen = sizeof second;
+    in.msg_name = &from;
+    /* By UDP, by the device, and again. */
+    for (int round = 0; round < 50; round++) {
+        in.msg_namelen = sizeof from;
+        CHECK(rsendmsg(a, &out, 0) == 9);
+        CHECK(wait_for(b, POLLIN | POLLOUT) & POLLIN);
+        CHECK(rrecv(b, tail, 9, MSG_PEEK) == 9 && memcmp(tail, "something", 9) == 0);
+        CHECK(rrecvmsg(b, &in, 0) == 7 && (in.msg_flags & MSG_TRUNC));
+        CHECK(memcmp(head, "som", 3) == 0 && memcmp(tail, "ethi", 4) == 0);
+        CHECK(in.msg_namelen == sizeof from && memcmp(&from, &first, 8) == 0);
+        CHECK(rsendto(b, "", 0, 0, (void *)&from, sizeof from) == 0);
+        len = sizeof from;
+        CHECK(rrecvfrom(a, tail, 9, 0, (void *)&from, &len) == 0);
+        CHECK(len == sizeof from && memcmp(&from, &second, 8) == 0);
+    }
+    CHECK(rconnect(a, (void *)&second, sizeof second) == 0);
+    len = sizeof from;
+    CHECK(rgetpeername(a, (void *)&from, &len) == 0 && memcmp(&from, &second, 8) == 0);
+    CHECK(rsendto(a, "one", 3, 0, NULL, 0) == 3 && rwritev(a, parts, 3) == 9);
+    CHECK(rwrite(a, "three", 5) == 5);
+    CHECK(rread(b, head, 3) == 3 && rrecv(b, tail, 1, MSG_TRUNC) == 9);
+    CHECK(rreadv(b, places, 2) == 5);
+    FAILS(rsend(a, target, 4096, 0), EMSGSIZE);
+    struct sockaddr none = {.sa_family = AF_UNSPEC};
+    CHECK(rconnect(a, &none, sizeof none) == 0);
+    FAILS(rgetpeername(a, (void *)&from, &len), ENOTCONN);
+    int set = repoll_create(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 44}, seen;
+    CHECK(repoll_ctl(set, EPOLL_CTL_ADD, b, &event) == 0);
+    CHECK(repoll_wait(set, &seen, 1, 50) == 0);
+    CHECK(rsendto(a, "x", 1, 0, (void *)&second, sizeof second) == 1);
+    CHECK(repoll_wait(set, &seen, 1, 20000) == 1 && seen.data.u64 == 44);
+    CHECK(rfcntl(b, F_SETFL, O_NONBLOCK) == 0 && rread(b, head, 3) == 1);
+    FAILS(rread(b, head, 3), EAGAIN);
+    CHECK(rshutdown(a, SHUT_RDWR) == 0 && rread(a, head, 3) == 0);
+    FAILS(rsendto(a, "x", 1, 0, (void *)&second, sizeof second), EPIPE);
+    CHECK(rclose(set) == 0 && rclose(a) == 0 && rclose(b) == 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     address.sin_family = AF_INET;
     CHECK(inet_pton(AF_INET, argv[1], &address.sin_addr) == 1);
     bad_arguments();
     options();
+    datagram_options();
+    datagrams();
     int accepting = listener(), client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
     FAILS(rconnect(client, (void *)&address, sizeof address), EINPROGRESS);
     CHECK(wait_for(client, POLLOUT) == POLLOUT && option(client, SOL_SOCKET, SO_ERROR) == 0);

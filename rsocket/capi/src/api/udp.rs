@@ -1,0 +1,40 @@
+//! Options of the UDP sockets that datagrams are addressed by.
+
+use std::{io, net::UdpSocket, os::fd::AsRawFd};
+
+use libc::{c_int, socklen_t};
+
+/// The most bytes that an option has here.
+const MOST: usize = 256;
+
+/// `setsockopt(2)`
+pub(crate) fn set_option(
+    udp: &UdpSocket,
+    level: c_int,
+    name: c_int,
+    value: &[u8],
+) -> io::Result<()> {
+    let len = socklen_t::try_from(value.len()).unwrap_or(socklen_t::MAX);
+    // SAFETY: the descriptor is open as long as `udp` lives, and so many bytes of the value are
+    // readable; if there are more than that, the kernel reads fewer.
+    let ret = unsafe { libc::setsockopt(udp.as_raw_fd(), level, name, value.as_ptr().cast(), len) };
+    match ret {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error()),
+    }
+}
+
+/// `getsockopt(2)`
+pub(crate) fn option(udp: &UdpSocket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
+    let mut value = vec![0; MOST];
+    let mut len = socklen_t::try_from(MOST).unwrap_or(0);
+    let place = value.as_mut_ptr().cast();
+    // SAFETY: the descriptor is open as long as `udp` lives, and so many bytes are writable as the
+    // length says.
+    let ret = unsafe { libc::getsockopt(udp.as_raw_fd(), level, name, place, &raw mut len) };
+    if ret != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    value.truncate(len as usize);
+    Ok(value)
+}
