@@ -26,6 +26,7 @@
 //! Not in it: credits, which kernels do not advertise, and fragments of other sizes than 4096.
 #![forbid(unsafe_code)]
 
+mod asynchronous;
 mod bell;
 mod device;
 mod engine;
@@ -37,10 +38,11 @@ pub mod proto;
 mod slots;
 mod socket;
 
+pub use asynchronous::AsyncSocket;
 pub use engine::{Engine, EngineOptions};
 pub use errno::errno;
 pub use proto::{connection::Status, wire::Cookie};
 pub use socket::{
-    Atomic, ExportOptions, Interest, Message, Notification, Pages, Rdma, Readiness, Received,
-    SendOptions, Sent, Socket,
+    Atomic, ExportOptions, Interest, Latency, Message, Notification, Pages, Rdma, Readiness,
+    Received, SendOptions, Sent, Socket,
 };

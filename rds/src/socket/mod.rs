@@ -12,12 +12,15 @@ use std::{
     net::{SocketAddr, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
-    time::{Duration, Instant},
+    task::Waker,
+    time::{Duration, Instant, SystemTime},
 };
 
 pub use memory::{ExportOptions, Pages};
 pub use operation::{Atomic, Rdma};
-pub use received::{Message, Notification, Received};
+use rustix::io::Errno;
+
+pub use received::{Latency, Message, Notification, Received};
 pub use sending::{SendOptions, Sent};
 pub(crate) use waiters::Waiters;
 
@@ -61,6 +64,8 @@ struct Patience {
     write: Option<Duration>,
     recverr: bool,
     tos: u8,
+    /// The transport has been chosen, of which there is one.
+    transport: bool,
 }
 
 /// What to receive, and how.
@@ -165,12 +170,16 @@ impl Socket {
     /// - `AddrInUse`: another socket has it; another process has RDS at that address; or the kernel
     ///   has, as the module `rds_rdma` is loaded. The text says which.
     /// - `AddrNotAvailable`: no RDMA device has that address.
+    /// - `ENOPROTOOPT`: it is this host's own, and another [transport](Self::set_transport) chosen.
     ///
     /// # References
     /// [rds(7)](https://man7.org/linux/man-pages/man7/rds.7.html)
     pub fn bind_to(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
         let mut state = self.lock()?;
         let bound = state.node.can_bind(self.id, addr).map_err(socket_error)?;
+        if bound.ip().is_loopback() && lock(&self.patience).transport {
+            return Err(Errno::NOPROTOOPT.into());
+        }
         let device = state.open(bound)?;
         let bound = state.node.bind(self.id, bound).map_err(socket_error)?;
         drop(self.device.set(device));
@@ -217,14 +226,28 @@ impl Socket {
     /// - `WouldBlock`: there is none, and it does not wait.
     /// - `TimedOut`: it has waited for [long enough](Self::set_read_timeout).
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let message = self.until(How::default(), |socket, state| {
-            let delivery = state
-                .node
-                .receive_message(socket.id)
-                .map_err(socket_error)?;
-            Ok(delivery.map(|delivery| socket.message(state, delivery)))
-        })?;
+        let message = self.receive_message(How::default())?;
         Ok((message.copy_to(&mut [IoSliceMut::new(buf)]), message.from()))
+    }
+
+    /// Receives the next message, if there is one, with its bytes where they are. What is received
+    /// beside messages stays.
+    ///
+    /// # Errors
+    /// - `WouldBlock`: there is none.
+    pub fn try_recv_message(&self) -> io::Result<Message> {
+        self.receive_message(How {
+            dont_wait: true,
+            peek: false,
+        })
+    }
+
+    fn receive_message(&self, how: How) -> io::Result<Message> {
+        self.until(how, |socket, state| {
+            let delivery = state.node.receive_message(socket.id);
+            let delivery = delivery.map_err(socket_error)?;
+            Ok(delivery.map(|delivery| socket.message(state, delivery)))
+        })
     }
 
     /// `recvmsg(2)`—Receives what is next: a message, the end of an operation, or news of
@@ -272,16 +295,25 @@ impl Socket {
     fn message(&self, state: &State, delivery: Delivery<Body>) -> Message {
         let Delivery {
             mut from,
+            times,
             len,
             bodies,
             cookie,
             ..
         } = delivery;
+        let now = self.engine.inner().now();
+        let (began, whole) = times.unwrap_or((now, now));
         if let Ok((Some(local), _)) = state.node.names(self.id) {
             from = state.on_link(local.ip(), from.ip(), from.port());
         }
         Message {
             from,
+            latency: Latency {
+                start: Duration::ZERO,
+                assembly: whole.saturating_sub(began),
+                queue: now.saturating_sub(whole),
+            },
+            received: SystemTime::now(),
             len,
             bodies,
             cookie,
@@ -362,13 +394,19 @@ impl Socket {
     pub fn readiness(&self, interest: Interest) -> io::Result<Readiness> {
         let mut state = self.lock()?;
         self.waiters.watch();
-        self.waiters.set_blocked(interest == Interest::ReadWrite);
+        let blocked = interest == Interest::ReadWrite;
+        self.waiters.set_blocked(&mut state.node, blocked);
         let readiness = self.waiters.show(&mut state.node);
         if readiness.map_changed {
             self.waiters.told();
             self.waiters.show(&mut state.node);
         }
         Ok(readiness)
+    }
+
+    /// Wakes a task when something changes next.
+    pub(crate) fn wake_on_change(&self, waker: &Waker) {
+        self.waiters.add_task(waker);
     }
 
     /// `RDS_CANCEL_SENT_TO`—Takes back what the socket has sent to an address, or to all, and

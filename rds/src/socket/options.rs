@@ -2,8 +2,14 @@
 
 use std::{io, time::Duration};
 
+use rustix::io::Errno;
+
 use super::{Socket, lock};
 use crate::errno::socket_error;
+
+/// The numbers of transports.
+const INFINIBAND: i32 = 0;
+const LOOPBACK: i32 = 3;
 
 impl Socket {
     /// `SO_SNDBUF`—Sets how many bytes may be sent and not yet be acknowledged; 106496 if not set. A
@@ -132,5 +138,42 @@ impl Socket {
     #[doc(alias = "SIOCRDSGETTOS")]
     pub fn tos(&self) -> u8 {
         lock(&self.patience).tos
+    }
+
+    /// `SO_RDS_TRANSPORT`—Chooses the transport, once, before the socket has an address. There is
+    /// one: 0, InfiniBand.
+    ///
+    /// # Errors
+    /// - `Unsupported`: it is chosen already, or the socket has an address.
+    /// - `InvalidInput`: there is none of that number.
+    /// - `ENOPROTOOPT`: iWARP (1) or TCP (2), which are not spoken here.
+    #[doc(alias = "SO_RDS_TRANSPORT")]
+    pub fn set_transport(&self, transport: i32) -> io::Result<()> {
+        if self.transport()?.is_some() {
+            return Err(Errno::OPNOTSUPP.into());
+        }
+        match transport {
+            INFINIBAND => {
+                lock(&self.patience).transport = true;
+                Ok(())
+            }
+            1 | 2 => Err(Errno::NOPROTOOPT.into()),
+            _ => Err(Errno::INVAL.into()),
+        }
+    }
+
+    /// `SO_RDS_TRANSPORT`—The transport: 0, InfiniBand, or 3, for an address of this host itself.
+    /// None (-1 for C) if it is not chosen, and the socket has no address.
+    ///
+    /// # Errors
+    /// As for [`set_send_limit`](Self::set_send_limit).
+    #[doc(alias = "SO_RDS_TRANSPORT")]
+    pub fn transport(&self) -> io::Result<Option<i32>> {
+        let local = self.local_addr()?;
+        Ok(match local {
+            Some(addr) if addr.ip().is_loopback() => Some(LOOPBACK),
+            Some(_) => Some(INFINIBAND),
+            None => lock(&self.patience).transport.then_some(INFINIBAND),
+        })
     }
 }

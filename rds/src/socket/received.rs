@@ -1,6 +1,10 @@
 //! What a socket receives.
 
-use std::{io::IoSliceMut, net::SocketAddr};
+use std::{
+    io::IoSliceMut,
+    net::SocketAddr,
+    time::{Duration, SystemTime},
+};
 
 use crate::{
     proto::{
@@ -35,10 +39,31 @@ pub struct Notification {
     pub status: Status,
 }
 
+/// How long a message took inside this host.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Latency {
+    /// From the first frame until the message began: nothing, since that is one thing here.
+    pub start: Duration,
+    /// Until the message was whole.
+    pub assembly: Duration,
+    /// Until the program received it.
+    pub queue: Duration,
+}
+
+impl Latency {
+    /// The same in nanoseconds, as [`LatencyPoints`](crate::proto::control::LatencyPoints) takes it.
+    pub fn as_nanos(&self) -> [u64; 3] {
+        let all = [self.start, self.assembly, self.queue];
+        all.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+    }
+}
+
 /// A message that has arrived. It owns its bytes, which have not been copied if they are many.
 #[derive(Debug)]
 pub struct Message {
     pub(super) from: SocketAddr,
+    pub(super) latency: Latency,
+    pub(super) received: SystemTime,
     pub(super) len: u32,
     pub(super) bodies: Bodies<Body>,
     pub(super) cookie: Option<Cookie>,
@@ -58,6 +83,20 @@ impl Message {
     /// Whether there are no bytes.
     pub fn is_empty(&self) -> bool {
         self.len == 0
+    }
+
+    /// `RDS_CMSG_RXPATH_LATENCY`—How long it took inside this host.
+    #[doc(alias = "RDS_CMSG_RXPATH_LATENCY")]
+    #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
+    pub fn latency(&self) -> Latency {
+        self.latency
+    }
+
+    /// `SO_TIMESTAMP`—When it was whole.
+    #[doc(alias = "SO_TIMESTAMP")]
+    pub fn timestamp(&self) -> SystemTime {
+        let at = self.received.checked_sub(self.latency.queue);
+        at.unwrap_or(self.received)
     }
 
     /// Memory of the sender's that the receiver may read and write.
@@ -122,6 +161,8 @@ mod tests {
         let bodies = pieces.iter().map(|&piece| Body::Heap(piece.into()));
         Message {
             from: ([10, 9, 0, 1], 4000).into(),
+            latency: Latency::default(),
+            received: SystemTime::UNIX_EPOCH,
             len: u32::try_from(len).unwrap(),
             bodies: Bodies::Many(bodies.collect()),
             cookie: None,

@@ -229,7 +229,7 @@ impl Socket {
         }
         let peer = payload.operation;
         let mut payload = Arc::new(payload);
-        self.waiters.set_blocked(false);
+        self.waiters.set_blocked(&mut state.node, false);
         loop {
             let draft = Draft {
                 payload,
@@ -259,7 +259,7 @@ impl Socket {
             match refused.error {
                 SocketError::Full | SocketError::Congested(_) if !dont_wait => {}
                 SocketError::Full | SocketError::Congested(_) => {
-                    self.waiters.set_blocked(true);
+                    self.waiters.set_blocked(&mut state.node, true);
                     return Err(socket_error(refused.error));
                 }
                 error => return Err(socket_error(error)),
@@ -273,8 +273,10 @@ impl Socket {
 
     fn sent(&self, state: &mut State, sent: node::Sent<Arc<Outbound>>) {
         if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
+            let now = self.engine.inner().now();
             let delivery = Delivery {
                 sequence: 0,
+                times: Some((now, now)),
                 from,
                 len: draft.len,
                 bodies: draft.payload.bodies(),

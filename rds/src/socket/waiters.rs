@@ -8,6 +8,7 @@ use std::{
         Condvar, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    task::Waker,
     time::Instant,
 };
 
@@ -29,6 +30,7 @@ pub(crate) struct Waiters {
     /// Somebody has the descriptor, so that it is worth keeping right.
     watched: AtomicBool,
     seen: Mutex<Seen>,
+    tasks: Mutex<Vec<Waker>>,
 }
 
 /// What the descriptor shows.
@@ -51,6 +53,7 @@ impl Waiters {
             bell: Bell::new()?,
             watched: AtomicBool::new(false),
             seen: Mutex::default(),
+            tasks: Mutex::default(),
         })
     }
 
@@ -61,8 +64,19 @@ impl Waiters {
     /// Something has changed.
     pub(crate) fn wake(&self, node: &mut Node<Payload, Body>) {
         self.changed.notify_all();
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        tasks.drain(..).for_each(Waker::wake);
+        drop(tasks);
         if self.watched.load(Relaxed) {
             self.show(node);
+        }
+    }
+
+    /// Wakes a task when something changes next.
+    pub(super) fn add_task(&self, waker: &Waker) {
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        if !tasks.iter().any(|task| task.will_wake(waker)) {
+            tasks.push(waker.clone());
         }
     }
 
@@ -105,8 +119,11 @@ impl Waiters {
     }
 
     /// Whether somebody wants to know when the socket becomes writable.
-    pub(crate) fn set_blocked(&self, blocked: bool) {
-        self.seen().blocked = blocked;
+    pub(crate) fn set_blocked(&self, node: &mut Node<Payload, Body>, blocked: bool) {
+        let before = std::mem::replace(&mut self.seen().blocked, blocked);
+        if before != blocked && self.watched.load(Relaxed) {
+            self.show(node);
+        }
     }
 
     /// The descriptor, which is right from now on.

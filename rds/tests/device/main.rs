@@ -6,10 +6,12 @@
 )]
 
 mod memory;
+mod semantics;
 mod sockets;
+mod tasks;
 
 use std::{
-    net::{IpAddr, Ipv4Addr, SocketAddr},
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
     process::Command,
     sync::Once,
     time::Duration,
@@ -55,17 +57,37 @@ fn other() -> SocketAddr {
     static ADDED: Once = Once::new();
     let [a, b, c, _] = local().octets();
     let other = IpAddr::from([a, b, c, 77]);
-    ADDED.call_once(|| {
-        let script = format!(
-            "device=$(ip -o -4 address show to {} | cut -d' ' -f2) && \
-             ip address add {other}/24 dev $device && \
-             for i in $(seq 100); do \
-             grep -qis $(printf '0000:0000:0000:0000:0000:ffff:%02x%02x:%02x4d' {a} {b} {c}) \
-             /sys/class/infiniband/*/ports/1/gids/* && exit 0; sleep 0.1; done; exit 1",
-            local(),
-        );
-        let status = Command::new("sh").args(["-c", &script]).status().unwrap();
-        assert!(status.success(), "{other} cannot be added");
-    });
+    ADDED.call_once(|| add(other, 24));
     SocketAddr::new(other, 0)
+}
+
+/// Two addresses by IPv6, the same.
+fn v6_pair() -> (SocketAddr, SocketAddr) {
+    static ADDED: Once = Once::new();
+    let local = std::env::var("A6").expect("these tests run in the guest: `cargo xtask test`");
+    let local: Ipv6Addr = local.parse().unwrap();
+    let mut segments = local.segments();
+    segments[7] = 0x77;
+    let other = IpAddr::from(segments);
+    ADDED.call_once(|| add(other, 64));
+    (SocketAddr::new(local.into(), 0), SocketAddr::new(other, 0))
+}
+
+/// Gives the device another address.
+fn add(ip: IpAddr, prefix: u8) {
+    let gid = match ip {
+        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
+        IpAddr::V6(v6) => v6,
+    };
+    let gid: Vec<String> = gid.segments().map(|part| format!("{part:04x}")).into();
+    let script = format!(
+        "device=$(ip -o -4 address show to {} | cut -d' ' -f2) && \
+         ip address add {ip}/{prefix} dev $device && \
+         for i in $(seq 100); do \
+         grep -qis {} /sys/class/infiniband/*/ports/1/gids/* && exit 0; sleep 0.1; done; exit 1",
+        local(),
+        gid.join(":"),
+    );
+    let status = Command::new("sh").args(["-c", &script]).status().unwrap();
+    assert!(status.success(), "{ip} cannot be added");
 }

@@ -270,11 +270,10 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         if header.from == 0 && header.to == 0 && body.as_ref().is_empty() {
             return Ok(None);
         }
-        let Some((header, bodies)) = self.receiving.frame(header, body)? else {
+        let Some(whole) = self.receiving.frame(now, header, body)? else {
             return Ok(None);
         };
-        let acks = &mut self.acks;
-        Ok(self.receiving.message(now, acks, header, bodies))
+        Ok(self.receiving.message(now, &mut self.acks, whole))
     }
 
     /// A message is taken, or dropped for good: it is acknowledged, and never comes again.

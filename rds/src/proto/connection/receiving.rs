@@ -48,6 +48,8 @@ pub struct Incoming<B> {
     pub from: u16,
     /// The port it goes to.
     pub to: u16,
+    /// When its first frame arrived.
+    pub began: Duration,
     /// The number of bytes.
     pub len: u32,
     /// The bytes.
@@ -76,6 +78,15 @@ struct Assembly<B> {
     header: Header,
     bodies: Bodies<B>,
     received: u32,
+    began: Duration,
+}
+
+/// A message that has arrived whole.
+#[derive(Debug)]
+pub(super) struct Whole<B> {
+    pub(super) header: Header,
+    pub(super) bodies: Bodies<B>,
+    pub(super) began: Duration,
 }
 
 /// What was noticed, and is no reason to give up.
@@ -149,9 +160,10 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     /// Takes a frame of a message; returns the message when it has ended.
     pub(super) fn frame(
         &mut self,
+        now: Duration,
         header: Header,
         body: B,
-    ) -> Result<Option<(Header, Bodies<B>)>, Violation> {
+    ) -> Result<Option<Whole<B>>, Violation> {
         if header.len > self.max_message {
             return Err(Violation::MessageLen(header.len));
         }
@@ -179,6 +191,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
                 header,
                 bodies: Bodies::One(body),
                 received: expected,
+                began: now,
             },
             Some(mut assembly) => {
                 assembly.bodies.push(body);
@@ -187,7 +200,11 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             }
         };
         if assembly.received == header.len {
-            return Ok(Some((assembly.header, assembly.bodies)));
+            return Ok(Some(Whole {
+                header: assembly.header,
+                bodies: assembly.bodies,
+                began: assembly.began,
+            }));
         }
         self.assembly = Some(assembly);
         Ok(None)
@@ -198,9 +215,13 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         &mut self,
         now: Duration,
         acks: &mut Acks,
-        header: Header,
-        bodies: Bodies<B>,
+        whole: Whole<B>,
     ) -> Option<Received<B>> {
+        let Whole {
+            header,
+            bodies,
+            began,
+        } = whole;
         if header.flags.contains(Flags::CONG_BITMAP) {
             let alone = header.flags == Flags::CONG_BITMAP;
             let map = alone.then(|| CongestionMap::decode(bodies.as_slice()));
@@ -230,6 +251,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             sequence,
             from: header.from,
             to: header.to,
+            began,
             len: header.len,
             bodies,
             cookie: None,

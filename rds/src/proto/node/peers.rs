@@ -398,6 +398,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 socket.deliver(Delivery {
                     sequence: incoming.sequence,
                     from: (route.peer, incoming.from).into(),
+                    times: Some((incoming.began, now)),
                     len: incoming.len,
                     bodies: incoming.bodies,
                     cookie: incoming.cookie,

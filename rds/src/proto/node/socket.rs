@@ -1,6 +1,6 @@
 //! One socket: what waits to be received, and how much waits to be acknowledged.
 
-use std::{collections::VecDeque, net::SocketAddr};
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
 use crate::proto::{
     connection::{Bodies, Notification, Status},
@@ -20,6 +20,8 @@ pub struct Delivery<B> {
     pub sequence: u64,
     /// Who has sent it.
     pub from: SocketAddr,
+    /// When its first frame arrived, and when it was whole, if that took time.
+    pub times: Option<(Duration, Duration)>,
     /// The number of bytes.
     pub len: u32,
     /// The bytes.

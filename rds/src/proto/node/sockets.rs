@@ -399,6 +399,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 if socket.has_room() {
                     socket.deliver(Delivery {
                         sequence: 0,
+                        times: None,
                         from: to,
                         len: 0,
                         bodies: Bodies::Many(Vec::new()),

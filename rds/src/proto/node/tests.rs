@@ -478,6 +478,7 @@ fn a_message_to_this_host_does_not_leave_it() {
     };
     let delivery = Delivery {
         sequence: 0,
+        times: None,
         from: local.from,
         len: local.draft.len,
         bodies: connection::Bodies::One(local.draft.payload),

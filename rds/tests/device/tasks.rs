@@ -1,0 +1,53 @@
+//! Sockets in tasks.
+
+use std::{sync::Arc, time::Duration};
+
+use rds::AsyncSocket;
+use tokio::time::timeout;
+
+use crate::{addr, any, other, pattern, socket};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_wait_for_messages_and_for_room() {
+    const COUNT: usize = 300;
+    let (a, b) = (socket(any()), socket(other()));
+    let to = addr(&b);
+    // Room for a few messages, so that the sender has to wait.
+    a.set_send_limit(5000).unwrap();
+    b.set_recv_limit(20_000).unwrap();
+    let [a, b] = [a, b].map(|socket| Arc::new(AsyncSocket::new(socket)));
+    let sender = tokio::spawn(async move {
+        for i in 0..COUNT {
+            let bytes = pattern(1000 + i, 0);
+            let sent = timeout(PATIENCE, a.send_to(&bytes, to)).await;
+            assert_eq!(sent.unwrap().unwrap(), bytes.len());
+        }
+        // What is not acknowledged goes with the socket.
+        while a.get_ref().queued().unwrap().0 > 0 {
+            tokio::time::sleep(Duration::from_millis(5)).await;
+        }
+    });
+    for i in 0..COUNT {
+        let message = timeout(PATIENCE, b.recv_message()).await.unwrap().unwrap();
+        assert_eq!(message.to_vec(), pattern(1000 + i, 0));
+    }
+    timeout(PATIENCE, sender).await.unwrap().unwrap();
+}
+
+#[tokio::test]
+async fn a_wait_can_be_given_up() {
+    let (a, b) = (socket(any()), socket(other()));
+    let to = addr(&b);
+    let b = AsyncSocket::new(b);
+    let nothing = timeout(Duration::from_millis(50), b.recv()).await;
+    assert!(nothing.is_err());
+    a.send_to(b"hello", to).unwrap();
+    let mut buf = [0; 16];
+    let (len, from) = timeout(PATIENCE, b.recv_from(&mut buf))
+        .await
+        .unwrap()
+        .unwrap();
+    assert_eq!((&buf[..len], from), (&b"hello"[..], addr(&a)));
+}
