@@ -1,12 +1,13 @@
-//! Lets a program that uses TCP use rsockets, unchanged:
+//! Lets a program that uses TCP or UDP use rsockets, unchanged:
 //!
 //! ```sh
 //! LD_PRELOAD=librspreload.so program
 //! ```
 //!
-//! Its stream sockets over IPv4 and IPv6 are rsockets then, and both ends have to be so. Where that
-//! is not possible, they are TCP as before: without an RDMA device, for addresses that are of none,
-//! and when a blocking `connect` finds nobody. A socket that was bound is bound again.
+//! Its sockets over IPv4 and IPv6 are rsockets then, and both ends have to be so. Where that is not
+//! possible, they are TCP as before: without an RDMA device, for addresses that are of none, and when
+//! a blocking `connect` finds nobody. A socket that was bound is bound again. A socket for datagrams
+//! is UDP as before when it connects or sends to somebody whom no RDMA device leads to.
 //!
 //! # What it heeds
 //! - `RS_SQ_SIZE`, `RS_RQ_SIZE`, `RS_INLINE`: the depths of the queues, and the most bytes that a
@@ -19,7 +20,8 @@
 //!
 //! # Limits
 //! - In a child, what was an rsocket is none.
-//! - Datagrams stay UDP.
+//! - A peer that an RDMA device leads to, but that does not use rsockets, does not understand the
+//!   datagrams: see `preload_config`.
 //! - A listener does not take TCP connections as well.
 //! - A nonblocking `connect` that fails does not turn to TCP.
 //! - A thread that waits in `epoll_wait` notices the first rsocket that is added meanwhile only when
@@ -30,6 +32,7 @@
 //! that they can be called in signal handlers as before.
 
 mod config;
+mod datagrams;
 mod files;
 mod real;
 mod sockets;

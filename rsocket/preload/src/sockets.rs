@@ -11,6 +11,7 @@ use rsocket_capi as own;
 
 use crate::{
     config::Rules,
+    datagrams::{leads_elsewhere, turn_to_udp},
     files::{duplicate, replace},
     real::{errno, interpose, real, set_errno},
     table::{self, Held, SETS, SOCKETS},
@@ -64,14 +65,16 @@ const SOL_RDMA: c_int = 0x10000;
 /// Whether a socket is to be an rsocket.
 fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
     let plain = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
-    if !matches!(domain, libc::AF_INET | libc::AF_INET6) || plain != libc::SOCK_STREAM {
+    let is_stream = plain == libc::SOCK_STREAM;
+    let known = is_stream || plain == libc::SOCK_DGRAM;
+    if !matches!(domain, libc::AF_INET | libc::AF_INET6) || !known {
         return false;
     }
     let settings = settings();
     let allowed = settings
         .rules
         .allow(&settings.program, domain, kind, protocol);
-    allowed && !settings.forks
+    allowed && !(settings.forks && is_stream)
 }
 
 /// In a child, no descriptor is an rsocket any more: it must not end its parent's connections by
@@ -229,7 +232,8 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
     let error = errno();
     // The address is of no RDMA device, but the host may have it.
     let elsewhere = matches!(error, libc::ENODEV | libc::EADDRNOTAVAIL);
-    if !elsewhere || !turn_to_tcp(fd, held, None) {
+    let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
+    if !elsewhere || is_datagram || !turn_to_tcp(fd, held, None) {
         set_errno(error);
         return bound;
     }
@@ -248,11 +252,20 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
             return 0;
         }
         let error = errno();
-        let stays = matches!(
-            error,
-            libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
-        );
-        if stays || !turn_to_tcp(fd, held, before.as_ref()) {
+        let turned = match own::socket_of(held.fd()) {
+            Some(socket) if socket.is_datagram() => {
+                drop(socket);
+                leads_elsewhere(error) && turn_to_udp(fd, held)
+            }
+            _ => {
+                let stays = matches!(
+                    error,
+                    libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
+                );
+                !stays && turn_to_tcp(fd, held, before.as_ref())
+            }
+        };
+        if !turned {
             set_errno(error);
             return connected;
         }
@@ -383,11 +396,6 @@ interpose! {
     ) -> ssize_t => checked_recvfrom;
 
     fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => own::rsend;
-    fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => own::rsendmsg;
-    fn sendto(
-        fd: c_int, buf: *const c_void, len: size_t, flags: c_int,
-        to: *const sockaddr, to_len: socklen_t,
-    ) -> ssize_t => own::rsendto;
     fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => own::rwrite;
     fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t => own::rwritev;
 }

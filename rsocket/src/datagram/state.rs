@@ -67,6 +67,8 @@ pub(super) struct State {
     next_local: u64,
     completions: Arc<OwnedFd>,
     settings: Settings,
+    /// The address that packets leave from, if the program has chosen one.
+    source: Option<IpAddr>,
     reuse_addr: bool,
     tos: Option<u8>,
     pub(super) waiters: Waiters,
@@ -97,6 +99,7 @@ impl State {
             next_local: 0,
             completions,
             settings,
+            source: None,
             reuse_addr: false,
             tos: None,
             waiters: Waiters::new(watcher),
@@ -138,6 +141,8 @@ impl State {
 
     pub(super) fn bind(&mut self, addr: SocketAddr) -> io::Result<()> {
         self.udp()?.bind(addr)?;
+        let ip = addr.ip().to_canonical();
+        self.source = Some(ip).filter(|ip| !ip.is_unspecified() && !ip.is_loopback());
         self.begin()
     }
 
@@ -149,13 +154,10 @@ impl State {
             }
             return Ok(());
         };
+        self.udp()?.check(canonical(peer))?;
+        self.begin()?;
+        self.meet(canonical(peer))?;
         self.udp()?.connect(peer)?;
-        let met = self.begin().and_then(|()| self.meet(canonical(peer)));
-        if let Err(err) = met {
-            // It is as it was, or not connected any more.
-            drop(self.connect(None));
-            return Err(err);
-        }
         if let Some(node) = &mut self.node {
             node.connect(Some(peer));
         }
@@ -217,7 +219,10 @@ impl State {
         if let Some(local) = known {
             return Ok(local);
         }
-        let ip = self.udp()?.source_for(peer)?;
+        let ip = match self.source {
+            Some(ip) => ip,
+            None => Udp::source_for(peer)?,
+        };
         let known = self.locals.iter().find(|(_, local)| local.is_for(ip));
         let name = match known {
             Some((&name, _)) => name,

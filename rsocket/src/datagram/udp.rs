@@ -70,8 +70,17 @@ impl Udp {
         Ok(connect(&self.fd, &self.to_kernel(peer)?)?)
     }
 
+    /// The port stays what it is.
     pub(super) fn disconnect(&self) -> io::Result<()> {
-        Ok(connect_unspec(&self.fd)?)
+        let port = self.local_addr()?.port();
+        connect_unspec(&self.fd)?;
+        let mut addr = self.local_addr()?;
+        if addr.port() != port {
+            // The kernel takes back a port that it has chosen itself.
+            addr.set_port(port);
+            bind(&self.fd, &addr)?;
+        }
+        Ok(())
     }
 
     pub(super) fn local_addr(&self) -> io::Result<SocketAddr> {
@@ -83,12 +92,8 @@ impl Udp {
         Ok(self.fd.try_clone()?.into())
     }
 
-    /// The address that packets to `peer` leave from.
-    pub(super) fn source_for(&self, peer: SocketAddr) -> io::Result<IpAddr> {
-        let own = self.local_addr()?.ip().to_canonical();
-        if !own.is_unspecified() && !own.is_loopback() {
-            return Ok(own);
-        }
+    /// The address that packets to `peer` leave from, if the program has not chosen one.
+    pub(super) fn source_for(peer: SocketAddr) -> io::Result<IpAddr> {
         let family = match peer {
             SocketAddr::V4(_) => AddressFamily::INET,
             SocketAddr::V6(_) => AddressFamily::INET6,

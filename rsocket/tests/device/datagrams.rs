@@ -343,7 +343,9 @@ fn who_is_connected_hears_of_a_peer_that_is_not_there() {
     let received = client.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty());
     assert_eq!(number(received), ECONNREFUSED);
     assert!(client.take_error().is_none());
+    let addr = client.local_addr();
     client.disconnect().unwrap();
+    assert_eq!(client.local_addr(), addr);
     assert_eq!(
         number(client.send(&[IoSlice::new(b"x")], false)),
         EDESTADDRREQ

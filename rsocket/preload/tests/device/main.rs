@@ -121,3 +121,16 @@ fn whoever_finds_nobody_turns_to_tcp() {
         assert!(echo(Preload::Nothing, Preload::Ours, client) < LEAST);
     }
 }
+
+/// T-PL2: so it is for datagrams, whose type stays what it was.
+#[test]
+fn datagrams_use_rdma_where_it_leads() {
+    let before = packets();
+    let program = python("datagrams.py");
+    let ran = Preload::Ours.load(program).output().unwrap();
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{}: {errors}", ran.status);
+    assert_eq!(ran.stdout, b"all is well\n");
+    // Five hundred there and back, but for the first few.
+    assert!(packets() - before >= 900);
+}
