@@ -5,8 +5,8 @@
 //! request of that queue it was, so that a completion finds its work without a table, and one that
 //! belongs elsewhere is recognised.
 //!
-//! The sequence number is above the queue, so that it wraps by itself, and one subtraction compares
-//! both.
+//! The sequence number is in the lower bits, so that they are the index into a ring as they are. The
+//! bit above it takes the carry when it wraps, and is zero again at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
@@ -17,18 +17,20 @@ pub struct QpId(u64);
 impl QpId {
     /// A number that no queue pair has had.
     pub(crate) fn next() -> Self {
-        // Zero is never used: it is what memory that nobody wrote says. 2^39 queue pairs are more
-        // than a process can make: at one each microsecond it would take six days, and a device
+        // Zero is never used: it is what memory that nobody wrote says. 2^38 queue pairs are more
+        // than a process can make: at one each microsecond it would take three days, and a device
         // needs far longer for each.
         static NEXT: AtomicU64 = AtomicU64::new(1);
-        Self(NEXT.fetch_add(1, Ordering::Relaxed) & (QUEUE_MASK >> 1))
+        Self(NEXT.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> QP_SHIFT))
     }
 }
 
 const SEQUENCE_BITS: u32 = 24;
-const QUEUE_BITS: u32 = u64::BITS - SEQUENCE_BITS;
-const QUEUE_MASK: u64 = (1 << QUEUE_BITS) - 1;
-const RECEIVE: u64 = 1;
+const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
+/// Set in no identifier.
+const CARRY: u64 = 1 << SEQUENCE_BITS;
+const RECEIVE: u64 = CARRY << 1;
+const QP_SHIFT: u32 = SEQUENCE_BITS + 2;
 
 /// The most requests that a queue can have in flight: sequence numbers must not come round while
 /// any completion of a former round can still be held.
@@ -41,17 +43,17 @@ pub(crate) struct QueueId(u64);
 
 impl QueueId {
     pub(crate) fn send(qp: QpId) -> Self {
-        Self(qp.0 << 1)
+        Self(qp.0 << QP_SHIFT)
     }
 
     pub(crate) fn receive(qp: QpId) -> Self {
-        Self(qp.0 << 1 | RECEIVE)
+        Self(qp.0 << QP_SHIFT | RECEIVE)
     }
 
     /// The identifier of the request with this sequence number, of which the low bits count.
     #[inline]
     pub(crate) fn wr_id(self, sequence: u32) -> WrId {
-        WrId(u64::from(sequence) << QUEUE_BITS | self.0)
+        WrId(u64::from(sequence) & SEQUENCE_MASK | self.0)
     }
 }
 
@@ -62,7 +64,7 @@ pub(crate) struct WrId(pub(crate) u64);
 impl WrId {
     #[inline]
     pub(crate) fn qp(self) -> QpId {
-        QpId((self.0 & QUEUE_MASK) >> 1)
+        QpId(self.0 >> QP_SHIFT)
     }
 
     #[inline]
@@ -72,13 +74,23 @@ impl WrId {
 
     #[inline]
     pub(crate) fn queue(self) -> QueueId {
-        QueueId(self.0 & QUEUE_MASK)
+        QueueId(self.0 & !SEQUENCE_MASK)
     }
 
     #[inline]
     pub(crate) fn sequence(self) -> u32 {
-        // 24 bits are left.
-        (self.0 >> QUEUE_BITS) as u32
+        (self.0 & SEQUENCE_MASK) as u32
+    }
+
+    /// How far apart slots are that the identifiers tell apart, as the machine counts.
+    #[inline]
+    pub(crate) fn offset(self) -> usize {
+        #[expect(
+            clippy::cast_possible_truncation,
+            reason = "as differences of addresses are"
+        )]
+        let offset = self.0 as usize;
+        offset
     }
 
     /// The identifier of the request after this one.
@@ -90,21 +102,25 @@ impl WrId {
     /// The identifier of the request before this one.
     #[inline]
     pub(crate) fn previous(self) -> Self {
-        Self(self.0.wrapping_sub(1 << QUEUE_BITS))
+        // Borrows of the carry, and not of the queue.
+        Self((self.0 | CARRY).wrapping_sub(1) & !CARRY)
     }
 
-    /// The identifier of the request so many after this one.
+    /// The identifier of the request so many after this one, at most 2^24.
     #[inline]
     pub(crate) fn after(self, requests: u32) -> Self {
-        Self(self.0.wrapping_add(u64::from(requests) << QUEUE_BITS))
+        Self(self.0.wrapping_add(u64::from(requests)) & !CARRY)
     }
 
     /// How many requests after `first` this one was posted, modulo 2^24; if it was posted to another
     /// queue, 2^24 or more.
     #[inline]
     pub(crate) fn distance_from(self, first: Self) -> u64 {
-        // Where the queues differ, so do the lower bits, which become the upper ones.
-        self.0.wrapping_sub(first.0).rotate_left(SEQUENCE_BITS)
+        if self.queue() == first.queue() {
+            self.0.wrapping_sub(first.0) & SEQUENCE_MASK
+        } else {
+            u64::MAX
+        }
     }
 }
 

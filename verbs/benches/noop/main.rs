@@ -43,7 +43,7 @@ fn main() -> Result<()> {
     match case.as_str() {
         "registration" => registrations(&ctx.alloc_pd()?, chunks),
         "memory" => memory(&ctx, count),
-        _ => loops(&mut Ends::new(&ctx)?, case, count, chunks),
+        _ => loops(&mut Ends::new(&ctx, case)?, case, count, chunks),
     }
 }
 
@@ -90,9 +90,11 @@ struct Ends {
 }
 
 impl Ends {
-    fn new(ctx: &Context) -> Result<Self> {
+    fn new(ctx: &Context, case: &str) -> Result<Self> {
         let pd = ctx.alloc_pd()?;
-        let cq = ctx.create_cq(2 * DEPTH)?;
+        // As many as C's loops ask for.
+        let batch = if case.contains("send-") { BATCH } else { 1 };
+        let cq = ctx.cq_builder(2 * DEPTH).batch(batch as usize).create()?;
         let qp = pd.qp_builder::<Rc>(&cq, &cq);
         let qp = qp.max_send_wr(DEPTH).max_recv_wr(DEPTH).create()?;
         let qp = bring_up(qp)?;

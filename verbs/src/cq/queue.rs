@@ -40,11 +40,14 @@ const DEFAULT_BATCH: usize = 16;
 pub struct CompletionQueue {
     handle: CqHandle,
     own_channel: Option<CompletionChannel>,
-    // INVARIANT: `room` of them, which C can count.
     batch: Box<[MaybeUninit<ffi::ibv_wc>]>,
-    room: u32,
+    // How many to ask for.
+    // INVARIANT: as many as the batch has room for, which C can count; none, if and only if there is
+    // something left.
+    ask: u32,
     // Of the batch, what was fetched and is neither taken nor with a `Completions`.
-    // INVARIANT: `next + left` is at most `room`, and these `left` completions are initialised.
+    // INVARIANT: `next + left` is at most the length of the batch, and these `left` completions are
+    // initialised.
     next: u32,
     left: u32,
     // INVARIANT: the queue of `handle`, and what its provider's table has for it.
@@ -81,7 +84,28 @@ struct CqInner {
 /// What `ibv_poll_cq` looks up in the provider's table each time, and calls.
 type PollFn = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
 
-/// Stands in for an empty slot of the table.
+/// The one of a device, whose new queue this is.
+///
+/// What libibverbs puts in the place of a call that a device lacks returns an error number. That of
+/// a new queue cannot be a count, and afterwards nobody needs to ask which it is.
+///
+/// # Safety
+/// - `cq` is a new queue of this context, and there is room for a completion at `wc`.
+unsafe fn poll_fn(
+    ctx: *mut ffi::ibv_context,
+    cq: NonNull<ffi::ibv_cq>,
+    wc: *mut ffi::ibv_wc,
+) -> PollFn {
+    // SAFETY: the context is open, and its provider has filled the table before handing it out.
+    let Some(poll) = (unsafe { (*ctx).ops.poll_cq }) else {
+        return lacks_poll;
+    };
+    // SAFETY: the queue is created, and C writes at most one completion, for which there is room.
+    let count = unsafe { poll(cq.as_ptr(), 1, wc) };
+    if count > 1 { lacks_poll } else { poll }
+}
+
+/// Stands in for a call that the device lacks.
 unsafe extern "C" fn lacks_poll(_: *mut ffi::ibv_cq, _: i32, _: *mut ffi::ibv_wc) -> i32 {
     -libc::EOPNOTSUPP
 }
@@ -206,15 +230,16 @@ impl<'a> CompletionQueueBuilder<'a> {
         // SAFETY: the queue has just been created, on this channel.
         let handle = unsafe { CqHandle::new(raw, channel, None, self.ctx.clone()) };
         let room = i32::try_from(self.batch).unwrap_or(i32::MAX).unsigned_abs();
-        // SAFETY: the context is open, and its provider has filled the table before handing it out.
-        let poll = unsafe { (*self.ctx.as_raw()).ops.poll_cq };
+        let mut batch = Box::new_uninit_slice(room as usize);
+        // SAFETY: the context is that of the queue, and the batch has room for one completion.
+        let poll = unsafe { poll_fn(self.ctx.as_raw(), raw, batch.as_mut_ptr().cast()) };
         Ok(CompletionQueue {
             raw,
-            poll: poll.unwrap_or(lacks_poll),
+            poll,
             handle,
             own_channel,
-            batch: Box::new_uninit_slice(room as usize),
-            room,
+            batch,
+            ask: room,
             next: 0,
             left: 0,
         })
@@ -237,11 +262,11 @@ impl CompletionQueue {
     #[doc(alias = "ibv_poll_cq")]
     #[inline]
     pub fn poll(&mut self) -> Result<Completions<'_>> {
-        if self.left != 0 {
+        if self.ask == 0 {
             return Ok(self.rest());
         }
         let ret = self.fetch_raw();
-        match self.fetched(ret) {
+        match fetched(ret) {
             Some(count) => Ok(self.completions(0, count)),
             None => self.poll_nothing(ret),
         }
@@ -249,13 +274,16 @@ impl CompletionQueue {
 
     /// What the last poll has left. Out of line, so that the loop around a poll knows that a batch
     /// begins at its first completion.
+    #[cold]
     #[inline(never)]
     fn rest(&mut self) -> Completions<'_> {
         let (next, left) = (self.next, mem::take(&mut self.left));
+        self.ask = self.room();
         self.completions(next, left)
     }
 
     /// What a poll has found that has found nothing at first.
+    #[cold]
     #[inline(never)]
     fn poll_nothing(&mut self, ret: i32) -> Result<Completions<'_>> {
         self.fetch_after(ret)?;
@@ -348,22 +376,9 @@ impl CompletionQueue {
     #[inline]
     fn fetch_raw(&mut self) -> i32 {
         let batch = self.batch.as_mut_ptr().cast();
-        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for `room`
-        // completions (invariant), which C writes before it returns.
-        unsafe { (self.poll)(self.raw.as_ptr(), self.room as i32, batch) }
-    }
-
-    /// How many completions there are now in the batch, by what C has returned; `None` if that is
-    /// none, or an error.
-    #[inline]
-    fn fetched(&self, ret: i32) -> Option<u32> {
-        #[expect(
-            clippy::cast_sign_loss,
-            reason = "what is negative becomes more than any batch"
-        )]
-        let count = ret as u32;
-        // In one comparison: nothing becomes more than any batch, too.
-        (count.wrapping_sub(1) < self.room).then_some(count)
+        // SAFETY: the queue is created (invariant of `CqInner`), and the batch has room for as many
+        // completions as are asked for (invariant), which C writes before it returns.
+        unsafe { (self.poll)(self.raw.as_ptr(), self.ask as i32, batch) }
     }
 
     /// Goes on after C has returned this. If it has found the queue empty, and some queue pair is
@@ -382,9 +397,29 @@ impl CompletionQueue {
                 return Ok(());
             }
         }
-        self.next = 0;
-        self.left = self.fetched(ret).ok_or_else(|| poll_error(ret))?;
-        Ok(())
+        match fetched(ret) {
+            Some(count) => {
+                self.leave(count, count);
+                Ok(())
+            }
+            None => cvt_count("ibv_poll_cq", ret).map(|_| ()),
+        }
+    }
+
+    /// Leaves so many completions of the batch, those before `end`, to the next poll.
+    #[cold]
+    #[inline(never)]
+    fn leave(&mut self, end: u32, left: u32) {
+        self.next = end - left;
+        self.left = left;
+        self.ask = 0;
+    }
+
+    /// How many completions the batch has room for.
+    fn room(&self) -> u32 {
+        #[expect(clippy::cast_possible_truncation, reason = "C can count them")]
+        let room = self.batch.len() as u32;
+        room
     }
 
     /// These completions of the batch, which must be initialised; both numbers are known to whoever
@@ -404,13 +439,11 @@ impl CompletionQueue {
     }
 }
 
-/// What `ibv_poll_cq` returns beside a count: a negative number, or the error number that libibverbs
-/// puts in the place of a call that a device lacks.
-#[cold]
-#[inline(never)]
-fn poll_error(ret: i32) -> Error {
-    cvt_count("ibv_poll_cq", ret)
-        .map_or_else(|error| error, |_| Error::from_errno("ibv_poll_cq", ret))
+/// How many completions there are now in the batch, by what C has returned; `None` if that is none,
+/// or an error. C returns no more than it has written.
+#[inline]
+fn fetched(ret: i32) -> Option<u32> {
+    (ret > 0).then_some(ret.unsigned_abs())
 }
 
 impl Announcing for CompletionQueue {
@@ -586,9 +619,7 @@ impl Drop for Completions<'_> {
     fn drop(&mut self) {
         if !self.left.is_empty() {
             #[expect(clippy::cast_possible_truncation, reason = "a part of the batch")]
-            let left = self.left.len() as u32;
-            self.cq.next = self.end - left;
-            self.cq.left = left;
+            self.cq.leave(self.end, self.left.len() as u32);
         }
     }
 }

@@ -46,8 +46,9 @@ impl SendWr {
         count: i32,
         flags: ffi::ibv_send_flags,
     ) {
-        self.link(ptr::null_mut());
         self.begin_linked(id, sges, count, flags);
+        // The compiler would extend a zero that comes first to all that is not written.
+        self.link(ptr::null_mut());
     }
 
     /// As [`begin`](Self::begin), of a request that has its successor.

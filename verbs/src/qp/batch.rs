@@ -5,14 +5,17 @@ use std::{fmt, mem::ManuallyDrop, ptr};
 use ibverbs_sys as ffi;
 
 use super::{
+    inflight::Cursor,
     queues::{POST_SEND, SendQueue, Sending},
     refusal,
+    staging::Next,
     transport::Transport,
 };
 use crate::{
     error::{Refused, Result},
     op::SendRequest,
     work::SgeList,
+    wr_id::WrId,
 };
 
 /// Requests that will be posted together: one call into the device for all of them.
@@ -35,7 +38,13 @@ use crate::{
 #[must_use = "a batch that is dropped posts nothing"]
 pub struct Batch<'q, T: Transport, SW, RW> {
     queue: &'q mut SendQueue<T, SW, RW>,
-    /// How many requests since the last signaled one, as it was before the batch.
+    // What posting one request at a time would change in the queue lies here, where it can be in
+    // registers.
+    // INVARIANT: lent by the ring of `queue`, which nothing has happened to since. Before it is the
+    // work of the requests that were added, which were as many as are staged before `next`.
+    cursor: Cursor<SW>,
+    next: Next,
+    /// How many requests since the last signaled one.
     unsignaled: u32,
 }
 
@@ -44,10 +53,13 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     #[inline]
     pub fn batch(&mut self) -> Batch<'_, T, SW, RW> {
         let sending = self.sending_mut();
-        let unsignaled = sending.signaling.unsignaled;
-        sending.staging.begin(sending.in_flight.limit() as usize);
+        let next = sending.staging.begin(sending.in_flight.limit() as usize);
+        let cursor = sending.in_flight.lend();
+        let unsignaled = sending.signaling.unsignaled(cursor.tail);
         Batch {
             queue: self,
+            cursor,
+            next,
             unsignaled,
         }
     }
@@ -65,6 +77,12 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         R: SendRequest<T, Work = SW> + 'q,
     {
         let sending = self.queue.sending_mut();
+        if self.cursor.is_stopped() {
+            let Some(cursor) = sending.in_flight.moved_on(self.cursor.tail) else {
+                return Err(sending.limits.refused(request));
+            };
+            self.cursor = cursor;
+        }
         let mut sges = SgeList::new();
         request.gather(&mut sges);
         let request = ManuallyDrop::new(request);
@@ -72,31 +90,40 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
             let value = ManuallyDrop::into_inner(request);
             Err(Refused { value, error })
         };
-        if let Some(error) = sending.refusal(POST_SEND, &sges, R::INLINE, request.segments()) {
+        let refusal = sending
+            .limits
+            .refusal(POST_SEND, &sges, R::INLINE, request.segments());
+        if let Some(error) = refusal {
             return refuse(request, error);
         }
-        let (flags, unsignaled) = sending.signaling.next(request.flags());
-        let Some(vacancy) = sending.in_flight.vacancy() else {
-            return refuse(request, refusal::full(POST_SEND));
+        let (flags, unsignaled) = sending
+            .signaling
+            .flags(request.flags(), |_| self.unsignaled);
+        // SAFETY: `next` is that of the staging area, which has room for as many requests as can be
+        // in flight. Each that was added has its place among those, and the cursor has not stopped.
+        let place = unsafe {
+            sending
+                .staging
+                .add(self.next, self.cursor.tail, &sges, flags)
         };
-        // SAFETY: there is room for as many requests as can be in flight. Each that was added since
-        // the batch began has its place among those, and there is a vacancy.
-        let place = unsafe { sending.staging.add(vacancy.id(), &sges, flags) };
         let Some(mut place) = place else {
             // Not reached: `refusal` has looked at the elements.
-            let (found, limit) = (sges.len(), sending.max_sge.get());
+            let (found, limit) = (sges.len(), sending.limits.max_sge.get());
             return refuse(request, refusal::elements(POST_SEND, found, limit));
         };
         request.describe(place.wr());
-        place.take();
-        sending.signaling.unsignaled = unsignaled;
-        vacancy.fill(ManuallyDrop::into_inner(request).into_work());
+        self.next = place.take();
+        self.unsignaled = unsignaled;
+        let work = ManuallyDrop::into_inner(request).into_work();
+        // SAFETY: the cursor was lent by the ring, which nothing has happened to since (invariant),
+        // and has not stopped.
+        unsafe { self.cursor.put(self.cursor.tail, work) };
         Ok(())
     }
 
     /// The number of requests added.
     pub fn len(&self) -> usize {
-        self.queue.sending().staging.len()
+        self.queue.sending().staging.len(self.next)
     }
 
     /// Whether there are none.
@@ -115,8 +142,14 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
     #[doc(alias = "ibv_post_send")]
     #[inline]
     pub fn post(self) -> Result<(), Refused<Vec<SW>>> {
-        let (inner, sending) = self.queue.parts();
-        let Some(first) = sending.staging.list() else {
+        // Nothing below panics, and what was added is posted, or taken back.
+        let mut this = ManuallyDrop::new(self);
+        let (cursor, next, unsignaled) = (this.cursor, this.next, this.unsignaled);
+        let (inner, sending) = this.queue.parts();
+        let before = sending.signaling.unsignaled(sending.in_flight.next());
+        sending.in_flight.keep(cursor);
+        // SAFETY: `next` is that of the staging area.
+        let Some(first) = (unsafe { sending.staging.list(next) }) else {
             return Ok(());
         };
         let mut bad = ptr::null_mut();
@@ -125,11 +158,12 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         // them and their elements before it returns. What the elements describe stays as `Gather`
         // promises while the work is in flight.
         let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, &raw mut bad) };
-        sending.staging.relink();
+        // SAFETY: as for `list`, which has found a request before it.
+        unsafe { sending.staging.relink(next) };
         if errno != 0 {
-            return Err(sending.take_unposted(errno, bad, self.unsignaled));
+            return Err(sending.take_unposted(errno, bad, next, before));
         }
-        sending.staging.clear();
+        sending.signaling.set(unsignaled, cursor.tail);
         Ok(())
     }
 }
@@ -143,36 +177,39 @@ impl<SW> Sending<SW> {
         &mut self,
         errno: i32,
         bad: *mut ffi::ibv_send_wr,
-        unsignaled: u32,
+        next: Next,
+        before: u32,
     ) -> Refused<Vec<SW>> {
-        let staged = self.staging.len();
-        let posted = self.staging.position(bad);
-        // One that was to be signaled, and was not posted, does not count.
-        self.signaling.unsignaled = self.staging.unsignaled(unsignaled, posted);
-        self.staging.clear();
+        let staged = self.staging.len(next);
+        let posted = self.staging.position(next, bad);
+        // SAFETY: that is at most as many as there are.
+        let unsignaled = unsafe { self.staging.unsignaled(before, posted) };
         let unposted = (posted..staged).filter_map(|_| self.in_flight.unpush());
         let mut value: Vec<SW> = unposted.collect();
         value.reverse();
+        // One that was to be signaled, and was not posted, does not count.
+        self.signaling.set(unsignaled, self.in_flight.next());
         let error = refusal::device(POST_SEND, errno)
             .detail(format!("request {posted} of {staged}, counting from 0"));
         Refused { value, error }
     }
+
+    /// Drops the work of a batch of so many requests that is not posted.
+    #[cold]
+    #[inline(never)]
+    fn drop_unposted(&mut self, tail: WrId, staged: usize) {
+        self.in_flight.keep(Cursor::stopped(tail));
+        for _ in 0..staged {
+            drop(self.in_flight.unpush());
+        }
+    }
 }
 
 impl<T: Transport, SW, RW> Drop for Batch<'_, T, SW, RW> {
+    #[inline]
     fn drop(&mut self) {
-        let unsignaled = self.unsignaled;
-        let sending = self.queue.sending_mut();
-        let staged = sending.staging.len();
-        if staged == 0 {
-            // Posted, or empty.
-            return;
-        }
-        sending.staging.clear();
-        sending.signaling.unsignaled = unsignaled;
-        for _ in 0..staged {
-            drop(sending.in_flight.unpush());
-        }
+        let (tail, staged) = (self.cursor.tail, self.len());
+        self.queue.sending_mut().drop_unposted(tail, staged);
     }
 }
 

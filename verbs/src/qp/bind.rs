@@ -105,7 +105,6 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             return Err(Refused { value: work, error });
         }
         drop(window.set_bound(region, rkey, qp));
-        sending.signaling.unsignaled = 0;
         vacancy.fill(work);
         Ok(RemoteToken { rkey, ..token })
     }

@@ -78,7 +78,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     #[inline]
     pub fn extended_batch(&mut self) -> Result<ExtendedBatch<'_, T, SW, RW>> {
         let sending = self.sending_mut();
-        let unsignaled = sending.signaling.unsignaled;
+        let unsignaled = sending.signaling.unsignaled(sending.in_flight.next());
         let extended = match &mut sending.extended {
             Some(extended) if !extended.building => extended,
             unusable => return Err(unusable_for_batches(unusable.is_some())),
@@ -181,14 +181,15 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         if let Some(error) = self.table.refusal(op, sges, inline) {
             return Err(error);
         }
-        if let Some(error) = sending.refusal(op.call(), sges, inline, segments) {
+        if let Some(error) = sending.limits.refusal(op.call(), sges, inline, segments) {
             return Err(error);
         }
         let Some(vacancy) = sending.in_flight.vacancy() else {
             return Err(refusal::full(op.call()));
         };
-        let (flags, unsignaled) = sending.signaling.next(flags);
-        sending.signaling.unsignaled = unsignaled;
+        let id = vacancy.id();
+        let (flags, unsignaled) = sending.signaling.flags(flags, |it| it.unsignaled(id));
+        sending.signaling.posted(unsignaled, id.next());
         // SAFETY: the queue pair exists for as long as `self.queue` lives. It was started when
         // `self` was made, and is ended when `self` is, and nobody else gets at the send queue
         // meanwhile. It was made for `op` (just checked).
@@ -284,10 +285,11 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
             binding.undo();
         }
         let sending = self.queue.sending_mut();
-        sending.signaling.unsignaled = self.unsignaled;
         let taken = (0..std::mem::take(&mut self.len)).filter_map(|_| sending.in_flight.unpush());
         let mut taken: Vec<_> = taken.collect();
         taken.reverse();
+        let next = sending.in_flight.next();
+        sending.signaling.set(self.unsignaled, next);
         taken
     }
 }

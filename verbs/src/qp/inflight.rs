@@ -1,6 +1,10 @@
 //! The work that is in flight on one queue, in the order in which it was posted.
 
-use std::{fmt, mem::MaybeUninit};
+use std::{
+    fmt,
+    mem::MaybeUninit,
+    ptr::{self, NonNull},
+};
 
 use super::unordered::{Order, Unordered};
 use crate::wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId};
@@ -11,32 +15,65 @@ use crate::wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId};
 /// everything posted before it, too: requests that were posted unsignaled, and those whose
 /// completion was dropped unread. Where order is not promised, it answers for its own request only.
 pub(super) struct InFlight<W> {
-    // INVARIANT: `mask + 1` slots, a power of two; those of `head..tail` are initialised, and no
-    // others. With books, it is those of the requests that the books have.
-    slots: Box<[MaybeUninit<W>]>,
-    mask: u32,
-    // Of the request that was posted first, of the next one, and of the one that finds no room.
-    // INVARIANT: all of one queue, in this order, and `end - head` is at most the number of slots.
-    // With books, that holds for the head that they say, and `head` is of another queue, which
-    // nothing is ever posted to: so no completion is taken for the first.
+    cursor: Cursor<W>,
+    // Of the request that was posted first.
+    // INVARIANT: of one queue, as is `cursor.tail`, and at most `limit` before that. With books,
+    // that holds for the head that they say, and `head` is of another queue, which nothing is ever
+    // posted to: so no completion is taken for the first.
     head: WrId,
-    tail: WrId,
-    end: WrId,
+    // INVARIANT: a box of `mask + 1` slots, a power of two, that was leaked, and is freed in `drop`.
+    // The slot of a request is that with the lower bits of its sequence number. Those of
+    // `head..cursor.tail` are initialised, and no others count as that. With books, it is those of
+    // the requests that the books have.
+    slots: NonNull<MaybeUninit<W>>,
+    mask: u32,
+    // INVARIANT: at most the number of slots.
+    limit: u32,
     /// The books, where order is not promised.
     unordered: Option<Box<Unordered>>,
 }
+
+// SAFETY: the slots are this ring's alone.
+unsafe impl<W: Send> Send for InFlight<W> {}
+// SAFETY: through a shared ring, no slot is reached.
+unsafe impl<W: Sync> Sync for InFlight<W> {}
+
+/// Where the next request goes.
+///
+/// Until `stop` there is nothing to look at: neither how much is in flight, nor where the ring ends.
+pub(super) struct Cursor<W> {
+    // The next request.
+    pub(super) tail: WrId,
+    // INVARIANT: each request of `tail..stop` has a slot that is not in use, which is so far from
+    // `base` as its identifier says.
+    stop: WrId,
+    base: *mut W,
+}
+
+impl<W> Clone for Cursor<W> {
+    fn clone(&self) -> Self {
+        *self
+    }
+}
+
+impl<W> Copy for Cursor<W> {}
+
+// SAFETY: a cursor is a place in a ring, which may change threads.
+unsafe impl<W: Send> Send for Cursor<W> {}
+// SAFETY: see above.
+unsafe impl<W: Sync> Sync for Cursor<W> {}
 
 /// The place for the next request.
 ///
 /// It is taken before the request is posted, so that there is no way to post one that there is no
 /// room for; and the work is put there after that.
 pub(super) struct Vacancy<'r, W> {
-    // INVARIANT: `tail` is not `end`.
-    ring: &'r mut InFlight<W>,
+    // INVARIANT: has not stopped.
+    cursor: &'r mut Cursor<W>,
 }
 
 /// The place of the request that was posted first.
-pub(super) struct First<'r, W> {
+struct First<'r, W> {
     // INVARIANT: `head` is not `tail`, and there are no books.
     ring: &'r mut InFlight<W>,
 }
@@ -54,12 +91,13 @@ impl<W> InFlight<W> {
                 (nobody, Some(Box::new(Unordered::new(first, slots))))
             }
         };
+        let boxed: Box<[MaybeUninit<W>]> = Box::new_uninit_slice(slots as usize);
         Self {
-            slots: Box::new_uninit_slice(slots as usize),
-            mask: slots - 1,
+            cursor: Cursor::stopped(first),
             head,
-            tail: first,
-            end: first.after(limit),
+            slots: NonNull::from(Box::leak(boxed)).cast(),
+            mask: slots - 1,
+            limit,
             unordered,
         }
     }
@@ -71,36 +109,79 @@ impl<W> InFlight<W> {
         }
     }
 
-    /// How many requests have been posted and not come back.
+    /// The request that is posted next.
     #[inline]
+    pub(super) fn next(&self) -> WrId {
+        self.cursor.tail
+    }
+
+    /// The request that was posted first and has not come back, or the next one.
+    fn first(&self) -> WrId {
+        match &self.unordered {
+            None => self.head,
+            Some(books) => books.head(),
+        }
+    }
+
+    /// How many requests have been posted and not come back.
     pub(super) fn len(&self) -> u32 {
         match &self.unordered {
-            None => distance(self.head, self.tail),
-            Some(books) => books.len(self.tail),
+            None => distance(self.head, self.cursor.tail),
+            Some(books) => books.len(self.cursor.tail),
         }
     }
 
     pub(super) fn limit(&self) -> u32 {
-        let head = self.unordered.as_ref().map_or(self.head, |it| it.head());
-        distance(head, self.end)
+        self.limit
     }
 
     /// Where the next request goes, if there is room.
     #[inline]
     pub(super) fn vacancy(&mut self) -> Option<Vacancy<'_, W>> {
-        if self.tail == self.end {
+        if self.cursor.is_stopped() {
+            self.cursor = self.moved_on(self.cursor.tail)?;
+        }
+        Some(Vacancy {
+            cursor: &mut self.cursor,
+        })
+    }
+
+    /// The cursor, for requests that are [kept](Self::keep) together, or not at all. Until they are,
+    /// nothing is taken out of the ring, or put into it, in another way.
+    #[inline]
+    pub(super) fn lend(&mut self) -> Cursor<W> {
+        let lent = self.cursor;
+        // If it never comes back, what was put into its slots is forgotten, and they are used again.
+        self.cursor.stop = lent.tail;
+        lent
+    }
+
+    /// Counts the requests before this cursor, which was lent, as posted.
+    #[inline]
+    pub(super) fn keep(&mut self, cursor: Cursor<W>) {
+        self.cursor = cursor;
+    }
+
+    /// What to go on with where the cursor has stopped: at the end of the ring, or at requests that
+    /// may have come back since; `None` if there is no room.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn moved_on(&self, tail: WrId) -> Option<Cursor<W>> {
+        let room = self.limit - distance(self.first(), tail);
+        if room == 0 {
             return None;
         }
-        Some(Vacancy { ring: self })
+        let to_the_end = self.mask + 1 - (tail.sequence() & self.mask);
+        Some(Cursor {
+            tail,
+            stop: tail.after(room.min(to_the_end)),
+            base: self.slot(tail).wrapping_sub(tail.offset()),
+        })
     }
 
     /// Takes the work of the request that was posted first, if there is any.
     fn take_first(&mut self) -> Option<W> {
-        let first = match &self.unordered {
-            Some(books) => books.head(),
-            None => self.head,
-        };
-        self.take(first, drop)
+        self.take(self.first(), drop)
     }
 
     /// Takes the work of the request with this identifier, if it is in flight. The work of those
@@ -108,15 +189,26 @@ impl<W> InFlight<W> {
     #[inline(always)]
     pub(super) fn take(&mut self, id: WrId, earlier: impl FnMut(W)) -> Option<W> {
         // As it is nearly always.
-        if id == self.head && id != self.tail {
-            return Some(First { ring: self }.take());
+        if let Some(work) = self.take_next(id) {
+            return Some(work);
         }
         self.take_later(id, earlier)
     }
 
+    /// Takes the work of the request with this identifier, if it is the one that was posted first.
+    #[inline(always)]
+    pub(super) fn take_next(&mut self, id: WrId) -> Option<W> {
+        if id == self.head && id != self.cursor.tail {
+            Some(First { ring: self }.take())
+        } else {
+            None
+        }
+    }
+
     /// As [`take`](Self::take), however many requests are before this one.
+    #[cold]
     #[inline(never)]
-    fn take_later(&mut self, id: WrId, mut earlier: impl FnMut(W)) -> Option<W> {
+    pub(super) fn take_later(&mut self, id: WrId, mut earlier: impl FnMut(W)) -> Option<W> {
         if self.unordered.is_some() {
             return self.take_unordered(id);
         }
@@ -131,8 +223,9 @@ impl<W> InFlight<W> {
 
     /// As [`take`](Self::take), of one request among others.
     fn take_unordered(&mut self, id: WrId) -> Option<W> {
-        let moved = self.unordered.as_mut()?.complete(id, self.tail)?;
-        self.end = self.end.after(moved);
+        if !self.unordered.as_mut()?.complete(id, self.cursor.tail) {
+            return None;
+        }
         let slot = self.slot(id);
         // SAFETY: the books had the request, so its slot is initialised (invariant). They do not
         // have it any more, so it counts as uninitialised from here, and the work has one owner.
@@ -146,26 +239,27 @@ impl<W> InFlight<W> {
 
     /// Takes back the work that was put in last, because it was not posted after all.
     pub(super) fn unpush(&mut self) -> Option<W> {
-        let last = self.tail.previous();
+        let last = self.cursor.tail.previous();
         let there = match &self.unordered {
-            None => self.head != self.tail,
-            Some(books) => books.has(last, self.tail),
+            None => self.head != self.cursor.tail,
+            Some(books) => books.has(last, self.cursor.tail),
         };
         if !there {
             return None;
         }
-        self.tail = last;
+        // It may be on the other side of the ring's end.
+        self.cursor = Cursor::stopped(last);
         // SAFETY: the slot was that of the last request before `tail`, so it is initialised
         // (invariant). With `tail` moved back it counts as uninitialised from here, so the work has
         // one owner.
-        Some(unsafe { self.slot(self.tail).read() })
+        Some(unsafe { self.slot(last).read() })
     }
 
     /// The slot of a request: always inside of the ring.
     #[inline]
-    fn slot(&mut self, id: WrId) -> *mut W {
-        let index = (id.sequence() & self.mask) as usize;
-        self.slots.as_mut_ptr().wrapping_add(index).cast()
+    fn slot(&self, id: WrId) -> *mut W {
+        let index = id.offset() & self.mask as usize;
+        self.slots.as_ptr().wrapping_add(index).cast()
     }
 }
 
@@ -180,31 +274,59 @@ pub(super) fn distance(first: WrId, end: WrId) -> u32 {
     distance
 }
 
+impl<W> Cursor<W> {
+    /// One of which nobody has said yet that there is room.
+    pub(super) fn stopped(tail: WrId) -> Self {
+        Self {
+            tail,
+            stop: tail,
+            base: ptr::null_mut(),
+        }
+    }
+
+    /// Whether nobody has said that there is room for one more request.
+    #[inline]
+    pub(super) fn is_stopped(&self) -> bool {
+        self.tail == self.stop
+    }
+
+    /// Keeps the work of the request at `tail`.
+    ///
+    /// # Safety
+    /// - That is the cursor's, which has not [stopped](Self::is_stopped). It is that of a ring, or
+    ///   was lent by one that nothing has happened to since.
+    #[inline]
+    pub(super) unsafe fn put(&mut self, tail: WrId, work: W) {
+        let slot = self.base.wrapping_add(tail.offset());
+        // SAFETY: the slot is inside of the ring and not in use (invariant), since `tail` is before
+        // `stop`. The ring is borrowed exclusively, or has lent the cursor.
+        unsafe { slot.write(work) };
+        self.tail = tail.next();
+    }
+}
+
 impl<W> Vacancy<'_, W> {
     /// The identifier that the request is to be posted with.
     #[inline]
     pub(super) fn id(&self) -> WrId {
-        self.ring.tail
+        self.cursor.tail
     }
 
     /// Keeps the work of the request, which has been posted.
     #[inline]
     pub(super) fn fill(self, work: W) {
-        let slot = self.ring.slot(self.ring.tail);
-        // SAFETY: the slot is inside of the ring, which is borrowed exclusively. Since there is
-        // room (invariant), it is not one of `head..tail`, so nothing is overwritten.
-        unsafe { slot.write(work) };
-        self.ring.tail = self.ring.tail.next();
+        let tail = self.cursor.tail;
+        // SAFETY: the cursor is that of a ring, and has not stopped (invariant).
+        unsafe { self.cursor.put(tail, work) };
     }
 }
 
 impl<W> First<'_, W> {
     /// Takes the work.
     #[inline]
-    pub(super) fn take(self) -> W {
+    fn take(self) -> W {
         let slot = self.ring.slot(self.ring.head);
         self.ring.head = self.ring.head.next();
-        self.ring.end = self.ring.end.next();
         // SAFETY: the slot was that of `head`, before `tail` (invariant), so it is initialised
         // (invariant of the ring). With `head` moved on it counts as uninitialised from here, so
         // the work has one owner.
@@ -217,6 +339,9 @@ impl<W> Drop for InFlight<W> {
         while let Some(work) = self.take_first() {
             drop(work);
         }
+        let slots = ptr::slice_from_raw_parts_mut(self.slots.as_ptr(), self.mask as usize + 1);
+        // SAFETY: the box that was leaked (invariant), which is not used any more.
+        drop(unsafe { Box::from_raw(slots) });
     }
 }
 
@@ -248,8 +373,8 @@ mod tests {
     fn used<W>(limit: u32, requests: u32) -> InFlight<W> {
         let mut ring = InFlight::new(QueueId::send(QpId::next()), limit, Order::Posted);
         ring.head = ring.head.after(requests);
-        ring.tail = ring.head;
-        ring.end = ring.head.after(limit);
+        ring.cursor.tail = ring.head;
+        ring.cursor.stop = ring.head;
         ring
     }
 

@@ -127,10 +127,17 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         &mut self,
         wc: WorkCompletion<'p>,
     ) -> Result<Completed<'p, SW, RW>, WorkCompletion<'p>> {
+        // As it is nearly always; an identifier says which queue it is of.
+        if let Some(work) = self.send.sending_mut().in_flight.take_next(wc.wr_id()) {
+            return Ok(Completed::Send(Completion::new(work, wc)));
+        }
+        if let Some(work) = self.receive.receiving_mut().in_flight.take_next(wc.wr_id()) {
+            return Ok(Completed::Receive(Completion::new(work, wc)));
+        }
         if wc.is_receive() {
-            self.receive.complete(wc).map(Completed::Receive)
+            self.receive.complete_later(wc).map(Completed::Receive)
         } else {
-            self.send.complete(wc).map(Completed::Send)
+            self.send.complete_later(wc).map(Completed::Send)
         }
     }
 

@@ -58,13 +58,11 @@ pub(super) struct Inner<SW, RW> {
 pub(super) struct Sending<SW> {
     pub(super) in_flight: ManuallyDrop<InFlight<SW>>,
     pub(super) reservation: ManuallyDrop<Reservation>,
-    pub(super) max_sge: NonZero<u32>,
-    max_inline: u32,
+    pub(super) limits: Limits,
     pub(super) signaling: Signaling,
     pub(super) staging: Staging,
     /// The other way of posting, if the queue pair was made for it.
     pub(super) extended: Option<Extended>,
-    tso: TsoLimits,
     /// Whether a failed call may have posted; see [`posted_anyway`].
     pub(super) fails_posted: bool,
 }
@@ -103,16 +101,21 @@ impl<SW, RW> Inner<SW, RW> {
         shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
         pd: ProtectionDomain,
     ) -> Self {
-        let signaling = Signaling::new(send.in_flight.limit(), send.in_flight.order());
+        let signaling = {
+            let ring = &send.in_flight;
+            Signaling::new(ring.next(), ring.limit(), ring.order())
+        };
         let send = UnsafeCell::new(Sending {
             in_flight: ManuallyDrop::new(send.in_flight),
             reservation: ManuallyDrop::new(send.reservation),
-            max_sge: send.max_sge,
-            max_inline,
+            limits: Limits {
+                max_sge: send.max_sge,
+                max_inline,
+                tso: TsoLimits::default(),
+            },
             signaling,
             staging: Staging::new(send.max_sge),
             extended: None,
-            tso: TsoLimits::default(),
             fails_posted: false,
         });
         let receive = UnsafeCell::new(Receiving {
@@ -145,7 +148,7 @@ impl<SW, RW> Inner<SW, RW> {
     ) {
         let send = self.send.get_mut();
         send.extended = extended;
-        send.tso = tso;
+        send.limits.tso = tso;
         send.fails_posted = fails_posted;
     }
 
@@ -258,7 +261,9 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
 
     /// How many of them, posted last, will have no completion of their own if they succeed.
     pub fn unsignaled(&self) -> usize {
-        (self.sending().signaling.unsignaled as usize).min(self.in_flight())
+        let sending = self.sending();
+        let unsignaled = sending.signaling.unsignaled(sending.in_flight.next());
+        (unsignaled as usize).min(self.in_flight())
     }
 
     /// The most requests that can be in flight.
@@ -271,13 +276,13 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
 
     /// The most elements of a request.
     pub fn max_sge(&self) -> usize {
-        self.sending().max_sge.get() as usize
+        self.sending().limits.max_sge.get() as usize
     }
 
     /// The most bytes that a request can carry [inline](crate::op::Inline), as the device has
     /// granted: not fewer than were asked for.
     pub fn max_inline_data(&self) -> usize {
-        self.sending().max_inline as usize
+        self.sending().limits.max_inline as usize
     }
 
     /// The name of the queue pair, which its completions carry.
@@ -315,7 +320,18 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         wc: WorkCompletion<'p>,
         earlier: impl FnMut(SW),
     ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
-        take_back(&mut self.sending_mut().in_flight, wc, earlier)
+        let id = wc.wr_id();
+        given_back(self.sending_mut().in_flight.take(id, earlier), wc)
+    }
+
+    /// As [`complete`](Self::complete), of a request that is not the one that was posted first.
+    #[inline]
+    pub(super) fn complete_later<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+    ) -> Result<Completion<'p, SW>, WorkCompletion<'p>> {
+        let id = wc.wr_id();
+        given_back(self.sending_mut().in_flight.take_later(id, drop), wc)
     }
 }
 
@@ -345,6 +361,10 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         R: SendRequest<T, Work = SW>,
     {
         let (inner, sending) = self.parts();
+        // First of all, because it may be a call, behind which nothing is known of the elements.
+        let Some(vacancy) = sending.in_flight.vacancy() else {
+            return Err(sending.limits.refused(request));
+        };
         let mut sges = SgeList::new();
         request.gather(&mut sges);
         // Nothing below panics. If it could, `request` would have to lie in memory, to be dropped
@@ -354,16 +374,18 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
             let value = ManuallyDrop::into_inner(request);
             Err(Refused { value, error })
         };
-        if let Some(error) = sending.refusal(POST_SEND, &sges, R::INLINE, request.segments()) {
+        let refusal = sending
+            .limits
+            .refusal(POST_SEND, &sges, R::INLINE, request.segments());
+        if let Some(error) = refusal {
             return refuse(request, error);
         }
-        let (flags, unsignaled) = sending.signaling.next(request.flags());
-        let Some(vacancy) = sending.in_flight.vacancy() else {
-            return refuse(request, refusal::full(POST_SEND));
-        };
+        let id = vacancy.id();
+        let (flags, unsignaled) =
+            (sending.signaling).flags(request.flags(), |it| it.unsignaled(id));
         let mut wr = SendWr::unwritten();
         let (mut single, count) = (MaybeUninit::uninit(), sges.count());
-        wr.begin(vacancy.id(), sges.lay_out(&mut single), count, flags);
+        wr.begin(id, sges.lay_out(&mut single), count, flags);
         request.describe(&mut wr);
         // Says nothing new about a single request, or almost; see `posted_anyway`.
         let mut bad = MaybeUninit::uninit();
@@ -377,7 +399,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         if errno != 0 && !posted_anyway(sending.fails_posted, bad) {
             return refuse(request, refusal::device(POST_SEND, errno));
         }
-        sending.signaling.unsignaled = unsignaled;
+        sending.signaling.posted(unsignaled, vacancy.id().next());
         vacancy.fill(ManuallyDrop::into_inner(request).into_work());
         Ok(())
     }
@@ -435,7 +457,18 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         &mut self,
         wc: WorkCompletion<'p>,
     ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
-        take_back(&mut self.receiving_mut().in_flight, wc, drop)
+        let id = wc.wr_id();
+        given_back(self.receiving_mut().in_flight.take(id, drop), wc)
+    }
+
+    /// As [`complete`](Self::complete), of a request that is not the one that was posted first.
+    #[inline]
+    pub(super) fn complete_later<'p>(
+        &mut self,
+        wc: WorkCompletion<'p>,
+    ) -> Result<Completion<'p, RW>, WorkCompletion<'p>> {
+        let id = wc.wr_id();
+        given_back(self.receiving_mut().in_flight.take_later(id, drop), wc)
     }
 }
 
@@ -454,15 +487,15 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
     #[inline(always)]
     pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
         let (inner, receiving) = self.parts();
+        // First of all, as for a request to send.
+        let Some(vacancy) = receiving.in_flight.vacancy() else {
+            return Err(full_of_receives(receiving.max_sge, work));
+        };
         let mut sges = SgeList::of(&work);
         if sges.len() > receiving.max_sge.get() as usize {
             let error = refusal::elements(POST_RECV, sges.len(), receiving.max_sge.get());
             return Err(Refused { value: work, error });
         }
-        let Some(vacancy) = receiving.in_flight.vacancy() else {
-            let error = refusal::full(POST_RECV);
-            return Err(Refused { value: work, error });
-        };
         let (mut single, num_sge) = (MaybeUninit::uninit(), sges.count());
         let mut wr = ffi::ibv_recv_wr {
             wr_id: vacancy.id().0,
@@ -488,15 +521,27 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
 }
 
 #[inline(always)]
-fn take_back<'p, W>(
-    in_flight: &mut InFlight<W>,
-    wc: WorkCompletion<'p>,
-    earlier: impl FnMut(W),
-) -> Result<Completion<'p, W>, WorkCompletion<'p>> {
-    match in_flight.take(wc.wr_id(), earlier) {
+fn given_back<W>(
+    work: Option<W>,
+    wc: WorkCompletion<'_>,
+) -> Result<Completion<'_, W>, WorkCompletion<'_>> {
+    match work {
         Some(work) => Ok(Completion::new(work, wc)),
         None => Err(wc),
     }
+}
+
+/// A receive that could not be posted because the queue is full, if for no better reason.
+#[cold]
+#[inline(never)]
+fn full_of_receives<W: Scatter>(max_sge: NonZero<u32>, work: W) -> Refused<W> {
+    let elements = SgeList::of(&work).len();
+    let error = if elements > max_sge.get() as usize {
+        refusal::elements(POST_RECV, elements, max_sge.get())
+    } else {
+        refusal::full(POST_RECV)
+    };
+    Refused { value: work, error }
 }
 
 /// Whether a single request was posted by a call that has failed. Soft-RoCE's does so if it cannot
@@ -509,7 +554,29 @@ pub(super) fn posted_anyway(fails_posted: bool, bad: MaybeUninit<*mut ffi::ibv_s
     fails_posted && unsafe { bad.assume_init() }.is_null()
 }
 
-impl<SW> Sending<SW> {
+/// What the requests of a send queue may be like.
+#[derive(Debug)]
+pub(super) struct Limits {
+    pub(super) max_sge: NonZero<u32>,
+    max_inline: u32,
+    tso: TsoLimits,
+}
+
+impl Limits {
+    /// A request that could not be posted because the queue is full, if for no better reason.
+    #[cold]
+    #[inline(never)]
+    pub(super) fn refused<T: Transport, R: SendRequest<T>>(&self, request: R) -> Refused<R> {
+        let mut sges = SgeList::new();
+        request.gather(&mut sges);
+        let error = self.refusal(POST_SEND, &sges, R::INLINE, request.segments());
+        let error = error.unwrap_or_else(|| refusal::full(POST_SEND));
+        Refused {
+            value: request,
+            error,
+        }
+    }
+
     /// Why a request with these elements cannot be posted, whatever is in flight.
     #[inline]
     pub(super) fn refusal(

@@ -1,6 +1,7 @@
 //! Where the requests of a batch wait to be posted.
 
 use std::{
+    marker::PhantomData,
     mem::MaybeUninit,
     num::NonZero,
     ptr::{self, NonNull},
@@ -13,7 +14,8 @@ use crate::{op::SendWr, work::SgeList, wr_id::WrId};
 /// Requests and their elements, each written where C will read it.
 ///
 /// They point to each other, so they are reached only through the pointers, and stay where they
-/// are until the queue is dropped.
+/// are until the queue is dropped. How many are written is up to the batch, which has the place of
+/// the next one.
 pub(super) struct Staging {
     // INVARIANT: boxes of as many requests as are in `wrs..end`, and of `stride` elements for each,
     // of which nobody else has a reference; freed in `drop`. Each request has the next as its
@@ -22,16 +24,26 @@ pub(super) struct Staging {
     end: NonNull<SendWr>,
     sges: NonNull<MaybeUninit<ffi::ibv_sge>>,
     stride: NonZero<usize>,
-    // INVARIANT: a request of the box, or `end`. Those before it are written, and so are their
-    // elements, wherever they are.
-    next: NonNull<SendWr>,
 }
+
+/// Where the next request of a batch will lie.
+#[derive(Clone, Copy)]
+pub(super) struct Next(
+    // INVARIANT: a request of the box of a staging area, or one past its end. Those before it are
+    // written, and so are their elements, wherever they are.
+    NonNull<SendWr>,
+);
+
+// SAFETY: nothing is done with it but by the staging area, which may change threads.
+unsafe impl Send for Next {}
+// SAFETY: see above.
+unsafe impl Sync for Next {}
 
 /// The place for one more request of a batch, which [`Staging::add`] has begun.
 pub(super) struct Place<'s> {
-    // INVARIANT: the `next` of `staging`, which is not `end`.
+    // INVARIANT: a request of the box.
     wr: NonNull<SendWr>,
-    staging: &'s mut Staging,
+    staging: PhantomData<&'s mut Staging>,
 }
 
 impl Staging {
@@ -43,19 +55,16 @@ impl Staging {
             sges: NonNull::dangling(),
             // As many as memory can have.
             stride: NonZero::new(stride.get() as usize).unwrap_or(NonZero::<usize>::MIN),
-            next: NonNull::dangling(),
         }
     }
 
     /// Begins a batch of at most so many requests, which is the same number each time.
     #[inline]
-    pub(super) fn begin(&mut self, room: usize) {
-        // What a forgotten batch has left behind is not posted; its work comes back with later work,
-        // or, where completions come in any order, when the queue pair is destroyed.
-        self.clear();
+    pub(super) fn begin(&mut self, room: usize) -> Next {
         if self.room() == 0 {
             self.allocate(room);
         }
+        Next(self.wrs)
     }
 
     #[cold]
@@ -72,7 +81,6 @@ impl Staging {
         self.sges = NonNull::from(Box::leak(sges)).cast();
         // SAFETY: one past the end of the box.
         self.end = unsafe { self.wrs.add(room) };
-        self.next = self.wrs;
     }
 
     #[inline]
@@ -80,39 +88,36 @@ impl Staging {
         between(self.wrs, self.end)
     }
 
+    /// How many requests there are before `next`.
     #[inline]
-    pub(super) fn len(&self) -> usize {
-        between(self.wrs, self.next)
-    }
-
-    /// Forgets the requests.
-    #[inline]
-    pub(super) fn clear(&mut self) {
-        self.next = self.wrs;
+    pub(super) fn len(&self, next: Next) -> usize {
+        between(self.wrs, next.0)
     }
 
     /// Begins a request, of which the caller writes the rest; `None` if it has too many elements.
     ///
     /// # Safety
-    /// - Since [`begin`](Self::begin), fewer requests have been added than there is room for.
+    /// - `next` is of this area, and not its end: since [`begin`](Self::begin), fewer requests have
+    ///   been added than there is room for.
     #[inline]
     pub(super) unsafe fn add(
         &mut self,
+        next: Next,
         id: WrId,
         sges: &SgeList,
         flags: ffi::ibv_send_flags,
     ) -> Option<Place<'_>> {
-        debug_assert!(self.len() < self.room());
+        debug_assert!(self.len(next) < self.room());
         if sges.len() > self.stride.get() {
             return None;
         }
         let elements = match sges.resident() {
             Some(resident) => resident.as_ptr(),
-            None => self.copy(sges),
+            None => self.copy(next, sges),
         };
         let mut place = Place {
-            wr: self.next,
-            staging: self,
+            wr: next.0,
+            staging: PhantomData,
         };
         place.wr().begin_linked(id, elements, sges.count(), flags);
         Some(place)
@@ -120,8 +125,8 @@ impl Staging {
 
     /// Copies the elements of the next request, of which there are at most `stride`.
     #[inline]
-    fn copy(&mut self, sges: &SgeList) -> *mut ffi::ibv_sge {
-        let first = self.len() * self.stride.get();
+    fn copy(&mut self, next: Next, sges: &SgeList) -> *mut ffi::ibv_sge {
+        let first = self.len(next) * self.stride.get();
         let elements: *mut ffi::ibv_sge = self.sges.as_ptr().wrapping_add(first).cast();
         // SAFETY: there is room for `stride` elements of each request (invariant). They are not
         // those of `sges`, which nobody has a reference to.
@@ -129,44 +134,58 @@ impl Staging {
         elements
     }
 
-    /// The list of the requests, ended after the last; `None` if there is none.
+    /// The list of the requests before `next`, ended after the last; `None` if there is none.
     ///
     /// [`relink`](Self::relink) comes after it, when C has read the list.
+    ///
+    /// # Safety
+    /// - `next` is of this area.
     #[inline]
-    pub(super) fn list(&mut self) -> Option<*mut ffi::ibv_send_wr> {
-        self.link_last(ptr::null_mut());
-        (self.len() > 0).then(|| self.wrs.as_ptr().cast())
+    pub(super) unsafe fn list(&mut self, next: Next) -> Option<*mut ffi::ibv_send_wr> {
+        if next.0 == self.wrs {
+            return None;
+        }
+        // SAFETY: the caller's promise, and there is a request before it.
+        unsafe { self.link_last(next, ptr::null_mut()) };
+        Some(self.wrs.as_ptr().cast())
     }
 
     /// Undoes what [`list`](Self::list) has done.
+    ///
+    /// # Safety
+    /// - `next` is of this area, and not its first request.
     #[inline]
-    pub(super) fn relink(&mut self) {
-        self.link_last(self.next.as_ptr().cast());
+    pub(super) unsafe fn relink(&mut self, next: Next) {
+        // SAFETY: the caller's promise.
+        unsafe { self.link_last(next, next.0.as_ptr().cast()) };
     }
 
+    /// # Safety
+    /// - `next` is of this area, and not its first request.
     #[inline]
-    fn link_last(&mut self, successor: *mut ffi::ibv_send_wr) {
-        if self.len() == 0 {
-            return;
-        }
-        // SAFETY: there is a request before `next` in the box (invariant).
-        let mut last = unsafe { self.next.sub(1) };
+    unsafe fn link_last(&mut self, next: Next, successor: *mut ffi::ibv_send_wr) {
+        // SAFETY: there is a request before `next` in the box, as the caller promises.
+        let mut last = unsafe { next.0.sub(1) };
         // SAFETY: the request is inside of the box, and borrowed with `self`.
         unsafe { last.as_mut() }.link(successor);
     }
 
     /// The index of the request that C has named as the first it did not post. If it has named
     /// none, nobody knows, so every request counts as posted: the device may have any of them.
-    pub(super) fn position(&self, bad: *mut ffi::ibv_send_wr) -> usize {
-        let named = (0..self.len()).find(|&index| ptr::eq(self.wr(index), bad));
-        named.unwrap_or(self.len())
+    pub(super) fn position(&self, next: Next, bad: *mut ffi::ibv_send_wr) -> usize {
+        let named = (0..self.len(next)).find(|&index| ptr::eq(self.wr(index), bad));
+        named.unwrap_or_else(|| self.len(next))
     }
 
     /// How many requests have not been signaled after the first `count`, if so many had not been
     /// before the batch.
-    pub(super) fn unsignaled(&self, before: u32, count: usize) -> u32 {
-        (0..count.min(self.len())).fold(before, |unsignaled, index| {
-            // SAFETY: the request is inside of the box, and has its flags written (invariant).
+    ///
+    /// # Safety
+    /// - The batch has had so many requests.
+    pub(super) unsafe fn unsignaled(&self, before: u32, count: usize) -> u32 {
+        (0..count).fold(before, |unsignaled, index| {
+            // SAFETY: the request is inside of the box, and has its flags written, as the caller
+            // promises.
             let flags = unsafe { (*self.wr(index)).send_flags };
             if flags & ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 == 0 {
                 unsignaled + 1
@@ -186,15 +205,15 @@ impl Place<'_> {
     /// The request.
     #[inline]
     pub(super) fn wr(&mut self) -> &mut SendWr {
-        // SAFETY: inside of the box (invariants of both), which is borrowed with `self`.
+        // SAFETY: inside of the box (invariant), which is borrowed with the staging area.
         unsafe { self.wr.as_mut() }
     }
 
-    /// Adds the request, which is complete, to the batch.
+    /// The place after this request, which is complete.
     #[inline]
-    pub(super) fn take(self) {
-        // SAFETY: a request of the box (invariant), so this is one, or `end`.
-        self.staging.next = unsafe { self.wr.add(1) };
+    pub(super) fn take(self) -> Next {
+        // SAFETY: a request of the box (invariant), so this is one, or one past the end.
+        Next(unsafe { self.wr.add(1) })
     }
 }
 
@@ -240,19 +259,24 @@ mod tests {
         }
     }
 
-    fn add(staging: &mut Staging, sequence: u32, lengths: &'static [u32]) -> bool {
+    fn add(staging: &mut Staging, next: &mut Next, sequence: u32, lengths: &'static [u32]) -> bool {
         let id = QueueId::send(QpId::next()).wr_id(sequence);
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
         let sges = SgeList::of(&Lengths(lengths));
-        assert!(staging.len() < staging.room());
+        assert!(staging.len(*next) < staging.room());
         // SAFETY: as asserted.
-        let place = unsafe { staging.add(id, &sges, flags) };
-        place.map(Place::take).is_some()
+        let place = unsafe { staging.add(*next, id, &sges, flags) };
+        let place = place.map(Place::take);
+        *next = place.unwrap_or(*next);
+        place.is_some()
     }
 
     /// The lengths of the elements of each request in the list, as C would find them.
-    fn listed(staging: &mut Staging) -> Vec<Vec<u32>> {
-        let mut next = staging.list().unwrap_or(ptr::null_mut());
+    fn listed(staging: &mut Staging, batch: Next) -> Vec<Vec<u32>> {
+        // SAFETY: of this area, as in every test.
+        let Some(mut next) = (unsafe { staging.list(batch) }) else {
+            return Vec::new();
+        };
         let mut lengths = Vec::new();
         while !next.is_null() {
             // SAFETY: a request of the list, which has this field written.
@@ -267,69 +291,74 @@ mod tests {
             // SAFETY: as above.
             next = unsafe { (*next).next };
         }
-        staging.relink();
+        // SAFETY: of this area, and there is a request before it.
+        unsafe { staging.relink(batch) };
         lengths
     }
 
-    fn staging(room: usize, stride: u32) -> Staging {
+    fn staging(room: usize, stride: u32) -> (Staging, Next) {
         let mut staging = Staging::new(NonZero::new(stride).unwrap());
-        staging.begin(room);
-        staging
+        let next = staging.begin(room);
+        (staging, next)
     }
 
     #[test]
     fn requests_are_linked_with_their_own_elements() {
-        let mut staging = staging(4, 3);
-        assert!(staging.list().is_none());
+        let (mut staging, _) = staging(4, 3);
         for round in 0..2 {
-            assert!(add(&mut staging, round, &[1, 2, 3]));
-            assert!(add(&mut staging, round, &[]));
-            assert!(add(&mut staging, round, &[4]));
-            assert_eq!(listed(&mut staging), [vec![1, 2, 3], vec![], vec![4]]);
-            staging.begin(4);
-            assert_eq!(listed(&mut staging), Vec::<Vec<u32>>::new());
+            let mut next = staging.begin(4);
+            assert_eq!(listed(&mut staging, next), Vec::<Vec<u32>>::new());
+            assert!(add(&mut staging, &mut next, round, &[1, 2, 3]));
+            assert!(add(&mut staging, &mut next, round, &[]));
+            assert!(add(&mut staging, &mut next, round, &[4]));
+            let lengths = listed(&mut staging, next);
+            assert_eq!(lengths, [vec![1, 2, 3], vec![], vec![4]]);
         }
     }
 
     #[test]
     fn what_has_too_many_elements_is_not_added() {
-        let mut staging = staging(2, 2);
+        let (mut staging, mut next) = staging(2, 2);
         assert!(
-            !add(&mut staging, 0, &[1, 2, 3]),
+            !add(&mut staging, &mut next, 0, &[1, 2, 3]),
             "more elements than the stride"
         );
-        assert!(add(&mut staging, 0, &[1]) && add(&mut staging, 1, &[2]));
-        assert_eq!(listed(&mut staging), [[1], [2]]);
+        assert!(add(&mut staging, &mut next, 0, &[1]) && add(&mut staging, &mut next, 1, &[2]));
+        assert_eq!(listed(&mut staging, next), [[1], [2]]);
     }
 
     #[test]
     fn an_element_that_lies_still_is_not_copied() {
         // SAFETY: never reaches a device.
         let sge = unsafe { Sge::new(NonNull::dangling(), 5, 0) };
-        let (mut list, mut staging) = (SgeList::new(), staging(1, 1));
+        let (mut list, (mut staging, next)) = (SgeList::new(), staging(1, 1));
         // SAFETY: it outlives the list.
         unsafe { list.push_resident(NonNull::from(&sge)) };
         let id = QueueId::send(QpId::next()).wr_id(0);
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
         // SAFETY: there is room for one, and it is the first.
-        unsafe { staging.add(id, &list, flags) }.unwrap().take();
-        let first = staging.list().unwrap();
+        let place = unsafe { staging.add(next, id, &list, flags) };
+        let next = place.unwrap().take();
+        // SAFETY: of this area.
+        let first = unsafe { staging.list(next) }.unwrap();
         // SAFETY: a request of the list, which has this field written.
         let elements = unsafe { (*first).sg_list };
         assert!(ptr::eq(elements, (&raw const sge).cast()));
-        assert_eq!(listed(&mut staging), [[5]]);
+        assert_eq!(listed(&mut staging, next), [[5]]);
     }
 
     #[test]
     fn the_request_that_c_names_is_found() {
-        let mut staging = staging(3, 1);
+        let (mut staging, mut next) = staging(3, 1);
         for sequence in 0..3 {
-            assert!(add(&mut staging, sequence, &[1]));
+            assert!(add(&mut staging, &mut next, sequence, &[1]));
         }
-        let first = staging.list().unwrap();
+        // SAFETY: of this area.
+        let first = unsafe { staging.list(next) }.unwrap();
         // SAFETY: a request of the list, whose common fields are written.
         let second = unsafe { (*first).next };
-        assert_eq!((staging.position(first), staging.position(second)), (0, 1));
-        assert_eq!(staging.position(ptr::null_mut()), 3, "none is named");
+        let position = |bad| staging.position(next, bad);
+        assert_eq!((position(first), position(second)), (0, 1));
+        assert_eq!(position(ptr::null_mut()), 3, "none is named");
     }
 }

@@ -199,7 +199,7 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         receives.keep();
         let (send, receive) = self.halves_mut();
         let (send, receive) = (send.sending_mut(), receive.receiving_mut());
-        send.signaling.unsignaled = 0;
+        send.signaling.set(0, send.in_flight.next());
         // The device has let go of the work when it was reset.
         Ok(Leftover {
             send: send.in_flight.take_all(),

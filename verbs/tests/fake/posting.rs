@@ -208,15 +208,66 @@ fn a_poll_that_fails_completes_nothing() {
         fixture.fake.poll_returns(&cq, ret);
         assert_eq!(cq.poll().unwrap_err().raw_os_error(), Some(errno));
     }
-    // More than there is room for: an error number, in the place of a function that is missing.
-    fixture.fake.poll_returns(&cq, libc::EOPNOTSUPP);
-    let err = cq.poll().unwrap_err();
-    assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
     assert_eq!(qp.send_queue().in_flight(), 1);
     // And the queue goes on.
     fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
     let wc = cq.poll().unwrap().next().unwrap();
     assert!(qp.complete(wc).is_ok());
+}
+
+#[test]
+fn batches_of_any_length_go_round_the_ring() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let mut qp: QueuePair<Rc, Rts, With<Buf, u32>> = fixture.rc(&cq, 5);
+    let send = |number| Send::new(With::new(fixture.pd.alloc_buf(8).unwrap(), number));
+    let mut numbers = 0..;
+    for round in 0..60 {
+        // Neither of these is ever heard of again, wherever in the ring it was.
+        let mut forgotten = qp.batch();
+        (0..round % 4).for_each(|_| forgotten.push(send(u32::MAX)).unwrap());
+        #[expect(clippy::mem_forget, reason = "the point of the test")]
+        std::mem::forget(forgotten);
+        let mut dropped = qp.batch();
+        (0..round % 3).for_each(|_| dropped.push(send(u32::MAX)).unwrap());
+        drop(dropped);
+        assert_eq!(qp.send_queue().in_flight(), 0);
+
+        let numbers: Vec<u32> = numbers.by_ref().take(round % 6).collect();
+        let (single, together) = numbers.split_at(numbers.len().min(round % 2));
+        let singles = single.iter().map(|&number| send(number));
+        singles.for_each(|send| qp.post(send).unwrap());
+        let mut batch = qp.batch();
+        together
+            .iter()
+            .for_each(|&number| batch.push(send(number)).unwrap());
+        assert_eq!(batch.len(), together.len());
+        batch.post().unwrap();
+        assert_eq!(qp.send_queue().in_flight(), numbers.len());
+        for number in numbers {
+            fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+            let wc = cq.poll().unwrap().next().unwrap();
+            let done = qp
+                .complete_each(wc, |_| panic!("posted by nobody"))
+                .unwrap();
+            assert_eq!(done.work.context, number);
+        }
+    }
+}
+
+#[test]
+fn a_device_that_cannot_poll_says_so_whatever_the_batch() {
+    let fixture = Fixture::new();
+    for batch in [1, 16, 1000] {
+        // What libibverbs puts in the place of the function returns the number as it is.
+        fixture.fake.fail("ibv_poll_cq", libc::EOPNOTSUPP);
+        let ctx = &fixture.ctx;
+        let mut cq = ctx.cq_builder(8).batch(batch).create().unwrap();
+        for _ in 0..2 {
+            let err = cq.poll().unwrap_err();
+            assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
+        }
+    }
 }
 
 #[test]

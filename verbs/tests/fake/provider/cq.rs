@@ -190,6 +190,9 @@ pub(super) unsafe extern "C" fn poll_cq(
     let shared = unsafe { device_of(cq) };
     let mut state = shared.lock();
     state.used("ibv_poll_cq", cq.addr());
+    if let Err(errno) = state.attempt("ibv_poll_cq") {
+        return errno;
+    }
     let queue = state.cq_mut(cq.addr());
     if let Some(ret) = queue.returns.pop_front() {
         return ret;
