@@ -49,6 +49,83 @@ impl PathRecord {
         Mtu(u32::from(self.mtu_code))
     }
 
+    /// The size of what [`encode`](Self::encode) makes.
+    pub const SIZE: usize = size_of::<ffi::ibv_path_data>();
+
+    /// The path as C programs hand it over: `struct ibv_path_data`, which has a record in the layout
+    /// of InfiniBand's own messages, after what it is good for.
+    ///
+    /// ```
+    /// use cm::PathRecord;
+    ///
+    /// let path = PathRecord {
+    ///     dlid: 7,
+    ///     ..PathRecord::default()
+    /// };
+    /// assert_eq!(PathRecord::decode(&path.encode()), path);
+    /// ```
+    pub fn encode(self) -> [u8; Self::SIZE] {
+        let ffi::ibv_path_data { flags, path, .. } = self.to_raw();
+        let mut bytes = [0; Self::SIZE];
+        let mut at = 0;
+        let mut put = |field: &[u8]| {
+            bytes[at..at + field.len()].copy_from_slice(field);
+            at += field.len();
+        };
+        put(&flags.to_ne_bytes());
+        // Reserved, and the service.
+        put(&[0; 12]);
+        put(&self.dgid.0);
+        put(&self.sgid.0);
+        put(&self.dlid.to_be_bytes());
+        put(&self.slid.to_be_bytes());
+        put(&path.flowlabel_hoplimit.to_ne().to_be_bytes());
+        put(&[path.tclass, path.reversible_numpath]);
+        put(&self.pkey.to_be_bytes());
+        put(&path.qosclass_sl.to_ne().to_be_bytes());
+        put(&[path.mtu, path.rate, path.packetlifetime, path.preference]);
+        bytes
+    }
+
+    /// The path that C programs have handed over.
+    pub fn decode(bytes: &[u8; Self::SIZE]) -> Self {
+        let mut rest = &bytes[16..];
+        let mut take = |len| {
+            let (field, after) = rest.split_at(len);
+            rest = after;
+            field
+        };
+        let mut gid = || Gid(take(16).try_into().unwrap_or_default());
+        let (dgid, sgid) = (gid(), gid());
+        let mut number = |len| {
+            let add = |number: u32, byte: &u8| number << 8 | u32::from(*byte);
+            take(len).iter().fold(0, add)
+        };
+        // What the lower bytes of a number are is a number of that size.
+        let short = |number: u32| u16::try_from(number & 0xffff).unwrap_or_default();
+        let byte = |number: u32| u8::try_from(number & 0xff).unwrap_or_default();
+        let (dlid, slid) = (short(number(2)), short(number(2)));
+        let flow = number(4);
+        let (traffic_class, reversible) = (byte(number(1)), number(1) & 0x80 != 0);
+        let (pkey, sl) = (short(number(2)), byte(number(2) & 0xf));
+        Self {
+            dgid,
+            sgid,
+            dlid,
+            slid,
+            flow_label: flow >> 8 & 0x000f_ffff,
+            hop_limit: byte(flow),
+            traffic_class,
+            reversible,
+            pkey,
+            sl,
+            mtu_code: byte(number(1) & 0x3f),
+            rate_code: byte(number(1) & 0x3f),
+            packet_life_time: byte(number(1) & 0x3f),
+            preference: byte(number(1)),
+        }
+    }
+
     pub(crate) fn from_raw(raw: &ffi::ibv_sa_path_rec) -> Self {
         Self {
             dgid: raw.dgid.into(),
@@ -133,5 +210,37 @@ mod tests {
         assert_eq!((raw.path.mtu, raw.path.rate), (0x84, 0x83));
         assert_eq!(raw.path.packetlifetime, 0x92);
         assert_eq!(path.mtu(), Mtu::B2048);
+    }
+
+    #[test]
+    fn a_path_of_a_c_programs_is_read_as_it_was_written() {
+        let path = PathRecord {
+            dgid: Gid([1; 16]),
+            sgid: Gid([2; 16]),
+            dlid: 0x0304,
+            slid: 0x0506,
+            flow_label: 0x000a_bcde,
+            hop_limit: 7,
+            traffic_class: 8,
+            reversible: true,
+            pkey: 0xffff,
+            sl: 9,
+            mtu_code: 3,
+            rate_code: 2,
+            packet_life_time: 18,
+            preference: 1,
+        };
+        let bytes = path.encode();
+        assert_eq!(bytes[..4], 0x2b_u32.to_ne_bytes());
+        assert_eq!(
+            bytes[48..],
+            [
+                3, 4, 5, 6, 0x0a, 0xbc, 0xde, 7, 8, 0x81, 0xff, 0xff, 0, 9, 0x83, 0x82, 0x92, 1, 0,
+                0, 0, 0, 0, 0
+            ]
+        );
+        assert_eq!(PathRecord::decode(&bytes), path);
+        let all = PathRecord::decode(&[0xff; PathRecord::SIZE]);
+        assert_eq!(PathRecord::decode(&all.encode()), all);
     }
 }

@@ -9,7 +9,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use cm::{CmId, Key, phases::Connected};
+use cm::{CmId, Key, PathRecord, phases::Connected};
 use rustix::event::{PollFd, PollFlags, poll};
 use verbs::{
     Completed, CompletionChannel, CompletionQueue, Notify, RemoteToken, Rts, With,
@@ -95,14 +95,20 @@ struct State {
 }
 
 thread_local! {
-    static BELL: RefCell<Option<Bell>> = const { RefCell::new(None) };
+    static BELL: RefCell<Option<(u32, Bell)>> = const { RefCell::new(None) };
 }
 
-/// The bell of this thread, which waits for one thing at a time.
+/// The bell of this thread, which waits for one thing at a time. A child has another than its
+/// parent.
 pub(crate) fn thread_bell() -> io::Result<Bell> {
-    BELL.with_borrow_mut(|bell| match bell {
-        Some(bell) => Ok(bell.clone()),
-        None => Ok(bell.insert(Bell::new()?).clone()),
+    let process = std::process::id();
+    BELL.with_borrow_mut(|own| match own {
+        Some((owner, bell)) if *owner == process => Ok(bell.clone()),
+        _ => {
+            let bell = Bell::new()?;
+            *own = Some((process, bell.clone()));
+            Ok(bell)
+        }
     })
 }
 
@@ -307,6 +313,19 @@ impl Connection {
         let mut state = lock(&self.state);
         state.process()?;
         Ok(state.stream.readiness())
+    }
+
+    /// How many bytes have arrived that have not been read.
+    pub(crate) fn unread(&self) -> io::Result<usize> {
+        let mut state = lock(&self.state);
+        state.process()?;
+        Ok(state.stream.unread() as usize)
+    }
+
+    /// The ways to the peer, as far as the connection manager knows them.
+    pub(crate) fn route(&self) -> Vec<PathRecord> {
+        let state = lock(&self.state);
+        state.id.as_ref().map(CmId::paths).unwrap_or_default()
     }
 
     /// The most payload that a packet carries, in bytes.

@@ -41,6 +41,7 @@ mod stream;
 mod tokio;
 mod waiters;
 
+pub use cm::PathRecord;
 pub use datagram::Received;
 pub use errno::errno;
 pub use listener::{Incoming, Listener};

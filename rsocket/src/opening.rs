@@ -8,7 +8,7 @@ use std::{
 };
 
 use cm::{
-    CmId, ConnectFailure, ConnectResponse, Key,
+    CmId, ConnectFailure, ConnectResponse, Key, PathRecord,
     phases::{AddrResolved, Idle, RouteResolved},
 };
 
@@ -31,6 +31,8 @@ pub(crate) struct Opening {
     /// Rung at the end, for those who wait for a descriptor.
     bell: Bell,
     settings: Settings,
+    /// What the program says of the way there; if it says nothing, that is resolved.
+    route: Vec<PathRecord>,
     source: Option<SocketAddr>,
     peer: SocketAddr,
     /// How often a resolution that timed out is tried again.
@@ -62,7 +64,7 @@ impl Opening {
         retries: u32,
     ) -> io::Result<Arc<Self>> {
         let id = engine.channel().create_id()?;
-        Self::start_with(engine, id, source, peer, settings, retries)
+        Self::start_with(engine, id, source, peer, settings, retries, Vec::new())
     }
 
     /// Begins to connect with an identifier, which may be bound.
@@ -73,6 +75,7 @@ impl Opening {
         peer: SocketAddr,
         settings: Settings,
         retries: u32,
+        route: Vec<PathRecord>,
     ) -> io::Result<Arc<Self>> {
         let key = id.key();
         let this = Arc::new(Self {
@@ -83,6 +86,7 @@ impl Opening {
             changed: Condvar::new(),
             bell: Bell::new()?,
             settings,
+            route,
             source,
             peer,
             retries,
@@ -142,7 +146,12 @@ impl Opening {
     }
 
     pub(crate) fn addr_resolved(&self, id: CmId<AddrResolved>) {
-        if let Err(refused) = id.resolve_route(self.timeout()) {
+        let begun = if self.route.is_empty() {
+            id.resolve_route(self.timeout())
+        } else {
+            id.set_ib_path(&self.route)
+        };
+        if let Err(refused) = begun {
             self.finish(Err(refused.error.into()));
         }
     }

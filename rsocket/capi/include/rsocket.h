@@ -62,7 +62,7 @@ enum {
     RDMA_RQSIZE,    /* depth of the receive queue */
     RDMA_INLINE,    /* most bytes that a request carries itself */
     RDMA_IOMAPSIZE, /* how many buffers the peer may map for this side */
-    RDMA_ROUTE      /* not supported: ENOTSUP */
+    RDMA_ROUTE      /* struct ibv_path_data[]; for InfiniBand */
 };
 
 int rsetsockopt(int socket, int level, int optname, const void *optval, socklen_t optlen);

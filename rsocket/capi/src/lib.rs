@@ -23,7 +23,7 @@
 //! error numbers.
 //!
 //! # Limits
-//! - `AF_IB` is refused with `ENOTSUP`, and so is the option `RDMA_ROUTE`.
+//! - `AF_IB` is refused with `ENOTSUP`.
 //! - `rfcntl` is declared with a variable argument in C and has an `int` here, which is the same on
 //!   x86-64 and arm64.
 //! - `EPOLLET` has no effect on rsockets: they are told of as long as there is something.

@@ -5,7 +5,7 @@
 use std::{io, net::Shutdown, time::Duration};
 
 use libc::c_int;
-use rsocket::{Family, Socket};
+use rsocket::{Family, PathRecord, Socket};
 
 use crate::{
     api::udp,
@@ -22,6 +22,8 @@ const RDMA_RQSIZE: c_int = 1;
 const RDMA_INLINE: c_int = 2;
 /// How many buffers the peer may map for this side.
 const RDMA_IOMAPSIZE: c_int = 3;
+/// The way to the peer.
+const RDMA_ROUTE: c_int = 4;
 
 /// Fields of `struct tcp_info`.
 const TCP_INFO_SIZE: usize = 104;
@@ -46,6 +48,30 @@ fn int(value: &[u8]) -> io::Result<c_int> {
             None => Err(os(libc::EINVAL)),
         },
     }
+}
+
+/// An array of paths.
+fn paths(value: &[u8]) -> io::Result<Vec<PathRecord>> {
+    let chunks = value.chunks_exact(PathRecord::SIZE);
+    if value.is_empty() || !chunks.remainder().is_empty() {
+        return Err(os(libc::EINVAL));
+    }
+    Ok(chunks
+        .filter_map(|chunk| Some(PathRecord::decode(chunk.try_into().ok()?)))
+        .collect())
+}
+
+/// As much of a value as there is room for: of an array, whole elements, and at least one.
+pub(crate) fn fit(level: c_int, name: c_int, value: &mut Vec<u8>, room: usize) -> io::Result<()> {
+    if (level, name) == (SOL_RDMA, RDMA_ROUTE) {
+        if room < PathRecord::SIZE {
+            return Err(os(libc::EINVAL));
+        }
+        value.truncate(room - room % PathRecord::SIZE);
+    } else {
+        value.truncate(room);
+    }
+    Ok(())
 }
 
 fn flag(value: &[u8]) -> io::Result<bool> {
@@ -140,6 +166,7 @@ fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Resu
         (SOL_RDMA, RDMA_RQSIZE) => return socket.set_receive_queue(count(value)?),
         (SOL_RDMA, RDMA_INLINE) => return socket.set_inline(count(value)?.into()),
         (SOL_RDMA, RDMA_IOMAPSIZE) => return socket.set_iomap_size(count(value)?),
+        (SOL_RDMA, RDMA_ROUTE) => return socket.set_route(&paths(value)?),
         _ => return not_supported(),
     }
     Ok(())
@@ -232,6 +259,10 @@ fn get_own(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         (SOL_RDMA, RDMA_RQSIZE) => number(socket.receive_queue()),
         (SOL_RDMA, RDMA_INLINE) => number(socket.inline()),
         (SOL_RDMA, RDMA_IOMAPSIZE) => number(socket.iomap_size()),
+        (SOL_RDMA, RDMA_ROUTE) => {
+            let paths = socket.route()?;
+            paths.into_iter().flat_map(PathRecord::encode).collect()
+        }
         _ => return not_supported(),
     })
 }
@@ -257,6 +288,24 @@ mod tests {
         assert!(int(&[1, 2, 3]).is_err());
         assert_eq!(count(&70_000_i32.to_ne_bytes()).unwrap(), 65534);
         assert_eq!(count(&(-1_i32).to_ne_bytes()).unwrap(), 0);
+    }
+
+    /// T-OP5
+    #[test]
+    fn routes_are_arrays_of_whole_paths() {
+        let path = PathRecord {
+            pkey: 0xffff,
+            ..PathRecord::default()
+        };
+        let mut value = [path.encode(), path.encode()].concat();
+        assert_eq!(paths(&value).unwrap(), [path, path]);
+        assert!(paths(&value[1..]).is_err());
+        assert!(paths(&[]).is_err());
+        assert!(fit(SOL_RDMA, RDMA_ROUTE, &mut value, 71).is_err());
+        fit(SOL_RDMA, RDMA_ROUTE, &mut value, 143).unwrap();
+        assert_eq!(value.len(), 72);
+        fit(SOL_RDMA, RDMA_SQSIZE, &mut value, 2).unwrap();
+        assert_eq!(value.len(), 2);
     }
 
     #[test]

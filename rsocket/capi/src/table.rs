@@ -5,7 +5,9 @@
 use std::{
     collections::HashMap,
     io,
+    mem::ManuallyDrop,
     os::fd::{AsRawFd, RawFd},
+    process,
     sync::{
         Arc, Mutex, PoisonError, RwLock,
         atomic::{AtomicU64, Ordering::Relaxed},
@@ -42,15 +44,33 @@ pub(crate) struct Mapped {
     pub(crate) buffer: Option<MappedBuffer>,
 }
 
-type Table = RwLock<Option<HashMap<RawFd, Entry>>>;
+/// The sockets of one process. A child must not use, or end, what it has inherited.
+#[derive(Debug)]
+struct Table {
+    process: u32,
+    entries: ManuallyDrop<HashMap<RawFd, Entry>>,
+}
 
-static TABLE: Table = RwLock::new(None);
+static TABLE: RwLock<Option<Table>> = RwLock::new(None);
 static GENERATION: AtomicU64 = AtomicU64::new(0);
+
+impl Table {
+    fn new() -> Self {
+        Self {
+            process: process::id(),
+            entries: ManuallyDrop::default(),
+        }
+    }
+
+    fn is_own(&self) -> bool {
+        self.process == process::id()
+    }
+}
 
 /// Finds what a descriptor stands for.
 pub(crate) fn entry(fd: RawFd) -> Option<Entry> {
     let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
-    table.as_ref()?.get(&fd).cloned()
+    table.as_ref()?.entries.get(&fd).cloned()
 }
 
 /// Finds a socket.
@@ -90,7 +110,12 @@ pub(crate) fn add_set(fd: RawFd, set: EventSet) {
 
 fn insert(fd: RawFd, entry: Entry) {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    let old = table.get_or_insert_default().insert(fd, entry);
+    if !table.as_ref().is_some_and(Table::is_own) {
+        *table = Some(Table::new());
+    }
+    let old = table
+        .as_mut()
+        .and_then(|table| table.entries.insert(fd, entry));
     drop(table);
     // A program has closed a descriptor of ours by `close`. What it was is dropped unlocked.
     drop(old);
@@ -100,5 +125,6 @@ fn insert(fd: RawFd, entry: Entry) {
 /// same number before it is out of the table.
 pub(crate) fn remove(fd: RawFd) -> Option<Entry> {
     let mut table = TABLE.write().unwrap_or_else(PoisonError::into_inner);
-    table.as_mut()?.remove(&fd)
+    let own = table.as_mut().filter(|table| table.is_own())?;
+    own.entries.remove(&fd)
 }

@@ -94,6 +94,16 @@ impl Socket {
         }
     }
 
+    /// How many bytes have come that have not been received.
+    ///
+    /// # Errors
+    /// - `NotConnected`: there is no connection.
+    /// - A device has failed.
+    pub fn unread(&self) -> io::Result<usize> {
+        let stream = self.stream().ok_or(io::ErrorKind::NotConnected)?;
+        stream.connection().unread()
+    }
+
     /// Sends bytes: all of them, if it may wait.
     ///
     /// # Errors

@@ -396,7 +396,9 @@ impl Socket {
                 0
             };
             let settings = state.choices.settings;
-            let opening = Opening::start_with(&self.engine, id, None, peer, settings, retries)
+            let route = std::mem::take(&mut state.choices.route);
+            let engine = &self.engine;
+            let opening = Opening::start_with(engine, id, None, peer, settings, retries, route)
                 .and_then(|opening| {
                     self.watch(opening.bell().as_fd())?;
                     Ok(opening)

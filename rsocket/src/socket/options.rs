@@ -7,6 +7,7 @@ use std::{
     time::Duration,
 };
 
+use cm::PathRecord;
 use rustix::io::Errno;
 
 use super::{Family, Phase, Socket, State, os_error};
@@ -35,6 +36,7 @@ pub(super) struct Choices {
     pub(super) keep_idle: Option<Duration>,
     pub(super) no_delay: bool,
     pub(super) oob_inline: bool,
+    pub(super) route: Vec<PathRecord>,
     pub(super) read_timeout: Option<Duration>,
     pub(super) write_timeout: Option<Duration>,
 }
@@ -171,6 +173,37 @@ impl Socket {
     /// - `InvalidInput`: it is too late.
     pub fn set_iomap_size(&self, entries: u16) -> io::Result<()> {
         self.set_size(|settings| settings.iomap_size = decode_size(encode_size(entries)))
+    }
+
+    /// The way to the peer: what was said, until it is used, or what the connection has.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: it is a datagram socket.
+    pub fn route(&self) -> io::Result<Vec<PathRecord>> {
+        let state = self.lock();
+        match &state.phase {
+            Phase::Datagram(_) => Err(os_error(Errno::INVAL)),
+            Phase::Connected(stream) => {
+                let stream = Arc::clone(stream);
+                drop(state);
+                Ok(stream.connection().route())
+            }
+            _ => Ok(state.choices.route.clone()),
+        }
+    }
+
+    /// Says the way to the peer, instead of having it resolved when connecting. It is for
+    /// InfiniBand: over Ethernet, connecting then fails.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: there is no path in it, or it is too late.
+    pub fn set_route(&self, route: &[PathRecord]) -> io::Result<()> {
+        let mut state = self.lock();
+        if route.is_empty() || !matches!(state.phase, Phase::Idle(_)) {
+            return Err(os_error(Errno::INVAL));
+        }
+        state.choices.route = route.to_vec();
+        Ok(())
     }
 
     noted!(

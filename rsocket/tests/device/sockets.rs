@@ -316,3 +316,22 @@ fn a_set_tells_of_its_members() {
         io::ErrorKind::NotFound
     );
 }
+
+/// T-OP5: the kernel takes the path, and an Ethernet device cannot be connected by it.
+#[test]
+fn a_route_that_is_said_is_for_infiniband() {
+    let (client, server) = pair();
+    let route = client.route().unwrap();
+    assert!(!route.is_empty());
+    assert_eq!(number(client.set_route(&route)), EINVAL);
+    let other = Socket::new(Family::V4).unwrap();
+    assert!(other.route().unwrap().is_empty());
+    assert_eq!(number(other.set_route(&[])), EINVAL);
+    other.set_route(&route).unwrap();
+    assert_eq!(other.route().unwrap(), route);
+    let listener = listening();
+    let refused = number(other.connect(listener.local_addr()));
+    assert!(refused > 0 && refused != EINPROGRESS, "{refused}");
+    assert_eq!(number(other.connect(listener.local_addr())), ENOTCONN);
+    drop(server);
+}

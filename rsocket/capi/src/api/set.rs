@@ -4,11 +4,12 @@ use std::{
     io,
     os::fd::{AsFd, AsRawFd, BorrowedFd},
     slice,
+    sync::Arc,
     time::Duration,
 };
 
 use libc::{c_int, epoll_event};
-use rsocket::{EventSet, Interest, PollEvents};
+use rsocket::{EventSet, Interest, PollEvents, Socket};
 use rustix::event::epoll;
 
 use crate::{
@@ -57,6 +58,28 @@ fn interest(event: &epoll_event) -> Interest {
     }
 }
 
+/// What `repoll_ctl` does with a socket that the set knows by `name`.
+///
+/// # Errors
+/// - `AlreadyExists`, `ENOENT`: it is, or is not, in the set.
+/// - `EFAULT`: there is no event where there has to be one.
+/// - `InvalidInput`: there is no such operation.
+pub fn control_socket(
+    set: &EventSet,
+    op: c_int,
+    name: u64,
+    socket: &Arc<Socket>,
+    event: Option<&epoll_event>,
+) -> io::Result<()> {
+    let interest = event.map(interest).ok_or_else(|| os(libc::EFAULT));
+    match op {
+        libc::EPOLL_CTL_ADD => set.add_socket(name, socket, interest?),
+        libc::EPOLL_CTL_MOD => set.modify_socket(name, interest?),
+        libc::EPOLL_CTL_DEL => set.remove_socket(name),
+        _ => Err(os(libc::EINVAL)),
+    }
+}
+
 /// `repoll_ctl(epfd, op, fd, event)`—Adds an rsocket or another descriptor to a set, changes what is
 /// told about it, or removes it.
 ///
@@ -78,24 +101,19 @@ pub unsafe extern "C" fn repoll_ctl(
         let set = table::set(epfd)?;
         // SAFETY: null or valid, as the caller promises.
         let event = unsafe { event.as_ref() };
-        let interest = event.map(interest).ok_or_else(|| os(libc::EFAULT));
         let name = u64::try_from(fd).map_err(|_| os(libc::EBADF))?;
         match table::entry(fd) {
             Some(Entry::Set(_)) => return Err(os(libc::EINVAL)),
             Some(Entry::Socket(opened)) => {
                 // By its generation: the descriptor may have been another's, which is still there.
                 let name = opened.generation << 32 | name;
-                match op {
-                    libc::EPOLL_CTL_ADD => set.add_socket(name, &opened.socket, interest?)?,
-                    libc::EPOLL_CTL_MOD => set.modify_socket(name, interest?)?,
-                    libc::EPOLL_CTL_DEL => set.remove_socket(name)?,
-                    _ => return Err(os(libc::EINVAL)),
-                }
+                control_socket(&set, op, name, &opened.socket, event)?;
             }
             None => {
                 // SAFETY: not negative. It is only given to `epoll_ctl(2)`, which says so if it is
                 // not open.
                 let fd = unsafe { BorrowedFd::borrow_raw(fd) };
+                let interest = event.map(interest).ok_or_else(|| os(libc::EFAULT));
                 match op {
                     libc::EPOLL_CTL_ADD => set.add_fd(fd, interest?)?,
                     libc::EPOLL_CTL_MOD => set.modify_fd(fd, interest?)?,

@@ -232,7 +232,8 @@ pub unsafe extern "C" fn rgetsockopt(
         let mut found = options::get(&table::socket(fd)?.socket, level, name)?;
         if !len.is_null() {
             // SAFETY: not null, and valid as the caller promises.
-            found.truncate(unsafe { *len } as usize);
+            let room = unsafe { *len } as usize;
+            options::fit(level, name, &mut found, room)?;
         }
         // SAFETY: as the caller promises.
         unsafe { give(&found, value, len) }?;
