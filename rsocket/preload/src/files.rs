@@ -1,10 +1,13 @@
 //! What programs do with sockets as with all descriptors.
 
-use libc::{c_int, c_long, c_ulong, c_void, off_t, size_t, ssize_t};
+use std::{fs, ops::RangeInclusive};
+
+use libc::{c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
 use rsocket_capi as own;
 
 use crate::{
-    real::real,
+    fork,
+    real::{real, set_errno},
     table::{self, SETS, SOCKETS},
 };
 
@@ -39,6 +42,7 @@ pub(crate) fn replace(from: c_int, to: c_int) -> bool {
 
 /// Forgets what a descriptor was, and what it was is closed if it was the last.
 fn forget(fd: c_int) {
+    fork::forget(fd);
     drop(SETS.remove(fd));
     drop(SOCKETS.remove(fd));
 }
@@ -47,6 +51,7 @@ fn forget(fd: c_int) {
 fn follow(old: c_int, new: c_int) -> c_int {
     if new >= 0 && new != old {
         forget(new);
+        fork::follow(old, new);
         if let Some(held) = table::find(old) {
             SOCKETS.add(new, held);
         }
@@ -65,6 +70,60 @@ unsafe extern "C" fn close(fd: c_int) -> c_int {
     let real = real!(close: unsafe extern "C" fn(c_int) -> c_int);
     // SAFETY: as the caller promises.
     unsafe { real(fd) }
+}
+
+/// Whether a descriptor may be this library's, or of a library below: they are on no list.
+fn may_be_inner(fd: c_int) -> bool {
+    let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
+    let link = link.to_string_lossy();
+    ["/dev/infiniband/", "anon_inode:"]
+        .iter()
+        .any(|prefix| link.starts_with(prefix))
+}
+
+/// Closes what the program has in a range, and leaves alone what its rsockets need.
+fn close_all(range: RangeInclusive<c_uint>) {
+    let Ok(open) = fs::read_dir("/proc/self/fd") else {
+        return;
+    };
+    let open: Vec<c_int> = open
+        .filter_map(|entry| entry.ok()?.file_name().to_str()?.parse().ok())
+        .filter(|fd: &c_int| range.contains(&fd.unsigned_abs()))
+        .collect();
+    for fd in open {
+        let known = SOCKETS.may_have(fd) || SETS.may_have(fd);
+        if known || !may_be_inner(fd) {
+            // SAFETY: the program has asked for it. That of the list itself is closed already.
+            unsafe { close(fd) };
+        }
+    }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
+    // The flag that is left is `CLOSE_RANGE_UNSHARE`; nothing is shared where this is called.
+    if first <= last && flags == 0 && table::is_owner() {
+        close_all(first..=last);
+        return 0;
+    }
+    let real = real!(close_range: unsafe extern "C" fn(c_uint, c_uint, c_int) -> c_int);
+    // SAFETY: as the caller promises.
+    unsafe { real(first, last, flags) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn closefrom(first: c_int) {
+    if table::is_owner() {
+        close_all(first.max(0).unsigned_abs()..=c_uint::MAX);
+        return;
+    }
+    let real = real!(closefrom: unsafe extern "C" fn(c_int));
+    // SAFETY: as the caller promises.
+    unsafe { real(first) }
 }
 
 /// # Safety
@@ -133,11 +192,22 @@ unsafe extern "C" fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     if let Some(held) = table::find(fd)
-        && request == libc::FIONBIO
+        && let libc::FIONBIO | libc::FIONREAD = request
         && !arg.is_null()
     {
+        let arg = arg.cast::<c_int>();
+        if request == libc::FIONREAD {
+            let unread = own::socket_of(held.fd()).map(|socket| socket.unread());
+            let Some(Ok(unread)) = unread else {
+                set_errno(libc::EINVAL);
+                return -1;
+            };
+            // SAFETY: the argument of this request is an `int`, too.
+            unsafe { *arg = c_int::try_from(unread).unwrap_or(c_int::MAX) };
+            return 0;
+        }
         // SAFETY: the argument of this request is an `int`.
-        let nonblocking = unsafe { *arg.cast::<c_int>() } != 0;
+        let nonblocking = unsafe { *arg } != 0;
         let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
         return own::rfcntl(held.fd(), libc::F_SETFL, flags);
     }
@@ -213,7 +283,7 @@ unsafe extern "C" fn sendfile(
     offset: *mut off_t,
     count: size_t,
 ) -> ssize_t {
-    if let Some(held) = table::find(to) {
+    if let Some(held) = fork::find(to) {
         // SAFETY: as the caller promises.
         return unsafe { send_file(held.fd(), from, offset, count) };
     }

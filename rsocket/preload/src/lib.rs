@@ -15,13 +15,18 @@
 //! - `/etc/rdma/rsocket/preload_config`: lines of a program's name, a domain, a type and a protocol.
 //!   If there are any, only sockets that match one are rsockets. `*` is everything; a program's
 //!   name may be its beginning.
-//! - `RDMAV_FORK_SAFE`: a program that says that it forks keeps TCP, since a child cannot use its
-//!   parent's connections over RDMA.
+//! - `RDMAV_FORK_SAFE`: with anything but 0, the program may fork, as servers do for each connection.
+//!   Streams begin over TCP then, and are moved to RDMA when there is something to be sent or
+//!   received, by whichever process does that. Both ends have to do so. Whoever has accepted moves
+//!   before it waits, too, and may have to wait for its peer to do the same.
 //!
 //! # Limits
-//! - In a child, what was an rsocket is none.
 //! - A peer that an RDMA device leads to, but that does not use rsockets, does not understand the
 //!   datagrams: see `preload_config`.
+//! - In a child, what was an rsocket is none, unless `RDMAV_FORK_SAFE` says that there are children.
+//!   What a child hands on by `exec` before it has used it stays TCP.
+//! - With `RDMAV_FORK_SAFE`, a client that speaks first waits for a server that does not know of
+//!   this, as with the original. At each port, one connection is moved at a time.
 //! - A listener does not take TCP connections as well.
 //! - A nonblocking `connect` that fails does not turn to TCP.
 //! - A thread that waits in `epoll_wait` notices the first rsocket that is added meanwhile only when
@@ -34,6 +39,7 @@
 mod config;
 mod datagrams;
 mod files;
+mod fork;
 mod real;
 mod sockets;
 mod table;

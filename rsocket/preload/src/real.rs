@@ -1,6 +1,6 @@
 //! The functions that were there before.
 
-use std::{ffi::CStr, io};
+use std::{ffi::CStr, io, os::fd::BorrowedFd};
 
 use libc::{c_int, c_void};
 
@@ -15,6 +15,13 @@ pub(crate) fn set_errno(errno: c_int) {
     let place = unsafe { libc::__errno_location() };
     // SAFETY: it is this thread's.
     unsafe { *place = errno };
+}
+
+/// A descriptor of the program's.
+pub(crate) fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
+    // SAFETY: not negative. It is only given to calls of the kernel's, which say so if it is not
+    // open; that it stays open is the program's affair, as with those calls themselves.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Finds a function behind this library: that of the C library, or of another that is preloaded.
@@ -48,25 +55,29 @@ macro_rules! real {
 }
 
 /// Puts a function in the place of C's: for a descriptor that is an rsocket, `$with` is called with
-/// the rsocket's own descriptor; for others, the function that was there before.
+/// the rsocket's own descriptor; for others, the function that was there before. What is an rsocket,
+/// `$find` knows.
 macro_rules! interpose {
-    ($(fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)* $(,)?) -> $ret:ty => $with:path;)*) => {
-        $(
-            /// # Safety
-            /// As for the function of the same name.
-            #[unsafe(no_mangle)]
-            unsafe extern "C" fn $name($fd: libc::c_int $(, $arg: $type)*) -> $ret {
-                if let Some(held) = $crate::table::find($fd) {
-                    // SAFETY: as the caller promises.
-                    return unsafe { $with(held.fd() $(, $arg)*) };
-                }
-                let real = $crate::real::real!(
-                    $name: unsafe extern "C" fn(libc::c_int $(, $type)*) -> $ret
-                );
+    ($find:path:) => {};
+    ($find:path:
+        fn $name:ident($fd:ident: c_int $(, $arg:ident: $type:ty)* $(,)?) -> $ret:ty => $with:path;
+        $($rest:tt)*
+    ) => {
+        /// # Safety
+        /// As for the function of the same name.
+        #[unsafe(no_mangle)]
+        unsafe extern "C" fn $name($fd: libc::c_int $(, $arg: $type)*) -> $ret {
+            if let Some(held) = $find($fd) {
                 // SAFETY: as the caller promises.
-                unsafe { real($fd $(, $arg)*) }
+                return unsafe { $with(held.fd() $(, $arg)*) };
             }
-        )*
+            let real = $crate::real::real!(
+                $name: unsafe extern "C" fn(libc::c_int $(, $type)*) -> $ret
+            );
+            // SAFETY: as the caller promises.
+            unsafe { real($fd $(, $arg)*) }
+        }
+        $crate::real::interpose! { $find: $($rest)* }
     };
 }
 

@@ -13,6 +13,7 @@ use crate::{
     config::Rules,
     datagrams::{leads_elsewhere, turn_to_udp},
     files::{duplicate, replace},
+    fork,
     real::{errno, interpose, real, set_errno},
     table::{self, Held, SETS, SOCKETS},
 };
@@ -62,19 +63,31 @@ const _: () = assert!(size_of::<sockaddr_storage>() == STORAGE as usize);
 /// The level of the sizes.
 const SOL_RDMA: c_int = 0x10000;
 
-/// Whether a socket is to be an rsocket.
-fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> bool {
+/// What a socket is to be.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Wanted {
+    Plain,
+    Rsocket,
+    /// TCP first, and an rsocket when it is used.
+    Later,
+}
+
+fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> Wanted {
     let plain = kind & !(libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC);
     let is_stream = plain == libc::SOCK_STREAM;
     let known = is_stream || plain == libc::SOCK_DGRAM;
     if !matches!(domain, libc::AF_INET | libc::AF_INET6) || !known {
-        return false;
+        return Wanted::Plain;
     }
     let settings = settings();
     let allowed = settings
         .rules
         .allow(&settings.program, domain, kind, protocol);
-    allowed && !(settings.forks && is_stream)
+    match (allowed, settings.forks && is_stream) {
+        (true, false) => Wanted::Rsocket,
+        (true, true) if fork::has_device() => Wanted::Later,
+        _ => Wanted::Plain,
+    }
 }
 
 /// In a child, no descriptor is an rsocket any more: it must not end its parent's connections by
@@ -84,6 +97,11 @@ fn watch_forks() {
     unsafe extern "C" fn child() {
         SOCKETS.forget_all();
         SETS.forget_all();
+        if settings().forks {
+            // What has not been moved yet is as much this process's as its parent's.
+            fork::forked();
+            table::own();
+        }
     }
     table::own();
     // SAFETY: the function lives as long as the library, which is never unloaded, and does nothing
@@ -91,19 +109,35 @@ fn watch_forks() {
     WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });
 }
 
-/// Makes an rsocket and a descriptor for the program.
-fn open(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
+/// Makes an rsocket, of which the program does not know yet.
+pub(crate) fn make(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
+    let outside = INSIDE.replace(true);
     let inner = own::rsocket(domain, kind | libc::SOCK_CLOEXEC, protocol);
+    INSIDE.set(outside);
     if inner < 0 {
         return None;
     }
-    watch_forks();
-    let held = table::hold(inner);
     for (option, size) in &settings().sizes {
         let value = (&raw const *size).cast();
         // SAFETY: the value is an `int`, and lives on.
         unsafe { own::rsetsockopt(inner, SOL_RDMA, *option, value, INT) };
     }
+    Some(inner)
+}
+
+/// Takes a connection of an rsocket, if there is one.
+pub(crate) fn take(listener: c_int) -> Option<c_int> {
+    let (addr, len) = (std::ptr::null_mut(), std::ptr::null_mut());
+    // SAFETY: nobody asks for the address.
+    let inner = unsafe { own::raccept4(listener, addr, len, libc::SOCK_CLOEXEC) };
+    (inner >= 0).then_some(inner)
+}
+
+/// Makes an rsocket and a descriptor for the program.
+fn open(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
+    let inner = make(domain, kind, protocol)?;
+    watch_forks();
+    let held = table::hold(inner);
     let fd = duplicate(inner, kind & libc::SOCK_CLOEXEC != 0);
     (fd >= 0 && SOCKETS.add(fd, held)).then_some(fd)
 }
@@ -116,17 +150,21 @@ fn real_socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
 
 #[unsafe(no_mangle)]
 extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
-    if !INSIDE.get() {
-        INSIDE.set(true);
-        let opened = wanted(domain, kind, protocol)
-            .then(|| open(domain, kind, protocol))
-            .flatten();
-        INSIDE.set(false);
-        if let Some(fd) = opened {
-            return fd;
+    if INSIDE.get() {
+        return real_socket(domain, kind, protocol);
+    }
+    match wanted(domain, kind, protocol) {
+        Wanted::Plain => real_socket(domain, kind, protocol),
+        Wanted::Rsocket => {
+            open(domain, kind, protocol).unwrap_or_else(|| real_socket(domain, kind, protocol))
+        }
+        Wanted::Later => {
+            watch_forks();
+            let fd = real_socket(domain, kind, protocol);
+            fork::made(fd);
+            fd
         }
     }
-    real_socket(domain, kind, protocol)
 }
 
 /// Whatever address a socket has.
@@ -272,7 +310,11 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     }
     let real = real!(connect: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
     // SAFETY: as the caller promises.
-    unsafe { real(fd, addr, len) }
+    let connected = unsafe { real(fd, addr, len) };
+    if connected == 0 || matches!(errno(), libc::EINPROGRESS | libc::EINTR) {
+        fork::connecting(fd);
+    }
+    connected
 }
 
 /// # Safety
@@ -289,7 +331,9 @@ unsafe extern "C" fn accept4(
             accept4: unsafe extern "C" fn(c_int, *mut sockaddr, *mut socklen_t, c_int) -> c_int
         );
         // SAFETY: as the caller promises.
-        return unsafe { real(fd, addr, len, flags) };
+        let accepted = unsafe { real(fd, addr, len, flags) };
+        fork::accepted(fd, accepted);
+        return accepted;
     };
     let own_flags = flags | libc::SOCK_CLOEXEC;
     // SAFETY: as the caller promises.
@@ -364,6 +408,7 @@ unsafe fn checked_recvfrom(
 }
 
 interpose! {
+    table::find:
     fn listen(fd: c_int, backlog: c_int) -> c_int => own_listen;
     fn shutdown(fd: c_int, how: c_int) -> c_int => own_shutdown;
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
@@ -376,7 +421,10 @@ interpose! {
     fn setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t,
     ) -> c_int => own::rsetsockopt;
+}
 
+interpose! {
+    fork::find:
     fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => own::rrecv;
     fn recvfrom(
         fd: c_int, buf: *mut c_void, len: size_t, flags: c_int,

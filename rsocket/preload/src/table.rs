@@ -16,12 +16,14 @@ use rsocket::EventSet;
 use rsocket_capi::rclose;
 
 /// The descriptors that can be known here; the same as the original's.
-const MOST: usize = 65536;
+pub(crate) const MOST: usize = 65536;
 
 /// An rsocket, which the program may know by several descriptors. It is closed with the last.
 #[derive(Debug)]
 pub(crate) struct Held {
     fd: c_int,
+    /// Whose it is: a child must not close it.
+    process: u32,
 }
 
 impl Held {
@@ -33,7 +35,9 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        rclose(self.fd);
+        if self.process == process::id() {
+            rclose(self.fd);
+        }
     }
 }
 
@@ -45,9 +49,10 @@ pub(crate) fn own() {
     OWNER.store(process::id(), SeqCst);
 }
 
-/// Whether the tables are this process's. They are not in the child of a `vfork`, which has its
+/// Whether the tables are this process's: it has, or has had, rsockets, and so there may be
+/// descriptors of which the program knows nothing. The tables are not in the child of a `vfork`, which has its
 /// parent's memory and descriptors of its own.
-fn is_owner() -> bool {
+pub(crate) fn is_owner() -> bool {
     OWNER.load(SeqCst) == process::id()
 }
 
@@ -141,5 +146,8 @@ pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
 
 /// Takes over an rsocket.
 pub(crate) fn hold(fd: c_int) -> Arc<Held> {
-    Arc::new(Held { fd })
+    Arc::new(Held {
+        fd,
+        process: process::id(),
+    })
 }

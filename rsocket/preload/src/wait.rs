@@ -9,11 +9,12 @@ use std::{
 };
 
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
-use rsocket::{EventSet, Interest, PollEvents};
+use rsocket::EventSet;
 use rsocket_capi as own;
 
 use crate::{
     files::duplicate,
+    fork,
     real::{real, set_errno},
     table::{self, Held, SETS, SOCKETS},
 };
@@ -31,6 +32,9 @@ struct Asked {
 
 impl Asked {
     fn of(fds: &[pollfd]) -> Option<Self> {
+        for asked in fds {
+            fork::settle_to_wait(asked.fd);
+        }
         // What has no rsockets is as it was: nothing is allocated.
         if !fds.iter().any(|asked| SOCKETS.may_have(asked.fd)) {
             return None;
@@ -184,7 +188,10 @@ unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<He
                 !set.is_null() && unsafe { libc::FD_ISSET(fd, set) }
             })
         })
-        .filter_map(|fd| Some((fd, table::find(fd)?)))
+        .filter_map(|fd| {
+            fork::settle_to_wait(fd);
+            Some((fd, table::find(fd)?))
+        })
         .collect()
 }
 
@@ -268,31 +275,18 @@ fn set_of(epfd: c_int) -> io::Result<Arc<EventSet>> {
     Ok(set)
 }
 
-fn interest(event: &epoll_event) -> Interest {
-    let flags = event.events;
-    let has = |flag: c_int| flags & u32::from_ne_bytes(flag.to_ne_bytes()) != 0;
-    // All that can be waited for is in the lower bits.
-    let events = u16::try_from(flags & 0xffff).unwrap_or_default();
-    Interest {
-        events: PollEvents::from_bits_retain(events),
-        once: has(libc::EPOLLONESHOT),
-        edge: has(libc::EPOLLET),
-        data: event.u64,
-    }
-}
-
-fn control(epfd: c_int, op: c_int, held: &Held, event: Option<&epoll_event>) -> io::Result<()> {
+/// Adds an rsocket to an `epoll`, changes it there, or removes it.
+pub(crate) fn control(
+    epfd: c_int,
+    op: c_int,
+    held: &Held,
+    event: Option<&epoll_event>,
+) -> io::Result<()> {
     let error = io::Error::from_raw_os_error;
     let socket = own::socket_of(held.fd()).ok_or_else(|| error(libc::EBADF))?;
     let set = set_of(epfd)?;
     let name = u64::try_from(held.fd()).map_err(io::Error::other)?;
-    let interest = event.map(interest).ok_or_else(|| error(libc::EFAULT));
-    match op {
-        libc::EPOLL_CTL_ADD => set.add_socket(name, &socket, interest?),
-        libc::EPOLL_CTL_MOD => set.modify_socket(name, interest?),
-        libc::EPOLL_CTL_DEL => set.remove_socket(name),
-        _ => Err(error(libc::EINVAL)),
-    }
+    own::control_socket(&set, op, name, &socket, event)
 }
 
 /// # Safety
@@ -304,6 +298,7 @@ unsafe extern "C" fn epoll_ctl(
     fd: c_int,
     event: *mut epoll_event,
 ) -> c_int {
+    fork::settle_to_wait(fd);
     if let Some(held) = table::find(fd) {
         // SAFETY: null or valid, as the caller promises.
         let event = unsafe { event.as_ref() };
@@ -316,7 +311,12 @@ unsafe extern "C" fn epoll_ctl(
         epoll_ctl: unsafe extern "C" fn(c_int, c_int, c_int, *mut epoll_event) -> c_int
     );
     // SAFETY: as the caller promises.
-    unsafe { real(epfd, op, fd, event) }
+    let done = unsafe { real(epfd, op, fd, event) };
+    if done == 0 {
+        // SAFETY: null or valid, as the caller promises.
+        fork::watched(epfd, op, fd, unsafe { event.as_ref() });
+    }
+    done
 }
 
 /// # Safety

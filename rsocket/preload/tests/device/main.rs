@@ -1,6 +1,8 @@
 //! Programs that know nothing of RDMA, over a real device.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod programs;
+
 use std::{
     env, fs,
     io::{BufRead, BufReader},
@@ -20,19 +22,22 @@ enum Preload {
 }
 
 impl Preload {
-    fn load(self, mut program: Command) -> Command {
-        program.arg(address());
+    fn library(self) -> Option<PathBuf> {
         match self {
             // It is built beside this test program.
-            Self::Ours => {
-                let own = env::current_exe().unwrap();
-                program.env("LD_PRELOAD", own.with_file_name("librspreload.so"));
-            }
-            Self::Theirs => {
-                program.env("LD_PRELOAD", THEIRS);
-            }
-            Self::Nothing => {}
+            Self::Ours => Some(
+                env::current_exe()
+                    .unwrap()
+                    .with_file_name("librspreload.so"),
+            ),
+            Self::Theirs => Some(THEIRS.into()),
+            Self::Nothing => None,
         }
+    }
+
+    fn load(self, mut program: Command) -> Command {
+        program.arg(address());
+        program.envs(self.library().map(|library| ("LD_PRELOAD", library)));
         program
     }
 }
@@ -48,13 +53,21 @@ fn python(script: &str) -> Command {
     python
 }
 
-/// A client that makes its socket without flags, which rdma-core 44 does not take for its own.
+/// A client that makes its socket without flags; with them, rdma-core 44 does not make it its own.
 fn c_client() -> Command {
-    let program = env::temp_dir().join("rspreload-client");
+    c_program("client.c")
+}
+
+fn c_program(name: &str) -> Command {
+    let program = env::temp_dir().join(name.trim_end_matches(".c"));
+    // Its folder is this guest's, and empty at first.
+    if program.exists() {
+        return Command::new(program);
+    }
     let built = Command::new("cc")
         .args(["-std=gnu11", "-Wall", "-Wextra", "-Werror", "-O2", "-o"])
         .arg(&program)
-        .arg(source("client.c"))
+        .arg(source(name))
         .status()
         .unwrap();
     assert!(built.success());
@@ -98,6 +111,41 @@ fn echo(server: Preload, client: Preload, program: Command) -> u64 {
     packets() - before
 }
 
+/// A server that forks for each connection.
+struct ForkServer {
+    _server: Server,
+    port: String,
+}
+
+impl ForkServer {
+    fn start(preload: Preload, program: Command) -> Self {
+        let mut server = preload.load(program);
+        server.env("RDMAV_FORK_SAFE", "1").stdout(Stdio::piped());
+        let mut server = Server(server.spawn().unwrap());
+        let mut port = String::new();
+        let mut said = BufReader::new(server.0.stdout.take().unwrap());
+        said.read_line(&mut port).unwrap();
+        Self {
+            _server: server,
+            port: port.trim().to_owned(),
+        }
+    }
+
+    fn client(&self, preload: Preload, program: Command) -> Child {
+        let mut client = preload.load(program);
+        client.arg(&self.port).env("RDMAV_FORK_SAFE", "1");
+        client.stdout(Stdio::piped()).stderr(Stdio::piped());
+        client.spawn().unwrap()
+    }
+}
+
+fn check(client: Child) {
+    let ran = client.wait_with_output().unwrap();
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{}: {errors}", ran.status);
+    assert_eq!(ran.stdout, b"all is well\n");
+}
+
 /// No packet has more than 4096 bytes, and each client sends that many and gets them back.
 const LEAST: u64 = 2 * 1_000_000 / 4096;
 
@@ -133,4 +181,105 @@ fn datagrams_use_rdma_where_it_leads() {
     assert_eq!(ran.stdout, b"all is well\n");
     // Five hundred there and back, but for the first few.
     assert!(packets() - before >= 900);
+}
+
+/// Runs a part of `calls.c`.
+fn call(part: &str, env: &[(&str, &str)]) {
+    let mut program = c_program("calls.c");
+    program.arg(part).envs(env.iter().copied());
+    let ran = Preload::Ours.load(program).output().unwrap();
+    let errors = String::from_utf8_lossy(&ran.stderr);
+    assert!(ran.status.success(), "{part}: {}: {errors}", ran.status);
+    assert_eq!(ran.stdout, b"all is well\n");
+}
+
+/// T-PL3
+#[test]
+fn any_call_may_be_the_first() {
+    for part in ["first-recv", "first-select", "first-connect", "first-epoll"] {
+        call(part, &[]);
+    }
+}
+
+/// T-PL4
+#[test]
+fn duplicates_may_be_closed_in_any_order() {
+    call("duplicates", &[]);
+    call("ranges", &[]);
+}
+
+/// T-PL5
+#[test]
+fn files_are_sent_as_over_tcp() {
+    call("files", &[]);
+}
+
+/// T-PL1: the calls that no program in the table of programs makes.
+#[test]
+fn calls_do_what_the_manual_says() {
+    call("messages", &[]);
+    call("waiting", &[]);
+    call("accepting", &[]);
+}
+
+/// T-PL8
+#[test]
+fn an_epoll_without_rsockets_is_the_kernels() {
+    call("epoll", &[]);
+}
+
+/// T-PL9
+#[test]
+fn sizes_are_those_of_the_environment() {
+    let sizes = [
+        ("RS_SQ_SIZE", "100"),
+        ("RS_RQ_SIZE", "200"),
+        ("RS_INLINE", "32"),
+    ];
+    call("sizes", &sizes);
+}
+
+/// T-PL2
+#[test]
+fn what_turns_to_tcp_keeps_its_name_and_options() {
+    call("fallback", &[]);
+}
+
+/// Connects, and does nothing.
+const IDLE: &str = "
+import socket, sys, time
+connection = socket.create_connection(sys.argv[1:3])
+print(flush=True)
+time.sleep(99)
+";
+
+/// T-PL6
+#[test]
+fn a_server_that_forks_is_served_by_its_children() {
+    let server = ForkServer::start(Preload::Ours, python("fork_server.py"));
+    let before = packets();
+    let clients = [python("client.py"), c_client()];
+    let clients = clients.map(|program| server.client(Preload::Ours, program));
+    clients.into_iter().for_each(check);
+    assert!(packets() - before >= 2 * LEAST);
+    // One that dies when its connection is being moved keeps nobody from being served.
+    let mut idle = Command::new("/usr/bin/python3");
+    idle.args(["-c", IDLE]);
+    let mut idle = Server(server.client(Preload::Ours, idle));
+    let mut said = BufReader::new(idle.0.stdout.take().unwrap());
+    said.read_line(&mut String::new()).unwrap();
+    drop(idle);
+    check(server.client(Preload::Ours, c_client()));
+}
+
+/// T-PL6, T-X12
+#[test]
+fn a_client_that_forks_may_have_the_original_at_the_other_end() {
+    let before = packets();
+    let server = ForkServer::start(Preload::Theirs, c_program("fork_server.c"));
+    check(server.client(Preload::Ours, c_client()));
+    drop(server);
+    let server = ForkServer::start(Preload::Ours, c_program("fork_server.c"));
+    check(server.client(Preload::Theirs, c_client()));
+    assert!(packets() - before >= 2 * LEAST);
 }

@@ -1,0 +1,367 @@
+/* Calls that programs make on sockets, each checked against what the manual says. The first argument
+   is a part of this program, the second an address of this host. */
+
+#define _GNU_SOURCE
+#include <arpa/inet.h>
+#include <errno.h>
+#include <fcntl.h>
+#include <poll.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/select.h>
+#include <sys/sendfile.h>
+#include <sys/socket.h>
+#include <sys/stat.h>
+#include <sys/syscall.h>
+#include <sys/uio.h>
+#include <unistd.h>
+
+#define CHECK(condition) check((condition), #condition, __LINE__)
+
+static void check(int condition, const char *what, int line) {
+    if (!condition) {
+        fprintf(stderr, "line %d: %s: %s\n", line, what, strerror(errno));
+        exit(1);
+    }
+}
+
+static struct sockaddr_in address = {.sin_family = AF_INET};
+
+/* The two ends of a connection. */
+struct ends {
+    int client, server;
+};
+
+static int listener_at(struct sockaddr_in *name) {
+    socklen_t length = sizeof *name;
+    int listener = socket(AF_INET, SOCK_STREAM, 0);
+    *name = address;
+    CHECK(listener >= 0);
+    CHECK(bind(listener, (struct sockaddr *)name, sizeof *name) == 0);
+    CHECK(listen(listener, 4) == 0);
+    CHECK(getsockname(listener, (struct sockaddr *)name, &length) == 0);
+    return listener;
+}
+
+static struct ends connected(void) {
+    struct sockaddr_in name;
+    int listener = listener_at(&name);
+    struct ends ends = {.client = socket(AF_INET, SOCK_STREAM, 0)};
+    CHECK(connect(ends.client, (struct sockaddr *)&name, sizeof name) == 0);
+    ends.server = accept(listener, NULL, NULL);
+    CHECK(ends.server >= 0);
+    CHECK(close(listener) == 0);
+    return ends;
+}
+
+/* Whether it is no kernel socket: those are told apart by fstat. */
+static int is_rsocket(int fd) {
+    struct stat stat;
+    CHECK(fstat(fd, &stat) == 0);
+    return !S_ISSOCK(stat.st_mode);
+}
+
+static void passes(int from, int to) {
+    char out[] = "some bytes", in[sizeof out];
+    CHECK(write(from, out, sizeof out) == sizeof out);
+    CHECK(recv(to, in, sizeof in, MSG_WAITALL) == sizeof in);
+    CHECK(memcmp(in, out, sizeof in) == 0);
+}
+
+/* T-PL4 */
+static void duplicates(void) {
+    struct ends ends = connected();
+    int twins[5], place = open("/dev/null", O_RDONLY);
+    CHECK(is_rsocket(ends.client) && is_rsocket(ends.server));
+    twins[0] = dup(ends.client);
+    twins[1] = dup2(twins[0], place);
+    twins[2] = dup3(ends.client, 200, O_CLOEXEC);
+    twins[3] = fcntl(twins[2], F_DUPFD, 210);
+    twins[4] = fcntl(ends.client, F_DUPFD_CLOEXEC, 220);
+    CHECK(twins[0] > 0 && twins[1] == place && twins[2] == 200);
+    CHECK(twins[3] >= 210 && twins[4] >= 220);
+    CHECK(fcntl(twins[1], F_GETFD) == 0 && fcntl(twins[2], F_GETFD) == FD_CLOEXEC);
+    CHECK(fcntl(twins[3], F_GETFD) == 0 && fcntl(twins[4], F_GETFD) == FD_CLOEXEC);
+    CHECK(dup2(twins[1], twins[1]) == twins[1]);
+    CHECK(dup3(twins[1], twins[1], 0) == -1 && errno == EINVAL);
+    passes(ends.client, ends.server);
+    CHECK(close(twins[0]) == 0);
+    passes(twins[1], ends.server);
+    CHECK(close(ends.client) == 0);
+    CHECK(close(twins[2]) == 0);
+    passes(twins[3], ends.server);
+    passes(ends.server, twins[4]);
+    /* What was there before is closed by its new meaning. */
+    CHECK(dup2(place, twins[3]) == twins[3]);
+    CHECK(close(twins[3]) == 0 && close(place) == 0);
+    passes(ends.server, twins[4]);
+    CHECK(read(twins[3], NULL, 0) == -1 && errno == EBADF);
+    CHECK(close(twins[4]) == 0);
+    char end;
+    CHECK(read(ends.server, &end, 1) == 0);
+    CHECK(close(ends.server) == 0);
+    CHECK(close(ends.server) == -1 && errno == EBADF);
+}
+
+static void received(int fd, const char *expected, size_t length) {
+    char *in = malloc(length + 1);
+    CHECK(length == 0 || recv(fd, in, length, MSG_WAITALL) == (ssize_t)length);
+    CHECK(memcmp(in, expected, length) == 0);
+    CHECK(recv(fd, in, 1, MSG_DONTWAIT) == -1 && errno == EAGAIN);
+    free(in);
+}
+
+/* T-PL5 */
+static void files(void) {
+    enum { SIZE = 300000 };
+    struct ends ends = connected();
+    char *bytes = malloc(SIZE), name[] = "/tmp/rspreload-XXXXXX";
+    int file = mkstemp(name);
+    for (int i = 0; i < SIZE; i++)
+        bytes[i] = i * 7 % 251;
+    CHECK(write(file, bytes, SIZE) == SIZE && lseek(file, 100, SEEK_SET) == 100);
+    /* From where the file is, which moves. */
+    CHECK(sendfile(ends.client, file, NULL, 1000) == 1000);
+    received(ends.server, bytes + 100, 1000);
+    CHECK(lseek(file, 0, SEEK_CUR) == 1100);
+    /* From an offset, which moves instead. */
+    off_t offset = 5;
+    CHECK(sendfile(ends.client, file, &offset, 100000) == 100000);
+    received(ends.server, bytes + 5, 100000);
+    CHECK(offset == 100005 && lseek(file, 0, SEEK_CUR) == 1100);
+    /* To the end, and beyond. */
+    offset = SIZE - 10;
+    CHECK(sendfile(ends.client, file, &offset, 1000) == 10 && offset == SIZE);
+    received(ends.server, bytes + SIZE - 10, 10);
+    CHECK(sendfile(ends.client, file, &offset, 1000) == 0 && offset == SIZE);
+    CHECK(sendfile(ends.client, file, NULL, 0) == 0);
+    CHECK(sendfile(ends.client, -1, NULL, 10) == -1 && errno == EBADF);
+    received(ends.server, "", 0);
+    /* As much as there is room for, if it must not wait. */
+    CHECK(fcntl(ends.client, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(lseek(file, 0, SEEK_SET) == 0);
+    ssize_t some = sendfile(ends.client, file, NULL, SIZE);
+    CHECK(some > 0 && some < SIZE && lseek(file, 0, SEEK_CUR) == some);
+    CHECK(sendfile(ends.client, file, NULL, SIZE) == -1 && errno == EAGAIN);
+    CHECK(lseek(file, 0, SEEK_CUR) == some);
+    received(ends.server, bytes, some);
+    unlink(name);
+}
+
+/* Several buffers, flags, and what has not been read. */
+static void messages(void) {
+    struct ends ends = connected();
+    char in[2][8] = {{0}}, out[] = "0123456789";
+    struct iovec from[] = {{out, 3}, {out + 3, 0}, {out + 3, 7}};
+    struct iovec to[] = {{in[0], 4}, {in[1], 6}};
+    struct sockaddr_in name;
+    struct msghdr message = {.msg_iov = from, .msg_iovlen = 3};
+    int unread = -1, on = 1;
+    CHECK(writev(ends.client, from, 3) == 10);
+    CHECK(recv(ends.server, in, 10, MSG_PEEK | MSG_WAITALL) == 10);
+    CHECK(ioctl(ends.server, FIONREAD, &unread) == 0 && unread == 10);
+    CHECK(readv(ends.server, to, 2) == 10);
+    CHECK(memcmp(in[0], "0123", 4) == 0 && memcmp(in[1], "456789", 6) == 0);
+    CHECK(ioctl(ends.server, FIONREAD, &unread) == 0 && unread == 0);
+    CHECK(sendmsg(ends.client, &message, MSG_NOSIGNAL) == 10);
+    message = (struct msghdr){&name, sizeof name, to, 2, NULL, 0, 0};
+    CHECK(recvmsg(ends.server, &message, MSG_WAITALL) == 10);
+    CHECK(name.sin_addr.s_addr == address.sin_addr.s_addr);
+    CHECK(ioctl(ends.server, FIONBIO, &on) == 0);
+    CHECK((fcntl(ends.server, F_GETFL) & (O_NONBLOCK | O_ACCMODE)) == (O_NONBLOCK | O_RDWR));
+    CHECK(recv(ends.server, in, 1, 0) == -1 && errno == EAGAIN);
+    on = 0;
+    CHECK(ioctl(ends.server, FIONBIO, &on) == 0 && (fcntl(ends.server, F_GETFL) & O_NONBLOCK) == 0);
+    CHECK(sendto(ends.client, out, 2, 0, NULL, 0) == 2);
+    CHECK(recvfrom(ends.server, in, 2, MSG_WAITALL, NULL, NULL) == 2);
+    CHECK(shutdown(ends.client, SHUT_WR) == 0);
+    CHECK(recv(ends.server, in, 1, 0) == 0);
+    CHECK(send(ends.client, out, 1, MSG_NOSIGNAL) == -1 && errno == EPIPE);
+}
+
+/* An rsocket, a pipe, and something that never comes. */
+static void waiting(void) {
+    struct ends ends = connected();
+    int pipes[2][2];
+    CHECK(pipe(pipes[0]) == 0 && pipe(pipes[1]) == 0);
+    struct pollfd fds[] = {
+        {ends.server, POLLIN, 0}, {pipes[0][0], POLLIN, 0}, {pipes[1][0], POLLIN, 0}, {-1, POLLIN, 0},
+        {ends.server, POLLOUT, 0},
+    };
+    struct timespec nothing = {0}, long_time = {.tv_sec = 100};
+    CHECK(poll(fds, 4, 0) == 0 && poll(fds, 4, 20) == 0);
+    CHECK(ppoll(fds, 5, &nothing, NULL) == 1 && fds[4].revents == POLLOUT);
+    CHECK(write(ends.client, "x", 1) == 1);
+    CHECK(poll(fds, 4, -1) == 1 && fds[0].revents == POLLIN && fds[1].revents == 0);
+    CHECK(write(pipes[0][1], "y", 1) == 1);
+    CHECK(ppoll(fds, 4, &long_time, NULL) == 2 && fds[1].revents == POLLIN);
+    fd_set read_set, write_set;
+    int most = ends.server > pipes[1][0] ? ends.server : pipes[1][0];
+    for (int round = 0; round < 2; round++) {
+        FD_ZERO(&read_set);
+        FD_ZERO(&write_set);
+        FD_SET(ends.server, &read_set);
+        FD_SET(pipes[0][0], &read_set);
+        FD_SET(pipes[1][0], &read_set);
+        FD_SET(ends.client, &write_set);
+        if (ends.client > most)
+            most = ends.client;
+        int ready = round == 0 ? select(most + 1, &read_set, &write_set, NULL, NULL)
+                               : pselect(most + 1, &read_set, &write_set, NULL, &long_time, NULL);
+        CHECK(ready == 3);
+        CHECK(FD_ISSET(ends.server, &read_set) && FD_ISSET(pipes[0][0], &read_set));
+        CHECK(!FD_ISSET(pipes[1][0], &read_set) && FD_ISSET(ends.client, &write_set));
+    }
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 1}, events[4];
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends.server, &event) == 0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends.server, &event) == -1 && errno == EEXIST);
+    event.data.u32 = 2;
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, pipes[0][0], &event) == 0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_MOD, pipes[1][0], &event) == -1 && errno == ENOENT);
+    CHECK(epoll_wait(set, events, 4, -1) == 2 && events[0].data.u32 + events[1].data.u32 == 3);
+    CHECK(epoll_pwait(set, events, 1, -1, NULL) == 1);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, ends.server, NULL) == 0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, ends.server, NULL) == -1 && errno == ENOENT);
+    CHECK(epoll_wait(set, events, 4, 0) == 1 && events[0].data.u32 == 2);
+}
+
+/* T-PL8 */
+static void ordinary_epoll(void) {
+    int ends[2], set = epoll_create1(0), outer = epoll_create(1);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLET}, events[2];
+    CHECK(socketpair(AF_UNIX, SOCK_STREAM, 0, ends) == 0);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends[0], &event) == 0);
+    CHECK(epoll_ctl(outer, EPOLL_CTL_ADD, set, &event) == 0);
+    CHECK(write(ends[1], "x", 1) == 1);
+    CHECK(epoll_wait(outer, events, 2, -1) == 1);
+    /* Only the kernel knows of edges. */
+    CHECK(epoll_wait(set, events, 2, -1) == 1 && epoll_wait(set, events, 2, 0) == 0);
+    CHECK(close_range(500, ~0U, 0) == 0);
+}
+
+/* T-PL9, with RS_SQ_SIZE, RS_RQ_SIZE and RS_INLINE as main.rs sets them */
+static void sizes(void) {
+    struct ends ends = connected();
+    int both[] = {ends.client, ends.server}, wanted[] = {100, 200, 32};
+    for (int side = 0; side < 2; side++) {
+        for (int option = 0; option < 3; option++) {
+            int value = 0;
+            socklen_t length = sizeof value;
+            CHECK(getsockopt(both[side], 0x10000, option, &value, &length) == 0);
+            CHECK(value == wanted[option] || (option == 2 && value >= 32));
+        }
+    }
+}
+
+static void accepting(void) {
+    struct sockaddr_in name;
+    int listener = listener_at(&name), client = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    CHECK(fcntl(listener, F_SETFL, O_NONBLOCK) == 0);
+    CHECK(accept(listener, NULL, NULL) == -1 && errno == EAGAIN);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == -1 && errno == EINPROGRESS);
+    struct pollfd fds[] = {{listener, POLLIN, 0}, {client, POLLOUT, 0}};
+    CHECK(poll(fds, 1, -1) == 1);
+    int server = accept4(listener, NULL, NULL, SOCK_NONBLOCK | SOCK_CLOEXEC);
+    CHECK(server >= 0 && fcntl(server, F_GETFD) == FD_CLOEXEC);
+    CHECK(fcntl(server, F_GETFL) & O_NONBLOCK);
+    CHECK(poll(fds + 1, 1, -1) == 1 && fds[1].revents == POLLOUT);
+    int error = -1;
+    socklen_t length = sizeof error;
+    CHECK(getsockopt(client, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0);
+    CHECK(fcntl(server, F_SETFL, 0) == 0);
+    passes(client, server);
+}
+
+static void closing_ranges(void) {
+    struct ends ends = connected(), others = connected();
+    int high = fcntl(others.client, F_DUPFD, 700);
+    CHECK(high >= 700 && close(others.client) == 0);
+    CHECK(open("/dev/null", O_RDONLY) < 600 && dup2(0, 600) == 600 && dup2(0, 601) == 601);
+    CHECK(close_range(600, 699, 0) == 0 && fcntl(600, F_GETFD) == -1 && fcntl(601, F_GETFD) == -1);
+    passes(ends.client, ends.server);
+    CHECK(close_range(700, ~0U, 0) == 0 && fcntl(high, F_GETFD) == -1);
+    char end;
+    CHECK(read(others.server, &end, 1) == 0);
+    passes(ends.server, ends.client);
+    /* Everything goes, and new ones can be made. */
+    closefrom(3);
+    CHECK(fcntl(ends.client, F_GETFD) == -1 && fcntl(ends.server, F_GETFD) == -1);
+    ends = connected();
+    CHECK(is_rsocket(ends.client));
+    passes(ends.client, ends.server);
+}
+
+/* T-PL2: nobody listens for rsockets here. */
+static void fallback(void) {
+    struct sockaddr_in name = address, bound = address;
+    socklen_t length = sizeof name;
+    int listener = syscall(SYS_socket, AF_INET, SOCK_STREAM, 0);
+    CHECK(syscall(SYS_bind, listener, &name, sizeof name) == 0);
+    CHECK(syscall(SYS_listen, listener, 4) == 0);
+    CHECK(syscall(SYS_getsockname, listener, &name, &length) == 0);
+    int client = socket(AF_INET, SOCK_STREAM, 0), on = 1, twin;
+    CHECK(is_rsocket(client));
+    CHECK(setsockopt(client, IPPROTO_TCP, 1, &on, sizeof on) == 0);
+    CHECK(bind(client, (struct sockaddr *)&bound, sizeof bound) == 0);
+    CHECK(getsockname(client, (struct sockaddr *)&bound, &length) == 0 && bound.sin_port != 0);
+    twin = dup(client);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+    CHECK(!is_rsocket(client) && !is_rsocket(twin));
+    struct sockaddr_in now;
+    CHECK(getsockname(twin, (struct sockaddr *)&now, &length) == 0);
+    CHECK(now.sin_port == bound.sin_port && now.sin_addr.s_addr == bound.sin_addr.s_addr);
+    int type = 0;
+    on = 0, length = sizeof type;
+    CHECK(getsockopt(client, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM);
+    CHECK(getsockopt(client, IPPROTO_TCP, 1, &on, &length) == 0 && on);
+    int server = syscall(SYS_accept, listener, NULL, NULL);
+    passes(twin, server);
+}
+
+/* T-PL3 */
+static void first_recv(void) {
+    char byte;
+    CHECK(recv(999, &byte, 1, 0) == -1 && errno == EBADF);
+}
+
+static void first_select(void) {
+    struct timeval nothing = {0};
+    CHECK(select(0, NULL, NULL, NULL, &nothing) == 0);
+}
+
+static void first_connect(void) {
+    CHECK(connect(999, (struct sockaddr *)&address, sizeof address) == -1 && errno == EBADF);
+}
+
+static void first_epoll(void) {
+    struct epoll_event event;
+    CHECK(epoll_wait(999, &event, 1, 0) == -1 && errno == EBADF);
+}
+
+static const struct {
+    const char *name;
+    void (*run)(void);
+} parts[] = {
+    {"duplicates", duplicates},     {"files", files},       {"messages", messages},
+    {"waiting", waiting},           {"epoll", ordinary_epoll}, {"sizes", sizes},
+    {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
+    {"first-recv", first_recv},     {"first-select", first_select},
+    {"first-connect", first_connect}, {"first-epoll", first_epoll},
+};
+
+int main(int argc, char **argv) {
+    CHECK(argc == 3 && inet_pton(AF_INET, argv[2], &address.sin_addr) == 1);
+    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
+        if (strcmp(parts[i].name, argv[1]) == 0) {
+            parts[i].run();
+            puts("all is well");
+            return 0;
+        }
+    }
+    fprintf(stderr, "there is no %s\n", argv[1]);
+    return 2;
+}

@@ -1,0 +1,241 @@
+//! Programs as the distribution has them, over rsockets: who serves, who calls, and what went over the
+//! device. A program moves at least a megabyte, or some hundred requests; the device's own counter
+//! says whether it was by RDMA.
+
+use std::{
+    env, fs,
+    path::PathBuf,
+    process::{Child, Command, Stdio},
+    thread,
+    time::{Duration, Instant},
+};
+
+use crate::{Preload, address, packets};
+
+use Preload::{Ours, Theirs};
+
+/// What is fetched or sent, where it is not the program that makes it up.
+const SIZE: usize = 1 << 20;
+
+/// A program, and how it is called: by a shell, in a folder with a file `blob`.
+struct Program {
+    name: &'static str,
+    server: &'static str,
+    client: &'static str,
+    /// Who serves, and who calls. rdma-core 44 takes no sockets with flags and no `epoll`; with it at
+    /// both ends, iperf3's server gives up for want of `TCP_INFO`, and socat crashes.
+    pairs: &'static [(Preload, Preload)],
+    forks: bool,
+    /// The server ends when its client does.
+    ends: bool,
+    /// Packets that it takes at the least.
+    packets: u64,
+}
+
+const MEGABYTE: u64 = SIZE as u64 / 4096;
+const OWN: &[(Preload, Preload)] = &[(Ours, Ours)];
+const BOTH: &[(Preload, Preload)] = &[(Ours, Ours), (Ours, Theirs)];
+
+const PROGRAMS: &[Program] = &[
+    Program {
+        name: "iperf3",
+        server: "exec iperf3 -s -1 -B $A -p $PORT",
+        client: "timeout 90 iperf3 -c $A -p $PORT -n 1M",
+        pairs: BOTH,
+        forks: false,
+        ends: true,
+        packets: MEGABYTE,
+    },
+    Program {
+        name: "iperf3 -R",
+        server: "exec iperf3 -s -1 -B $A -p $PORT",
+        client: "timeout 90 iperf3 -c $A -p $PORT -n 1M -R",
+        pairs: OWN,
+        forks: false,
+        ends: true,
+        packets: MEGABYTE,
+    },
+    Program {
+        name: "http.server, curl",
+        server: "exec /usr/bin/python3 -m http.server $PORT --bind $A",
+        client: "timeout 90 curl -sS -o got http://$A:$PORT/blob && cmp got blob",
+        pairs: OWN,
+        forks: false,
+        ends: false,
+        packets: MEGABYTE,
+    },
+    Program {
+        name: "redis",
+        server: "exec ./redis-server --bind $A --port $PORT --protected-mode no --save ''",
+        client: "timeout 90 redis-benchmark -h $A -p $PORT -n 200 -c 4 -d 1000 -t set,get -q",
+        pairs: OWN,
+        forks: false,
+        ends: false,
+        packets: 2 * 2 * 200,
+    },
+    Program {
+        name: "nginx, curl",
+        server: "exec /usr/sbin/nginx -e stderr -c $PWD/nginx.conf -g 'daemon off; master_process off;'",
+        client: "timeout 90 curl -sS -o got http://$A:$PORT/blob && cmp got blob",
+        pairs: OWN,
+        forks: false,
+        ends: false,
+        packets: MEGABYTE,
+    },
+    Program {
+        name: "nginx with workers, curl",
+        server: "exec /usr/sbin/nginx -e stderr -c $PWD/nginx.conf -g 'daemon off; worker_processes 2;'",
+        client: "timeout 90 curl -sS -o got http://$A:$PORT/blob && cmp got blob",
+        pairs: OWN,
+        forks: true,
+        ends: false,
+        packets: MEGABYTE,
+    },
+    Program {
+        name: "socat",
+        server: "exec socat -u TCP4-LISTEN:$PORT,bind=$A CREATE:got",
+        client: "timeout 90 socat -u OPEN:blob TCP4:$A:$PORT",
+        pairs: OWN,
+        forks: false,
+        ends: true,
+        packets: MEGABYTE,
+    },
+    Program {
+        name: "nc",
+        server: "exec nc -l $A $PORT >got",
+        client: "timeout 90 nc -N $A $PORT <blob",
+        pairs: OWN,
+        forks: false,
+        ends: true,
+        packets: MEGABYTE,
+    },
+];
+
+/// Where programs run.
+fn folder(port: u16) -> PathBuf {
+    let folder = env::temp_dir().join(format!("rspreload-{port}"));
+    fs::create_dir_all(&folder).unwrap();
+    let blob: Vec<u8> = (0..=250).cycle().take(SIZE).collect();
+    fs::write(folder.join("blob"), blob).unwrap();
+    // It is one program with redis-server, and goes by its name. The package of that one would start
+    // a server.
+    drop(std::os::unix::fs::symlink(
+        "/usr/bin/redis-check-rdb",
+        folder.join("redis-server"),
+    ));
+    let conf = format!(
+        "pid nginx.pid; events {{}} http {{ access_log off; client_body_temp_path .; proxy_temp_path .;\n\
+         fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n\
+         server {{ listen {}:{port}; root {}; }} }}\n",
+        address(),
+        folder.display()
+    );
+    fs::write(folder.join("nginx.conf"), conf).unwrap();
+    folder
+}
+
+fn start(program: &Program, line: &str, preload: Preload, port: u16) -> Child {
+    let mut shell = Command::new("sh");
+    // The shell itself needs no rsockets.
+    shell.args(["-c", &format!("export LD_PRELOAD=$LIBRARY; {line}")]);
+    shell.envs(preload.library().map(|library| ("LIBRARY", library)));
+    shell
+        .env("PORT", port.to_string())
+        .current_dir(folder(port));
+    if program.forks {
+        shell.env("RDMAV_FORK_SAFE", "1");
+    }
+    shell.stdout(Stdio::piped()).stderr(Stdio::piped());
+    shell.spawn().unwrap()
+}
+
+/// Waits until somebody listens at a port, by RDMA, or by TCP where that comes first.
+fn await_listener(port: u16, forks: bool, server: &mut Child) {
+    let limit = Instant::now() + Duration::from_secs(100);
+    let (program, arguments) = if forks {
+        ("ss", "-ltn")
+    } else {
+        ("rdma", "resource show cm_id")
+    };
+    let port = format!(":{port} ");
+    while Instant::now() < limit {
+        let arguments = arguments.split(' ');
+        let listed = Command::new(program).args(arguments).output().unwrap();
+        let listed = String::from_utf8_lossy(&listed.stdout).into_owned();
+        let listens = |line: &str| line.contains("LISTEN") && line.contains(&port);
+        if listed.lines().any(listens) {
+            return;
+        }
+        if server.try_wait().unwrap().is_some() {
+            break;
+        }
+        thread::sleep(Duration::from_millis(100));
+    }
+}
+
+/// Waits for a program, which is killed when it takes too long; what it has printed.
+fn finish(mut program: Child, seconds: u64) -> (bool, String) {
+    let limit = Instant::now() + Duration::from_secs(seconds);
+    let ended = loop {
+        if let Some(status) = program.try_wait().unwrap() {
+            break status.success();
+        }
+        if Instant::now() > limit {
+            // With the signal that servers end their own children at.
+            let id = program.id().to_string();
+            drop(Command::new("kill").arg(id).status());
+            thread::sleep(Duration::from_secs(1));
+            drop(program.kill());
+            break false;
+        }
+        thread::sleep(Duration::from_millis(50));
+    };
+    let output = program.wait_with_output().unwrap();
+    let printed = [output.stdout, output.stderr].concat();
+    (ended, String::from_utf8_lossy(&printed).into_owned())
+}
+
+/// Runs it, and returns how many packets the device has sent; or what went wrong.
+fn run(program: &Program, server: Preload, client: Preload, port: u16) -> Result<u64, String> {
+    let folder = folder(port);
+    let before = packets();
+    let mut serving = start(program, program.server, server, port);
+    await_listener(port, program.forks, &mut serving);
+    let calling = start(program, program.client, client, port);
+    let (called, client_said) = finish(calling, 100);
+    let (served, server_said) = finish(serving, if program.ends && called { 60 } else { 0 });
+    let packets = packets() - before;
+    let got = fs::read(folder.join("got"));
+    let same = got.is_err() || got.ok() == fs::read(folder.join("blob")).ok();
+    if called && same && (served || !program.ends) && packets >= program.packets {
+        return Ok(packets);
+    }
+    Err(format!(
+        "called {called}, served {served}, same {same}, packets {packets}\n{client_said}\n{server_said}"
+    ))
+}
+
+/// T-PL1, T-X12
+#[test]
+fn programs_that_everybody_has_run_over_rdma() {
+    let mut failures = vec![];
+    for (program, port) in PROGRAMS.iter().zip((8100..).step_by(10)) {
+        for (&(server, client), port) in program.pairs.iter().zip(port..) {
+            let start = Instant::now();
+            let ran = run(program, server, client, port);
+            let seconds = start.elapsed().as_secs();
+            let outcome = match &ran {
+                Ok(packets) => format!("{packets} packets, {seconds} s"),
+                Err(_) => "FAILED".to_owned(),
+            };
+            println!(
+                "  {}: server {server:?}, client {client:?}: {outcome}",
+                program.name
+            );
+            if let Err(why) = ran {
+                failures.push(format!("{} {server:?} {client:?}: {why}", program.name));
+            }
+        }
+    }
+    assert!(failures.is_empty(), "{failures:#?}");
+}
