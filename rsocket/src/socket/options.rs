@@ -192,8 +192,8 @@ impl Socket {
         }
     }
 
-    /// Says the way to the peer, instead of having it resolved when connecting. It is for
-    /// InfiniBand: over Ethernet, connecting then fails.
+    /// Says the way to the peer, instead of having it resolved when connecting, which on InfiniBand
+    /// asks the subnet's administration. It may be that of an earlier [connection](Self::route).
     ///
     /// # Errors
     /// - `InvalidInput`: there is no path in it, or it is too late.

@@ -285,7 +285,7 @@ static void datagrams(void) {
     for (int round = 0; round < 50; round++) {
         in.msg_namelen = sizeof from;
         CHECK(rsendmsg(a, &out, 0) == 9);
-        CHECK(wait_for(b, POLLIN | POLLOUT) & POLLIN);
+        CHECK(wait_for(b, POLLIN) & POLLIN);
         CHECK(rrecv(b, tail, 9, MSG_PEEK) == 9 && memcmp(tail, "something", 9) == 0);
         CHECK(rrecvmsg(b, &in, 0) == 7 && (in.msg_flags & MSG_TRUNC));
         CHECK(memcmp(head, "som", 3) == 0 && memcmp(tail, "ethi", 4) == 0);
