@@ -197,7 +197,7 @@ pub use pd::ProtectionDomain;
 pub use qp::{
     AlternatePath, Attributes, Batch, CanPostReceive, CanPostSend, Completed, Completion,
     Connected, Datagram, Driver, ExtendedBatch, Init, Leftover, MigState, Multicast, Partitioned,
-    QpAttr, QpCap, QpState, QueuePair, QueuePairBuilder, Queued, RateLimit, RawPacket, Rc,
+    QpAttr, QpCap, QpFlags, QpState, QueuePair, QueuePairBuilder, Queued, RateLimit, RawPacket, Rc,
     ReceiveQueue, RecvBatch, Reliable, Requester, Reset, Responder, Routed, Rtr, Rts, SendQueue,
     Sqd, State, Transport, Uc, Ud, WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode, XrcReceiver,
     XrcRecv, XrcSend,

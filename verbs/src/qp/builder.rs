@@ -7,6 +7,7 @@ use ibverbs_sys::ibv_qp_init_attr_mask as has;
 
 use super::{
     extended::Extended,
+    flags::QpFlags,
     inflight::InFlight,
     pair::QueuePair,
     queues::{Inner, Parts},
@@ -40,6 +41,7 @@ pub struct QueuePairBuilder<'a, T> {
     max_inline_data: u32,
     send_ops: SendOps,
     max_tso_header: u16,
+    flags: QpFlags,
     srq: Option<Arc<SrqInner>>,
     transport: PhantomData<T>,
 }
@@ -75,6 +77,7 @@ impl ProtectionDomain {
             max_inline_data: 0,
             send_ops: SendOps::empty(),
             max_tso_header: 0,
+            flags: QpFlags::empty(),
             srq: None,
             transport: PhantomData,
         }
@@ -129,6 +132,13 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         self
     }
 
+    /// `IBV_QP_INIT_ATTR_CREATE_FLAGS`—What it does with packets; nothing of that, if not set.
+    #[doc(alias = "IBV_QP_INIT_ATTR_CREATE_FLAGS")]
+    pub fn flags(mut self, flags: QpFlags) -> Self {
+        self.flags = flags;
+        self
+    }
+
     /// Takes the receives of a shared queue, instead of having a receive queue of its own: nothing
     /// can be posted to that then.
     pub fn srq<RW: Send + 'static>(mut self, srq: &SharedReceiveQueue<RW>) -> Self {
@@ -151,7 +161,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// - `InvalidInput`: a completion queue has too few entries left, or belongs to another device;
     ///   or a number is beyond what this crate can keep.
     /// - `EINVAL`: a number is more than the device allows.
-    /// - `EOPNOTSUPP`: the device does not have the transport.
+    /// - `EOPNOTSUPP`: the device does not have the transport, or one of the [flags](Self::flags).
     /// - `EPERM`: raw packets need the capability `CAP_NET_RAW`.
     /// - `ENOMEM`: out of memory, or of queue pairs.
     /// - `Unsupported`: the device has no extended batches, or not with all of the
@@ -188,7 +198,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         // SAFETY: this is the call to make a queue pair with. The context is that of a domain which
         // `self` borrows, so it is open.
         let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_qp_ex(ctx, attr) };
-        let plain = self.send_ops.is_empty() && self.max_tso_header == 0;
+        let plain = self.send_ops.is_empty() && self.max_tso_header == 0 && self.flags.is_empty();
         let call = match plain {
             true => "ibv_create_qp",
             false => "ibv_create_qp_ex",
@@ -255,6 +265,10 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             attr.comp_mask |= has::IBV_QP_INIT_ATTR_MAX_TSO_HEADER.0;
             attr.max_tso_header = self.max_tso_header;
         }
+        if !self.flags.is_empty() {
+            attr.comp_mask |= has::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
+            attr.create_flags = self.flags.bits();
+        }
         attr.send_cq = self.send_cq.as_raw();
         attr.qp_type = T::RAW;
         attr.cap.max_send_wr = self.max_send_wr;
@@ -318,6 +332,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         }
         if self.max_tso_header > 0 {
             wishes += &format!(", headers of {} bytes", self.max_tso_header);
+        }
+        if !self.flags.is_empty() {
+            wishes += &format!(", {:?}", self.flags);
         }
         wishes
     }

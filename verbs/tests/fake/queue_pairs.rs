@@ -5,7 +5,7 @@ use std::io::ErrorKind;
 use ibverbs_sys as ffi;
 use verbs::{
     AckTimeout, AddressVector, AlternatePath, Attributes, EventType, Gid, Init, MigState, Psn,
-    QpState, QueuePair, RateLimit, Rc, Rtr, Rts, Sqd, Ud, WrOpcode,
+    QpFlags, QpState, QueuePair, RateLimit, Rc, Rtr, Rts, Sqd, Ud, WrOpcode,
 };
 
 use crate::fixture::Fixture;
@@ -188,4 +188,20 @@ fn a_failed_attachment_leaves_nothing_behind() {
     fixture.fake.fail("ibv_detach_mcast", libc::EIO);
     let refused = qp.destroy().unwrap_err();
     assert_eq!(refused.error.raw_os_error(), Some(libc::EBUSY));
+}
+
+#[test]
+fn what_a_queue_pair_does_with_packets_is_asked_for() {
+    let fixture = Fixture::new();
+    let (fake, cq) = (&fixture.fake, fixture.cq(8));
+    let plain: QueuePair<Ud, _> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    assert_eq!(fake.create_flags(plain.qp_num()), 0);
+    let flags = QpFlags::BLOCK_SELF_MULTICAST | QpFlags::CVLAN_STRIPPING;
+    let builder = || fixture.pd.qp_builder::<Ud>(&cq, &cq).flags(flags);
+    let qp = builder().create().unwrap();
+    assert_eq!(fake.create_flags(qp.qp_num()), 0x202);
+    fake.fail("ibv_create_qp_ex", libc::EOPNOTSUPP);
+    let err = builder().create().map(drop).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP));
+    assert!(err.to_string().contains("BLOCK_SELF_MULTICAST"), "{err}");
 }

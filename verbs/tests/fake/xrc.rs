@@ -358,3 +358,35 @@ fn a_server_reaches_the_queues_of_all_through_each_connection() {
         assert_eq!(sender.send_queue().in_flight(), 0);
     }
 }
+
+/// What `rdma_xclient` sends to the queue whose number `rdma_xserver` has told it.
+#[test]
+fn a_client_sends_to_the_queue_that_the_server_has_told() {
+    let fixture = Fixture::new();
+    let (fake, pd) = (&fixture.fake, &fixture.pd);
+    let xrcd = fixture.ctx.open_xrcd().unwrap();
+    let (mut send_cq, mut recv_cq) = (fixture.cq(1), fixture.cq(1));
+    let mut srq: SharedReceiveQueue = pd.create_xrc_srq(&xrcd, &recv_cq, 1, 1).unwrap();
+    srq.post(pd.alloc_buf(16).unwrap()).unwrap();
+    let peer = QpNum::from_low_bits(0x99);
+    let receiver = receiver(&xrcd, peer);
+    let told = srq.srq_num().unwrap().get().to_be_bytes();
+    let queue = SrqNum::new(u32::from_be_bytes(told)).unwrap();
+    let qp = pd.qp_builder::<XrcSend>(&send_cq, &send_cq).max_send_wr(1);
+    let qp = qp.max_inline_data(16).create_for::<Option<Buf>, Buf>();
+    let qp = qp.unwrap().to_init(&Attributes::<XrcSend, Init>::new(1));
+    let to_rtr = Attributes::<XrcSend, Rtr>::new(&way(), receiver.qp_num(), PSN);
+    let qp = qp.unwrap().to_rtr(&to_rtr).unwrap();
+    let mut qp = qp.to_rts(&Attributes::<XrcSend, Rts>::new(PSN)).unwrap();
+    qp.post(ToSrq::new(Send::new(None).inline(&[0; 16]), queue))
+        .unwrap();
+    let posted = &fake.sends(qp.qp_num())[0];
+    assert_eq!(posted.remote_srqn, Some(queue.get()));
+    assert_eq!(posted.bytes(), [0; 16]);
+    fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    let wc = send_cq.poll().unwrap().next().unwrap();
+    assert!(matches!(qp.complete(wc), Ok(Completed::Send(done)) if done.ok().is_ok()));
+    fake.complete_xrc(receiver.qp_num(), srq.as_raw(), &[0; 16], None);
+    let wc = recv_cq.poll().unwrap().next().unwrap();
+    assert_eq!(srq.complete(wc).unwrap().byte_len(), 16);
+}

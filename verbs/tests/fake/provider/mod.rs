@@ -311,6 +311,11 @@ impl Fake {
         (limit.rate_limit, limit.max_burst_sz, limit.typical_pkt_sz)
     }
 
+    /// What a queue pair was made to do with packets.
+    pub(crate) fn create_flags(&self, qp_num: QpNum) -> u32 {
+        self.state().qp(qp_num.get()).create_flags
+    }
+
     /// The state of a queue pair, as the device sees it.
     pub(crate) fn qp_state(&self, qp_num: QpNum) -> ffi::ibv_qp_state {
         self.state().qp(qp_num.get()).state

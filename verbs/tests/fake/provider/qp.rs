@@ -35,6 +35,8 @@ pub(super) struct Qp {
     pub(super) rate_limit: ffi::ibv_qp_rate_limit_attr,
     /// The operations of the extended interface it was made for.
     pub(super) operations: u64,
+    /// What it does with packets, by `ibv_qp_create_flags`.
+    pub(super) create_flags: u32,
     pub(super) building: Option<Building>,
     groups: Vec<[u8; 16]>,
     /// The function, the key and the fields by which packets are spread.
@@ -120,6 +122,12 @@ impl State {
         } else {
             0
         };
+        let has_flags = ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_CREATE_FLAGS.0;
+        let create_flags = if attr.comp_mask & has_flags != 0 {
+            attr.create_flags
+        } else {
+            0
+        };
         // SAFETY: fresh, and of the newest layout.
         unsafe { post_ex::fill(raw, operations, &self.properties) };
         // What a provider grants is often more than what was asked for.
@@ -140,6 +148,7 @@ impl State {
             attr: current,
             rate_limit: ffi::ibv_qp_rate_limit_attr::zeroed(),
             operations,
+            create_flags,
             building: None,
             groups: Vec::new(),
             rx_hash: self.rx_hash(attr),
