@@ -361,12 +361,13 @@ impl Run {
     }
 }
 
-/// The commands' `PATH`: what the workspace builds, then the system's.
+/// The commands' `PATH`: the system's, and then what the workspace builds. Some of that has the name
+/// of the program that it is tested against.
 pub(super) fn search_path(workspace: &Workspace) -> String {
     let target = workspace.target().display();
     let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
     format!(
-        "{target}/debug:{target}/release:{target}/debug/examples:{target}/release/examples:{system}"
+        "{system}:{target}/debug:{target}/release:{target}/debug/examples:{target}/release/examples"
     )
 }
 
