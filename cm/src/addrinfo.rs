@@ -110,7 +110,7 @@ impl AddrHints {
     }
 
     /// InfiniBand's own addresses (`RAI_FAMILY` with `AF_IB`, which goes with `RAI_NUMERICHOST`):
-    /// the node is a GID, written like an IPv6 address.
+    /// the node is a GID, written like an IPv6 address. To listen, none is any.
     #[doc(alias = "RAI_FAMILY")]
     #[doc(alias = "AF_IB")]
     pub fn infiniband(self) -> Self {
@@ -153,6 +153,9 @@ impl AddrHints {
             let reason = "neither node nor service";
             return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
         }
+        // Any address, which librdmacm would look for in the wrong family.
+        let any = self.family == ffi::AF_IB && self.flags & ffi::RAI_PASSIVE != 0;
+        let node = node.or(any.then_some("::"));
         // librdmacm takes whatever comes for an IPv6 address, and an IPv4 one is shorter.
         let is_gid = node.is_some_and(|node| node.parse::<Ipv6Addr>().is_ok());
         if self.family == ffi::AF_IB && !is_gid {

@@ -31,6 +31,17 @@ impl<P: IdPhase> CmId<P> {
             .unwrap_or_else(PoisonError::into_inner);
         contexts.find(verbs).map(Some)
     }
+
+    /// The port of that device, counting from 1, if it is known.
+    pub fn bound_port_num(&self) -> Option<u8> {
+        Some(self.raw_port_num()).filter(|port| *port > 0)
+    }
+
+    fn raw_port_num(&self) -> u8 {
+        // SAFETY: the identifier exists (invariant). `port_num` is written by calls that need the
+        // identifier for themselves, and by events while it is parked.
+        unsafe { (*self.as_raw()).port_num }
+    }
 }
 
 impl<P: HasDevice> CmId<P> {
@@ -47,9 +58,7 @@ impl<P: HasDevice> CmId<P> {
 
     /// The port of the device, counting from 1.
     pub fn port_num(&self) -> u8 {
-        // SAFETY: the identifier exists (invariant), and `port_num` is set before the phase is
-        // reached.
-        unsafe { (*self.as_raw()).port_num }
+        self.raw_port_num()
     }
 
     /// The GID of this side's port.

@@ -1,12 +1,13 @@
 //! What an event channel tells.
 
-use std::{ffi::CStr, fmt, net::SocketAddr};
+use std::{ffi::CStr, fmt};
 
 use rdmacm_sys as ffi;
 use verbs::Error;
 
 use crate::{
     accept::ConnectRequest,
+    addr::Addr,
     connect::ConnectResponse,
     datagram::{DatagramPeer, ServiceRequest},
     id::CmId,
@@ -77,7 +78,7 @@ pub enum Event {
         /// The identifier, which the program has.
         key: Key,
         /// The address of the group.
-        addr: SocketAddr,
+        addr: Addr,
         /// Why.
         error: Error,
     },

@@ -1,6 +1,6 @@
 //! Multicast groups.
 
-use std::{fmt, net::SocketAddr};
+use std::fmt;
 
 use rdmacm_sys::{
     self as ffi, rdma_cm_join_mc_attr_ex, rdma_cm_join_mc_attr_mask, rdma_cm_mc_join_flags,
@@ -8,10 +8,10 @@ use rdmacm_sys::{
 use verbs::{AddressVector, QpNum, QueuePair, Result, State, Ud, error::cvt_neg};
 
 use crate::{
-    addr::RawAddr,
+    addr::{Addr, RawAddr},
     datagram::DatagramPeer,
     id::CmId,
-    phases::{HasDevice, IdPhase},
+    phases::IdPhase,
 };
 
 /// What a member of a multicast group does.
@@ -33,7 +33,7 @@ pub enum Membership {
 #[non_exhaustive]
 pub struct MulticastGroup {
     /// The address it was joined by.
-    pub addr: SocketAddr,
+    pub addr: Addr,
     /// The way to all members.
     pub vector: AddressVector,
     /// The number that stands for the queue pairs of all members.
@@ -43,7 +43,7 @@ pub struct MulticastGroup {
 }
 
 impl MulticastGroup {
-    pub(crate) fn new(addr: SocketAddr, event: &DatagramPeer) -> Self {
+    pub(crate) fn new(addr: Addr, event: &DatagramPeer) -> Self {
         Self {
             addr,
             vector: event.vector,
@@ -73,28 +73,38 @@ impl MulticastGroup {
 
 impl fmt::Display for MulticastGroup {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        self.addr.ip().fmt(f)
+        match self.addr {
+            Addr::Ip(addr) => addr.ip().fmt(f),
+            Addr::Ib(addr) => addr.gid.fmt(f),
+        }
     }
 }
 
-impl<P: HasDevice> CmId<P> {
+impl<P: IdPhase> CmId<P> {
     /// `rdma_join_multicast_ex`—Joins a multicast group, on the port of this identifier. The end is
     /// told by [`Event::MulticastJoined`](crate::Event::MulticastJoined) or
     /// [`Event::MulticastFailed`](crate::Event::MulticastFailed).
     ///
-    /// The identifier is one for datagrams whose address is resolved: to the group, or to anybody.
-    /// It can join any number of groups, and leaves them when it is dropped.
+    /// The identifier is one for datagrams that is bound to the address of a device, or whose address
+    /// is resolved: to the group, or to anybody. It can join any number of groups, and leaves them
+    /// when it is dropped.
+    ///
+    /// An IP address is mapped to a group of the device's; one of
+    /// [InfiniBand's own](crate::IbAddr) says the group itself.
     ///
     /// # Errors
-    /// - `EINVAL`: an identifier for connections, or one that has gone on to a peer.
+    /// - `EINVAL`: an identifier for connections, one that has no device yet, or one that has gone on
+    ///   to a peer.
     /// - `EADDRNOTAVAIL`, `EINVAL`: `group` is no multicast address.
+    /// - `ENOTSUPP` (524): a group of IPv6 or of InfiniBand, on RoCE v2.
     ///
     /// # References
     /// [rdma_join_multicast_ex(3)](https://man7.org/linux/man-pages/man3/rdma_join_multicast_ex.3.html)
     #[doc(alias = "rdma_join_multicast")]
     #[doc(alias = "rdma_join_multicast_ex")]
-    pub fn join_multicast(&mut self, group: SocketAddr, membership: Membership) -> Result<()> {
+    pub fn join_multicast(&mut self, group: impl Into<Addr>, membership: Membership) -> Result<()> {
         const CALL: &str = "rdma_join_multicast_ex";
+        let group = group.into();
         let mut addr = RawAddr::new(group);
         let mask = rdma_cm_join_mc_attr_mask::RDMA_CM_JOIN_MC_ATTR_ADDRESS
             | rdma_cm_join_mc_attr_mask::RDMA_CM_JOIN_MC_ATTR_JOIN_FLAGS;
@@ -118,9 +128,7 @@ impl<P: HasDevice> CmId<P> {
             err.detail(group.to_string())
         })
     }
-}
 
-impl<P: IdPhase> CmId<P> {
     /// `rdma_leave_multicast`—Leaves a multicast group, or stops joining it: no event of it comes
     /// after this. [Detach](MulticastGroup::detach) queue pairs first.
     ///
@@ -130,7 +138,8 @@ impl<P: IdPhase> CmId<P> {
     /// # References
     /// [rdma_leave_multicast(3)](https://man7.org/linux/man-pages/man3/rdma_leave_multicast.3.html)
     #[doc(alias = "rdma_leave_multicast")]
-    pub fn leave_multicast(&mut self, group: SocketAddr) -> Result<()> {
+    pub fn leave_multicast(&mut self, group: impl Into<Addr>) -> Result<()> {
+        let group = group.into();
         let mut addr = RawAddr::new(group);
         self.raw()
             .channel()

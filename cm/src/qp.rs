@@ -70,13 +70,15 @@ impl<P: HasDevice> CmId<P> {
     }
 }
 
-impl<P: HasDevice> CmId<P> {
+impl<P: IdPhase> CmId<P> {
     /// `rdma_init_qp_attr`—Brings a datagram queue pair of the identifier's device all the way up:
-    /// it needs no peer for that. It takes the datagrams that carry the port space's QKey, by
-    /// default 0x01234567.
+    /// it needs no peer for that, so it is enough that the identifier is
+    /// [bound](CmId::bind) to the address of a device. It takes the datagrams that carry the port
+    /// space's QKey, by default 0x01234567.
     ///
     /// # Errors
     /// - `InvalidInput`: the identifier is not for datagrams.
+    /// - `EINVAL`: it has no device yet.
     /// - Whatever [`ibv_modify_qp`](QueuePair::to_init) can fail with.
     ///
     /// # References
@@ -87,7 +89,10 @@ impl<P: HasDevice> CmId<P> {
         &self,
         qp: QueuePair<Ud, Reset, SW, RW>,
     ) -> Result<QueuePair<Ud, Rts, SW, RW>> {
-        self.ready_bound_qp(qp)
+        self.check_transport::<Ud>("rdma_init_qp_attr")?;
+        let qp = qp.to_init(&self.attributes()?)?;
+        let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new())?;
+        Ok(qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))?)
     }
 }
 
@@ -123,18 +128,6 @@ impl<P: IdPhase> CmId<P> {
     pub fn attributes<T: Transport, S: State>(&self) -> Result<Attributes<T, S>> {
         let (attr, mask) = self.raw_attributes::<S>()?;
         Ok(Attributes::from_raw(attr, mask))
-    }
-
-    /// As [`ready_datagram_qp`](Self::ready_datagram_qp), for an identifier that is bound to the
-    /// address of a device.
-    pub(crate) fn ready_bound_qp<SW, RW>(
-        &self,
-        qp: QueuePair<Ud, Reset, SW, RW>,
-    ) -> Result<QueuePair<Ud, Rts, SW, RW>> {
-        self.check_transport::<Ud>("rdma_init_qp_attr")?;
-        let qp = qp.to_init(&self.attributes()?)?;
-        let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new())?;
-        Ok(qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))?)
     }
 
     fn raw_attributes<S: State>(&self) -> Result<(ibv_qp_attr, u32)> {

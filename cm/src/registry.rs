@@ -2,11 +2,10 @@
 
 use std::{
     collections::HashMap,
-    net::SocketAddr,
     sync::atomic::{AtomicU64, Ordering},
 };
 
-use crate::{id::RawId, phase::Phase};
+use crate::{addr::Addr, id::RawId, phase::Phase};
 
 /// The name of an identifier in this process, never used twice. Events carry it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
@@ -25,7 +24,7 @@ struct Entry {
     // INVARIANT: there is one exactly if the phase is pending.
     parked: Option<RawId>,
     /// The multicast groups it is joining, or has joined.
-    groups: Vec<(GroupKey, SocketAddr)>,
+    groups: Vec<(GroupKey, Addr)>,
 }
 
 /// The name of a membership in this process, which its events carry.
@@ -41,7 +40,7 @@ impl Registry {
     }
 
     /// Makes an entry for an identifier that the program has, with the groups it had elsewhere.
-    pub(crate) fn adopt(&mut self, key: Key, phase: Phase, groups: Vec<(GroupKey, SocketAddr)>) {
+    pub(crate) fn adopt(&mut self, key: Key, phase: Phase, groups: Vec<(GroupKey, Addr)>) {
         debug_assert!(!phase.is_pending());
         let entry = Entry {
             phase,
@@ -95,7 +94,7 @@ impl Registry {
     }
 
     /// Makes an entry for a membership.
-    pub(crate) fn add_group(&mut self, key: Key, addr: SocketAddr) -> GroupKey {
+    pub(crate) fn add_group(&mut self, key: Key, addr: Addr) -> GroupKey {
         let group = GroupKey(unused());
         if let Some(entry) = self.entries.get_mut(&key) {
             entry.groups.push((group, addr));
@@ -105,7 +104,7 @@ impl Registry {
 
     /// Removes the newest membership in the group of this address, which is the one that librdmacm
     /// finds.
-    pub(crate) fn remove_group(&mut self, key: Key, addr: SocketAddr) {
+    pub(crate) fn remove_group(&mut self, key: Key, addr: Addr) {
         let Some(entry) = self.entries.get_mut(&key) else {
             return;
         };
@@ -115,14 +114,14 @@ impl Registry {
     }
 
     /// The address of a group.
-    pub(crate) fn group(&self, key: Key, group: GroupKey) -> Option<SocketAddr> {
+    pub(crate) fn group(&self, key: Key, group: GroupKey) -> Option<Addr> {
         let entry = self.entries.get(&key)?;
         let found = entry.groups.iter().find(|(of, _)| *of == group)?;
         Some(found.1)
     }
 
     /// Every group of an identifier.
-    pub(crate) fn groups(&self, key: Key) -> Vec<(GroupKey, SocketAddr)> {
+    pub(crate) fn groups(&self, key: Key) -> Vec<(GroupKey, Addr)> {
         self.entries
             .get(&key)
             .map_or_else(Vec::new, |entry| entry.groups.clone())

@@ -90,7 +90,7 @@ impl<SW, RW> DatagramEndpoint<SW, RW> {
             return Err(error.detail(addr.to_string()));
         };
         let queues = Queues::new(&ctx, choices.domain(&ctx)?, choices)?;
-        let qp = listener.ready_bound_qp(queues.create_qp(choices)?)?;
+        let qp = listener.ready_datagram_qp(queues.create_qp(choices)?)?;
         Ok(Self {
             qp,
             queues,
@@ -188,7 +188,7 @@ impl<SW, RW> DatagramEndpoint<SW, RW> {
     #[doc(alias = "rdma_leave_multicast")]
     pub fn leave(&mut self, group: SocketAddr) -> Result<()> {
         let groups = &mut self.service.groups;
-        let Some(found) = groups.iter().position(|of| of.group.addr == group) else {
+        let Some(found) = groups.iter().position(|of| of.group.addr == group.into()) else {
             let reason = format!("not a member of {group}");
             let call = "rdma_leave_multicast";
             return Err(Error::refused(call, io::ErrorKind::InvalidInput, reason));

@@ -3,11 +3,12 @@
 use std::net::{IpAddr, Ipv4Addr, SocketAddr};
 
 use cm::{
-    CmId, ConnectFailure, DatagramPeer, Event, EventChannel, Membership, MulticastGroup, PortSpace,
-    ServiceRequest, phases::*,
+    CmId, ConnectFailure, DatagramPeer, Event, EventChannel, IbAddr, Membership, MulticastGroup,
+    PortSpace, ServiceRequest, phases::*,
 };
 use verbs::{
-    Addressed, Buf, Completed, CompletionQueue, GRH_LEN, ProtectionDomain, QueuePair, Rts, Ud,
+    Addressed, Buf, Completed, CompletionQueue, GRH_LEN, Gid, ProtectionDomain, QpFlags, QueuePair,
+    Rts, Ud,
 };
 
 use crate::support::{PATIENCE, local, local_v6, next, taken};
@@ -201,7 +202,7 @@ pub(crate) fn join(
     id.join_multicast(addr, Membership::Full).unwrap();
     match next(channel) {
         Event::MulticastJoined { key, group } => {
-            assert_eq!((key, group.addr), (id.key(), addr));
+            assert_eq!((key, group.addr), (id.key(), addr.into()));
             group
         }
         other => panic!("{other:?}"),
@@ -238,6 +239,12 @@ fn an_ipv6_group_is_joined_unless_the_device_is_roce_v2() {
     let err = id.join_multicast(addr, Membership::Full).unwrap_err();
     assert_eq!(err.raw_os_error(), Some(ENOTSUPP));
     assert!(err.to_string().contains(&addr.to_string()), "{err}");
+    // The same group, as InfiniBand writes it.
+    let gid = IbAddr::with_service_id(Gid::from(addr.ip()), 0);
+    let err = id.join_multicast(gid, Membership::Full).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(ENOTSUPP));
+    assert!(err.to_string().contains("[ff0e::4:5]"), "{err}");
+    assert!(id.leave_multicast(gid).is_err());
     // It is as if it had not been tried.
     assert!(id.leave_multicast(addr).is_err());
     let v4: SocketAddr = "239.1.2.8:1".parse().unwrap();
@@ -256,11 +263,11 @@ fn a_group_can_be_joined_to_send_only_and_several_at_once() {
     let mut joined = Vec::new();
     while joined.len() < 2 {
         match next(&channel) {
-            Event::MulticastJoined { group, .. } => joined.push(group.addr),
+            Event::MulticastJoined { group, .. } => joined.extend(group.addr.ip()),
             // Not every kernel and device knows it.
             Event::MulticastFailed { addr, error, .. } => {
                 assert_eq!(error.call(), "rdma_join_multicast_ex");
-                joined.push(addr);
+                joined.extend(addr.ip());
             }
             other => panic!("{other:?}"),
         }
@@ -298,6 +305,33 @@ fn events_of_a_group_that_was_left_do_not_come() {
 }
 
 #[test]
+fn a_group_is_joined_where_an_identifier_is_bound() {
+    let channel = EventChannel::new().unwrap();
+    let group: SocketAddr = "239.1.2.10:1".parse().unwrap();
+    let mut id = channel.create_id_in(PortSpace::Udp).unwrap();
+    let err = id.join_multicast(group, Membership::Full).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
+    assert_eq!(id.bound_port_num(), None);
+    id.bind(local()).unwrap();
+    assert_eq!(id.bound_port_num(), Some(1));
+    let ctx = id.bound_context().unwrap().unwrap();
+    let (pd, cq) = (ctx.alloc_pd().unwrap(), ctx.create_cq(4).unwrap());
+    let qp = pd.qp_builder::<Ud>(&cq, &cq).create().unwrap();
+    let mut qp = id.ready_datagram_qp(qp).unwrap();
+    id.join_multicast(group, Membership::Full).unwrap();
+    let joined = taken!(&channel, Event::MulticastJoined { group, .. } => group);
+    assert_eq!(joined.addr, group.into());
+    joined.attach(&mut qp).unwrap();
+    joined.detach(&mut qp).unwrap();
+    id.leave_multicast(group).unwrap();
+    // Soft-RoCE sends to itself whatever it sends.
+    let deaf = pd.qp_builder::<Ud>(&cq, &cq);
+    let err = deaf.flags(QpFlags::BLOCK_SELF_MULTICAST).create();
+    let err = err.map(drop).unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP), "{err}");
+}
+
+#[test]
 fn an_identifier_takes_its_group_along_to_another_channel() {
     let (channel, other) = (EventChannel::new().unwrap(), EventChannel::new().unwrap());
     let addr: SocketAddr = "239.1.2.7:1".parse().unwrap();
@@ -306,7 +340,7 @@ fn an_identifier_takes_its_group_along_to_another_channel() {
     id.migrate(&other).unwrap();
     let key = id.key();
     taken!(&other, Event::MulticastJoined { key: of, group } => {
-        assert_eq!((of, group.addr), (key, addr));
+        assert_eq!((of, group.addr), (key, addr.into()));
     });
     assert!(channel.try_next().unwrap().is_none());
     id.leave_multicast(addr).unwrap();

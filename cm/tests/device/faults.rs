@@ -14,8 +14,8 @@ use cm::{ConnParam, ConnectFailure, EndpointBuilder, Event, EventChannel, Listen
 use verbs::Rc;
 
 use crate::{
-    connections::{Halfway, connect, listen, request},
-    support::{PATIENCE, local, next, taken},
+    connections::connect,
+    support::{Halfway, PATIENCE, listen, local, next, request, taken},
 };
 
 #[test]

@@ -12,8 +12,11 @@ use verbs::{
 };
 
 use crate::{
-    connections::{Halfway, Side, connect, listen, request, resolve, response},
-    support::{PATIENCE, local, local_v6, next, taken},
+    connections::connect,
+    support::{
+        Halfway, PATIENCE, Side, asked, listen, local, local_v6, next, request, resolve, response,
+        taken,
+    },
 };
 
 fn resolve_addr(
@@ -149,13 +152,7 @@ fn a_route_can_be_said_instead_of_resolved() {
 fn the_program_brings_its_queue_pair_up_with_changes_of_its_own() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
-    let Halfway {
-        mut side,
-        active,
-        active_qp,
-    } = Halfway::new(&channel, addr);
-    active.connect(&active_qp, &ConnParam::new()).unwrap();
-    let request = request(&channel);
+    let (mut side, active_qp, request) = asked(&channel, addr);
     let qp = side.qp(request.id());
     let changed = |attributes: Attributes<Rc, Rtr>| {
         let changed = attributes
@@ -184,13 +181,7 @@ fn the_program_brings_its_queue_pair_up_with_changes_of_its_own() {
 fn a_lost_last_word_is_made_up_for() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
-    let Halfway {
-        side,
-        active,
-        active_qp,
-    } = Halfway::new(&channel, addr);
-    active.connect(&active_qp, &ConnParam::new()).unwrap();
-    let request = request(&channel);
+    let (side, _active_qp, request) = asked(&channel, addr);
     let key = request.id().key();
     assert!(!channel.notify(key, EventType::COMM_EST).unwrap());
     let passive_qp = side.qp(request.id());
@@ -216,13 +207,7 @@ fn a_lost_last_word_is_made_up_for() {
 fn receives_can_come_from_a_shared_queue() {
     let channel = EventChannel::new().unwrap();
     let (_listener, addr) = listen(&channel, local());
-    let Halfway {
-        mut side,
-        active,
-        active_qp,
-    } = Halfway::new(&channel, addr);
-    active.connect(&active_qp, &ConnParam::new()).unwrap();
-    let request = request(&channel);
+    let (mut side, active_qp, request) = asked(&channel, addr);
     assert!(!request.param().srq);
     let srq = side.pd.create_srq::<Buf>(4, 1).unwrap();
     let qp = side
@@ -381,6 +366,9 @@ fn addresses_of_infiniband_are_looked_up_and_refused_elsewhere() {
     let hints = AddrHints::new().infiniband().no_route();
     let found = hints.lookup(Some(&gid.to_string()), Some("7471")).unwrap();
     assert_eq!(found[0].destination, Some(addr.into()));
+    let any = hints.clone().passive().lookup(None, Some("7471")).unwrap();
+    let any_gid = IbAddr::new(Gid::default(), PortSpace::Tcp, 7471);
+    assert_eq!(any[0].source, Some(any_gid.into()));
     for node in [None, Some("10.9.0.1"), Some("localhost")] {
         let err = hints.lookup(node, Some("7471")).unwrap_err();
         assert_eq!(err.kind(), std::io::ErrorKind::InvalidInput);

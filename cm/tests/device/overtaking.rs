@@ -1,15 +1,12 @@
 //! A send behind a read: on iWARP its completion can come first.
 
-use cm::{ConnParam, Connection, Event, EventChannel};
+use cm::{Connection, Event, EventChannel};
 use verbs::{
     RemoteAccess,
     op::{Read, Send},
 };
 
-use crate::{
-    connections::{Halfway, Side, listen, request, response},
-    support::{PATIENCE, local, next, taken},
-};
+use crate::support::{PATIENCE, Side, accepted, listen, local, next, response, taken};
 
 const ROUNDS: u8 = 250;
 const LEN: usize = 128 << 10;
@@ -19,15 +16,7 @@ const MESSAGE: usize = 8;
 /// device.
 fn connect(channel: &EventChannel) -> (Side, Connection, Connection) {
     let (_listener, addr) = listen(channel, local());
-    let Halfway {
-        side,
-        active,
-        active_qp,
-    } = Halfway::new(channel, addr);
-    active.connect(&active_qp, &ConnParam::new()).unwrap();
-    let request = request(channel);
-    let passive_qp = side.qp(request.id());
-    let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
+    let (side, active_qp, passive_qp) = accepted(channel, addr);
     let (active, passive) = match next(channel) {
         Event::ConnectResponse(response) => {
             let active = response.establish(active_qp).unwrap();

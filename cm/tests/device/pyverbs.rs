@@ -10,9 +10,8 @@ use verbs::{
 };
 
 use crate::{
-    connections::{self, Halfway, Side},
-    datagrams,
-    support::{PATIENCE, local, next, taken},
+    connections, datagrams,
+    support::{self, Halfway, PATIENCE, Side, local, next, taken},
 };
 
 const ROUNDS: usize = 10;
@@ -31,7 +30,7 @@ fn traffic(side: &mut Side, active: &mut Connection, passive: &mut Connection) {
 fn rdmacm_async_traffic() {
     let timeout = AckTimeout::new(21).unwrap();
     let channel = EventChannel::new().unwrap();
-    let (_listener, addr) = connections::listen(&channel, local());
+    let (_listener, addr) = support::listen(&channel, local());
     let Halfway {
         mut side,
         mut active,
@@ -39,10 +38,10 @@ fn rdmacm_async_traffic() {
     } = Halfway::new(&channel, addr);
     active.set_ack_timeout(timeout).unwrap();
     active.connect(&active_qp, &ConnParam::new()).unwrap();
-    let request = connections::request(&channel);
+    let request = support::request(&channel);
     let passive_qp = side.qp(request.id());
     let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
-    let response = connections::response(&channel);
+    let response = support::response(&channel);
     let mut active = response.establish(active_qp).unwrap();
     assert_eq!(active.qp().query().unwrap().timeout, timeout.get());
     let passive = taken!(&channel, Event::Established(id) => Connection::new(id, passive_qp));
@@ -56,13 +55,13 @@ fn rdmacm_async_traffic() {
 fn rdmacm_async_reject_traffic() {
     const WHY: &[u8] = b"connection rejected";
     let channel = EventChannel::new().unwrap();
-    let (_listener, addr) = connections::listen(&channel, local());
+    let (_listener, addr) = support::listen(&channel, local());
     let halfway = Halfway::new(&channel, addr);
     let connecting = halfway
         .active
         .connect(&halfway.active_qp, &ConnParam::new());
     connecting.unwrap();
-    connections::request(&channel).reject(WHY).unwrap();
+    support::request(&channel).reject(WHY).unwrap();
     match next(&channel) {
         Event::ConnectFailed {
             failure: ConnectFailure::Rejected { private_data, .. },
@@ -76,7 +75,7 @@ fn rdmacm_async_reject_traffic() {
 #[test]
 fn rdmacm_async_traffic_external_qp() {
     let channel = EventChannel::new().unwrap();
-    let (_listener, addr) = connections::listen(&channel, local());
+    let (_listener, addr) = support::listen(&channel, local());
     let Halfway {
         mut side,
         active,
@@ -84,12 +83,12 @@ fn rdmacm_async_traffic_external_qp() {
     } = Halfway::new(&channel, addr);
     assert_eq!(active_qp.query().unwrap().state, QpState::INIT);
     active.connect(&active_qp, &ConnParam::new()).unwrap();
-    let request = connections::request(&channel);
+    let request = support::request(&channel);
     let qp = side.qp(request.id());
     let qp_num = qp.qp_num();
     let passive_qp = request.accept(qp, &ConnParam::new()).unwrap();
     assert_eq!(passive_qp.query().unwrap().state, QpState::RTS);
-    let response = connections::response(&channel);
+    let response = support::response(&channel);
     let mut active = response.establish(active_qp).unwrap();
     let attr = active.qp().query().unwrap();
     assert_eq!((attr.state, attr.dest_qp_num), (QpState::RTS, qp_num));
@@ -183,7 +182,7 @@ fn rdmacm_async_ex_multicast_traffic() {
     let addr = SocketAddr::from(([239, 7, 7, 3], 0));
     let mut id = datagrams::resolve_addr(&channel, addr);
     let group = datagrams::join(&channel, &mut id, addr);
-    assert_eq!((group.addr, group.qkey), (addr, 0x0123_4567));
+    assert_eq!((group.addr, group.qkey), (addr.into(), 0x0123_4567));
 }
 
 #[test]
@@ -194,7 +193,7 @@ fn rdmacm_async_ex_leave_multicast_traffic() {
 /// A connection, and memory of the passive side's that the active side may use.
 fn remote(access: RemoteAccess, run: impl Fn(&mut Side, &mut Connection, &verbs::RemoteRegion)) {
     let channel = EventChannel::new().unwrap();
-    let (_listener, addr) = connections::listen(&channel, local());
+    let (_listener, addr) = support::listen(&channel, local());
     let (mut side, mut active, _passive) = connections::connect(&channel, addr);
     let region = side.pd.alloc_remote(64, access).unwrap();
     for _ in 0..ROUNDS {

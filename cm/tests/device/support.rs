@@ -1,11 +1,16 @@
-//! What the tests share: the device's addresses, and waiting for events.
+//! What the tests share: the device's addresses, waiting for events, and the first steps of
+//! connections.
 
 use std::{
     net::{IpAddr, SocketAddr},
     time::Duration,
 };
 
-use cm::{Event, EventChannel};
+use cm::{
+    CmId, ConnParam, ConnectRequest, ConnectResponse, Event, EventChannel,
+    phases::{HasDevice, Listening, RouteResolved},
+};
+use verbs::{CompletionQueue, Context, Init, ProtectionDomain, QueuePair, Rc, Rts};
 
 pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -39,3 +44,101 @@ macro_rules! taken {
 }
 
 pub(crate) use taken;
+
+pub(crate) fn listen(channel: &EventChannel, addr: SocketAddr) -> (CmId<Listening>, SocketAddr) {
+    let mut id = channel.create_id().unwrap();
+    id.bind(addr).unwrap();
+    let listener = id.listen(8).unwrap();
+    let bound = listener.local_addr().unwrap();
+    assert_ne!(bound.port(), 0);
+    (listener, bound)
+}
+
+pub(crate) fn resolve(channel: &EventChannel, addr: SocketAddr) -> CmId<RouteResolved> {
+    channel
+        .create_id()
+        .unwrap()
+        .resolve_addr(None, addr, PATIENCE)
+        .unwrap();
+    let id = taken!(channel, Event::AddrResolved(id) => id);
+    id.resolve_route(PATIENCE).unwrap();
+    taken!(channel, Event::RouteResolved(id) => id)
+}
+
+/// What a queue pair needs.
+pub(crate) struct Side {
+    pub(crate) pd: ProtectionDomain,
+    pub(crate) cq: CompletionQueue,
+}
+
+impl Side {
+    pub(crate) fn new(ctx: &Context) -> Self {
+        let cq = ctx.cq_builder(64).waitable().create().unwrap();
+        Self {
+            pd: ctx.alloc_pd().unwrap(),
+            cq,
+        }
+    }
+
+    pub(crate) fn qp<P: HasDevice>(&self, id: &CmId<P>) -> QueuePair<Rc, Init> {
+        let qp = self
+            .pd
+            .qp_builder(&self.cq, &self.cq)
+            .max_send_wr(4)
+            .max_recv_wr(4);
+        id.init_qp(qp.create().unwrap()).unwrap()
+    }
+}
+
+/// Both ends of a connection, in the middle of being made.
+pub(crate) struct Halfway {
+    pub(crate) side: Side,
+    pub(crate) active: CmId<RouteResolved>,
+    pub(crate) active_qp: QueuePair<Rc, Init>,
+}
+
+impl Halfway {
+    pub(crate) fn new(channel: &EventChannel, addr: SocketAddr) -> Self {
+        let active = resolve(channel, addr);
+        let side = Side::new(&active.context().unwrap());
+        let active_qp = side.qp(&active);
+        Self {
+            side,
+            active,
+            active_qp,
+        }
+    }
+}
+
+pub(crate) fn request(channel: &EventChannel) -> ConnectRequest {
+    taken!(channel, Event::ConnectRequest(request) => request)
+}
+
+pub(crate) fn response(channel: &EventChannel) -> ConnectResponse {
+    taken!(channel, Event::ConnectResponse(response) => response)
+}
+
+/// A connection that has been asked for: what queue pairs need, the active one, and the request.
+pub(crate) fn asked(
+    channel: &EventChannel,
+    addr: SocketAddr,
+) -> (Side, QueuePair<Rc, Init>, ConnectRequest) {
+    let Halfway {
+        side,
+        active,
+        active_qp,
+    } = Halfway::new(channel, addr);
+    active.connect(&active_qp, &ConnParam::new()).unwrap();
+    (side, active_qp, request(channel))
+}
+
+/// A connection that has been accepted: what queue pairs need, the active one, and the passive one.
+pub(crate) fn accepted(
+    channel: &EventChannel,
+    addr: SocketAddr,
+) -> (Side, QueuePair<Rc, Init>, QueuePair<Rc, Rts>) {
+    let (side, active_qp, request) = asked(channel, addr);
+    let passive_qp = side.qp(request.id());
+    let passive_qp = request.accept(passive_qp, &ConnParam::new()).unwrap();
+    (side, active_qp, passive_qp)
+}

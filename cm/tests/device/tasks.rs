@@ -143,13 +143,9 @@ async fn give_up<T>(future: impl Future<Output = T>, pending: usize) -> Option<T
     .await
 }
 
-#[tokio::test]
-async fn connecting_is_given_up_at_every_step_and_leaves_nothing() {
-    let listener = Listener::bind(local()).unwrap();
+/// Connects, giving up after every number of waits, until it succeeds: how many waits that took.
+async fn steps_to_connect(listener: &Listener, before: usize) -> usize {
     let addr = listener.local_addr().unwrap();
-    // The devices are opened once.
-    drop(pair(&listener).await);
-    let before = descriptors();
     let mut steps = 0;
     loop {
         let accept = async {
@@ -167,13 +163,29 @@ async fn connecting_is_given_up_at_every_step_and_leaves_nothing() {
         match connected {
             Some(connected) => {
                 assert!(connected);
-                break;
+                return steps;
             }
             None => steps += 1,
         }
     }
-    // The address, the route, and the response are waited for.
-    assert!(steps >= 3, "{steps}");
+}
+
+#[tokio::test]
+async fn connecting_is_given_up_at_every_step_and_leaves_nothing() {
+    let listener = Listener::bind(local()).unwrap();
+    // The devices are opened once.
+    drop(pair(&listener).await);
+    let before = descriptors();
+    // The address, the route, and the response are waited for; but one that is there at once is not,
+    // so on a machine that is slow it takes some attempts to have waited for each.
+    let mut most = 0;
+    for _ in 0..20 {
+        most = steps_to_connect(&listener, before).await.max(most);
+        if most >= 3 {
+            break;
+        }
+    }
+    assert!(most >= 3, "{most}");
     let (mut active, mut passive) = soon(pair_after(&listener)).await;
     exchange(&mut active, &mut passive).await;
 }
