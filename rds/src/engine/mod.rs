@@ -16,6 +16,7 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    task::Waker,
     thread::{self, JoinHandle},
     time::{Duration, Instant, SystemTime},
 };
@@ -148,7 +149,10 @@ impl Drop for Handle {
         }
         self.shared.stopped.store(true, Relaxed);
         self.shared.bell.ring();
-        if let Some(thread) = self.thread.take() {
+        if let Some(thread) = self.thread.take()
+            // A task that it has woken may have had the last socket.
+            && thread.thread().id() != thread::current().id()
+        {
             // It does not panic, and if it did, there would be nothing to be done here.
             drop(thread.join());
         }
@@ -184,11 +188,12 @@ impl Shared {
 
     fn run(&self) {
         while !self.stopped.load(Relaxed) {
-            let (devices, wait) = {
+            let (devices, wait, tasks) = {
                 let mut state = self.lock_here();
                 let wait = state.prepare(self.now());
-                (state.devices(), wait)
+                (state.devices(), wait, std::mem::take(&mut state.tasks))
             };
+            tasks.into_iter().for_each(Waker::wake);
             let mut fds: Vec<BorrowedFd<'_>> = vec![self.channel.as_fd(), self.bell.as_fd()];
             fds.extend(devices.iter().map(|device| device.channel.as_fd()));
             sleep(&fds, wait);
@@ -204,6 +209,9 @@ impl Shared {
             }
             state.complete(self.now());
             state.work(self.now());
+            let tasks = std::mem::take(&mut state.tasks);
+            drop(state);
+            tasks.into_iter().for_each(Waker::wake);
         }
         self.lock_here().end();
     }

@@ -18,6 +18,9 @@ pub(crate) struct Exported {
     pub(crate) use_once: bool,
 }
 
+/// So many failures are remembered.
+const FAILURES: usize = 1024;
+
 /// The operations of all sockets, by the hosts that they are on.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
@@ -54,6 +57,10 @@ impl Operations {
             book.open.remove(&id);
             if failed {
                 book.failed.insert(id);
+                if book.failed.len() > FAILURES {
+                    // Nobody has asked for long.
+                    book.failed.pop_first();
+                }
             }
         }
     }

@@ -4,6 +4,7 @@ use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
     sync::Arc,
+    task::Waker,
     time::Duration,
 };
 
@@ -54,6 +55,8 @@ pub(crate) struct State {
     /// Memory that peers can use, by its owner and its key.
     pub(crate) exports: HashMap<(SocketId, u32), Exported>,
     pub(crate) operations: Operations,
+    /// To be woken by the thread when nothing is locked.
+    pub(super) tasks: Vec<Waker>,
     /// The links that addresses here are on, where that has to be said.
     pub(super) scopes: HashMap<IpAddr, u32>,
     /// When the thread wakes up of its own accord.
@@ -78,6 +81,7 @@ impl State {
             sockets: HashMap::new(),
             exports: HashMap::new(),
             operations: Operations::default(),
+            tasks: Vec::new(),
             scopes: HashMap::new(),
             wakes_at: None,
         }
@@ -152,7 +156,7 @@ impl State {
         while let Some(id) = self.node.woken() {
             self.wake(id);
         }
-        earlier || !self.due.is_empty()
+        earlier || !self.due.is_empty() || !self.tasks.is_empty()
     }
 
     /// Does what a connection wants.
@@ -190,7 +194,8 @@ impl State {
     pub(crate) fn over(&mut self, owner: SocketId, payload: &Payload) {
         if let Some((name, waiters)) = payload.name().zip(self.sockets.get(&owner)) {
             waiters.add_free(name);
-            waiters.wake(&mut self.node);
+            let tasks = waiters.wake(&mut self.node);
+            self.tasks.extend(tasks);
         }
     }
 
@@ -213,7 +218,8 @@ impl State {
     /// Tells those who wait for a socket.
     fn wake(&mut self, id: SocketId) {
         if let Some(waiters) = self.sockets.get(&id) {
-            waiters.wake(&mut self.node);
+            let tasks = waiters.wake(&mut self.node);
+            self.tasks.extend(tasks);
         }
     }
 

@@ -61,15 +61,15 @@ impl Waiters {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has changed.
-    pub(crate) fn wake(&self, node: &mut Node<Payload, Body>) {
+    /// Something has changed. Tasks that wait are returned, to be woken when nothing is locked: what
+    /// a waker does is not known here.
+    pub(crate) fn wake(&self, node: &mut Node<Payload, Body>) -> Vec<Waker> {
         self.changed.notify_all();
-        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        tasks.drain(..).for_each(Waker::wake);
-        drop(tasks);
         if self.watched.load(Relaxed) {
             self.show(node);
         }
+        let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
+        std::mem::take(&mut *tasks)
     }
 
     /// Wakes a task when something changes next.

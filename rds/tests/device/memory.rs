@@ -240,14 +240,21 @@ fn a_barrier_waits_for_operations() {
     }
     let ended = server.barrier(at_client.ip(), last, false).unwrap();
     assert_eq!(ended, last);
-    let wrong = Rdma::write(vec![local.slice(0..8)], Cookie::default());
-    let options = SendOptions::new().to(at_client).rdma(wrong);
+    let wrong = || Rdma::write(vec![local.slice(0..8)], Cookie::default());
+    let options = SendOptions::new().to(at_client).rdma(wrong());
     let operation = server.send_msg(&[], &options).unwrap().operation.unwrap();
-    let err = server.barrier(at_client.ip(), operation, true).unwrap_err();
-    assert_eq!(rds::errno(&err), 11);
     let err = server
         .barrier(at_client.ip(), operation, false)
         .unwrap_err();
+    assert_eq!(rds::errno(&err), 5);
+    // Nobody is there, so it does not end before it is cancelled.
+    let nobody = SocketAddr::from(([10, 9, 0, 123], 5));
+    let options = SendOptions::new().to(nobody).rdma(wrong());
+    let operation = server.send_msg(&[], &options).unwrap().operation.unwrap();
+    let err = server.barrier(nobody.ip(), operation, true).unwrap_err();
+    assert_eq!(rds::errno(&err), 11);
+    server.cancel_sent_to(Some(nobody)).unwrap();
+    let err = server.barrier(nobody.ip(), operation, false).unwrap_err();
     assert_eq!(rds::errno(&err), 5);
 }
 

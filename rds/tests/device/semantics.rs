@@ -297,3 +297,21 @@ fn it_works_by_ipv6_as_well() {
         }
     }
 }
+
+/// What goes to this host itself needs no device, and goes nowhere if nobody has its port.
+#[test]
+fn a_host_reaches_itself() {
+    let engine = EngineOptions::new().start().unwrap();
+    let home = SocketAddr::from(([127, 0, 0, 1], 0));
+    let [a, b] = [(); 2].map(|()| engine.socket().unwrap());
+    let from = a.bind_to(home).unwrap();
+    a.send_to(b"nobody", SocketAddr::new(home.ip(), 7)).unwrap();
+    assert_eq!(a.queued().unwrap(), (0, 0));
+    let to = b.bind_to(home).unwrap();
+    b.set_read_timeout(PATIENCE);
+    a.send_to(b"hello", to).unwrap();
+    let mut buf = [0; 16];
+    assert_eq!(b.recv_from(&mut buf).unwrap(), (5, from));
+    assert_eq!(rds::errno(&a.alloc(1).unwrap_err()), 95, "without a device");
+    assert!(engine.info().unwrap().connections.is_empty());
+}

@@ -2,6 +2,8 @@
 //!
 //! `peer.py` says what it can be asked to do, and `afrds.py` has the kernel's sockets.
 
+mod interop;
+
 use crate::guests::run_with;
 
 /// Python as the system has it: `ctypes` and few other modules are all that is needed.

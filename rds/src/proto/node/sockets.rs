@@ -255,7 +255,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 return Err(NotSent { error, payload });
             }
         };
-        if self.ports.has(to.ip()) {
+        if self.is_here(to.ip()) {
             return Ok(self.send_local(id, from, to, draft));
         }
         let (local, peer) = (from.ip(), to.ip());
@@ -304,9 +304,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Whether a socket here has an address of that host.
+    /// Whether that host is this one: a socket has its address, or every host has.
     pub fn is_here(&self, ip: IpAddr) -> bool {
-        self.ports.has(ip)
+        ip.is_loopback() || self.ports.has(ip)
     }
 
     /// Whether a message of so many bytes can be sent at all, now or later; returns where to.
@@ -362,7 +362,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if self.is_congested(to) {
             self.counters.congested += 1;
             self.get_mut(id)?.blocked(to.port());
-            if !self.ports.has(to.ip()) {
+            if !self.is_here(to.ip()) {
                 let (local, peer) = (from.ip(), to.ip());
                 self.want(Route { local, peer, tos });
             }
@@ -378,7 +378,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Whether a port can take no more, as far as is known.
     fn is_congested(&self, to: SocketAddr) -> bool {
         let ip: IpAddr = to.ip();
-        let map = if self.ports.has(ip) {
+        let map = if self.is_here(ip) {
             self.maps.get(&ip)
         } else {
             self.peer_maps.get(&ip)

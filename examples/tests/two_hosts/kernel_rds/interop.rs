@@ -1,0 +1,99 @@
+//! Our sockets on host a, and the kernel's on host b.
+
+use super::{numbers, roles};
+use crate::guests::{Printed, run_with};
+
+const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
+
+/// Each role of ours, one after the other.
+fn ours(roles: &[&str]) -> String {
+    let commands: Vec<_> = roles.iter().map(|role| format!("{OURS} {role}")).collect();
+    commands.join(" && ")
+}
+
+fn run(seconds: u32, a: &str, b: &str) -> Printed {
+    run_with(&["--rds", "b"], seconds, a, b)
+}
+
+/// X-C01, X-D01, X-D03, X-G01, X-G03, X-R03; X-C09 as it begins with a host that does not serve yet.
+#[test]
+fn we_ask_a_kernel() {
+    let a = ours(&[
+        "sizes $A:4000 $B:4000",
+        "rdma $A:4000 $B:4000",
+        "ping $A $B 5",
+        "stop $A:4000 $B:4000",
+        "press $A:5000 $B:5000",
+        "flow $A:4100 $B:4100 3 0.05",
+    ]);
+    let b = roles(&[
+        "serve $B:4000",
+        "slow $B:5000 2",
+        "flow $B:4100 $A:4100 3 0.05",
+    ]);
+    let printed = run(280, &a, &b);
+    assert_eq!(numbers(&printed.a, "echoed"), [11]);
+    assert_eq!(numbers(&printed.a, "operations"), [24]);
+    assert_eq!(numbers(&printed.a, "pongs"), [5]);
+    let refused = numbers(&printed.a, "refused after");
+    assert!((20..30).contains(&refused[0]), "{refused:?}");
+    assert_eq!(numbers(&printed.b, "slow"), refused);
+    flowed(&printed);
+}
+
+/// X-C02, X-D01, X-D02 as far as messages go, X-G02, X-R01, X-R02.
+#[test]
+fn a_kernel_asks_us() {
+    let a = ours(&[
+        "serve $A:4000",
+        "slow $A:5000 2",
+        "flow $A:4100 $B:4100 3 0.05",
+    ]);
+    let b = roles(&[
+        "sizes $B:4000 $A:4000",
+        "rdma $B:4000 $A:4000",
+        "ping $B $A 5",
+        "stop $B:4000 $A:4000",
+        "press $B:5000 $A:5000",
+        "flow $B:4100 $A:4100 3 0.05",
+    ]);
+    let printed = run(280, &a, &b);
+    assert_eq!(numbers(&printed.b, "echoed"), [11]);
+    assert_eq!(numbers(&printed.b, "operations"), [24]);
+    assert_eq!(numbers(&printed.b, "pongs"), [5]);
+    let refused = numbers(&printed.b, "refused after");
+    assert!((20..30).contains(&refused[0]), "{refused:?}");
+    assert_eq!(numbers(&printed.a, "slow"), refused);
+    flowed(&printed);
+}
+
+/// What each has sent the other has seen.
+fn flowed(printed: &Printed) {
+    let (a, b) = (numbers(&printed.a, "flow"), numbers(&printed.b, "flow"));
+    assert_eq!((a[0], a[1]), (b[1], b[0]));
+    assert!(a[0] > 0 && b[0] > 0, "{a:?} {b:?}");
+}
+
+/// X-F01, X-F02: the link is cut for 4 seconds, and for 30.
+#[test]
+fn nothing_is_lost_while_the_link_is_cut() {
+    for (down, seconds) in [(4, 20), (30, 45)] {
+        let a = ours(&[&format!("flow $A:4100 $B:4100 {seconds} 0.01")]);
+        let flow = roles(&[&format!("flow $B:4100 $A:4100 {seconds} 0.01")]);
+        let cut = format!("sleep 8; ip link set eth0 down; sleep {down}; ip link set eth0 up");
+        let b = format!("({cut}) & {flow}");
+        flowed(&run(280, &a, &b));
+    }
+}
+
+/// X-C11
+#[test]
+fn the_kernel_may_have_the_port() {
+    let b = format!("{OURS} conflict $B:4000");
+    let printed = run(60, "true", &b);
+    let line = printed.b.iter().find(|line| line.starts_with("conflict"));
+    assert!(
+        line.is_some_and(|line| line.contains("conflict 98:") && line.contains("rds_rdma")),
+        "{line:?}"
+    );
+}

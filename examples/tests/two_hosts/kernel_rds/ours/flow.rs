@@ -1,0 +1,139 @@
+//! Numbered messages both ways: nothing may be missing, twice, or late.
+
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+use rds::{Received, Socket};
+
+use super::{HELLO, meet, open, pattern};
+
+/// The number of a message that is the last of its side, and of the answer to that.
+const LAST: u64 = 1 << 63;
+const HEARD: u64 = 1 << 62;
+
+#[derive(Default)]
+struct Side {
+    sent: u64,
+    seen: u64,
+    wrong: Vec<String>,
+    last_sent: bool,
+    heard: bool,
+    owes: bool,
+    peer_over: bool,
+}
+
+impl Side {
+    fn take(&mut self, bytes: &[u8]) {
+        let Some((number, rest)) = bytes.split_first_chunk() else {
+            return;
+        };
+        let number = u64::from_be_bytes(*number);
+        if number == HEARD {
+            self.heard = true;
+        } else if number & LAST != 0 {
+            (self.peer_over, self.owes) = (true, true);
+            if number ^ LAST != self.seen {
+                self.wrong
+                    .push(format!("{} of {}", self.seen, number ^ LAST));
+            }
+        } else {
+            if number != self.seen || rest != pattern(number.to_le_bytes()[0], rest.len()) {
+                self.wrong
+                    .push(format!("{number} instead of {}", self.seen));
+            }
+            self.seen = number + 1;
+        }
+    }
+
+    /// Sends what is due; `false` if there is no room.
+    fn send(&mut self, socket: &Socket, peer: SocketAddr, due: bool, over: bool) -> Result<bool> {
+        let mut bytes = Vec::new();
+        if self.owes {
+            bytes.extend(HEARD.to_be_bytes());
+        } else if due {
+            let lens = [0, 100, 1000, 5000];
+            let [index, ..] = self.sent.to_le_bytes();
+            bytes.extend(self.sent.to_be_bytes());
+            bytes.extend(pattern(index, lens[usize::from(index % 4)]));
+        } else if over && !self.last_sent {
+            bytes.extend((self.sent | LAST).to_be_bytes());
+        } else {
+            return Ok(true);
+        }
+        match socket.send_to(&bytes, peer) {
+            Ok(_) => {}
+            Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(false),
+            Err(err) => return Err(err.into()),
+        }
+        if self.owes {
+            self.owes = false;
+        } else if due {
+            self.sent += 1;
+        } else {
+            self.last_sent = true;
+        }
+        Ok(true)
+    }
+}
+
+pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) -> Result<()> {
+    let socket = open(own)?;
+    socket.set_send_limit(200_000)?;
+    socket.set_recv_limit(200_000)?;
+    meet(&socket, peer)?;
+    socket.set_nonblocking(true);
+    let pace = Duration::from_secs_f64(pace);
+    let end = Instant::now() + Duration::from_secs_f64(seconds);
+    let (mut due, mut heard_at, mut gap) = (Instant::now(), Instant::now(), Duration::ZERO);
+    let mut side = Side::default();
+    let mut quiet = None;
+    while quiet.is_none_or(|quiet| Instant::now() < quiet) {
+        let now = Instant::now();
+        if now > end + Duration::from_secs(120) {
+            bail!("sent {}, seen {}", side.sent, side.seen);
+        }
+        loop {
+            match socket.recv() {
+                Ok(Received::Message(message)) => {
+                    let bytes = message.to_vec();
+                    if !bytes.is_empty() && bytes != HELLO {
+                        gap = gap.max(heard_at.elapsed());
+                        heard_at = Instant::now();
+                        side.take(&bytes);
+                    }
+                }
+                Ok(_) => {}
+                Err(err) if err.kind() == ErrorKind::WouldBlock => break,
+                Err(err) => return Err(err.into()),
+            }
+        }
+        let is_due = now < end && now >= due;
+        let before = side.sent;
+        if !side.send(&socket, peer, is_due, now >= end)? {
+            thread::sleep(Duration::from_millis(10));
+        }
+        if side.sent > before {
+            due = now + pace;
+        } else {
+            thread::sleep(Duration::from_millis(2));
+        }
+        if quiet.is_none() && side.heard && side.peer_over && !side.owes {
+            quiet = Some(Instant::now() + Duration::from_secs(3));
+        }
+    }
+    let Side {
+        sent, seen, wrong, ..
+    } = side;
+    println!(
+        "flow sent {sent} seen {seen} wrong {} gap {:.1}",
+        wrong.len(),
+        gap.as_secs_f64()
+    );
+    ensure!(wrong.is_empty(), "{:?}", &wrong[..wrong.len().min(5)]);
+    Ok(())
+}

@@ -1,0 +1,331 @@
+//! One side of what two hosts do with RDS, on our sockets: the twin of `peer.py`, which says what
+//! the roles are.
+
+#![expect(clippy::print_stdout, reason = "a program for the terminal")]
+
+mod flow;
+mod room;
+
+use std::{
+    net::{IpAddr, SocketAddr},
+    thread,
+    time::Duration,
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use clap::{Parser, Subcommand};
+use rds::{Cookie, ExportOptions, Message, Rdma, Received, SendOptions, Socket, Status};
+
+/// How long anything may take.
+const PATIENCE: Duration = Duration::from_secs(120);
+
+const SIZES: [usize; 11] = [
+    0,
+    1,
+    63,
+    4095,
+    4096,
+    4097,
+    8192,
+    10_000,
+    65_536,
+    106_496,
+    1 << 20,
+];
+const OFFSETS: [usize; 3] = [0, 0x100, 0xFFF];
+const ROOM: u32 = 2 << 20;
+
+/// How a request begins; the seed of the pattern and the number of bytes follow.
+const ECHO: u8 = b'E';
+const WRITE: u8 = b'W';
+const READ: u8 = b'R';
+const STOP: u8 = b'Q';
+
+/// What a side says until the other is there.
+const HELLO: &[u8] = b"hello";
+
+#[derive(Parser)]
+struct Options {
+    #[command(subcommand)]
+    role: Role,
+}
+
+#[derive(Subcommand)]
+enum Role {
+    /// Answers: echoes, writes and reads the asker's memory, until it is told to stop
+    Serve {
+        own: SocketAddr,
+        /// Dies when it is told to stop
+        #[arg(long)]
+        die: bool,
+    },
+    /// Messages of all kinds of sizes, echoed
+    Sizes { own: SocketAddr, peer: SocketAddr },
+    /// Has memory written and read by the server, wherever it begins in a page
+    Rdma { own: SocketAddr, peer: SocketAddr },
+    /// Tells a server to stop
+    Stop { own: SocketAddr, peer: SocketAddr },
+    /// Messages to port 0
+    Ping {
+        own: IpAddr,
+        peer: IpAddr,
+        count: u32,
+    },
+    /// Numbered messages both ways
+    Flow {
+        own: SocketAddr,
+        peer: SocketAddr,
+        seconds: f64,
+        pace: f64,
+    },
+    /// Reads nothing for so long
+    Slow { own: SocketAddr, seconds: f64 },
+    /// Sends to one that is slow
+    Press { own: SocketAddr, peer: SocketAddr },
+    /// Cannot have the address, as the kernel has it
+    Conflict { own: SocketAddr },
+}
+
+fn main() -> Result<()> {
+    match Options::parse().role {
+        Role::Serve { own, die } => serve(own, die),
+        Role::Sizes { own, peer } => sizes(own, peer),
+        Role::Rdma { own, peer } => rdma(own, peer),
+        Role::Stop { own, peer } => stop(own, peer),
+        Role::Ping { own, peer, count } => ping(own, peer, count),
+        Role::Flow {
+            own,
+            peer,
+            seconds,
+            pace,
+        } => flow::run(own, peer, seconds, pace),
+        Role::Slow { own, seconds } => room::slow(own, seconds),
+        Role::Press { own, peer } => room::press(own, peer),
+        Role::Conflict { own } => conflict(own),
+    }
+}
+
+fn open(own: SocketAddr) -> Result<Socket> {
+    let socket = Socket::bind(own).with_context(|| format!("cannot bind to {own}"))?;
+    socket.set_send_limit(ROOM)?;
+    socket.set_recv_limit(ROOM)?;
+    socket.set_read_timeout(Some(PATIENCE));
+    socket.set_write_timeout(Some(PATIENCE));
+    Ok(socket)
+}
+
+/// Waits until the other side has its socket, too.
+fn meet(socket: &Socket, peer: SocketAddr) -> Result<()> {
+    socket.set_read_timeout(Some(Duration::from_millis(500)));
+    for _ in 0..240 {
+        socket.send_to(HELLO, peer)?;
+        if let Ok(Received::Message(message)) = socket.recv()
+            && message.to_vec() == HELLO
+        {
+            // It may have been there before it was heard.
+            socket.send_to(HELLO, peer)?;
+            socket.set_read_timeout(Some(PATIENCE));
+            return Ok(());
+        }
+    }
+    bail!("{peer} says nothing")
+}
+
+/// The next message that is about something.
+fn hear(socket: &Socket) -> Result<Message> {
+    loop {
+        match socket.recv()? {
+            Received::Message(message) if message.to_vec() == HELLO => {}
+            Received::Message(message) => return Ok(message),
+            other => bail!("{other:?}, which is no message"),
+        }
+    }
+}
+
+fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    let block = (0..251_u32).map(|i| (u32::from(seed) + 31 * i).to_le_bytes()[0]);
+    block.cycle().take(len).collect()
+}
+
+fn request(kind: u8, seed: u8, len: usize) -> Result<Vec<u8>> {
+    let mut bytes = vec![kind, seed];
+    bytes.extend(u32::try_from(len)?.to_be_bytes());
+    Ok(bytes)
+}
+
+fn serve(own: SocketAddr, die: bool) -> Result<()> {
+    let socket = open(own)?;
+    println!("serves");
+    let mut served = [0; 3];
+    loop {
+        let Received::Message(asked) = socket.recv()? else {
+            bail!("something that is no message");
+        };
+        let (bytes, from) = (asked.to_vec(), asked.from());
+        if bytes == HELLO {
+            socket.send_to(HELLO, from)?;
+            continue;
+        }
+        let (kind, seed) = match bytes[..] {
+            [kind, seed, ..] => (kind, seed),
+            _ => bail!("a request of {} bytes", bytes.len()),
+        };
+        let len = bytes.get(2..6).context("a request without a length")?;
+        let len = u32::from_be_bytes(len.try_into()?) as usize;
+        match kind {
+            ECHO => {
+                socket.send_to(&bytes, from)?;
+                served[0] += 1;
+            }
+            WRITE | READ => {
+                let cookie = asked.cookie().context("no cookie")?;
+                operate(&socket, from, kind, seed, len, cookie)?;
+                served[usize::from(kind == READ) + 1] += 1;
+            }
+            // As if it were killed: the kernel takes away what it had.
+            STOP if die => std::process::abort(),
+            STOP => {
+                socket.send_to(&bytes, from)?;
+                break;
+            }
+            _ => bail!("a request of kind {kind}"),
+        }
+    }
+    settle(&socket)?;
+    println!("served E{} W{} R{}", served[0], served[1], served[2]);
+    Ok(())
+}
+
+/// Waits until what has been sent is acknowledged: it goes with the socket.
+fn settle(socket: &Socket) -> Result<()> {
+    while socket.queued()?.0 > 0 {
+        thread::sleep(Duration::from_millis(10));
+    }
+    // The peer's last message wants an acknowledgement.
+    thread::sleep(Duration::from_secs(2));
+    Ok(())
+}
+
+/// Reads or writes the asker's memory.
+fn operate(
+    socket: &Socket,
+    client: SocketAddr,
+    kind: u8,
+    seed: u8,
+    len: usize,
+    cookie: Cookie,
+) -> Result<()> {
+    let local = socket.alloc(len)?;
+    // In pieces: more than one request has room for.
+    let step = len.div_ceil(20);
+    let pieces = (0..len).step_by(step);
+    let pieces = pieces.map(|at| local.slice(at..len.min(at + step)));
+    let rdma = if kind == WRITE {
+        local.write(0, &pattern(seed, len));
+        Rdma::write(pieces.collect(), cookie)
+    } else {
+        Rdma::read(pieces.collect(), cookie).fence()
+    };
+    let rdma = rdma.notify().token(u64::from(seed) + 1000);
+    let bytes = request(kind, seed, len)?;
+    let options = SendOptions::new().to(client).rdma(rdma);
+    socket.send_msg(&[std::io::IoSlice::new(&bytes)], &options)?;
+    match socket.recv()? {
+        Received::Operation(end) => ensure!(
+            (end.token, end.status) == (u64::from(seed) + 1000, Status::Success),
+            "{end:?}"
+        ),
+        other => bail!("{other:?}, and not the end of an operation"),
+    }
+    let mut bytes = vec![0; len];
+    local.read(0, &mut bytes);
+    ensure!(bytes == pattern(seed, len), "{len} bytes were read wrong");
+    Ok(())
+}
+
+fn sizes(own: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let socket = open(own)?;
+    meet(&socket, peer)?;
+    for (seed, len) in (0..).zip(SIZES) {
+        let mut bytes = request(ECHO, seed, len)?;
+        bytes.extend(pattern(seed, len));
+        bytes.truncate(len.max(6));
+        socket.send_to(&bytes, peer)?;
+        let got = hear(&socket)?;
+        ensure!(
+            got.from() == peer && got.to_vec() == bytes,
+            "{len} bytes came back otherwise"
+        );
+    }
+    println!("echoed {}", SIZES.len());
+    Ok(())
+}
+
+fn rdma(own: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let socket = open(own)?;
+    meet(&socket, peer)?;
+    let mut seed = 0;
+    for len in [1, 4096, 20_000, 1 << 20] {
+        for at in OFFSETS {
+            for kind in [WRITE, READ] {
+                seed += 1;
+                let memory = socket.alloc(at + len + 1)?;
+                if kind == READ {
+                    memory.write(at, &pattern(seed, len));
+                }
+                let cookie = socket.export(&memory, ExportOptions::new().use_once())?;
+                let place = Cookie {
+                    offset: cookie.offset + u32::try_from(at)?,
+                    ..cookie
+                };
+                let bytes = request(kind, seed, len)?;
+                let options = SendOptions::new().to(peer).cookie(place);
+                socket.send_msg(&[std::io::IoSlice::new(&bytes)], &options)?;
+                let got = hear(&socket)?;
+                ensure!(got.to_vec() == bytes, "another answer");
+                let mut there = vec![0; at + len + 1];
+                memory.read(0, &mut there);
+                ensure!(
+                    there[at..at + len] == pattern(seed, len),
+                    "{len} bytes at {at:#x} differ"
+                );
+                let beside = there[..at].iter().chain(&there[at + len..]);
+                ensure!(beside.clone().all(|&byte| byte == 0), "bytes beside it");
+                ensure!(socket.free(cookie).is_err(), "it was for one use");
+            }
+        }
+    }
+    settle(&socket)?;
+    println!("operations {seed}");
+    Ok(())
+}
+
+fn stop(own: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let socket = open(own)?;
+    meet(&socket, peer)?;
+    socket.send_to(&request(STOP, 0, 0)?, peer)?;
+    hear(&socket)?;
+    println!("stopped");
+    settle(&socket)
+}
+
+fn ping(own: IpAddr, peer: IpAddr, count: u32) -> Result<()> {
+    let socket = open((own, 0).into())?;
+    let peer = SocketAddr::new(peer, 0);
+    for _ in 0..count {
+        socket.send_to(b"", peer)?;
+        let got = socket.recv_from(&mut [0; 8])?;
+        ensure!(got == (0, peer), "{got:?}");
+    }
+    println!("pongs {count}");
+    Ok(())
+}
+
+/// X-C11
+fn conflict(own: SocketAddr) -> Result<()> {
+    match Socket::bind(own) {
+        Ok(_) => bail!("{own} can be had"),
+        Err(err) => println!("conflict {}: {err}", rds::errno(&err)),
+    }
+    Ok(())
+}

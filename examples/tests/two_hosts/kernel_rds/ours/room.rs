@@ -1,0 +1,61 @@
+//! A side that reads too slowly, and one that sends to it.
+
+use std::{io::IoSlice, net::SocketAddr, thread, time::Duration};
+
+use anyhow::{Result, bail, ensure};
+use rds::{Received, SendOptions};
+
+use super::{HELLO, hear, meet, open, settle};
+
+/// X-G02
+pub(super) fn slow(own: SocketAddr, seconds: f64) -> Result<()> {
+    let socket = open(own)?;
+    socket.set_recv_limit(20_000)?;
+    let (_, from) = socket.recv_from(&mut [0; 16])?;
+    socket.send_to(HELLO, from)?;
+    thread::sleep(Duration::from_secs_f64(seconds));
+    let mut seen = 0;
+    let from = loop {
+        let got = hear(&socket)?;
+        if got.to_vec() == b"over" {
+            break got.from();
+        }
+        seen += 1;
+    };
+    socket.send_to(seen.to_string().as_bytes(), from)?;
+    settle(&socket)?;
+    println!("slow {seen}");
+    Ok(())
+}
+
+/// X-G01, X-G03
+pub(super) fn press(own: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let socket = open(own)?;
+    socket.set_congestion_monitor(true)?;
+    meet(&socket, peer)?;
+    let options = SendOptions::new().to(peer).dont_wait();
+    let mut sent = 0;
+    loop {
+        match socket.send_msg(&[IoSlice::new(&[0; 1000])], &options) {
+            Ok(_) => sent += 1,
+            Err(err) if rds::errno(&err) == 105 => break,
+            Err(err) if rds::errno(&err) == 11 => {}
+            Err(err) => return Err(err.into()),
+        }
+        thread::sleep(Duration::from_millis(20));
+    }
+    loop {
+        match socket.recv()? {
+            Received::Congestion(ports) => {
+                ensure!(ports == 1 << (peer.port() % 64), "{ports:#x}");
+                break;
+            }
+            Received::Message(message) if message.to_vec() == HELLO => {}
+            other => bail!("{other:?}"),
+        }
+    }
+    println!("refused after {sent}");
+    socket.send_to(b"over", peer)?;
+    ensure!(hear(&socket)?.to_vec() == sent.to_string().as_bytes());
+    settle(&socket)
+}
