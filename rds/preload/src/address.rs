@@ -1,0 +1,96 @@
+//! Addresses as C has them.
+
+use std::{
+    io,
+    mem::offset_of,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+};
+
+use libc::{c_int, sockaddr_in, sockaddr_in6};
+
+/// An error with this number.
+pub(crate) fn os(errno: c_int) -> io::Error {
+    io::Error::from_raw_os_error(errno)
+}
+
+/// Some bytes of an address, whose places are the same in every process.
+fn part<const N: usize>(raw: &[u8], at: usize) -> io::Result<[u8; N]> {
+    let bytes = raw.get(at..at + N).and_then(|bytes| bytes.try_into().ok());
+    bytes.ok_or_else(|| os(libc::EINVAL))
+}
+
+/// What the address is; `wrong` if it is of another family.
+pub(crate) fn read(raw: &[u8], wrong: c_int) -> io::Result<SocketAddr> {
+    let family = c_int::from(u16::from_ne_bytes(part(raw, 0)?));
+    match family {
+        libc::AF_INET => {
+            let port = u16::from_be_bytes(part(raw, offset_of!(sockaddr_in, sin_port))?);
+            let ip: [u8; 4] = part(raw, offset_of!(sockaddr_in, sin_addr))?;
+            // All of it has to be there.
+            part::<{ size_of::<sockaddr_in>() }>(raw, 0)?;
+            Ok((Ipv4Addr::from(ip), port).into())
+        }
+        libc::AF_INET6 => {
+            let port = u16::from_be_bytes(part(raw, offset_of!(sockaddr_in6, sin6_port))?);
+            let ip: [u8; 16] = part(raw, offset_of!(sockaddr_in6, sin6_addr))?;
+            let scope = u32::from_ne_bytes(part(raw, offset_of!(sockaddr_in6, sin6_scope_id))?);
+            Ok(SocketAddrV6::new(Ipv6Addr::from(ip), port, 0, scope).into())
+        }
+        _ => Err(os(wrong)),
+    }
+}
+
+/// The bytes of an address.
+pub(crate) fn write(addr: SocketAddr) -> Vec<u8> {
+    let family = |family: c_int| u16::try_from(family).unwrap_or_default().to_ne_bytes();
+    let mut raw = Vec::with_capacity(size_of::<sockaddr_in6>());
+    match addr.ip() {
+        IpAddr::V4(ip) => {
+            raw.extend(family(libc::AF_INET));
+            raw.extend(addr.port().to_be_bytes());
+            raw.extend(ip.octets());
+            raw.resize(size_of::<sockaddr_in>(), 0);
+        }
+        IpAddr::V6(ip) => {
+            raw.extend(family(libc::AF_INET6));
+            raw.extend(addr.port().to_be_bytes());
+            raw.extend([0; 4]);
+            raw.extend(ip.octets());
+            let scope = match addr {
+                SocketAddr::V6(v6) => v6.scope_id(),
+                SocketAddr::V4(_) => 0,
+            };
+            raw.extend(scope.to_ne_bytes());
+        }
+    }
+    raw
+}
+
+/// The address of a socket that has none.
+pub(crate) const NOWHERE: [u8; size_of::<sockaddr_in>()] = [0; size_of::<sockaddr_in>()];
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn what_is_written_is_read() {
+        for addr in ["10.9.0.1:4000", "[fd09::1]:65535", "[fe80::1%3]:1"] {
+            let addr: SocketAddr = addr.parse().unwrap();
+            assert_eq!(read(&write(addr), libc::EINVAL).unwrap(), addr);
+        }
+        assert_eq!(
+            write("10.9.0.1:258".parse().unwrap())[2..8],
+            [1, 2, 10, 9, 0, 1]
+        );
+    }
+
+    #[test]
+    fn what_is_no_address_is_refused() {
+        let raw = write("10.9.0.1:1".parse().unwrap());
+        let errno = |raw: &[u8]| read(raw, libc::EAFNOSUPPORT).unwrap_err().raw_os_error();
+        assert_eq!(errno(&raw[..15]), Some(libc::EINVAL));
+        assert_eq!(errno(&[]), Some(libc::EINVAL));
+        assert_eq!(errno(&NOWHERE), Some(libc::EAFNOSUPPORT));
+    }
+}

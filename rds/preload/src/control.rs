@@ -1,0 +1,300 @@
+//! Control messages: what programs say and hear beside the bytes of a message.
+
+use std::{io, ptr::NonNull};
+
+use libc::{c_int, c_void};
+use rds::{
+    Atomic, Cookie, ExportOptions, Rdma, SendOptions, Socket,
+    proto::{
+        connection::Direction,
+        control::{
+            AtomicArgs, BadControl, FENCE, FreeMrArgs, GetMrArgs, Kind, LEVEL, NOTIFY_ME,
+            REMOTE_COMPLETE, RdmaArgs, SILENT, USE_ONCE,
+        },
+    },
+};
+// The memory of programs is registered as any other.
+use verbs::Memory;
+
+use crate::{
+    address::os,
+    memory::{bytes, bytes_mut},
+};
+
+/// The bytes before the payload: a length of 8, the level and the type.
+const HEADER: usize = 16;
+
+/// The number that the kernel gives.
+pub(crate) fn refused(bad: BadControl) -> io::Error {
+    os(match bad {
+        BadControl::TooLong(_) => libc::EMSGSIZE,
+        BadControl::Unaligned(_) | BadControl::Points(_) => libc::EFAULT,
+        BadControl::Masks => libc::EOPNOTSUPP,
+        _ => libc::EINVAL,
+    })
+}
+
+/// Memory of the program's, which is its own to keep.
+#[derive(Debug)]
+struct Program(NonNull<[u8]>);
+
+// SAFETY: nobody but devices touches it by this, which is as good from one thread as from another.
+unsafe impl Send for Program {}
+
+// SAFETY: the range never changes. A program that hands memory over to RDS says that devices may
+// read and write it; the kernel keeps its pages for as long as it is registered, whatever becomes of
+// the addresses.
+unsafe impl Memory for Program {
+    fn range(&mut self) -> NonNull<[u8]> {
+        self.0
+    }
+}
+
+impl Program {
+    fn new(addr: u64, len: u64) -> io::Result<Self> {
+        let addr = usize::try_from(addr).map_err(|_| os(libc::EFAULT))?;
+        let len = usize::try_from(len).map_err(|_| os(libc::EINVAL))?;
+        let start = std::ptr::with_exposed_provenance_mut::<u8>(addr);
+        let start = NonNull::new(start).ok_or_else(|| os(libc::EFAULT))?;
+        Ok(Self(NonNull::slice_from_raw_parts(start, len)))
+    }
+}
+
+/// Takes memory of the program's for peers, and tells it the name.
+///
+/// # Safety
+/// The place for the name is null, or has 8 writable bytes.
+pub(crate) unsafe fn export(socket: &Socket, args: &GetMrArgs) -> io::Result<Cookie> {
+    let mut options = ExportOptions::new();
+    if args.flags & USE_ONCE != 0 {
+        options = options.use_once();
+    }
+    let cookie = socket.export_memory(Program::new(args.addr, args.len)?, options)?;
+    if args.cookie_addr != 0 {
+        let at = usize::try_from(args.cookie_addr).map_err(|_| os(libc::EFAULT))?;
+        let at = std::ptr::with_exposed_provenance_mut::<c_void>(at);
+        // SAFETY: as the caller promises.
+        let place = unsafe { bytes_mut(at, 8) }?;
+        place.copy_from_slice(&cookie.to_u64().to_ne_bytes());
+    }
+    Ok(cookie)
+}
+
+/// Takes memory back.
+pub(crate) fn free(socket: &Socket, payload: &[u8]) -> io::Result<()> {
+    match FreeMrArgs::decode(payload).map_err(refused)?.cookie {
+        Some(cookie) => socket.free(cookie),
+        // What nobody uses is gone already.
+        None => Ok(()),
+    }
+}
+
+/// What is to go with a message.
+#[derive(Debug, Default)]
+pub(crate) struct Wishes {
+    pub(crate) options: SendOptions,
+    /// Memory that was exported for it.
+    pub(crate) mapped: Option<Cookie>,
+    rdma: bool,
+    atomic: bool,
+    memory: bool,
+    /// There is a name for memory that is not to be copied.
+    pub(crate) zero_copy: bool,
+}
+
+/// The control messages of RDS: their types and payloads.
+fn parts(mut control: &[u8]) -> io::Result<Vec<(c_int, &[u8])>> {
+    let mut found = Vec::new();
+    while let Some((header, _)) = control.split_first_chunk::<HEADER>() {
+        let (len, rest) = header
+            .split_first_chunk::<8>()
+            .ok_or_else(|| os(libc::EINVAL))?;
+        let len = usize::try_from(u64::from_ne_bytes(*len)).unwrap_or(usize::MAX);
+        if len < HEADER || len > control.len() {
+            return Err(os(libc::EINVAL));
+        }
+        let number = |bytes: &[u8]| bytes.try_into().map(c_int::from_ne_bytes);
+        let level = number(&rest[..4]).map_err(io::Error::other)?;
+        let kind = number(&rest[4..]).map_err(io::Error::other)?;
+        if level == LEVEL {
+            found.push((kind, &control[HEADER..len]));
+        }
+        control = control.get(len.next_multiple_of(8)..).unwrap_or_default();
+    }
+    Ok(found)
+}
+
+impl Wishes {
+    /// Reads what a program says, and does what has to be done before the message is sent.
+    ///
+    /// # Safety
+    /// Memory that it names is the program's, and may be read and written by devices; lists that it
+    /// names are readable.
+    pub(crate) unsafe fn read(socket: &Socket, control: &[u8]) -> io::Result<Self> {
+        let mut wishes = Self::default();
+        for (kind, payload) in parts(control)? {
+            let first = match kind {
+                1 => !std::mem::replace(&mut wishes.rdma, true),
+                6..=9 => !std::mem::replace(&mut wishes.atomic, true),
+                2 | 3 => !std::mem::replace(&mut wishes.memory, true),
+                12 => !std::mem::replace(&mut wishes.zero_copy, true),
+                _ => false,
+            };
+            if !first {
+                return Err(wishes.give_up(socket, os(libc::EINVAL)));
+            }
+            // SAFETY: as the caller promises.
+            if let Err(err) = unsafe { wishes.add(socket, kind, payload) } {
+                return Err(wishes.give_up(socket, err));
+            }
+        }
+        let operation = wishes.rdma || wishes.atomic;
+        if operation && (wishes.memory || wishes.zero_copy) {
+            return Err(wishes.give_up(socket, os(libc::EINVAL)));
+        }
+        Ok(wishes)
+    }
+
+    /// Undoes what was done for a message that is not sent.
+    pub(crate) fn give_up(&self, socket: &Socket, err: io::Error) -> io::Error {
+        if let Some(cookie) = self.mapped {
+            // It is there.
+            drop(socket.free(cookie));
+        }
+        err
+    }
+
+    unsafe fn add(&mut self, socket: &Socket, kind: c_int, payload: &[u8]) -> io::Result<()> {
+        let options = std::mem::take(&mut self.options);
+        self.options = match kind {
+            1 => {
+                let args = RdmaArgs::decode(payload).map_err(refused)?;
+                // SAFETY: as the caller promises.
+                let options = options.rdma(unsafe { operation(socket, &args) }?);
+                if args.flags & SILENT != 0 {
+                    options.silent()
+                } else {
+                    options
+                }
+            }
+            2 => {
+                let cookie = payload.try_into().map_err(|_| os(libc::EINVAL))?;
+                options.cookie(Cookie::from_u64(u64::from_ne_bytes(cookie)))
+            }
+            3 => {
+                let args = GetMrArgs::decode(payload).map_err(refused)?;
+                // SAFETY: as the caller promises.
+                let cookie = unsafe { export(socket, &args) }?;
+                self.mapped = Some(cookie);
+                options.cookie(cookie)
+            }
+            6..=9 => {
+                let kind = match kind {
+                    6 => Kind::AtomicFetchAdd,
+                    7 => Kind::AtomicCompareSwap,
+                    8 => Kind::MaskedAtomicFetchAdd,
+                    _ => Kind::MaskedAtomicCompareSwap,
+                };
+                let args = AtomicArgs::decode(payload, kind).map_err(refused)?;
+                let place = socket.register(Program::new(args.local_addr, 8)?)?;
+                let mut atomic = Atomic::new(args.op, place, args.cookie)
+                    .at(args.remote_addr)
+                    .token(args.token);
+                if args.flags & FENCE != 0 {
+                    atomic = atomic.fence();
+                }
+                if args.flags & NOTIFY_ME != 0 {
+                    atomic = atomic.notify();
+                }
+                if args.flags & REMOTE_COMPLETE != 0 {
+                    atomic = atomic.remote_complete();
+                }
+                let options = options.atomic(atomic);
+                if args.flags & SILENT != 0 {
+                    options.silent()
+                } else {
+                    options
+                }
+            }
+            _ => options,
+        };
+        Ok(())
+    }
+}
+
+/// An operation on memory of the peer's, with the program's memory registered for it.
+///
+/// # Safety
+/// As for [`Wishes::read`].
+unsafe fn operation(socket: &Socket, args: &RdmaArgs) -> io::Result<Rdma> {
+    let at = usize::try_from(args.local).map_err(|_| os(libc::EFAULT))?;
+    // Not more than 1024.
+    let count = usize::try_from(args.local_count).unwrap_or_default();
+    let list = std::ptr::with_exposed_provenance::<c_void>(at);
+    // SAFETY: as the caller promises.
+    let list = unsafe { bytes(list, 16 * count) }?;
+    let mut local = Vec::with_capacity(count);
+    for entry in list.chunks_exact(16) {
+        let number = |bytes: &[u8]| bytes.try_into().map(u64::from_ne_bytes);
+        let addr = number(&entry[..8]).map_err(io::Error::other)?;
+        let len = number(&entry[8..]).map_err(io::Error::other)?;
+        if len > args.remote_len {
+            return Err(os(libc::EINVAL));
+        }
+        local.push(socket.register(Program::new(addr, len)?)?);
+    }
+    let rdma = match args.direction() {
+        Direction::Write => Rdma::write(local, args.cookie),
+        Direction::Read => Rdma::read(local, args.cookie),
+    };
+    let mut rdma = rdma
+        .at(args.remote_addr)
+        .remote_len(args.remote_len)
+        .token(args.token);
+    if args.flags & FENCE != 0 {
+        rdma = rdma.fence();
+    }
+    if args.flags & NOTIFY_ME != 0 {
+        rdma = rdma.notify();
+    }
+    if args.flags & REMOTE_COMPLETE != 0 {
+        rdma = rdma.remote_complete();
+    }
+    Ok(rdma)
+}
+
+/// Control messages for the program, as many as it has room for.
+#[derive(Debug)]
+pub(crate) struct Told<'a> {
+    room: &'a mut [u8],
+    used: usize,
+    /// One did not fit.
+    pub(crate) cut: bool,
+}
+
+impl<'a> Told<'a> {
+    pub(crate) fn new(room: &'a mut [u8]) -> Self {
+        Self {
+            room,
+            used: 0,
+            cut: false,
+        }
+    }
+
+    pub(crate) fn add(&mut self, kind: Kind, payload: &[u8]) {
+        let len = HEADER + payload.len();
+        let Some(place) = self.room.get_mut(self.used..self.used + len) else {
+            self.cut = true;
+            return;
+        };
+        place[..8].copy_from_slice(&(len as u64).to_ne_bytes());
+        place[8..12].copy_from_slice(&LEVEL.to_ne_bytes());
+        place[12..16].copy_from_slice(&(kind as i32).to_ne_bytes());
+        place[16..].copy_from_slice(payload);
+        self.used = (self.used + len.next_multiple_of(8)).min(self.room.len());
+    }
+
+    pub(crate) fn len(&self) -> usize {
+        self.used
+    }
+}

@@ -1,0 +1,340 @@
+//! Sending and receiving.
+
+use std::{io, io::IoSlice};
+
+use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use rds::{
+    Interest, Received,
+    proto::control::{Kind, RdmaStatus, ZcopyCompletion},
+};
+
+use crate::{
+    address::{self, os},
+    control::{Told, Wishes},
+    memory::{bytes, bytes_mut, gather, give, scatter},
+    real::interpose,
+    sockets::raw,
+    table::Held,
+};
+
+/// Sends one message.
+///
+/// # Safety
+/// As for [`Wishes::read`].
+unsafe fn send_one(
+    held: &Held,
+    pieces: &[IoSlice<'_>],
+    to: &[u8],
+    control: &[u8],
+    flags: c_int,
+) -> io::Result<ssize_t> {
+    if flags & !(libc::MSG_DONTWAIT | libc::MSG_ZEROCOPY) != 0 {
+        return Err(os(libc::EOPNOTSUPP));
+    }
+    let to = match to {
+        [] => None,
+        to => Some(address::read(to, libc::EINVAL)?),
+    };
+    let zero_copy = flags & libc::MSG_ZEROCOPY != 0;
+    if zero_copy && held.chosen().zero_copy {
+        // As the kernel says of all that is RDMA.
+        return Err(os(libc::EOPNOTSUPP));
+    }
+    if !held.chosen().bound {
+        return Err(os(libc::ENOTCONN));
+    }
+    // SAFETY: as the caller promises.
+    let mut wishes = unsafe { Wishes::read(&held.socket, control) }?;
+    if wishes.zero_copy != zero_copy {
+        return Err(wishes.give_up(&held.socket, os(libc::EINVAL)));
+    }
+    let mut options = std::mem::take(&mut wishes.options);
+    if let Some(to) = to {
+        options = options.to(to);
+    }
+    if flags & libc::MSG_DONTWAIT != 0 {
+        options = options.dont_wait();
+    }
+    match held.socket.send_msg(pieces, &options) {
+        Ok(sent) => Ok(ssize_t::try_from(sent.len).unwrap_or(ssize_t::MAX)),
+        Err(err) => Err(wishes.give_up(&held.socket, err)),
+    }
+}
+
+unsafe fn send_msg(held: &Held, msg: *const msghdr, flags: c_int) -> io::Result<ssize_t> {
+    // SAFETY: null or valid, as the caller promises.
+    let msg = unsafe { msg.as_ref() }.ok_or_else(|| os(libc::EFAULT))?;
+    // SAFETY: as the caller promises.
+    let pieces = unsafe { gather(msg.msg_iov, msg.msg_iovlen) }?;
+    // SAFETY: as the caller promises.
+    let to = unsafe { raw(msg.msg_name.cast(), msg.msg_namelen) }?;
+    // SAFETY: as the caller promises.
+    let control = unsafe { bytes(msg.msg_control, msg.msg_controllen) }?;
+    // SAFETY: as the caller promises.
+    unsafe { send_one(held, &pieces, to, control, flags) }
+}
+
+unsafe fn send_to(
+    held: &Held,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+    to: *const sockaddr,
+    to_len: socklen_t,
+) -> io::Result<ssize_t> {
+    // SAFETY: as the caller promises.
+    let bytes = unsafe { bytes(buf, len) }?;
+    let to = if to.is_null() {
+        &[]
+    } else {
+        // SAFETY: as the caller promises.
+        unsafe { raw(to, to_len) }?
+    };
+    // SAFETY: nothing is named.
+    unsafe { send_one(held, &[IoSlice::new(bytes)], to, &[], flags) }
+}
+
+unsafe fn send_plain(
+    held: &Held,
+    buf: *const c_void,
+    len: size_t,
+    flags: c_int,
+) -> io::Result<ssize_t> {
+    // SAFETY: as the caller promises.
+    unsafe { send_to(held, buf, len, flags, std::ptr::null(), 0) }
+}
+
+unsafe fn write_to(held: &Held, buf: *const c_void, len: size_t) -> io::Result<ssize_t> {
+    // SAFETY: as the caller promises.
+    unsafe { send_plain(held, buf, len, 0) }
+}
+
+unsafe fn write_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Result<ssize_t> {
+    let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
+    // SAFETY: as the caller promises.
+    let pieces = unsafe { gather(pieces, count) }?;
+    // SAFETY: nothing is named.
+    unsafe { send_one(held, &pieces, &[], &[], 0) }
+}
+
+/// What one call has received.
+#[derive(Debug, Default)]
+struct Outcome {
+    /// The bytes that it returns.
+    len: usize,
+    from: Option<Vec<u8>>,
+    flags: c_int,
+}
+
+impl Outcome {
+    fn of_message(copied: usize, len: usize, from: std::net::SocketAddr, asked: c_int) -> Self {
+        let cut = copied < len;
+        Self {
+            len: if asked & libc::MSG_TRUNC != 0 {
+                len
+            } else {
+                copied
+            },
+            from: Some(address::write(from)),
+            flags: if cut { libc::MSG_TRUNC } else { 0 },
+        }
+    }
+}
+
+/// Receives what comes next.
+fn receive_one(
+    held: &Held,
+    pieces: &mut [io::IoSliceMut<'_>],
+    told: &mut Told<'_>,
+    flags: c_int,
+) -> io::Result<Outcome> {
+    if flags & libc::MSG_OOB != 0 {
+        return Ok(Outcome::default());
+    }
+    let dont_wait = flags & libc::MSG_DONTWAIT != 0;
+    if flags & libc::MSG_PEEK != 0 {
+        if dont_wait && !held.socket.readiness(Interest::Read)?.readable {
+            return Err(os(libc::EAGAIN));
+        }
+        let peeked = held.socket.peek(pieces)?;
+        return Ok(peeked.map_or_else(Outcome::default, |(copied, len, from)| {
+            Outcome::of_message(copied, len, from, flags)
+        }));
+    }
+    let received = if dont_wait {
+        held.socket.try_recv()?
+    } else {
+        held.socket.recv()?
+    };
+    match received {
+        Received::Operation(ended) => {
+            let status = RdmaStatus {
+                token: ended.token,
+                status: ended.status,
+            };
+            told.add(Kind::RdmaStatus, &status.encode());
+            Ok(Outcome::default())
+        }
+        Received::Congestion(ports) => {
+            told.add(Kind::CongestionUpdate, &ports.to_ne_bytes());
+            Ok(Outcome::default())
+        }
+        Received::Free(name) => {
+            let (free, _) = ZcopyCompletion::split(std::slice::from_ref(&name));
+            told.add(Kind::ZcopyCompletion, &free.encode());
+            Ok(Outcome::default())
+        }
+        Received::Message(message) => {
+            if let Some(cookie) = message.cookie() {
+                told.add(Kind::RdmaDestination, &cookie.to_u64().to_ne_bytes());
+            }
+            let copied = message.copy_to(pieces);
+            Ok(Outcome::of_message(
+                copied,
+                message.len(),
+                message.from(),
+                flags,
+            ))
+        }
+        _ => Ok(Outcome::default()),
+    }
+}
+
+fn length(len: usize) -> ssize_t {
+    ssize_t::try_from(len).unwrap_or(ssize_t::MAX)
+}
+
+unsafe fn receive_msg(held: &Held, msg: *mut msghdr, flags: c_int) -> io::Result<ssize_t> {
+    // SAFETY: null or valid, as the caller promises.
+    let msg = unsafe { msg.as_mut() }.ok_or_else(|| os(libc::EFAULT))?;
+    // SAFETY: as the caller promises.
+    let mut pieces = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
+    // SAFETY: as the caller promises.
+    let room = unsafe { bytes_mut(msg.msg_control, msg.msg_controllen) }?;
+    let mut told = Told::new(room);
+    let outcome = receive_one(held, &mut pieces, &mut told, flags)?;
+    msg.msg_controllen = told.len();
+    msg.msg_flags = outcome.flags | if told.cut { libc::MSG_CTRUNC } else { 0 };
+    match outcome.from {
+        Some(from) if !msg.msg_name.is_null() => {
+            // SAFETY: as the caller promises.
+            unsafe { give(&from, msg.msg_name, &raw mut msg.msg_namelen) }?;
+        }
+        _ => msg.msg_namelen = 0,
+    }
+    Ok(length(outcome.len))
+}
+
+unsafe fn receive_from(
+    held: &Held,
+    buf: *mut c_void,
+    len: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> io::Result<ssize_t> {
+    // SAFETY: as the caller promises.
+    let place = unsafe { bytes_mut(buf, len) }?;
+    let mut told = Told::new(&mut []);
+    let outcome = receive_one(held, &mut [io::IoSliceMut::new(place)], &mut told, flags)?;
+    if !from.is_null() {
+        let name = outcome.from.unwrap_or_default();
+        // SAFETY: as the caller promises.
+        unsafe { give(&name, from.cast(), from_len) }?;
+    }
+    Ok(length(outcome.len))
+}
+
+unsafe fn receive(held: &Held, buf: *mut c_void, len: size_t, flags: c_int) -> io::Result<ssize_t> {
+    let nobody = std::ptr::null_mut();
+    // SAFETY: as the caller promises.
+    unsafe { receive_from(held, buf, len, flags, nobody, std::ptr::null_mut()) }
+}
+
+unsafe fn read_from(held: &Held, buf: *mut c_void, len: size_t) -> io::Result<ssize_t> {
+    // SAFETY: as the caller promises.
+    unsafe { receive(held, buf, len, 0) }
+}
+
+unsafe fn read_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Result<ssize_t> {
+    let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
+    // SAFETY: as the caller promises.
+    let mut pieces = unsafe { scatter(pieces, count) }?;
+    let outcome = receive_one(held, &mut pieces, &mut Told::new(&mut []), 0)?;
+    Ok(length(outcome.len))
+}
+
+/// Functions that glibc has for callers that know how large the buffer is: where more is asked for
+/// than it has, the program is to end.
+fn fits(len: size_t, room: size_t) {
+    if len > room {
+        // SAFETY: it has no preconditions.
+        unsafe { libc::abort() };
+    }
+}
+
+unsafe fn checked_read(
+    held: &Held,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+) -> io::Result<ssize_t> {
+    fits(len, room);
+    // SAFETY: as the caller promises.
+    unsafe { read_from(held, buf, len) }
+}
+
+unsafe fn checked_recv(
+    held: &Held,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+) -> io::Result<ssize_t> {
+    fits(len, room);
+    // SAFETY: as the caller promises.
+    unsafe { receive(held, buf, len, flags) }
+}
+
+unsafe fn checked_recvfrom(
+    held: &Held,
+    buf: *mut c_void,
+    len: size_t,
+    room: size_t,
+    flags: c_int,
+    from: *mut sockaddr,
+    from_len: *mut socklen_t,
+) -> io::Result<ssize_t> {
+    fits(len, room);
+    // SAFETY: as the caller promises.
+    unsafe { receive_from(held, buf, len, flags, from, from_len) }
+}
+
+interpose! {
+    fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => receive;
+    fn recvfrom(
+        fd: c_int, buf: *mut c_void, len: size_t, flags: c_int,
+        from: *mut sockaddr, from_len: *mut socklen_t,
+    ) -> ssize_t => receive_from;
+    fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t => receive_msg;
+    fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t => read_from;
+    fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t => read_all;
+    fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t
+        => checked_read;
+    fn __recv_chk(
+        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
+    ) -> ssize_t => checked_recv;
+    fn __recvfrom_chk(
+        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
+        from: *mut sockaddr, from_len: *mut socklen_t,
+    ) -> ssize_t => checked_recvfrom;
+
+    fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => send_plain;
+    fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => send_msg;
+    fn sendto(
+        fd: c_int, buf: *const c_void, len: size_t, flags: c_int,
+        to: *const sockaddr, to_len: socklen_t,
+    ) -> ssize_t => send_to;
+    fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => write_to;
+    fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t => write_all;
+}

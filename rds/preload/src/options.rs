@@ -1,0 +1,332 @@
+//! Options of sockets, and what else can be asked of them.
+
+use std::{fs, io, sync::OnceLock, time::Duration};
+
+use libc::{c_int, c_ulong, c_void, socklen_t};
+use rds::{
+    info::Section,
+    proto::control::{GetMrArgs, LEVEL, LatencyPoints},
+};
+
+use crate::{
+    address::{self, os},
+    control::{export, free, refused},
+    memory::{bytes, bytes_mut, give},
+    real::{interpose, real, run},
+    sockets::AF_RDS,
+    table::{self, Held},
+};
+
+/// Options of RDS.
+mod name {
+    use libc::c_int;
+
+    pub(super) const CANCEL_SENT_TO: c_int = 1;
+    pub(super) const GET_MR: c_int = 2;
+    pub(super) const FREE_MR: c_int = 3;
+    pub(super) const RECVERR: c_int = 5;
+    pub(super) const CONG_MONITOR: c_int = 6;
+    pub(super) const GET_MR_FOR_DEST: c_int = 7;
+    pub(super) const TRANSPORT: c_int = 8;
+    pub(super) const RXPATH_LATENCY: c_int = 10;
+}
+
+/// `RDS_TRANS_IB` and those that there are beside.
+const TRANSPORTS: std::ops::Range<c_int> = 0..3;
+
+/// The bytes of an address before the arguments of `RDS_GET_MR_FOR_DEST`.
+const DESTINATION: usize = 128;
+
+fn int(value: &[u8]) -> io::Result<c_int> {
+    let value = value.first_chunk().ok_or_else(|| os(libc::EINVAL))?;
+    Ok(c_int::from_ne_bytes(*value))
+}
+
+/// The most that may be asked for as a buffer, by this option.
+fn most(option: c_int) -> u32 {
+    static MOST: OnceLock<[u32; 2]> = OnceLock::new();
+    let most = MOST.get_or_init(|| {
+        ["wmem_max", "rmem_max"].map(|name| {
+            let limit = fs::read_to_string(format!("/proc/sys/net/core/{name}"));
+            let limit = limit.ok().and_then(|text| text.trim().parse().ok());
+            limit.unwrap_or(212_992)
+        })
+    });
+    match option {
+        libc::SO_SNDBUF => most[0],
+        libc::SO_RCVBUF => most[1],
+        _ => u32::MAX / 2,
+    }
+}
+
+/// The time in a `struct timeval`; none if there is to be no limit.
+fn time(value: &[u8]) -> io::Result<Option<Duration>> {
+    let (seconds, rest) = value
+        .split_first_chunk::<8>()
+        .ok_or_else(|| os(libc::EINVAL))?;
+    let micros = rest.first_chunk::<8>().ok_or_else(|| os(libc::EINVAL))?;
+    let seconds = u64::try_from(i64::from_ne_bytes(*seconds)).map_err(|_| os(libc::EDOM))?;
+    let micros = u64::try_from(i64::from_ne_bytes(*micros)).map_err(|_| os(libc::EDOM))?;
+    let time = Duration::from_secs(seconds) + Duration::from_micros(micros);
+    Ok((!time.is_zero()).then_some(time))
+}
+
+fn timeval(time: Option<Duration>) -> [u8; 16] {
+    let time = time.unwrap_or_default();
+    let mut value = [0; 16];
+    value[..8].copy_from_slice(&time.as_secs().to_ne_bytes());
+    value[8..].copy_from_slice(&u64::from(time.subsec_micros()).to_ne_bytes());
+    value
+}
+
+fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
+    let socket = &held.socket;
+    match option {
+        libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE => {
+            let bytes = u32::try_from(int(value)?).unwrap_or(u32::MAX);
+            let bytes = bytes.min(most(option));
+            if matches!(option, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) {
+                socket.set_send_limit(bytes)
+            } else {
+                socket.set_recv_limit(bytes)
+            }
+        }
+        libc::SO_RCVTIMEO => {
+            socket.set_read_timeout(time(value)?);
+            Ok(())
+        }
+        libc::SO_SNDTIMEO => {
+            socket.set_write_timeout(time(value)?);
+            Ok(())
+        }
+        libc::SO_ZEROCOPY => {
+            held.chosen().zero_copy = int(value)? != 0;
+            Ok(())
+        }
+        // Two sockets never have the same address.
+        libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_PRIORITY => int(value).map(drop),
+        _ => Err(os(libc::ENOPROTOOPT)),
+    }
+}
+
+/// Chooses a transport: RDMA is all that there is.
+fn set_transport(held: &Held, transport: c_int) -> io::Result<()> {
+    let mut chosen = held.chosen();
+    if chosen.transport || chosen.bound {
+        return Err(os(libc::EOPNOTSUPP));
+    }
+    if !TRANSPORTS.contains(&transport) {
+        return Err(os(libc::EINVAL));
+    }
+    if transport != TRANSPORTS.start {
+        return Err(os(libc::ENOPROTOOPT));
+    }
+    chosen.transport = true;
+    Ok(())
+}
+
+/// # Safety
+/// Memory that the value names is the program's, and may be read and written by devices.
+unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
+    let socket = &held.socket;
+    match option {
+        name::CANCEL_SENT_TO => {
+            if !held.chosen().bound {
+                return Err(os(libc::ENOTCONN));
+            }
+            socket.cancel_sent_to(Some(address::read(value, libc::EINVAL)?))
+        }
+        name::GET_MR | name::GET_MR_FOR_DEST => {
+            let args = match option {
+                name::GET_MR => Some(value),
+                _ => value.get(DESTINATION..),
+            };
+            let args = args.ok_or_else(|| os(libc::EINVAL))?;
+            let args = GetMrArgs::decode(args).map_err(refused)?;
+            // SAFETY: as the caller promises.
+            unsafe { export(socket, &args) }.map(drop)
+        }
+        name::FREE_MR => free(socket, value),
+        name::RECVERR => socket.set_recverr(int(value)? != 0),
+        name::CONG_MONITOR => socket.set_congestion_monitor(int(value)? != 0),
+        name::TRANSPORT => set_transport(held, int(value)?),
+        name::RXPATH_LATENCY => LatencyPoints::decode(value)
+            .map_err(|_| os(libc::EFAULT))
+            .map(drop),
+        _ => Err(os(libc::ENOPROTOOPT)),
+    }
+}
+
+unsafe fn set(
+    held: &Held,
+    level: c_int,
+    option: c_int,
+    value: *const c_void,
+    len: socklen_t,
+) -> io::Result<c_int> {
+    let len = usize::try_from(len).unwrap_or(usize::MAX);
+    // SAFETY: as the caller promises.
+    let value = unsafe { bytes(value, len) }?;
+    match level {
+        libc::SOL_SOCKET => set_general(held, option, value)?,
+        // SAFETY: as the caller promises.
+        LEVEL => unsafe { set_own(held, option, value) }?,
+        _ => return Err(os(libc::ENOPROTOOPT)),
+    }
+    Ok(0)
+}
+
+fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
+    let socket = &held.socket;
+    // The kernel tells twice what was asked for.
+    let twice = |bytes: u32| c_int::try_from(bytes.saturating_mul(2)).unwrap_or(c_int::MAX);
+    let value = match option {
+        libc::SO_SNDBUF => twice(socket.send_limit()),
+        libc::SO_RCVBUF => twice(socket.recv_limit()),
+        libc::SO_RCVTIMEO => return Ok(timeval(socket.read_timeout()).to_vec()),
+        libc::SO_SNDTIMEO => return Ok(timeval(socket.write_timeout()).to_vec()),
+        libc::SO_TYPE => libc::SOCK_SEQPACKET,
+        libc::SO_DOMAIN => AF_RDS,
+        libc::SO_ZEROCOPY => held.chosen().zero_copy.into(),
+        libc::SO_ERROR
+        | libc::SO_PROTOCOL
+        | libc::SO_ACCEPTCONN
+        | libc::SO_REUSEADDR
+        | libc::SO_REUSEPORT
+        | libc::SO_PRIORITY => 0,
+        _ => return Err(os(libc::ENOPROTOOPT)),
+    };
+    Ok(value.to_ne_bytes().to_vec())
+}
+
+/// Tells about the whole process: the size of an element, if there is room for all of them.
+///
+/// # Safety
+/// `len` is valid, and `value` has as many bytes as it says.
+unsafe fn tell(
+    held: &Held,
+    section: Section,
+    value: *mut c_void,
+    len: &mut socklen_t,
+) -> io::Result<c_int> {
+    let told = held.socket.engine().info()?.encode(section);
+    let room = usize::try_from(*len).unwrap_or(0);
+    *len = socklen_t::try_from(told.len()).unwrap_or(socklen_t::MAX);
+    if told.len() > room {
+        return Err(os(libc::ENOSPC));
+    }
+    // SAFETY: as the caller promises.
+    let place = unsafe { bytes_mut(value, told.len()) }?;
+    place.copy_from_slice(&told);
+    Ok(c_int::try_from(section.element_size()).unwrap_or(0))
+}
+
+unsafe fn get(
+    held: &Held,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: *mut socklen_t,
+) -> io::Result<c_int> {
+    // SAFETY: null or valid, as the caller promises.
+    let room = unsafe { len.as_mut() }.ok_or_else(|| os(libc::EFAULT))?;
+    let got = match (level, option, Section::from_option(option)) {
+        (libc::SOL_SOCKET, ..) => get_general(held, option)?,
+        // SAFETY: as the caller promises.
+        (LEVEL, _, Some(section)) => return unsafe { tell(held, section, value, room) },
+        (LEVEL, name::RECVERR, _) => c_int::from(held.socket.recverr()).to_ne_bytes().to_vec(),
+        (LEVEL, name::TRANSPORT, _) => {
+            let chosen = *held.chosen();
+            let known = chosen.transport || chosen.bound;
+            let transport: c_int = if known { TRANSPORTS.start } else { -1 };
+            transport.to_ne_bytes().to_vec()
+        }
+        _ => return Err(os(libc::ENOPROTOOPT)),
+    };
+    if level == LEVEL && usize::try_from(*room).unwrap_or(0) < got.len() {
+        return Err(os(libc::EINVAL));
+    }
+    // SAFETY: as the caller promises.
+    unsafe { give(&got, value, len) }?;
+    Ok(0)
+}
+
+interpose! {
+    fn setsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t,
+    ) -> c_int => set;
+    fn getsockopt(
+        fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
+    ) -> c_int => get;
+}
+
+/// `SIOCRDSSETTOS` and `SIOCRDSGETTOS`.
+const SET_TOS: c_ulong = 0x89e0;
+const GET_TOS: c_ulong = 0x89e1;
+
+/// # Safety
+/// `arg` is what the request wants.
+unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_int> {
+    let socket = &held.socket;
+    let size = match request {
+        SET_TOS | GET_TOS => 1,
+        libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ => size_of::<c_int>(),
+        _ => return Err(os(libc::ENOTTY)),
+    };
+    // SAFETY: so much is readable and writable, as the caller promises.
+    let arg = unsafe { bytes_mut(arg, size) }?;
+    match request {
+        SET_TOS if !held.chosen().bound => return Err(os(libc::ENOTTY)),
+        SET_TOS => socket.set_tos(arg[0])?,
+        GET_TOS => arg[0] = socket.tos(),
+        libc::FIONBIO => {
+            let nonblocking = int(arg)? != 0;
+            held.chosen().nonblocking = nonblocking;
+            socket.set_nonblocking(nonblocking);
+        }
+        _ => {
+            let (sent, received) = socket.queued()?;
+            let bytes = if request == libc::FIONREAD {
+                received
+            } else {
+                sent
+            };
+            let bytes = c_int::try_from(bytes).unwrap_or(c_int::MAX);
+            arg.copy_from_slice(&bytes.to_ne_bytes());
+        }
+    }
+    Ok(0)
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
+    if let Some(held) = table::find(fd) {
+        // SAFETY: as the caller promises.
+        return run(|| unsafe { ask(&held, request, arg) });
+    }
+    let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
+    // SAFETY: as the caller promises.
+    unsafe { real(fd, request, arg) }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn time_is_read_and_written() {
+        let half = Some(Duration::from_millis(1500));
+        assert_eq!(time(&timeval(half)).unwrap(), half);
+        assert_eq!(time(&timeval(None)).unwrap(), None);
+        assert_eq!(
+            time(&[0; 15]).unwrap_err().raw_os_error(),
+            Some(libc::EINVAL)
+        );
+        assert_eq!(
+            time(&[0xff; 16]).unwrap_err().raw_os_error(),
+            Some(libc::EDOM)
+        );
+    }
+}

@@ -1,0 +1,144 @@
+//! Making sockets, and their addresses.
+
+use std::{
+    io,
+    os::fd::{AsFd, AsRawFd},
+    sync::{Arc, OnceLock},
+};
+
+use libc::{c_int, c_void, sockaddr, socklen_t};
+use rds::{Engine, Socket};
+
+use crate::{
+    address::{self, NOWHERE, os},
+    files::duplicate,
+    memory::{bytes, give},
+    real::{interpose, real, run},
+    table::{self, Held},
+};
+
+/// `AF_RDS`.
+pub(crate) const AF_RDS: c_int = 21;
+
+/// In a child, no descriptor is a socket any more: it must not close what its parent uses.
+fn watch_forks() {
+    static WATCHED: OnceLock<c_int> = OnceLock::new();
+    unsafe extern "C" fn child() {
+        table::forget_all();
+    }
+    table::own();
+    // SAFETY: the function lives as long as the library, which is never unloaded, and does nothing
+    // that a child must not.
+    WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });
+}
+
+/// Makes a socket, and a descriptor for the program.
+fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
+    let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
+    if kind & !flags != libc::SOCK_SEQPACKET || protocol != 0 {
+        return Err(os(libc::ESOCKTNOSUPPORT));
+    }
+    let socket: Socket = Engine::shared()?.socket()?;
+    watch_forks();
+    let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
+    socket.set_nonblocking(nonblocking);
+    let fd = duplicate(socket.as_fd().as_raw_fd(), kind & libc::SOCK_CLOEXEC != 0);
+    if fd < 0 {
+        return Err(io::Error::last_os_error());
+    }
+    let held = Held::new(socket);
+    held.chosen().nonblocking = nonblocking;
+    if table::add(fd, Arc::new(held)) {
+        return Ok(fd);
+    }
+    // SAFETY: it is ours, and nobody knows it.
+    unsafe { libc::close(fd) };
+    Err(os(libc::EMFILE))
+}
+
+#[unsafe(no_mangle)]
+extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
+    if domain == AF_RDS {
+        let opened = run(|| match open(kind, protocol) {
+            // There is no device: the kernel may know better.
+            Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(-2),
+            opened => opened,
+        });
+        if opened != -2 {
+            return opened;
+        }
+    }
+    let real = real!(socket: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
+    // SAFETY: it has no preconditions.
+    unsafe { real(domain, kind, protocol) }
+}
+
+/// The bytes of an address.
+///
+/// # Safety
+/// `len` bytes at `addr`, if that is not null, are readable.
+pub(crate) unsafe fn raw<'a>(addr: *const sockaddr, len: socklen_t) -> io::Result<&'a [u8]> {
+    let len = usize::try_from(len).unwrap_or(0);
+    // SAFETY: as the caller promises.
+    unsafe { bytes(addr.cast::<c_void>(), len) }
+}
+
+unsafe fn bind_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::Result<c_int> {
+    // SAFETY: as the caller promises.
+    let addr = address::read(unsafe { raw(addr, len) }?, libc::EINVAL)?;
+    held.socket.bind_to(addr)?;
+    held.chosen().bound = true;
+    Ok(0)
+}
+
+unsafe fn connect_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::Result<c_int> {
+    // SAFETY: as the caller promises.
+    let addr = address::read(unsafe { raw(addr, len) }?, libc::EAFNOSUPPORT)?;
+    held.socket.connect(addr)?;
+    Ok(0)
+}
+
+unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
+    let name = held.socket.local_addr()?;
+    let name = name.map_or_else(|| NOWHERE.to_vec(), address::write);
+    // SAFETY: as the caller promises.
+    unsafe { give(&name, addr.cast(), len) }?;
+    Ok(0)
+}
+
+unsafe fn peer_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
+    let peer = held.socket.peer_addr()?.ok_or_else(|| os(libc::ENOTCONN))?;
+    // SAFETY: as the caller promises.
+    unsafe { give(&address::write(peer), addr.cast(), len) }?;
+    Ok(0)
+}
+
+/// What sockets for messages do not do.
+unsafe fn never(_: &Held, _: c_int) -> io::Result<c_int> {
+    Err(os(libc::EOPNOTSUPP))
+}
+
+unsafe fn never_accept(_: &Held, _: *mut sockaddr, _: *mut socklen_t) -> io::Result<c_int> {
+    Err(os(libc::EOPNOTSUPP))
+}
+
+unsafe fn never_accept4(
+    _: &Held,
+    _: *mut sockaddr,
+    _: *mut socklen_t,
+    _: c_int,
+) -> io::Result<c_int> {
+    Err(os(libc::EOPNOTSUPP))
+}
+
+interpose! {
+    fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => bind_to;
+    fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => connect_to;
+    fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => name_of;
+    fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => peer_of;
+    fn listen(fd: c_int, backlog: c_int) -> c_int => never;
+    fn shutdown(fd: c_int, how: c_int) -> c_int => never;
+    fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => never_accept;
+    fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int
+        => never_accept4;
+}
