@@ -1,6 +1,10 @@
 //! Control messages: what programs say and hear beside the bytes of a message.
 
-use std::{io, ptr::NonNull};
+use std::{
+    io,
+    ptr::NonNull,
+    time::{SystemTime, UNIX_EPOCH},
+};
 
 use libc::{c_int, c_void};
 use rds::{
@@ -282,14 +286,27 @@ impl<'a> Told<'a> {
     }
 
     pub(crate) fn add(&mut self, kind: Kind, payload: &[u8]) {
+        self.add_any(LEVEL, kind as i32, payload);
+    }
+
+    /// When a message came, as `SO_TIMESTAMP` has it told.
+    pub(crate) fn add_timestamp(&mut self, time: SystemTime) {
+        let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
+        let mut payload = [0; 16];
+        payload[..8].copy_from_slice(&time.as_secs().to_ne_bytes());
+        payload[8..].copy_from_slice(&u64::from(time.subsec_micros()).to_ne_bytes());
+        self.add_any(libc::SOL_SOCKET, libc::SCM_TIMESTAMP, &payload);
+    }
+
+    fn add_any(&mut self, level: c_int, kind: c_int, payload: &[u8]) {
         let len = HEADER + payload.len();
         let Some(place) = self.room.get_mut(self.used..self.used + len) else {
             self.cut = true;
             return;
         };
         place[..8].copy_from_slice(&(len as u64).to_ne_bytes());
-        place[8..12].copy_from_slice(&LEVEL.to_ne_bytes());
-        place[12..16].copy_from_slice(&(kind as i32).to_ne_bytes());
+        place[8..12].copy_from_slice(&level.to_ne_bytes());
+        place[12..16].copy_from_slice(&kind.to_ne_bytes());
         place[16..].copy_from_slice(payload);
         self.used = (self.used + len.next_multiple_of(8)).min(self.room.len());
     }

@@ -188,6 +188,14 @@ fn receive_one(
             if let Some(cookie) = message.cookie() {
                 told.add(Kind::RdmaDestination, &cookie.to_u64().to_ne_bytes());
             }
+            let chosen = *held.chosen();
+            if chosen.timestamp {
+                told.add_timestamp(message.timestamp());
+            }
+            if let Some(points) = chosen.latency {
+                let times = points.encode(message.latency().as_nanos());
+                told.add(Kind::RxPathLatency, &times);
+            }
             let copied = message.copy_to(pieces);
             Ok(Outcome::of_message(
                 copied,

@@ -31,9 +31,6 @@ mod name {
     pub(super) const RXPATH_LATENCY: c_int = 10;
 }
 
-/// `RDS_TRANS_IB` and those that there are beside.
-const TRANSPORTS: std::ops::Range<c_int> = 0..3;
-
 /// The bytes of an address before the arguments of `RDS_GET_MR_FOR_DEST`.
 const DESTINATION: usize = 128;
 
@@ -103,26 +100,14 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
             held.chosen().zero_copy = int(value)? != 0;
             Ok(())
         }
+        libc::SO_TIMESTAMP => {
+            held.chosen().timestamp = int(value)? != 0;
+            Ok(())
+        }
         // Two sockets never have the same address.
         libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_PRIORITY => int(value).map(drop),
         _ => Err(os(libc::ENOPROTOOPT)),
     }
-}
-
-/// Chooses a transport: RDMA is all that there is.
-fn set_transport(held: &Held, transport: c_int) -> io::Result<()> {
-    let mut chosen = held.chosen();
-    if chosen.transport || chosen.bound {
-        return Err(os(libc::EOPNOTSUPP));
-    }
-    if !TRANSPORTS.contains(&transport) {
-        return Err(os(libc::EINVAL));
-    }
-    if transport != TRANSPORTS.start {
-        return Err(os(libc::ENOPROTOOPT));
-    }
-    chosen.transport = true;
-    Ok(())
 }
 
 /// # Safety
@@ -149,10 +134,12 @@ unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
         name::FREE_MR => free(socket, value),
         name::RECVERR => socket.set_recverr(int(value)? != 0),
         name::CONG_MONITOR => socket.set_congestion_monitor(int(value)? != 0),
-        name::TRANSPORT => set_transport(held, int(value)?),
-        name::RXPATH_LATENCY => LatencyPoints::decode(value)
-            .map_err(|_| os(libc::EFAULT))
-            .map(drop),
+        name::TRANSPORT => socket.set_transport(int(value)?),
+        name::RXPATH_LATENCY => {
+            let points = LatencyPoints::decode(value).map_err(|_| os(libc::EFAULT))?;
+            held.chosen().latency = (value[0] != 0).then_some(points);
+            Ok(())
+        }
         _ => Err(os(libc::ENOPROTOOPT)),
     }
 }
@@ -188,6 +175,7 @@ fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
         libc::SO_TYPE => libc::SOCK_SEQPACKET,
         libc::SO_DOMAIN => AF_RDS,
         libc::SO_ZEROCOPY => held.chosen().zero_copy.into(),
+        libc::SO_TIMESTAMP => held.chosen().timestamp.into(),
         libc::SO_ERROR
         | libc::SO_PROTOCOL
         | libc::SO_ACCEPTCONN
@@ -236,10 +224,8 @@ unsafe fn get(
         (LEVEL, _, Some(section)) => return unsafe { tell(held, section, value, room) },
         (LEVEL, name::RECVERR, _) => c_int::from(held.socket.recverr()).to_ne_bytes().to_vec(),
         (LEVEL, name::TRANSPORT, _) => {
-            let chosen = *held.chosen();
-            let known = chosen.transport || chosen.bound;
-            let transport: c_int = if known { TRANSPORTS.start } else { -1 };
-            transport.to_ne_bytes().to_vec()
+            let transport = held.socket.transport()?;
+            transport.unwrap_or(-1).to_ne_bytes().to_vec()
         }
         _ => return Err(os(libc::ENOPROTOOPT)),
     };

@@ -12,7 +12,7 @@ use std::{
 };
 
 use libc::c_int;
-use rds::Socket;
+use rds::{Socket, proto::control::LatencyPoints};
 
 /// The descriptors that can be known here.
 const MOST: usize = 65536;
@@ -21,10 +21,12 @@ const MOST: usize = 65536;
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Chosen {
     pub(crate) nonblocking: bool,
-    /// `SO_RDS_TRANSPORT` has been set.
-    pub(crate) transport: bool,
     pub(crate) bound: bool,
     pub(crate) zero_copy: bool,
+    /// The times that are to be told with each message.
+    pub(crate) latency: Option<LatencyPoints>,
+    /// `SO_TIMESTAMP`.
+    pub(crate) timestamp: bool,
 }
 
 /// A socket, which the program may know by several descriptors. It is closed with the last.

@@ -28,6 +28,9 @@ SIZES = [0, 1, 63, 4095, 4096, 4097, 8192, 10_000, 65_536, 106_496, 1 << 20]
 OFFSETS = [0, 0x100, 0xFFF]
 ROOM = 2 << 20
 
+# What Python has no name for.
+SO_TIMESTAMP = 29
+
 # How a request begins; the seed of the pattern and the number of bytes follow.
 ECHO, WRITE, READ, STOP = b"EWRQ"
 
@@ -318,6 +321,19 @@ def calls(ip):
     got = sock.recv_soon(100)
     assert (got.length, got.flags & socket.MSG_TRUNC) == (100, socket.MSG_TRUNC), got
     refused(errno.EAGAIN, sock.recv)
+    sock.set(afrds.RXPATH_LATENCY, bytes([3, 2, 0, 1]))
+    sock.set(SO_TIMESTAMP, 1, socket.SOL_SOCKET)
+    far.send(b"when", (ip, 4900))
+    got = sock.recv_soon()
+    (times,) = [payload for kind, *payload in got.control if kind == afrds.LATENCY]
+    assert len(times[0]) == 32 and times[0][:4] == bytes([3, 2, 0, 1]), got
+    stamps = [one[2] for one in got.control if one[:2] == (socket.SOL_SOCKET, SO_TIMESTAMP)]
+    seconds, micros = struct.unpack("=qq", stamps[0])
+    assert abs(seconds + micros / 1e6 - time.time()) < 60, got
+    sock.set(SO_TIMESTAMP, 0, socket.SOL_SOCKET)
+    sock.set(afrds.RXPATH_LATENCY, bytes(4))
+    far.send(b"whenever", (ip, 4900))
+    assert sock.recv_soon().control == []
     ports = {Socket((ip, 0)).address()[1] for _ in range(100)}
     assert len(ports) == 100 and min(ports) >= 2
     print("calls are as they should be")
