@@ -47,6 +47,12 @@ pub mod rdma_client_server {
     pub mod message;
 }
 
+/// rdmacm-utils' `rdma_xclient` and `rdma_xserver`: a message that a shared receive queue may take.
+pub mod rdma_xclient_xserver {
+    pub mod extended;
+    pub mod message;
+}
+
 /// The-geek-in-the-corner's second example: two sides that write to each other's memory, or read
 /// from it.
 pub mod read_write {

@@ -12,6 +12,17 @@ pub fn to_listen(hints: &AddrHints, bind: Option<&str>, port: &str) -> anyhow::R
     source(found).with_context(|| format!("{} is no address", bind.unwrap_or("*")))
 }
 
+/// Where to connect to.
+#[derive(Clone, Debug)]
+pub struct Target {
+    /// The local address, if it is given.
+    pub from: Option<Addr>,
+    /// The server.
+    pub to: Addr,
+    /// What has to begin the private data of the request.
+    pub connect: Vec<u8>,
+}
+
 /// Looks up where to connect to, and from where, if that is given.
 ///
 /// # Errors
@@ -21,7 +32,7 @@ pub fn to_connect(
     bind: Option<&str>,
     server: &str,
     port: &str,
-) -> anyhow::Result<(Option<Addr>, Addr)> {
+) -> anyhow::Result<Target> {
     let mut hints = hints.clone();
     let mut from = None;
     if let Some(bind) = bind {
@@ -31,9 +42,11 @@ pub fn to_connect(
         from = Some(addr);
     }
     let found = hints.lookup(Some(server), Some(port))?;
-    let to = found.into_iter().find_map(|info| info.destination);
-    let to = to.with_context(|| format!("{server} is no address"))?;
-    Ok((from, to))
+    let to = found
+        .into_iter()
+        .find_map(|info| Some((info.destination?, info.connect)));
+    let (to, connect) = to.with_context(|| format!("{server} is no address"))?;
+    Ok(Target { from, to, connect })
 }
 
 fn source(found: Vec<AddrInfo>) -> Option<Addr> {

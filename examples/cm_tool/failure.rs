@@ -22,6 +22,16 @@ impl Failure {
         Self::new(3, status(error))
     }
 
+    /// A group was not joined, or has been left.
+    pub fn of_multicast(error: &Error) -> Self {
+        Self::new(13, status(error))
+    }
+
+    /// The address has moved to another device.
+    pub fn of_change() -> Self {
+        Self::new(14, 0)
+    }
+
     /// The name of the event, as C has it.
     pub fn event(self) -> &'static str {
         event_name(self.event)
@@ -94,5 +104,11 @@ mod tests {
         ] {
             assert_eq!(Failure::from(&failure).event(), event);
         }
+        assert_eq!(Failure::of_change().event(), "RDMA_CM_EVENT_ADDR_CHANGE");
+        let refused = Error::from_errno("rdma_join_multicast_ex", 22);
+        assert_eq!(
+            Failure::of_multicast(&refused).to_string(),
+            "event: RDMA_CM_EVENT_MULTICAST_ERROR, error: -22"
+        );
     }
 }

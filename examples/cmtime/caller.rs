@@ -13,7 +13,10 @@ use cm::{
     Addr, AddrHints, CmId, ConnParam, Connection, Event, EventChannel, Key,
     phases::{AddrResolved, Connected, Idle, RouteResolved},
 };
-use examples::cm_tool::{address, failure::Failure};
+use examples::cm_tool::{
+    address::{self, Target},
+    failure::Failure,
+};
 use verbs::{Init, QueuePair, Rc};
 
 use crate::{
@@ -28,17 +31,16 @@ use crate::{
 /// A connection could not be made.
 pub(crate) fn run(options: &Options, server: &str) -> anyhow::Result<()> {
     let bind = options.bind.as_deref();
-    let (from, to) = address::to_connect(&AddrHints::new(), bind, server, &options.port)?;
+    let target = address::to_connect(&AddrHints::new(), bind, server, &options.port)?;
     let mut caller = Caller {
         options,
-        from,
-        to,
+        target,
         channel: EventChannel::new()?,
         steps: Vec::new(),
         failed: 0,
     };
     let mut ids = caller.create_ids()?;
-    if let Some(from) = from {
+    if let Some(from) = caller.target.from {
         caller.bind(&mut ids, from)?;
     }
     let ids = caller.resolve_addr(ids)?;
@@ -59,8 +61,7 @@ pub(crate) fn run(options: &Options, server: &str) -> anyhow::Result<()> {
 
 struct Caller<'a> {
     options: &'a Options,
-    from: Option<Addr>,
-    to: Addr,
+    target: Target,
     channel: EventChannel,
     steps: Vec<Taken>,
     failed: u32,
@@ -107,7 +108,7 @@ impl Caller<'_> {
         let mut resolved = Vec::with_capacity(left);
         for id in ids {
             clock.begin(id.key());
-            id.resolve_addr(self.from, self.to, self.options.timeout)?;
+            id.resolve_addr(self.target.from, self.target.to, self.options.timeout)?;
         }
         while left > 0 {
             match self.channel.wait()? {
@@ -117,7 +118,7 @@ impl Caller<'_> {
                     left -= 1;
                 }
                 Event::AddrError { id, .. } if retries.take(id.key()) => {
-                    id.resolve_addr(self.from, self.to, self.options.timeout)?;
+                    id.resolve_addr(self.target.from, self.target.to, self.options.timeout)?;
                 }
                 Event::AddrError { error, .. } => {
                     self.fail(Failure::of_addr(&error));
@@ -184,7 +185,8 @@ impl Caller<'_> {
         let param = ConnParam::zeroed()
             .responder_resources(1)
             .initiator_depth(1)
-            .retry_count(self.options.retries);
+            .retry_count(self.options.retries)
+            .private_data(self.target.connect.clone());
         let mut clock = Clock::start(Step::Connect);
         let mut left = calls.len();
         let mut asked = HashMap::with_capacity(left);

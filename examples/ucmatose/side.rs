@@ -27,6 +27,7 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut side = Side {
         options,
+        greeting: Vec::new(),
         making: BTreeMap::new(),
         accepted: BTreeMap::new(),
         nodes: BTreeMap::new(),
@@ -42,6 +43,8 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 
 struct Side<'a> {
     options: &'a Options,
+    /// What has to begin the private data of a request.
+    greeting: Vec<u8>,
     /// Connections that were asked for.
     making: BTreeMap<Key, (InitQp, Messages)>,
     /// Connections that were accepted, and are not established yet.
@@ -87,11 +90,12 @@ impl Side<'_> {
     fn call(&mut self, server: &str) -> anyhow::Result<()> {
         println!("cmatose: starting client");
         let bind = self.options.bind.as_deref();
-        let (from, to) = address::to_connect(&self.hints(), bind, server, &self.options.port)?;
+        let target = address::to_connect(&self.hints(), bind, server, &self.options.port)?;
+        self.greeting = target.connect;
         println!("cmatose: connecting");
         for _ in 0..self.options.connections {
             let id = self.channel.create_id_in(self.port_space())?;
-            id.resolve_addr(from, to, TIMEOUT)?;
+            id.resolve_addr(target.from, target.to, TIMEOUT)?;
         }
         self.connect_events()?;
         if self.has_messages() {
@@ -205,7 +209,8 @@ impl Side<'_> {
         let param = ConnParam::zeroed()
             .responder_resources(1)
             .initiator_depth(1)
-            .retry_count(5);
+            .retry_count(5)
+            .private_data(self.greeting.clone());
         id.connect(&qp, &param)?;
         self.making.insert(key, (qp, messages));
         Ok(())

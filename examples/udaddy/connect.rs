@@ -9,10 +9,10 @@ use cm::{
 };
 
 use super::{node::Node, options::Options};
-use crate::event_loop::address::resolve;
+use crate::cm_tool::address;
 
 /// The service, which both sides must use: the C program's, too.
-const PORT: u16 = 7174;
+const PORT: &str = "7174";
 /// How long resolving may take.
 const TIMEOUT: Duration = Duration::from_secs(2);
 
@@ -21,19 +21,11 @@ const TIMEOUT: Duration = Duration::from_secs(2);
 /// # Errors
 /// There is no such server, or it refuses.
 pub fn call(channel: &EventChannel, options: &Options) -> anyhow::Result<Node> {
-    let hints = options.hints();
-    let found = hints.lookup(options.server.as_deref(), Some(&PORT.to_string()))?;
-    let found = found
-        .into_iter()
-        .next()
-        .context("the server has no address")?;
-    let source = match &options.bind {
-        Some(bind) => Some(resolve(bind, 0)?.into()),
-        None => found.source,
-    };
-    let server = found.destination.context("the server has no address")?;
+    let server = options.server.as_deref().context("there is no server")?;
+    let bind = options.bind.as_deref();
+    let target = address::to_connect(&options.hints(), bind, server, PORT)?;
     let id = channel.create_id_in(options.space)?;
-    id.resolve_addr(source, server, TIMEOUT)?;
+    id.resolve_addr(target.from, target.to, TIMEOUT)?;
     let mut id = match channel.wait()? {
         Event::AddrResolved(id) => id,
         Event::AddrError { error, .. } => return Err(error.into()),
@@ -49,7 +41,7 @@ pub fn call(channel: &EventChannel, options: &Options) -> anyhow::Result<Node> {
         other => bail!("unexpected: {other:?}"),
     };
     let mut node = Node::new(&id, options)?;
-    id.resolve_service(&found.connect)?;
+    id.resolve_service(&target.connect)?;
     let (_id, peer): (CmId<ServiceResolved>, _) = match channel.wait()? {
         Event::ServiceResolved { id, peer } => (id, peer),
         Event::ConnectFailed { failure, .. } => return Err(failure.into()),
@@ -67,7 +59,7 @@ pub fn accept(
     channel: &EventChannel,
     options: &Options,
 ) -> anyhow::Result<(CmId<Listening>, Vec<Node>)> {
-    let addr = resolve(options.bind.as_deref().unwrap_or("0.0.0.0"), PORT)?;
+    let addr = address::to_listen(&options.hints(), options.bind.as_deref(), PORT)?;
     let mut id = channel.create_id_in(options.space)?;
     id.bind(addr)?;
     let listener = id.listen(0)?;

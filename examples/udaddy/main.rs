@@ -29,7 +29,13 @@ struct CommandLine {
     #[arg(short, value_name = "bind_address")]
     bind: Option<String>,
     /// What the addresses are
-    #[arg(short, value_name = "address_format", default_value = "name")]
+    #[arg(
+        short,
+        value_name = "address_format",
+        value_enum,
+        ignore_case = true,
+        default_value = "name"
+    )]
     format: Format,
     /// The port space: udp or ipoib
     #[arg(short = 'P', value_name = "port_space", value_parser = space_of)]

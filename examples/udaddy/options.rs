@@ -26,7 +26,7 @@ pub struct Options {
     pub tos: Option<u8>,
 }
 
-/// What an address is. InfiniBand's own (`gid`) are not supported.
+/// What an address is.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub enum Format {
     /// A name, or an address
@@ -35,6 +35,8 @@ pub enum Format {
     Ip,
     /// An address
     Ipv6,
+    /// InfiniBand's own address
+    Gid,
 }
 
 impl Options {
@@ -44,6 +46,7 @@ impl Options {
         match self.format {
             Format::Name => hints,
             Format::Ip | Format::Ipv6 => hints.numeric_host(),
+            Format::Gid => hints.infiniband(),
         }
     }
 }

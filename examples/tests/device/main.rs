@@ -4,3 +4,4 @@
 
 mod devinfo;
 mod pingpong;
+mod rdma_xclient;

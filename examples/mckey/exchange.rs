@@ -1,0 +1,153 @@
+//! Joining, the messages, and leaving.
+
+#![expect(clippy::print_stdout, reason = "of a program for the terminal")]
+
+use std::{net::SocketAddr, thread, time::Duration};
+
+use anyhow::{Context as _, bail};
+use cm::{
+    CmId, Event, EventChannel, IbAddr,
+    phases::{IdPhase, Idle},
+};
+use verbs::Gid;
+
+use examples::{cm_tool::failure::Failure, event_loop::address::resolve};
+
+use crate::{Options, member::Member};
+
+/// How long resolving may take.
+const TIMEOUT: Duration = Duration::from_secs(2);
+
+/// How long switches have to learn of a new member: the message of a member that they do not know
+/// is lost.
+const PAUSE: Duration = Duration::from_secs(3);
+
+/// Does what the options say.
+///
+/// # Errors
+/// There is no such group, or a device has failed.
+pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
+    let channel = EventChannel::new()?;
+    let source = match &options.bind {
+        Some(bind) => Some(resolve(bind, 0)?),
+        None => None,
+    };
+    if let Some(gid) = options.unmapped {
+        let group = IbAddr::with_service_id(Gid(gid.octets()), 0).into();
+        println!("mckey: joining");
+        let mut members = Vec::new();
+        for _ in 0..options.connections {
+            members.push(Member::new(
+                bound(&channel, source, options)?,
+                group,
+                options,
+            )?);
+        }
+        return exchange(&channel, members, options);
+    }
+    let group = options.multicast.as_deref();
+    let group = resolve(group.context("there is no group")?, 0)?;
+    println!("mckey: joining");
+    for _ in 0..options.connections {
+        let id = bound(&channel, source, options)?;
+        let started = id.resolve_addr(source, group, TIMEOUT);
+        started.context("mckey: resolve addr failure")?;
+    }
+    let mut members = Vec::new();
+    let mut early = Vec::new();
+    while members.len() < options.connections as usize {
+        match channel.wait()? {
+            Event::AddrResolved(id) => members.push(Member::new(id, group.into(), options)?),
+            Event::AddrError { error, .. } => fail(Failure::of_addr(&error))?,
+            // Of a member that was quicker than the address of another one.
+            other => early.push(other),
+        }
+    }
+    for event in early {
+        on_join(event, &mut members, options)?;
+    }
+    exchange(&channel, members, options)
+}
+
+/// An identifier, at the local address if there is one.
+fn bound(
+    channel: &EventChannel,
+    source: Option<SocketAddr>,
+    options: &Options,
+) -> anyhow::Result<CmId<Idle>> {
+    let mut id = channel.create_id_in(options.space)?;
+    if let Some(source) = source {
+        id.bind(source).context("mckey: addr bind failure")?;
+    }
+    Ok(id)
+}
+
+/// Waits until all are members, sends or receives, and leaves.
+fn exchange<P: IdPhase>(
+    channel: &EventChannel,
+    mut members: Vec<Member<P>>,
+    options: &Options,
+) -> anyhow::Result<()> {
+    while !members.iter().all(Member::is_joined) {
+        on_join(channel.wait()?, &mut members, options)?;
+    }
+    thread::sleep(PAUSE);
+    if options.messages() > 0 {
+        if options.sender {
+            println!("initiating data transfers");
+            let mut each = members.iter_mut();
+            each.try_for_each(|member| member.send_all(options))?;
+        } else {
+            println!("receiving data transfers");
+            let mut each = members.iter_mut();
+            each.try_for_each(|member| member.receive_all(channel, options))?;
+        }
+        println!("data transfers complete");
+    }
+    let mut each = members.iter_mut();
+    each.try_for_each(|member| member.leave(options))
+}
+
+fn on_join<P: IdPhase>(
+    event: Event,
+    members: &mut [Member<P>],
+    options: &Options,
+) -> anyhow::Result<()> {
+    match event {
+        Event::MulticastJoined { key, group } => {
+            let member = members.iter_mut().find(|member| member.key() == key);
+            member.context("nobody has joined")?.join(group, options)
+        }
+        Event::MulticastFailed { error, .. } => fail(Failure::of_multicast(&error)),
+        Event::DeviceRemoval(_) => bail!("the device has been removed"),
+        // Nothing to do.
+        _ => Ok(()),
+    }
+}
+
+/// Tells of what happens to members.
+///
+/// # Errors
+/// The device has been removed.
+pub(crate) fn tell(event: &Event) -> anyhow::Result<()> {
+    match event {
+        Event::MulticastFailed { error, .. } => told(Failure::of_multicast(error)),
+        Event::AddrChange(_) => told(Failure::of_change()),
+        Event::DeviceRemoval(_) => bail!("the device has been removed"),
+        _ => {}
+    }
+    Ok(())
+}
+
+fn told(failure: Failure) {
+    println!(
+        "mckey: event: {}, status: {}",
+        failure.event(),
+        failure.status()
+    );
+}
+
+fn fail(failure: Failure) -> anyhow::Result<()> {
+    println!("mckey: {failure}");
+    bail!(failure)
+}

@@ -1,0 +1,171 @@
+//! One member of the group: an identifier that has joined it, and a queue pair.
+
+#![expect(clippy::print_stdout, reason = "of a program for the terminal")]
+
+use std::os::fd::AsFd;
+
+use anyhow::{Context as _, bail, ensure};
+use cm::{Addr, CmId, Destination, EventChannel, Key, Membership, MulticastGroup, phases::IdPhase};
+use verbs::{
+    Addressed, Buf, Completed, CompletionQueue, GRH_LEN, ProtectionDomain, QpFlags, QueuePair, Rts,
+    SharedBuf, Ud, fd::wait_any_readable,
+};
+
+use crate::{Options, exchange};
+
+/// A member, or one that is about to be.
+pub(crate) struct Member<P: IdPhase> {
+    // Destroyed before the identifier.
+    qp: QueuePair<Ud, Rts, Addressed<SharedBuf>, Buf>,
+    id: CmId<P>,
+    cq: CompletionQueue,
+    pd: ProtectionDomain,
+    message: SharedBuf,
+    joined: Option<(MulticastGroup, Destination)>,
+    received: u32,
+}
+
+impl<P: IdPhase> Member<P> {
+    /// Makes the queue pair, with all receives posted, and joins. The identifier has a device.
+    ///
+    /// # Errors
+    /// The device cannot do that, or not take messages of that size.
+    pub(crate) fn new(mut id: CmId<P>, group: Addr, options: &Options) -> anyhow::Result<Self> {
+        let (count, size) = (options.messages(), options.message_size);
+        let ctx = id.bound_context()?;
+        let ctx = ctx.context("the address is of no device")?;
+        let port = id.bound_port_num().context("the address is of no port")?;
+        let mtu = ctx.query_port(port)?.active_mtu().bytes();
+        let mtu = mtu.context("unknown port MTU")?;
+        ensure!(
+            count == 0 || size <= mtu,
+            "mckey: message_size {size} is larger than active mtu {mtu}"
+        );
+        let pd = ctx.alloc_pd()?;
+        let cq = ctx
+            .cq_builder(count.max(1).saturating_mul(2))
+            .waitable()
+            .create()?;
+        let mut qp = pd.qp_builder::<Ud>(&cq, &cq).max_send_wr(count.max(1));
+        if options.no_loopback {
+            qp = qp.flags(QpFlags::BLOCK_SELF_MULTICAST);
+        }
+        let qp = qp.max_recv_wr(count.max(1)).create_for();
+        let qp = qp.and_then(|qp| id.ready_datagram_qp(qp));
+        let mut qp = qp.context("mckey: unable to create QP")?;
+        if !options.sender {
+            for _ in 0..count {
+                qp.post_recv(pd.alloc_buf(GRH_LEN + size as usize)?)?;
+            }
+        }
+        let membership = match options.send_only {
+            true => Membership::SendOnly,
+            false => Membership::Full,
+        };
+        id.join_multicast(group, membership)
+            .context("mckey: failure joining")?;
+        Ok(Self {
+            message: pd.alloc_buf(size.max(1) as usize)?.freeze(),
+            qp,
+            id,
+            cq,
+            pd,
+            joined: None,
+            received: 0,
+        })
+    }
+
+    /// The name of the identifier.
+    pub(crate) fn key(&self) -> Key {
+        self.id.key()
+    }
+
+    /// Whether it has joined.
+    pub(crate) fn is_joined(&self) -> bool {
+        self.joined.is_some()
+    }
+
+    /// Takes note that it is a member, and lets the queue pair receive unless it only sends.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub(crate) fn join(&mut self, group: MulticastGroup, options: &Options) -> anyhow::Result<()> {
+        let way = group.vector;
+        let dgid = way.grh.map(|grh| grh.dgid).unwrap_or_default();
+        println!(
+            "mckey: joined dgid: {dgid} mlid 0x{:x} sl {}",
+            way.dlid, way.sl
+        );
+        if !options.send_only {
+            group.attach(&mut self.qp)?;
+        }
+        let destination = group.destination(&self.pd);
+        let destination = destination.context("mckey: failure creating address handle")?;
+        self.joined = Some((group, destination));
+        Ok(())
+    }
+
+    /// Sends all messages, each with the number of this queue pair, and waits until they are on
+    /// their way.
+    ///
+    /// # Errors
+    /// The device has failed.
+    pub(crate) fn send_all(&mut self, options: &Options) -> anyhow::Result<()> {
+        let (_, group) = self.joined.as_ref().context("not a member")?;
+        for _ in 0..options.messages() {
+            let datagram = group.send(self.message.clone());
+            let datagram = datagram.imm_data(self.qp.qp_num().get());
+            self.qp.post(datagram).context("failed to post sends")?;
+        }
+        while self.qp.send_queue().in_flight() > 0 {
+            for wc in self.cq.wait(None)? {
+                wc.ok()?;
+                if self.qp.complete(wc).is_err() {
+                    bail!("a completion of nothing");
+                }
+            }
+        }
+        Ok(())
+    }
+
+    /// Waits until as many messages as there shall be have arrived, and tells of events meanwhile.
+    ///
+    /// # Errors
+    /// The device has failed, or has been removed.
+    pub(crate) fn receive_all(
+        &mut self,
+        channel: &EventChannel,
+        options: &Options,
+    ) -> anyhow::Result<()> {
+        while self.received < options.messages() {
+            if let Some(completions) = self.cq.poll_or_arm()? {
+                for wc in completions {
+                    wc.ok()?;
+                    if let Ok(Completed::Receive(_)) = self.qp.complete(wc) {
+                        self.received += 1;
+                    }
+                }
+                continue;
+            }
+            while let Some(event) = channel.try_next()? {
+                exchange::tell(&event)?;
+            }
+            let own = self.cq.notify_fd().context("the queue is not waitable")?;
+            wait_any_readable("mckey", [own, channel.as_fd()], None)?;
+        }
+        Ok(())
+    }
+
+    /// Leaves the group.
+    ///
+    /// # Errors
+    /// It was no member.
+    pub(crate) fn leave(&mut self, options: &Options) -> anyhow::Result<()> {
+        let (group, _) = self.joined.take().context("not a member")?;
+        if !options.send_only {
+            group.detach(&mut self.qp)?;
+        }
+        let left = self.id.leave_multicast(group.addr);
+        left.context("mckey: failure leaving")
+    }
+}

@@ -1,0 +1,49 @@
+//! The message, and what both sides have to know beforehand.
+
+use clap::ValueEnum;
+use cm::ConnParam;
+use verbs::SrqNum;
+
+/// The length of the message.
+pub const MESSAGE_LEN: usize = 16;
+
+/// What carries the message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub enum Communication {
+    /// A reliable connection
+    R,
+    /// An extended reliable connection, which ends in a shared receive queue
+    X,
+}
+
+/// The private data of the server's answer: the number of its shared receive queue, or 0 if it has
+/// none.
+pub fn answer(srq: Option<SrqNum>) -> ConnParam {
+    ConnParam::new().private_data(bytes_of(srq))
+}
+
+fn bytes_of(srq: Option<SrqNum>) -> [u8; 4] {
+    srq.map_or(0, SrqNum::get).to_be_bytes()
+}
+
+/// The number in the server's answer; `None`: it has not said one.
+pub fn srq_in(private_data: &[u8]) -> Option<SrqNum> {
+    let bytes = private_data.first_chunk()?;
+    SrqNum::new(u32::from_be_bytes(*bytes)).ok()
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_number_goes_over_the_wire_as_in_c() {
+        let srq = SrqNum::new(0x0001_0203).ok();
+        assert_eq!(bytes_of(srq), [0, 1, 2, 3]);
+        // Private data arrives padded.
+        assert_eq!(srq_in(&[0, 1, 2, 3, 0, 0, 0]), srq);
+        assert_eq!(bytes_of(None), [0; 4]);
+        assert_eq!(srq_in(&[0, 1, 2]), None);
+        assert_eq!(srq_in(&[1, 0, 0, 0]), None, "it has 24 bits");
+    }
+}

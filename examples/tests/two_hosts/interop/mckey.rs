@@ -1,0 +1,105 @@
+//! rdmacm-utils' `mckey`. The side that receives is the server.
+
+use super::{Cell, Said, Who};
+
+const OURS: &str = env!("CARGO_BIN_EXE_mckey");
+const C: &str = "mckey";
+
+/// Options of both sides, those of the receiver, and those of the sender.
+const RUNS: [(&str, &str, &str); 2] = [
+    ("-C 5 -S 1000", "", ""),
+    // Each of the two receives what both send, as far as it has room.
+    ("-c 2 -p 273", "-C 4", "-C 2 -o"),
+];
+
+pub(super) fn cells() -> Vec<Cell> {
+    let mut cells = Vec::new();
+    let mut number = 0;
+    for who in [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs] {
+        for (both, receiver, sender) in RUNS {
+            number += 1;
+            cells.push(cell(who, number, [both, receiver, sender]));
+        }
+    }
+    cells.extend([Who::CServesOurs, Who::OursServesOurs].map(refusals));
+    cells
+}
+
+/// A message that is sent before its receiver is a member is lost: an `rping` tells the sender that
+/// it may begin.
+fn cell(who: Who, number: u32, [both, receiver, sender]: [&str; 3]) -> Cell {
+    let (server, client) = who.programs(OURS, C);
+    let (group, port) = (format!("239.3.2.{number}"), 7250 + number);
+    let members = if both.contains("-c 2") { 2 } else { 1 };
+    let joined = format!("mckey: joined dgid: ::ffff:{group} mlid 0x0 sl 0");
+    let common = format!("-m {group} {both}");
+    Cell {
+        tool: "mckey".to_owned(),
+        who,
+        server: format!(
+            "timeout 200 stdbuf -oL {server} {common} {receiver} -b $A > mckey{number} 2>&1 & pid=$!; \
+             until grep -q receiving mckey{number}; do sleep 0.2; kill -0 $pid || break; done; \
+             rping -s -C 1 -p {port} > /dev/null 2>&1; wait $pid; code=$?; cat mckey{number}; \
+             exit $code"
+        ),
+        client: format!(
+            "rping -c -C 1 -a $A -p {port} > /dev/null 2>&1 || {{ echo ejected; exit 1; }}; \
+             {client} {common} {sender} -s -b $B"
+        ),
+        check: Box::new(move |said| {
+            let joined = vec![joined.as_str(); members];
+            let end = [
+                "data transfers complete",
+                "test complete",
+                "return status 0",
+            ];
+            let side = |begin: &[&'static str], middle| {
+                [begin, &["mckey: joining"], &joined, &[middle], &end].concat()
+            };
+            said.exactly(
+                &side(&["mckey: starting server"], "receiving data transfers"),
+                &side(&["mckey: starting client"], "initiating data transfers"),
+            )
+        }),
+    }
+}
+
+/// What the kernel or the device refuses, is told: groups of IPv6 and of InfiniBand on RoCE v2, and
+/// a queue pair that does not hear itself. Both programs fail alike.
+fn refusals(who: Who) -> Cell {
+    let (server, _) = who.programs(OURS, C);
+    let attempts = [
+        "-m ff0e::4:5 -b $A6",
+        "-M ff0e::4:5 -b $A",
+        "-l -m 239.3.2.99 -b $A",
+        "-p 2 -m 239.3.2.99 -b $A",
+        "-m 239.3.2.99 -S 5000 -b $A",
+    ];
+    let attempts = attempts.map(|options| format!("{server} {options} 2>&1 && exit 1; "));
+    Cell {
+        tool: "mckey".to_owned(),
+        who,
+        server: format!("{} exit 0", attempts.concat()),
+        client: "exit 0".to_owned(),
+        check: Box::new(is_refused),
+    }
+}
+
+fn is_refused(said: &Said) -> Result<(), String> {
+    let expected = [
+        ("mckey: failure joining: ", "error 524", 2),
+        ("mckey: unable to create QP: ", "Operation not supported", 1),
+        ("mckey: addr bind failure: ", "Invalid argument", 1),
+        ("mckey: message_size 5000 is larger than active mtu ", "", 1),
+        ("return status -", "", 5),
+        ("exit 0", "", 1),
+    ];
+    for (begin, reason, count) in expected {
+        let is_one = |line: &&String| line.starts_with(begin) && line.contains(reason);
+        let found = said.server.iter().filter(is_one).count();
+        if found != count {
+            return Err(format!("{begin:?} is said {found} times, and not {count}"));
+        }
+    }
+    Ok(())
+}
