@@ -10,6 +10,7 @@ mod guest;
 mod noop;
 mod perftest;
 mod program;
+mod rds;
 mod row;
 mod rstream;
 mod statistics;
@@ -32,6 +33,8 @@ pub(crate) enum Name {
     Verbs,
     /// Streams: against librdmacm's rsockets in a guest
     Rsocket,
+    /// Messages over RDS: against the kernel's, on two guests
+    Rds,
     /// Making and ending connections, against cmtime, and a thousand at once; all in a guest
     Cm,
 }
@@ -41,6 +44,7 @@ impl Name {
         match self {
             Self::Verbs => "verbs",
             Self::Rsocket => "rsocket",
+            Self::Rds => "rds",
             Self::Cm => "cm",
         }
     }
@@ -58,6 +62,10 @@ pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
         Name::Rsocket => {
             guest_only(name, host_only)?;
             rstream::measure(&workspace)?
+        }
+        Name::Rds => {
+            guest_only(name, host_only)?;
+            rds::measure(&workspace)?
         }
         Name::Cm => {
             guest_only(name, host_only)?;

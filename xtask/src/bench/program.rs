@@ -45,6 +45,18 @@ fn build(workspace: &Workspace, package: &str, target: [&str; 2]) -> Result<Path
         .into())
 }
 
+/// Builds a shared library of ours as users build theirs, and returns where it is.
+pub(super) fn build_library(workspace: &Workspace, package: &str, name: &str) -> Result<PathBuf> {
+    let mut cargo = workspace::cargo(workspace);
+    cargo
+        .args(["build", "--locked", "--release", "--package", package])
+        .arg("--lib");
+    process::run(&mut cargo)?;
+    let library = workspace.target().join(format!("release/lib{name}.so"));
+    ensure!(library.exists(), "cargo built no {}", library.display());
+    Ok(library)
+}
+
 /// Builds a program, or a shared object, from a file in C.
 pub(super) fn build_c(source: &Path, output: &Path, arguments: &[&str]) -> Result<()> {
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));

@@ -1,0 +1,188 @@
+// What messages cost on sockets of the family RDS: the kernel's, or those that are preloaded.
+//
+//   messages server IP
+//   messages client IP PEER ROUNDS
+//
+// The client prints `== SIZE NUMBER` for each measurement: `latency SIZE` microseconds there and back,
+// `rate SIZE` messages a second, `write SIZE` bytes a second by RDMA into the client's memory.
+#include <arpa/inet.h>
+#include <errno.h>
+#include <poll.h>
+#include <stdint.h>
+#include <stdio.h>
+#include <stdlib.h>
+#include <string.h>
+#include <sys/mman.h>
+#include <sys/socket.h>
+#include <time.h>
+#include <unistd.h>
+
+enum { FAMILY = 21, LEVEL = 276, ARGS = 1, DEST = 2, MAP = 3, PORT = 4000, LIMIT = 1 << 20 };
+enum { WRITE = 1, USE_ONCE = 8 };
+enum { PIECE = 65536, DEPTH = 8 };
+
+static char buffer[1 << 20];
+
+static void die(const char *what) {
+    perror(what);
+    exit(1);
+}
+
+static double now(void) {
+    struct timespec time;
+    clock_gettime(CLOCK_MONOTONIC, &time);
+    return time.tv_sec + time.tv_nsec / 1e9;
+}
+
+static struct sockaddr_in address(const char *ip) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(PORT)};
+    if (inet_pton(AF_INET, ip, &name.sin_addr) != 1) die(ip);
+    return name;
+}
+
+static int bound(const char *ip) {
+    struct sockaddr_in name = address(ip);
+    int limit = LIMIT, fd = socket(FAMILY, SOCK_SEQPACKET, 0);
+    if (fd < 0) die("socket");
+    if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &limit, sizeof limit)) die("SO_SNDBUFFORCE");
+    if (setsockopt(fd, SOL_SOCKET, SO_RCVBUFFORCE, &limit, sizeof limit)) die("SO_RCVBUFFORCE");
+    if (bind(fd, (void *)&name, sizeof name)) die("bind");
+    return fd;
+}
+
+// Sends `size` bytes that begin with `op`, with a control message if there is one.
+static void put(int fd, struct sockaddr_in *to, char op, size_t size, int kind, void *data, size_t len) {
+    union {
+        struct cmsghdr header;
+        char room[CMSG_SPACE(64)];
+    } control;
+    struct iovec piece = {buffer, size};
+    struct msghdr msg = {.msg_name = to, .msg_namelen = sizeof *to, .msg_iov = &piece, .msg_iovlen = 1};
+    buffer[0] = op;
+    if (kind) {
+        memset(&control, 0, sizeof control);
+        msg.msg_control = &control;
+        msg.msg_controllen = CMSG_SPACE(len);
+        control.header = (struct cmsghdr){CMSG_LEN(len), LEVEL, kind};
+        memcpy(CMSG_DATA(&control.header), data, len);
+    }
+    while (sendmsg(fd, &msg, 0) < 0) {
+        // A kernel cannot register memory before it is connected.
+        if (errno != EAGAIN) die("sendmsg");
+        usleep(1000);
+    }
+}
+
+// Receives a message; returns its first byte, and the name of memory that came with it.
+static char get(int fd, struct sockaddr_in *from, uint64_t *cookie) {
+    union {
+        struct cmsghdr header;
+        char room[256];
+    } control;
+    struct iovec piece = {buffer, sizeof buffer};
+    struct msghdr msg = {
+        .msg_name = from, .msg_namelen = sizeof *from, .msg_iov = &piece, .msg_iovlen = 1,
+        .msg_control = &control, .msg_controllen = sizeof control,
+    };
+    ssize_t got;
+    do got = recvmsg(fd, &msg, 0);
+    while (got == 0 || (got < 0 && errno == EAGAIN));
+    if (got < 0) die("recvmsg");
+    for (struct cmsghdr *one = CMSG_FIRSTHDR(&msg); one; one = CMSG_NXTHDR(&msg, one))
+        if (one->cmsg_level == LEVEL && one->cmsg_type == DEST) memcpy(cookie, CMSG_DATA(one), 8);
+    return buffer[0];
+}
+
+static void *pages(size_t size) {
+    void *at = mmap(NULL, size, PROT_READ | PROT_WRITE, MAP_PRIVATE | MAP_ANONYMOUS, -1, 0);
+    if (at == MAP_FAILED) die("mmap");
+    memset(at, 7, size);
+    return at;
+}
+
+static void serve(int fd) {
+    struct sockaddr_in from;
+    uint64_t cookie = 0, local[2] = {(uintptr_t)pages(PIECE), PIECE};
+    for (;;) {
+        char op = get(fd, &from, &cookie);
+        if (op == 'e') put(fd, &from, 'e', 64, 0, NULL, 0);
+        if (op == 'q') break;
+        if (op == 'w') {
+            uint64_t args[7] = {cookie, 0, PIECE, (uintptr_t)local, 1, WRITE, 0};
+            put(fd, &from, 'w', 1, ARGS, args, sizeof args);
+        }
+    }
+}
+
+// Waits for the server, and for silence.
+static void meet(int fd, struct sockaddr_in *peer) {
+    struct pollfd one = {fd, POLLIN, 0};
+    uint64_t cookie;
+    do put(fd, peer, 'e', 64, 0, NULL, 0);
+    while (poll(&one, 1, 1000) <= 0);
+    while (poll(&one, 1, 500) > 0)
+        if (recv(fd, buffer, sizeof buffer, MSG_DONTWAIT) < 0 && errno != EAGAIN) die("recv");
+    (void)cookie;
+}
+
+static void latency(int fd, struct sockaddr_in *peer, int count) {
+    struct sockaddr_in from;
+    uint64_t cookie;
+    double start = now();
+    for (int i = 0; i < count; i++) {
+        put(fd, peer, 'e', 64, 0, NULL, 0);
+        get(fd, &from, &cookie);
+    }
+    printf("== latency 64 %f\n", (now() - start) * 1e6 / count);
+}
+
+static void rate(int fd, struct sockaddr_in *peer, size_t size, int count) {
+    struct sockaddr_in from;
+    uint64_t cookie;
+    double start = now();
+    for (int i = 0; i < count; i++) put(fd, peer, 'c', size, 0, NULL, 0);
+    // It is answered when all before it have been received.
+    put(fd, peer, 'e', 64, 0, NULL, 0);
+    get(fd, &from, &cookie);
+    printf("== rate %zu %f\n", size, count / (now() - start));
+}
+
+static void write_back(int fd, struct sockaddr_in *peer, int count) {
+    struct sockaddr_in from;
+    uint64_t cookie;
+    char *memory = pages((size_t)PIECE * DEPTH);
+    double start = now();
+    for (int i = 0; i < count + DEPTH; i++) {
+        if (i >= DEPTH && get(fd, &from, &cookie) != 'w') die("an answer");
+        if (i < count) {
+            uint64_t args[4] = {(uintptr_t)memory + PIECE * (i % DEPTH), PIECE, (uintptr_t)&cookie, USE_ONCE | WRITE};
+            put(fd, peer, 'w', 1, MAP, args, sizeof args);
+        }
+    }
+    printf("== write %d %f\n", PIECE, (double)count * PIECE / (now() - start));
+    munmap(memory, (size_t)PIECE * DEPTH);
+}
+
+int main(int argc, char **argv) {
+    if (argc == 3 && !strcmp(argv[1], "server")) {
+        serve(bound(argv[2]));
+        return 0;
+    }
+    if (argc != 5 || strcmp(argv[1], "client")) return 2;
+    struct sockaddr_in peer = address(argv[3]);
+    int fd = bound(argv[2]);
+    meet(fd, &peer);
+    for (int round = 0; round < atoi(argv[4]); round++) {
+        latency(fd, &peer, 300);
+        rate(fd, &peer, 64, 3000);
+        rate(fd, &peer, 1024, 2000);
+        rate(fd, &peer, 8192, 400);
+        rate(fd, &peer, 65536, 60);
+        write_back(fd, &peer, 60);
+        fflush(stdout);
+    }
+    put(fd, &peer, 'q', 1, 0, NULL, 0);
+    // What is not acknowledged when a socket is closed is not sent any more.
+    sleep(2);
+    return 0;
+}

@@ -1,0 +1,145 @@
+//! What messages cost over RDS in user space, against the kernel's, on two guests.
+//!
+//! One program in C, `rds/benches/messages.c`, runs on a pair of guests whose kernels have RDS, and on a pair
+//! that has `rds-preload` instead. Both sides are of one kind each time. What counts is the ratio of the medians.
+
+use std::collections::BTreeMap;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::guest::{self, quote};
+use super::noop::Side;
+use super::program;
+use super::row::{Bar, Row};
+use crate::soft_roce::{Host, Run};
+use crate::workspace::Workspace;
+
+/// How often everything is measured on a pair of guests.
+const ROUNDS: usize = 5;
+const TIMEOUT: Duration = Duration::from_secs(10 * 60);
+
+/// What is measured: what the program calls it, and how many bytes a message or an operation has.
+const CASES: [(&str, u32); 6] = [
+    ("latency", 64),
+    ("rate", 64),
+    ("rate", 1 << 10),
+    ("rate", 8 << 10),
+    ("rate", 64 << 10),
+    ("write", 64 << 10),
+];
+
+/// Runs everything.
+pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
+    let program = workspace.target().join("bench/rds-messages");
+    let source = workspace.root().join("rds/benches/messages.c");
+    program::build_c(&source, &program, &[])?;
+    let library = program::build_library(workspace, "rds-preload", "rdspreload")?;
+    let mut transcript = Transcript::default();
+    let mut look = String::new();
+    for side in [Side::Reference, Side::Ours] {
+        eprintln!("Running messages over RDS, {}, on two guests", kind(side));
+        let name = format!("rds-{}", side.name());
+        let read = |line: &str| transcript.read(side, line);
+        let plan = plan(side, &program, &library)?;
+        look = guest::record_success(workspace, &name, plan, read)?;
+    }
+    transcript.rows().with_context(|| look)
+}
+
+fn kind(side: Side) -> &'static str {
+    match side {
+        Side::Ours => "ours",
+        Side::Reference => "the kernel's",
+    }
+}
+
+/// The program on two guests.
+fn plan(side: Side, program: &Path, library: &Path) -> Result<Run> {
+    let program = quote(program)?;
+    let preload = match side {
+        Side::Ours => format!("LD_PRELOAD={} ", quote(library)?),
+        Side::Reference => String::new(),
+    };
+    let server = format!("{preload}{program} server $A");
+    let client = format!("{preload}{program} client $B $A {ROUNDS}");
+    let plan = Run::pair(server, client).timeout(TIMEOUT).by_line();
+    Ok(match side {
+        Side::Ours => plan,
+        Side::Reference => plan.rds(&[Host::A, Host::B]),
+    })
+}
+
+/// What the guests have printed so far.
+#[derive(Debug, Default)]
+struct Transcript {
+    samples: BTreeMap<(&'static str, u32, Side), Vec<f64>>,
+}
+
+impl Transcript {
+    fn read(&mut self, side: Side, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let ["==", what, size, number] = words[..] else {
+            return;
+        };
+        let said = |(name, bytes): &&(&str, u32)| *name == what && bytes.to_string() == size;
+        if let (Some(&(what, size)), Ok(number)) = (CASES.iter().find(said), number.parse()) {
+            let samples = self.samples.entry((what, size, side)).or_default();
+            samples.push(number);
+        }
+    }
+
+    fn rows(&self) -> Result<Vec<Row>> {
+        let row = |(what, size): (&'static str, u32)| {
+            let typical = |side| {
+                let samples = self.samples.get(&(what, size, side));
+                guest::typical(&format!("{what} {size}, {}", kind(side)), samples)
+            };
+            let (ours, reference) = (typical(Side::Ours)?, typical(Side::Reference)?);
+            let (case, unit, scale, bar) = match what {
+                "latency" => ("there and back", "µs", 1.0, Bar::Times(1.0)),
+                "rate" => ("messages", "1/s", 1.0, Bar::NotBelow(1.0)),
+                _ => ("RDMA writes", "MB/s", 1e-6, Bar::NotBelow(1.0)),
+            };
+            Ok(Row {
+                case: format!("{case} {size}"),
+                unit,
+                ours: ours * scale,
+                reference: Some(reference * scale),
+                bar: Some(bar),
+            })
+        };
+        CASES.into_iter().map(row).collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transcript_becomes_rows() {
+        let mut transcript = Transcript::default();
+        for (what, size) in CASES {
+            for (side, number) in [(Side::Ours, 4e6), (Side::Reference, 2e6)] {
+                for _ in 0..ROUNDS {
+                    transcript.read(side, &format!("== {what} {size} {number}"));
+                }
+            }
+        }
+        transcript.read(Side::Ours, "== latency 65 1");
+        transcript.read(Side::Ours, "anything else");
+        let rows = transcript.rows().unwrap();
+        assert_eq!(rows.len(), CASES.len());
+        assert_eq!(rows[0].pass(), Some(false), "twice as late");
+        assert_eq!(rows[1].pass(), Some(true), "twice as many");
+        assert_eq!((rows[5].ours, rows[5].reference), (4.0, Some(2.0)));
+    }
+
+    #[test]
+    fn runs_without_a_result_are_noticed() {
+        let error = Transcript::default().rows().unwrap_err().to_string();
+        assert!(error.contains("gave 0 figures"), "{error}");
+    }
+}
