@@ -8,6 +8,7 @@ use super::{
     buf::Buf,
     memory::OwnedMemory,
     region::{Mr, Region},
+    remote::RemoteRegion,
 };
 use crate::{
     error::{Error, Refused, Result, cvt_errno},
@@ -142,6 +143,24 @@ impl Everything {
                 error,
             }),
         }
+    }
+
+    /// Memory of any kind that any number of requests of this process may read and write at once.
+    /// Peers have no access, since the registration gives them none. Does not enter the kernel.
+    ///
+    /// # Errors
+    /// The memory is given back:
+    /// - `InvalidInput`: it has no bytes.
+    pub fn region<M: OwnedMemory>(&self, mut memory: M) -> Result<RemoteRegion, Refused<M>> {
+        if memory.range().is_empty() {
+            let reason = "a region has at least one byte";
+            let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
+            return Err(Refused {
+                value: memory,
+                error,
+            });
+        }
+        Ok(RemoteRegion::whole(Region::covered(&self.mr, memory)))
     }
 
     /// The domain it is registered in.

@@ -232,6 +232,11 @@ impl Region {
 }
 
 impl Region {
+    /// Whether the registration is this memory's alone.
+    pub(super) fn is_registered_alone(&self) -> bool {
+        matches!(self.grant, Grant::Own(_))
+    }
+
     /// Notes that the registration is in another domain now.
     pub(super) fn set_pd(&mut self, pd: ProtectionDomain) {
         if let Grant::Own(mr) = &mut self.grant {
@@ -247,8 +252,8 @@ impl Region {
             // SAFETY: once, since there was still memory; nobody uses it afterwards, since that is
             // either `drop`, or the only owner of a registration that cannot be used.
             Grant::Own(mr) => unsafe { mr.dereg() },
-            // Only requests with a `Buf` of this memory have named it to the device, and there is
-            // none any more, neither here nor in flight.
+            // Only requests with a buffer or a region of this memory have named it to the device,
+            // and there is none any more, neither here nor in flight.
             Grant::Everything(_) => true,
         };
         ended.then(|| ManuallyDrop::into_inner(memory))

@@ -109,8 +109,8 @@ impl Reregistration {
     ///
     /// # Errors
     /// What is left is given back:
-    /// - `InvalidInput`: the region is in use, another domain is of another device, or the other
-    ///   memory has no bytes. The region is unchanged.
+    /// - `InvalidInput`: the region is in use or one of [`Everything`](crate::Everything), another
+    ///   domain is of another device, or the other memory has no bytes. The region is unchanged.
     /// - `EINVAL`, `EOPNOTSUPP`, `ENOMEM`: the device cannot do it, and the region is unchanged; or
     ///   it has failed halfway, and the region has been ended.
     ///
@@ -130,6 +130,9 @@ impl Reregistration {
         let outcome = match changes.refusal(&region) {
             Some(reason) => Err((Left::AsItWas, refused(reason))),
             None => match region.region_mut() {
+                Some(whole) if !whole.is_registered_alone() => {
+                    Err((Left::AsItWas, refused("all memory is registered at once")))
+                }
                 Some(whole) => whole.rereg(&mut changes),
                 None => Err((Left::AsItWas, refused("the region is in use"))),
             },

@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ibverbs_sys::ibv_access_flags as flag;
-use verbs::{Advice, HugePage, Mapping};
+use verbs::{Advice, HugePage, Mapping, RemoteAccess};
 
 use crate::{
     fixture::Fixture,
@@ -115,6 +115,33 @@ fn odp_prefetch_sync_no_page_fault_rc_traffic() {
 #[test]
 fn odp_prefetch_async_no_page_fault_rc_traffic() {
     prefetch(false, Advice::PREFETCH_NO_FAULT);
+}
+
+#[test]
+fn a_region_of_everything_is_shared_and_stays_as_it_is() {
+    let fixture = Fixture::new();
+    let everything = fixture.pd.register_everything().unwrap();
+    assert!(everything.region(Vec::new()).is_err());
+    let (memory, dropped) = Watched::new(4);
+    let region = everything.region(memory).unwrap();
+    drop(everything);
+    let (sent, received) = traffic(&fixture, region.clone(), region.clone(), b"here");
+    assert_eq!(sent.len(), 4);
+    drop(received);
+    let mut bytes = [0; 4];
+    region.read(0, &mut bytes);
+    assert_eq!(&bytes, b"here");
+    let refused = region.rereg().access(RemoteAccess::READ).apply();
+    let err = refused.unwrap_err();
+    assert!(
+        err.error.to_string().contains("all memory"),
+        "{}",
+        err.error
+    );
+    assert!(!dropped.load(Ordering::Relaxed));
+    drop(err);
+    assert!(dropped.load(Ordering::Relaxed));
+    assert!(!fixture.fake.live().contains(&"ibv_mr"));
 }
 
 #[test]
