@@ -84,8 +84,10 @@ pub mod pingpong {
     pub mod connected;
     pub mod exchange;
     pub mod options;
+    pub mod queue;
     pub mod rally;
     pub mod setup;
+    pub mod store;
     pub mod xrc_exchange;
 }
 

@@ -4,7 +4,7 @@
 
 use anyhow::Context as _;
 use verbs::{
-    AddressVector, Attributes, Connected, Init, Mtu, QueuePair, RemoteRegion, Rts,
+    AddressVector, Attributes, Connected, Init, Mtu, QueuePair, Rts,
     op::{Send, SendOps},
 };
 
@@ -14,10 +14,11 @@ use super::{
     options::{Extensions, Messages, Options},
     rally::{Single, play, print_rates},
     setup::Setup,
+    store::AnyPiece,
 };
 
 /// A queue pair whose sends and receives are over the same memory.
-pub type Qp<T, S> = QueuePair<T, S, RemoteRegion, RemoteRegion>;
+pub type Qp<T, S> = QueuePair<T, S, AnyPiece, AnyPiece>;
 
 /// How a connection is made: each transport has attributes of its own.
 pub type Connect<T> = fn(Qp<T, Init>, &Link) -> verbs::Result<Qp<T, Rts>>;
@@ -45,12 +46,11 @@ pub fn run<T: Connected>(
     extensions: Extensions,
     connect: Connect<T>,
 ) -> anyhow::Result<()> {
-    extensions.refuse()?;
-    let mut setup = match extensions.odp {
-        true => Setup::on_demand(options, messages.size, extensions.prefetch)?,
-        false => Setup::new(options, messages.size, 0, 1)?,
-    };
-    let qp = setup.pd.qp_builder::<T>(&setup.cq, &setup.cq);
+    extensions.check()?;
+    let mut setup = Setup::extended(options, messages.size, extensions)?;
+    let qp = setup
+        .pd
+        .qp_builder::<T>(setup.cq.handle(), setup.cq.handle());
     let qp = match extensions.new_send {
         true => qp.send_ops(SendOps::SEND),
         false => qp,
@@ -78,7 +78,7 @@ pub fn run<T: Connected>(
 
     let serves = options.host.is_none();
     if options.chk && !serves {
-        setup.mark();
+        setup.mark()?;
     }
     let message = setup.message();
     let mut side = Single::new(qp, setup.room(), |qp: &mut Qp<T, Rts>| {
@@ -93,6 +93,9 @@ pub fn run<T: Connected>(
     });
     let elapsed = play(options, &mut setup.cq, &mut side)?;
     print_rates(options, messages.size, elapsed);
+    if let Some(intervals) = setup.cq.intervals() {
+        print!("{intervals}");
+    }
     if options.chk && serves {
         setup.check_marks()?;
     }

@@ -4,7 +4,7 @@
 
 use std::process::ExitCode;
 
-use anyhow::{bail, ensure};
+use anyhow::ensure;
 use clap::Args;
 use verbs::Mtu;
 
@@ -60,16 +60,16 @@ pub struct Extensions {
     /// Page memory in on demand
     #[arg(short, long)]
     pub odp: bool,
-    /// Register all memory, and page it in on demand (not supported)
+    /// Register all memory, and page it in on demand
     #[arg(short = 'O', long)]
     pub iodp: bool,
     /// Page memory in ahead of use, with -o
     #[arg(short = 'P', long)]
     pub prefetch: bool,
-    /// Read the completions' timestamps (not supported)
+    /// Read the completions' timestamps
     #[arg(short, long)]
     pub ts: bool,
-    /// Use the device's own memory (not supported)
+    /// Use the device's own memory
     #[arg(short = 'j', long)]
     pub dm: bool,
     /// Post with `ibv_wr_*`
@@ -78,34 +78,26 @@ pub struct Extensions {
 }
 
 impl Extensions {
-    /// Refuses what this program cannot do of what has been asked for.
+    /// Whether memory is to be paged in on demand, in one way or the other.
+    pub fn on_demand(self) -> bool {
+        self.odp || self.iodp
+    }
+
+    /// Checks that what has been asked for goes together.
     ///
     /// # Errors
-    /// There is something; or memory is to be paged in ahead, and not on demand.
-    pub fn refuse(self) -> anyhow::Result<()> {
+    /// It does not.
+    pub fn check(self) -> anyhow::Result<()> {
         ensure!(
-            self.odp || self.iodp || !self.prefetch,
+            !(self.on_demand() && self.dm),
+            "DM memory region can't be on demand"
+        );
+        ensure!(
+            self.on_demand() || !self.prefetch,
             "prefetch is valid only with on-demand memory region"
         );
-        refuse(&[
-            (self.iodp, "-O", "implicit on-demand paging"),
-            (self.ts, "-t", "completion timestamps"),
-            (self.dm, "-j", "device memory"),
-        ])
+        Ok(())
     }
-}
-
-/// Refuses options that need something which is not there.
-///
-/// # Errors
-/// One of them is set.
-pub fn refuse(options: &[(bool, &str, &str)]) -> anyhow::Result<()> {
-    for (set, option, missing) in options {
-        if *set {
-            bail!("{option} needs {missing}, which this program does not support");
-        }
-    }
-    Ok(())
 }
 
 /// Ends a program as its run has ended.
@@ -188,26 +180,25 @@ mod tests {
     }
 
     #[test]
-    fn pages_are_fetched_ahead_only_where_they_are_on_demand() {
-        let extensions = |odp, prefetch| Extensions {
+    fn what_does_not_go_together_is_refused() {
+        let extensions = |[odp, iodp, prefetch, dm]: [bool; 4]| Extensions {
             odp,
+            iodp,
             prefetch,
+            dm,
             ..Extensions::default()
         };
-        assert!(extensions(true, true).refuse().is_ok());
-        assert_eq!(
-            extensions(false, true).refuse().unwrap_err().to_string(),
-            "prefetch is valid only with on-demand memory region"
-        );
-    }
-
-    #[test]
-    fn an_unsupported_option_is_refused_by_name() {
-        let refused = refuse(&[(false, "-o", "this"), (true, "-j", "device memory")]);
-        assert_eq!(
-            refused.unwrap_err().to_string(),
-            "-j needs device memory, which this program does not support"
-        );
-        assert!(refuse(&[(false, "-o", "this")]).is_ok());
+        let refused = |set| extensions(set).check().map_err(|err| err.to_string());
+        assert_eq!(refused([true, false, true, false]), Ok(()));
+        assert_eq!(refused([false, true, true, false]), Ok(()));
+        assert_eq!(refused([false, false, false, true]), Ok(()));
+        let prefetch = "prefetch is valid only with on-demand memory region";
+        for set in [[false, false, true, false], [false, false, true, true]] {
+            assert_eq!(refused(set), Err(prefetch.to_owned()));
+        }
+        let device = "DM memory region can't be on demand";
+        for set in [[true, false, false, true], [false, true, true, true]] {
+            assert_eq!(refused(set), Err(device.to_owned()));
+        }
     }
 }

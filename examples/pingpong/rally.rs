@@ -6,9 +6,9 @@
 use std::time::{Duration, Instant};
 
 use anyhow::{Context as _, bail};
-use verbs::{Completed, CompletionQueue, QueuePair, RemoteRegion, Rts, Transport, WorkCompletion};
+use verbs::{Completed, QueuePair, Rts, Transport, WorkCompletion, work::Scatter};
 
-use super::options::Options;
+use super::{options::Options, queue::Source};
 
 /// The queue pairs of one side, and what they receive into.
 pub trait Side {
@@ -60,7 +60,7 @@ struct Pending {
 /// A request has failed.
 pub fn play(
     options: &Options,
-    cq: &mut CompletionQueue,
+    cq: &mut impl Source,
     side: &mut impl Side,
 ) -> anyhow::Result<Duration> {
     let serves = options.host.is_none();
@@ -77,11 +77,7 @@ pub fn play(
     let begin = Instant::now();
     let (mut sent, mut received) = (0, 0);
     while sent < options.iters || received < options.iters {
-        let completions = match options.events {
-            true => cq.wait(None)?,
-            false => cq.poll()?,
-        };
-        for wc in completions {
+        cq.fetch(options.events, |wc| {
             let what = if wc.is_receive() { "receive" } else { "send" };
             wc.ok().with_context(|| format!("a {what} has failed"))?;
             let (Stroke::Sent(qp) | Stroke::Received(qp)) = match side.complete(wc)? {
@@ -105,7 +101,8 @@ pub fn play(
                     receive: true,
                 };
             }
-        }
+            Ok(())
+        })?;
     }
     Ok(begin.elapsed())
 }
@@ -140,27 +137,28 @@ fn rates(iters: u32, size: u32, elapsed: Duration) -> String {
 }
 
 /// A side with one queue pair, and receives of its own.
-pub struct Single<T, SW, F> {
-    qp: QueuePair<T, Rts, SW, RemoteRegion>,
-    room: RemoteRegion,
+pub struct Single<T, SW, RW, F> {
+    qp: QueuePair<T, Rts, SW, RW>,
+    room: RW,
     send: F,
 }
 
-impl<T, SW, F> Single<T, SW, F>
+impl<T, SW, RW, F> Single<T, SW, RW, F>
 where
     T: Transport,
-    F: FnMut(&mut QueuePair<T, Rts, SW, RemoteRegion>) -> anyhow::Result<()>,
+    F: FnMut(&mut QueuePair<T, Rts, SW, RW>) -> anyhow::Result<()>,
 {
     /// Sends by `send`, and receives into `room`.
-    pub fn new(qp: QueuePair<T, Rts, SW, RemoteRegion>, room: RemoteRegion, send: F) -> Self {
+    pub fn new(qp: QueuePair<T, Rts, SW, RW>, room: RW, send: F) -> Self {
         Self { qp, room, send }
     }
 }
 
-impl<T, SW, F> Side for Single<T, SW, F>
+impl<T, SW, RW, F> Side for Single<T, SW, RW, F>
 where
     T: Transport,
-    F: FnMut(&mut QueuePair<T, Rts, SW, RemoteRegion>) -> anyhow::Result<()>,
+    RW: Scatter + Clone,
+    F: FnMut(&mut QueuePair<T, Rts, SW, RW>) -> anyhow::Result<()>,
 {
     fn queue_pairs(&self) -> usize {
         1
@@ -171,7 +169,8 @@ where
     }
 
     fn receive(&mut self) -> anyhow::Result<()> {
-        Ok(self.qp.post_recv(self.room.clone())?)
+        let posted = self.qp.post_recv(self.room.clone());
+        Ok(posted.map_err(|refused| refused.error)?)
     }
 
     fn receives_in_flight(&self) -> usize {
@@ -187,7 +186,7 @@ where
     }
 }
 
-impl<T: Transport, SW, F> std::fmt::Debug for Single<T, SW, F> {
+impl<T: Transport, SW, RW, F> std::fmt::Debug for Single<T, SW, RW, F> {
     fn fmt(&self, f: &mut std::fmt::Formatter<'_>) -> std::fmt::Result {
         f.debug_struct("Single")
             .field("qp", &self.qp)

@@ -10,11 +10,16 @@ use std::{
 
 use anyhow::{Context as _, ensure};
 use verbs::{
-    AddressVector, Advice, CompletionQueue, Context, Gid, LinkLayer, OdpGeneralCaps,
+    AddressVector, Advice, CompletionQueue, Context, Gid, LinkLayer, OdpCaps, OdpGeneralCaps,
     OdpTransportCaps, ProtectionDomain, Psn, QpNum, RemoteAccess, RemoteRegion,
 };
 
-use super::{address::Address, options::Options};
+use super::{
+    address::Address,
+    options::{Extensions, Options},
+    queue::AnyQueue,
+    store::{AnyStore, Store},
+};
 
 /// What the memory holds until something else is written there.
 const FILLING: u8 = 0x7b;
@@ -24,13 +29,14 @@ const MARK: u8 = 0;
 
 /// See the module.
 #[derive(Debug)]
-pub struct Setup {
+pub struct Setup<Q = CompletionQueue, M = RemoteRegion> {
     /// The domain of everything.
     pub pd: ProtectionDomain,
     /// Where everything completes.
-    pub cq: CompletionQueue,
-    memory: RemoteRegion,
+    pub cq: Q,
+    memory: M,
     header: usize,
+    size: usize,
     lid: u16,
     gid: Gid,
     options: Options,
@@ -44,69 +50,186 @@ impl Setup {
     /// There is no such device, port or entry of the GID table, or the device or the process is at
     /// a limit.
     pub fn new(options: &Options, size: u32, header: usize, qps: u32) -> anyhow::Result<Self> {
-        Self::make(options, size, header, qps, |pd, len| {
+        let context = open(options)?;
+        Self::plain(options, size, header, qps, &context, |pd, len| {
             Ok(pd.alloc_remote(len, RemoteAccess::empty())?)
         })
     }
 
-    /// Does so for one reliable connection, in memory whose pages the device fetches when it needs
-    /// them; with `prefetch`, ahead of that.
+    /// Does so, without a header, in memory whose pages the device fetches when it needs them.
     ///
     /// # Errors
-    /// The device cannot do that; or as for [`new`](Self::new).
-    pub fn on_demand(options: &Options, size: u32, prefetch: bool) -> anyhow::Result<Self> {
-        Self::make(options, size, 0, 1, |pd, len| {
-            let caps = pd.context().query_device()?.odp_caps();
-            let needed = OdpTransportCaps::SEND | OdpTransportCaps::RECV;
-            ensure!(
-                caps.general.contains(OdpGeneralCaps::SUPPORT) && caps.rc.contains(needed),
-                "the device isn't ODP capable or does not support RC send and receive with ODP"
-            );
-            let memory = pd.register(vec![0; len]).on_demand();
-            let memory = memory.remote(RemoteAccess::empty()).create()?;
-            if prefetch {
-                if let Err(err) = pd.advise(&memory, Advice::PREFETCH_WRITE, true) {
-                    println!("couldn't prefetch: {err}; continuing anyway");
-                }
-            }
-            Ok(memory)
-        })
+    /// The device cannot do what is `needed`; or as for [`new`](Self::new).
+    pub fn on_demand(
+        options: &Options,
+        size: u32,
+        qps: u32,
+        needed: Needed,
+    ) -> anyhow::Result<Self> {
+        let context = open(options)?;
+        needed.check(&context.query_device()?.odp_caps())?;
+        Self::plain(options, size, 0, qps, &context, on_demand)
     }
 
-    fn make(
+    fn plain(
         options: &Options,
         size: u32,
         header: usize,
         qps: u32,
-        register: impl FnOnce(&ProtectionDomain, usize) -> anyhow::Result<RemoteRegion>,
+        context: &Context,
+        allocate: impl FnOnce(&ProtectionDomain, usize) -> anyhow::Result<RemoteRegion>,
     ) -> anyhow::Result<Self> {
-        let devices = verbs::devices()?;
-        let device = match &options.ib_dev {
-            Some(name) => devices
-                .find(name)
-                .with_context(|| format!("IB device {name} not found"))?,
-            None => devices.iter().next().context("no IB devices found")?,
-        };
-        let context = device.open()?;
-        let (lid, gid) = local_address(&context, options)?;
-        let pd = context.alloc_pd()?;
         let entries = options.rx_depth.saturating_add(qps);
         let mut cq = context.cq_builder(entries);
         if options.events {
             cq = cq.waitable();
         }
         let cq = cq.create()?;
-        let len = header + usize::try_from(size)?;
+        Self::make(options, size, header, context, cq, allocate)
+    }
+}
+
+impl Setup<AnyQueue, AnyStore> {
+    /// Does so for one connection, with the extensions that are asked for.
+    ///
+    /// # Errors
+    /// The device lacks one of them; or as for [`new`](Setup::new).
+    pub fn extended(options: &Options, size: u32, extensions: Extensions) -> anyhow::Result<Self> {
+        let context = open(options)?;
+        let attr = context.query_device()?;
+        if extensions.on_demand() {
+            Needed::Connected {
+                all_memory: extensions.iodp,
+            }
+            .check(&attr.odp_caps())?;
+        }
+        let entries = options.rx_depth.saturating_add(1);
+        let cq = match extensions.ts {
+            true => AnyQueue::timed(&context, entries, options.events)?,
+            false => AnyQueue::plain(&context, entries, options.events)?,
+        };
+        if extensions.dm {
+            check_device_memory(attr.max_dm_size(), size)?;
+        }
+        let setup = Self::make(options, size, 0, &context, cq, |pd, len| {
+            allocate(pd, len, extensions)
+        })?;
+        if extensions.prefetch {
+            let advised = setup.pd.advise(&setup.room(), Advice::PREFETCH_WRITE, true);
+            if let Err(err) = advised {
+                println!("couldn't prefetch: {err}; continuing anyway");
+            }
+        }
+        Ok(setup)
+    }
+}
+
+/// Memory of the kind that is asked for.
+fn allocate(pd: &ProtectionDomain, len: usize, with: Extensions) -> anyhow::Result<AnyStore> {
+    let none = RemoteAccess::empty();
+    if with.dm {
+        let memory = pd.context().alloc_dm(len, 0)?;
+        let region = pd.register_dm(&memory, 0..len, none)?;
+        return Ok(AnyStore::Device(memory, region));
+    }
+    Ok(AnyStore::Host(if with.iodp {
+        pd.register_everything()?.region(vec![0; len])?
+    } else if with.odp {
+        on_demand(pd, len)?
+    } else {
+        pd.alloc_remote(len, none)?
+    }))
+}
+
+fn on_demand(pd: &ProtectionDomain, len: usize) -> anyhow::Result<RemoteRegion> {
+    let memory = pd.register(vec![0; len]).on_demand();
+    Ok(memory.remote(RemoteAccess::empty()).create()?)
+}
+
+/// What a device must be able to do with memory that it pages in on demand.
+#[derive(Clone, Copy, Debug)]
+pub enum Needed {
+    /// Send and receive over reliable connections.
+    Connected {
+        /// From and to all memory, registered at once.
+        all_memory: bool,
+    },
+    /// The same, with receives that are shared.
+    Shared,
+    /// The same, over extended reliable connections.
+    Extended,
+}
+
+impl Needed {
+    fn check(self, caps: &OdpCaps) -> anyhow::Result<()> {
+        let (has, receive, what) = match self {
+            Self::Connected { .. } => (caps.rc, OdpTransportCaps::RECV, "RC send and receive"),
+            Self::Shared => (
+                caps.rc,
+                OdpTransportCaps::SRQ_RECV,
+                "RC send, receive and srq",
+            ),
+            Self::Extended => (
+                caps.xrc,
+                OdpTransportCaps::SRQ_RECV,
+                "XRC send, receive and srq",
+            ),
+        };
+        ensure!(
+            caps.general.contains(OdpGeneralCaps::SUPPORT)
+                && has.contains(OdpTransportCaps::SEND | receive),
+            "the device isn't ODP capable or does not support {what} with ODP"
+        );
+        let all_memory = matches!(self, Self::Connected { all_memory: true });
+        ensure!(
+            !all_memory || caps.general.contains(OdpGeneralCaps::IMPLICIT),
+            "the device doesn't support implicit ODP"
+        );
+        Ok(())
+    }
+}
+
+/// Checks that a device that has so much memory has enough.
+fn check_device_memory(has: u64, size: u32) -> anyhow::Result<()> {
+    ensure!(has > 0, "device doesn't support dm allocation");
+    ensure!(has >= size.into(), "device memory is insufficient");
+    Ok(())
+}
+
+/// Opens the device that the options name.
+fn open(options: &Options) -> anyhow::Result<Context> {
+    let devices = verbs::devices()?;
+    let device = match &options.ib_dev {
+        Some(name) => devices
+            .find(name)
+            .with_context(|| format!("IB device {name} not found"))?,
+        None => devices.iter().next().context("no IB devices found")?,
+    };
+    Ok(device.open()?)
+}
+
+impl<Q, M: Store> Setup<Q, M> {
+    fn make(
+        options: &Options,
+        size: u32,
+        header: usize,
+        context: &Context,
+        cq: Q,
+        allocate: impl FnOnce(&ProtectionDomain, usize) -> anyhow::Result<M>,
+    ) -> anyhow::Result<Self> {
+        let (lid, gid) = local_address(context, options)?;
+        let pd = context.alloc_pd()?;
+        let size = usize::try_from(size)?;
         // As in the C programs, every receive and every send is over the same bytes, so they are
         // memory that anything may write at any time; but no peer can by itself.
-        let memory = register(&pd, len.max(1))?;
-        memory.write(0, &vec![FILLING; len]);
-        let memory = memory.slice(0..len);
+        let mut memory = allocate(&pd, (header + size).max(1))?;
+        memory.fill(&vec![FILLING; header + size])?;
         Ok(Self {
             pd,
             cq,
             memory,
             header,
+            size,
             lid,
             gid,
             options: options.clone(),
@@ -114,13 +237,13 @@ impl Setup {
     }
 
     /// What a message is sent from.
-    pub fn message(&self) -> RemoteRegion {
-        self.memory.slice(self.header..self.memory.len())
+    pub fn message(&self) -> M::Piece {
+        self.memory.piece(self.header..self.header + self.size)
     }
 
     /// What a message arrives in.
-    pub fn room(&self) -> RemoteRegion {
-        self.memory.clone()
+    pub fn room(&self) -> M::Piece {
+        self.memory.piece(0..self.header + self.size)
     }
 
     /// The address of a queue pair of this side. Its packets are counted from anywhere.
@@ -156,11 +279,15 @@ impl Setup {
     }
 
     /// Prepares what the client sends first, and every message then carries on.
-    pub fn mark(&self) {
-        let message = self.message();
+    ///
+    /// # Errors
+    /// The device's memory cannot be written to.
+    pub fn mark(&mut self) -> verbs::Result<()> {
+        let mut bytes = vec![FILLING; self.header + self.size];
         for start in self.page_starts() {
-            message.write(start, &[MARK]);
+            bytes[start] = MARK;
         }
+        self.memory.fill(&bytes)
     }
 
     /// Checks what has arrived from a client that has [marked](Self::mark) it.
@@ -168,12 +295,11 @@ impl Setup {
     /// # Errors
     /// It is something else.
     pub fn check_marks(&self) -> anyhow::Result<()> {
-        let message = self.message();
+        let mut bytes = vec![0; self.header + self.size];
+        self.memory.content(&mut bytes)?;
         let mut wrong = 0;
         for (page, start) in self.page_starts().enumerate() {
-            let mut byte = [0];
-            message.read(start, &mut byte);
-            if byte != [MARK] {
+            if bytes[start] != MARK {
                 println!("invalid data in page {page}");
                 wrong += 1;
             }
@@ -185,8 +311,9 @@ impl Setup {
         Ok(())
     }
 
-    fn page_starts(&self) -> impl Iterator<Item = usize> + use<> {
-        (0..self.message().len()).step_by(page_size())
+    /// The first byte of each page of the message.
+    fn page_starts(&self) -> impl Iterator<Item = usize> + use<Q, M> {
+        (self.header..self.header + self.size).step_by(page_size())
     }
 }
 
@@ -224,6 +351,57 @@ fn local_address(context: &Context, options: &Options) -> anyhow::Result<(u16, G
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn what_a_device_lacks_is_said_as_c_says_it() {
+        let refused = |general, rc, needed: Needed| {
+            let caps = OdpCaps {
+                general,
+                rc,
+                ..OdpCaps::default()
+            };
+            needed.check(&caps).map_err(|err| err.to_string())
+        };
+        let (send, receive) = (OdpTransportCaps::SEND, OdpTransportCaps::RECV);
+        let (some, all) = (OdpGeneralCaps::SUPPORT, OdpGeneralCaps::IMPLICIT);
+        let [part, whole] = [false, true].map(|all_memory| Needed::Connected { all_memory });
+        assert_eq!(refused(some, send | receive, part), Ok(()));
+        assert_eq!(refused(some | all, send | receive, whole), Ok(()));
+        let lacks = |what| {
+            let lacks = "the device isn't ODP capable or does not support";
+            Err(format!("{lacks} {what} with ODP"))
+        };
+        for (general, rc) in [(OdpGeneralCaps::empty(), send | receive), (some, send)] {
+            assert_eq!(refused(general, rc, part), lacks("RC send and receive"));
+        }
+        let implicit = "the device doesn't support implicit ODP";
+        assert_eq!(
+            refused(some, send | receive, whole),
+            Err(implicit.to_owned())
+        );
+        let shared = send | OdpTransportCaps::SRQ_RECV;
+        assert_eq!(refused(some, shared, Needed::Shared), Ok(()));
+        assert_eq!(
+            refused(some, send | receive, Needed::Shared),
+            lacks("RC send, receive and srq")
+        );
+        assert_eq!(
+            refused(some, shared, Needed::Extended),
+            lacks("XRC send, receive and srq"),
+            "it says so of XRC elsewhere"
+        );
+
+        let refused = |has| check_device_memory(has, 4096).map_err(|err| err.to_string());
+        let (none, little) = (
+            "device doesn't support dm allocation",
+            "device memory is insufficient",
+        );
+        assert_eq!(refused(0), Err(none.to_owned()));
+        assert_eq!(
+            (refused(4095), refused(4096)),
+            (Err(little.to_owned()), Ok(()))
+        );
+    }
 
     #[test]
     fn the_page_size_is_a_plausible_one() {

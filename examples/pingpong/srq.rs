@@ -12,9 +12,9 @@ use clap::Parser;
 use examples::pingpong::{
     address::Address,
     exchange::exchange,
-    options::{Messages, Options, finish, number, refuse},
+    options::{Messages, Options, finish, number},
     rally::{Side, Stroke, play, print_rates},
-    setup::Setup,
+    setup::{Needed, Setup},
 };
 use verbs::{
     AddressVector, Attributes, Init, Mtu, QueuePair, Rc, RemoteRegion, Rtr, Rts,
@@ -32,7 +32,7 @@ struct CommandLine {
     /// How many queue pairs
     #[arg(short = 'q', long, value_name = "COUNT", default_value_t = 16, value_parser = number::<u32>)]
     num_qp: u32,
-    /// Page memory in on demand (not supported)
+    /// Page memory in on demand
     #[arg(short, long)]
     odp: bool,
 }
@@ -48,7 +48,6 @@ fn main() -> ExitCode {
 
 fn run(line: &CommandLine) -> anyhow::Result<()> {
     let (options, num_qp) = (&line.options, line.num_qp);
-    refuse(&[(line.odp, "-o", "on-demand paging")])?;
     ensure!(
         num_qp <= options.rx_depth,
         "rx_depth {} is too small for {num_qp} QPs -- must have at least one receive per QP.",
@@ -59,7 +58,11 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
         "num_qp {num_qp} must be at least 1 and less than 256"
     );
 
-    let mut setup = Setup::new(options, line.messages.size, 0, num_qp)?;
+    let size = line.messages.size;
+    let mut setup = match line.odp {
+        true => Setup::on_demand(options, size, num_qp, Needed::Shared)?,
+        false => Setup::new(options, size, 0, num_qp)?,
+    };
     let mut srq = setup.pd.create_srq(options.rx_depth, 1)?;
     let mut qps: Vec<Qp<Init>> = Vec::new();
     for _ in 0..num_qp {
@@ -86,7 +89,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
 
     let serves = options.host.is_none();
     if options.chk && !serves {
-        setup.mark();
+        setup.mark()?;
     }
     let mut side = Shared {
         qps,

@@ -64,7 +64,7 @@ fn run(line: &CommandLine) -> anyhow::Result<()> {
 
     let serves = options.host.is_none();
     if options.chk && !serves {
-        setup.mark();
+        setup.mark()?;
     }
     let mut side = Single::new(qp, setup.room(), |qp: &mut Qp<Rts>| {
         Ok(qp.post(SendTo::new(question.clone(), remote_qp, QKEY))?)

@@ -13,8 +13,8 @@ use anyhow::{Context as _, bail};
 use clap::Parser;
 use examples::pingpong::{
     address::Address,
-    options::{Options, finish, mtu, number, positive, refuse, service_level},
-    setup::Setup,
+    options::{Options, finish, mtu, number, positive, service_level},
+    setup::{Needed, Setup},
     xrc_exchange::{Peer, XrcAddress, call, end_client, end_server, listen, serve},
 };
 use verbs::{
@@ -56,7 +56,7 @@ struct CommandLine {
     /// Sleep until there are completions, instead of polling
     #[arg(short, long)]
     events: bool,
-    /// Page memory in on demand (not supported)
+    /// Page memory in on demand
     #[arg(short, long)]
     odp: bool,
     /// Which entry of the port's GID table is this side's address; RoCE needs one
@@ -77,7 +77,6 @@ fn main() -> ExitCode {
 }
 
 fn run(line: CommandLine) -> anyhow::Result<()> {
-    refuse(&[(line.odp, "-o", "on-demand paging")])?;
     let clients = if line.host.is_some() { 1 } else { line.clients };
     let options = Options {
         host: line.host,
@@ -94,7 +93,10 @@ fn run(line: CommandLine) -> anyhow::Result<()> {
     let requests = clients
         .checked_mul(line.num_tests)
         .context("too many messages")?;
-    let mut setup = Setup::new(&options, line.size, 0, 0)?;
+    let mut setup = match line.odp {
+        true => Setup::on_demand(&options, line.size, 0, Needed::Extended)?,
+        false => Setup::new(&options, line.size, 0, 0)?,
+    };
     let mut side = Side::new(&setup, &options, requests)?;
 
     let local = side.addresses(&setup)?;

@@ -179,21 +179,55 @@ fn srq_pingpong_plays_with_itself_and_with_c() {
 #[test]
 fn a_pingpong_that_cannot_play_says_why() {
     let rc = env!("CARGO_BIN_EXE_rc_pingpong");
+    let srq = env!("CARGO_BIN_EXE_srq_pingpong");
     let ud = env!("CARGO_BIN_EXE_ud_pingpong");
     // Commands that cannot go well, and then somebody who speaks something else to a server.
     let server = format!("timeout 45 {rc} -g 1 2>&1; echo \"exit $?\"");
     let stranger = "for i in $(seq 20); do \
         bash -c \"printf %052d 7 > /dev/tcp/$A/18515\" 2> /dev/null && break; sleep 0.5; done";
-    let commands = [
-        format!("{rc} -g 1 -p 9999 $A"),
-        format!("{rc} -o"),
-        format!("{rc} -P"),
-        format!("{rc} -t"),
+    // What Soft-RoCE lacks, or does not go together: C says the same of it.
+    let odp = "the device isn't ODP capable or does not support RC send and receive with ODP";
+    let shared =
+        "the device isn't ODP capable or does not support RC send, receive and srq with ODP";
+    let features = [
+        (rc, "ibv_rc_pingpong", "-o", odp),
+        (rc, "ibv_rc_pingpong", "-O", odp),
+        (
+            rc,
+            "ibv_rc_pingpong",
+            "-P",
+            "prefetch is valid only with on-demand memory region",
+        ),
+        (
+            rc,
+            "ibv_rc_pingpong",
+            "-t",
+            "the device isn't completion timestamp capable",
+        ),
+        (
+            rc,
+            "ibv_rc_pingpong",
+            "-j",
+            "device doesn't support dm allocation",
+        ),
+        (
+            rc,
+            "ibv_rc_pingpong",
+            "-j -o",
+            "DM memory region can't be on demand",
+        ),
+        (srq, "ibv_srq_pingpong", "-o", shared),
+    ];
+    let mut commands = vec![format!("{rc} -g 1 -p 9999 $A")];
+    for (ours, c, option, _) in features {
+        commands.extend([format!("{ours} {option}"), format!("{c} {option}")]);
+    }
+    commands.extend([
         format!("{rc} -d none"),
         format!("{rc} -i 2"),
         format!("{rc} -g 200"),
         format!("{ud} -g 1 -s 5000"),
-    ];
+    ]);
     let commands: Vec<_> = commands
         .iter()
         .map(|command| format!("{command} 2>&1; echo \"exit $?\"; "))
@@ -211,26 +245,26 @@ fn a_pingpong_that_cannot_play_says_why() {
             "exit 1"
         ]
     );
-    assert_eq!(
-        said(&printed.b),
-        [
-            "couldn't connect to 10.9.0.1:9999: Connection refused (os error 111)",
-            "exit 1",
-            "the device isn't ODP capable or does not support RC send and receive with ODP",
-            "exit 1",
-            "prefetch is valid only with on-demand memory region",
-            "exit 1",
-            "-t needs completion timestamps, which this program does not support",
-            "exit 1",
-            "IB device none not found",
-            "exit 1",
-            "couldn't get port info: `ibv_query_port` failed (port 2 of rxe0): \
-             Invalid argument (os error 22)",
-            "exit 1",
-            "the GID table of port 1 has nothing at 200",
-            "exit 1",
-            "requested size larger than port MTU (4096)",
-            "exit 1",
-        ]
-    );
+    let mut expected = vec![
+        "couldn't connect to 10.9.0.1:9999: Connection refused (os error 111)".to_owned(),
+        "exit 1".to_owned(),
+    ];
+    for (_, _, _, reason) in features {
+        let of_c = match reason.strip_prefix('t') {
+            Some(rest) => format!("T{rest}"),
+            None => reason.replacen("device", "Device", reason.starts_with('d').into()),
+        };
+        expected.extend([reason.to_owned(), "exit 1".to_owned()]);
+        expected.extend([of_c, "exit 1".to_owned()]);
+    }
+    for reason in [
+        "IB device none not found",
+        "couldn't get port info: `ibv_query_port` failed (port 2 of rxe0): \
+         Invalid argument (os error 22)",
+        "the GID table of port 1 has nothing at 200",
+        "requested size larger than port MTU (4096)",
+    ] {
+        expected.extend([reason.to_owned(), "exit 1".to_owned()]);
+    }
+    assert_eq!(said(&printed.b), expected);
 }
