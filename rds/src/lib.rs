@@ -11,7 +11,12 @@
 //! ```
 //!
 //! An [`Engine`] has what sockets share. An address belongs to one engine on a host: programs that
-//! use RDS at the same time have an address each.
+//! use RDS at the same time have an address each, as in `ip address add 10.9.0.77/24 dev eth0`. Where
+//! the kernel's module `rds_rdma` is loaded, it has all of them.
+//!
+//! Memory for peers to read and write is made by [`Socket::alloc`] and [`Socket::export`]. Tasks wait
+//! with [`AsyncSocket`], under any runtime. What is not done yet: sockets do not get over the removal
+//! of their device.
 //!
 //! The protocol itself, without any input or output, is in [`proto`].
 //!
@@ -22,6 +27,9 @@
 //! | dialling, giving way, waiting | `src/proto/link.rs`; `tests/simulator` |
 //! | what hosts tell, as kernels lay it out | `src/info` |
 //! | sockets, congestion | `src/proto/node/tests.rs`; `tests/simulator`; `tests/device` |
+//! | all of it against a kernel | `kernel_rds/interop.rs` in `examples/tests/two_hosts` |
+//!
+//! `tests/cases.md` says which case is shown by which test.
 //!
 //! Not in it: credits, which kernels do not advertise, and fragments of other sizes than 4096.
 #![forbid(unsafe_code)]

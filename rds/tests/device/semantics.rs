@@ -206,7 +206,7 @@ fn many_senders_and_receivers_lose_nothing() {
     assert_eq!(got.len(), 4 * EACH as usize);
 }
 
-/// X-G01 to X-G04, without a kernel.
+/// X-G01, X-G02, X-G03, X-G04, X-G05, without a kernel.
 #[test]
 fn who_does_not_read_is_not_sent_to() {
     let (a, b) = (socket(any()), socket(other()));

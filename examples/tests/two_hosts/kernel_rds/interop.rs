@@ -15,7 +15,7 @@ fn run(seconds: u32, a: &str, b: &str) -> Printed {
     run_with(&["--rds", "b"], seconds, a, b)
 }
 
-/// X-C01, X-D01, X-D03, X-G01, X-G03, X-R03; X-C09 as it begins with a host that does not serve yet.
+/// X-C01, X-C03, X-D01, X-D03, X-G01, X-G03, X-R03; X-C09 as it begins with a host that does not serve yet.
 #[test]
 fn we_ask_a_kernel() {
     let a = ours(&[
@@ -84,6 +84,57 @@ fn nothing_is_lost_while_the_link_is_cut() {
         let b = format!("({cut}) & {flow}");
         flowed(&run(280, &a, &b));
     }
+}
+
+/// X-C06: what one process does not answer, the next does.
+#[test]
+fn a_process_is_killed_and_another_takes_its_place() {
+    let a = format!(
+        "{OURS} serve --die $A:4000; {}",
+        ours(&["serve $A:4000", "flow $A:4100 $B:4100 3 0.05"])
+    );
+    // The message that kills it may have been acknowledged, and is lost then.
+    let b = roles(&["sizes $B:4000 $A:4000"])
+        + &format!("&& ({0} || {0}) &&", roles(&["stop $B:4000 $A:4000"]))
+        + &roles(&["flow $B:4100 $A:4100 3 0.05"]);
+    let printed = run(280, &a, &b);
+    assert_eq!(numbers(&printed.b, "echoed"), [11]);
+    assert!(printed.b.contains(&"stopped".to_owned()));
+    flowed(&printed);
+}
+
+/// M-M02, and X-C05: two processes at a time, each with an address; one with a type of service.
+#[test]
+fn two_processes_have_an_address_each() {
+    let alias = "10.9.0.77";
+    let wait =
+        "until grep -qis ffff:0a09:004d /sys/class/infiniband/*/ports/1/gids/*; do sleep 0.1; done";
+    let first = ours(&["sizes $A:4000 $B:4000"]);
+    let second = ours(&[&format!("sizes --tos 3 {alias}:4000 $B:4000")]);
+    let stop = ours(&["stop $A:4000 $B:4000"]);
+    let a = format!(
+        "ip address add {alias}/24 dev eth0 && {wait} && {first} & first=$!; \
+         {wait}; {second} && wait $first && {stop}"
+    );
+    let printed = run(280, &a, &roles(&["serve $B:4000"]));
+    let echoed = printed.a.iter().filter(|line| *line == "echoed 11");
+    assert_eq!(echoed.count(), 2, "{:?}", printed.a);
+}
+
+/// X-C12
+#[test]
+fn kernels_are_reached_by_ipv6() {
+    let a = ours(&["sizes [$A6]:4000 [$B6]:4000", "stop [$A6]:4000 [$B6]:4000"])
+        + " && "
+        + &ours(&["serve [$A6]:4000"]);
+    let b = roles(&[
+        "serve [$B6]:4000",
+        "sizes [$B6]:4000 [$A6]:4000",
+        "stop [$B6]:4000 [$A6]:4000",
+    ]);
+    let printed = run(280, &a, &b);
+    assert_eq!(numbers(&printed.a, "echoed"), [11]);
+    assert_eq!(numbers(&printed.b, "echoed"), [11]);
 }
 
 /// X-C11

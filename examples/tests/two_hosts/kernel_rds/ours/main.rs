@@ -60,7 +60,13 @@ enum Role {
         die: bool,
     },
     /// Messages of all kinds of sizes, echoed
-    Sizes { own: SocketAddr, peer: SocketAddr },
+    Sizes {
+        own: SocketAddr,
+        peer: SocketAddr,
+        /// The type of service
+        #[arg(long, default_value_t = 0)]
+        tos: u8,
+    },
     /// Has memory written and read by the server, wherever it begins in a page
     Rdma { own: SocketAddr, peer: SocketAddr },
     /// Tells a server to stop
@@ -89,7 +95,7 @@ enum Role {
 fn main() -> Result<()> {
     match Options::parse().role {
         Role::Serve { own, die } => serve(own, die),
-        Role::Sizes { own, peer } => sizes(own, peer),
+        Role::Sizes { own, peer, tos } => sizes(own, peer, tos),
         Role::Rdma { own, peer } => rdma(own, peer),
         Role::Stop { own, peer } => stop(own, peer),
         Role::Ping { own, peer, count } => ping(own, peer, count),
@@ -243,8 +249,11 @@ fn operate(
     Ok(())
 }
 
-fn sizes(own: SocketAddr, peer: SocketAddr) -> Result<()> {
+fn sizes(own: SocketAddr, peer: SocketAddr, tos: u8) -> Result<()> {
     let socket = open(own)?;
+    if tos != 0 {
+        socket.set_tos(tos)?;
+    }
     meet(&socket, peer)?;
     for (seed, len) in (0..).zip(SIZES) {
         let mut bytes = request(ECHO, seed, len)?;
