@@ -12,7 +12,6 @@ use anyhow::{Context, Result};
 
 use super::program;
 use super::row::{Bar, Row};
-use super::statistics::median;
 use crate::workspace::Workspace;
 
 /// The device of `provider.c`.
@@ -231,20 +230,20 @@ fn instructions(programs: &Programs) -> Result<Figures> {
     Ok(figures)
 }
 
-/// Of each run the least disturbed chunk, and of these the median.
+/// The least disturbed chunk of all runs. What disturbs a loop can last for many runs (another machine
+/// on the same processor, for example), and only ever makes it slower, so a median would say which of
+/// the two was disturbed more.
 fn times(programs: &Programs) -> Result<Figures> {
-    let mut samples: BTreeMap<_, Vec<f64>> = BTreeMap::new();
+    let mut figures = Figures::new();
     for _ in 0..ROUNDS {
         for (side, case) in cases() {
             let numbers = program::numbers(&mut programs.run(side, case, COUNT, CHUNKS))?;
             let least = *numbers.get(1).context("a program printed too little")?;
-            samples.entry((side, case)).or_default().push(least);
+            let known = figures.entry((side, case)).or_insert(least);
+            *known = known.min(least);
         }
     }
-    let medians = samples
-        .into_iter()
-        .filter_map(|(key, samples)| Some((key, median(&samples)?)));
-    Ok(medians.collect())
+    Ok(figures)
 }
 
 fn allocations(programs: &Programs, contest: &Contest) -> Result<Row> {
