@@ -28,6 +28,8 @@ pub mod file_transfer {
     pub mod sender;
 }
 
+pub mod http;
+
 #[doc = include_str!("kv_store/README.md")]
 pub mod kv_store {
     pub mod bucket;

@@ -6,3 +6,4 @@ mod guests;
 mod interop;
 mod kernel_rds;
 mod pingpong;
+mod stream_faults;

@@ -8,6 +8,7 @@
 
 mod cmtime;
 mod file_transfer;
+mod http;
 mod kv_store;
 mod mckey;
 mod rcopy;
@@ -296,7 +297,7 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
 
 #[test]
 fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
-    let tools = [rstream::cells("rxe"), rcopy::cells()];
+    let tools = [rstream::cells("rxe"), rcopy::cells(), http::cells()];
     play("rxe", &tools.into_iter().flatten().collect::<Vec<_>>());
 }
 

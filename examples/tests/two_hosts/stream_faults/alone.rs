@@ -1,0 +1,107 @@
+//! Faults that need one host only.
+
+use std::{
+    io::{self, Read, Write},
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rsocket::{Listener, Stream};
+
+use crate::{PATIENCE, system, word};
+
+fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
+    let client = Stream::connect(addr)?;
+    let (server, _) = listener.accept()?;
+    Ok((client, server))
+}
+
+fn passes((client, server): &mut (Stream, Stream)) -> io::Result<()> {
+    client.write_all(b"still here")?;
+    server.set_read_timeout(Some(PATIENCE));
+    server.read_exact(&mut [0; 10])
+}
+
+/// T-RS1: what is there goes on when no more can be had, and when something is given back, there is
+/// more.
+pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
+    let listener = Listener::bind(addr)?;
+    let mut pairs = vec![pair(&listener, addr).context("not even one")?];
+    let error = loop {
+        match pair(&listener, addr) {
+            Ok(more) => pairs.push(more),
+            Err(err) => break err,
+        }
+        ensure!(pairs.len() < 500, "there is no end to it");
+    };
+    for pair in &mut pairs {
+        passes(pair)?;
+    }
+    // Two, since the accepting side may have been what had no room.
+    let count = pairs.len();
+    pairs.truncate(count.saturating_sub(2).max(1));
+    let start = Instant::now();
+    let again = loop {
+        match pair(&listener, addr) {
+            Ok(again) => break again,
+            // What the last one has left is being cleaned up.
+            Err(_) if start.elapsed() < PATIENCE => thread::sleep(Duration::from_millis(100)),
+            Err(err) => return Err(err.into()),
+        }
+    };
+    pairs.push(again);
+    for pair in &mut pairs {
+        passes(pair)?;
+    }
+    Ok(format!("exhausted: {}", rsocket::errno(&error)))
+}
+
+/// T-ER4: somebody waits to receive, somebody sends, and the device goes.
+pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
+    let listener = Listener::bind(addr)?;
+    let (mut client, server) = pair(&listener, addr)?;
+    let (mut idle, _idle_peer) = pair(&listener, addr)?;
+    server.set_read_timeout(Some(PATIENCE));
+    client.set_write_timeout(Some(PATIENCE));
+    idle.set_read_timeout(Some(PATIENCE));
+    client.write_all(b"a")?;
+    let receiving = thread::spawn(move || {
+        let mut server = server;
+        let mut bytes = [0; 4000];
+        loop {
+            match server.read(&mut bytes) {
+                Ok(0) => return "end".to_owned(),
+                Ok(_) => {}
+                Err(err) => return format!("{:?}", err.kind()),
+            }
+        }
+    });
+    let waiting = thread::spawn(move || word(idle.read(&mut [0]), "end"));
+    let mut deletion = system("rdma", &["link", "delete", "rxe0"])?;
+    let start = Instant::now();
+    let sent = loop {
+        if let Err(err) = client.write(&[0; 4000]) {
+            break format!("{:?}", err.kind());
+        }
+        ensure!(start.elapsed() < PATIENCE, "sending goes on");
+    };
+    let (Ok(received), Ok(waited)) = (receiving.join(), waiting.join()) else {
+        bail!("a thread has panicked");
+    };
+    for said in [&sent, &received, &waited] {
+        ensure!(
+            said != "WouldBlock",
+            "nobody told: {sent}, {received}, {waited}"
+        );
+    }
+    ensure!(Stream::connect(addr).is_err(), "there is still a way");
+    drop((client, listener));
+    // The kernel may wait for the process, which has the device open.
+    let dropped = Instant::now();
+    while deletion.try_wait()?.is_none() && dropped.elapsed() < Duration::from_secs(5) {
+        thread::sleep(Duration::from_millis(50));
+    }
+    Ok("removed".to_owned())
+}

@@ -1,0 +1,234 @@
+//! Streams whose peers die, whose link is cut, or whose resources run out: 21 cases. Whoever lives is
+//! told, or goes on where nothing was lost; nobody hangs, and no other bytes come.
+
+#![expect(clippy::print_stdout, reason = "the list of cases")]
+
+use crate::guests::run_for;
+
+const PEER: &str = env!("CARGO_BIN_EXE_stream-fault-peer");
+
+/// What a side does when it or its peer is killed, and how the one that lives may end.
+const KILLED: &[(&str, &[&str])] = &[
+    // Who connects is told of the accepting side's death as soon as the connection is there.
+    ("connecting", &["ConnectionReset", "served another"]),
+    ("receiving", &["ConnectionReset, ConnectionReset"]),
+    ("sending", &["ConnectionReset, ConnectionReset"]),
+    ("polling", &["ConnectionReset, ConnectionReset"]),
+    ("transferring", &["ConnectionReset"]),
+    // Both may have said that they are done before that.
+    (
+        "ending",
+        &["end, BrokenPipe", "ConnectionReset, ConnectionReset"],
+    ),
+];
+
+/// For how many seconds the link is cut, and how a connection ends that has something to be sent
+/// meanwhile: a device repeats what is not acknowledged for about a second.
+const CUT: [(u64, &[&str]); 3] = [
+    (1, &["everything", "ConnectionReset"]),
+    (5, &["ConnectionReset"]),
+    (30, &["ConnectionReset"]),
+];
+
+/// What a connection does when its link is cut.
+const DURING_A_CUT: [&str; 2] = ["quiet", "idle"];
+
+/// A side whose lines begin with its name, and whose exit code is the last of them.
+fn side(name: &str, command: &str) -> String {
+    format!("{{ {command} 2>&1; echo \"exit $?\"; }} | sed 's/^/{name}: /'")
+}
+
+fn peer(role: &str, port: u16, more: &str) -> String {
+    format!("timeout 250 {PEER} {role} $A:{port} {more}")
+}
+
+/// Two sides, and what is said of them.
+struct Case {
+    name: String,
+    server: String,
+    client: String,
+    server_ends: Vec<&'static str>,
+    client_ends: Vec<&'static str>,
+}
+
+const DIED: &str = "exit 137";
+
+fn killed() -> Vec<Case> {
+    let mut cases = vec![];
+    for (port, (doing, ends)) in (7700..).step_by(2).zip(KILLED) {
+        for (port, server_dies) in [(port, true), (port + 1, false)] {
+            let die = format!("{doing} --die");
+            let (server, client) = match server_dies {
+                true => (die.as_str(), *doing),
+                false => (*doing, die.as_str()),
+            };
+            let mut calls = peer("client", port, client);
+            if !server_dies && *doing == "connecting" {
+                // Somebody else is served after it.
+                let other = peer("client", port, "ending");
+                calls = format!("{calls}; code=$?; {other} > /dev/null; (exit $code)");
+            }
+            let lives = ends.to_vec();
+            let (server_ends, client_ends) = match server_dies {
+                true => (vec![DIED], lives),
+                false => (lives, vec![DIED]),
+            };
+            cases.push(Case {
+                name: format!(
+                    "the {} is killed {doing}",
+                    if server_dies { "server" } else { "client" }
+                ),
+                server: peer("server", port, server),
+                client: calls,
+                server_ends,
+                client_ends,
+            });
+        }
+    }
+    cases
+}
+
+/// The cases of one cut.
+fn cut(index: u16) -> Vec<Case> {
+    let (seconds, breaks) = CUT[usize::from(index)];
+    let ports = 7730 + 10 * index..;
+    ports
+        .zip(DURING_A_CUT)
+        .map(|(port, doing)| {
+            let ready = format!("/tmp/ready{port}");
+            let ends = match doing {
+                "quiet" => vec!["everything"],
+                _ => breaks.to_vec(),
+            };
+            Case {
+                name: format!("the link is cut for {seconds} s, {doing}"),
+                server: peer("server", port, doing),
+                client: peer(
+                    "client",
+                    port,
+                    &format!("{doing} --until /tmp/back{seconds} --ready {ready}"),
+                ),
+                server_ends: ends.clone(),
+                client_ends: ends,
+            }
+        })
+        .collect()
+}
+
+/// What is wrong with how a side ended.
+fn complaint(name: &str, lines: &[String], ends: &[&str]) -> Option<String> {
+    let prefix = format!("{name}: ");
+    let own: Vec<_> = lines
+        .iter()
+        .filter_map(|line| line.strip_prefix(&prefix))
+        .collect();
+    let right = match &own[..] {
+        [.., code] if ends == [DIED] => *code == DIED,
+        [outcome, "exit 0"] => ends.iter().any(|end| outcome.starts_with(end)),
+        _ => false,
+    };
+    (!right).then(|| format!("{own:?}"))
+}
+
+/// What is wrong with these cases, which are told of.
+fn complaints(cases: &[Case], a: &[String], b: &[String], first: usize) -> Vec<String> {
+    let mut wrong = vec![];
+    for (number, case) in (first..).zip(cases) {
+        let name = number.to_string();
+        for (lines, ends) in [(a, &case.server_ends), (b, &case.client_ends)] {
+            let complaint = complaint(&name, lines, ends);
+            let seen = complaint.as_deref().unwrap_or("ok");
+            println!("  {}: {seen}", case.name);
+            wrong.extend(complaint);
+        }
+    }
+    wrong
+}
+
+/// T-ER2, T-ER3, T-SH5
+#[test]
+fn a_stream_whose_peer_is_killed_says_so() {
+    let cases = killed();
+    let sides = |command: fn(&Case) -> &str| -> Vec<String> {
+        (0..)
+            .zip(&cases)
+            .map(|(number, case)| side(&number.to_string(), command(case)))
+            .collect()
+    };
+    let servers = sides(|case| &case.server);
+    let clients = sides(|case| &case.client);
+    let printed = run_for(
+        280,
+        "rxe",
+        &format!("{} & wait", servers.join(" & ")),
+        &clients.join("; "),
+    );
+    let wrong = complaints(&cases, &printed.a, &printed.b, 0);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// T-ER2, T-KA2
+#[test]
+fn a_link_that_is_cut_breaks_what_has_something_to_say() {
+    let (mut servers, mut clients, mut all) = (vec![], vec![], vec![]);
+    for (index, (seconds, _)) in (0..).zip(CUT) {
+        let mut ready = vec![];
+        for case in cut(index) {
+            let name = all.len().to_string();
+            servers.push(side(&name, &case.server));
+            clients.push(format!("{} &", side(&name, &case.client)));
+            ready.extend(case.client.rsplit(' ').next().map(str::to_owned));
+            all.push(case);
+        }
+        let ready = ready.join(" ");
+        clients.push(format!(
+            "for file in {ready}; do while [ ! -e $file ]; do sleep 0.1; done; done; \
+             ip link set eth0 down; sleep {seconds}; ip link set eth0 up; \
+             sleep 2; touch /tmp/back{seconds}; wait;"
+        ));
+    }
+    let printed = run_for(
+        290,
+        "rxe",
+        &format!("{} & wait", servers.join(" & ")),
+        &clients.join(" "),
+    );
+    let wrong = complaints(&all, &printed.a, &printed.b, 0);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// T-RS1, T-ER4
+#[test]
+fn streams_outlive_what_runs_out_and_are_told_of_a_device_that_goes() {
+    let exhausting = format!("timeout 200 {PEER} exhausting $A:7790");
+    // Root locks as much as it likes.
+    let unprivileged = "setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
+    let commands = [
+        side(
+            "memory",
+            &format!("{unprivileged} sh -c \"ulimit -l 3000; {exhausting}\""),
+        ),
+        side(
+            "descriptors",
+            &format!("sh -c \"ulimit -n 64; {exhausting}\""),
+        ),
+        side("device", &format!("timeout 150 {PEER} removed $A:7791")),
+        "for i in $(seq 50); do links=$(rdma link show); [ \"$links\" ] || break; sleep 0.2; done; \
+         echo \"links $links\""
+            .to_owned(),
+    ];
+    let printed = run_for(280, "rxe", &commands.join("; "), "true");
+    let mut wrong = vec![];
+    for (name, ends) in [
+        // Of the two sides, either may be the one that has no more.
+        ("memory", &["exhausted: 12", "exhausted: 111"][..]),
+        ("descriptors", &["exhausted: 24", "exhausted: 111"]),
+        ("device", &["removed"]),
+    ] {
+        let complaint = complaint(name, &printed.a, ends);
+        println!("  {name}: {}", complaint.as_deref().unwrap_or("ok"));
+        wrong.extend(complaint);
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+    assert_eq!(printed.a.last().map(String::as_str), Some("links "));
+}
