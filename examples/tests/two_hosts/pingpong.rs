@@ -2,7 +2,10 @@
 
 #![expect(clippy::print_stdout, reason = "the table of who plays with whom")]
 
-use crate::guests::run;
+use crate::guests::run_for;
+
+/// How long the games of one test may take, on a machine that has much else to do.
+const SECONDS: u32 = 180;
 
 /// A program of this repository, and the C program whose place it can take.
 struct Program {
@@ -68,7 +71,7 @@ impl Program {
             &|pair| self.command(pair, PAIRS[pair].1, PAIRS[pair].2),
             "; ",
         );
-        let printed = run("rxe", &format!("{servers} & wait"), &clients);
+        let printed = run_for(SECONDS, "rxe", &format!("{servers} & wait"), &clients);
 
         let mut failures = Vec::new();
         println!("{}_pingpong", self.name);
@@ -232,7 +235,7 @@ fn a_pingpong_that_cannot_play_says_why() {
         .iter()
         .map(|command| format!("{command} 2>&1; echo \"exit $?\"; "))
         .collect();
-    let printed = run("rxe", &server, &(commands.concat() + stranger));
+    let printed = run_for(SECONDS, "rxe", &server, &(commands.concat() + stranger));
     let said = |lines: &[String]| -> Vec<String> {
         let local = |line: &&String| !line.starts_with("  local address:  LID 0x0000, QPN ");
         lines.iter().filter(local).cloned().collect()
