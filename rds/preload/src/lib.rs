@@ -16,7 +16,8 @@
 //!
 //! # Limits
 //! - One process at a time for each address: see [`rds::Engine`].
-//! - In a child, what was a socket of its parent's is none. It can make others.
+//! - In a child, what was a socket of its parent's is none. It can make others if the parent has made
+//!   none before, or after `exec`; so `rds-stress -D`, which tries a socket before it forks, fails.
 //! - `RDS_INFO_*` tells of the process itself.
 //! - `epoll` sees what can be received; that something can be sent, it always says.
 //! - Not seen: `sendmmsg`, `recvmmsg`, `io_uring`.

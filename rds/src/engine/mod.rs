@@ -14,7 +14,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     task::Waker,
     thread::{self, JoinHandle},
@@ -61,6 +61,9 @@ pub(crate) struct Shared {
     process: u32,
 }
 
+/// The process that has started the first engine.
+static FIRST: AtomicU32 = AtomicU32::new(0);
+
 static DEFAULT: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
 impl Engine {
@@ -82,6 +85,14 @@ impl Engine {
     }
 
     fn start(options: EngineOptions) -> io::Result<Self> {
+        let own = std::process::id();
+        let first = FIRST.compare_exchange(0, own, Relaxed, Relaxed);
+        if first.is_err_and(|first| first != own) {
+            // The kernel lets nobody write to a device that another process has opened, and the
+            // connection manager opens each only once.
+            let reason = "this is the child of a process that has used RDS: it has to exec first";
+            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+        }
         let channel = Arc::new(EventChannel::new()?);
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let micros = wall.unwrap_or_default().as_micros();

@@ -108,6 +108,8 @@ impl EngineOptions {
     ///
     /// # Errors
     /// - `NotFound`: there is no RDMA device.
+    /// - `Unsupported`: the process is the child of one that has started an engine. One that has
+    ///   not may fork, and its children start theirs.
     /// - Whatever making descriptors or a thread fails with.
     pub fn start(self) -> io::Result<Engine> {
         Engine::start(self)

@@ -46,6 +46,7 @@ fn a_program_of_the_kernels_sockets_runs_on_ours() {
     ]);
     let ours = roles(&[
         "calls $B",
+        "child $B:4800",
         "sizes $B:4000 $A:4000",
         "rdma $B:4000 $A:4000",
         "ping $B $A 5",

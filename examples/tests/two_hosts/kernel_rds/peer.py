@@ -9,12 +9,14 @@ flow OWN PEER S PACE  numbered messages both ways for so many seconds; nothing m
 slow OWN S            has room for 20 000 bytes, and reads nothing for so long
 press OWN PEER        sends to one that is slow until it may not, and waits to be told that it may again
 calls IP              what the calls refuse, and with which number
+child OWN             what a child can do whose parent has had a socket, where that is less than in the kernel
 info OWN              everything that there is to be told, in hexadecimal, with messages that wait
 
 OWN and PEER are IP:PORT.
 """
 
 import errno
+import os
 import select
 import socket
 import struct
@@ -339,6 +341,16 @@ def calls(ip):
     print("calls are as they should be")
 
 
+def child(own):
+    Socket(parse(own)).close()
+    if os.fork() == 0:
+        refused(errno.EOPNOTSUPP, Socket)
+        os._exit(0)
+    _, status = os.wait()
+    assert status == 0, status
+    print("children are told")
+
+
 def info(own):
     sock = open_socket(own)
     sock.connect(("10.9.0.99", 4999))
@@ -357,7 +369,7 @@ def info(own):
 
 
 if __name__ == "__main__":
-    roles = [serve, sizes, rdma, stop, ping, flow, slow, press, calls, info]
+    roles = [serve, sizes, rdma, stop, ping, flow, slow, press, calls, child, info]
     roles = {role.__name__: role for role in roles}
     if len(sys.argv) < 2 or sys.argv[1] not in roles:
         sys.exit(__doc__)
