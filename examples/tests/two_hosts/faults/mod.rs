@@ -2,6 +2,8 @@
 //!
 //! All cases of one test run in one pair of guests, each at a port of its own.
 
+mod cuts;
+
 use crate::guests::run_for;
 
 const PEER: &str = env!("CARGO_BIN_EXE_fault-peer");
@@ -131,6 +133,11 @@ const KILLED: &[Case] = &[
     },
 ];
 
+/// Says how many queue pairs and identifiers are left. The kernel ends connections in its own time.
+const LEFT: &str = "for i in $(seq 50); do left=$(rdma resource show qp | grep -c 'type RC'; \
+                    rdma resource show cm_id | wc -l); left=$(echo $left); \
+                    [ \"$left\" = '0 0' ] && break; sleep 0.2; done; echo \"left $left\"";
+
 /// One side of each case. Its lines begin with the number of the case, and its exit code is the
 /// last of them.
 fn command(number: usize, arguments: &str) -> String {
@@ -167,17 +174,13 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
         passive.push(command(number, case.passive));
         active.push(command(number, case.active));
     }
-    // Nothing of the connections is left: neither queue pairs nor identifiers.
-    let left = "for i in $(seq 50); do left=$(rdma resource show qp dev rxe0 | grep -c 'type RC'; \
-                rdma resource show cm_id | wc -l); left=$(echo $left); \
-                [ \"$left\" = '0 0' ] && break; sleep 0.2; done; echo \"left $left\"";
     let unreachable = format!("{PEER} active 10.9.0.99:9 2>&1; echo \"exit $?\"");
     let printed = run_for(
         200,
         "rxe",
-        &format!("{} & wait; {left}", passive.join(" & ")),
+        &format!("{} & wait; {LEFT}", passive.join(" & ")),
         &format!(
-            "{}; {left}; {{ {unreachable}; }} | sed 's/^/away: /'",
+            "{}; {LEFT}; {{ {unreachable}; }} | sed 's/^/away: /'",
             active.join("; ")
         ),
     );

@@ -3,6 +3,7 @@
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 mod removed;
+mod severed;
 mod side;
 
 use std::{net::SocketAddr, os::fd::AsFd, process::ExitCode, thread, time::Duration};
@@ -12,6 +13,7 @@ use clap::{Parser, ValueEnum};
 use cm::{CmId, ConnParam, ConnectFailure, Connection, Event, EventChannel, phases::RouteResolved};
 use verbs::{fd::wait_readable, op::Send};
 
+use severed::{Point, Severed};
 use side::Side;
 
 /// How long anything may take.
@@ -64,6 +66,12 @@ struct Options {
     /// Disconnects once a message has been exchanged
     #[arg(long)]
     hang_up: bool,
+    /// Where the side is when its link is cut
+    #[arg(long)]
+    cut: Option<Point>,
+    /// The link comes back
+    #[arg(long, requires = "cut")]
+    restored: bool,
     /// Rejects, saying this
     #[arg(long)]
     reject: Option<String>,
@@ -71,12 +79,19 @@ struct Options {
 
 fn main() -> ExitCode {
     let options = Options::parse();
-    let outcome = match options.role {
-        Role::Passive => options.passive(),
-        Role::Active => options.active(),
-        Role::Deaf => deaf(options.addr),
-        Role::Crowd => crowd(options.addr),
-        Role::Removed => removed::run(options.addr),
+    let severed = options.cut.map(|point| Severed {
+        addr: options.addr,
+        point,
+        restored: options.restored,
+    });
+    let outcome = match (options.role, severed) {
+        (Role::Passive, Some(severed)) => severed.passive(),
+        (Role::Active, Some(severed)) => severed.active(),
+        (Role::Passive, None) => options.passive(),
+        (Role::Active, None) => options.active(),
+        (Role::Deaf, _) => deaf(options.addr),
+        (Role::Crowd, _) => crowd(options.addr),
+        (Role::Removed, _) => removed::run(options.addr),
     };
     match outcome {
         Ok(outcome) => {

@@ -8,7 +8,7 @@ use crate::PATIENCE;
 
 pub(crate) struct Side {
     pub(crate) pd: ProtectionDomain,
-    cq: CompletionQueue,
+    pub(crate) cq: CompletionQueue,
 }
 
 impl Side {

@@ -1,0 +1,183 @@
+//! A link that is cut, for good or for a while, wherever the two sides are: each is told, by an event
+//! or by a completion, and nothing is left behind.
+//!
+//! The link is cut as if somewhere on the way: no device and no address changes state, but each host
+//! drops whatever arrives.
+
+#![expect(clippy::print_stdout, reason = "how each case has ended")]
+
+use super::PEER;
+use crate::guests::run_for;
+
+/// What the two sides do, at which point the link is cut, and how each ends.
+struct Case {
+    point: &'static str,
+    passive: &'static str,
+    active: &'static str,
+}
+
+const LOST: &str = "lost: RETRY_EXC_ERR";
+
+/// The ends when the link stays cut.
+const CUT: &[Case] = &[
+    Case {
+        point: "resolve",
+        passive: "alone",
+        active: "no address: ",
+    },
+    Case {
+        point: "connect",
+        passive: "alone",
+        active: "unreachable: ",
+    },
+    Case {
+        point: "accept",
+        passive: "unreachable: ",
+        active: "unreachable: ",
+    },
+    Case {
+        point: "idle",
+        passive: LOST,
+        active: LOST,
+    },
+    Case {
+        point: "load",
+        passive: LOST,
+        active: LOST,
+    },
+    Case {
+        point: "disconnect",
+        passive: "disconnected",
+        active: "disconnected",
+    },
+];
+
+/// How long the link is cut when it comes back.
+const SECONDS: u32 = 8;
+
+/// An address of b's that a has not looked for yet.
+const UNKNOWN: &str = "10.9.0.77";
+
+/// A side on a host: the case's point, its port, and its end.
+struct Side {
+    point: &'static str,
+    port: usize,
+    command: String,
+    end: &'static str,
+}
+
+/// Each case with the passive side on either host; but only b stops to answer who has its address.
+fn sides(restored: bool) -> (Vec<Side>, Vec<Side>) {
+    let (mut of_a, mut of_b) = (vec![], vec![]);
+    for (number, case) in CUT.iter().enumerate() {
+        for passive_is_b in [true, false] {
+            if case.point == "resolve" && !passive_is_b {
+                continue;
+            }
+            // The kernel of a peer that has got the request asks for minutes of patience.
+            if case.point == "accept" && !restored {
+                continue;
+            }
+            let port = 7620 + 2 * number + usize::from(passive_is_b);
+            let host = match (case.point, passive_is_b) {
+                ("resolve", _) => UNKNOWN,
+                (_, true) => "$B",
+                (_, false) => "$A",
+            };
+            let side = |role: &str, end| Side {
+                point: case.point,
+                port,
+                command: format!("{role} {host}:{port} --cut {}", case.point),
+                end: if restored { "disconnected" } else { end },
+            };
+            let (passive, active) = (side("passive", case.passive), side("active", case.active));
+            if passive_is_b {
+                of_b.push(passive);
+                of_a.push(active);
+            } else {
+                of_a.push(passive);
+                of_b.push(active);
+            }
+        }
+    }
+    (of_a, of_b)
+}
+
+/// What a host does: it starts its sides, cuts its link when all sides of both hosts are ready, and
+/// says what is left in the end.
+fn script(host: char, sides: &[Side], restored: bool) -> String {
+    let again = if restored { " --restored" } else { "" };
+    let start = |side: &Side| {
+        let port = side.port;
+        format!(
+            "{{ timeout 330 {PEER} {}{again} 2>&1; echo \"exit $?\"; }} | sed 's/^/{port}: /' & \
+             pids=\"$pids $!\"; ",
+            side.command
+        )
+    };
+    let ready: Vec<String> = sides
+        .iter()
+        .map(|side| format!("ready-{}", side.port))
+        .collect();
+    let (peer, meet) = match host {
+        'a' => ("$B", "rping -s -C 1 -p 7619"),
+        _ => (
+            "$A",
+            "until rping -c -C 1 -a $A -p 7619; do sleep 0.2; done",
+        ),
+    };
+    let back = match restored {
+        true => format!("sleep {SECONDS}; ip rule del pref 1; touch restored; "),
+        false => String::new(),
+    };
+    // Both hosts have cut their link before a side goes on.
+    // What arrives is looked up in other tables before that of local addresses.
+    // Where the peer is is known for good, so that nobody notices that it does not answer.
+    format!(
+        "cd /tmp; ip rule add pref 2 lookup local; ip rule del pref 0; \
+         until mac=$(ip neigh show {peer} | grep -o 'lladdr [^ ]*'); do \
+         timeout 1 bash -c '</dev/tcp/{peer}/9' 2> /dev/null; sleep 0.2; done; \
+         ip neigh replace {peer} $mac dev eth0 nud permanent; \
+         [ {host} = b ] && ip address add {UNKNOWN}/24 dev eth0; \
+         {}for file in {}; do until [ -e $file ]; do sleep 0.1; done; done; \
+         {{ {meet}; }} > /dev/null 2>&1; ip rule add pref 1 iif eth0 blackhole; sleep 5; touch cut; {back}\
+         wait $pids; {}",
+        sides.iter().map(start).collect::<String>(),
+        ready.join(" "),
+        super::LEFT
+    )
+}
+
+fn play(restored: bool) {
+    let (of_a, of_b) = sides(restored);
+    let printed = run_for(
+        400,
+        "rxe",
+        &script('a', &of_a, restored),
+        &script('b', &of_b, restored),
+    );
+    let mut wrong = vec![];
+    for (host, sides, lines) in [('a', &of_a, &printed.a), ('b', &of_b, &printed.b)] {
+        for side in sides {
+            let complaint = super::complaint(side.port, lines, Some(&[side.end]));
+            let seen = complaint.as_deref().unwrap_or("ok");
+            println!("  {host}, {}: {seen}", side.command);
+            wrong.extend(complaint.map(|lines| format!("{}: {lines}", side.point)));
+        }
+        let left = lines.iter().rfind(|line| line.starts_with("left "));
+        if left.is_none_or(|left| left != "left 0 0") {
+            wrong.push(format!("on {host}: {left:?}"));
+        }
+    }
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+#[test]
+fn a_link_that_is_cut_in_any_phase_is_noticed() {
+    play(false);
+}
+
+#[test]
+fn a_link_that_is_cut_for_a_while_does_no_harm_in_any_phase() {
+    play(true);
+}

@@ -1,0 +1,347 @@
+//! A side whose link is cut: it goes to some point, waits until that has happened, and goes on.
+//!
+//! The scripts around it and the sides tell each other by files in the working folder: a side makes
+//! `ready-PORT`, and they make `cut`, and `restored`.
+
+use std::{
+    fs::File,
+    net::{Ipv4Addr, SocketAddr},
+    path::Path,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+use clap::ValueEnum;
+use cm::{CmId, ConnParam, ConnectFailure, Connection, Event, EventChannel, phases::RouteResolved};
+use verbs::{Buf, Completed, WcStatus, op::Send};
+
+use crate::{PATIENCE, failed, in_flight, resolve, side::Side};
+
+/// How long the kernel may go on trying: the connection manager's retries are minutes.
+const KERNEL: Duration = Duration::from_secs(300);
+
+/// How many messages are on their way under load, and how many more come after the link is back.
+const WINDOW: usize = 4;
+const MORE: u64 = 100;
+
+/// How long a side under load waits for a completion before it looks around.
+const BREATH: Duration = Duration::from_millis(50);
+
+/// Where a side is when its link is cut.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
+pub(crate) enum Point {
+    /// Before the peer's address is looked for
+    Resolve,
+    /// Before a connection is asked for
+    Connect,
+    /// Before it is accepted
+    Accept,
+    /// Connected, and quiet
+    Idle,
+    /// Connected, with messages on their way in both directions
+    Load,
+    /// Before it is ended
+    Disconnect,
+}
+
+/// What a side does.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Severed {
+    pub(crate) addr: SocketAddr,
+    pub(crate) point: Point,
+    /// Whether the link comes back.
+    pub(crate) restored: bool,
+}
+
+impl Severed {
+    pub(crate) fn passive(self) -> Result<String> {
+        let channel = EventChannel::new()?;
+        let mut id = channel.create_id()?;
+        id.bind(SocketAddr::from((Ipv4Addr::UNSPECIFIED, self.addr.port())))?;
+        let _listener = id.listen(8)?;
+        if matches!(self.point, Point::Resolve | Point::Connect) {
+            self.reach()?;
+        }
+        let before_cut = matches!(self.point, Point::Resolve | Point::Connect) && !self.restored;
+        let patience = if before_cut { PATIENCE } else { KERNEL };
+        let request = match channel.wait_timeout(patience)? {
+            Some(Event::ConnectRequest(request)) => request,
+            None => return Ok("alone".into()),
+            Some(other) => return Ok(format!("{other:?}")),
+        };
+        let mut side = Side::new(&request.id().context()?)?;
+        let qp = side.qp(request.id())?;
+        if self.point == Point::Accept {
+            self.reach()?;
+        }
+        let qp = request.accept(qp, &self.param())?;
+        match next(&channel)? {
+            Event::Established(id) => {
+                let connection = Connection::new(id, qp).map_err(|refused| refused.error)?;
+                self.connected(&channel, &mut side, connection, false)
+            }
+            Event::ConnectFailed { failure, .. } => Ok(failed(&failure)),
+            other => Ok(format!("{other:?}")),
+        }
+    }
+
+    pub(crate) fn active(self) -> Result<String> {
+        let channel = EventChannel::new()?;
+        if self.point == Point::Resolve {
+            self.reach()?;
+        }
+        let late = Instant::now() + KERNEL;
+        while Instant::now() < late {
+            let id = match resolve(&channel, self.addr)? {
+                Ok(id) => id,
+                Err(outcome) if !self.restored => return Ok(outcome),
+                Err(_) => continue,
+            };
+            match self.ask(&channel, id)? {
+                Asked::Done(outcome) => return Ok(outcome),
+                // There is no listener yet.
+                Asked::Nobody => thread::sleep(Duration::from_millis(200)),
+            }
+        }
+        bail!("nobody has listened")
+    }
+
+    fn ask(self, channel: &EventChannel, id: CmId<RouteResolved>) -> Result<Asked> {
+        let mut side = Side::new(&id.context()?)?;
+        let qp = side.qp(&id)?;
+        if self.point == Point::Connect {
+            self.reach()?;
+        }
+        id.connect(&qp, &self.param())?;
+        if self.point == Point::Accept {
+            self.ready()?;
+        }
+        Ok(match next(channel)? {
+            Event::ConnectResponse(response) => {
+                let connection = response.establish(qp)?;
+                Asked::Done(self.connected(channel, &mut side, connection, true)?)
+            }
+            Event::ConnectFailed {
+                failure: ConnectFailure::Rejected { reason: 8, .. },
+                ..
+            } => Asked::Nobody,
+            Event::ConnectFailed { failure, .. } => Asked::Done(failed(&failure)),
+            other => Asked::Done(format!("{other:?}")),
+        })
+    }
+
+    /// Soft-RoCE takes 7 for no limit.
+    fn param(self) -> ConnParam {
+        let retries = if self.restored { 7 } else { 6 };
+        ConnParam::new().retry_count(retries)
+    }
+
+    fn connected(
+        self,
+        channel: &EventChannel,
+        side: &mut Side,
+        mut connection: Connection,
+        active: bool,
+    ) -> Result<String> {
+        let mut traffic = Traffic::default();
+        while connection.qp().receive_queue().in_flight() < WINDOW {
+            let room = side.pd.alloc_buf(64)?;
+            let posted = connection.qp_mut().post_recv(room);
+            posted.map_err(|refused| refused.error)?;
+        }
+        // Both know then that the connection is there.
+        traffic.send(&mut connection)?;
+        while traffic.received < 1 || in_sending(&connection) > 0 {
+            if let Some(status) = traffic.take(side, &mut connection)? {
+                bail!("the first message has failed: {status:?}");
+            }
+        }
+        match self.point {
+            Point::Idle => {
+                self.reach()?;
+                traffic.send(&mut connection)?;
+                while traffic.received < 2 || in_sending(&connection) > 0 {
+                    if let Some(status) = traffic.take(side, &mut connection)? {
+                        return lost(status, &mut traffic, side, connection);
+                    }
+                }
+            }
+            Point::Load => match self.load(channel, &mut traffic, side, &mut connection, active)? {
+                Load::Lost(status) => return lost(status, &mut traffic, side, connection),
+                Load::Ended => {
+                    connection.disconnect()?;
+                    traffic.rest(side, &mut connection)?;
+                    return Ok("disconnected".into());
+                }
+                Load::Enough => {}
+            },
+            Point::Disconnect => self.reach()?,
+            Point::Resolve | Point::Connect | Point::Accept => {}
+        }
+        // Where the link stays cut, neither hears of the other.
+        if active || !self.restored {
+            connection.disconnect()?;
+        }
+        match next(channel)? {
+            Event::Disconnected(key) if key == connection.key() => {}
+            other => return Ok(format!("{other:?}")),
+        }
+        if !active && self.restored {
+            connection.disconnect()?;
+        }
+        traffic.rest(side, &mut connection)?;
+        Ok("disconnected".into())
+    }
+
+    /// Messages in both directions, until one is lost, or enough have come since the link is back,
+    /// or the peer has had enough.
+    fn load(
+        self,
+        channel: &EventChannel,
+        traffic: &mut Traffic,
+        side: &mut Side,
+        connection: &mut Connection,
+        active: bool,
+    ) -> Result<Load> {
+        let mut enough = None;
+        self.ready()?;
+        loop {
+            let sending = enough.is_none_or(|enough| traffic.received < enough);
+            while sending && in_sending(connection) < WINDOW {
+                traffic.send(connection)?;
+            }
+            if !sending && in_sending(connection) == 0 {
+                return Ok(Load::Enough);
+            }
+            if let Some(status) = traffic.take_within(BREATH, side, connection)? {
+                return Ok(Load::Lost(status));
+            }
+            if active && enough.is_none() && Path::new("restored").exists() {
+                enough = Some(traffic.received + MORE);
+            }
+            if let Some(event) = channel.try_next()? {
+                match event {
+                    Event::Disconnected(_) => return Ok(Load::Ended),
+                    other => bail!("{other:?}"),
+                }
+            }
+        }
+    }
+
+    /// Says that this side is there, and waits until the link is cut.
+    fn reach(self) -> Result<()> {
+        self.ready()?;
+        let late = Instant::now() + KERNEL;
+        while !Path::new("cut").exists() {
+            ensure!(Instant::now() < late, "the link is not cut");
+            thread::sleep(Duration::from_millis(20));
+        }
+        Ok(())
+    }
+
+    fn ready(self) -> Result<()> {
+        File::create(format!("ready-{}", self.addr.port()))?;
+        Ok(())
+    }
+}
+
+/// What has become of the load.
+enum Load {
+    Lost(WcStatus),
+    Enough,
+    /// The peer has disconnected.
+    Ended,
+}
+
+/// What has become of asking for a connection.
+enum Asked {
+    Nobody,
+    Done(String),
+}
+
+/// Numbered messages.
+#[derive(Default)]
+struct Traffic {
+    sent: u64,
+    received: u64,
+}
+
+impl Traffic {
+    fn send(&mut self, connection: &mut Connection) -> Result<()> {
+        let message = self.sent.to_be_bytes();
+        let message = connection.qp().pd().register_buf(message)?;
+        connection.qp_mut().post(Send::new(message))?;
+        self.sent += 1;
+        Ok(())
+    }
+
+    /// Waits for completions, and posts receives again. The result is the status of what has failed
+    /// first.
+    fn take(&mut self, side: &mut Side, connection: &mut Connection) -> Result<Option<WcStatus>> {
+        self.take_within(KERNEL, side, connection)
+    }
+
+    fn take_within(
+        &mut self,
+        patience: Duration,
+        side: &mut Side,
+        connection: &mut Connection,
+    ) -> Result<Option<WcStatus>> {
+        let mut failure = None;
+        let mut room: Vec<Buf> = Vec::new();
+        for wc in side.cq.wait(Some(patience))? {
+            if wc.status() != WcStatus::SUCCESS {
+                failure = failure.or(Some(wc.status()));
+            }
+            if let Ok(Completed::Receive(done)) = connection.qp_mut().complete(wc) {
+                if failure.is_none() {
+                    let expected = self.received.to_be_bytes();
+                    ensure!(done.received() == expected, "not message {}", self.received);
+                    self.received += 1;
+                    room.push(done.work);
+                }
+            }
+        }
+        for buf in room {
+            let posted = connection.qp_mut().post_recv(buf);
+            posted.map_err(|refused| refused.error)?;
+        }
+        Ok(failure)
+    }
+
+    /// Takes back all that is in flight on a connection that has ended.
+    fn rest(&mut self, side: &mut Side, connection: &mut Connection) -> Result<()> {
+        while in_flight(connection) > 0 {
+            let before = in_flight(connection);
+            self.take(side, connection)?;
+            ensure!(
+                in_flight(connection) < before,
+                "something does not come back"
+            );
+        }
+        Ok(())
+    }
+}
+
+/// A message that was sent again and again, until the device gave up: everything comes back.
+fn lost(
+    status: WcStatus,
+    traffic: &mut Traffic,
+    side: &mut Side,
+    mut connection: Connection,
+) -> Result<String> {
+    traffic.rest(side, &mut connection)?;
+    Ok(format!("lost: {status:?}"))
+}
+
+fn in_sending(connection: &Connection) -> usize {
+    connection.qp().send_queue().in_flight()
+}
+
+fn next(channel: &EventChannel) -> Result<Event> {
+    match channel.wait_timeout(KERNEL)? {
+        Some(event) => Ok(event),
+        None => bail!("it hangs"),
+    }
+}
