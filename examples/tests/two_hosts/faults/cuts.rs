@@ -66,7 +66,7 @@ struct Side {
     end: &'static str,
 }
 
-/// Each case with the passive side on either host; but only b stops to answer who has its address.
+/// Each case with the passive side on either host; but only b has an address that is unknown.
 fn sides(restored: bool) -> (Vec<Side>, Vec<Side>) {
     let (mut of_a, mut of_b) = (vec![], vec![]);
     for (number, case) in CUT.iter().enumerate() {
