@@ -112,6 +112,15 @@ pub mod udaddy {
     pub mod options;
 }
 
+/// rdmacm-utils' `udpong`: datagrams of rsockets, there and back.
+pub mod udpong {
+    pub mod client;
+    pub mod endpoint;
+    pub mod message;
+    pub mod options;
+    pub mod server;
+}
+
 /// The example of the README, which has to compile.
 #[cfg(doctest)]
 #[doc = include_str!("../README.md")]

@@ -68,7 +68,7 @@ fn sizes(all: bool) -> Vec<usize> {
 }
 
 /// As many transfers as take about as long for every size.
-fn count(size: usize) -> u64 {
+pub fn count(size: usize) -> u64 {
     match size {
         0x10_0000.. => 100,
         0x1_0000.. => 1000,
@@ -118,7 +118,7 @@ pub fn report(plan: &Plan, time: Duration) {
 }
 
 /// A number of bytes in a few characters.
-fn short_size(size: u128) -> String {
+pub fn short_size(size: u128) -> String {
     let (unit, name) = match size {
         0x4000_0000.. => (1 << 30, "g"),
         0x10_0000.. => (1 << 20, "m"),
@@ -133,7 +133,7 @@ fn short_size(size: u128) -> String {
 }
 
 /// A count in a few characters.
-fn short_count(count: u64) -> String {
+pub fn short_count(count: u64) -> String {
     match count {
         1_000_000_000.. => format!("{}b", count / 1_000_000_000),
         1_000_000.. => format!("{}m", count / 1_000_000),

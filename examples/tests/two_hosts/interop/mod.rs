@@ -19,6 +19,7 @@ mod rping;
 mod rstream;
 mod ucmatose;
 mod udaddy;
+mod udpong;
 
 use std::fmt::Write as _;
 
@@ -299,6 +300,11 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
 fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
     let tools = [rstream::cells("rxe"), rcopy::cells(), http::cells()];
     play("rxe", &tools.into_iter().flatten().collect::<Vec<_>>());
+}
+
+#[test]
+fn datagrams_of_rsockets_speak_with_the_originals_over_roce() {
+    play("rxe", &udpong::cells());
 }
 
 #[test]

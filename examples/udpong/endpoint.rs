@@ -1,0 +1,177 @@
+//! One socket for datagrams, over RDMA or UDP, and the ways to wait for it.
+
+use std::{
+    io::{self, IoSlice, IoSliceMut},
+    net::{SocketAddr, ToSocketAddrs, UdpSocket},
+    os::fd::AsFd,
+    time::Duration,
+};
+
+use anyhow::{Context, Result};
+use rsocket::{Family, PollEntry, PollEvents, RecvFlags, Socket, poll};
+
+use super::options::{Options, TestOption};
+
+#[derive(Debug)]
+enum Transport {
+    Rsocket(Box<Socket>),
+    Udp(UdpSocket),
+}
+
+/// A socket.
+#[derive(Debug)]
+pub struct Endpoint {
+    transport: Transport,
+    /// Calls are made when the socket is ready.
+    polls: bool,
+}
+
+fn resolve(host: &str, port: u16) -> Result<SocketAddr> {
+    let found = (host, port).to_socket_addrs();
+    let found = found.with_context(|| format!("cannot find {host}"))?.next();
+    found.with_context(|| format!("{host} has no address"))
+}
+
+impl Endpoint {
+    fn new(options: &Options, like: SocketAddr, bind: SocketAddr) -> Result<Self> {
+        let nonblocking = !options.is_blocking();
+        let transport = if options.has(TestOption::Sockets) {
+            let socket = UdpSocket::bind(bind)?;
+            socket.set_nonblocking(nonblocking)?;
+            Transport::Udp(socket)
+        } else {
+            let family = if like.is_ipv4() {
+                Family::V4
+            } else {
+                Family::V6
+            };
+            let socket = Socket::datagram(family)?;
+            socket.set_send_buffer(options.buffer())?;
+            socket.set_receive_buffer(options.buffer())?;
+            socket.set_nonblocking(nonblocking);
+            if bind.port() != 0 {
+                socket.bind(bind)?;
+            }
+            Transport::Rsocket(Box::new(socket))
+        };
+        Ok(Self {
+            transport,
+            polls: options.has(TestOption::Async),
+        })
+    }
+
+    /// A server's.
+    ///
+    /// # Errors
+    /// The address is taken, or there is no device.
+    pub fn serve(options: &Options) -> Result<Self> {
+        let addr = resolve(&options.bind, options.port)?;
+        Self::new(options, addr, addr).with_context(|| format!("cannot take datagrams at {addr}"))
+    }
+
+    /// A client's.
+    ///
+    /// # Errors
+    /// There is no way to the server.
+    pub fn connect(options: &Options, server: &str) -> Result<Self> {
+        let server = resolve(server, options.port)?;
+        let any = match server {
+            SocketAddr::V4(_) => "0.0.0.0:0",
+            SocketAddr::V6(_) => "[::]:0",
+        };
+        let endpoint = Self::new(options, server, any.parse()?)?;
+        match &endpoint.transport {
+            Transport::Rsocket(socket) => socket.connect(server),
+            Transport::Udp(socket) => socket.connect(server),
+        }
+        .with_context(|| format!("cannot connect to {server}"))?;
+        Ok(endpoint)
+    }
+
+    /// Waits until it is ready; whether it is in time.
+    ///
+    /// # Errors
+    /// Waiting has failed.
+    pub fn wait(&self, events: PollEvents, timeout: Option<Duration>) -> io::Result<bool> {
+        let entry = match &self.transport {
+            Transport::Rsocket(socket) => PollEntry::socket(socket, events),
+            Transport::Udp(socket) => PollEntry::fd(socket.as_fd(), events),
+        };
+        Ok(poll(&mut [entry], timeout)? > 0)
+    }
+
+    /// Calls until it need not be called again.
+    fn until<T>(
+        &self,
+        events: PollEvents,
+        mut call: impl FnMut() -> io::Result<T>,
+    ) -> io::Result<T> {
+        loop {
+            if self.polls {
+                self.wait(events, None)?;
+            }
+            match call() {
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
+                Err(err) if err.kind() == io::ErrorKind::Interrupted => {}
+                result => return result,
+            }
+        }
+    }
+
+    /// Sends a datagram: to an address, or to the server.
+    ///
+    /// # Errors
+    /// It is too long, or nobody is there.
+    pub fn send(&self, bytes: &[u8], to: Option<SocketAddr>) -> io::Result<()> {
+        self.until(PollEvents::OUT, || match (&self.transport, to) {
+            (Transport::Rsocket(socket), to) => socket.send_to(&[IoSlice::new(bytes)], to, false),
+            (Transport::Udp(socket), Some(to)) => socket.send_to(bytes, to),
+            (Transport::Udp(socket), None) => socket.send(bytes),
+        })
+        .map(drop)
+    }
+
+    /// Receives the next datagram.
+    ///
+    /// # Errors
+    /// The socket has failed.
+    pub fn receive(&self, place: &mut [u8]) -> io::Result<(usize, Option<SocketAddr>)> {
+        self.until(PollEvents::IN, || match &self.transport {
+            Transport::Rsocket(socket) => {
+                let places = &mut [IoSliceMut::new(place)];
+                let received = socket.recv_msg(places, RecvFlags::empty())?;
+                Ok((received.len, received.source))
+            }
+            Transport::Udp(socket) => {
+                let (len, from) = socket.recv_from(place)?;
+                Ok((len, Some(from)))
+            }
+        })
+    }
+
+    /// Receives the next datagram, if it comes in time.
+    ///
+    /// # Errors
+    /// The server is not there.
+    pub fn receive_in_time(
+        &self,
+        place: &mut [u8],
+        timeout: Duration,
+    ) -> io::Result<Option<usize>> {
+        if !self.wait(PollEvents::IN, Some(timeout))? {
+            return Ok(None);
+        }
+        let received = match &self.transport {
+            Transport::Rsocket(socket) => {
+                socket.recv(&mut [IoSliceMut::new(place)], RecvFlags::DONT_WAIT)
+            }
+            // It is there.
+            Transport::Udp(socket) => socket.recv(place),
+        };
+        match received {
+            Ok(len) => Ok(Some(len)),
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => Ok(None),
+            Err(err) => Err(err),
+        }
+    }
+}

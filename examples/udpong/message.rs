@@ -1,0 +1,143 @@
+//! What goes to and fro, laid out as in the C program.
+
+/// The size of messages that are no data, in bytes.
+pub const CONTROL: usize = 16;
+
+/// The bytes that mean something; the rest is what is measured.
+const HEAD: usize = 8;
+
+/// What a message is for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Op {
+    /// The client wants a number.
+    Login,
+    /// The count begins at zero.
+    Start,
+    /// To be counted.
+    Data,
+    /// To be counted and sent back.
+    Echo,
+    /// The client wants the count.
+    End,
+    /// Anything else is data, too.
+    Other(u8),
+}
+
+impl Op {
+    fn code(self) -> u8 {
+        match self {
+            Self::Login => 0,
+            Self::Start => 1,
+            Self::Data => 2,
+            Self::Echo => 3,
+            Self::End => 4,
+            Self::Other(code) => code,
+        }
+    }
+}
+
+/// A message in a buffer.
+///
+/// ```text
+/// 0 operation   1 client   2 sequence number   3 zero   4 count, big-endian   8 anything
+/// ```
+#[derive(Clone, Debug)]
+pub struct Message {
+    bytes: Box<[u8; Self::MOST]>,
+}
+
+impl Default for Message {
+    fn default() -> Self {
+        Self {
+            bytes: Box::new([0; Self::MOST]),
+        }
+    }
+}
+
+impl Message {
+    /// The most bytes of a message.
+    pub const MOST: usize = HEAD + 2048;
+
+    /// So many bytes of it, to be sent.
+    pub fn bytes(&self, len: usize) -> &[u8] {
+        &self.bytes[..len]
+    }
+
+    /// Where it is received.
+    pub fn place(&mut self) -> &mut [u8] {
+        &mut self.bytes[..]
+    }
+
+    /// Whether so many bytes are a message.
+    pub fn is_whole(len: usize) -> bool {
+        len >= HEAD
+    }
+
+    /// What it is for.
+    pub fn op(&self) -> Op {
+        match self.bytes[0] {
+            0 => Op::Login,
+            1 => Op::Start,
+            2 => Op::Data,
+            3 => Op::Echo,
+            4 => Op::End,
+            other => Op::Other(other),
+        }
+    }
+
+    /// Says what it is for.
+    pub fn set_op(&mut self, op: Op) {
+        self.bytes[0] = op.code();
+    }
+
+    /// The number of the client.
+    pub fn client(&self) -> u8 {
+        self.bytes[1]
+    }
+
+    /// Sets the number of the client.
+    pub fn set_client(&mut self, client: u8) {
+        self.bytes[1] = client;
+    }
+
+    /// The place in the sequence of messages that are answered.
+    pub fn sequence(&self) -> u8 {
+        self.bytes[2]
+    }
+
+    /// Sets the place in the sequence.
+    pub fn set_sequence(&mut self, sequence: u8) {
+        self.bytes[2] = sequence;
+    }
+
+    /// How many messages have been counted.
+    pub fn count(&self) -> u32 {
+        let bytes = [self.bytes[4], self.bytes[5], self.bytes[6], self.bytes[7]];
+        u32::from_be_bytes(bytes)
+    }
+
+    /// Sets how many messages have been counted.
+    pub fn set_count(&mut self, count: u32) {
+        self.bytes[4..HEAD].copy_from_slice(&count.to_be_bytes());
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_message_is_laid_out_as_in_c() {
+        let mut message = Message::default();
+        message.set_op(Op::End);
+        message.set_client(7);
+        message.set_sequence(9);
+        message.set_count(0x0102_0304);
+        assert_eq!(message.bytes(10), [4, 7, 9, 0, 1, 2, 3, 4, 0, 0]);
+        assert_eq!(message.op(), Op::End);
+        assert_eq!(message.count(), 0x0102_0304);
+        message.place()[0] = 200;
+        assert_eq!(message.op(), Op::Other(200));
+        assert!(Message::is_whole(8) && !Message::is_whole(7));
+    }
+}

@@ -1,0 +1,117 @@
+//! The command line: the options of the C program, by the same letters.
+
+use clap::Parser;
+
+use super::message::{CONTROL, Message};
+
+/// Measure datagrams: there and back, and one way
+#[derive(Clone, Debug, Parser)]
+#[command(version)]
+pub struct Options {
+    /// Send to the server at this address; without it, be the server
+    #[arg(short = 's', value_name = "ADDRESS")]
+    pub server: Option<String>,
+    /// Take datagrams at this address
+    #[arg(short = 'b', value_name = "ADDRESS", default_value = "0.0.0.0")]
+    pub bind: String,
+    /// Size of the send buffer and of the receive buffer, in bytes [default: 1 MiB]
+    #[arg(short = 'B', value_name = "BYTES")]
+    buffer: Option<u32>,
+    /// How many transfers; measures only that
+    #[arg(short = 'C', value_name = "COUNT")]
+    transfers: Option<u32>,
+    /// Bytes of a transfer; measures only that
+    #[arg(short = 'S', value_name = "BYTES", value_parser = size)]
+    size: Option<usize>,
+    /// The port
+    #[arg(short = 'p', value_name = "PORT", default_value_t = 7174)]
+    pub port: u16,
+    /// s|sockets: plain UDP; a|async: wait for readiness; b|blocking: blocking calls; n|nonblocking:
+    /// calls that do not wait, over and over (default); e|echo: the server sends everything back
+    #[arg(short = 'T', value_name = "OPTION", value_parser = test_option)]
+    test: Vec<TestOption>,
+}
+
+/// What `-T` can say.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TestOption {
+    /// Plain UDP.
+    Sockets,
+    /// Wait for readiness.
+    Async,
+    /// Blocking calls.
+    Blocking,
+    /// Calls that do not wait.
+    NonBlocking,
+    /// The server sends everything back.
+    Echo,
+}
+
+impl Options {
+    /// Whether `-T` has said this.
+    pub fn has(&self, option: TestOption) -> bool {
+        self.test.contains(&option)
+    }
+
+    /// Whether calls block: the last word on that counts.
+    pub fn is_blocking(&self) -> bool {
+        let said =
+            |option: &&TestOption| matches!(option, TestOption::Blocking | TestOption::NonBlocking);
+        self.test.iter().rfind(said) == Some(&TestOption::Blocking)
+    }
+
+    /// Twice what is asked for, as of every socket.
+    pub fn buffer(&self) -> u32 {
+        self.buffer.unwrap_or(1 << 19).saturating_mul(2)
+    }
+
+    /// The one thing to measure, if it is only one: how many transfers, of what size.
+    pub fn custom(&self) -> Option<(u32, usize)> {
+        if self.transfers.is_none() && self.size.is_none() {
+            return None;
+        }
+        Some((self.transfers.unwrap_or(1000), self.size.unwrap_or(1000)))
+    }
+}
+
+fn size(text: &str) -> Result<usize, String> {
+    match text.parse() {
+        Ok(bytes) if (CONTROL..=Message::MOST).contains(&bytes) => Ok(bytes),
+        _ => Err(format!(
+            "a number of {CONTROL} to {} is wanted",
+            Message::MOST
+        )),
+    }
+}
+
+fn test_option(text: &str) -> Result<TestOption, String> {
+    match text.to_ascii_lowercase().as_str() {
+        "s" | "socket" | "sockets" => Ok(TestOption::Sockets),
+        "a" | "async" => Ok(TestOption::Async),
+        "b" | "block" | "blocking" => Ok(TestOption::Blocking),
+        "n" | "nonblock" | "nonblocking" => Ok(TestOption::NonBlocking),
+        "e" | "echo" => Ok(TestOption::Echo),
+        _ => Err("one of s, a, b, n, e".to_owned()),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn options_are_those_of_the_c_program() {
+        let parse = |line: &str| Options::try_parse_from(line.split(' '));
+        let options = parse("udpong -s host -S 512 -T b -T echo -B 4096").unwrap();
+        assert_eq!(options.custom(), Some((1000, 512)));
+        assert_eq!(options.buffer(), 8192);
+        assert!(options.is_blocking() && options.has(TestOption::Echo));
+        assert!(!options.has(TestOption::Sockets));
+        let options = parse("udpong").unwrap();
+        assert_eq!((options.custom(), options.port), (None, 7174));
+        assert!(!options.is_blocking());
+        for wrong in ["-S 15", "-S 2057", "-T x", "-p 70000"] {
+            assert!(parse(&format!("udpong {wrong}")).is_err(), "{wrong}");
+        }
+    }
+}

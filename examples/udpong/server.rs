@@ -1,0 +1,47 @@
+//! The server: counts, answers, and sends back.
+
+use anyhow::{Context, Result};
+
+use super::{
+    endpoint::Endpoint,
+    message::{Message, Op},
+    options::Options,
+};
+
+/// As many clients as there are numbers for them.
+const CLIENTS: usize = 256;
+
+/// Serves until something fails.
+///
+/// # Errors
+/// The address is taken, there is no device, or a client is gone.
+#[expect(clippy::print_stdout, reason = "this is what the programs are for")]
+pub fn run(options: &Options) -> Result<()> {
+    let endpoint = Endpoint::serve(options)?;
+    let mut counts = [0_u32; CLIENTS];
+    let mut next = 0_u8;
+    let mut message = Message::default();
+    loop {
+        let received = endpoint.receive(message.place());
+        let (len, from) = received.context("cannot receive")?;
+        let Some(from) = from.filter(|_| Message::is_whole(len)) else {
+            continue;
+        };
+        let op = message.op();
+        if op == Op::Login {
+            println!("client login from {}", from.ip().to_canonical());
+            message.set_client(next);
+            next = next.wrapping_add(1);
+        }
+        let count = &mut counts[usize::from(message.client())];
+        match op {
+            Op::Login | Op::Start => *count = 0,
+            Op::End => message.set_count(*count),
+            Op::Data | Op::Echo | Op::Other(_) => *count = count.wrapping_add(1),
+        }
+        if !matches!(op, Op::Data | Op::Other(_)) {
+            let sent = endpoint.send(message.bytes(len), Some(from));
+            sent.context("cannot send")?;
+        }
+    }
+}
