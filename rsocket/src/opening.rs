@@ -23,6 +23,11 @@ use crate::{
 /// How long the first attempt to resolve something may take. Each later one may take twice as long.
 const FIRST_TIMEOUT: Duration = Duration::from_secs(1);
 
+/// How long an attempt may take after so many have timed out.
+fn timeout_after(timeouts: u32) -> Duration {
+    FIRST_TIMEOUT * 2_u32.saturating_pow(timeouts)
+}
+
 /// A connection that is being made.
 #[derive(Debug)]
 pub(crate) struct Opening {
@@ -111,7 +116,7 @@ impl Opening {
 
     fn timeout(&self) -> Duration {
         match &*self.lock() {
-            State::Open { timeouts, .. } => FIRST_TIMEOUT * 2_u32.saturating_pow(*timeouts),
+            State::Open { timeouts, .. } => timeout_after(*timeouts),
             State::Done(_) | State::Taken => FIRST_TIMEOUT,
         }
     }
@@ -305,5 +310,18 @@ impl Drop for Opening {
         if let State::Open { .. } = state.unwrap_or_else(PoisonError::into_inner) {
             self.forget();
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::socket::BACKGROUND_RETRIES;
+
+    /// T-CN3
+    #[test]
+    fn attempts_take_twice_as_long_each() {
+        let seconds = (0..=BACKGROUND_RETRIES).map(|timeouts| timeout_after(timeouts).as_secs());
+        assert_eq!(seconds.collect::<Vec<_>>(), [1, 2, 4, 8, 16, 32, 64]);
     }
 }

@@ -36,7 +36,7 @@ use crate::{
 };
 
 /// How often a resolution that timed out is tried again when nobody is made to wait for it.
-const BACKGROUND_RETRIES: u32 = 6;
+pub(crate) const BACKGROUND_RETRIES: u32 = 6;
 
 /// The addresses that a socket is for.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]

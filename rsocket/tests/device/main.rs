@@ -4,6 +4,8 @@
 mod asynchronous;
 mod datagrams;
 mod endings;
+mod handshakes;
+mod limits;
 mod sockets;
 mod streams;
 

@@ -3,6 +3,7 @@
 //! `SEED=…` runs one alone.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+mod datagrams;
 mod intake;
 
 use std::{env, iter, panic};
@@ -174,5 +175,25 @@ fn the_whole_receive_path() {
             input.extend(mutate(rng, rest));
         }
         input
+    });
+}
+
+/// T-DG8
+#[test]
+fn datagrams_of_anybody() {
+    throw(datagrams::run, |rng| {
+        let mut input = Vec::new();
+        for _ in 0..rng.u8(1..40) {
+            input.extend(datagrams::step(rng));
+        }
+        if rng.bool() {
+            mutate(rng, input)
+        } else {
+            input
+        }
+    });
+    throw(datagrams::run, |rng| {
+        let len = rng.usize(0..200);
+        noise(rng, len)
     });
 }

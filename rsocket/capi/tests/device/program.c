@@ -5,10 +5,12 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/mman.h>
+#include <sys/time.h>
 #include <unistd.h>
 
 #include "rsocket.h"
@@ -285,7 +287,7 @@ static void datagrams(void) {
     for (int round = 0; round < 50; round++) {
         in.msg_namelen = sizeof from;
         CHECK(rsendmsg(a, &out, 0) == 9);
-        CHECK(wait_for(b, POLLIN) & POLLIN);
+        CHECK(wait_for(b, POLLIN) == POLLIN);
         CHECK(rrecv(b, tail, 9, MSG_PEEK) == 9 && memcmp(tail, "something", 9) == 0);
         CHECK(rrecvmsg(b, &in, 0) == 7 && (in.msg_flags & MSG_TRUNC));
         CHECK(memcmp(head, "som", 3) == 0 && memcmp(tail, "ethi", 4) == 0);
@@ -319,6 +321,56 @@ static void datagrams(void) {
     CHECK(rclose(set) == 0 && rclose(a) == 0 && rclose(b) == 0);
 }
 
+static volatile sig_atomic_t alarms;
+
+static void on_alarm(int number) {
+    (void)number;
+    alarms++;
+}
+
+static void set_alarm(int micros) {
+    struct itimerval timer = {.it_interval = {0, micros}, .it_value = {0, micros}};
+    CHECK(setitimer(ITIMER_REAL, &timer, NULL) == 0);
+}
+
+/* T-ER5: a signal ends a wait, and nothing else. */
+static void interrupted(int accepting, int client, int server) {
+    struct sigaction action = {.sa_handler = on_alarm};
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    char byte;
+    struct pollfd one = {.fd = server, .events = POLLIN};
+    set_alarm(100000);
+    FAILS(rrecv(server, &byte, 1, 0), EINTR);
+    FAILS(rpoll(&one, 1, -1), EINTR);
+    CHECK(rfcntl(accepting, F_SETFL, 0) == 0);
+    FAILS(raccept(accepting, NULL, NULL), EINTR);
+    CHECK(alarms >= 3);
+    /* Connecting goes on. */
+    set_alarm(2000);
+    for (int round = 0; round < 5; round++) {
+        int another = rsocket(AF_INET, SOCK_STREAM, 0), accepted;
+        CHECK(rconnect(another, (void *)&address, sizeof address) == 0);
+        do
+            accepted = raccept(accepting, NULL, NULL);
+        while (accepted < 0 && errno == EINTR);
+        CHECK(accepted >= 0 && rclose(another) == 0 && rclose(accepted) == 0);
+    }
+    set_alarm(0);
+    CHECK(rsend(client, "x", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
+}
+
+/* T-OP2 */
+static void late_options(int fd) {
+    int value = 100, before = option(fd, SOL_SOCKET, SO_RCVBUF);
+    FAILS(rsetsockopt(fd, SOL_RDMA, RDMA_SQSIZE, &value, sizeof value), EINVAL);
+    FAILS(rsetsockopt(fd, SOL_RDMA, RDMA_INLINE, &value, sizeof value), EINVAL);
+    FAILS(rsetsockopt(fd, SOL_RDMA, RDMA_IOMAPSIZE, &value, sizeof value), EINVAL);
+    set(fd, SOL_SOCKET, SO_RCVBUF, before * 2);
+    CHECK(option(fd, SOL_SOCKET, SO_RCVBUF) == before);
+    int mtu = option(fd, IPPROTO_TCP, TCP_MAXSEG);
+    CHECK(mtu >= 256 && mtu <= 4096 && (mtu & (mtu - 1)) == 0);
+}
+
 int main(int argc, char **argv) {
     CHECK(argc == 2);
     address.sin_family = AF_INET;
@@ -341,6 +393,8 @@ int main(int argc, char **argv) {
     len = sizeof info;
     CHECK(rgetsockopt(server, IPPROTO_TCP, TCP_INFO, &info, &len) == 0);
     CHECK(info.tcpi_state == TCP_ESTABLISHED && info.tcpi_snd_cwnd == 384);
+    late_options(server);
+    interrupted(accepting, client, server);
     messages(client, server);
     placement(client, server);
     waiting(client, server);

@@ -1,0 +1,338 @@
+//! What is much, little, or late.
+
+use std::{
+    collections::HashMap,
+    io::{IoSlice, IoSliceMut, Read, Write},
+    net::Shutdown,
+    sync::Arc,
+    thread,
+    time::Duration,
+};
+
+use fastrand::Rng;
+use rsocket::{
+    EventSet, Family, Interest, Listener, Options, PollEntry, PollEvents, RecvFlags, Socket,
+    Stream, errno, poll,
+};
+use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
+
+use crate::local;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const EMFILE: i32 = 24;
+
+fn streams(options: &Options) -> (Stream, Stream) {
+    let listener = options.bind(local()).unwrap();
+    let client = options.connect(listener.local_addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    (client, server)
+}
+
+fn listening() -> Socket {
+    let listener = Socket::new(Family::V4).unwrap();
+    listener.bind(local()).unwrap();
+    listener.listen(256).unwrap();
+    listener
+}
+
+/// T-DT6
+#[test]
+fn pieces_are_sent_and_received_in_order() {
+    let (client, server) = streams(&Options::new());
+    let mut rng = Rng::with_seed(3);
+    for count in [1, 2, 7, 64, 1024] {
+        let pieces: Vec<Vec<u8>> = (0..count)
+            .map(|_| (0..rng.usize(0..50)).map(|_| rng.u8(..)).collect())
+            .collect();
+        let whole = pieces.concat();
+        let slices: Vec<_> = pieces.iter().map(|piece| IoSlice::new(piece)).collect();
+        assert_eq!((&client).write_vectored(&slices).unwrap(), whole.len());
+        let mut got: Vec<u8> = Vec::new();
+        while got.len() < whole.len() {
+            let (mut a, mut nothing, mut b) = ([0; 5], [0; 0], vec![0; 300]);
+            let places = &mut [
+                IoSliceMut::new(&mut a),
+                IoSliceMut::new(&mut nothing),
+                IoSliceMut::new(&mut b),
+            ];
+            let len = (&server).read_vectored(places).unwrap();
+            got.extend(a.iter().chain(&b).take(len));
+        }
+        assert!(got == whole, "{count} pieces");
+    }
+}
+
+/// T-DT7
+#[test]
+fn however_much_a_request_carries_itself_the_bytes_arrive() {
+    for inline in [0, 4, 16, 24, 64, 256] {
+        let (mut client, mut server) = streams(&Options::new().inline(inline));
+        for len in [1, 16, 64, 65, 256, 257, 5000] {
+            let bytes: Vec<u8> = (0..len).map(|at: usize| at.to_le_bytes()[0]).collect();
+            client.write_all(&bytes).unwrap();
+            let mut got = vec![0; len];
+            server.read_exact(&mut got).unwrap();
+            assert!(got == bytes, "{inline} {len}");
+        }
+    }
+}
+
+/// T-DT9: P25. It would take twenty minutes if control messages met empty queues.
+#[test]
+fn small_messages_flood_both_ways_through_the_smallest_queues() {
+    let options = Options::new().send_queue(16).receive_queue(16);
+    let (a, b) = streams(&options);
+    thread::scope(|scope| {
+        for stream in [&a, &b] {
+            scope.spawn(move || {
+                for number in 0..2000_u32 {
+                    (&*stream).write_all(&number.to_le_bytes()[..1]).unwrap();
+                }
+            });
+            scope.spawn(move || {
+                for number in 0..2000_u32 {
+                    let mut byte = [0];
+                    (&*stream).read_exact(&mut byte).unwrap();
+                    assert_eq!(byte, number.to_le_bytes()[..1]);
+                }
+            });
+        }
+    });
+}
+
+/// T-PO5
+#[test]
+fn who_waits_for_room_is_woken_when_there_is_some() {
+    let listener = listening();
+    let client = Socket::new(Family::V4).unwrap();
+    client.connect(listener.local_addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    client.set_nonblocking(true);
+    let bytes = vec![7; 8192];
+    let mut sent = 0;
+    // The peer's buffer is full, and so is this side's.
+    loop {
+        match client.send(&[IoSlice::new(&bytes)], false) {
+            Ok(len) => sent += len,
+            Err(err) => {
+                assert_eq!(errno(&err), 11);
+                break;
+            }
+        }
+    }
+    let mut entries = [PollEntry::socket(&client, PollEvents::OUT)];
+    assert_eq!(
+        poll(&mut entries, Some(Duration::from_millis(100))).unwrap(),
+        0
+    );
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            thread::sleep(Duration::from_millis(100));
+            let mut got = 0;
+            let mut place = vec![0; 1 << 16];
+            while got < sent {
+                let places = &mut [IoSliceMut::new(&mut place)];
+                got += server.recv(places, RecvFlags::empty()).unwrap();
+            }
+        });
+        let mut entries = [PollEntry::socket(&client, PollEvents::OUT)];
+        assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+        assert_eq!(entries[0].ready(), PollEvents::OUT);
+    });
+    assert!(client.send(&[IoSlice::new(&bytes)], false).unwrap() > 0);
+}
+
+/// T-PO4: P8.
+#[test]
+fn a_listener_wakes_who_polls_it() {
+    let listener = listening();
+    thread::scope(|scope| {
+        let connects = scope.spawn(|| {
+            thread::sleep(Duration::from_millis(1500));
+            Stream::connect(listener.local_addr()).unwrap()
+        });
+        let mut entries = [PollEntry::socket(&listener, PollEvents::IN)];
+        assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+        listener.accept().unwrap();
+        connects.join().unwrap();
+    });
+}
+
+/// T-SH9
+#[test]
+fn shutting_down_leaves_the_mode_as_it_is() {
+    let listener = listening();
+    let client = Socket::new(Family::V4).unwrap();
+    client.connect(listener.local_addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    client.set_nonblocking(true);
+    client.shutdown(Shutdown::Write).unwrap();
+    assert!(client.is_nonblocking());
+    let mut place = [0];
+    let received = client.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty());
+    assert_eq!(errno(&received.unwrap_err()), 11);
+    let received = server.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty());
+    assert_eq!(received.unwrap(), 0);
+}
+
+/// T-EP2
+#[test]
+fn a_set_of_many_loses_no_event() {
+    const SOCKETS: usize = 100;
+    let rounds = if std::env::var_os("LONG").is_some() {
+        500
+    } else {
+        10
+    };
+    let listener = listening();
+    let set = EventSet::new().unwrap();
+    let (mut clients, mut servers) = (Vec::new(), HashMap::new());
+    for name in 0..SOCKETS as u64 {
+        // The smallest there are, so that there is memory for all of them.
+        let client = Socket::new(Family::V4).unwrap();
+        client.set_send_queue(16).unwrap();
+        client.set_receive_queue(16).unwrap();
+        client.connect(listener.local_addr()).unwrap();
+        let server = Arc::new(listener.accept().unwrap().0);
+        let interest = Interest {
+            events: PollEvents::IN,
+            data: name,
+            ..Interest::default()
+        };
+        set.add_socket(name, &server, interest).unwrap();
+        servers.insert(name, server);
+        clients.push(client);
+    }
+    let mut rng = Rng::with_seed(5);
+    for _ in 0..rounds {
+        rng.shuffle(&mut clients);
+        for client in &clients {
+            client.send(&[IoSlice::new(b"ping")], false).unwrap();
+        }
+        let mut echoed = 0;
+        while echoed < SOCKETS {
+            let occurred = set.wait(16, Some(PATIENCE)).unwrap();
+            assert!(!occurred.is_empty(), "{echoed} of {SOCKETS}");
+            for event in occurred {
+                let server = &servers[&event.data];
+                let mut place = [0; 4];
+                let places = &mut [IoSliceMut::new(&mut place)];
+                assert_eq!(server.recv(places, RecvFlags::WAIT_ALL).unwrap(), 4);
+                server.send(&[IoSlice::new(&place)], false).unwrap();
+                echoed += 1;
+            }
+        }
+        for client in &clients {
+            let mut place = [0; 4];
+            let places = &mut [IoSliceMut::new(&mut place)];
+            assert_eq!(client.recv(places, RecvFlags::WAIT_ALL).unwrap(), 4);
+            assert_eq!(&place, b"ping");
+        }
+    }
+}
+
+/// T-KA3: P18, P39.
+#[test]
+fn signs_of_life_of_many_are_asked_for_and_given_up() {
+    let listener = listening();
+    let mut rng = Rng::with_seed(7);
+    let mut pairs = Vec::new();
+    for _ in 0..50 {
+        let client = Socket::new(Family::V4).unwrap();
+        client.set_send_queue(16).unwrap();
+        client.set_receive_queue(16).unwrap();
+        client.connect(listener.local_addr()).unwrap();
+        pairs.push((client, listener.accept().unwrap().0));
+    }
+    while !pairs.is_empty() {
+        for _ in 0..10 {
+            let (client, _) = &pairs[rng.usize(0..pairs.len())];
+            let idle = Duration::from_millis(rng.u64(1..20));
+            client.set_keep_idle(idle).unwrap();
+            client.set_keep_alive(rng.u8(0..4) > 0);
+        }
+        thread::sleep(Duration::from_millis(5));
+        let (client, server) = pairs.swap_remove(rng.usize(0..pairs.len()));
+        client.send(&[IoSlice::new(b"x")], false).unwrap();
+        let mut place = [0];
+        let places = &mut [IoSliceMut::new(&mut place)];
+        assert_eq!(server.recv(places, RecvFlags::empty()).unwrap(), 1);
+        client.close();
+    }
+}
+
+/// T-IO9: what the peer has taken back breaks the connection.
+#[test]
+fn writing_to_what_is_not_mapped_any_more_fails() {
+    let (mut client, mut server) = streams(&Options::new().iomap_size(1));
+    let mapped = client.map(4096, Some(0)).unwrap();
+    client.write_all(b"!").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    assert_eq!(server.write_at(b"here", 0).unwrap(), 4);
+    drop(mapped);
+    server.set_read_timeout(Some(PATIENCE));
+    // The first one is refused by the peer's device, some time after the call.
+    drop(server.write_at(b"gone", 0));
+    let ended = server.read(&mut [0]);
+    assert!(ended.is_err_and(|err| errno(&err) != 11));
+}
+
+/// T-IO10
+#[test]
+fn a_mapping_of_four_gigabytes_is_refused() {
+    let (client, _server) = streams(&Options::new().iomap_size(1));
+    let refused = client.map(1 << 32, None).map(drop);
+    assert_eq!(errno(&refused.unwrap_err()), 22);
+}
+
+/// Sets the limit of descriptors back.
+struct Limited(Rlimit);
+
+impl Drop for Limited {
+    fn drop(&mut self) {
+        setrlimit(Resource::Nofile, self.0.clone()).unwrap();
+    }
+}
+
+/// T-RS1: P46.
+#[test]
+fn who_has_no_descriptors_left_is_told_and_the_others_go_on() {
+    let listener = Listener::bind(local()).unwrap();
+    let mut old = Stream::connect(listener.local_addr()).unwrap();
+    let (mut peer, _) = listener.accept().unwrap();
+    let before = getrlimit(Resource::Nofile);
+    let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
+    let limited = Limited(before.clone());
+    let few = Rlimit {
+        current: Some(used + 12),
+        maximum: before.maximum,
+    };
+    setrlimit(Resource::Nofile, few).unwrap();
+    let mut open = Vec::new();
+    let error = loop {
+        match Socket::new(Family::V4) {
+            Ok(socket) => open.push(socket),
+            Err(err) => break err,
+        }
+        match Socket::datagram(Family::V4) {
+            Ok(socket) => open.push(socket),
+            Err(err) => break err,
+        }
+    };
+    assert_eq!(errno(&error), EMFILE, "{error}");
+    // The last ones are not enough for a connection.
+    assert!(Stream::connect(listener.local_addr()).is_err());
+    old.write_all(b"still").unwrap();
+    peer.read_exact(&mut [0; 5]).unwrap();
+    drop((open, limited));
+    let mut new = Stream::connect(listener.local_addr()).unwrap();
+    new.write_all(b"again").unwrap();
+    loop {
+        // Who was refused may have been accepted before.
+        let (mut server, from) = listener.accept().unwrap();
+        if from == new.local_addr() {
+            server.read_exact(&mut [0; 5]).unwrap();
+            return;
+        }
+    }
+}
