@@ -290,7 +290,7 @@ struct Limited(Rlimit);
 
 impl Drop for Limited {
     fn drop(&mut self) {
-        setrlimit(Resource::Nofile, self.0.clone()).unwrap();
+        setrlimit(Resource::Nofile, self.0).unwrap();
     }
 }
 
@@ -302,7 +302,7 @@ fn who_has_no_descriptors_left_is_told_and_the_others_go_on() {
     let (mut peer, _) = listener.accept().unwrap();
     let before = getrlimit(Resource::Nofile);
     let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
-    let limited = Limited(before.clone());
+    let limited = Limited(before);
     let few = Rlimit {
         current: Some(used + 12),
         maximum: before.maximum,
