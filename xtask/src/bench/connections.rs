@@ -58,7 +58,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
 /// What the guest does: who begins changes from round to round.
 fn script(cmtime: &Path, crowd: &Path) -> Result<String> {
     let mut text = format!(
-        "ours={}\nreference=cmtime\ncrowd={}\nbudget={}\n",
+        "ours={}\nreference=/usr/bin/cmtime\ncrowd={}\nbudget={}\n",
         quote(cmtime)?,
         quote(crowd)?,
         BUDGET.as_secs()

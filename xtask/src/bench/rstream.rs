@@ -85,7 +85,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
 /// What the guest does: everything once in each round, and who begins changes from round to round.
 fn script(ours: &str) -> Result<String> {
     let mut text = format!(
-        "ours={ours}\nreference=rstream\nbudget={}\n",
+        "ours={ours}\nreference=/usr/bin/rstream\nbudget={}\n",
         BUDGET.as_secs()
     );
     text += r#"
