@@ -62,6 +62,23 @@ pub mod read_write {
     pub mod message;
 }
 
+/// rds-tools' `rds-info`: what it prints.
+pub mod rds_info {
+    pub mod tables;
+}
+
+/// What programs of RDS have in common.
+pub mod rds_tool {
+    pub mod info_socket;
+    pub mod source;
+}
+
+/// The example of RDS' zero copy extensions of 2007: a server that reads and writes the memory of
+/// its clients.
+pub mod rds_zero_copy {
+    pub mod message;
+}
+
 /// rdmacm-utils' `rping`: pings that the server reads from the client's memory, and writes back.
 pub mod rping {
     pub mod advert;

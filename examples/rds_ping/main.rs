@@ -11,14 +11,16 @@
 
 use std::{
     io,
-    net::{IpAddr, Ipv6Addr, SocketAddr, ToSocketAddrs, UdpSocket},
+    net::{IpAddr, SocketAddr, ToSocketAddrs},
     os::fd::AsFd,
+    path::PathBuf,
     process::ExitCode,
     time::{Duration, Instant},
 };
 
 use anyhow::{Context, Result};
 use clap::Parser;
+use examples::rds_tool::{info_socket::InfoSocket, source::source_for};
 use rds::{Engine, Interest, Socket};
 use rustix::event::{PollFd, PollFlags, poll};
 
@@ -38,6 +40,9 @@ struct Options {
     /// Type of service
     #[arg(short = 'Q', value_name = "TOS", default_value_t = 0)]
     tos: u8,
+    /// Let `rds-info` ask this program there
+    #[arg(long, value_name = "SOCKET")]
+    info_socket: Option<PathBuf>,
     /// Whom to ask
     destination: String,
 }
@@ -117,18 +122,6 @@ impl Asker {
     }
 }
 
-/// The address that packets to `host` come from.
-fn source_for(host: IpAddr) -> io::Result<IpAddr> {
-    let any: IpAddr = match host {
-        IpAddr::V4(_) => [0, 0, 0, 0].into(),
-        IpAddr::V6(_) => Ipv6Addr::UNSPECIFIED.into(),
-    };
-    // Nothing is sent.
-    let socket = UdpSocket::bind((any, 0))?;
-    socket.connect((host, 1))?;
-    Ok(socket.local_addr()?.ip())
-}
-
 fn ping(options: &Options) -> Result<bool> {
     let mut found = (options.destination.as_str(), 0)
         .to_socket_addrs()
@@ -140,6 +133,11 @@ fn ping(options: &Options) -> Result<bool> {
         .map(|_| Asker::new(source, options.tos))
         .collect::<io::Result<Vec<_>>>()
         .with_context(|| format!("a socket at {source}"))?;
+    let path = options.info_socket.as_deref();
+    let _asked = path
+        .map(|path| InfoSocket::serve(path, askers[0].socket.engine()))
+        .transpose()
+        .context("the socket for rds-info")?;
     let (mut sent, mut heard, mut turn) = (0, 0, 0);
     let mut next = Instant::now();
     while options.count.is_none_or(|count| heard < count) {

@@ -1,0 +1,171 @@
+//! A way to ask a program what its engine knows, which is that process's own: the program listens
+//! on a socket of this host, and `rds-info` connects to it.
+//!
+//! What is said there are the sections as the kernel would give them: for each, the number of the
+//! socket option and the number of bytes, of 4 bytes each in network order, and the bytes.
+
+use std::{
+    fs,
+    io::{self, Read, Write},
+    os::unix::net::{UnixListener, UnixStream},
+    path::{Path, PathBuf},
+    thread,
+    time::Duration,
+};
+
+use rds::{
+    Engine,
+    info::{Info, Section},
+};
+
+/// The numbers among which those of the sections are.
+const OPTIONS: std::ops::RangeInclusive<u16> = 10_000..=10_017;
+
+/// Nobody takes longer to read or write so little.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// The most that anybody believes.
+const MAX_LEN: u64 = 64 << 20;
+
+/// A program can be asked until this is dropped.
+#[derive(Debug)]
+pub struct InfoSocket {
+    path: PathBuf,
+}
+
+impl InfoSocket {
+    /// Has a thread answer everybody who connects to `path`.
+    ///
+    /// # Errors
+    /// - `AddrInUse`: somebody can be asked there, or something else is there.
+    /// - Whatever making the socket or the thread fails with.
+    pub fn serve(path: &Path, engine: &Engine) -> io::Result<Self> {
+        let listener = match UnixListener::bind(path) {
+            Err(err) if err.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
+                fs::remove_file(path)?;
+                UnixListener::bind(path)?
+            }
+            other => other?,
+        };
+        let engine = engine.clone();
+        let socket = Self { path: path.into() };
+        let name = "rds-info".to_owned();
+        thread::Builder::new().name(name).spawn(move || {
+            for stream in listener.incoming() {
+                // Who asks and does not listen has nothing to say either.
+                drop(stream.and_then(|stream| answer(&stream, &engine)));
+            }
+        })?;
+        Ok(socket)
+    }
+}
+
+impl Drop for InfoSocket {
+    fn drop(&mut self) {
+        // If it is gone, that is what was wanted.
+        drop(fs::remove_file(&self.path));
+    }
+}
+
+/// Whether it is the socket of a program that has not ended well.
+fn is_left_over(path: &Path) -> bool {
+    let connected = UnixStream::connect(path);
+    connected.is_err_and(|err| err.kind() == io::ErrorKind::ConnectionRefused)
+}
+
+fn answer(mut stream: &UnixStream, engine: &Engine) -> io::Result<()> {
+    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.write_all(&encode(&engine.info()?)?)
+}
+
+fn encode(info: &Info) -> io::Result<Vec<u8>> {
+    let mut bytes = Vec::new();
+    for option in OPTIONS {
+        if let Some(section) = Section::from_option(option.into()) {
+            let section = info.encode(section);
+            let len = u32::try_from(section.len()).map_err(io::Error::other)?;
+            bytes.extend(u32::from(option).to_be_bytes());
+            bytes.extend(len.to_be_bytes());
+            bytes.extend(section);
+        }
+    }
+    Ok(bytes)
+}
+
+/// The bytes of each section that a program tells.
+pub type Sections = Vec<(Section, Vec<u8>)>;
+
+/// Asks the program that listens at `path`.
+///
+/// # Errors
+/// - Whatever connecting and reading fail with.
+/// - `InvalidData`: it says something else.
+pub fn ask(path: &Path) -> io::Result<Sections> {
+    let stream = UnixStream::connect(path)?;
+    stream.set_read_timeout(Some(PATIENCE))?;
+    let mut bytes = Vec::new();
+    stream.take(MAX_LEN).read_to_end(&mut bytes)?;
+    decode(&bytes).ok_or_else(|| {
+        let reason = format!("{} does not say what rds-info asks", path.display());
+        io::Error::new(io::ErrorKind::InvalidData, reason)
+    })
+}
+
+fn decode(mut bytes: &[u8]) -> Option<Sections> {
+    let mut sections = Vec::new();
+    while !bytes.is_empty() {
+        let (option, rest) = bytes.split_first_chunk()?;
+        let (len, rest) = rest.split_first_chunk()?;
+        let len = usize::try_from(u32::from_be_bytes(*len)).ok()?;
+        let (section, rest) = rest.split_at_checked(len)?;
+        let option = i32::from_be_bytes(*option);
+        sections.push((Section::from_option(option)?, section.to_vec()));
+        bytes = rest;
+    }
+    Some(sections)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use rds::info::{Counter, Table};
+
+    #[test]
+    fn sections_are_read_as_they_are_written() {
+        let counter = Counter {
+            name: "send_pong".to_owned(),
+            value: 7,
+        };
+        let info = Info {
+            counters: vec![counter.clone()],
+            ..Info::default()
+        };
+        let bytes = encode(&info).unwrap();
+        let sections = decode(&bytes).unwrap();
+        assert_eq!(sections.len(), 13);
+        let (section, counters) = &sections[0];
+        assert_eq!(*section, Section::Counters);
+        assert_eq!(
+            section.decode(counters),
+            Some(Table::Counters(vec![counter]))
+        );
+        for len in 1..8 {
+            assert_eq!(decode(&bytes[..len]), None, "{len} bytes");
+        }
+        assert_eq!(decode(&[0; 8]), None, "there is no such option");
+    }
+
+    #[test]
+    fn what_is_left_over_is_replaced_and_nothing_else() {
+        let folder = tempfile::tempdir().unwrap();
+        let path = folder.path().join("socket");
+        drop(UnixListener::bind(&path).unwrap());
+        assert!(is_left_over(&path));
+        let listener = UnixListener::bind(folder.path().join("other")).unwrap();
+        assert!(!is_left_over(&folder.path().join("other")));
+        drop(listener);
+        fs::write(folder.path().join("file"), "text").unwrap();
+        let refused = UnixListener::bind(folder.path().join("file"));
+        assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::AddrInUse);
+    }
+}

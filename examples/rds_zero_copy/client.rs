@@ -1,0 +1,142 @@
+//! The client of Richard Frank's example of RDS' zero copy extensions (rds-devel, 2007): lets a
+//! server read and write a buffer of its own.
+//!
+//! ```sh
+//! cargo run -p examples --bin rds-zero-copy-client -- 10.9.0.1:4000 "hello, RDS"
+//! ```
+//!
+//! The steps have the numbers of the mail. Its first one, reading the numbers of the protocol from
+//! `/proc`, has become unnecessary: they do not change any more. Step 5 is in `server.rs`.
+#![expect(clippy::print_stdout, reason = "this is what the program is for")]
+
+use std::{
+    io::{self, IoSlice},
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use clap::Parser;
+use examples::{
+    rds_tool::source::source_for,
+    rds_zero_copy::message::{Kind, MAX_MEMORY, MESSAGE_LEN, Message},
+};
+use rds::{Cookie, ExportOptions, Pages, SendOptions, Socket};
+
+/// Have a server read a text from memory of this program, and write it back, the last byte first
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// The address to ask from [default: the one that packets there come from]
+    #[arg(short = 'I', value_name = "ADDRESS")]
+    source: Option<IpAddr>,
+    /// The number of bytes: as much of the text, again and again [default: the text, once]
+    #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MEMORY)))]
+    size: Option<u32>,
+    /// The server
+    server: SocketAddr,
+    /// The text
+    #[arg(default_value = "hello, RDS", value_parser = clap::builder::NonEmptyStringValueParser::new())]
+    text: String,
+}
+
+/// A server that says nothing for so long is not there any more.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let source = options
+        .source
+        .map_or_else(|| source_for(options.server.ip()), Ok)
+        .with_context(|| format!("there is no way to {}", options.server))?;
+
+    // 2. A socket.
+    let socket = Socket::bind((source, 0)).with_context(|| format!("a socket at {source}"))?;
+    socket.connect(options.server)?;
+    socket.set_write_timeout(Some(PATIENCE));
+    meet(&socket)?;
+
+    let size = match options.size {
+        Some(size) => size as usize,
+        None => options.text.len(),
+    };
+    let text: Vec<u8> = options.text.bytes().cycle().take(size).collect();
+    let memory = socket.alloc(size).context("memory for the text")?;
+    memory.write(0, &text);
+    ask(&socket, &memory, Kind::Read)?;
+    println!("the server has read {size} bytes");
+    ask(&socket, &memory, Kind::Write)?;
+
+    let mut written = vec![0; size];
+    memory.read(0, &mut written);
+    ensure!(
+        written.iter().eq(text.iter().rev()),
+        "the server has written something else"
+    );
+    let start = String::from_utf8_lossy(&written[..size.min(60)]);
+    println!("the server has written {size} bytes: {start}");
+    Ok(())
+}
+
+/// A message to a port that nobody has is lost without a word, so this asks until somebody answers.
+fn meet(socket: &Socket) -> Result<()> {
+    socket.set_read_timeout(Some(Duration::from_millis(500)));
+    let hello = Message {
+        kind: Kind::Hello,
+        len: 0,
+    };
+    for _ in 0..240 {
+        socket.send(&hello.to_wire())?;
+        match hear(socket) {
+            Ok(_) => {
+                socket.set_read_timeout(Some(PATIENCE));
+                return Ok(());
+            }
+            Err(err) if err.kind() == io::ErrorKind::TimedOut => {}
+            Err(err) => return Err(err.into()),
+        }
+    }
+    bail!("the server does not answer")
+}
+
+/// The next message of the server.
+fn hear(socket: &Socket) -> io::Result<Message> {
+    let mut bytes = [0; MESSAGE_LEN + 1];
+    loop {
+        let (len, from) = socket.recv_from(&mut bytes)?;
+        if Some(from) == socket.peer_addr()?
+            && let Some(message) = Message::from_wire(&bytes[..len.min(bytes.len())])
+        {
+            return Ok(message);
+        }
+    }
+}
+
+/// Has the server do one thing with the memory.
+fn ask(socket: &Socket, memory: &Pages, kind: Kind) -> Result<()> {
+    // 3. A name for the memory, by which peers can use it.
+    let options = ExportOptions::new();
+    let cookie = socket
+        .export(memory, options)
+        .context("exporting the memory")?;
+    let answer = request(socket, cookie, memory, kind);
+    // 6. The name is of no use any more, whatever has been answered.
+    socket.free(cookie)?;
+    answer
+}
+
+fn request(socket: &Socket, cookie: Cookie, memory: &Pages, kind: Kind) -> Result<()> {
+    // 4. The request, with the name.
+    let len = u32::try_from(memory.len())?;
+    let request = Message { kind, len }.to_wire();
+    let options = SendOptions::new().cookie(cookie);
+    socket.send_msg(&[IoSlice::new(&request)], &options)?;
+    loop {
+        match hear(socket)?.kind {
+            // The server had been asked more than once.
+            Kind::Hello => {}
+            Kind::Done => return Ok(()),
+            other => bail!("the server answers {other:?}"),
+        }
+    }
+}

@@ -1,0 +1,147 @@
+//! The server of Richard Frank's example of RDS' zero copy extensions (rds-devel, 2007): reads and
+//! writes the memory of clients that ask for it.
+//!
+//! ```sh
+//! cargo run -p examples --bin rds-zero-copy-server -- 10.9.0.1:4000
+//! ```
+//!
+//! This is step 5 of the mail; `client.rs` has the others.
+#![expect(clippy::print_stdout, reason = "this is what the program is for")]
+
+use std::{
+    io::IoSlice,
+    net::SocketAddr,
+    path::PathBuf,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, ensure};
+use clap::Parser;
+use examples::{
+    rds_tool::info_socket::InfoSocket,
+    rds_zero_copy::message::{Kind, Message},
+};
+use rds::{Cookie, Pages, Rdma, Received, SendOptions, Socket};
+
+/// Read and write the memory of clients that ask for it
+#[derive(Debug, Parser)]
+#[command(version)]
+struct Options {
+    /// End after so many requests
+    #[arg(short, long, value_name = "COUNT")]
+    requests: Option<u64>,
+    /// Let `rds-info` ask this program there
+    #[arg(long, value_name = "SOCKET")]
+    info_socket: Option<PathBuf>,
+    /// Where to be asked
+    address: SocketAddr,
+}
+
+/// A client that is not heard of for so long is not there any more.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// What was read last, and from whom.
+struct Read {
+    client: SocketAddr,
+    memory: Pages,
+}
+
+fn main() -> Result<()> {
+    let options = Options::parse();
+    let socket = Socket::bind(options.address)
+        .with_context(|| format!("a socket at {}", options.address))?;
+    socket.set_write_timeout(Some(PATIENCE));
+    let path = options.info_socket.as_deref();
+    let _asked = path
+        .map(|path| InfoSocket::serve(path, socket.engine()))
+        .transpose()
+        .context("the socket for rds-info")?;
+    let mut last = None;
+    let mut served = 0;
+    while options.requests.is_none_or(|requests| served < requests) {
+        let Received::Message(message) = socket.recv()? else {
+            continue;
+        };
+        let client = message.from();
+        let Some(request) = Message::from_wire(&message.to_vec()) else {
+            println!("{client}: no request, but {} bytes", message.len());
+            continue;
+        };
+        let outcome = match (request.kind, message.cookie()) {
+            (Kind::Hello, _) => answer(&socket, client, request),
+            (Kind::Read | Kind::Write, Some(cookie)) => {
+                served += 1;
+                serve(&socket, client, request, cookie, &mut last)
+            }
+            _ => refuse(&socket, client, request),
+        };
+        // What a client does is no reason to end.
+        if let Err(err) = outcome {
+            println!("{client}: {err:#}");
+        }
+    }
+    // What nobody has acknowledged would go with the socket.
+    let end = Instant::now() + PATIENCE;
+    while socket.queued()?.0 > 0 && Instant::now() < end {
+        thread::sleep(Duration::from_millis(10));
+    }
+    Ok(())
+}
+
+fn answer(socket: &Socket, client: SocketAddr, message: Message) -> Result<()> {
+    socket.send_to(&message.to_wire(), client)?;
+    Ok(())
+}
+
+fn refuse(socket: &Socket, client: SocketAddr, request: Message) -> Result<()> {
+    println!("{client}: {request:?} is refused");
+    let kind = Kind::Refused;
+    answer(socket, client, Message { kind, ..request })
+}
+
+/// 5. Reads or writes, answers, and waits for the end of that.
+fn serve(
+    socket: &Socket,
+    client: SocketAddr,
+    request: Message,
+    cookie: Cookie,
+    last: &mut Option<Read>,
+) -> Result<()> {
+    let len = request.len as usize;
+    let (rdma, memory) = match (request.kind, last.take()) {
+        (_, _) if len == 0 => return refuse(socket, client, request),
+        (Kind::Read, _) => {
+            let memory = socket.alloc(len)?;
+            // The answer is only sent when the memory has been read.
+            let rdma = Rdma::read(vec![memory.slice(0..len)], cookie).fence();
+            (rdma, memory)
+        }
+        (_, Some(Read { client: of, memory })) if of == client && memory.len() == len => {
+            let mut bytes = vec![0; len];
+            memory.read(0, &mut bytes);
+            bytes.reverse();
+            memory.write(0, &bytes);
+            (Rdma::write(vec![memory.slice(0..len)], cookie), memory)
+        }
+        _ => return refuse(socket, client, request),
+    };
+    // Both arrive, the memory first, or neither does.
+    let done = Message {
+        kind: Kind::Done,
+        ..request
+    };
+    let options = SendOptions::new().to(client).rdma(rdma);
+    let sent = socket.send_msg(&[IoSlice::new(&done.to_wire())], &options)?;
+    // The mail asks again and again, without waiting, as `true` would do here.
+    let operation = sent.operation.context("an operation without a number")?;
+    let ended = socket
+        .barrier(client.ip(), operation, false)
+        .with_context(|| format!("{:?} of {len} bytes", request.kind))?;
+    ensure!(ended >= operation, "operation {operation} has not ended");
+    println!("{client}: {:?} of {len} bytes is done", request.kind);
+    if request.kind == Kind::Read {
+        *last = Some(Read { client, memory });
+    }
+    Ok(())
+}
