@@ -93,7 +93,8 @@ fn a_program_of_the_kernels_sockets_serves_a_kernel() {
 #[test]
 fn rds_ping_and_a_kernel_ask_each_other() {
     let ping = env!("CARGO_BIN_EXE_rds-ping");
-    let a = roles(&["ping $A $B 100"]);
+    // The fifth question is that of the last program.
+    let a = roles(&["ping $A $B 100", "pinged $A 5"]);
     // Ours answers as long as it asks. The last question has one interval to be answered.
     let b = format!(
         "{ping} -c 2 -i 8 -I $B6 $A6 | sed 's/^/v6/'; {ping} -c 2 -i 8 $A; \

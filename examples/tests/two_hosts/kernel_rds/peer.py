@@ -5,6 +5,7 @@ sizes OWN PEER        messages of all kinds of sizes, echoed
 rdma OWN PEER [N..]   has memory of these sizes written and read by the server, wherever it begins in a page
 stop OWN PEER         tells a server to stop
 ping IP PEER-IP N     messages to port 0, which hosts answer themselves
+pinged IP N           waits until this host has answered so many such messages of others
 flow OWN PEER S PACE  numbered messages both ways for so many seconds; nothing may be missing, twice, or late
 slow OWN S            has room for 20 000 bytes, and reads nothing for so long
 press OWN PEER        sends to one that is slow until it may not, and waits to be told that it may again
@@ -154,6 +155,14 @@ def ping(own, peer, count):
         got = sock.recv_soon()
         assert (got.data, got.address) == (b"", (peer, 0)), got
     print("pongs", count)
+
+
+def pinged(own, count):
+    sock, limit = Socket((own, 0)), time.monotonic() + 240
+    while afrds.counters(sock)["recv_ping"] < int(count):
+        if time.monotonic() > limit:
+            raise TimeoutError(f"nobody has asked {count} times")
+        time.sleep(0.1)
 
 
 # The number of a message that is the last of its side, and of the answer to that.
@@ -369,7 +378,7 @@ def info(own):
 
 
 if __name__ == "__main__":
-    roles = [serve, sizes, rdma, stop, ping, flow, slow, press, calls, child, info]
+    roles = [serve, sizes, rdma, stop, ping, pinged, flow, slow, press, calls, child, info]
     roles = {role.__name__: role for role in roles}
     if len(sys.argv) < 2 or sys.argv[1] not in roles:
         sys.exit(__doc__)
