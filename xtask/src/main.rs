@@ -12,6 +12,7 @@ mod bench;
 mod ci;
 mod cli;
 mod codegen;
+mod conformance;
 mod demo;
 mod distribution;
 mod interrupt;

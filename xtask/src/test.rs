@@ -7,7 +7,7 @@
 //!   the program in the variable `XTASK`.
 //! - *harness*: xtask's own tests against real guests, in `tests/harness.rs`.
 //!
-//! A complete run closes with the coverage of pyverbs, see [`pyverbs`].
+//! A complete run closes with the coverage of pyverbs, see [`pyverbs`], and the cases of RDS, see [`conformance`].
 //!
 //! The last three have `test = false` in their manifests, so that a plain `cargo test` passes without a guest.
 
@@ -22,6 +22,7 @@ use cargo_metadata::Message;
 use rustix::pipe::PipeFlags;
 
 use crate::cli::TestArguments;
+use crate::conformance;
 use crate::process::{self, Supervised};
 use crate::pyverbs::{self, DEVICE_TESTS_OF, Outcomes};
 use crate::setup::{self, Group};
@@ -111,17 +112,22 @@ pub(crate) fn run_stages(
         stages.test("host", |counts| suite.host(counts, &mut outcomes));
     }
     if !options.host_only && !options.device_only {
-        stages.test("harness", |counts| suite.on_host("harness", counts));
+        stages.test("harness", |counts| {
+            suite.on_host("harness", counts, &mut outcomes)
+        });
     }
     if !options.host_only {
         stages.test("device", |counts| suite.device(counts, &mut outcomes));
         if options.filter.is_none() {
             stages.test("device, iWARP", |counts| suite.iwarp(counts));
         }
-        stages.test("two hosts", |counts| suite.on_host("two_hosts", counts));
+        stages.test("two hosts", |counts| {
+            suite.on_host("two_hosts", counts, &mut outcomes)
+        });
     }
     if !options.host_only && !options.device_only && options.filter.is_none() {
         stages.check("pyverbs", || pyverbs::report(workspace, &outcomes));
+        stages.check("cases of RDS", || conformance::report(workspace, &outcomes));
     }
     Ok(())
 }
@@ -151,7 +157,7 @@ impl Suite<'_> {
     }
 
     /// Runs the integration tests called `name`, which start guests themselves.
-    fn on_host(&self, name: &str, counts: &mut Counts) -> Result<()> {
+    fn on_host(&self, name: &str, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
         let packages = self.packages_with(name);
         if packages.is_empty() {
             println!("there are no tests called {name} yet");
@@ -164,7 +170,7 @@ impl Suite<'_> {
             .args(["--", "--test-threads=1"])
             .args(&self.options.filter);
         cargo.env("XTASK", self.workspace.xtask());
-        run_counting(&mut cargo, counts, &mut Outcomes::default())?;
+        run_counting(&mut cargo, counts, outcomes)?;
         self.require_some(*counts)
     }
 

@@ -1,0 +1,209 @@
+//! The cases of RDS: what its protocol and its sockets have to do, and whether the tests that show it have passed.
+//!
+//! `rds/tests/cases.md` names the tests. A complete run of the tests prints each case, and fails when a test that is
+//! named there did not run or has failed; cases without a test are printed as missing.
+
+use std::collections::{BTreeSet, HashMap};
+use std::fmt::Write;
+
+use anyhow::{Context, Result, ensure};
+
+use crate::pyverbs::Outcomes;
+use crate::workspace::Workspace;
+
+/// Where the table is, from the root of the workspace.
+const TABLE: &str = "rds/tests/cases.md";
+
+/// The test programs that have tests of RDS.
+const PROGRAMS: [&str; 5] = [
+    "rds",
+    "rds/simulator",
+    "rds/fuzz",
+    "rds/device",
+    "two_hosts",
+];
+
+/// One case.
+#[derive(Debug, PartialEq, Eq)]
+struct Case<'t> {
+    id: &'t str,
+    what: &'t str,
+    /// The functions that show it, in any of the programs.
+    tests: Vec<&'t str>,
+}
+
+/// Prints every case with its tests and whether they have passed.
+///
+/// # Errors
+///
+/// A test that is named in the table did not run, has failed, or is not the only one of its name.
+pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
+    let path = workspace.root().join(TABLE);
+    let text = std::fs::read_to_string(&path)
+        .with_context(|| format!("cannot read {}", path.display()))?;
+    let (table, short) = compare(&parse(&text)?, outcomes);
+    print!("{table}");
+    ensure!(
+        short == 0,
+        "{short} cases of RDS have a test that has not passed"
+    );
+    Ok(())
+}
+
+/// Reads the rows of the table.
+fn parse(text: &str) -> Result<Vec<Case<'_>>> {
+    let mut cases = Vec::new();
+    let mut seen = BTreeSet::new();
+    let rows = text
+        .lines()
+        .enumerate()
+        .filter(|(_, line)| line.starts_with('|'));
+    for (number, line) in rows.skip(2) {
+        let complain = || format!("{TABLE}:{}: not a case with its tests", number + 1);
+        let row = line
+            .strip_prefix("| ")
+            .and_then(|row| row.strip_suffix(" |"))
+            .with_context(complain)?;
+        let (id, row) = row.split_once(" | ").with_context(complain)?;
+        let (what, tests) = row.rsplit_once(" | ").with_context(complain)?;
+        let tests = match tests {
+            "—" => Vec::new(),
+            tests => tests
+                .split(", ")
+                .map(|test| test.strip_prefix('`')?.strip_suffix('`'))
+                .collect::<Option<_>>()
+                .with_context(complain)?,
+        };
+        ensure!(
+            seen.insert(id),
+            "{TABLE}:{}: {id} is there twice",
+            number + 1
+        );
+        cases.push(Case { id, what, tests });
+    }
+    Ok(cases)
+}
+
+/// The table as it is printed, and how many cases have a test that has not passed.
+fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, usize) {
+    let mut ran = HashMap::<&str, Vec<bool>>::new();
+    for (program, name, passed) in outcomes.iter() {
+        if PROGRAMS.contains(&program) {
+            let function = name.rsplit("::").next().unwrap_or(name);
+            ran.entry(function).or_default().push(passed);
+        }
+    }
+    let (mut passed, mut missing, mut short) = (0, 0, 0);
+    let mut table = format!("{:4} {:8} {:44} tests\n", "case", "outcome", "what");
+    for Case { id, what, tests } in cases {
+        let outcome = |test: &&str| match ran.get(test).map(Vec::as_slice) {
+            Some([true]) => "passed",
+            Some([false]) => "FAILED",
+            Some(_) => "TWICE",
+            None => "NOT RUN",
+        };
+        let bad = tests.iter().map(outcome).find(|one| *one != "passed");
+        let (outcome, count) = match bad {
+            Some(bad) => (bad, &mut short),
+            None if tests.is_empty() => ("MISSING", &mut missing),
+            None => ("passed", &mut passed),
+        };
+        *count += 1;
+        // Writing to a string cannot fail.
+        let _infallible = writeln!(table, "{id:4} {outcome:8} {what:44} {}", tests.join(", "));
+    }
+    let _infallible = writeln!(
+        table,
+        "{} cases of RDS: {passed} passed, {short} have not, {missing} have no test",
+        cases.len()
+    );
+    (table, short)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const TEXT: &str = "# Cases\n\n\
+        | case | what | tests |\n|---|---|---|\n\
+        | W01 | header | `golden`, `extremes` |\n\
+        | C04 | 4.1 | 3.0 | `versions` |\n\
+        | C07 | host off | — |\n\
+        | P16 | fuzz | `private_data` |\n";
+
+    fn outcomes(lines: &[&str]) -> Outcomes {
+        let mut outcomes = Outcomes::default();
+        lines.iter().for_each(|line| outcomes.read(line));
+        outcomes
+    }
+
+    const RUN: [&str; 11] = [
+        "     Running unittests src/lib.rs (target/debug/deps/rds-0123456789abcdef)",
+        "test proto::wire::golden ... ok",
+        "test proto::wire::extremes ... ok",
+        "     Running tests/fuzz/main.rs (target/debug/deps/fuzz-0123456789abcdef)",
+        "test private_data ... ok",
+        "     Running unittests src/lib.rs (target/debug/deps/rsocket-0123456789abcdef)",
+        "test golden ... FAILED",
+        "     Running tests/fuzz/main.rs (target/debug/deps/fuzz-fedcba9876543210)",
+        "test private_data ... FAILED",
+        "     Running tests/two_hosts/main.rs (target/debug/deps/two_hosts-0123456789abcdef)",
+        "test kernel_rds::versions ... ok",
+    ];
+
+    #[test]
+    fn tests_are_those_of_rds() {
+        let (table, short) = compare(&parse(TEXT).unwrap(), &outcomes(&RUN));
+        assert_eq!(short, 0, "{table}");
+        assert!(table.contains("C07  MISSING  host off"), "{table}");
+        assert!(table.contains("C04  passed   4.1 | 3.0"), "{table}");
+        assert!(
+            table.ends_with("4 cases of RDS: 3 passed, 0 have not, 1 have no test\n"),
+            "{table}"
+        );
+    }
+
+    #[test]
+    fn what_did_not_pass_is_told() {
+        let cases = parse(TEXT).unwrap();
+        let (table, short) = compare(&cases, &outcomes(&RUN[..2]));
+        assert_eq!(short, 3);
+        assert!(table.contains("W01  NOT RUN"), "{table}");
+        let failed = RUN.map(|line| line.replace("extremes ... ok", "extremes ... FAILED"));
+        let failed = outcomes(&failed.each_ref().map(String::as_str));
+        let (table, short) = compare(&cases, &failed);
+        assert_eq!(short, 1);
+        assert!(table.contains("W01  FAILED"), "{table}");
+        let mut twice = RUN.to_vec();
+        twice.push("test stream::golden ... ok");
+        let (table, short) = compare(&cases, &outcomes(&twice));
+        assert_eq!(short, 1);
+        assert!(table.contains("W01  TWICE"), "{table}");
+    }
+
+    #[test]
+    fn a_table_that_says_nothing_is_refused() {
+        for line in [
+            "| W02 | two columns |",
+            "| W02 | no code | test |",
+            "| W02 | open | `test` ",
+            "| W01 | again | — |",
+        ] {
+            assert!(parse(&format!("{TEXT}{line}\n")).is_err(), "{line}");
+        }
+    }
+
+    #[test]
+    fn the_table_has_all_the_cases() {
+        let cases = parse(include_str!("../../rds/tests/cases.md")).unwrap();
+        let of = |kind| {
+            cases
+                .iter()
+                .filter(|case| case.id.starts_with(kind))
+                .count()
+        };
+        let kinds = ['W', 'P', 'S', 'C', 'D', 'F', 'G', 'R', 'M'].map(of);
+        assert_eq!(kinds, [13, 16, 21, 12, 14, 11, 7, 15, 3]);
+        assert_eq!(cases.len(), 112);
+    }
+}
