@@ -67,6 +67,15 @@ pub mod rds_info {
     pub mod tables;
 }
 
+/// rds-tools' `rds-stress`: two sides that send each other requests and answers.
+pub mod rds_stress {
+    pub mod message;
+    pub mod options;
+    pub mod soak;
+    pub mod stats;
+    pub mod task;
+}
+
 /// What programs of RDS have in common.
 pub mod rds_tool {
     pub mod info_socket;

@@ -16,7 +16,7 @@
 //!
 //! - `event.at` is an [`Instant`](std::time::Instant): take differences.
 //! - With [`Run::by_line`] an output event is one line without its newline; otherwise it is whatever came.
-//! - `execute` returns an error when the guests could not be used at all, and an [`Outcome`](report::Outcome) when they were;
+//! - `execute` returns an error when the guests could not be used at all, and an [`Outcome`] when they were;
 //!   `outcome.complaint()` then says in words what is wrong, if anything is.
 //! - The calling thread must stay alive while `execute` runs, which it does by waiting.
 //!

@@ -1,0 +1,667 @@
+//! A task: a socket that keeps so many requests on their way to each task of the other side, and
+//! answers theirs.
+#![expect(clippy::print_stderr, reason = "the user has asked to be told")]
+
+use std::{
+    io::{self, IoSlice},
+    net::SocketAddrV4,
+    os::fd::AsFd,
+    sync::{
+        Mutex, PoisonError,
+        atomic::{AtomicU8, Ordering::Relaxed},
+    },
+    time::{Duration, Instant},
+};
+
+use anyhow::{Context, Result, bail, ensure};
+use rds::{
+    Cookie, ExportOptions, Interest, Message, Pages, Rdma, Received, SendOptions, Socket, Status,
+};
+use rustix::event::{PollFd, PollFlags, Timespec, poll};
+
+use super::{
+    message::{Header, Kind, Operation, Rdma as Memory, pattern},
+    options::{HEADER_LEN, Mode, Options},
+    stats::Stats,
+};
+
+/// Tasks send and receive.
+pub const RUNNING: u8 = 0;
+/// Tasks only receive what is still to come.
+pub const STOPPING: u8 = 1;
+/// Tasks end.
+pub const STOPPED: u8 = 2;
+
+/// Operations begin when so many messages have been sent.
+const PLAIN: u32 = 10;
+
+/// What a task and the rest of the program have in common.
+#[derive(Debug)]
+pub struct Shared {
+    /// [`RUNNING`] and what comes after.
+    pub phase: AtomicU8,
+    /// What the tasks have done.
+    pub stats: Vec<Mutex<Stats>>,
+    /// Round trips of more microseconds than this are told.
+    pub outlier: u64,
+}
+
+/// A place for one request and its answer, each way.
+#[derive(Debug)]
+struct Slot {
+    sent: Instant,
+    /// What the last answer was, or is going to be.
+    ack: Option<Header>,
+    memory: Option<SlotMemory>,
+}
+
+#[derive(Debug)]
+struct SlotMemory {
+    /// What the other side reads and writes.
+    remote: Pages,
+    /// What the other side's is read to and written from.
+    local: Pages,
+    /// The name of `remote`, once there is one.
+    key: Option<Cookie>,
+    /// The operation that is under way.
+    inflight: Option<Memory>,
+}
+
+/// A task of the other side.
+#[derive(Debug)]
+struct Peer {
+    addr: SocketAddrV4,
+    slots: Vec<Slot>,
+    /// Requests that wait for their answers.
+    pending: usize,
+    /// Requests that have not been answered.
+    unacked: usize,
+    send_sequence: u32,
+    recv_sequence: u32,
+    send_index: usize,
+    recv_index: usize,
+    congested: bool,
+    next: Operation,
+}
+
+/// Why something could not be sent.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum Blocked {
+    /// The socket has sent as much as may wait.
+    Full,
+    /// The other task can take no more.
+    Congested,
+    /// The last operation on the same memory has not ended.
+    Draining,
+}
+
+/// One task.
+#[derive(Debug)]
+pub struct Task {
+    number: usize,
+    socket: Socket,
+    own: SocketAddrV4,
+    options: Options,
+    /// Whether it sends requests.
+    asks: bool,
+    peers: Vec<Peer>,
+    /// What follows headers.
+    pattern: Vec<u8>,
+}
+
+impl Task {
+    /// Makes the socket of task `number`, and its memory.
+    ///
+    /// # Errors
+    /// What making sockets and memory fails with.
+    pub fn new(number: u16, options: &Options, active: bool) -> Result<Self> {
+        let own = SocketAddrV4::new(options.own, options.task_port(number));
+        let socket = Socket::bind(own).with_context(|| format!("a socket at {own}"))?;
+        socket.set_nonblocking(true);
+        let room = u64::from(options.tasks) * u64::from(options.depth) * 2;
+        let room = room * u64::from(options.request + options.ack);
+        let room = u32::try_from(room).unwrap_or(u32::MAX);
+        socket.set_send_limit(room)?;
+        socket.set_recv_limit(room)?;
+        socket.set_congestion_monitor(options.monitor)?;
+        let peers = (0..options.tasks)
+            .map(|peer| Peer::new(peer, &socket, options))
+            .collect::<Result<_>>()?;
+        let len = options.request.max(options.ack) - HEADER_LEN;
+        Ok(Self {
+            number: number.into(),
+            socket,
+            own,
+            options: options.clone(),
+            asks: active || !options.simplex,
+            peers,
+            pattern: pattern(len as usize),
+        })
+    }
+
+    /// The socket.
+    pub fn socket(&self) -> &Socket {
+        &self.socket
+    }
+
+    /// Runs until the program says that it is over.
+    ///
+    /// # Errors
+    /// Something has come that should not have, or something cannot be sent: that is what this
+    /// program is to find out.
+    pub fn run(&mut self, shared: &Shared) -> Result<()> {
+        while shared.phase.load(Relaxed) != STOPPED {
+            self.receive(shared)?;
+            let mut full = false;
+            if shared.phase.load(Relaxed) == RUNNING {
+                full = self.send(shared)?;
+            }
+            let interest = if full {
+                Interest::ReadWrite
+            } else {
+                Interest::Read
+            };
+            let ready = self.socket.readiness(interest)?;
+            if ready.map_changed {
+                self.peers
+                    .iter_mut()
+                    .for_each(|peer| peer.congested = false);
+            }
+            if ready.readable || ready.map_changed || (full && ready.writable) {
+                continue;
+            }
+            let mut fds = [PollFd::from_borrowed_fd(self.socket.as_fd(), PollFlags::IN)];
+            let wait = Timespec {
+                tv_sec: 0,
+                tv_nsec: 100_000_000,
+            };
+            match poll(&mut fds, Some(&wait)) {
+                Ok(_) | Err(rustix::io::Errno::INTR) => {}
+                Err(err) => return Err(err).context("waiting"),
+            }
+        }
+        Ok(())
+    }
+
+    fn count(&self, shared: &Shared, change: impl FnOnce(&mut Stats)) {
+        let stats = &shared.stats[self.number];
+        change(&mut stats.lock().unwrap_or_else(PoisonError::into_inner));
+    }
+
+    /// Takes everything that has come.
+    fn receive(&mut self, shared: &Shared) -> Result<()> {
+        loop {
+            match self.socket.try_recv() {
+                Ok(Received::Message(message)) => self.take(&message, shared)?,
+                Ok(Received::Operation(end)) => self.ended(end.token, end.status)?,
+                Ok(Received::Congestion(ports)) => {
+                    for peer in &mut self.peers {
+                        peer.congested &= ports >> (peer.addr.port() % 64) & 1 == 0;
+                    }
+                }
+                Ok(_) => {}
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(()),
+                Err(err) => return Err(err).context("receiving"),
+            }
+        }
+    }
+
+    /// An operation on the other side's memory has ended.
+    fn ended(&mut self, token: u64, status: Status) -> Result<()> {
+        let depth = u64::from(self.options.depth);
+        let slot = usize::try_from(token / depth)
+            .ok()
+            .and_then(|peer| self.peers.get_mut(peer))
+            .and_then(|peer| peer.slots.get_mut(usize::try_from(token % depth).ok()?));
+        let memory = slot.and_then(|slot| slot.memory.as_mut());
+        let memory = memory.context("an operation that nobody has begun has ended")?;
+        let Some(rdma) = memory.inflight.take() else {
+            bail!("an operation has ended twice");
+        };
+        ensure!(
+            status == Status::Success,
+            "the {:?} of {} bytes ended with {status:?}",
+            rdma.operation,
+            memory.local.len()
+        );
+        if self.options.verify && rdma.operation == Operation::Read {
+            compare(&memory.local, 0, &rdma)?;
+        }
+        Ok(())
+    }
+
+    /// Takes a message, which has to be the next of its sender.
+    fn take(&mut self, message: &Message, shared: &Shared) -> Result<()> {
+        let bytes = message.to_vec();
+        let header = Header::from_wire(&bytes);
+        let header = header.with_context(|| format!("{} bytes are no message", bytes.len()))?;
+        let own = self.own;
+        let asks = self.asks;
+        let peer = self
+            .peers
+            .iter_mut()
+            .find(|peer| message.from() == peer.addr.into())
+            .with_context(|| format!("a message from {}, who is nobody", message.from()))?;
+        let (len, index) = match header.kind {
+            Kind::Request => (self.options.request, peer.recv_index),
+            Kind::Ack => {
+                ensure!(asks && peer.pending > 0, "an answer that nobody waits for");
+                let oldest = peer.send_index + peer.slots.len() - peer.pending;
+                (self.options.ack, oldest % peer.slots.len())
+            }
+        };
+        ensure!(
+            bytes.len() == len as usize,
+            "{:?} of {} bytes, not {len}",
+            header.kind,
+            bytes.len()
+        );
+        let wanted = (peer.recv_sequence, peer.addr, own, index);
+        let got = (
+            header.sequence,
+            header.from,
+            header.to,
+            usize::from(header.index),
+        );
+        ensure!(
+            got == wanted,
+            "a message is {got:?} by its header, and {wanted:?} is the next"
+        );
+        let rest = &bytes[HEADER_LEN as usize..];
+        ensure!(
+            !self.options.verify || rest == &self.pattern[..rest.len()],
+            "the bytes of message {} are not those that were sent",
+            header.sequence
+        );
+        peer.recv_sequence = peer.recv_sequence.wrapping_add(1);
+        match header.kind {
+            Kind::Request => {
+                let cookie = message.cookie();
+                peer.request(header, cookie, own, &self.options)?;
+                self.count(shared, |stats| {
+                    stats.received += 1;
+                    stats.bytes += u64::from(len);
+                });
+            }
+            Kind::Ack => {
+                let agreed = (self.options.rdma, self.options.vector);
+                ensure!(
+                    header
+                        .rdma
+                        .is_none_or(|rdma| (rdma.len, rdma.vector) == agreed),
+                    "an answer about {:?}, not {agreed:?}",
+                    header.rdma
+                );
+                peer.pending -= 1;
+                let took = peer.slots[index].sent.elapsed();
+                let memory = peer.slots[index].memory.as_mut();
+                if let (Some(rdma), Some(memory)) = (header.rdma, memory) {
+                    answered(&self.socket, memory, &rdma, &self.options)?;
+                }
+                if took.as_micros() > shared.outlier.into() {
+                    eprintln!("a round trip took {} us", took.as_micros());
+                }
+                self.count(shared, |stats| {
+                    stats.bytes += u64::from(len);
+                    stats.round(took);
+                    let bytes = header
+                        .rdma
+                        .map(|rdma| (rdma.operation, u64::from(rdma.len)));
+                    match bytes {
+                        Some((Operation::Write, len)) => stats.memory_in += len,
+                        Some((Operation::Read, len)) => stats.memory_out += len,
+                        None => {}
+                    }
+                });
+            }
+        }
+        Ok(())
+    }
+
+    /// Sends what is due; whether there was no room.
+    fn send(&mut self, shared: &Shared) -> Result<bool> {
+        for number in 0..self.peers.len() {
+            if self.peers[number].congested {
+                continue;
+            }
+            match self.send_to(number, shared)? {
+                None | Some(Blocked::Draining) => {}
+                Some(Blocked::Congested) => self.peers[number].congested = true,
+                Some(Blocked::Full) => return Ok(true),
+            }
+        }
+        Ok(false)
+    }
+
+    /// Sends a task all answers and requests that are due.
+    fn send_to(&mut self, number: usize, shared: &Shared) -> Result<Option<Blocked>> {
+        while self.peers[number].unacked > 0 {
+            let peer = &self.peers[number];
+            let index = (peer.recv_index + peer.slots.len() - peer.unacked) % peer.slots.len();
+            if let Some(blocked) = self.answer(number, index, shared)? {
+                return Ok(Some(blocked));
+            }
+            self.peers[number].unacked -= 1;
+        }
+        while self.asks && self.peers[number].pending < self.peers[number].slots.len() {
+            if let Some(blocked) = self.ask(number, shared)? {
+                return Ok(Some(blocked));
+            }
+        }
+        Ok(None)
+    }
+
+    fn answer(&mut self, number: usize, index: usize, shared: &Shared) -> Result<Option<Blocked>> {
+        let depth = self.options.depth as usize;
+        let peer = &mut self.peers[number];
+        let slot = &mut peer.slots[index];
+        let mut header = slot.ack.context("an answer without a request")?;
+        header.sequence = peer.send_sequence;
+        let mut send = SendOptions::new().to(peer.addr.into());
+        if let (Some(rdma), Some(memory)) = (header.rdma, &slot.memory) {
+            if memory.inflight.is_some() {
+                return Ok(Some(Blocked::Draining));
+            }
+            let len = rdma.len as usize;
+            let pieces =
+                (0..rdma.vector as usize).map(|at| memory.local.slice(at * len..(at + 1) * len));
+            let cookie = Cookie::from_u64(rdma.key);
+            let operation = match rdma.operation {
+                Operation::Write => {
+                    if self.options.verify {
+                        fill(&memory.local, 0, rdma.len, rdma.pattern);
+                    }
+                    Rdma::write(pieces.collect(), cookie)
+                }
+                Operation::Read if self.options.fence => {
+                    Rdma::read(pieces.collect(), cookie).fence()
+                }
+                Operation::Read => Rdma::read(pieces.collect(), cookie),
+            };
+            let token = (number * depth + index) as u64;
+            send = send.rdma(operation.at(rdma.offset).notify().token(token));
+            if self.options.trace {
+                eprintln!("{} for {}: {rdma:?}", self.own, peer.addr);
+            }
+        }
+        let ack = self.options.ack;
+        if let Some(blocked) = put(
+            &self.socket,
+            &header,
+            ack,
+            &self.pattern,
+            &self.options,
+            &send,
+        )? {
+            return Ok(Some(blocked));
+        }
+        peer.send_sequence = peer.send_sequence.wrapping_add(1);
+        if let (Some(rdma), Some(memory)) = (header.rdma, &mut slot.memory) {
+            memory.inflight = Some(rdma);
+        }
+        self.count(shared, |stats| {
+            stats.bytes += u64::from(ack);
+            match header
+                .rdma
+                .map(|rdma| (rdma.operation, u64::from(rdma.len)))
+            {
+                Some((Operation::Write, len)) => stats.memory_out += len,
+                Some((Operation::Read, len)) => stats.memory_in += len,
+                None => {}
+            }
+        });
+        Ok(None)
+    }
+
+    fn ask(&mut self, number: usize, shared: &Shared) -> Result<Option<Blocked>> {
+        let peer = &mut self.peers[number];
+        let slot = &mut peer.slots[peer.send_index];
+        let mut send = SendOptions::new().to(peer.addr.into());
+        let mut next = peer.next;
+        let mut rdma = None;
+        if let Some(memory) = &mut slot.memory
+            && peer.send_sequence > PLAIN
+        {
+            next = match (self.options.mode, peer.next) {
+                (Mode::ReadWrite, Operation::Write) | (Mode::ReadOnly, _) => Operation::Read,
+                (Mode::ReadWrite, Operation::Read) | (Mode::WriteOnly, _) => Operation::Write,
+            };
+            // A request that was not sent has had a name as well.
+            let cookie = match memory.key {
+                Some(cookie) => cookie,
+                None => export(&self.socket, memory, &self.options)?,
+            };
+            send = send.cookie(cookie);
+            let value = u64::from(peer.send_sequence) << 32 | u64::from(std::process::id());
+            let first = match next {
+                Operation::Read => value,
+                Operation::Write => 0,
+            };
+            let start = self.options.alignment as usize;
+            if self.options.verify {
+                fill(&memory.remote, start, self.options.rdma, first);
+            }
+            rdma = Some(Memory {
+                operation: next,
+                // What is told by it is this side's own.
+                addr: 0,
+                offset: start as u64,
+                pattern: value,
+                key: if self.options.get_mr {
+                    cookie.to_u64()
+                } else {
+                    0
+                },
+                len: self.options.rdma,
+                vector: self.options.vector,
+            });
+        }
+        let header = Header {
+            sequence: peer.send_sequence,
+            from: self.own,
+            to: peer.addr,
+            // That was checked.
+            index: u16::try_from(peer.send_index)?,
+            kind: Kind::Request,
+            rdma,
+        };
+        let request = self.options.request;
+        let start = Instant::now();
+        if let Some(blocked) = put(
+            &self.socket,
+            &header,
+            request,
+            &self.pattern,
+            &self.options,
+            &send,
+        )? {
+            return Ok(Some(blocked));
+        }
+        slot.sent = start;
+        peer.next = next;
+        peer.send_sequence = peer.send_sequence.wrapping_add(1);
+        peer.send_index = (peer.send_index + 1) % peer.slots.len();
+        peer.pending += 1;
+        self.count(shared, |stats| stats.sent(request, start.elapsed()));
+        Ok(None)
+    }
+}
+
+impl Peer {
+    fn new(number: u16, socket: &Socket, options: &Options) -> Result<Self> {
+        let slots = (0..options.depth).map(|_| Slot::new(socket, options));
+        Ok(Self {
+            addr: SocketAddrV4::new(options.peer, options.task_port(number)),
+            slots: slots.collect::<Result<_>>()?,
+            pending: 0,
+            unacked: 0,
+            send_sequence: 0,
+            recv_sequence: 0,
+            send_index: 0,
+            recv_index: 0,
+            congested: false,
+            next: if number % 2 == 1 {
+                Operation::Read
+            } else {
+                Operation::Write
+            },
+        })
+    }
+
+    /// A request has come, which is to be answered.
+    fn request(
+        &mut self,
+        header: Header,
+        cookie: Option<Cookie>,
+        own: SocketAddrV4,
+        options: &Options,
+    ) -> Result<()> {
+        ensure!(
+            self.unacked < self.slots.len(),
+            "{} sends more than {} requests at a time",
+            self.addr,
+            self.slots.len()
+        );
+        let rdma = match header.rdma {
+            None => None,
+            Some(rdma) => {
+                ensure!(
+                    (rdma.len, rdma.vector) == (options.rdma, options.vector) && rdma.len > 0,
+                    "an operation on {} pieces of {} bytes, not {} of {}",
+                    rdma.vector,
+                    rdma.len,
+                    options.vector,
+                    options.rdma
+                );
+                let key = cookie.map_or(rdma.key, Cookie::to_u64);
+                ensure!(key != 0, "an operation on memory without a name");
+                Some(Memory { key, ..rdma })
+            }
+        };
+        self.slots[self.recv_index].ack = Some(Header {
+            sequence: 0,
+            from: own,
+            to: self.addr,
+            index: header.index,
+            kind: Kind::Ack,
+            rdma,
+        });
+        self.unacked += 1;
+        self.recv_index = (self.recv_index + 1) % self.slots.len();
+        Ok(())
+    }
+}
+
+impl Slot {
+    fn new(socket: &Socket, options: &Options) -> Result<Self> {
+        let memory = if options.rdma > 0 {
+            let context = || format!("memory for operations on {} bytes", options.memory());
+            let remote = socket.alloc(options.alignment as usize + options.memory());
+            let local = socket.alloc(options.memory());
+            Some(SlotMemory {
+                remote: remote.with_context(context)?,
+                local: local.with_context(context)?,
+                key: None,
+                inflight: None,
+            })
+        } else {
+            None
+        };
+        Ok(Self {
+            sent: Instant::now(),
+            ack: None,
+            memory,
+        })
+    }
+}
+
+/// Gives the memory of a slot a name.
+fn export(socket: &Socket, memory: &mut SlotMemory, options: &Options) -> Result<Cookie> {
+    let how = if options.use_once {
+        ExportOptions::new().use_once()
+    } else {
+        ExportOptions::new()
+    };
+    let cookie = socket
+        .export(&memory.remote, how)
+        .context("exporting memory")?;
+    memory.key = Some(cookie);
+    Ok(cookie)
+}
+
+/// The other side has done what it was asked for with the memory of a slot.
+fn answered(
+    socket: &Socket,
+    memory: &mut SlotMemory,
+    rdma: &Memory,
+    options: &Options,
+) -> Result<()> {
+    if !options.cache
+        && let Some(cookie) = memory.key.take()
+        && !options.use_once
+    {
+        socket.free(cookie).context("taking memory back")?;
+    }
+    if options.verify && rdma.operation == Operation::Write {
+        compare(&memory.remote, options.alignment as usize, rdma)?;
+    }
+    Ok(())
+}
+
+/// Fills the first piece of memory with a number.
+fn fill(pages: &Pages, start: usize, len: u32, value: u64) {
+    let words = (0..len / 8).flat_map(|_| value.to_ne_bytes());
+    pages.write(start, &words.collect::<Vec<_>>());
+}
+
+/// Whether the first piece of memory is filled with the number that was agreed on.
+fn compare(pages: &Pages, start: usize, rdma: &Memory) -> Result<()> {
+    let mut bytes = vec![0; (rdma.len / 8 * 8) as usize];
+    pages.read(start, &mut bytes);
+    let wrong = bytes
+        .chunks(8)
+        .position(|word| word != rdma.pattern.to_ne_bytes());
+    match wrong {
+        None => Ok(()),
+        Some(at) => bail!(
+            "memory has something else than {:#x} after {} bytes of a {:?}",
+            rdma.pattern,
+            at * 8,
+            rdma.operation
+        ),
+    }
+}
+
+/// Sends a message, or says why that has to wait.
+fn put(
+    socket: &Socket,
+    header: &Header,
+    len: u32,
+    pattern: &[u8],
+    options: &Options,
+    send: &SendOptions,
+) -> Result<Option<Blocked>> {
+    let rest = (len - HEADER_LEN) as usize;
+    let zeros;
+    let rest = if options.verify {
+        &pattern[..rest]
+    } else {
+        zeros = vec![0; rest];
+        &zeros
+    };
+    match socket.send_msg(&[IoSlice::new(&header.to_wire()), IoSlice::new(rest)], send) {
+        Ok(_) => Ok(None),
+        Err(err) if err.kind() == io::ErrorKind::WouldBlock => {
+            let congested = rds::errno(&err) == rustix::io::Errno::NOBUFS.raw_os_error();
+            Ok(Some(if congested {
+                Blocked::Congested
+            } else {
+                Blocked::Full
+            }))
+        }
+        Err(err) => Err(err).with_context(|| format!("sending {header:?}")),
+    }
+}
+
+/// How long tasks wait for what is still on its way when they have stopped sending.
+pub const GRACE: Duration = Duration::from_secs(1);
