@@ -173,6 +173,7 @@ impl ConnParam {
     }
 
     /// How often an unacknowledged packet is sent again before the connection fails: 0 to 7.
+    /// Soft-RoCE takes 7 for no limit.
     #[must_use]
     pub fn retry_count(mut self, count: u8) -> Self {
         self.retry_count = count;

@@ -5,7 +5,7 @@ use std::io;
 use cm::{CmId, ConnParam, phases::HasDevice};
 use verbs::{
     Attributes, CompletionChannel, CompletionQueue, CqKey, Init, QueuePair, Rc, RemoteRegion,
-    RnrTimer, Rtr, Rts, With,
+    RetryCount, RnrTimer, Rtr, Rts, With,
 };
 
 use crate::{
@@ -29,6 +29,10 @@ const MESSAGE_BYTES: u32 = 4;
 
 /// How long a peer waits that meets an empty receive queue: code 6, 80 µs.
 const RNR_TIMER: u8 = 6;
+
+/// How often the device sends again what is not acknowledged. Soft-RoCE takes 7, which peers agree on,
+/// for no limit.
+const RETRIES: u8 = 6;
 
 /// A queue pair and its memory.
 #[derive(Debug)]
@@ -108,14 +112,20 @@ impl Endpoint {
 /// Brings a queue pair up, for the connection that `id` is asked for or has asked for.
 ///
 /// The connection manager would let a peer that meets an empty receive queue wait for two thirds of
-/// a second. Control messages need no credit, so that happens.
+/// a second. Control messages need no credit, so that happens. And the device would have as many
+/// retries as the peers have agreed on.
 pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs::Result<Pair<Rts>> {
     // The port may have become known since the queue pair was initialised.
     qp.modify(&id.attributes()?)?;
+    let iwarp = qp.pd().context().is_iwarp();
     let mut to_rtr: Attributes<Rc, Rtr> = id.attributes()?;
-    if !qp.pd().context().is_iwarp() {
+    if !iwarp {
         to_rtr = to_rtr.min_rnr_timer(RnrTimer::new(RNR_TIMER)?);
     }
     let qp = qp.to_rtr(&to_rtr)?;
-    Ok(qp.to_rts(&id.attributes()?)?)
+    let mut to_rts: Attributes<Rc, Rts> = id.attributes()?;
+    if !iwarp {
+        to_rts = to_rts.retry_count(RetryCount::new(RETRIES)?);
+    }
+    Ok(qp.to_rts(&to_rts)?)
 }
