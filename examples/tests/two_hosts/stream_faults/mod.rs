@@ -1,7 +1,9 @@
-//! Streams whose peers die, whose link is cut, or whose resources run out: 21 cases. Whoever lives is
-//! told, or goes on where nothing was lost; nobody hangs, and no other bytes come.
+//! Streams whose peers die, whose link is cut, or whose resources run out. Whoever lives is told, or
+//! goes on where nothing was lost; nobody hangs, and no other bytes come.
 
 #![expect(clippy::print_stdout, reason = "the list of cases")]
+
+mod cuts;
 
 use crate::guests::run_for;
 
@@ -21,17 +23,6 @@ const KILLED: &[(&str, &[&str])] = &[
         &["end, BrokenPipe", "ConnectionReset, ConnectionReset"],
     ),
 ];
-
-/// For how many seconds the link is cut, and how a connection ends that has something to be sent
-/// meanwhile: a device repeats what is not acknowledged for about a second.
-const CUT: [(u64, &[&str]); 3] = [
-    (1, &["everything", "ConnectionReset"]),
-    (5, &["ConnectionReset"]),
-    (30, &["ConnectionReset"]),
-];
-
-/// What a connection does when its link is cut.
-const DURING_A_CUT: [&str; 2] = ["quiet", "idle"];
 
 /// A side whose lines begin with its name, and whose exit code is the last of them.
 fn side(name: &str, command: &str) -> String {
@@ -88,33 +79,6 @@ fn killed() -> Vec<Case> {
     cases
 }
 
-/// The cases of one cut.
-fn cut(index: u16) -> Vec<Case> {
-    let (seconds, breaks) = CUT[usize::from(index)];
-    let ports = 7730 + 10 * index..;
-    ports
-        .zip(DURING_A_CUT)
-        .map(|(port, doing)| {
-            let ready = format!("/tmp/ready{port}");
-            let ends = match doing {
-                "quiet" => vec!["everything"],
-                _ => breaks.to_vec(),
-            };
-            Case {
-                name: format!("the link is cut for {seconds} s, {doing}"),
-                server: peer("server", port, doing),
-                client: peer(
-                    "client",
-                    port,
-                    &format!("{doing} --until /tmp/back{seconds} --ready {ready}"),
-                ),
-                server_ends: ends.clone(),
-                client_ends: ends,
-            }
-        })
-        .collect()
-}
-
 /// What is wrong with how a side ended.
 fn complaint(name: &str, lines: &[String], ends: &[&str]) -> Option<String> {
     let prefix = format!("{name}: ");
@@ -164,36 +128,6 @@ fn a_stream_whose_peer_is_killed_says_so() {
         &clients.join("; "),
     );
     let wrong = complaints(&cases, &printed.a, &printed.b, 0);
-    assert!(wrong.is_empty(), "{wrong:#?}");
-}
-
-/// T-ER2, T-KA2
-#[test]
-fn a_link_that_is_cut_breaks_what_has_something_to_say() {
-    let (mut servers, mut clients, mut all) = (vec![], vec![], vec![]);
-    for (index, (seconds, _)) in (0..).zip(CUT) {
-        let mut ready = vec![];
-        for case in cut(index) {
-            let name = all.len().to_string();
-            servers.push(side(&name, &case.server));
-            clients.push(format!("{} &", side(&name, &case.client)));
-            ready.extend(case.client.rsplit(' ').next().map(str::to_owned));
-            all.push(case);
-        }
-        let ready = ready.join(" ");
-        clients.push(format!(
-            "for file in {ready}; do while [ ! -e $file ]; do sleep 0.1; done; done; \
-             ip link set eth0 down; sleep {seconds}; ip link set eth0 up; \
-             sleep 2; touch /tmp/back{seconds}; wait;"
-        ));
-    }
-    let printed = run_for(
-        290,
-        "rxe",
-        &format!("{} & wait", servers.join(" & ")),
-        &clients.join(" "),
-    );
-    let wrong = complaints(&all, &printed.a, &printed.b, 0);
     assert!(wrong.is_empty(), "{wrong:#?}");
 }
 

@@ -38,8 +38,6 @@ enum Doing {
     Ending,
     /// Nothing for a while
     Quiet,
-    /// Nothing for a while, but for signs of life every second
-    Idle,
 }
 
 #[derive(Clone, Copy, ValueEnum)]
@@ -61,6 +59,9 @@ struct Arguments {
     /// Killed while at it
     #[arg(long)]
     die: bool,
+    /// Gives signs of life every second
+    #[arg(long)]
+    keep_alive: bool,
     /// What ends the while, by being there
     #[arg(long)]
     until: Option<std::path::PathBuf>,
@@ -120,9 +121,9 @@ impl Arguments {
 
     fn options(&self) -> Options {
         let options = Options::new();
-        match self.doing() {
-            Doing::Idle => options.keep_alive(Duration::from_secs(1)),
-            _ => options,
+        match self.keep_alive {
+            true => options.keep_alive(Duration::from_secs(1)),
+            false => options,
         }
     }
 
@@ -202,14 +203,14 @@ impl Arguments {
             Doing::Connecting | Doing::Receiving => {
                 word(stream.read(&mut [0]).and_then(not_nothing), "something")
             }
-            Doing::Quiet | Doing::Idle => return self.after_a_while(stream, is_server),
+            Doing::Quiet => return self.after_a_while(stream, is_server),
             Doing::Sending => loop {
                 if let Err(err) = stream.write(&[0; 9000]) {
                     break format!("{:?}", err.kind());
                 }
             },
             Doing::Polling => self.polling(&mut stream)?,
-            Doing::Transferring => return transferring(stream, is_server),
+            Doing::Transferring => return self.transferring(stream, is_server),
             Doing::Ending => {
                 stream.shutdown(Shutdown::Write)?;
                 word(stream.read(&mut [0]), "end")
@@ -254,6 +255,40 @@ impl Arguments {
         Ok(word(exchange(), "everything"))
     }
 
+    /// The client sends, and the server sends back; what comes is compared. The client ends with a
+    /// piece that it has begun when the while was over.
+    fn transferring(&self, mut stream: Stream, is_server: bool) -> Result<String> {
+        let (mut sent, mut received) = (0, 0);
+        let (mut bytes, mut expected) = (vec![0; 20_000], vec![0; 20_000]);
+        let mut last = false;
+        let outcome = loop {
+            if !is_server && sent == received {
+                if last {
+                    stream.shutdown(Shutdown::Write)?;
+                    break word(stream.read(&mut [0]), "everything");
+                }
+                last = self.until.as_ref().is_some_and(|file| file.exists());
+                fill(&mut bytes, sent);
+                if let Err(err) = stream.write_all(&bytes) {
+                    break format!("{:?}", err.kind());
+                }
+                sent += bytes.len() as u64;
+            }
+            let got = match stream.read(&mut bytes) {
+                Ok(0) => break "end".to_owned(),
+                Ok(got) => got,
+                Err(err) => break format!("{:?}", err.kind()),
+            };
+            fill(&mut expected[..got], received);
+            ensure!(bytes[..got] == expected[..got], "other bytes came");
+            received += got as u64;
+            if is_server && let Err(err) = stream.write_all(&bytes[..got]) {
+                break format!("{:?}", err.kind());
+            }
+        };
+        Ok(outcome)
+    }
+
     fn polling(&self, stream: &mut Stream) -> Result<String> {
         // A stream has a descriptor for that.
         stream.set_nonblocking(true);
@@ -269,33 +304,6 @@ impl Arguments {
             ensure!(poll(&mut entries, Some(PATIENCE))? > 0, "hangs");
         }
     }
-}
-
-/// The client sends, and the server sends back; what comes is compared.
-fn transferring(mut stream: Stream, is_server: bool) -> Result<String> {
-    let (mut sent, mut received) = (0, 0);
-    let (mut bytes, mut expected) = (vec![0; 20_000], vec![0; 20_000]);
-    let outcome = loop {
-        if !is_server && sent == received {
-            fill(&mut bytes, sent);
-            if let Err(err) = stream.write_all(&bytes) {
-                break format!("{:?}", err.kind());
-            }
-            sent += bytes.len() as u64;
-        }
-        let got = match stream.read(&mut bytes) {
-            Ok(0) => break "end".to_owned(),
-            Ok(got) => got,
-            Err(err) => break format!("{:?}", err.kind()),
-        };
-        fill(&mut expected[..got], received);
-        ensure!(bytes[..got] == expected[..got], "other bytes came");
-        received += got as u64;
-        if is_server && let Err(err) = stream.write_all(&bytes[..got]) {
-            break format!("{:?}", err.kind());
-        }
-    };
-    Ok(outcome)
 }
 
 /// The end of a stream is not what was waited for.

@@ -1,0 +1,191 @@
+//! Links that are cut under streams: for a while or for good, at a host's own interface or on the way.
+
+use super::{Case, complaints, peer, side};
+use crate::guests::run_for;
+
+/// What a cut may do to a transfer: nothing, or end it for both. The server is told that the client
+/// has ended.
+const EVERYTHING_OR_RESET: [&[&str]; 2] = [
+    &["end", "ConnectionReset"],
+    &["everything", "ConnectionReset"],
+];
+const RESET: [&[&str]; 2] = [&["ConnectionReset"], &["ConnectionReset"]];
+const EVERYTHING: [&[&str]; 2] = [&["everything"], &["everything"]];
+
+/// What the two sides of a connection do while its link is cut, and how they may end.
+struct Play {
+    server: &'static str,
+    client: &'static str,
+    ends: [&'static [&'static str]; 2],
+}
+
+/// A cut of host b's link.
+struct Cut {
+    /// For how many seconds; `None`: for good.
+    seconds: Option<u32>,
+    plays: &'static [Play],
+}
+
+/// Two sides that do the same.
+const fn both(doing: &'static str, ends: [&'static [&'static str]; 2]) -> Play {
+    Play {
+        server: doing,
+        client: doing,
+        ends,
+    }
+}
+
+const QUIET: Play = both("quiet", EVERYTHING);
+
+/// The server has nothing to send, and the client gives signs of life.
+const fn one_sided(ends: [&'static [&'static str]; 2]) -> Play {
+    Play {
+        server: "receiving",
+        client: "quiet --keep-alive",
+        ends,
+    }
+}
+
+/// What outlives a short cut on the way, if it is short enough for a busy machine.
+const SHORT: &[Play] = &[
+    both("transferring", EVERYTHING_OR_RESET),
+    both("transferring", EVERYTHING_OR_RESET),
+    one_sided([
+        &["something", "ConnectionReset"],
+        &["everything", "ConnectionReset"],
+    ]),
+    QUIET,
+];
+
+/// The cuts on the way, one after the other. A device repeats what is not acknowledged for a
+/// quarter of a minute.
+const ON_THE_WAY: [Cut; 4] = [
+    Cut {
+        seconds: Some(1),
+        plays: SHORT,
+    },
+    Cut {
+        seconds: Some(5),
+        plays: SHORT,
+    },
+    Cut {
+        seconds: Some(30),
+        plays: &[
+            both("transferring", RESET),
+            both("transferring", RESET),
+            // Of the end that the client comes to during the cut, the server is told after it.
+            one_sided(RESET),
+            QUIET,
+        ],
+    },
+    Cut {
+        seconds: None,
+        plays: &[
+            both("transferring --keep-alive", RESET),
+            both("quiet --keep-alive", RESET),
+        ],
+    },
+];
+
+/// Cuts at a host's own interface. Sending fails there at once, even for the host's connection
+/// manager. Nothing is being sent when it goes down: Soft-RoCE may be stuck then, see `DESIGN.md`.
+const OWN: [Cut; 3] = [
+    Cut {
+        seconds: Some(1),
+        plays: &[
+            both(
+                "quiet --keep-alive",
+                [
+                    &["everything", "ConnectionReset"],
+                    &["everything", "ConnectionReset"],
+                ],
+            ),
+            QUIET,
+        ],
+    },
+    Cut {
+        seconds: Some(5),
+        plays: &[both("quiet --keep-alive", RESET), QUIET],
+    },
+    Cut {
+        seconds: Some(30),
+        plays: &[both("quiet --keep-alive", RESET), QUIET],
+    },
+];
+
+/// The cases of a cut, the first of which has this port.
+fn cases(number: usize, cut: &Cut) -> Vec<Case> {
+    let long = match cut.seconds {
+        Some(seconds) => format!("for {seconds} s"),
+        None => "for good".to_owned(),
+    };
+    let case = |(index, play): (usize, &Play)| {
+        let port = u16::try_from(7730 + 10 * number + index).unwrap_or_default();
+        let files = format!("--until /tmp/back{number} --ready /tmp/ready{port}");
+        Case {
+            name: format!(
+                "the link is cut {long}, {} and {}",
+                play.server, play.client
+            ),
+            server: peer("server", port, play.server),
+            client: peer("client", port, &format!("{} {files}", play.client)),
+            server_ends: play.ends[0].to_vec(),
+            client_ends: play.ends[1].to_vec(),
+        }
+    };
+    cut.plays.iter().enumerate().map(case).collect()
+}
+
+/// Cuts host b's link again and again, each time under connections of their own.
+fn play(cuts: &[Cut], down: &str, up: &str) {
+    let (mut servers, mut clients, mut all) = (vec![], vec![], vec![]);
+    for (number, cut) in cuts.iter().enumerate() {
+        let mut ready = vec![];
+        for case in cases(number, cut) {
+            let name = all.len().to_string();
+            servers.push(side(&name, &case.server));
+            clients.push(format!("{} &", side(&name, &case.client)));
+            ready.extend(case.client.rsplit(' ').next().map(str::to_owned));
+            all.push(case);
+        }
+        let back = match cut.seconds {
+            Some(seconds) => format!("sleep {seconds}; {up}; sleep 2"),
+            // What the client has to say would arrive.
+            None => "sleep 40".to_owned(),
+        };
+        clients.push(format!(
+            "for file in {}; do while [ ! -e $file ]; do sleep 0.1; done; done; sleep 0.5; \
+             {down}; {back}; touch /tmp/back{number}; wait;",
+            ready.join(" ")
+        ));
+    }
+    let printed = run_for(
+        290,
+        "rxe",
+        &format!("{} & wait", servers.join(" & ")),
+        &clients.join(" "),
+    );
+    let wrong = complaints(&all, &printed.a, &printed.b, 0);
+    assert!(wrong.is_empty(), "{wrong:#?}");
+}
+
+/// T-ER2, T-KA2: nothing arrives at a host any more, but its device and its addresses stay as they are.
+#[test]
+fn a_link_that_is_cut_on_the_way_breaks_no_transfer_or_both_sides() {
+    // What arrives is looked up in other tables before that of local addresses.
+    let prepare = "ip rule add pref 2 lookup local && ip rule del pref 0";
+    play(
+        &ON_THE_WAY,
+        &format!(
+            "{{ [ -e /tmp/prepared ] || {{ {prepare} && touch /tmp/prepared; }}; }}; \
+                  ip rule add pref 1 iif eth0 blackhole"
+        ),
+        "ip rule del pref 1",
+    );
+}
+
+/// T-ER2, T-KA2
+#[test]
+fn a_link_that_is_cut_at_a_host_breaks_what_has_something_to_say() {
+    play(&OWN, "ip link set eth0 down", "ip link set eth0 up");
+}
