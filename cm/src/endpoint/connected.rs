@@ -16,6 +16,10 @@ use crate::{
     phases::Connected,
 };
 
+/// How long an acknowledgement may take to be seen that the peer has sent before it ended the
+/// connection: the device and the connection manager do not wait for each other.
+const ACK: Duration = Duration::from_secs(1);
+
 /// A connection, with its own completion queues and its own channel: what a program in C has in an
 /// identifier from `rdma_create_ep`.
 ///
@@ -147,7 +151,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         let in_flight = self.connection.qp().send_queue().in_flight();
         let queue = &mut self.queues.send_cq;
         self.link
-            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
+            .wait(CALL, queue, &mut self.connection, in_flight, deadline, ACK)?;
         match self.queues.send_cq.poll()?.next() {
             Some(wc) => match self.connection.qp_mut().complete(wc) {
                 Ok(Completed::Send(completion)) => Ok(completion),
@@ -167,8 +171,10 @@ impl<SW, RW> Endpoint<SW, RW> {
         let deadline = Deadline::after(self.timeout);
         let in_flight = self.connection.qp().receive_queue().in_flight();
         let queue = &mut self.queues.recv_cq;
+        // What the peer has sent, and knows to have arrived, has completed by now.
+        let late = Duration::ZERO;
         self.link
-            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
+            .wait(CALL, queue, &mut self.connection, in_flight, deadline, late)?;
         match self.queues.recv_cq.poll()?.next() {
             Some(wc) => match self.connection.qp_mut().complete(wc) {
                 Ok(Completed::Receive(completion)) => Ok(completion),
@@ -187,7 +193,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     pub fn disconnect(&mut self) -> Result<()> {
         const CALL: &str = "rdma_disconnect";
         let deadline = Deadline::after(self.timeout);
-        self.link.attend(&mut self.connection)?;
+        self.link.attend(&mut self.connection, || Ok(()))?;
         if self.link.disconnected {
             return Ok(());
         }
@@ -232,12 +238,17 @@ impl<SW, RW> Endpoint<SW, RW> {
 
 impl Link {
     /// Takes what the connection manager has to say. A peer that has ended the connection gets its
-    /// answer, which also makes what is in flight come back.
-    fn attend<SW, RW>(&mut self, connection: &mut Connection<SW, RW>) -> Result<()> {
+    /// answer after `last`, which also makes what is in flight come back.
+    fn attend<SW, RW>(
+        &mut self,
+        connection: &mut Connection<SW, RW>,
+        last: impl Fn() -> Result<()>,
+    ) -> Result<()> {
         while let Some(event) = self.channel.try_next()? {
             match event {
                 Event::Disconnected(_) if !self.disconnected => {
                     self.disconnected = true;
+                    last()?;
                     connection.disconnect()?;
                 }
                 Event::DeviceRemoval(_) if !self.disconnected => {
@@ -250,7 +261,7 @@ impl Link {
         Ok(())
     }
 
-    /// Waits until a queue has completions.
+    /// Waits until a queue has completions, for so long even after the peer has ended the connection.
     fn wait<SW, RW>(
         &mut self,
         call: &'static str,
@@ -258,9 +269,15 @@ impl Link {
         connection: &mut Connection<SW, RW>,
         in_flight: usize,
         deadline: Deadline,
+        late: Duration,
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
-            self.attend(connection)?;
+            self.attend(connection, || {
+                if in_flight != 0 {
+                    wait_any_readable(call, [notify_fd(call, queue)?], Some(late))?;
+                }
+                Ok(())
+            })?;
             if self.disconnected && in_flight == 0 {
                 let reason = "the connection has ended, and nothing is in flight";
                 return Err(Error::refused(call, io::ErrorKind::NotConnected, reason));
