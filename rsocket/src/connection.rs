@@ -1,23 +1,19 @@
 //! A connected stream over its queue pair.
 
 use std::{
-    cell::RefCell,
     io::{self, IoSlice, IoSliceMut},
     net::SocketAddr,
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::{Duration, Instant},
 };
 
 use cm::{CmId, Key, PathRecord, phases::Connected};
-use rustix::event::{PollFd, PollFlags, poll};
 use verbs::{
     Completed, CompletionChannel, CompletionQueue, Notify, RemoteToken, Rts, With,
     op::{Send, Write},
 };
 
 use crate::{
-    config::config,
     endpoint::{Endpoint, Pair, SendWork},
     engine::Engine,
     memory::{MESSAGE, Memory},
@@ -28,41 +24,17 @@ use crate::{
             Readiness, Settings, Stream,
         },
     },
-    waiters::{Bell, Interest, Waiters, Watcher},
+    waiters::{Interest, Waiters, Watcher},
+    waiting::{Driven, Patience, Shared},
 };
 
-/// How a call waits.
-#[derive(Clone, Copy, Debug)]
-pub(crate) enum Patience {
-    /// Not at all; the descriptor of this watcher tells when to try again.
-    Watch(usize),
-    /// Until then.
-    Until(Instant),
-    /// For ever.
-    Endless,
-}
-
-impl Patience {
-    pub(crate) fn from_timeout(timeout: Option<Duration>) -> Self {
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        deadline.map_or(Self::Endless, Self::Until)
-    }
-}
-
 /// A connected stream.
-///
-/// Whoever wants something of it handles the completions that have come. Who has to wait does so
-/// for the completion channel, and for a bell of its own, which is rung by whoever handles the
-/// completions in the meantime.
 #[derive(Debug)]
 pub(crate) struct Connection {
-    state: Mutex<State>,
+    shared: Shared<State>,
     /// Held by a call for as long as its bytes must not be mixed with those of others.
     sending: Mutex<()>,
     receiving: Mutex<()>,
-    channel: CompletionChannel,
-    /// The descriptor of the first watcher.
-    poller: Arc<OwnedFd>,
     local_addr: SocketAddr,
     peer_addr: SocketAddr,
     key: Key,
@@ -77,8 +49,9 @@ pub(crate) struct Ends {
     pub(crate) key: Key,
 }
 
+/// Everything that changes.
 #[derive(Debug)]
-struct State {
+pub(crate) struct State {
     stream: Stream,
     qp: Pair<Rts>,
     cq: CompletionQueue,
@@ -94,25 +67,7 @@ struct State {
     scratch: Vec<u8>,
 }
 
-thread_local! {
-    static BELL: RefCell<Option<(u32, Bell)>> = const { RefCell::new(None) };
-}
-
-/// The bell of this thread, which waits for one thing at a time. A child has another than its
-/// parent.
-pub(crate) fn thread_bell() -> io::Result<Bell> {
-    let process = std::process::id();
-    BELL.with_borrow_mut(|own| match own {
-        Some((owner, bell)) if *owner == process => Ok(bell.clone()),
-        _ => {
-            let bell = Bell::new()?;
-            *own = Some((process, bell.clone()));
-            Ok(bell)
-        }
-    })
-}
-
-fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
+fn turn(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
     mutex.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
@@ -143,25 +98,22 @@ impl Connection {
             ..
         } = endpoint;
         let watcher = Watcher::new(channel.as_fd())?;
-        let poller = Arc::clone(watcher.poller());
-        let waiters = Waiters::new(watcher);
         let (qp, id) = up(qp)?;
+        let shared = Shared::new(channel, watcher, |waiters| State {
+            stream,
+            qp,
+            cq,
+            memory,
+            id,
+            waiters,
+            armed: false,
+            event_due: false,
+            scratch: Vec::new(),
+        });
         Ok(Self {
-            state: Mutex::new(State {
-                stream,
-                qp,
-                cq,
-                memory,
-                id,
-                waiters,
-                armed: false,
-                event_due: false,
-                scratch: Vec::new(),
-            }),
+            shared,
             sending: Mutex::default(),
             receiving: Mutex::default(),
-            channel,
-            poller,
             local_addr: ends.local_addr,
             peer_addr: ends.peer_addr,
             key: ends.key,
@@ -171,7 +123,7 @@ impl Connection {
 
     /// The connection that was accepted is established.
     pub(crate) fn established(&self, id: CmId<Connected>) {
-        lock(&self.state).id = Some(id);
+        self.shared.lock().id = Some(id);
     }
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
@@ -182,25 +134,31 @@ impl Connection {
         self.peer_addr
     }
 
+    /// Who uses it, and waits for it.
+    pub(crate) fn shared(&self) -> &Shared<State> {
+        &self.shared
+    }
+
     pub(crate) fn settings(&self) -> Settings {
-        *lock(&self.state).stream.settings()
+        *self.shared.lock().stream.settings()
     }
 
     /// Sends bytes, all of them if it may wait.
     pub(crate) fn send(&self, bufs: &[IoSlice<'_>], patience: Patience) -> io::Result<usize> {
-        let _turn = lock(&self.sending);
+        let _turn = turn(&self.sending);
         let total = bufs.iter().map(|buf| buf.len()).sum();
         let mut burst = Burst::default();
         let mut done = 0;
-        self.until(Interest::WRITE, patience, |state| {
-            let ended = state.send(bufs, total, &mut done, &mut burst);
-            match ended {
-                _ if done == total => Ok(Some(())),
-                Ok(()) => Ok(None),
-                Err(err) => Err(err),
-            }
-        })
-        .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
+        self.shared
+            .until(Interest::WRITE, patience, |state| {
+                let ended = state.send(bufs, total, &mut done, &mut burst);
+                match ended {
+                    _ if done == total => Ok(Some(())),
+                    Ok(()) => Ok(None),
+                    Err(err) => Err(err),
+                }
+            })
+            .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
         Ok(done)
     }
 
@@ -211,148 +169,32 @@ impl Connection {
         peek: bool,
         patience: Patience,
     ) -> io::Result<usize> {
-        let _turn = lock(&self.receiving);
-        self.until(Interest::READ, patience, |state| state.recv(bufs, peek))
-    }
-
-    /// Tries, handling completions and waiting in between, until there is a result.
-    fn until<T>(
-        &self,
-        interest: Interest,
-        patience: Patience,
-        mut attempt: impl FnMut(&mut State) -> io::Result<Option<T>>,
-    ) -> io::Result<T> {
-        loop {
-            {
-                let mut state = lock(&self.state);
-                if let Patience::Watch(watcher) = patience {
-                    state.waiters.watchers[watcher].leave(interest);
-                }
-                if let Some(result) = attempt(&mut state)? {
-                    return Ok(result);
-                }
-                if state.process()?
-                    && let Some(result) = attempt(&mut state)?
-                {
-                    return Ok(result);
-                }
-                if let Patience::Watch(watcher) = patience {
-                    state.watch(watcher, interest, &self.channel)?;
-                    return match attempt(&mut state)? {
-                        Some(result) => Ok(result),
-                        None => Err(io::ErrorKind::WouldBlock.into()),
-                    };
-                }
-            }
-            self.wait(interest, patience)?;
-        }
-    }
-
-    /// Waits until it is worth trying again.
-    fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
-        let deadline = match patience {
-            Patience::Until(deadline) => Some(deadline),
-            Patience::Watch(_) | Patience::Endless => None,
-        };
-        let polling_time = config().polling_time;
-        let start = Instant::now();
-        while start.elapsed() < polling_time {
-            if lock(&self.state).process()? {
-                return Ok(());
-            }
-            std::hint::spin_loop();
-        }
-        let bell = thread_bell()?;
-        let name = {
-            let mut state = lock(&self.state);
-            if state.arm()? || !interest.any && interest.is_met(state.stream.readiness()) {
-                return Ok(());
-            }
-            state.waiters.add(interest, &bell)
-        };
-        let waited = sleep(&[self.channel.as_fd(), bell.as_fd()], deadline);
-        let ended = self.end_wait(name);
-        bell.clear();
-        ended.and(waited)
-    }
-
-    /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.
-    /// Returns what can be done already, and the name by which to [leave](Self::end_wait).
-    pub(crate) fn begin_wait(
-        &self,
-        interest: Interest,
-        bell: &Bell,
-    ) -> io::Result<(Readiness, u64)> {
-        let mut state = lock(&self.state);
-        while state.arm()? {}
-        let name = state.waiters.add(interest, bell);
-        Ok((state.stream.readiness(), name))
-    }
-
-    /// Leaves those who wait, and handles what has come.
-    pub(crate) fn end_wait(&self, name: u64) -> io::Result<()> {
-        let mut state = lock(&self.state);
-        state.waiters.remove(name);
-        state.take_events(&self.channel)?;
-        state.process()?;
-        if !state.waiters.is_empty() {
-            // The event that was taken was theirs, too: another one tells of what comes from now on,
-            // and what has come is handled to the end.
-            while state.arm()? {}
-        }
-        Ok(())
-    }
-
-    /// The descriptor that tells of completions, where somebody has asked for it.
-    pub(crate) fn completions(&self) -> BorrowedFd<'_> {
-        self.channel.as_fd()
-    }
-
-    /// What can be done without waiting.
-    pub(crate) fn readiness_now(&self) -> io::Result<Readiness> {
-        let mut state = lock(&self.state);
-        state.process()?;
-        Ok(state.stream.readiness())
+        let _turn = turn(&self.receiving);
+        self.shared
+            .until(Interest::READ, patience, |state| state.recv(bufs, peek))
     }
 
     /// How many bytes have arrived that have not been read.
     pub(crate) fn unread(&self) -> io::Result<usize> {
-        let mut state = lock(&self.state);
+        let mut state = self.shared.lock();
         state.process()?;
         Ok(state.stream.unread() as usize)
     }
 
     /// The ways to the peer, as far as the connection manager knows them.
     pub(crate) fn route(&self) -> Vec<PathRecord> {
-        let state = lock(&self.state);
+        let state = self.shared.lock();
         state.id.as_ref().map(CmId::paths).unwrap_or_default()
     }
 
     /// The most payload that a packet carries, in bytes.
     pub(crate) fn mtu(&self) -> Option<u32> {
-        lock(&self.state).qp.query().ok()?.path_mtu.bytes()
-    }
-
-    /// Another descriptor that tells when it is worth trying again, and the watcher it belongs to.
-    #[cfg(feature = "tokio")]
-    pub(crate) fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
-        let new = Watcher::new(self.channel.as_fd())?;
-        let poller = Arc::clone(new.poller());
-        let watchers = &mut lock(&self.state).waiters.watchers;
-        watchers.push(new);
-        Ok((watchers.len() - 1, poller))
-    }
-
-    /// What can be done without waiting; and asks for the descriptor to tell when that changes.
-    pub(crate) fn readiness(&self) -> io::Result<Readiness> {
-        let mut state = lock(&self.state);
-        state.watch(0, Interest::BOTH, &self.channel)?;
-        Ok(state.stream.readiness())
+        self.shared.lock().qp.query().ok()?.path_mtu.bytes()
     }
 
     /// Ends a direction, or both, and tells the peer.
     pub(crate) fn shut_down(&self, direction: Direction) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.shared.lock();
         state.stream.shut_down(direction);
         state.process()?;
         state.wake();
@@ -361,21 +203,21 @@ impl Connection {
 
     /// Waits until everything that was sent has arrived, or the connection is over.
     pub(crate) fn flush(&self, patience: Patience) -> io::Result<()> {
-        self.until(Interest::ANY, patience, |state| {
+        self.shared.until(Interest::ANY, patience, |state| {
             Ok(state.is_flushed().then_some(()))
         })
     }
 
     /// Whether everything that was sent has arrived, or the connection is over.
     pub(crate) fn is_flushed(&self) -> io::Result<bool> {
-        let mut state = lock(&self.state);
+        let mut state = self.shared.lock();
         state.process()?;
         Ok(state.is_flushed())
     }
 
     /// The connection manager says that the peer is gone.
     pub(crate) fn lost(&self) {
-        let mut state = lock(&self.state);
+        let mut state = self.shared.lock();
         // What it had sent counts. A queue that is broken has nothing more to say.
         while let Ok(true) = state.process() {}
         state.stream.lost();
@@ -386,27 +228,27 @@ impl Connection {
 
     /// Writes nothing to the peer, which fails if it is gone.
     pub(crate) fn keep_alive(&self) -> io::Result<()> {
-        let mut state = lock(&self.state);
+        let mut state = self.shared.lock();
         state.stream.keep_alive();
         state.process().map(drop)
     }
 
     /// Why the connection has failed, if it has.
     pub(crate) fn failure(&self) -> Option<Failure> {
-        lock(&self.state).stream.failure()
+        self.shared.lock().stream.failure()
     }
 
     /// Maps memory for the peer; see [`Stream::map`].
     pub(crate) fn map(&self, mapping: Mapping) -> Result<u16, MapError> {
-        lock(&self.state).stream.map(mapping)
+        self.shared.lock().stream.map(mapping)
     }
 
     pub(crate) fn unmap(&self, index: u16) {
-        lock(&self.state).stream.unmap(index);
+        self.shared.lock().stream.unmap(index);
     }
 
     pub(crate) fn pd(&self) -> verbs::ProtectionDomain {
-        lock(&self.state).qp.pd().clone()
+        self.shared.lock().qp.pd().clone()
     }
 
     /// Writes to what the peer has mapped, from `offset` on; returns how many bytes it could.
@@ -416,13 +258,14 @@ impl Connection {
         offset: u64,
         patience: Patience,
     ) -> io::Result<usize> {
-        let _turn = lock(&self.sending);
+        let _turn = turn(&self.sending);
         let mut burst = Burst::default();
         let mut done = 0;
-        self.until(Interest::WRITE, patience, |state| {
-            state.write_at(bytes, offset, &mut done, &mut burst)
-        })
-        .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
+        self.shared
+            .until(Interest::WRITE, patience, |state| {
+                state.write_at(bytes, offset, &mut done, &mut burst)
+            })
+            .or_else(|err| if done > 0 { Ok(()) } else { Err(err) })?;
         Ok(done)
     }
 }
@@ -437,29 +280,21 @@ impl Drop for Connection {
 
 impl AsFd for Connection {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poller.as_fd()
+        self.shared.as_fd()
     }
 }
 
-/// Sleeps until one of the descriptors is readable.
-///
-/// # Errors
-/// - `WouldBlock`: the deadline has come.
-/// - `Interrupted`: a signal has.
-pub(crate) fn sleep(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
-    let mut fds: Vec<_> = fds
-        .iter()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-        .collect();
-    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-    let timeout = left.and_then(|left| left.try_into().ok());
-    match poll(&mut fds, timeout.as_ref())? {
-        0 => Err(io::ErrorKind::WouldBlock.into()),
-        _ => Ok(()),
-    }
-}
+impl Driven for State {
+    type Channel = CompletionChannel;
 
-impl State {
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+
+    fn readiness(&self) -> Readiness {
+        self.stream.readiness()
+    }
+
     /// Handles what has completed, and posts what that calls for. Returns whether there was
     /// something.
     fn process(&mut self) -> io::Result<bool> {
@@ -510,6 +345,31 @@ impl State {
         Ok(came)
     }
 
+    fn arm(&mut self) -> io::Result<bool> {
+        if !self.armed {
+            self.cq.req_notify(Notify::Next)?;
+            self.armed = true;
+        }
+        self.process()
+    }
+
+    fn take_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+        while self.armed && channel.try_next()?.is_some() {
+            self.armed = false;
+            self.event_due = false;
+        }
+        Ok(())
+    }
+
+    fn take_due_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+        if self.event_due {
+            self.take_events(channel)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
     /// Posts what the stream wants to tell.
     fn pump(&mut self) -> io::Result<()> {
         while let Some(outgoing) = self.stream.control() {
@@ -713,50 +573,6 @@ impl State {
                 .map_err(verbs::Error::from)?;
         }
         Ok(())
-    }
-
-    /// Asks for an event, and looks again for what came before that. Returns whether there was
-    /// something.
-    fn arm(&mut self) -> io::Result<bool> {
-        if !self.armed {
-            self.cq.req_notify(Notify::Next)?;
-            self.armed = true;
-        }
-        self.process()
-    }
-
-    /// Takes the events that have come.
-    fn take_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
-        while self.armed && channel.try_next()?.is_some() {
-            self.armed = false;
-            self.event_due = false;
-        }
-        Ok(())
-    }
-
-    /// Makes the descriptor of a watcher tell of the next change. Where nothing has happened since
-    /// it was last made to, this does not enter the kernel.
-    fn watch(
-        &mut self,
-        watcher: usize,
-        interest: Interest,
-        channel: &CompletionChannel,
-    ) -> io::Result<()> {
-        self.waiters.watchers[watcher].watch(interest);
-        loop {
-            if self.event_due {
-                self.take_events(channel)?;
-            }
-            if !self.arm()? {
-                return Ok(());
-            }
-        }
-    }
-
-    /// Wakes everybody who waits for what is possible now.
-    fn wake(&mut self) {
-        let readiness = self.stream.readiness();
-        self.waiters.wake(readiness);
     }
 
     fn is_flushed(&self) -> bool {

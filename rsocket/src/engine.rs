@@ -21,12 +21,13 @@ use cm::{Event, EventChannel, Key};
 use rustix::event::{Timespec, epoll};
 
 use crate::{
-    connection::{Connection, sleep},
+    connection::Connection,
     datagram::{Port, way},
     device::Domains,
     listener::{Backlog, Place},
     opening::Opening,
     waiters::Bell,
+    waiting::sleep,
 };
 
 /// How often a connection that lingers is looked at.

@@ -40,6 +40,7 @@ mod stream;
 #[cfg(feature = "tokio")]
 mod tokio;
 mod waiters;
+mod waiting;
 
 pub use cm::PathRecord;
 pub use datagram::Received;

@@ -17,13 +17,14 @@ use cm::{
 };
 
 use crate::{
-    connection::{Connection, Ends, sleep},
+    connection::{Connection, Ends},
     endpoint::{Endpoint, bring_up},
     engine::Engine,
     options::Options,
     proto::ConnectData,
     stream::Stream,
     waiters::Bell,
+    waiting::sleep,
 };
 
 fn unspecified() -> SocketAddr {

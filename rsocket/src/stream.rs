@@ -13,11 +13,12 @@ use std::{
 };
 
 use crate::{
-    connection::{Connection, Patience, failure_error},
+    connection::{Connection, failure_error},
     engine::Engine,
     opening::Opening,
     options::Options,
     proto::stream::{Direction, Readiness, Settings},
+    waiting::Patience,
 };
 
 /// A stream of bytes to a peer and back, in the manner of [`std::net::TcpStream`].
@@ -84,7 +85,7 @@ impl Stream {
     /// # Errors
     /// The device has failed.
     pub fn readiness(&self) -> io::Result<Readiness> {
-        self.connection.readiness()
+        self.connection.shared().readiness()
     }
 
     /// The sizes that the connection has.

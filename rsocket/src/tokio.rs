@@ -13,12 +13,8 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use verbs::tokio::WatchedFd;
 
 use crate::{
-    connection::{Connection, Patience},
-    engine::Engine,
-    listener::Listener,
-    opening::Opening,
-    options::Options,
-    stream::Stream,
+    connection::Connection, engine::Engine, listener::Listener, opening::Opening, options::Options,
+    stream::Stream, waiting::Patience,
 };
 
 /// Watches a descriptor for reading: what it tells of may be room to write as well.
@@ -119,7 +115,7 @@ struct Watched {
 
 impl Watched {
     fn new(stream: &Stream) -> io::Result<Self> {
-        let (watcher, fd) = stream.connection().add_watcher()?;
+        let (watcher, fd) = stream.connection().shared().add_watcher()?;
         let fd = watch(fd)?;
         Ok(Self { watcher, fd })
     }

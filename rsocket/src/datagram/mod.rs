@@ -10,9 +10,9 @@ pub(crate) mod way;
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{SocketAddr, UdpSocket},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
-    time::{Duration, Instant},
+    os::fd::{AsFd, BorrowedFd},
+    sync::{Arc, MutexGuard, Weak},
+    time::Duration,
 };
 
 use cm::Key;
@@ -22,12 +22,11 @@ pub(crate) use local::Way;
 use state::State;
 
 use crate::{
-    config::config,
-    connection::{Patience, sleep, thread_bell},
     engine::Engine,
-    proto::stream::{Direction, Readiness, Settings},
+    proto::stream::{Direction, Settings},
     socket::Family,
-    waiters::{Bell, Interest, Watcher},
+    waiters::{Interest, Watcher},
+    waiting::{Patience, Shared},
 };
 
 /// What was received, and from whom.
@@ -42,18 +41,10 @@ pub struct Received {
     pub source: Option<SocketAddr>,
 }
 
-/// A socket for datagrams.
-///
-/// As with streams, whoever wants something of it handles the completions that have come, and who
-/// has to wait does so for the completion channels, and for a bell of its own. What comes by UDP is
-/// handled by the [`Engine`].
+/// A socket for datagrams. What comes by UDP is handled by the [`Engine`].
 #[derive(Debug)]
 pub(crate) struct Port {
-    state: Mutex<State>,
-    /// Tells of completions at any local end.
-    completions: Arc<OwnedFd>,
-    /// The descriptor of the first watcher.
-    poller: Arc<OwnedFd>,
+    shared: Shared<State>,
     engine: Arc<Engine>,
     /// What the engine calls it.
     name: u64,
@@ -68,28 +59,32 @@ impl Port {
     ) -> io::Result<Arc<Self>> {
         let completions = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let watcher = Watcher::new(completions.as_fd())?;
-        let poller = Arc::clone(watcher.poller());
         let udp = udp::Udp::new(family)?;
         let name = engine.name_port();
         Ok(Arc::new_cyclic(|this| Self {
-            state: Mutex::new(State::new(
-                Weak::clone(this),
-                Arc::clone(engine),
-                name,
-                udp,
-                watcher,
-                Arc::clone(&completions),
-                settings,
-            )),
-            completions,
-            poller,
+            shared: Shared::new(Arc::clone(&completions), watcher, |waiters| {
+                State::new(
+                    Weak::clone(this),
+                    Arc::clone(engine),
+                    name,
+                    udp,
+                    waiters,
+                    completions,
+                    settings,
+                )
+            }),
             engine: Arc::clone(engine),
             name,
         }))
     }
 
     fn lock(&self) -> MutexGuard<'_, State> {
-        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+        self.shared.lock()
+    }
+
+    /// Who uses it, and waits for it.
+    pub(crate) fn shared(&self) -> &Shared<State> {
+        &self.shared
     }
 
     /// Binds to an address of this host.
@@ -149,7 +144,7 @@ impl Port {
         patience: Patience,
     ) -> io::Result<usize> {
         let dont_wait = matches!(patience, Patience::Watch(_));
-        self.until(Interest::WRITE, patience, |state| {
+        self.shared.until(Interest::WRITE, patience, |state| {
             state.send(bufs, to, dont_wait)
         })
     }
@@ -161,106 +156,8 @@ impl Port {
         peek: bool,
         patience: Patience,
     ) -> io::Result<Received> {
-        self.until(Interest::READ, patience, |state| state.recv(bufs, peek))
-    }
-
-    /// Tries, handling completions and waiting in between, until there is a result.
-    fn until<T>(
-        &self,
-        interest: Interest,
-        patience: Patience,
-        mut attempt: impl FnMut(&mut State) -> io::Result<Option<T>>,
-    ) -> io::Result<T> {
-        loop {
-            {
-                let mut state = self.lock();
-                if let Patience::Watch(watcher) = patience {
-                    state.waiters.watchers[watcher].leave(interest);
-                }
-                if let Some(result) = attempt(&mut state)? {
-                    return Ok(result);
-                }
-                if state.process()?
-                    && let Some(result) = attempt(&mut state)?
-                {
-                    return Ok(result);
-                }
-                if let Patience::Watch(watcher) = patience {
-                    state.watch(watcher, interest)?;
-                    return match attempt(&mut state)? {
-                        Some(result) => Ok(result),
-                        None => Err(io::ErrorKind::WouldBlock.into()),
-                    };
-                }
-            }
-            self.wait(interest, patience)?;
-        }
-    }
-
-    /// Waits until it is worth trying again.
-    fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
-        let deadline = match patience {
-            Patience::Until(deadline) => Some(deadline),
-            Patience::Watch(_) | Patience::Endless => None,
-        };
-        let polling_time = config().polling_time;
-        let start = Instant::now();
-        while start.elapsed() < polling_time {
-            if self.lock().process()? {
-                return Ok(());
-            }
-            std::hint::spin_loop();
-        }
-        let bell = thread_bell()?;
-        let name = {
-            let mut state = self.lock();
-            if state.arm()? || !interest.any && interest.is_met(state.readiness()) {
-                return Ok(());
-            }
-            state.waiters.add(interest, &bell)
-        };
-        let waited = sleep(&[self.completions.as_fd(), bell.as_fd()], deadline);
-        let ended = self.end_wait(name);
-        bell.clear();
-        ended.and(waited)
-    }
-
-    /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.
-    /// Returns what can be done already, and the name by which to [leave](Self::end_wait).
-    pub(crate) fn begin_wait(
-        &self,
-        interest: Interest,
-        bell: &Bell,
-    ) -> io::Result<(Readiness, u64)> {
-        let mut state = self.lock();
-        while state.arm()? {}
-        let name = state.waiters.add(interest, bell);
-        Ok((state.readiness(), name))
-    }
-
-    /// Leaves those who wait, and handles what has come.
-    pub(crate) fn end_wait(&self, name: u64) -> io::Result<()> {
-        let mut state = self.lock();
-        state.waiters.remove(name);
-        state.take_events()?;
-        state.process()?;
-        if !state.waiters.is_empty() {
-            // The event that was taken was theirs, too.
-            while state.arm()? {}
-        }
-        Ok(())
-    }
-
-    /// The descriptor that tells of completions, where somebody has asked for it.
-    pub(crate) fn completions(&self) -> BorrowedFd<'_> {
-        self.completions.as_fd()
-    }
-
-    /// What can be done without waiting.
-    pub(crate) fn readiness_now(&self) -> io::Result<Readiness> {
-        let mut state = self.lock();
-        state.process()?;
-        Ok(state.readiness())
+        self.shared
+            .until(Interest::READ, patience, |state| state.recv(bufs, peek))
     }
 
     /// Ends a direction, or both, of this side. Nobody is told.
@@ -289,7 +186,7 @@ impl Port {
             return;
         }
         let patience = Patience::from_timeout(Some(linger));
-        let flushed = self.until(Interest::ANY, patience, |state| {
+        let flushed = self.shared.until(Interest::ANY, patience, |state| {
             Ok(state.is_flushed().then_some(()))
         });
         // What is not sent until then is lost, as datagrams are.
@@ -304,7 +201,7 @@ impl Port {
 
 impl AsFd for Port {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.poller.as_fd()
+        self.shared.as_fd()
     }
 }
 

@@ -28,7 +28,8 @@ use crate::{
         },
         stream::{Direction, Readiness, Settings},
     },
-    waiters::{Interest, Waiters, Watcher},
+    waiters::Waiters,
+    waiting::Driven,
 };
 
 /// How many datagrams are taken from UDP at once.
@@ -55,7 +56,7 @@ impl AsRef<[u8]> for Held {
 
 /// Everything that changes.
 #[derive(Debug)]
-pub(super) struct State {
+pub(crate) struct State {
     this: Weak<Port>,
     engine: Arc<Engine>,
     name: u64,
@@ -71,7 +72,7 @@ pub(super) struct State {
     source: Option<IpAddr>,
     reuse_addr: bool,
     tos: Option<u8>,
-    pub(super) waiters: Waiters,
+    waiters: Waiters,
     error: Option<io::Error>,
     start: Instant,
     closing: bool,
@@ -85,7 +86,7 @@ impl State {
         engine: Arc<Engine>,
         name: u64,
         udp: Udp,
-        watcher: Watcher,
+        waiters: Waiters,
         completions: Arc<OwnedFd>,
         settings: Settings,
     ) -> Self {
@@ -102,7 +103,7 @@ impl State {
             source: None,
             reuse_addr: false,
             tos: None,
-            waiters: Waiters::new(watcher),
+            waiters,
             error: None,
             start: Instant::now(),
             closing: false,
@@ -282,18 +283,21 @@ impl State {
         Some(ctx)
     }
 
+    /// Fails if it is closed, or with the error that has come in the meantime.
+    fn check_open(&mut self) -> io::Result<()> {
+        if self.udp.is_none() || self.closing {
+            return Err(Errno::BADF.into());
+        }
+        self.take_error().map_or(Ok(()), Err)
+    }
+
     pub(super) fn send(
         &mut self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
         dont_wait: bool,
     ) -> io::Result<Option<usize>> {
-        if self.udp.is_none() || self.closing {
-            return Err(Errno::BADF.into());
-        }
-        if let Some(err) = self.error.take() {
-            return Err(err);
-        }
+        self.check_open()?;
         let connected = self.node.as_ref().and_then(Node::connected);
         let peer = to.or(connected).ok_or(Errno::DESTADDRREQ)?;
         let peer = canonical(peer);
@@ -345,12 +349,7 @@ impl State {
         bufs: &mut [IoSliceMut<'_>],
         peek: bool,
     ) -> io::Result<Option<Received>> {
-        if self.udp.is_none() || self.closing {
-            return Err(Errno::BADF.into());
-        }
-        if let Some(err) = self.error.take() {
-            return Err(err);
-        }
+        self.check_open()?;
         let node = self.node.as_mut().ok_or(Errno::INVAL)?;
         let Some(first) = node.first() else {
             return Ok(node.is_read_shut().then_some(Received {
@@ -386,48 +385,6 @@ impl State {
 
     fn seen(&self, addr: SocketAddr) -> SocketAddr {
         self.udp.as_ref().map_or(addr, |udp| udp.seen(addr))
-    }
-
-    /// Handles what has completed. Returns whether there was something.
-    pub(super) fn process(&mut self) -> io::Result<bool> {
-        let now = self.now();
-        let Some(node) = &mut self.node else {
-            return Ok(false);
-        };
-        let mut came = false;
-        let mut broken = Vec::new();
-        for (&name, local) in &mut self.locals {
-            let scope = local.scope();
-            let processed = local.process(|done| match done {
-                Done::Sent { ok } => {
-                    node.leave_place();
-                    if !ok {
-                        broken.push(name);
-                    }
-                    None
-                }
-                Done::Received(place) => {
-                    let dropped = node.arrived(Held::Place(name, place), GRH_LEN, scope, now);
-                    match dropped {
-                        Err(Held::Place(_, place)) => Some(place),
-                        _ => None,
-                    }
-                }
-            });
-            match processed {
-                Ok(some) => came |= some,
-                Err(_) => broken.push(name),
-            }
-        }
-        // A queue pair does not outlive an error. What comes next gets another one.
-        for name in broken {
-            came = true;
-            self.remove_local(name);
-        }
-        if came {
-            self.wake();
-        }
-        Ok(came)
     }
 
     /// Takes what has come by UDP.
@@ -495,54 +452,6 @@ impl State {
         }
     }
 
-    /// Asks for events, and looks again for what came before that. Returns whether there was
-    /// something.
-    pub(super) fn arm(&mut self) -> io::Result<bool> {
-        for local in self.locals.values_mut() {
-            local.arm()?;
-        }
-        self.process()
-    }
-
-    /// Takes the events that have come.
-    pub(super) fn take_events(&mut self) -> io::Result<()> {
-        self.locals.values_mut().try_for_each(Local::take_events)
-    }
-
-    /// Makes the descriptor of a watcher tell of the next change.
-    pub(super) fn watch(&mut self, watcher: usize, interest: Interest) -> io::Result<()> {
-        self.waiters.watchers[watcher].watch(interest);
-        loop {
-            for local in self.locals.values_mut() {
-                if local.is_event_due() {
-                    local.take_events()?;
-                }
-            }
-            if !self.arm()? {
-                return Ok(());
-            }
-        }
-    }
-
-    pub(super) fn readiness(&self) -> Readiness {
-        let fresh = Readiness {
-            writable: true,
-            ..Readiness::default()
-        };
-        let readiness = self.node.as_ref().map_or(fresh, Node::readiness);
-        Readiness {
-            hung_up: readiness.hung_up || self.udp.is_none(),
-            failed: self.error.is_some(),
-            ..readiness
-        }
-    }
-
-    /// Wakes everybody who waits for what is possible now.
-    fn wake(&mut self) {
-        let readiness = self.readiness();
-        self.waiters.wake(readiness);
-    }
-
     pub(super) fn shut_down(&mut self, direction: Direction) -> io::Result<()> {
         self.begin()?;
         if let Some(node) = &mut self.node {
@@ -572,6 +481,86 @@ impl State {
         self.node = None;
         self.wake();
         locals.into_values().map(|local| local.key()).collect()
+    }
+}
+
+impl Driven for State {
+    type Channel = Arc<OwnedFd>;
+
+    fn waiters(&mut self) -> &mut Waiters {
+        &mut self.waiters
+    }
+
+    fn readiness(&self) -> Readiness {
+        let fresh = Readiness {
+            writable: true,
+            ..Readiness::default()
+        };
+        let readiness = self.node.as_ref().map_or(fresh, Node::readiness);
+        Readiness {
+            hung_up: readiness.hung_up || self.udp.is_none(),
+            failed: self.error.is_some(),
+            ..readiness
+        }
+    }
+
+    fn process(&mut self) -> io::Result<bool> {
+        let now = self.now();
+        let Some(node) = &mut self.node else {
+            return Ok(false);
+        };
+        let mut came = false;
+        let mut broken = Vec::new();
+        for (&name, local) in &mut self.locals {
+            let scope = local.scope();
+            let processed = local.process(|done| match done {
+                Done::Sent { ok } => {
+                    node.leave_place();
+                    if !ok {
+                        broken.push(name);
+                    }
+                    None
+                }
+                Done::Received(place) => {
+                    let dropped = node.arrived(Held::Place(name, place), GRH_LEN, scope, now);
+                    match dropped {
+                        Err(Held::Place(_, place)) => Some(place),
+                        _ => None,
+                    }
+                }
+            });
+            match processed {
+                Ok(some) => came |= some,
+                Err(_) => broken.push(name),
+            }
+        }
+        // A queue pair does not outlive an error. What comes next gets another one.
+        for name in broken {
+            came = true;
+            self.remove_local(name);
+        }
+        if came {
+            self.wake();
+        }
+        Ok(came)
+    }
+
+    fn arm(&mut self) -> io::Result<bool> {
+        for local in self.locals.values_mut() {
+            local.arm()?;
+        }
+        self.process()
+    }
+
+    fn take_events(&mut self, _channel: &Arc<OwnedFd>) -> io::Result<()> {
+        self.locals.values_mut().try_for_each(Local::take_events)
+    }
+
+    fn take_due_events(&mut self, _channel: &Arc<OwnedFd>) -> io::Result<()> {
+        self.locals
+            .values_mut()
+            .filter(|local| local.is_event_due())
+            .try_for_each(Local::take_events)
     }
 }
 

@@ -12,7 +12,7 @@ use rustix::io::Errno;
 use verbs::Memory;
 
 use super::{Phase, Socket, os_error};
-use crate::{connection::Patience, datagram::Received, mapped::MappedBuffer, stream::Stream};
+use crate::{datagram::Received, mapped::MappedBuffer, stream::Stream, waiting::Patience};
 
 bitflags! {
     /// How to receive.

@@ -12,13 +12,13 @@ use rustix::event::{PollFd, PollFlags, Timespec, poll as poll_fds};
 
 use super::{Phase, Socket};
 use crate::{
-    connection::thread_bell,
     datagram::Port,
     listener::Listener,
     opening::Opening,
     proto::stream::Readiness,
     stream::Stream,
     waiters::{Bell, Interest},
+    waiting::thread_bell,
 };
 
 bitflags! {
@@ -232,8 +232,8 @@ impl Wait<'_> {
         match &self.on {
             WaitsOn::Opening(opening) => Some(opening.bell().as_fd()),
             WaitsOn::Listener(listener) => Some(listener.as_fd()),
-            WaitsOn::Stream(stream, _) => Some(stream.connection().completions()),
-            WaitsOn::Datagram(port, _) => Some(port.completions()),
+            WaitsOn::Stream(stream, _) => Some(stream.connection().shared().completions()),
+            WaitsOn::Datagram(port, _) => Some(port.shared().completions()),
             WaitsOn::Nothing => None,
         }
     }
@@ -243,8 +243,8 @@ impl Drop for Wait<'_> {
     fn drop(&mut self) {
         // What has failed shows when the socket is looked at.
         match &self.on {
-            WaitsOn::Stream(stream, name) => drop(stream.connection().end_wait(*name)),
-            WaitsOn::Datagram(port, name) => drop(port.end_wait(*name)),
+            WaitsOn::Stream(stream, name) => drop(stream.connection().shared().end_wait(*name)),
+            WaitsOn::Datagram(port, name) => drop(port.shared().end_wait(*name)),
             WaitsOn::Opening(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => {}
         }
         self.socket.lock_raw().waiters.remove(self.name);
@@ -288,13 +288,13 @@ impl Socket {
         wait.on = match on {
             WaitsOn::Stream(stream, _) => {
                 let interest = interest(events);
-                let (readiness, name) = stream.connection().begin_wait(interest, bell)?;
+                let (readiness, name) = stream.connection().shared().begin_wait(interest, bell)?;
                 wait.met = interest.is_met(readiness);
                 WaitsOn::Stream(stream, name)
             }
             WaitsOn::Datagram(port, _) => {
                 let interest = interest(events);
-                let (readiness, name) = port.begin_wait(interest, bell)?;
+                let (readiness, name) = port.shared().begin_wait(interest, bell)?;
                 wait.met = interest.is_met(readiness);
                 WaitsOn::Datagram(port, name)
             }
@@ -310,13 +310,13 @@ impl Socket {
             Phase::Connected(stream) => {
                 let stream = Arc::clone(stream);
                 drop(state);
-                let readiness = stream.connection().readiness_now();
+                let readiness = stream.connection().shared().readiness_now();
                 of_readiness(readiness.unwrap_or(FAILED), asked)
             }
             Phase::Datagram(port) => {
                 let port = Arc::clone(port);
                 drop(state);
-                of_readiness(port.readiness_now().unwrap_or(FAILED), asked)
+                of_readiness(port.shared().readiness_now().unwrap_or(FAILED), asked)
             }
             Phase::Listening(listener) if listener.is_ready() => asked & PollEvents::IN,
             Phase::Failed => asked & (PollEvents::IN | PollEvents::OUT) | PollEvents::ERR,

@@ -16,7 +16,7 @@ use rsocket::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::local;
+use crate::{connected, listening, local};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const EMFILE: i32 = 24;
@@ -28,11 +28,11 @@ fn streams(options: &Options) -> (Stream, Stream) {
     (client, server)
 }
 
-fn listening() -> Socket {
-    let listener = Socket::new(Family::V4).unwrap();
-    listener.bind(local()).unwrap();
-    listener.listen(256).unwrap();
-    listener
+/// A connection whose first side does not block.
+fn nonblocking_client() -> (Socket, Socket) {
+    let (client, server) = connected();
+    client.set_nonblocking(true);
+    (client, server)
 }
 
 /// T-DT6
@@ -103,11 +103,7 @@ fn small_messages_flood_both_ways_through_the_smallest_queues() {
 /// T-PO5
 #[test]
 fn who_waits_for_room_is_woken_when_there_is_some() {
-    let listener = listening();
-    let client = Socket::new(Family::V4).unwrap();
-    client.connect(listener.local_addr()).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    client.set_nonblocking(true);
+    let (client, server) = nonblocking_client();
     let bytes = vec![7; 8192];
     let mut sent = 0;
     // The peer's buffer is full, and so is this side's.
@@ -161,11 +157,7 @@ fn a_listener_wakes_who_polls_it() {
 /// T-SH9
 #[test]
 fn shutting_down_leaves_the_mode_as_it_is() {
-    let listener = listening();
-    let client = Socket::new(Family::V4).unwrap();
-    client.connect(listener.local_addr()).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    client.set_nonblocking(true);
+    let (client, server) = nonblocking_client();
     client.shutdown(Shutdown::Write).unwrap();
     assert!(client.is_nonblocking());
     let mut place = [0];

@@ -11,27 +11,10 @@ use std::{
 
 use rsocket::{EventSet, Family, Interest, PollEntry, PollEvents, RecvFlags, Socket, errno, poll};
 
-use crate::local;
+use crate::{connected, listening, local};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BOTH: PollEvents = PollEvents::IN.union(PollEvents::OUT);
-
-fn listening() -> Socket {
-    let listener = Socket::new(Family::V4).unwrap();
-    listener.bind(local()).unwrap();
-    listener.listen(8).unwrap();
-    listener
-}
-
-fn pair() -> (Socket, Socket) {
-    let listener = listening();
-    let client = Socket::new(Family::V4).unwrap();
-    client.connect(listener.local_addr()).unwrap();
-    let (server, peer) = listener.accept().unwrap();
-    assert_eq!(peer, client.local_addr());
-    assert_eq!(client.peer_addr().unwrap(), server.local_addr());
-    (client, server)
-}
 
 fn wait_for(socket: &Socket, events: PollEvents) -> PollEvents {
     let mut entries = [PollEntry::socket(socket, events)];
@@ -121,7 +104,7 @@ fn the_wrong_state_is_an_error_and_no_more() {
         ENOTCONN
     );
     assert_eq!(number(listener.bind(local())), EINVAL);
-    let (client, _server) = pair();
+    let (client, _server) = connected();
     client.set_reuse_addr(true).unwrap();
     assert!(client.reuse_addr());
     assert_eq!(number(client.listen(1)), EINVAL);
@@ -154,7 +137,7 @@ fn what_a_listener_has_its_connections_get() {
 /// T-PO3, T-SH1, T-SH2, T-SH5, T-DT4, T-DT5: P10.
 #[test]
 fn the_end_shows_in_what_polling_says() {
-    let (client, server) = pair();
+    let (client, server) = connected();
     assert_eq!(look_at(&client), PollEvents::OUT);
     client
         .send(&[IoSlice::new(b"some"), IoSlice::new(b"thing")], false)
@@ -184,7 +167,7 @@ fn the_end_shows_in_what_polling_says() {
 /// T-PO1, T-PO2, T-PO9: P1.
 #[test]
 fn sockets_and_pipes_are_waited_for_together() {
-    let (client, server) = pair();
+    let (client, server) = connected();
     let (reader, mut writer) = UnixStream::pair().unwrap();
     let waited = |timeout| {
         let mut entries = [
@@ -208,7 +191,7 @@ fn sockets_and_pipes_are_waited_for_together() {
 /// T-PO6: P12. Either thread may take the event that the other waits for.
 #[test]
 fn two_threads_wait_for_one_socket() {
-    let (client, server) = pair();
+    let (client, server) = connected();
     let rounds = 300;
     thread::scope(|scope| {
         for half in [&client, &server] {
@@ -249,7 +232,7 @@ fn two_threads_wait_for_one_socket() {
 /// T-PO7: P13.
 #[test]
 fn shutting_down_wakes_who_polls() {
-    let (client, server) = pair();
+    let (client, server) = connected();
     thread::scope(|scope| {
         let poller = scope.spawn(|| wait_for(&server, PollEvents::IN));
         thread::sleep(Duration::from_millis(100));
@@ -262,7 +245,7 @@ fn shutting_down_wakes_who_polls() {
 /// T-EP1, T-EP3, T-EP4, T-EP5
 #[test]
 fn a_set_tells_of_its_members() {
-    let (client, server) = pair();
+    let (client, server) = connected();
     let server = Arc::new(server);
     let set = Arc::new(EventSet::new().unwrap());
     let interest = Interest {
@@ -320,7 +303,7 @@ fn a_set_tells_of_its_members() {
 /// T-OP5
 #[test]
 fn a_route_of_one_connection_is_good_for_another() {
-    let (client, server) = pair();
+    let (client, server) = connected();
     let route = client.route().unwrap();
     assert!(!route.is_empty());
     assert_eq!(number(client.set_route(&route)), EINVAL);

@@ -1,0 +1,269 @@
+//! How a call waits for a socket, whatever that is made of.
+
+use std::{
+    cell::RefCell,
+    io,
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    time::{Duration, Instant},
+};
+
+use rustix::event::{PollFd, PollFlags, poll};
+
+use crate::{
+    config::config,
+    proto::stream::Readiness,
+    waiters::{Bell, Interest, Waiters, Watcher},
+};
+
+/// How a call waits.
+#[derive(Clone, Copy, Debug)]
+pub(crate) enum Patience {
+    /// Not at all; the descriptor of this watcher tells when to try again.
+    Watch(usize),
+    /// Until then.
+    Until(Instant),
+    /// For ever.
+    Endless,
+}
+
+impl Patience {
+    pub(crate) fn from_timeout(timeout: Option<Duration>) -> Self {
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
+        deadline.map_or(Self::Endless, Self::Until)
+    }
+}
+
+thread_local! {
+    static BELL: RefCell<Option<(u32, Bell)>> = const { RefCell::new(None) };
+}
+
+/// The bell of this thread, which waits for one thing at a time. A child has another than its
+/// parent.
+pub(crate) fn thread_bell() -> io::Result<Bell> {
+    let process = std::process::id();
+    BELL.with_borrow_mut(|own| match own {
+        Some((owner, bell)) if *owner == process => Ok(bell.clone()),
+        _ => {
+            let bell = Bell::new()?;
+            *own = Some((process, bell.clone()));
+            Ok(bell)
+        }
+    })
+}
+
+/// Sleeps until one of the descriptors is readable.
+///
+/// # Errors
+/// - `WouldBlock`: the deadline has come.
+/// - `Interrupted`: a signal has.
+pub(crate) fn sleep(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
+    let mut fds: Vec<_> = fds
+        .iter()
+        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
+        .collect();
+    let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+    let timeout = left.and_then(|left| left.try_into().ok());
+    match poll(&mut fds, timeout.as_ref())? {
+        0 => Err(io::ErrorKind::WouldBlock.into()),
+        _ => Ok(()),
+    }
+}
+
+/// What changes of a socket.
+pub(crate) trait Driven {
+    /// What tells of completions.
+    type Channel: AsFd;
+
+    fn waiters(&mut self) -> &mut Waiters;
+
+    /// What can be done without waiting.
+    fn readiness(&self) -> Readiness;
+
+    /// Handles what has completed. Returns whether there was something.
+    fn process(&mut self) -> io::Result<bool>;
+
+    /// Asks for events, and looks again for what came before that. Returns whether there was
+    /// something.
+    fn arm(&mut self) -> io::Result<bool>;
+
+    /// Takes the events that have come.
+    fn take_events(&mut self, channel: &Self::Channel) -> io::Result<()>;
+
+    /// The same where an event has come, or is about to. Elsewhere this does not enter the kernel.
+    fn take_due_events(&mut self, channel: &Self::Channel) -> io::Result<()>;
+
+    /// Wakes everybody who waits for what is possible now.
+    fn wake(&mut self) {
+        let readiness = self.readiness();
+        self.waiters().wake(readiness);
+    }
+}
+
+/// A socket that any thread may use.
+///
+/// Whoever wants something of it handles the completions that have come. Who has to wait does so
+/// for the completion channel, and for a bell of its own, which is rung by whoever handles the
+/// completions in the meantime.
+#[derive(Debug)]
+pub(crate) struct Shared<S: Driven> {
+    state: Mutex<S>,
+    channel: S::Channel,
+    /// The descriptor of the first watcher.
+    poller: Arc<OwnedFd>,
+}
+
+impl<S: Driven> Shared<S> {
+    /// `watcher` is that of `channel`, and `state` is given those who wait.
+    pub(crate) fn new(
+        channel: S::Channel,
+        watcher: Watcher,
+        state: impl FnOnce(Waiters) -> S,
+    ) -> Self {
+        let poller = Arc::clone(watcher.poller());
+        Self {
+            state: Mutex::new(state(Waiters::new(watcher))),
+            channel,
+            poller,
+        }
+    }
+
+    pub(crate) fn lock(&self) -> MutexGuard<'_, S> {
+        self.state.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// The descriptor that tells of completions, where somebody has asked for it.
+    pub(crate) fn completions(&self) -> BorrowedFd<'_> {
+        self.channel.as_fd()
+    }
+
+    /// Tries, handling completions and waiting in between, until there is a result.
+    pub(crate) fn until<T>(
+        &self,
+        interest: Interest,
+        patience: Patience,
+        mut attempt: impl FnMut(&mut S) -> io::Result<Option<T>>,
+    ) -> io::Result<T> {
+        loop {
+            {
+                let mut state = self.lock();
+                if let Patience::Watch(watcher) = patience {
+                    state.waiters().watchers[watcher].leave(interest);
+                }
+                if let Some(result) = attempt(&mut state)? {
+                    return Ok(result);
+                }
+                if state.process()?
+                    && let Some(result) = attempt(&mut state)?
+                {
+                    return Ok(result);
+                }
+                if let Patience::Watch(watcher) = patience {
+                    self.watch(&mut state, watcher, interest)?;
+                    return match attempt(&mut state)? {
+                        Some(result) => Ok(result),
+                        None => Err(io::ErrorKind::WouldBlock.into()),
+                    };
+                }
+            }
+            self.wait(interest, patience)?;
+        }
+    }
+
+    /// Waits until it is worth trying again.
+    fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
+        let deadline = match patience {
+            Patience::Until(deadline) => Some(deadline),
+            Patience::Watch(_) | Patience::Endless => None,
+        };
+        let polling_time = config().polling_time;
+        let start = Instant::now();
+        while start.elapsed() < polling_time {
+            if self.lock().process()? {
+                return Ok(());
+            }
+            std::hint::spin_loop();
+        }
+        let bell = thread_bell()?;
+        let name = {
+            let mut state = self.lock();
+            if state.arm()? || !interest.any && interest.is_met(state.readiness()) {
+                return Ok(());
+            }
+            state.waiters().add(interest, &bell)
+        };
+        let waited = sleep(&[self.channel.as_fd(), bell.as_fd()], deadline);
+        let ended = self.end_wait(name);
+        bell.clear();
+        ended.and(waited)
+    }
+
+    /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.
+    /// Returns what can be done already, and the name by which to [leave](Self::end_wait).
+    pub(crate) fn begin_wait(
+        &self,
+        interest: Interest,
+        bell: &Bell,
+    ) -> io::Result<(Readiness, u64)> {
+        let mut state = self.lock();
+        while state.arm()? {}
+        let name = state.waiters().add(interest, bell);
+        Ok((state.readiness(), name))
+    }
+
+    /// Leaves those who wait, and handles what has come.
+    pub(crate) fn end_wait(&self, name: u64) -> io::Result<()> {
+        let mut state = self.lock();
+        state.waiters().remove(name);
+        state.take_events(&self.channel)?;
+        state.process()?;
+        if !state.waiters().is_empty() {
+            // The event that was taken was theirs, too: another one tells of what comes from now on,
+            // and what has come is handled to the end.
+            while state.arm()? {}
+        }
+        Ok(())
+    }
+
+    /// What can be done without waiting.
+    pub(crate) fn readiness_now(&self) -> io::Result<Readiness> {
+        let mut state = self.lock();
+        state.process()?;
+        Ok(state.readiness())
+    }
+
+    /// What can be done without waiting; and asks for the descriptor to tell when that changes.
+    pub(crate) fn readiness(&self) -> io::Result<Readiness> {
+        let mut state = self.lock();
+        self.watch(&mut state, 0, Interest::BOTH)?;
+        Ok(state.readiness())
+    }
+
+    /// Another descriptor that tells when it is worth trying again, and the watcher it belongs to.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
+        let new = Watcher::new(self.channel.as_fd())?;
+        let poller = Arc::clone(new.poller());
+        let mut state = self.lock();
+        let watchers = &mut state.waiters().watchers;
+        watchers.push(new);
+        Ok((watchers.len() - 1, poller))
+    }
+
+    /// Makes the descriptor of a watcher tell of the next change.
+    fn watch(&self, state: &mut S, watcher: usize, interest: Interest) -> io::Result<()> {
+        state.waiters().watchers[watcher].watch(interest);
+        loop {
+            state.take_due_events(&self.channel)?;
+            if !state.arm()? {
+                return Ok(());
+            }
+        }
+    }
+}
+
+impl<S: Driven> AsFd for Shared<S> {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.poller.as_fd()
+    }
+}
