@@ -10,15 +10,11 @@ use verbs::{
     work::{Gather, Scatter},
 };
 
-use super::{Queues, notify_fd, receiving, registration, stranger};
+use super::{Ending, Queues, notify_fd, receiving, registration, stranger};
 use crate::{
     channel::EventChannel, connection::Connection, dial::Deadline, event::Event, id::CmId,
     phases::Connected,
 };
-
-/// How long an acknowledgement may take to be seen that the peer has sent before it ended the
-/// connection: the device and the connection manager do not wait for each other.
-const ACK: Duration = Duration::from_secs(1);
 
 /// A connection, with its own completion queues and its own channel: what a program in C has in an
 /// identifier from `rdma_create_ep`.
@@ -41,8 +37,7 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
 #[derive(Debug)]
 struct Link {
     channel: EventChannel,
-    /// The peer has ended the connection, or its end has been answered.
-    disconnected: bool,
+    ending: Ending,
 }
 
 impl<SW, RW> Endpoint<SW, RW> {
@@ -57,7 +52,7 @@ impl<SW, RW> Endpoint<SW, RW> {
             queues,
             link: Link {
                 channel,
-                disconnected: false,
+                ending: Ending::Open,
             },
             timeout,
         }
@@ -151,7 +146,7 @@ impl<SW, RW> Endpoint<SW, RW> {
         let in_flight = self.connection.qp().send_queue().in_flight();
         let queue = &mut self.queues.send_cq;
         self.link
-            .wait(CALL, queue, &mut self.connection, in_flight, deadline, ACK)?;
+            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
         match self.queues.send_cq.poll()?.next() {
             Some(wc) => match self.connection.qp_mut().complete(wc) {
                 Ok(Completed::Send(completion)) => Ok(completion),
@@ -171,10 +166,8 @@ impl<SW, RW> Endpoint<SW, RW> {
         let deadline = Deadline::after(self.timeout);
         let in_flight = self.connection.qp().receive_queue().in_flight();
         let queue = &mut self.queues.recv_cq;
-        // What the peer has sent, and knows to have arrived, has completed by now.
-        let late = Duration::ZERO;
         self.link
-            .wait(CALL, queue, &mut self.connection, in_flight, deadline, late)?;
+            .wait(CALL, queue, &mut self.connection, in_flight, deadline)?;
         match self.queues.recv_cq.poll()?.next() {
             Some(wc) => match self.connection.qp_mut().complete(wc) {
                 Ok(Completed::Receive(completion)) => Ok(completion),
@@ -193,9 +186,9 @@ impl<SW, RW> Endpoint<SW, RW> {
     pub fn disconnect(&mut self) -> Result<()> {
         const CALL: &str = "rdma_disconnect";
         let deadline = Deadline::after(self.timeout);
-        self.link.attend(&mut self.connection, || Ok(()))?;
-        if self.link.disconnected {
-            return Ok(());
+        self.link.attend(&mut self.connection)?;
+        if self.link.ending.is_noticed() {
+            return self.link.ending.answer(&mut self.connection);
         }
         self.connection.disconnect()?;
         loop {
@@ -206,7 +199,7 @@ impl<SW, RW> Endpoint<SW, RW> {
             match event {
                 None => return Err(deadline.missed(CALL)),
                 Some(Event::Disconnected(_) | Event::DeviceRemoval(_)) => {
-                    self.link.disconnected = true;
+                    self.link.ending = Ending::Over;
                     return Ok(());
                 }
                 Some(_) => {}
@@ -216,7 +209,12 @@ impl<SW, RW> Endpoint<SW, RW> {
 
     /// Whether the connection has ended, as far as has been noticed.
     pub fn is_disconnected(&self) -> bool {
-        self.link.disconnected
+        self.link.ending.is_noticed()
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn ending(&self) -> Ending {
+        self.link.ending
     }
 
     /// The parts: the connection, the queues of its sends and of its receives, and the channel that
@@ -237,31 +235,15 @@ impl<SW, RW> Endpoint<SW, RW> {
 }
 
 impl Link {
-    /// Takes what the connection manager has to say. A peer that has ended the connection gets its
-    /// answer after `last`, which also makes what is in flight come back.
-    fn attend<SW, RW>(
-        &mut self,
-        connection: &mut Connection<SW, RW>,
-        last: impl Fn() -> Result<()>,
-    ) -> Result<()> {
+    /// Takes what the connection manager has to say.
+    fn attend<SW, RW>(&mut self, connection: &mut Connection<SW, RW>) -> Result<()> {
         while let Some(event) = self.channel.try_next()? {
-            match event {
-                Event::Disconnected(_) if !self.disconnected => {
-                    self.disconnected = true;
-                    last()?;
-                    connection.disconnect()?;
-                }
-                Event::DeviceRemoval(_) if !self.disconnected => {
-                    self.disconnected = true;
-                    connection.qp_mut().to_error()?;
-                }
-                _ => {}
-            }
+            self.ending.notice(&event, connection)?;
         }
         Ok(())
     }
 
-    /// Waits until a queue has completions, for so long even after the peer has ended the connection.
+    /// Waits until a queue has completions.
     fn wait<SW, RW>(
         &mut self,
         call: &'static str,
@@ -269,21 +251,18 @@ impl Link {
         connection: &mut Connection<SW, RW>,
         in_flight: usize,
         deadline: Deadline,
-        late: Duration,
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
-            self.attend(connection, || {
-                if in_flight != 0 {
-                    wait_any_readable(call, [notify_fd(call, queue)?], Some(late))?;
-                }
-                Ok(())
-            })?;
-            if self.disconnected && in_flight == 0 {
+            self.attend(connection)?;
+            let due = self.ending.advance(connection)?;
+            if self.ending.is_noticed() && in_flight == 0 {
                 let reason = "the connection has ended, and nothing is in flight";
                 return Err(Error::refused(call, io::ErrorKind::NotConnected, reason));
             }
+            let left = deadline.left();
+            let wait = due.into_iter().chain(left).min();
             let fds = [notify_fd(call, queue)?, self.channel.as_fd()];
-            if !wait_any_readable(call, fds, deadline.left())? {
+            if !wait_any_readable(call, fds, wait)? && wait == left {
                 // Once more: both may have come at the same time.
                 return match queue.poll_or_arm()? {
                     Some(_) => Ok(()),

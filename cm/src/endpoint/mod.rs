@@ -3,6 +3,7 @@
 mod builder;
 mod connected;
 mod datagram;
+mod ending;
 mod incoming;
 mod outgoing;
 
@@ -21,6 +22,7 @@ use crate::{id::CmId, phases::HasDevice};
 pub use builder::{EndpointBuilder, connect};
 pub use connected::Endpoint;
 pub use datagram::DatagramEndpoint;
+pub(crate) use ending::Ending;
 pub use incoming::{Incoming, Listener};
 pub use outgoing::Outgoing;
 

@@ -2,6 +2,7 @@
 
 use std::io;
 
+use ::tokio::time::timeout;
 use verbs::{
     Buf, Completed, Completion, CompletionQueue, Error, ProtectionDomain, QueuePair, Rc, Result,
     Rts, tokio as watched,
@@ -9,7 +10,11 @@ use verbs::{
 
 use super::{EventChannel, First, first};
 use crate::{
-    connection::Connection, endpoint::stranger, event::Event, id::CmId, phases::Connected,
+    connection::Connection,
+    endpoint::{Ending, stranger},
+    event::Event,
+    id::CmId,
+    phases::Connected,
 };
 
 /// An [endpoint](crate::Endpoint) whose completions can be awaited.
@@ -23,8 +28,14 @@ pub struct Endpoint<SW = Buf, RW = Buf> {
     connection: Connection<SW, RW>,
     send_cq: watched::CompletionQueue,
     recv_cq: watched::CompletionQueue,
+    link: Link,
+}
+
+/// What the connection manager says of the connection.
+#[derive(Debug)]
+struct Link {
     channel: EventChannel,
-    disconnected: bool,
+    ending: Ending,
 }
 
 impl<SW, RW> Endpoint<SW, RW> {
@@ -36,11 +47,11 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// # Panics
     /// Outside of a runtime with I/O enabled.
     pub fn new(endpoint: crate::Endpoint<SW, RW>) -> Result<Self> {
-        let disconnected = endpoint.is_disconnected();
+        let ending = endpoint.ending();
         let (connection, send_cq, recv_cq, channel) = endpoint.into_parts();
         let channel = EventChannel::new(channel)?;
         let mut this = Self::from_parts(connection, send_cq, recv_cq, channel)?;
-        this.disconnected = disconnected;
+        this.link.ending = ending;
         Ok(this)
     }
 
@@ -54,8 +65,10 @@ impl<SW, RW> Endpoint<SW, RW> {
             connection,
             send_cq: watched::CompletionQueue::new(send_cq)?,
             recv_cq: watched::CompletionQueue::new(recv_cq)?,
-            channel,
-            disconnected: false,
+            link: Link {
+                channel,
+                ending: Ending::Open,
+            },
         })
     }
 
@@ -82,17 +95,16 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// # Errors
     /// - `NotConnected`: the connection has ended, and nothing is in flight.
     /// - Those of [`poll`](CompletionQueue::poll).
+    ///
+    /// # Panics
+    /// Outside of a runtime with time enabled.
     pub async fn send_comp(&mut self) -> Result<Completion<'_, SW>> {
         const CALL: &str = "tokio::Endpoint::send_comp";
-        loop {
-            let idle = self.connection.qp().send_queue().in_flight() == 0;
-            self.check(CALL, idle)?;
-            let queue = async { self.send_cq.wait().await.map(drop) };
-            match first(queue, self.channel.wait()).await {
-                First::A(completed) => break completed?,
-                First::B(event) => self.attend(&event?)?,
-            }
-        }
+        let in_flight = self.connection.qp().send_queue().in_flight();
+        let queue = &mut self.send_cq;
+        self.link
+            .wait(CALL, queue, &mut self.connection, in_flight)
+            .await?;
         match self.send_cq.get_mut().poll()?.next() {
             Some(wc) => match self.connection.qp_mut().complete(wc) {
                 Ok(Completed::Send(completion)) => Ok(completion),
@@ -109,17 +121,16 @@ impl<SW, RW> Endpoint<SW, RW> {
     ///
     /// # Errors
     /// As for [`send_comp`](Self::send_comp).
+    ///
+    /// # Panics
+    /// As [`send_comp`](Self::send_comp).
     pub async fn recv_comp(&mut self) -> Result<Completion<'_, RW>> {
         const CALL: &str = "tokio::Endpoint::recv_comp";
-        loop {
-            let idle = self.connection.qp().receive_queue().in_flight() == 0;
-            self.check(CALL, idle)?;
-            let queue = async { self.recv_cq.wait().await.map(drop) };
-            match first(queue, self.channel.wait()).await {
-                First::A(completed) => break completed?,
-                First::B(event) => self.attend(&event?)?,
-            }
-        }
+        let in_flight = self.connection.qp().receive_queue().in_flight();
+        let queue = &mut self.recv_cq;
+        self.link
+            .wait(CALL, queue, &mut self.connection, in_flight)
+            .await?;
         match self.recv_cq.get_mut().poll()?.next() {
             Some(wc) => match self.connection.qp_mut().complete(wc) {
                 Ok(Completed::Receive(completion)) => Ok(completion),
@@ -138,7 +149,7 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// Those of [`Connection::disconnect`].
     pub async fn disconnect(&mut self) -> Result<()> {
         let mut asked = false;
-        while !self.disconnected {
+        while !self.link.ending.is_noticed() {
             if !asked {
                 asked = true;
                 match self.connection.disconnect() {
@@ -147,37 +158,49 @@ impl<SW, RW> Endpoint<SW, RW> {
                     other => other?,
                 }
             }
-            if let Event::Disconnected(_) | Event::DeviceRemoval(_) = self.channel.wait().await? {
-                self.disconnected = true;
+            if let Event::Disconnected(_) | Event::DeviceRemoval(_) =
+                self.link.channel.wait().await?
+            {
+                self.link.ending = Ending::Over;
             }
         }
-        Ok(())
+        self.link.ending.answer(&mut self.connection)
     }
 
     /// Whether the connection has ended, as far as has been noticed.
     pub fn is_disconnected(&self) -> bool {
-        self.disconnected
+        self.link.ending.is_noticed()
     }
+}
 
-    fn check(&self, call: &'static str, idle: bool) -> Result<()> {
-        if self.disconnected && idle {
-            let reason = "the connection has ended, and nothing is in flight";
-            return Err(Error::refused(call, io::ErrorKind::NotConnected, reason));
-        }
-        Ok(())
-    }
-
-    fn attend(&mut self, event: &Event) -> Result<()> {
-        match event {
-            Event::Disconnected(_) if !self.disconnected => {
-                self.disconnected = true;
-                self.connection.disconnect()
+impl Link {
+    /// Waits until a queue has completions.
+    async fn wait<SW, RW>(
+        &mut self,
+        call: &'static str,
+        queue: &mut watched::CompletionQueue,
+        connection: &mut Connection<SW, RW>,
+        in_flight: usize,
+    ) -> Result<()> {
+        loop {
+            let due = self.ending.advance(connection)?;
+            if self.ending.is_noticed() && in_flight == 0 {
+                let reason = "the connection has ended, and nothing is in flight";
+                return Err(Error::refused(call, io::ErrorKind::NotConnected, reason));
             }
-            Event::DeviceRemoval(_) if !self.disconnected => {
-                self.disconnected = true;
-                self.connection.qp_mut().to_error()
+            let completed = async { queue.wait().await.map(drop) };
+            let next = first(completed, self.channel.wait());
+            let next = match due {
+                None => next.await,
+                Some(due) => match timeout(due, next).await {
+                    Ok(next) => next,
+                    Err(_) => continue,
+                },
+            };
+            match next {
+                First::A(completed) => return completed,
+                First::B(event) => self.ending.notice(&event?, connection)?,
             }
-            _ => Ok(()),
         }
     }
 }

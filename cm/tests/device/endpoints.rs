@@ -110,6 +110,22 @@ fn messages_go_both_ways_and_the_end_is_noticed() {
     passive.disconnect().unwrap();
 }
 
+/// The peer has no memory for what is being sent, and ends the connection: that is not waited for.
+#[test]
+fn an_end_is_answered_though_something_is_being_sent() {
+    let (mut active, mut passive) = pair();
+    send(&mut active, b"as much as there is memory for");
+    active
+        .post_send(active.reg_msgs(*b"too much").unwrap())
+        .unwrap();
+    let ending = thread::spawn(move || passive.disconnect());
+    let status = active.recv_comp().unwrap().status();
+    assert_eq!(status, WcStatus::WR_FLUSH_ERR);
+    let status = active.send_comp().unwrap().status();
+    assert_eq!(status, WcStatus::WR_FLUSH_ERR);
+    ending.join().unwrap().unwrap();
+}
+
 #[test]
 fn memory_of_the_peer_is_read_and_written() {
     let (mut active, mut passive) = pair();

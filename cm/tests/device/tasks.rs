@@ -8,7 +8,7 @@ use cm::{
 };
 use futures_core::Stream;
 use tokio::time::timeout;
-use verbs::{Buf, Result, op::Send};
+use verbs::{Buf, Result, WcStatus, op::Send};
 
 use crate::support::{PATIENCE, local};
 
@@ -57,6 +57,24 @@ async fn messages_go_both_ways_and_the_end_is_noticed() {
         let err = passive.recv_comp().await.map(drop).unwrap_err();
         assert_eq!(err.kind(), std::io::ErrorKind::NotConnected);
         active.disconnect().await.unwrap();
+    })
+    .await;
+}
+
+/// The peer has no memory for what is being sent, and ends the connection: that is not waited for.
+#[tokio::test]
+async fn an_end_is_answered_though_something_is_being_sent() {
+    soon(async {
+        let listener = Listener::bind(local()).unwrap();
+        let (mut active, mut passive) = pair(&listener).await;
+        exchange(&mut active, &mut passive).await;
+        let buf = active.pd().register_buf(*b"too much").unwrap();
+        active.qp_mut().post(Send::new(buf)).unwrap();
+        let (ended, flushed) = tokio::join!(passive.disconnect(), active.recv_comp());
+        ended.unwrap();
+        assert_eq!(flushed.unwrap().status(), WcStatus::WR_FLUSH_ERR);
+        let sent = active.send_comp().await.unwrap();
+        assert_eq!(sent.status(), WcStatus::WR_FLUSH_ERR);
     })
     .await;
 }
