@@ -5,5 +5,6 @@ mod faults;
 mod guests;
 mod interop;
 mod kernel_rds;
+mod link;
 mod pingpong;
 mod stream_faults;

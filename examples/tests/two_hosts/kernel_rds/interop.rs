@@ -1,7 +1,12 @@
 //! Our sockets on host a, and the kernel's on host b.
 
+use std::env;
+
 use super::{numbers, roles};
-use crate::guests::{Printed, run_with};
+use crate::{
+    guests::{Printed, run_with},
+    link::{CUT, PREPARE, RESTORE},
+};
 
 const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 
@@ -74,15 +79,27 @@ fn flowed(printed: &Printed) {
     assert!(a[0] > 0 && b[0] > 0, "{a:?} {b:?}");
 }
 
-/// X-F01, X-F02: the link is cut for 4 seconds, and for 30.
+/// Both sides send for so many seconds, while what happens to a host's link is made to: on b, where
+/// the kernel's RDS is, or on a.
+fn flow_while(seconds: u32, a: &str, b: &str) {
+    let ours = ours(&[&format!("flow $A:4100 $B:4100 {seconds} 0.01")]);
+    let flow = roles(&[&format!("flow $B:4100 $A:4100 {seconds} 0.01")]);
+    flowed(&run(
+        280,
+        &format!("({a}) & {ours}"),
+        &format!("({b}) & {flow}"),
+    ));
+}
+
+/// X-F01, X-F02: the link is cut for 4 seconds, and, in the long test, for 30. It is cut on the way:
+/// at a host's own interface, Linux 6.1 may never recover, see `DESIGN.md`.
 #[test]
 fn nothing_is_lost_while_the_link_is_cut() {
-    for (down, seconds) in [(4, 20), (30, 45)] {
-        let a = ours(&[&format!("flow $A:4100 $B:4100 {seconds} 0.01")]);
-        let flow = roles(&[&format!("flow $B:4100 $A:4100 {seconds} 0.01")]);
-        let cut = format!("sleep 8; ip link set eth0 down; sleep {down}; ip link set eth0 up");
-        let b = format!("({cut}) & {flow}");
-        flowed(&run(280, &a, &b));
+    let cut = |down: u32| format!("{PREPARE}; sleep 8; {CUT}; sleep {down}; {RESTORE}");
+    flow_while(20, "true", &cut(4));
+    if env::var_os("LONG").is_some() {
+        flow_while(45, "true", &cut(30));
+        flow_while(45, &cut(30), "true");
     }
 }
 

@@ -3,7 +3,10 @@
 use std::env;
 
 use super::{Case, complaints, peer, side};
-use crate::guests::run_for;
+use crate::{
+    guests::run_for,
+    link::{CUT, PREPARE, RESTORE},
+};
 
 /// What a cut may do to a transfer: nothing, or end it for both. The server is told that the client
 /// has ended.
@@ -177,15 +180,10 @@ fn play(cuts: &[Cut], down: &str, up: &str) {
 /// T-ER2, T-KA2: nothing arrives at a host any more, but its device and its addresses stay as they are.
 #[test]
 fn a_link_that_is_cut_on_the_way_breaks_no_transfer_or_both_sides() {
-    // What arrives is looked up in other tables before that of local addresses.
-    let prepare = "ip rule add pref 2 lookup local && ip rule del pref 0";
     play(
         &ON_THE_WAY,
-        &format!(
-            "{{ [ -e /tmp/prepared ] || {{ {prepare} && touch /tmp/prepared; }}; }}; \
-                  ip rule add pref 1 iif eth0 blackhole"
-        ),
-        "ip rule del pref 1",
+        &format!("{{ [ -e /tmp/prepared ] || {{ {PREPARE} && touch /tmp/prepared; }}; }}; {CUT}"),
+        RESTORE,
     );
 }
 
