@@ -3,15 +3,11 @@
 use std::{
     io,
     mem::offset_of,
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
+    net::{Ipv4Addr, Ipv6Addr, SocketAddr, SocketAddrV6},
 };
 
+use interpose::os;
 use libc::{c_int, sockaddr_in, sockaddr_in6};
-
-/// An error with this number.
-pub(crate) fn os(errno: c_int) -> io::Error {
-    io::Error::from_raw_os_error(errno)
-}
 
 /// Some bytes of an address, whose places are the same in every process.
 fn part<const N: usize>(raw: &[u8], at: usize) -> io::Result<[u8; N]> {
@@ -40,54 +36,30 @@ pub(crate) fn read(raw: &[u8], wrong: c_int) -> io::Result<SocketAddr> {
     }
 }
 
-/// The bytes of an address.
-pub(crate) fn write(addr: SocketAddr) -> Vec<u8> {
-    let family = |family: c_int| u16::try_from(family).unwrap_or_default().to_ne_bytes();
-    let mut raw = Vec::with_capacity(size_of::<sockaddr_in6>());
-    match addr.ip() {
-        IpAddr::V4(ip) => {
-            raw.extend(family(libc::AF_INET));
-            raw.extend(addr.port().to_be_bytes());
-            raw.extend(ip.octets());
-            raw.resize(size_of::<sockaddr_in>(), 0);
-        }
-        IpAddr::V6(ip) => {
-            raw.extend(family(libc::AF_INET6));
-            raw.extend(addr.port().to_be_bytes());
-            raw.extend([0; 4]);
-            raw.extend(ip.octets());
-            let scope = match addr {
-                SocketAddr::V6(v6) => v6.scope_id(),
-                SocketAddr::V4(_) => 0,
-            };
-            raw.extend(scope.to_ne_bytes());
-        }
-    }
-    raw
-}
-
 /// The address of a socket that has none.
 pub(crate) const NOWHERE: [u8; size_of::<sockaddr_in>()] = [0; size_of::<sockaddr_in>()];
 
 #[cfg(test)]
 mod tests {
+    use interpose::encode;
+
     use super::*;
 
     #[test]
     fn what_is_written_is_read() {
         for addr in ["10.9.0.1:4000", "[fd09::1]:65535", "[fe80::1%3]:1"] {
             let addr: SocketAddr = addr.parse().unwrap();
-            assert_eq!(read(&write(addr), libc::EINVAL).unwrap(), addr);
+            assert_eq!(read(&encode(addr), libc::EINVAL).unwrap(), addr);
         }
         assert_eq!(
-            write("10.9.0.1:258".parse().unwrap())[2..8],
+            encode("10.9.0.1:258".parse().unwrap())[2..8],
             [1, 2, 10, 9, 0, 1]
         );
     }
 
     #[test]
     fn what_is_no_address_is_refused() {
-        let raw = write("10.9.0.1:1".parse().unwrap());
+        let raw = encode("10.9.0.1:1".parse().unwrap());
         let errno = |raw: &[u8]| read(raw, libc::EAFNOSUPPORT).unwrap_err().raw_os_error();
         assert_eq!(errno(&raw[..15]), Some(libc::EINVAL));
         assert_eq!(errno(&[]), Some(libc::EINVAL));

@@ -6,6 +6,7 @@ use std::{
     time::{SystemTime, UNIX_EPOCH},
 };
 
+use interpose::os;
 use libc::{c_int, c_void};
 use rds::{
     Atomic, Cookie, ExportOptions, Rdma, SendOptions, Socket,
@@ -20,10 +21,7 @@ use rds::{
 // The memory of programs is registered as any other.
 use verbs::Memory;
 
-use crate::{
-    address::os,
-    memory::{bytes, bytes_mut},
-};
+use crate::memory::{bytes, bytes_mut};
 
 /// The bytes before the payload: a length of 8, the level and the type.
 const HEADER: usize = 16;

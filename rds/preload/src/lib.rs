@@ -28,7 +28,6 @@ mod files;
 mod memory;
 mod messages;
 mod options;
-mod real;
 mod sockets;
 mod table;
 mod wait;

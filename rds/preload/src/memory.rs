@@ -5,9 +5,8 @@ use std::{
     slice,
 };
 
+use interpose::os;
 use libc::{c_void, iovec, socklen_t};
-
-use crate::address::os;
 
 /// Bytes that a program has; none at no address.
 ///

@@ -2,6 +2,7 @@
 
 use std::{io, io::IoSlice};
 
+use interpose::{interpose, os};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rds::{
     Interest, Received,
@@ -9,12 +10,11 @@ use rds::{
 };
 
 use crate::{
-    address::{self, os},
+    address,
     control::{Told, Wishes},
     memory::{bytes, bytes_mut, gather, give, scatter},
-    real::interpose,
     sockets::raw,
-    table::Held,
+    table::{Held, find, with},
 };
 
 /// Sends one message.
@@ -135,7 +135,7 @@ impl Outcome {
             } else {
                 copied
             },
-            from: Some(address::write(from)),
+            from: Some(interpose::encode(from)),
             flags: if cut { libc::MSG_TRUNC } else { 0 },
         }
     }
@@ -272,77 +272,23 @@ unsafe fn read_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Resul
     Ok(length(outcome.len))
 }
 
-/// Functions that glibc has for callers that know how large the buffer is: where more is asked for
-/// than it has, the program is to end.
-fn fits(len: size_t, room: size_t) {
-    if len > room {
-        // SAFETY: it has no preconditions.
-        unsafe { libc::abort() };
-    }
-}
-
-unsafe fn checked_read(
-    held: &Held,
-    buf: *mut c_void,
-    len: size_t,
-    room: size_t,
-) -> io::Result<ssize_t> {
-    fits(len, room);
-    // SAFETY: as the caller promises.
-    unsafe { read_from(held, buf, len) }
-}
-
-unsafe fn checked_recv(
-    held: &Held,
-    buf: *mut c_void,
-    len: size_t,
-    room: size_t,
-    flags: c_int,
-) -> io::Result<ssize_t> {
-    fits(len, room);
-    // SAFETY: as the caller promises.
-    unsafe { receive(held, buf, len, flags) }
-}
-
-unsafe fn checked_recvfrom(
-    held: &Held,
-    buf: *mut c_void,
-    len: size_t,
-    room: size_t,
-    flags: c_int,
-    from: *mut sockaddr,
-    from_len: *mut socklen_t,
-) -> io::Result<ssize_t> {
-    fits(len, room);
-    // SAFETY: as the caller promises.
-    unsafe { receive_from(held, buf, len, flags, from, from_len) }
+interpose::messages! {
+    find, with:
+    recv => receive;
+    recvfrom => receive_from;
+    recvmsg => receive_msg;
+    read => read_from;
+    readv => read_all;
+    send => send_plain;
+    write => write_to;
+    writev => write_all;
 }
 
 interpose! {
-    fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => receive;
-    fn recvfrom(
-        fd: c_int, buf: *mut c_void, len: size_t, flags: c_int,
-        from: *mut sockaddr, from_len: *mut socklen_t,
-    ) -> ssize_t => receive_from;
-    fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t => receive_msg;
-    fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t => read_from;
-    fn readv(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t => read_all;
-    fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t
-        => checked_read;
-    fn __recv_chk(
-        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
-    ) -> ssize_t => checked_recv;
-    fn __recvfrom_chk(
-        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
-        from: *mut sockaddr, from_len: *mut socklen_t,
-    ) -> ssize_t => checked_recvfrom;
-
-    fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => send_plain;
+    find, with:
     fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t => send_msg;
     fn sendto(
         fd: c_int, buf: *const c_void, len: size_t, flags: c_int,
         to: *const sockaddr, to_len: socklen_t,
     ) -> ssize_t => send_to;
-    fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => write_to;
-    fn writev(fd: c_int, pieces: *const iovec, count: c_int) -> ssize_t => write_all;
 }

@@ -2,6 +2,7 @@
 
 use std::{fs, io, sync::OnceLock, time::Duration};
 
+use interpose::{interpose, os, real};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use rds::{
     info::Section,
@@ -9,12 +10,11 @@ use rds::{
 };
 
 use crate::{
-    address::{self, os},
+    address,
     control::{export, free, refused},
     memory::{bytes, bytes_mut, give},
-    real::{interpose, real, run},
     sockets::AF_RDS,
-    table::{self, Held},
+    table::{Held, find, run, with},
 };
 
 /// Options of RDS.
@@ -238,6 +238,7 @@ unsafe fn get(
 }
 
 interpose! {
+    find, with:
     fn setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t,
     ) -> c_int => set;
@@ -288,7 +289,7 @@ unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_i
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
-    if let Some(held) = table::find(fd) {
+    if let Some(held) = find(fd) {
         // SAFETY: as the caller promises.
         return run(|| unsafe { ask(&held, request, arg) });
     }

@@ -3,33 +3,25 @@
 use std::{
     io,
     os::fd::{AsFd, AsRawFd},
-    sync::{Arc, OnceLock},
+    sync::Arc,
 };
 
+use interpose::{duplicate, encode, interpose, os, real, watch_forks};
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use rds::{Engine, Socket};
 
 use crate::{
-    address::{self, NOWHERE, os},
-    files::duplicate,
+    address::{self, NOWHERE},
     memory::{bytes, give},
-    real::{interpose, real, run},
-    table::{self, Held},
+    table::{Held, SOCKETS, find, run, with},
 };
 
 /// `AF_RDS`.
 pub(crate) const AF_RDS: c_int = 21;
 
 /// In a child, no descriptor is a socket any more: it must not close what its parent uses.
-fn watch_forks() {
-    static WATCHED: OnceLock<c_int> = OnceLock::new();
-    unsafe extern "C" fn child() {
-        table::forget_all();
-    }
-    table::own();
-    // SAFETY: the function lives as long as the library, which is never unloaded, and does nothing
-    // that a child must not.
-    WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });
+unsafe extern "C" fn child() {
+    SOCKETS.forget_all();
 }
 
 /// Makes a socket, and a descriptor for the program.
@@ -39,7 +31,7 @@ fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
         return Err(os(libc::ESOCKTNOSUPPORT));
     }
     let socket: Socket = Engine::shared()?.socket()?;
-    watch_forks();
+    watch_forks(child);
     let nonblocking = kind & libc::SOCK_NONBLOCK != 0;
     socket.set_nonblocking(nonblocking);
     let fd = duplicate(socket.as_fd().as_raw_fd(), kind & libc::SOCK_CLOEXEC != 0);
@@ -48,7 +40,7 @@ fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
     }
     let held = Held::new(socket);
     held.chosen().nonblocking = nonblocking;
-    if table::add(fd, Arc::new(held)) {
+    if SOCKETS.add(fd, Arc::new(held)) {
         return Ok(fd);
     }
     // SAFETY: it is ours, and nobody knows it.
@@ -100,7 +92,7 @@ unsafe fn connect_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::
 
 unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
     let name = held.socket.local_addr()?;
-    let name = name.map_or_else(|| NOWHERE.to_vec(), address::write);
+    let name = name.map_or_else(|| NOWHERE.to_vec(), encode);
     // SAFETY: as the caller promises.
     unsafe { give(&name, addr.cast(), len) }?;
     Ok(0)
@@ -109,7 +101,7 @@ unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::
 unsafe fn peer_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
     let peer = held.socket.peer_addr()?.ok_or_else(|| os(libc::ENOTCONN))?;
     // SAFETY: as the caller promises.
-    unsafe { give(&address::write(peer), addr.cast(), len) }?;
+    unsafe { give(&encode(peer), addr.cast(), len) }?;
     Ok(0)
 }
 
@@ -132,6 +124,7 @@ unsafe fn never_accept4(
 }
 
 interpose! {
+    find, with:
     fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => bind_to;
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => connect_to;
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => name_of;

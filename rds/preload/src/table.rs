@@ -3,19 +3,13 @@
 #![forbid(unsafe_code)]
 
 use std::{
-    collections::BTreeMap,
-    process,
-    sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicU32, Ordering::SeqCst},
-    },
+    io,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use interpose::Table;
 use libc::c_int;
 use rds::{Socket, proto::control::LatencyPoints};
-
-/// The descriptors that can be known here.
-const MOST: usize = 65536;
 
 /// What the program has chosen that the socket itself does not know.
 #[derive(Clone, Copy, Debug, Default)]
@@ -49,68 +43,19 @@ impl Held {
     }
 }
 
-/// The process that the table is of. The child of a `vfork` has its parent's memory and
-/// descriptors of its own.
-static OWNER: AtomicU32 = AtomicU32::new(0);
-
-/// Says without a lock that a descriptor is none: in signal handlers, and in children, nothing else
-/// is allowed.
-static KNOWN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
-static SOCKETS: Mutex<BTreeMap<c_int, Arc<Held>>> = Mutex::new(BTreeMap::new());
-
-fn lock() -> MutexGuard<'static, BTreeMap<c_int, Arc<Held>>> {
-    SOCKETS.lock().unwrap_or_else(PoisonError::into_inner)
-}
-
-fn known(fd: c_int) -> Option<&'static AtomicBool> {
-    KNOWN.get(usize::try_from(fd).ok()?)
-}
-
-/// The table is this process's from now on.
-pub(crate) fn own() {
-    OWNER.store(process::id(), SeqCst);
-}
-
-/// Whether a descriptor is one, as far as can be said without a lock.
-pub(crate) fn may_have(fd: c_int) -> bool {
-    known(fd).is_some_and(|known| known.load(SeqCst))
-}
+/// What each descriptor is.
+pub(crate) static SOCKETS: Table<Held> = Table::new();
 
 pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
-    may_have(fd).then(|| lock().get(&fd).cloned()).flatten()
+    SOCKETS.find(fd)
 }
 
-/// Adds a socket; whether there is room for its descriptor.
-pub(crate) fn add(fd: c_int, held: Arc<Held>) -> bool {
-    let Some(known) = known(fd) else {
-        return false;
-    };
-    let mut sockets = lock();
-    let old = sockets.insert(fd, held);
-    known.store(true, SeqCst);
-    drop(sockets);
-    // Closing one takes a while, and comes back here.
-    drop(old);
-    true
+/// Runs a call for the program: its value, or -1 with `errno` set.
+pub(crate) fn run<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
+    interpose::run(rds::errno, call)
 }
 
-/// Forgets what a descriptor was; what it was is closed if it was the last.
-pub(crate) fn forget(fd: c_int) {
-    if !may_have(fd) || OWNER.load(SeqCst) != process::id() {
-        return;
-    }
-    let mut sockets = lock();
-    if let Some(known) = known(fd) {
-        known.store(false, SeqCst);
-    }
-    let old = sockets.remove(&fd);
-    drop(sockets);
-    drop(old);
-}
-
-/// Nothing is known any more. What was is neither closed nor freed.
-pub(crate) fn forget_all() {
-    for known in &KNOWN {
-        known.store(false, SeqCst);
-    }
+/// The same for a call with a socket.
+pub(crate) fn with<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Result<T>) -> T {
+    run(|| call(held))
 }

@@ -1,18 +1,16 @@
 //! Waiting for many descriptors, some of which are sockets of this crate.
 
 use std::{
-    io, slice,
+    io,
     sync::Arc,
     time::{Duration, Instant},
 };
 
-use libc::{c_int, c_short, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use interpose::{Polled, Selected, milliseconds, real};
+use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timespec, timeval};
 use rds::Interest;
 
-use crate::{
-    real::{real, run},
-    table::{self, Held},
-};
+use crate::table::{Held, SOCKETS, run};
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -55,7 +53,7 @@ fn state_of(held: &Held, wanted: c_short) -> io::Result<c_short> {
 
 /// Waits for entries of which some are sockets of this crate.
 fn wait(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
-    let held: Vec<Option<Arc<Held>>> = fds.iter().map(|asked| table::find(asked.fd)).collect();
+    let held: Vec<Option<Arc<Held>>> = fds.iter().map(|asked| SOCKETS.find(asked.fd)).collect();
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut own: Vec<pollfd> = fds.to_vec();
@@ -91,111 +89,21 @@ fn wait(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
     }
 }
 
-/// # Safety
-/// `count` entries of `fds`, if it is not null, are readable and writable for `'a`.
-unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
-    match usize::try_from(count) {
-        // SAFETY: not null, and as many as the caller promises.
-        Ok(count @ 1..) if !fds.is_null() => unsafe { slice::from_raw_parts_mut(fds, count) },
-        _ => &mut [],
+/// Entries of which some are sockets of this crate.
+struct Polls;
+
+impl Polled for Polls {
+    fn of(fds: &[pollfd]) -> Option<Self> {
+        has_own(fds).then_some(Self)
+    }
+
+    fn wait(self, fds: &mut [pollfd], timeout: c_int) -> c_int {
+        run(|| wait(fds, timeout))
     }
 }
 
 fn has_own(fds: &[pollfd]) -> bool {
-    fds.iter().any(|asked| table::may_have(asked.fd))
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: as the caller promises.
-    let asked = unsafe { entries(fds, count) };
-    if has_own(asked) {
-        return run(|| wait(asked, timeout));
-    }
-    let real = real!(poll: Poll);
-    // SAFETY: as the caller promises.
-    unsafe { real(fds, count, timeout) }
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: c_int,
-    room: size_t,
-) -> c_int {
-    if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
-        // SAFETY: it has no preconditions.
-        unsafe { libc::abort() };
-    }
-    // SAFETY: as the caller promises.
-    unsafe { poll(fds, count, timeout) }
-}
-
-/// Milliseconds, rounded up; -1 for ever.
-fn milliseconds(time: Option<timespec>) -> c_int {
-    let Some(time) = time else {
-        return -1;
-    };
-    let millis = time.tv_sec.saturating_mul(1000);
-    let millis = millis.saturating_add((time.tv_nsec + 999_999) / 1_000_000);
-    c_int::try_from(millis).unwrap_or(c_int::MAX)
-}
-
-/// The signals that a thread lets through while it waits.
-struct Mask(Option<sigset_t>);
-
-impl Mask {
-    /// # Safety
-    /// `mask` is null or valid.
-    unsafe fn new(mask: *const sigset_t) -> Self {
-        if mask.is_null() {
-            return Self(None);
-        }
-        // SAFETY: sets of signals are plain data.
-        let mut old = unsafe { std::mem::zeroed() };
-        // SAFETY: both are valid.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, &raw mut old) };
-        Self(Some(old))
-    }
-}
-
-impl Drop for Mask {
-    fn drop(&mut self) {
-        if let Some(old) = &self.0 {
-            // SAFETY: the first is valid, and the second may be null.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
-        }
-    }
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    let asked = unsafe { entries(fds, count) };
-    if has_own(asked) {
-        // SAFETY: null or valid, as the caller promises.
-        let timeout = milliseconds(unsafe { timeout.as_ref() }.copied());
-        // SAFETY: as the caller promises.
-        let _mask = unsafe { Mask::new(mask) };
-        return run(|| wait(asked, timeout));
-    }
-    let real = real!(
-        ppoll: unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int
-    );
-    // SAFETY: as the caller promises.
-    unsafe { real(fds, count, timeout, mask) }
+    fds.iter().any(|asked| SOCKETS.may_have(asked.fd))
 }
 
 /// Which of the three sets of `select` has what it asks for by these.
@@ -273,63 +181,25 @@ unsafe fn wait_sets(
     Ok(unsafe { answer(asked, sets) })
 }
 
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn select(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut timeval,
-) -> c_int {
-    let sets = [read, write, except];
-    // SAFETY: as the caller promises.
-    let mut asked = unsafe { asked_in(count, sets) };
-    if has_own(&asked) {
+/// The descriptors in three sets of which some are sockets of this crate.
+struct Selects(Vec<pollfd>);
+
+impl Selected for Selects {
+    unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
+        // SAFETY: as the caller promises.
+        let asked = unsafe { asked_in(count, sets) };
+        has_own(&asked).then_some(Self(asked))
+    }
+
+    unsafe fn wait(mut self, _: c_int, sets: [*mut fd_set; 3], timeout: *mut timeval) -> c_int {
         // SAFETY: null or valid, as the caller promises.
         let timeout = unsafe { timeout.as_ref() }.map(|time| timespec {
             tv_sec: time.tv_sec,
             tv_nsec: time.tv_usec * 1000,
         });
         // SAFETY: as the caller promises.
-        return run(|| unsafe { wait_sets(&mut asked, sets, milliseconds(timeout)) });
+        run(|| unsafe { wait_sets(&mut self.0, sets, milliseconds(timeout)) })
     }
-    let real = real!(
-        select: unsafe extern "C" fn(
-            c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int
-    );
-    // SAFETY: as the caller promises.
-    unsafe { real(count, read, write, except, timeout) }
 }
 
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    let sets = [read, write, except];
-    // SAFETY: as the caller promises.
-    let mut asked = unsafe { asked_in(count, sets) };
-    if has_own(&asked) {
-        // SAFETY: null or valid, as the caller promises.
-        let timeout = milliseconds(unsafe { timeout.as_ref() }.copied());
-        // SAFETY: as the caller promises.
-        let _mask = unsafe { Mask::new(mask) };
-        // SAFETY: as the caller promises.
-        return run(|| unsafe { wait_sets(&mut asked, sets, timeout) });
-    }
-    let real = real!(
-        pselect: unsafe extern "C" fn(
-            c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t)
-            -> c_int
-    );
-    // SAFETY: as the caller promises.
-    unsafe { real(count, read, write, except, timeout, mask) }
-}
+interpose::waiting!(Polls, Selects);

@@ -9,9 +9,6 @@ use std::{
 
 use crate::errno::os;
 
-const V4_SIZE: usize = size_of::<libc::sockaddr_in>();
-const V6_SIZE: usize = size_of::<libc::sockaddr_in6>();
-
 /// Reads an address.
 pub(crate) fn decode(bytes: &[u8]) -> io::Result<SocketAddr> {
     let (family, rest) = take(bytes)?;
@@ -50,30 +47,10 @@ fn take<const N: usize>(bytes: &[u8]) -> io::Result<([u8; N], &[u8])> {
     Ok((*taken, rest))
 }
 
-/// Writes an address.
-pub(crate) fn encode(addr: SocketAddr) -> Vec<u8> {
-    let (family, size) = match addr {
-        SocketAddr::V4(_) => (libc::AF_INET, V4_SIZE),
-        SocketAddr::V6(_) => (libc::AF_INET6, V6_SIZE),
-    };
-    let family = libc::sa_family_t::try_from(family).unwrap_or_default();
-    let mut bytes = Vec::with_capacity(size);
-    bytes.extend(family.to_ne_bytes());
-    bytes.extend(addr.port().to_be_bytes());
-    match addr {
-        SocketAddr::V4(addr) => bytes.extend(addr.ip().octets()),
-        SocketAddr::V6(addr) => {
-            bytes.extend(addr.flowinfo().to_be_bytes());
-            bytes.extend(addr.ip().octets());
-            bytes.extend(addr.scope_id().to_ne_bytes());
-        }
-    }
-    bytes.resize(size, 0);
-    bytes
-}
-
 #[cfg(test)]
 mod tests {
+    use interpose::encode;
+
     use super::*;
 
     #[test]

@@ -2,12 +2,12 @@
 
 use std::{os::fd::AsRawFd, sync::Arc};
 
+use interpose::{last_errno, real, set_errno};
 use libc::{c_int, c_void, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rsocket_capi as own;
 
 use crate::{
     files::replace,
-    real::{errno, real, set_errno},
     table::{self, Held, SOCKETS},
 };
 
@@ -43,7 +43,7 @@ pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
 
 /// Whether a call that has failed is to be tried on what was there before.
 fn try_again(fd: c_int, held: Arc<Held>, result: ssize_t) -> bool {
-    let error = errno();
+    let error = last_errno();
     let again = result < 0 && leads_elsewhere(error) && turn_to_udp(fd, held);
     set_errno(error);
     again

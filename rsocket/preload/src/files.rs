@@ -1,33 +1,26 @@
 //! What programs do with sockets as with all descriptors.
 
-use std::{fs, ops::RangeInclusive};
+use std::{fs, ops::RangeInclusive, os::fd::BorrowedFd};
 
+use interpose::{is_owner, real, set_errno};
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
 use rsocket_capi as own;
 
 use crate::{
     fork,
-    real::{real, set_errno},
     table::{self, SETS, SOCKETS},
 };
 
-type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
-
-/// Another descriptor of the same.
-pub(crate) fn duplicate(fd: c_int, close_on_exec: bool) -> c_int {
-    let real = real!(fcntl: Fcntl);
-    let cmd = if close_on_exec {
-        libc::F_DUPFD_CLOEXEC
-    } else {
-        libc::F_DUPFD
-    };
-    // SAFETY: the argument of this command is an `int`.
-    unsafe { real(fd, cmd, 0 as c_int) }
+/// A descriptor of the program's.
+pub(crate) fn borrow(fd: c_int) -> Option<BorrowedFd<'static>> {
+    // SAFETY: not negative. It is only given to calls of the kernel's, which say so if it is not
+    // open; that it stays open is the program's affair, as with those calls themselves.
+    (fd >= 0).then(|| unsafe { BorrowedFd::borrow_raw(fd) })
 }
 
 /// Makes `to` stand for what `from` does, and keeps whether it is closed by `exec`.
 pub(crate) fn replace(from: c_int, to: c_int) -> bool {
-    let fcntl = real!(fcntl: Fcntl);
+    let fcntl = real!(fcntl: unsafe extern "C" fn(c_int, c_int, ...) -> c_int);
     let dup3 = real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
     // SAFETY: the command has no argument.
     let flags = unsafe { fcntl(to, libc::F_GETFD) };
@@ -40,17 +33,18 @@ pub(crate) fn replace(from: c_int, to: c_int) -> bool {
     unsafe { dup3(from, to, flags) >= 0 }
 }
 
-/// Forgets what a descriptor was, and what it was is closed if it was the last.
-fn forget(fd: c_int) {
-    fork::forget(fd);
-    drop(SETS.remove(fd));
-    drop(SOCKETS.remove(fd));
-}
+/// The rsockets among the program's descriptors, the `epoll`s that have some, and what is to be one.
+struct Rsockets;
 
-/// `new` is a duplicate of `old`.
-fn follow(old: c_int, new: c_int) -> c_int {
-    if new >= 0 && new != old {
-        forget(new);
+impl interpose::Descriptors for Rsockets {
+    fn forget(fd: c_int) {
+        fork::forget(fd);
+        drop(SETS.remove(fd));
+        drop(SOCKETS.remove(fd));
+    }
+
+    fn follow(old: c_int, new: c_int) {
+        Self::forget(new);
         fork::follow(old, new);
         if let Some(held) = table::find(old) {
             SOCKETS.add(new, held);
@@ -59,17 +53,13 @@ fn follow(old: c_int, new: c_int) -> c_int {
             SETS.add(new, set);
         }
     }
-    new
-}
 
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn close(fd: c_int) -> c_int {
-    forget(fd);
-    let real = real!(close: unsafe extern "C" fn(c_int) -> c_int);
-    // SAFETY: as the caller promises.
-    unsafe { real(fd) }
+    fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int> {
+        let held = table::find(fd)?;
+        // The flags are in the lower half.
+        let flags = c_int::try_from(arg & 0x7fff_ffff).unwrap_or(0);
+        Some(own::rfcntl(held.fd(), cmd, flags))
+    }
 }
 
 /// Whether a descriptor may be this library's, or of a library below: they are on no list.
@@ -104,7 +94,7 @@ fn close_all(range: RangeInclusive<c_uint>) {
 #[unsafe(no_mangle)]
 unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c_int {
     // The flag that is left is `CLOSE_RANGE_UNSHARE`; nothing is shared where this is called.
-    if first <= last && flags == 0 && table::is_owner() {
+    if first <= last && flags == 0 && is_owner() {
         close_all(first..=last);
         return 0;
     }
@@ -117,7 +107,7 @@ unsafe extern "C" fn close_range(first: c_uint, last: c_uint, flags: c_int) -> c
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn closefrom(first: c_int) {
-    if table::is_owner() {
+    if is_owner() {
         close_all(first.max(0).unsigned_abs()..=c_uint::MAX);
         return;
     }
@@ -126,66 +116,7 @@ unsafe extern "C" fn closefrom(first: c_int) {
     unsafe { real(first) }
 }
 
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup(fd: c_int) -> c_int {
-    let real = real!(dup: unsafe extern "C" fn(c_int) -> c_int);
-    // SAFETY: as the caller promises.
-    follow(fd, unsafe { real(fd) })
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup2(old: c_int, new: c_int) -> c_int {
-    let real = real!(dup2: unsafe extern "C" fn(c_int, c_int) -> c_int);
-    // SAFETY: as the caller promises.
-    follow(old, unsafe { real(old, new) })
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn dup3(old: c_int, new: c_int, flags: c_int) -> c_int {
-    let real = real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
-    // SAFETY: as the caller promises.
-    follow(old, unsafe { real(old, new, flags) })
-}
-
-/// In C, the argument is variable. All that there are fit into a `long`, and are passed as one.
-unsafe fn control(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
-    let real = real!(fcntl: Fcntl);
-    match (cmd, table::find(fd)) {
-        (libc::F_DUPFD | libc::F_DUPFD_CLOEXEC, _) => {
-            // SAFETY: as the caller promises.
-            follow(fd, unsafe { real(fd, cmd, arg) })
-        }
-        (libc::F_GETFL | libc::F_SETFL, Some(held)) => {
-            // The flags are in the lower half.
-            let flags = c_int::try_from(arg & 0x7fff_ffff).unwrap_or(0);
-            own::rfcntl(held.fd(), cmd, flags)
-        }
-        // SAFETY: as the caller promises.
-        _ => unsafe { real(fd, cmd, arg) },
-    }
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe { control(fd, cmd, arg) }
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn fcntl64(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
-    // SAFETY: as the caller promises.
-    unsafe { control(fd, cmd, arg) }
-}
+interpose::descriptors!(Rsockets);
 
 /// # Safety
 /// As for the function of the same name.

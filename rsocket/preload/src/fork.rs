@@ -25,6 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
+use interpose::{MOST, is_owner};
 use libc::{c_int, epoll_event};
 use rsocket::{PollEntry, PollEvents, Socket, poll};
 use rsocket_capi as own;
@@ -39,10 +40,9 @@ use rustix::{
 };
 
 use crate::{
-    files::replace,
-    real::borrow,
+    files::{borrow, replace},
     sockets::{make, take},
-    table::{self, Held, MOST, SOCKETS, hold},
+    table::{self, Held, SOCKETS, hold},
     wait,
 };
 
@@ -88,7 +88,7 @@ fn all_watched() -> MutexGuard<'static, Vec<Watched>> {
 
 fn state(fd: c_int) -> Option<&'static AtomicU8> {
     let state = STATES.get(usize::try_from(fd).ok()?)?;
-    (USED.load(Relaxed) && state.load(SeqCst) != 0 && table::is_owner()).then_some(state)
+    (USED.load(Relaxed) && state.load(SeqCst) != 0 && is_owner()).then_some(state)
 }
 
 fn mark(fd: c_int, state: u8) {

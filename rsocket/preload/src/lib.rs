@@ -40,7 +40,6 @@ mod config;
 mod datagrams;
 mod files;
 mod fork;
-mod real;
 mod sockets;
 mod table;
 mod wait;

@@ -6,16 +6,16 @@ use std::{
     sync::{Arc, OnceLock},
 };
 
-use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, sockaddr_storage, socklen_t, ssize_t};
+use interpose::{duplicate, interpose, last_errno, real, set_errno, watch_forks};
+use libc::{c_int, c_void, sockaddr, sockaddr_storage, socklen_t};
 use rsocket_capi as own;
 
 use crate::{
     config::Rules,
     datagrams::{leads_elsewhere, turn_to_udp},
-    files::{duplicate, replace},
+    files::replace,
     fork,
-    real::{errno, interpose, real, set_errno},
-    table::{self, Held, SETS, SOCKETS},
+    table::{self, Held, SETS, SOCKETS, with},
 };
 
 /// What the system's administrator wants.
@@ -92,21 +92,14 @@ fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> Wanted {
 
 /// In a child, no descriptor is an rsocket any more: it must not end its parent's connections by
 /// closing what it has inherited, as children do that are to run another program.
-fn watch_forks() {
-    static WATCHED: OnceLock<c_int> = OnceLock::new();
-    unsafe extern "C" fn child() {
-        SOCKETS.forget_all();
-        SETS.forget_all();
-        if settings().forks {
-            // What has not been moved yet is as much this process's as its parent's.
-            fork::forked();
-            table::own();
-        }
+unsafe extern "C" fn child() {
+    SOCKETS.forget_all();
+    SETS.forget_all();
+    if settings().forks {
+        // What has not been moved yet is as much this process's as its parent's.
+        fork::forked();
+        interpose::own();
     }
-    table::own();
-    // SAFETY: the function lives as long as the library, which is never unloaded, and does nothing
-    // that a child must not.
-    WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });
 }
 
 /// Makes an rsocket, of which the program does not know yet.
@@ -136,7 +129,7 @@ pub(crate) fn take(listener: c_int) -> Option<c_int> {
 /// Makes an rsocket and a descriptor for the program.
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     let inner = make(domain, kind, protocol)?;
-    watch_forks();
+    watch_forks(child);
     let held = table::hold(inner);
     let fd = duplicate(inner, kind & libc::SOCK_CLOEXEC != 0);
     (fd >= 0 && SOCKETS.add(fd, held)).then_some(fd)
@@ -159,7 +152,7 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
             open(domain, kind, protocol).unwrap_or_else(|| real_socket(domain, kind, protocol))
         }
         Wanted::Later => {
-            watch_forks();
+            watch_forks(child);
             let fd = real_socket(domain, kind, protocol);
             fork::made(fd);
             fd
@@ -267,7 +260,7 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
     if bound == 0 {
         return 0;
     }
-    let error = errno();
+    let error = last_errno();
     // The address is of no RDMA device, but the host may have it.
     let elsewhere = matches!(error, libc::ENODEV | libc::EADDRNOTAVAIL);
     let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
@@ -289,7 +282,7 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         if connected == 0 {
             return 0;
         }
-        let error = errno();
+        let error = last_errno();
         let turned = match own::socket_of(held.fd()) {
             Some(socket) if socket.is_datagram() => {
                 drop(socket);
@@ -311,7 +304,7 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
     let real = real!(connect: unsafe extern "C" fn(c_int, *const sockaddr, socklen_t) -> c_int);
     // SAFETY: as the caller promises.
     let connected = unsafe { real(fd, addr, len) };
-    if connected == 0 || matches!(errno(), libc::EINPROGRESS | libc::EINTR) {
+    if connected == 0 || matches!(last_errno(), libc::EINPROGRESS | libc::EINTR) {
         fork::connecting(fd);
     }
     connected
@@ -366,49 +359,8 @@ unsafe fn own_shutdown(fd: c_int, how: c_int) -> c_int {
     own::rshutdown(fd, how)
 }
 
-/// Functions that glibc has for callers that know how large the buffer is. It has been checked where
-/// there is more room than is asked for; otherwise, the program is to end.
-fn fits(len: size_t, room: size_t) {
-    if len > room {
-        // SAFETY: it has no preconditions.
-        unsafe { libc::abort() };
-    }
-}
-
-unsafe fn checked_read(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t {
-    fits(len, room);
-    // SAFETY: as the caller promises.
-    unsafe { own::rread(fd, buf, len) }
-}
-
-unsafe fn checked_recv(
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    room: size_t,
-    flags: c_int,
-) -> ssize_t {
-    fits(len, room);
-    // SAFETY: as the caller promises.
-    unsafe { own::rrecv(fd, buf, len, flags) }
-}
-
-unsafe fn checked_recvfrom(
-    fd: c_int,
-    buf: *mut c_void,
-    len: size_t,
-    room: size_t,
-    flags: c_int,
-    from: *mut sockaddr,
-    from_len: *mut socklen_t,
-) -> ssize_t {
-    fits(len, room);
-    // SAFETY: as the caller promises.
-    unsafe { own::rrecvfrom(fd, buf, len, flags, from, from_len) }
-}
-
 interpose! {
-    table::find:
+    table::find, with:
     fn listen(fd: c_int, backlog: c_int) -> c_int => own_listen;
     fn shutdown(fd: c_int, how: c_int) -> c_int => own_shutdown;
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
@@ -423,27 +375,14 @@ interpose! {
     ) -> c_int => own::rsetsockopt;
 }
 
-interpose! {
-    fork::find:
-    fn recv(fd: c_int, buf: *mut c_void, len: size_t, flags: c_int) -> ssize_t => own::rrecv;
-    fn recvfrom(
-        fd: c_int, buf: *mut c_void, len: size_t, flags: c_int,
-        from: *mut sockaddr, from_len: *mut socklen_t,
-    ) -> ssize_t => own::rrecvfrom;
-    fn recvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t => own::rrecvmsg;
-    fn read(fd: c_int, buf: *mut c_void, len: size_t) -> ssize_t => own::rread;
-    fn readv(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t => own::rreadv;
-    fn __read_chk(fd: c_int, buf: *mut c_void, len: size_t, room: size_t) -> ssize_t
-        => checked_read;
-    fn __recv_chk(
-        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
-    ) -> ssize_t => checked_recv;
-    fn __recvfrom_chk(
-        fd: c_int, buf: *mut c_void, len: size_t, room: size_t, flags: c_int,
-        from: *mut sockaddr, from_len: *mut socklen_t,
-    ) -> ssize_t => checked_recvfrom;
-
-    fn send(fd: c_int, buf: *const c_void, len: size_t, flags: c_int) -> ssize_t => own::rsend;
-    fn write(fd: c_int, buf: *const c_void, len: size_t) -> ssize_t => own::rwrite;
-    fn writev(fd: c_int, vectors: *const iovec, count: c_int) -> ssize_t => own::rwritev;
+interpose::messages! {
+    fork::find, with:
+    recv => own::rrecv;
+    recvfrom => own::rrecvfrom;
+    recvmsg => own::rrecvmsg;
+    read => own::rread;
+    readv => own::rreadv;
+    send => own::rsend;
+    write => own::rwrite;
+    writev => own::rwritev;
 }

@@ -3,19 +3,17 @@
 use std::{
     io,
     os::fd::{FromRawFd, OwnedFd},
-    slice,
     sync::Arc,
     time::Duration,
 };
 
-use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+use interpose::{Mask, Polled, Selected, duplicate, real, set_errno};
+use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
 use rsocket::EventSet;
 use rsocket_capi as own;
 
 use crate::{
-    files::duplicate,
     fork,
-    real::{real, set_errno},
     table::{self, Held, SETS, SOCKETS},
 };
 
@@ -30,7 +28,7 @@ struct Asked {
     _held: Vec<Arc<Held>>,
 }
 
-impl Asked {
+impl Polled for Asked {
     fn of(fds: &[pollfd]) -> Option<Self> {
         for asked in fds {
             fork::settle_to_wait(asked.fd);
@@ -57,7 +55,7 @@ impl Asked {
         })
     }
 
-    fn wait(&mut self, answers: &mut [pollfd], timeout: c_int) -> c_int {
+    fn wait(mut self, answers: &mut [pollfd], timeout: c_int) -> c_int {
         let count = self.fds.len() as nfds_t;
         // SAFETY: the entries are as many as is said.
         let ready = unsafe { own::rpoll(self.fds.as_mut_ptr(), count, timeout) };
@@ -66,113 +64,6 @@ impl Asked {
         }
         ready
     }
-}
-
-/// # Safety
-/// `count` entries of `fds`, if it is not null, are readable and writable for `'a`.
-unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
-    match usize::try_from(count) {
-        // SAFETY: not null, and as many as the caller promises.
-        Ok(count @ 1..) if !fds.is_null() => unsafe { slice::from_raw_parts_mut(fds, count) },
-        _ => &mut [],
-    }
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn poll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: as the caller promises.
-    let own = unsafe { entries(fds, count) };
-    if let Some(mut asked) = Asked::of(own) {
-        return asked.wait(own, timeout);
-    }
-    let real = real!(poll: unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int);
-    // SAFETY: as the caller promises.
-    unsafe { real(fds, count, timeout) }
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn __poll_chk(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: c_int,
-    room: size_t,
-) -> c_int {
-    if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
-        // SAFETY: it has no preconditions.
-        unsafe { libc::abort() };
-    }
-    // SAFETY: as the caller promises.
-    unsafe { poll(fds, count, timeout) }
-}
-
-/// Milliseconds, rounded up; -1 for ever.
-///
-/// # Safety
-/// `time` is null or valid.
-unsafe fn milliseconds(time: *const timespec) -> c_int {
-    // SAFETY: null or valid, as the caller promises.
-    let Some(time) = (unsafe { time.as_ref() }) else {
-        return -1;
-    };
-    let millis = time.tv_sec.saturating_mul(1000);
-    let millis = millis.saturating_add((time.tv_nsec + 999_999) / 1_000_000);
-    c_int::try_from(millis).unwrap_or(c_int::MAX)
-}
-
-/// The signals that a thread lets through while it waits.
-struct Mask(Option<sigset_t>);
-
-impl Mask {
-    /// # Safety
-    /// `mask` is null or valid.
-    unsafe fn new(mask: *const sigset_t) -> Self {
-        if mask.is_null() {
-            return Self(None);
-        }
-        // SAFETY: sets of signals are plain data.
-        let mut old = unsafe { std::mem::zeroed() };
-        // SAFETY: both are valid.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, &raw mut old) };
-        Self(Some(old))
-    }
-}
-
-impl Drop for Mask {
-    fn drop(&mut self) {
-        if let Some(old) = &self.0 {
-            // SAFETY: the first is valid, and the second may be null.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, std::ptr::null_mut()) };
-        }
-    }
-}
-
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn ppoll(
-    fds: *mut pollfd,
-    count: nfds_t,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    let own = unsafe { entries(fds, count) };
-    if let Some(mut asked) = Asked::of(own) {
-        // SAFETY: as the caller promises.
-        let timeout = unsafe { milliseconds(timeout) };
-        // SAFETY: as the caller promises.
-        let _mask = unsafe { Mask::new(mask) };
-        return asked.wait(own, timeout);
-    }
-    let real = real!(
-        ppoll: unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int
-    );
-    // SAFETY: as the caller promises.
-    unsafe { real(fds, count, timeout, mask) }
 }
 
 /// The rsockets of three sets, by the program's descriptors.
@@ -195,69 +86,28 @@ unsafe fn sockets_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<(c_int, Arc<He
         .collect()
 }
 
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn select(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *mut timeval,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    let held = unsafe { sockets_in(count, [read, write, except]) };
-    if held.is_empty() {
-        let real = real!(
-            select: unsafe extern "C" fn(
-                c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int
-        );
+/// The rsockets of three sets, if there are any.
+struct Selects(Vec<(c_int, Arc<Held>)>);
+
+impl Selected for Selects {
+    unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
         // SAFETY: as the caller promises.
-        return unsafe { real(count, read, write, except, timeout) };
+        let held = unsafe { sockets_in(count, sets) };
+        (!held.is_empty()).then_some(Self(held))
     }
-    let known_as = |fd| {
-        let found = held.iter().find(|(own, _)| *own == fd);
-        found.map_or(fd, |(_, held)| held.fd())
-    };
-    // SAFETY: as the caller promises.
-    unsafe { own::select_by(count, read, write, except, timeout, known_as) }
+
+    unsafe fn wait(self, count: c_int, sets: [*mut fd_set; 3], timeout: *mut timeval) -> c_int {
+        let known_as = |fd| {
+            let found = self.0.iter().find(|(own, _)| *own == fd);
+            found.map_or(fd, |(_, held)| held.fd())
+        };
+        let [read, write, except] = sets;
+        // SAFETY: as the caller promises.
+        unsafe { own::select_by(count, read, write, except, timeout, known_as) }
+    }
 }
 
-/// # Safety
-/// As for the function of the same name.
-#[unsafe(no_mangle)]
-unsafe extern "C" fn pselect(
-    count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
-    timeout: *const timespec,
-    mask: *const sigset_t,
-) -> c_int {
-    // SAFETY: as the caller promises.
-    let held = unsafe { sockets_in(count, [read, write, except]) };
-    if held.is_empty() {
-        let real = real!(
-            pselect: unsafe extern "C" fn(
-                c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t)
-                -> c_int
-        );
-        // SAFETY: as the caller promises.
-        return unsafe { real(count, read, write, except, timeout, mask) };
-    }
-    // SAFETY: null or valid, as the caller promises.
-    let mut time = unsafe { timeout.as_ref() }.map(|time| timeval {
-        tv_sec: time.tv_sec,
-        tv_usec: (time.tv_nsec + 999) / 1000,
-    });
-    let time = time
-        .as_mut()
-        .map_or(std::ptr::null_mut(), std::ptr::from_mut);
-    // SAFETY: as the caller promises.
-    let _mask = unsafe { Mask::new(mask) };
-    // SAFETY: as the caller promises, and the time is ours.
-    unsafe { select(count, read, write, except, time) }
-}
+interpose::waiting!(Asked, Selects);
 
 /// The set of an `epoll` that has rsockets, or is about to get the first.
 fn set_of(epfd: c_int) -> io::Result<Arc<EventSet>> {

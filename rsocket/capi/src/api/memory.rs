@@ -154,7 +154,7 @@ pub(super) unsafe fn give_address(
         return Ok(());
     }
     // SAFETY: as the caller promises.
-    unsafe { give(&address::encode(value), at.cast(), len) }
+    unsafe { give(&interpose::encode(value), at.cast(), len) }
 }
 
 /// Memory of the program's that a peer may write to.

@@ -1,0 +1,240 @@
+//! Waiting for many descriptors.
+
+use std::{ptr, slice};
+
+use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+
+use crate::real;
+
+/// What a library waits for in `poll`.
+pub trait Polled: Sized {
+    /// Nothing if no descriptor is the library's.
+    fn of(fds: &[pollfd]) -> Option<Self>;
+
+    /// Waits for the same descriptors, some of which are the library's, as `poll` does.
+    fn wait(self, fds: &mut [pollfd], timeout: c_int) -> c_int;
+}
+
+/// What a library waits for in `select`: descriptors to be read, written, and with exceptions.
+pub trait Selected: Sized {
+    /// Nothing if no descriptor is the library's.
+    ///
+    /// # Safety
+    /// The sets are null or valid.
+    unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self>;
+
+    /// Waits for the same descriptors, some of which are the library's, as `select` does.
+    ///
+    /// # Safety
+    /// The sets and the time are null or valid.
+    unsafe fn wait(self, count: c_int, sets: [*mut fd_set; 3], timeout: *mut timeval) -> c_int;
+}
+
+/// # Safety
+/// `count` entries of `fds`, if it is not null, are readable and writable for `'a`.
+unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
+    match usize::try_from(count) {
+        // SAFETY: not null, and as many as the caller promises.
+        Ok(count @ 1..) if !fds.is_null() => unsafe { slice::from_raw_parts_mut(fds, count) },
+        _ => &mut [],
+    }
+}
+
+/// # Safety
+/// As for the function of the same name.
+pub unsafe fn poll<P: Polled>(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    let asked = unsafe { entries(fds, count) };
+    if let Some(own) = P::of(asked) {
+        return own.wait(asked, timeout);
+    }
+    let real = real!(poll: unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int);
+    // SAFETY: as the caller promises.
+    unsafe { real(fds, count, timeout) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+pub unsafe fn __poll_chk<P: Polled>(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    room: size_t,
+) -> c_int {
+    if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
+        // SAFETY: it has no preconditions.
+        unsafe { libc::abort() };
+    }
+    // SAFETY: as the caller promises.
+    unsafe { poll::<P>(fds, count, timeout) }
+}
+
+/// Milliseconds, rounded up; -1 for ever.
+#[must_use]
+pub fn milliseconds(time: Option<timespec>) -> c_int {
+    let Some(time) = time else {
+        return -1;
+    };
+    let millis = time.tv_sec.saturating_mul(1000);
+    let millis = millis.saturating_add((time.tv_nsec + 999_999) / 1_000_000);
+    c_int::try_from(millis).unwrap_or(c_int::MAX)
+}
+
+/// The signals that a thread lets through while it waits.
+#[derive(Debug)]
+pub struct Mask(Option<sigset_t>);
+
+impl Mask {
+    /// Until it is dropped, the thread lets through what `mask` says, if it is not null.
+    ///
+    /// # Safety
+    /// `mask` is null or valid.
+    #[must_use]
+    pub unsafe fn new(mask: *const sigset_t) -> Self {
+        if mask.is_null() {
+            return Self(None);
+        }
+        // SAFETY: sets of signals are plain data.
+        let mut old = unsafe { std::mem::zeroed() };
+        // SAFETY: both are valid.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, &raw mut old) };
+        Self(Some(old))
+    }
+}
+
+impl Drop for Mask {
+    fn drop(&mut self) {
+        if let Some(old) = &self.0 {
+            // SAFETY: the first is valid, and the second may be null.
+            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
+        }
+    }
+}
+
+/// # Safety
+/// As for the function of the same name.
+pub unsafe fn ppoll<P: Polled>(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    // SAFETY: as the caller promises.
+    let asked = unsafe { entries(fds, count) };
+    if let Some(own) = P::of(asked) {
+        // SAFETY: null or valid, as the caller promises.
+        let timeout = milliseconds(unsafe { timeout.as_ref() }.copied());
+        // SAFETY: as the caller promises.
+        let _mask = unsafe { Mask::new(mask) };
+        return own.wait(asked, timeout);
+    }
+    let real = real!(
+        ppoll: unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int
+    );
+    // SAFETY: as the caller promises.
+    unsafe { real(fds, count, timeout, mask) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+pub unsafe fn select<S: Selected>(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *mut timeval,
+) -> c_int {
+    let sets = [read, write, except];
+    // SAFETY: as the caller promises.
+    if let Some(own) = unsafe { S::of(count, sets) } {
+        // SAFETY: as the caller promises.
+        return unsafe { own.wait(count, sets, timeout) };
+    }
+    let real = real!(
+        select: unsafe extern "C" fn(
+            c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int
+    );
+    // SAFETY: as the caller promises.
+    unsafe { real(count, read, write, except, timeout) }
+}
+
+/// # Safety
+/// As for the function of the same name.
+pub unsafe fn pselect<S: Selected>(
+    count: c_int,
+    read: *mut fd_set,
+    write: *mut fd_set,
+    except: *mut fd_set,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+) -> c_int {
+    let sets = [read, write, except];
+    // SAFETY: as the caller promises.
+    if let Some(own) = unsafe { S::of(count, sets) } {
+        // SAFETY: null or valid, as the caller promises.
+        let mut time = unsafe { timeout.as_ref() }.map(|time| timeval {
+            tv_sec: time.tv_sec,
+            tv_usec: (time.tv_nsec + 999) / 1000,
+        });
+        let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
+        // SAFETY: as the caller promises.
+        let _mask = unsafe { Mask::new(mask) };
+        // SAFETY: as the caller promises, and the time is ours.
+        return unsafe { own.wait(count, sets, time) };
+    }
+    let real = real!(
+        pselect: unsafe extern "C" fn(
+            c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t)
+            -> c_int
+    );
+    // SAFETY: as the caller promises.
+    unsafe { real(count, read, write, except, timeout, mask) }
+}
+
+/// Puts functions in the place of those that wait for many descriptors: a [`Polled`] and a
+/// [`Selected`] are what the library waits for.
+#[macro_export]
+macro_rules! waiting {
+    ($($name:ident::<$own:ty>($($arg:ident: $type:ty),*);)*) => {
+        const _: () = {
+            use $crate::libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
+            $(
+                /// # Safety
+                /// As for the function of the same name.
+                #[unsafe(no_mangle)]
+                unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
+                    // SAFETY: as the caller promises.
+                    unsafe { $crate::wait::$name::<$own>($($arg),*) }
+                }
+            )*
+        };
+    };
+    ($polled:ty, $selected:ty) => {
+        $crate::waiting! {
+            poll::<$polled>(fds: *mut pollfd, count: nfds_t, timeout: c_int);
+            __poll_chk::<$polled>(
+                fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t);
+            ppoll::<$polled>(
+                fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t);
+            select::<$selected>(
+                count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+                timeout: *mut timeval);
+            pselect::<$selected>(
+                count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
+                timeout: *const timespec, mask: *const sigset_t);
+        }
+    };
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn times_are_rounded_up() {
+        let time = |tv_sec, tv_nsec| milliseconds(Some(timespec { tv_sec, tv_nsec }));
+        assert_eq!(milliseconds(None), -1);
+        assert_eq!((time(0, 0), time(0, 1), time(2, 1_000_001)), (0, 1, 2002));
+        assert_eq!(time(i64::MAX, 0), c_int::MAX);
+    }
+}
