@@ -8,7 +8,7 @@ use std::fmt::Write;
 
 use anyhow::{Context, Result, ensure};
 
-use crate::pyverbs::Outcomes;
+use crate::outcomes::Outcomes;
 use crate::workspace::Workspace;
 
 /// Where the table is, from the root of the workspace.

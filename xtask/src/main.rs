@@ -16,6 +16,7 @@ mod conformance;
 mod demo;
 mod distribution;
 mod interrupt;
+mod outcomes;
 mod process;
 mod pyverbs;
 mod setup;

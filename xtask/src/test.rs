@@ -23,11 +23,12 @@ use rustix::pipe::PipeFlags;
 
 use crate::cli::TestArguments;
 use crate::conformance;
+use crate::outcomes::{DEVICE_TESTS_OF, Outcomes};
 use crate::process::{self, Supervised};
-use crate::pyverbs::{self, DEVICE_TESTS_OF, Outcomes};
+use crate::pyverbs;
 use crate::setup::{self, Group};
 use crate::soft_roce::report::{Printer, Style};
-use crate::soft_roce::{Device, EventKind, Run};
+use crate::soft_roce::{Device, EventKind, Run, quote};
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
 
@@ -330,9 +331,6 @@ impl Suite<'_> {
 fn device_script(programs: &[Program], filter: &str) -> Result<String> {
     let mut script = String::from("code=0\n");
     for program in programs {
-        let quote = |path: &PathBuf| {
-            Ok::<_, shlex::QuoteError>(shlex::try_quote(&path.to_string_lossy())?.into_owned())
-        };
         let (folder, executable) = (quote(&program.folder)?, quote(&program.executable)?);
         let filter = if filter.is_empty() {
             "".into()

@@ -2,7 +2,7 @@
 
 use std::fs::File;
 use std::io::Write;
-use std::path::{Path, PathBuf};
+use std::path::PathBuf;
 
 use anyhow::{Context, Result, bail, ensure};
 
@@ -76,11 +76,6 @@ pub(super) fn sides(round: usize) -> [Side; 2] {
     } else {
         [Side::Reference, Side::Ours]
     }
-}
-
-/// A path as a word of a script.
-pub(super) fn quote(path: &Path) -> Result<String> {
-    Ok(shlex::try_quote(&path.to_string_lossy())?.into_owned())
 }
 
 /// The median of what `case` gave, which has to be something.

@@ -10,12 +10,12 @@ use std::time::Duration;
 
 use anyhow::{Context, Result, ensure};
 
-use super::guest::{self, quote};
+use super::guest;
 use super::noop::{self, Side};
 use super::program;
 use super::row::{Bar, Row};
 use super::statistics::median;
-use crate::soft_roce::Run;
+use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
 /// How often each program runs for each row, at most: as often as there is time, and once in any case.

@@ -9,11 +9,11 @@ use std::time::Duration;
 
 use anyhow::{Context, Result};
 
-use super::guest::{self, quote};
+use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use crate::soft_roce::{Host, Run};
+use crate::soft_roce::{Host, Run, quote};
 use crate::workspace::Workspace;
 
 /// How often everything is measured on a pair of guests.

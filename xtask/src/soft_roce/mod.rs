@@ -45,4 +45,4 @@ pub(crate) use device::Device;
 pub(crate) use event::{Event, EventKind, Host, Stream};
 pub(crate) use kernel::Source;
 pub(crate) use report::Outcome;
-pub(crate) use run::{Run, Until};
+pub(crate) use run::{Run, Until, quote};

@@ -4,7 +4,7 @@ use std::fmt::Write;
 use std::fs;
 use std::os::fd::OwnedFd;
 use std::os::unix::net::UnixStream;
-use std::path::PathBuf;
+use std::path::{Path, PathBuf};
 use std::sync::mpsc;
 use std::time::Duration;
 
@@ -390,4 +390,9 @@ fn available_mib(meminfo: &str) -> Option<u64> {
         .lines()
         .find_map(|line| line.strip_prefix("MemAvailable:"))?;
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
+}
+
+/// A path as a word of a command.
+pub(crate) fn quote(path: &Path) -> Result<String> {
+    Ok(shlex::try_quote(&path.to_string_lossy())?.into_owned())
 }
