@@ -96,7 +96,7 @@
 //!
 //! # Limits
 //!
-//! Not here yet: segmentation of raw packets, and completion counters (rdma-core 65).
+//! Not here yet: completion counters (rdma-core 65).
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is

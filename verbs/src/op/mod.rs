@@ -10,6 +10,7 @@
 //! | [`SendFrame`] | sends an Ethernet frame | raw packets | is read |
 //! | [`LocalInvalidate`] | invalidates an RKey of this side | RC, UC | is kept |
 //! | [`SendTso`] | sends datagrams that the device cuts | UD | is read, and has the address |
+//! | [`SendFrameTso`] | sends frames that the device cuts | raw packets | is read |
 //! | [`AtomicWrite`] | writes 8 bytes of the peer's memory in one step | RC, extended | is kept |
 //! | [`Flush`] | makes the peer's memory hold what was written to it | RC, extended | is kept |
 //!
@@ -50,7 +51,7 @@ pub use ops::SendOps;
 pub use rdma::{Read, Write};
 pub use send::Send;
 pub use to_srq::ToSrq;
-pub use tso::SendTso;
+pub use tso::{SendFrameTso, SendTso};
 
 pub(crate) use builder::Builder;
 use emit::{Emit, EmitExtended};

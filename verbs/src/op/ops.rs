@@ -23,7 +23,7 @@ bitflags! {
         const RDMA_WRITE = with::IBV_QP_EX_WITH_RDMA_WRITE.0 as u64;
         /// [`Write::imm_data`](super::Write::imm_data).
         const RDMA_WRITE_WITH_IMM = with::IBV_QP_EX_WITH_RDMA_WRITE_WITH_IMM.0 as u64;
-        /// [`Send`](super::Send), [`SendTo`](super::SendTo).
+        /// [`Send`](super::Send), [`SendTo`](super::SendTo), [`SendFrame`](super::SendFrame).
         const SEND = with::IBV_QP_EX_WITH_SEND.0 as u64;
         /// [`Send::imm_data`](super::Send::imm_data), [`SendTo::imm_data`](super::SendTo::imm_data).
         const SEND_WITH_IMM = with::IBV_QP_EX_WITH_SEND_WITH_IMM.0 as u64;
@@ -39,7 +39,7 @@ bitflags! {
         const BIND_MW = with::IBV_QP_EX_WITH_BIND_MW.0 as u64;
         /// [`Send::invalidate`](super::Send::invalidate).
         const SEND_WITH_INV = with::IBV_QP_EX_WITH_SEND_WITH_INV.0 as u64;
-        /// [`SendTso`](super::SendTso).
+        /// [`SendTso`](super::SendTso), [`SendFrameTso`](super::SendFrameTso).
         const TSO = with::IBV_QP_EX_WITH_TSO.0 as u64;
         /// [`Flush`](super::Flush). Since rdma-core 45.
         const FLUSH = with::IBV_QP_EX_WITH_FLUSH.0 as u64;

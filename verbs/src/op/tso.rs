@@ -7,7 +7,7 @@ use super::{
 };
 use crate::{
     bounded::QpNum,
-    qp::Datagram,
+    qp::{Datagram, RawPacket},
     work::{Gather, SgeList},
 };
 
@@ -97,3 +97,101 @@ impl<T: Datagram, W: DatagramWork> ExtendedRequest<T> for SendTso<'_, W> {
 }
 
 impl<T: Datagram, W: DatagramWork> SendRequest<T> for SendTso<'_, W> {}
+
+/// `IBV_WR_TSO` on a raw packet queue pair—A stretch of a TCP stream, which the device cuts into
+/// segments and sends as one Ethernet frame each, behind a copy of the same headers, in which it
+/// counts lengths, identifiers and sequence numbers up.
+///
+/// The queue pair must have been made with
+/// [`max_tso_header`](crate::QueuePairBuilder::max_tso_header). The headers are copied when the
+/// request is posted.
+///
+/// # Examples
+/// ```no_run
+/// # fn f(
+/// #     qp: &mut verbs::QueuePair<verbs::RawPacket, verbs::Rts>,
+/// #     stretch: verbs::Buf,
+/// # ) -> verbs::Result<()> {
+/// use verbs::op::SendFrameTso;
+/// let headers = [0; 54]; // Ethernet, IPv4 and TCP
+/// qp.post(SendFrameTso::new(stretch, &headers, 1460).ip_checksum())?;
+/// # Ok(())
+/// # }
+/// ```
+///
+/// # References
+/// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
+#[doc(alias = "IBV_WR_TSO")]
+#[doc(alias = "ibv_wr_send_tso")]
+#[derive(Clone, Debug)]
+#[must_use = "post it"]
+pub struct SendFrameTso<'h, W> {
+    work: W,
+    header: &'h [u8],
+    mss: u16,
+    flags: ffi::ibv_send_flags,
+}
+
+impl<'h, W: Gather> SendFrameTso<'h, W> {
+    /// Sends the bytes of `work`, `mss` at a time, each time behind the headers in `header`: from
+    /// the Ethernet destination address, up to and including that of TCP.
+    #[inline]
+    pub fn new(work: W, header: &'h [u8], mss: u16) -> Self {
+        let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
+        Self {
+            work,
+            header,
+            mss,
+            flags,
+        }
+    }
+
+    /// `IBV_SEND_IP_CSUM`—Lets the device fill in the checksums of IPv4 and TCP; see
+    /// [`RawPacketCaps::IP_CSUM`](crate::RawPacketCaps::IP_CSUM).
+    #[doc(alias = "IBV_SEND_IP_CSUM")]
+    #[inline]
+    pub fn ip_checksum(mut self) -> Self {
+        self.flags |= ffi::ibv_send_flags::IBV_SEND_IP_CSUM;
+        self
+    }
+
+    common_options!();
+}
+
+impl<W> Parts for SendFrameTso<'_, W> {
+    #[inline]
+    fn flags(&self) -> ffi::ibv_send_flags {
+        self.flags
+    }
+
+    #[inline]
+    fn segments(&self) -> Option<Segments> {
+        Some(Segments {
+            header: self.header.len(),
+            mss: self.mss,
+        })
+    }
+}
+
+impl<W: Gather> Describe for SendFrameTso<'_, W> {
+    #[inline]
+    fn describe<E: Emit>(&self, to: &mut E) {
+        to.send_tso(self.header, self.mss);
+    }
+}
+
+impl<W: Gather> ExtendedRequest<RawPacket> for SendFrameTso<'_, W> {
+    type Work = W;
+
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        self.work.gather(list);
+    }
+
+    #[inline]
+    fn into_work(self) -> W {
+        self.work
+    }
+}
+
+impl<W: Gather> SendRequest<RawPacket> for SendFrameTso<'_, W> {}

@@ -125,7 +125,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 
     /// `IBV_QP_INIT_ATTR_MAX_TSO_HEADER`—The most bytes of the header of a
-    /// [`SendTso`](crate::op::SendTso); 0 if not set, and then there can be none.
+    /// [`SendTso`](crate::op::SendTso) or a [`SendFrameTso`](crate::op::SendFrameTso); 0 if not
+    /// set, and then there can be none.
     #[doc(alias = "IBV_QP_INIT_ATTR_MAX_TSO_HEADER")]
     pub fn max_tso_header(mut self, bytes: u16) -> Self {
         self.max_tso_header = bytes;
@@ -165,8 +166,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// - `EPERM`: raw packets need the capability `CAP_NET_RAW`.
     /// - `ENOMEM`: out of memory, or of queue pairs.
     /// - `Unsupported`: the device has no extended batches, or not with all of the
-    ///   [operations](Self::send_ops); or it cannot cut [so long a header](Self::max_tso_header)
-    ///   off datagrams.
+    ///   [operations](Self::send_ops); or it cannot [cut](Self::max_tso_header) what the
+    ///   transport carries.
     ///
     /// # References
     /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)

@@ -1,9 +1,12 @@
 //! Raw packets, and queue pairs of a device's maker.
 
+use std::io::ErrorKind;
+
 use ibverbs_sys as ffi;
 use verbs::{
     Attributes, Buf, Driver, FlowRule, FlowTarget, Init, QpState, QueuePair, RawPacket, Reset, Rtr,
-    Rts, WcStatus, op::SendFrame,
+    Rts, WcOpcode, WcStatus,
+    op::{SendFrame, SendFrameTso, SendOps},
 };
 
 use crate::fixture::Fixture;
@@ -76,6 +79,84 @@ fn create_raw_qp_with_illegal_caps() {
         let shown = format!("{builder:?}");
         assert!(builder.create().is_err(), "{shown}");
     }
+}
+
+/// A queue pair that cuts frames behind headers of up to 54 bytes.
+fn cutting(fixture: &Fixture, cq: &verbs::CqHandle) -> verbs::Result<QueuePair<RawPacket, Reset>> {
+    let builder = fixture.pd.qp_builder(cq, cq).max_send_wr(4);
+    let ops = SendOps::SEND | SendOps::TSO;
+    builder.send_ops(ops).max_tso_header(54).create()
+}
+
+#[test]
+fn the_device_cuts_frames_within_its_limits() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    // A device may cut what other queue pairs send, and not frames.
+    fixture.fake.describe(|device| {
+        device.attr.tso_caps.max_tso = 100;
+        device.attr.tso_caps.supported_qpts = 1 << ffi::ibv_qp_type::IBV_QPT_UD.0;
+    });
+    let err = cutting(&fixture, &cq).map(drop).unwrap_err();
+    assert_eq!(
+        err.to_string(),
+        "`ibv_create_qp_ex` failed: the device does not cut the packets of RawPacket"
+    );
+    assert_eq!(err.kind(), ErrorKind::Unsupported);
+    assert_eq!(cq.available(), cq.capacity());
+    fixture.fake.describe(|device| {
+        device.attr.tso_caps.supported_qpts |= 1 << ffi::ibv_qp_type::IBV_QPT_RAW_PACKET.0;
+    });
+    let mut qp = bring_up(cutting(&fixture, &cq).unwrap());
+    let stretch = |len: u8| {
+        let bytes: Vec<u8> = (0..len).collect();
+        fixture.pd.register_buf(bytes).unwrap()
+    };
+    let header = [1; 55];
+    for (header_len, len, mss) in [(55, 100, 9), (54, 101, 9), (54, 100, 0)] {
+        let tso = || SendFrameTso::new(stretch(len), &header[..header_len], mss);
+        let refused = qp.post(tso()).unwrap_err();
+        assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+        assert_eq!(refused.value.into_work().len(), usize::from(len));
+        let mut batch = qp.extended_batch().unwrap();
+        let refused = batch.push(tso()).unwrap_err();
+        assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+    }
+    assert!(fixture.fake.sends(qp.qp_num()).is_empty());
+    // Each way of posting says the same.
+    let tso = || SendFrameTso::new(stretch(100), &header[..54], 9).ip_checksum();
+    qp.post(tso()).unwrap();
+    let mut batch = qp.batch();
+    batch.push(tso()).unwrap();
+    batch.post().unwrap();
+    let mut batch = qp.extended_batch().unwrap();
+    batch.push(tso().unsignaled()).unwrap();
+    batch
+        .push(SendFrame::new(stretch(3)).ip_checksum())
+        .unwrap();
+    batch.post().unwrap();
+    let sends = fixture.fake.sends(qp.qp_num());
+    assert_eq!(sends.len(), 4);
+    for (i, send) in sends[..3].iter().enumerate() {
+        assert_eq!(send.opcode, ffi::ibv_wr_opcode::IBV_WR_TSO);
+        assert_eq!(send.tso, Some((vec![1; 54], 9)));
+        assert_eq!(send.bytes(), (0..100).collect::<Vec<u8>>());
+        assert_ne!(send.flags & ffi::ibv_send_flags::IBV_SEND_IP_CSUM.0, 0);
+        assert_eq!((send.is_signaled(), send.datagram), (i < 2, None));
+    }
+    assert_eq!(sends[3].opcode, ffi::ibv_wr_opcode::IBV_WR_SEND);
+    assert_eq!((sends[3].bytes(), &sends[3].tso), (vec![0, 1, 2], &None));
+    let sent = |_| fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    (0..4).for_each(sent);
+    let mut done = Vec::new();
+    for wc in cq.poll().unwrap() {
+        let opcode = wc.opcode();
+        let each = |work: Buf| done.push((work.len(), opcode));
+        let last = qp.complete_each(wc, each).unwrap();
+        done.push((last.work.len(), opcode));
+    }
+    let (tso, send) = (WcOpcode::TSO, WcOpcode::SEND);
+    assert_eq!(done, [(100, tso), (100, tso), (100, send), (3, send)]);
 }
 
 #[test]
