@@ -9,6 +9,8 @@ pub mod basic_client_server {
 /// What rdmacm-utils' tools that make connections have in common.
 pub mod cm_tool {
     pub mod address;
+    pub mod announced;
+    pub mod datagrams;
     pub mod failure;
 }
 
@@ -53,6 +55,7 @@ pub mod rdma_client_server {
 pub mod rdma_xclient_xserver {
     pub mod extended;
     pub mod message;
+    pub mod options;
 }
 
 /// The-geek-in-the-corner's second example: two sides that write to each other's memory, or read

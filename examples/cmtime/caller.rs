@@ -11,7 +11,7 @@ use std::collections::HashMap;
 use anyhow::ensure;
 use cm::{
     Addr, AddrHints, CmId, ConnParam, Connection, Event, EventChannel, Key,
-    phases::{AddrResolved, Connected, Idle, RouteResolved},
+    phases::{AddrResolved, Connected, IdPhase, Idle, RouteResolved},
 };
 use examples::cm_tool::{
     address::{self, Target},
@@ -102,33 +102,17 @@ impl Caller<'_> {
 
     fn resolve_addr(&mut self, ids: Vec<CmId<Idle>>) -> anyhow::Result<Vec<CmId<AddrResolved>>> {
         println!("resolving address");
-        let mut clock = Clock::start(Step::ResolveAddr);
-        let mut retries = Retries::new(self.options.retries);
-        let mut left = ids.len();
-        let mut resolved = Vec::with_capacity(left);
-        for id in ids {
-            clock.begin(id.key());
-            id.resolve_addr(self.target.from, self.target.to, self.options.timeout)?;
-        }
-        while left > 0 {
-            match self.channel.wait()? {
-                Event::AddrResolved(id) => {
-                    clock.end(&id.key());
-                    resolved.push(id);
-                    left -= 1;
-                }
-                Event::AddrError { id, .. } if retries.take(id.key()) => {
-                    id.resolve_addr(self.target.from, self.target.to, self.options.timeout)?;
-                }
-                Event::AddrError { error, .. } => {
-                    self.fail(Failure::of_addr(&error));
-                    left -= 1;
-                }
-                _ => {}
-            }
-        }
-        self.steps.push(clock.stop());
-        Ok(resolved)
+        let (Target { from, to, .. }, timeout) = (self.target.clone(), self.options.timeout);
+        self.resolve(
+            Step::ResolveAddr,
+            ids,
+            |id| Ok(id.resolve_addr(from, to, timeout)?),
+            |event| match event {
+                Event::AddrResolved(id) => Some(Ok(id)),
+                Event::AddrError { id, error } => Some(Err((id, Failure::of_addr(&error)))),
+                _ => None,
+            },
+        )
     }
 
     fn resolve_route(
@@ -136,29 +120,49 @@ impl Caller<'_> {
         ids: Vec<CmId<AddrResolved>>,
     ) -> anyhow::Result<Vec<CmId<RouteResolved>>> {
         println!("resolving route");
-        let mut clock = Clock::start(Step::ResolveRoute);
+        let timeout = self.options.timeout;
+        self.resolve(
+            Step::ResolveRoute,
+            ids,
+            |id| Ok(id.resolve_route(timeout)?),
+            |event| match event {
+                Event::RouteResolved(id) => Some(Ok(id)),
+                Event::RouteError { id, error } => Some(Err((id, Failure::of_route(&error)))),
+                _ => None,
+            },
+        )
+    }
+
+    /// Asks for something that each identifier needs, as often as it may be tried, and waits for all
+    /// answers.
+    fn resolve<From: IdPhase, To: IdPhase>(
+        &mut self,
+        step: Step,
+        ids: Vec<CmId<From>>,
+        ask: impl Fn(CmId<From>) -> anyhow::Result<()>,
+        answer: impl Fn(Event) -> Option<Result<CmId<To>, (CmId<From>, Failure)>>,
+    ) -> anyhow::Result<Vec<CmId<To>>> {
+        let mut clock = Clock::start(step);
         let mut retries = Retries::new(self.options.retries);
         let mut left = ids.len();
         let mut resolved = Vec::with_capacity(left);
         for id in ids {
             clock.begin(id.key());
-            id.resolve_route(self.options.timeout)?;
+            ask(id)?;
         }
         while left > 0 {
-            match self.channel.wait()? {
-                Event::RouteResolved(id) => {
+            match answer(self.channel.wait()?) {
+                Some(Ok(id)) => {
                     clock.end(&id.key());
                     resolved.push(id);
                     left -= 1;
                 }
-                Event::RouteError { id, .. } if retries.take(id.key()) => {
-                    id.resolve_route(self.options.timeout)?;
-                }
-                Event::RouteError { error, .. } => {
-                    self.fail(Failure::of_route(&error));
+                Some(Err((id, _))) if retries.take(id.key()) => ask(id)?,
+                Some(Err((_, failure))) => {
+                    self.fail(failure);
                     left -= 1;
                 }
-                _ => {}
+                None => {}
             }
         }
         self.steps.push(clock.stop());

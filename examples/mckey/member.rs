@@ -4,12 +4,14 @@
 
 use std::os::fd::AsFd;
 
-use anyhow::{Context as _, bail, ensure};
+use anyhow::{Context as _, bail};
 use cm::{Addr, CmId, Destination, EventChannel, Key, Membership, MulticastGroup, phases::IdPhase};
 use verbs::{
     Addressed, Buf, Completed, CompletionQueue, GRH_LEN, ProtectionDomain, QpFlags, QueuePair, Rts,
     SharedBuf, Ud, fd::wait_any_readable,
 };
+
+use examples::cm_tool::datagrams::prepare;
 
 use crate::{Options, exchange};
 
@@ -35,17 +37,7 @@ impl<P: IdPhase> Member<P> {
         let ctx = id.bound_context()?;
         let ctx = ctx.context("the address is of no device")?;
         let port = id.bound_port_num().context("the address is of no port")?;
-        let mtu = ctx.query_port(port)?.active_mtu().bytes();
-        let mtu = mtu.context("unknown port MTU")?;
-        ensure!(
-            count == 0 || size <= mtu,
-            "mckey: message_size {size} is larger than active mtu {mtu}"
-        );
-        let pd = ctx.alloc_pd()?;
-        let cq = ctx
-            .cq_builder(count.max(1).saturating_mul(2))
-            .waitable()
-            .create()?;
+        let (pd, cq) = prepare("mckey", (&ctx, port), count, size)?;
         let mut qp = pd.qp_builder::<Ud>(&cq, &cq).max_send_wr(count.max(1));
         if options.no_loopback {
             qp = qp.flags(QpFlags::BLOCK_SELF_MULTICAST);

@@ -1,14 +1,12 @@
 //! `rdma_client` of rdmacm-utils, in safe Rust: a connection without a loop of events, and one
 //! message each way. The C program can be on the other side.
 
-#![expect(clippy::print_stdout, reason = "a program for the terminal")]
-
 use std::process::ExitCode;
 
 use clap::Parser;
 
 use examples::{
-    pingpong::options::finish,
+    cm_tool::announced::announced,
     rdma_client_server::message::{MESSAGE_LEN, builder, receive, send},
 };
 
@@ -25,10 +23,7 @@ struct Options {
 }
 
 fn main() -> ExitCode {
-    println!("rdma_client: start");
-    let outcome = run(&Options::parse());
-    println!("rdma_client: end {}", if outcome.is_ok() { 0 } else { -1 });
-    finish(outcome)
+    announced("rdma_client", || run(&Options::parse()))
 }
 
 fn run(options: &Options) -> anyhow::Result<()> {

@@ -1,20 +1,10 @@
 //! The message, and what both sides have to know beforehand.
 
-use clap::ValueEnum;
 use cm::ConnParam;
 use verbs::SrqNum;
 
 /// The length of the message.
 pub const MESSAGE_LEN: usize = 16;
-
-/// What carries the message.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
-pub enum Communication {
-    /// A reliable connection
-    R,
-    /// An extended reliable connection, which ends in a shared receive queue
-    X,
-}
 
 /// The private data of the server's answer: the number of its shared receive queue, or 0 if it has
 /// none.

@@ -1,8 +1,6 @@
 //! `rdma_xserver` of rdmacm-utils, in safe Rust: one message of a client, over a reliable connection
 //! or an extended one. The C program can be on the other side.
 
-#![expect(clippy::print_stdout, reason = "a program for the terminal")]
-
 use std::{
     net::{Ipv4Addr, SocketAddr},
     process::ExitCode,
@@ -13,39 +11,27 @@ use clap::Parser;
 use cm::EndpointBuilder;
 
 use examples::{
-    pingpong::options::finish,
+    cm_tool::announced::announced,
     rdma_xclient_xserver::{
         extended,
-        message::{Communication, MESSAGE_LEN, answer},
+        message::{MESSAGE_LEN, answer},
+        options::{Communication, Options},
     },
 };
 
 /// Receives one message of a client
 #[derive(Parser)]
 #[command(name = "rdma_xserver", args_override_self = true)]
-struct Options {
-    /// The port
-    #[arg(short, value_name = "port_number", default_value_t = 7471)]
-    port: u16,
-    /// What carries the message
-    #[arg(
-        short,
-        value_name = "communication_type",
-        value_enum,
-        ignore_case = true,
-        default_value = "r"
-    )]
-    communication: Communication,
+struct Server {
+    #[command(flatten)]
+    options: Options,
 }
 
 fn main() -> ExitCode {
-    println!("rdma_xserver: start");
-    let outcome = run(&Options::parse());
-    println!("rdma_xserver: end {}", if outcome.is_ok() { 0 } else { -1 });
-    finish(outcome)
+    announced("rdma_xserver", || run(Server::parse().options))
 }
 
-fn run(options: &Options) -> anyhow::Result<()> {
+fn run(options: Options) -> anyhow::Result<()> {
     let addr = SocketAddr::from((Ipv4Addr::UNSPECIFIED, options.port));
     if options.communication == Communication::X {
         return extended::receive(addr);

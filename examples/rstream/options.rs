@@ -75,6 +75,12 @@ pub enum TestOption {
 const DEFAULT_COUNT: u64 = 1000;
 const DEFAULT_SIZE: usize = 1000;
 
+/// Whether `yes` has been said, and `no` not after it.
+pub fn last_word<T: PartialEq>(said: &[T], yes: &T, no: &T) -> bool {
+    let said = said.iter().rfind(|&word| word == yes || word == no);
+    said == Some(yes)
+}
+
 impl Options {
     /// Whether `-T` has said this.
     pub fn has(&self, option: TestOption) -> bool {
@@ -83,9 +89,7 @@ impl Options {
 
     /// Whether calls block: the last word on that counts.
     pub fn is_blocking(&self) -> bool {
-        let said =
-            |option: &&TestOption| matches!(option, TestOption::Blocking | TestOption::NonBlocking);
-        self.test.iter().rfind(said) == Some(&TestOption::Blocking)
+        last_word(&self.test, &TestOption::Blocking, &TestOption::NonBlocking)
     }
 
     /// The server's address.

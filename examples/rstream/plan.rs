@@ -99,22 +99,30 @@ impl Plan {
 
 /// Prints a line of the table.
 #[expect(clippy::print_stdout, reason = "this is what the programs are for")]
-#[expect(clippy::cast_precision_loss, reason = "a rate")]
 pub fn report(plan: &Plan, time: Duration) {
     let transfers = plan.rounds * plan.transfers * 2;
     let bytes = u128::from(transfers) * plan.size as u128;
-    let micros = time.as_secs_f64() * 1e6;
     println!(
-        "{:<10}{:<8}{:<8}{:<8}{:<8}{:>8.2}s{:>10.2}{:>11.2}",
+        "{:<10}{:<8}{:<8}{:<8}{:<8}{}",
         plan.name,
         short_size(plan.size as u128),
         short_count(plan.transfers),
         short_count(plan.rounds),
         short_size(bytes),
+        speed(time, bytes, transfers),
+    );
+}
+
+/// How long it has taken, how many bits a second that is, and how long one transfer took.
+#[expect(clippy::cast_precision_loss, reason = "a rate")]
+pub fn speed(time: Duration, bytes: u128, transfers: u64) -> String {
+    let micros = time.as_secs_f64() * 1e6;
+    format!(
+        "{:>8.2}s{:>10.2}{:>11.2}",
         micros / 1e6,
         bytes as f64 * 8.0 / (1000.0 * micros),
         micros / transfers as f64,
-    );
+    )
 }
 
 /// A number of bytes in a few characters.

@@ -1,6 +1,6 @@
 //! One queue pair, and the datagrams that go out of it and come in.
 
-use anyhow::{Context as _, ensure};
+use anyhow::Context as _;
 use cm::{CmId, Destination, phases::HasDevice};
 use verbs::{
     Addressed, Buf, Completed, CompletionQueue, GRH_LEN, ProtectionDomain, QueuePair, Rts,
@@ -8,6 +8,7 @@ use verbs::{
 };
 
 use super::options::Options;
+use crate::cm_tool::datagrams::prepare;
 
 /// The key of the port spaces' datagrams (`RDMA_UDP_QKEY`).
 const QKEY: u32 = 0x0123_4567;
@@ -34,17 +35,7 @@ impl Node {
         let (count, size) = (options.message_count, options.message_size);
         let ctx = id.context()?;
         let port_num = id.port_num();
-        let mtu = ctx.query_port(port_num)?.active_mtu().bytes();
-        let mtu = mtu.context("unknown port MTU")?;
-        ensure!(
-            count == 0 || size <= mtu,
-            "udaddy: message_size {size} is larger than active mtu {mtu}"
-        );
-        let pd = ctx.alloc_pd()?;
-        let cq = ctx
-            .cq_builder(count.max(1).saturating_mul(2))
-            .waitable()
-            .create()?;
+        let (pd, cq) = prepare("udaddy", (&ctx, port_num), count, size)?;
         let qp = pd.qp_builder::<Ud>(&cq, &cq).max_send_wr(count.max(1));
         let qp = qp.max_recv_wr(count.max(1)).create_for()?;
         let mut qp = id.ready_datagram_qp(qp)?;

@@ -9,7 +9,7 @@ use super::{
     message::{CONTROL, Message, Op},
     options::{Options, TestOption},
 };
-use crate::rstream::plan::{count, short_count, short_size};
+use crate::rstream::plan::{count, short_count, short_size, speed};
 
 /// How long to wait for an answer before it is asked again: to begin, and later.
 const PATIENCE: Duration = Duration::from_secs(1);
@@ -137,18 +137,14 @@ impl Client {
 }
 
 #[expect(clippy::print_stdout, reason = "this is what the programs are for")]
-#[expect(clippy::cast_precision_loss, reason = "a rate")]
 fn report(plan: &Plan, transfers: u32, time: Duration) {
     let bytes = u128::from(transfers) * plan.size as u128;
-    let micros = time.as_secs_f64() * 1e6;
     println!(
-        "{:<10}{:<8}{:<8}{:<8}{:>8.2}s{:>10.2}{:>11.2}",
+        "{:<10}{:<8}{:<8}{:<8}{}",
         plan.name,
         short_size(plan.size as u128),
         short_count(transfers.into()),
         short_size(bytes),
-        micros / 1e6,
-        bytes as f64 * 8.0 / (1000.0 * micros),
-        micros / f64::from(transfers),
+        speed(time, bytes, transfers.into()),
     );
 }

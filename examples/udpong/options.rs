@@ -3,6 +3,7 @@
 use clap::Parser;
 
 use super::message::{CONTROL, Message};
+use crate::rstream::options::last_word;
 
 /// Measure datagrams: there and back, and one way
 #[derive(Clone, Debug, Parser)]
@@ -55,9 +56,7 @@ impl Options {
 
     /// Whether calls block: the last word on that counts.
     pub fn is_blocking(&self) -> bool {
-        let said =
-            |option: &&TestOption| matches!(option, TestOption::Blocking | TestOption::NonBlocking);
-        self.test.iter().rfind(said) == Some(&TestOption::Blocking)
+        last_word(&self.test, &TestOption::Blocking, &TestOption::NonBlocking)
     }
 
     /// Twice what is asked for, as of every socket.
