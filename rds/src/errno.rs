@@ -13,16 +13,10 @@ use crate::proto::node::SocketError;
 /// assert_eq!(socket, 110);
 /// ```
 pub fn errno(err: &io::Error) -> i32 {
-    if let Some(errno) = err.raw_os_error() {
+    if let Some(errno) = verbs::error::errno(err) {
         return errno;
     }
     let inner = err.get_ref();
-    if let Some(errno) = inner
-        .and_then(|inner| inner.downcast_ref::<verbs::Error>())
-        .and_then(verbs::Error::raw_os_error)
-    {
-        return errno;
-    }
     let socket = inner.and_then(|inner| inner.downcast_ref::<SocketError>());
     let errno = socket.map_or_else(|| of_kind(err.kind()), |err| of_socket(*err));
     errno.raw_os_error()

@@ -16,16 +16,10 @@ use crate::proto::stream::Failure;
 /// assert_eq!(rsocket::errno(&refused), 111);
 /// ```
 pub fn errno(err: &io::Error) -> i32 {
-    if let Some(errno) = err.raw_os_error() {
+    if let Some(errno) = verbs::error::errno(err) {
         return errno;
     }
     let inner = err.get_ref();
-    if let Some(errno) = inner
-        .and_then(|inner| inner.downcast_ref::<verbs::Error>())
-        .and_then(verbs::Error::raw_os_error)
-    {
-        return errno;
-    }
     let failure = inner.and_then(|inner| inner.downcast_ref::<Failure>());
     let errno = match failure {
         Some(Failure::Violation(_)) => Errno::PROTO,

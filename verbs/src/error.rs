@@ -122,6 +122,20 @@ impl From<Error> for io::Error {
     }
 }
 
+/// The error number in an error of the standard library: its own, or that of the [`Error`] in it.
+///
+/// ```
+/// use verbs::error::errno;
+///
+/// let refused = verbs::Error::from_errno("ibv_reg_mr", 12);
+/// assert_eq!(errno(&refused.into()), Some(12));
+/// assert_eq!(errno(&std::io::ErrorKind::TimedOut.into()), None);
+/// ```
+pub fn errno(err: &io::Error) -> Option<i32> {
+    let own = || err.get_ref()?.downcast_ref::<Error>()?.raw_os_error();
+    err.raw_os_error().or_else(own)
+}
+
 /// A call that failed and gives back what it was given: the work of a failed post, the queue pair
 /// of a failed transition.
 ///
