@@ -84,7 +84,7 @@ impl Engine {
         Ok(engine)
     }
 
-    fn start(options: EngineOptions) -> io::Result<Self> {
+    fn start(mut options: EngineOptions) -> io::Result<Self> {
         let own = std::process::id();
         let first = FIRST.compare_exchange(0, own, Relaxed, Relaxed);
         if first.is_err_and(|first| first != own) {
@@ -97,18 +97,16 @@ impl Engine {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let micros = wall.unwrap_or_default().as_micros();
         let micros = u64::try_from(micros).unwrap_or(u64::MAX);
-        let seed = micros ^ u64::from(std::process::id()).rotate_right(16);
-        let mut options = options;
         // Higher than those of every process before, on a host whose clock does not go back.
         options.node.first_sequence = NonZero::new(micros).unwrap_or(NonZero::<u64>::MIN);
-        options.node.seed = seed;
+        options.node.seed = micros ^ u64::from(own).rotate_right(16);
         let shared = Arc::new(Shared {
             state: Mutex::new(State::new(options, Arc::clone(&channel))),
             channel,
             bell: Bell::new()?,
             epoch: Instant::now(),
             stopped: AtomicBool::new(false),
-            process: std::process::id(),
+            process: own,
         });
         let driven = Arc::clone(&shared);
         let thread = thread::Builder::new()

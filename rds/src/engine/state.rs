@@ -110,22 +110,25 @@ impl State {
 
     /// Does what is due, and returns how long there will be nothing.
     pub(super) fn prepare(&mut self, now: Duration) -> Option<Duration> {
-        let overdue: Vec<ConnectionId> = self
-            .node
-            .connections()
-            .filter(|&id| self.deadline(id).is_some_and(|at| at <= now))
-            .collect();
+        let overdue = self.deadlines().filter(|&(at, _)| at <= now);
+        let overdue: Vec<ConnectionId> = overdue.map(|(_, id)| id).collect();
         for id in overdue {
             self.advance(now, id);
         }
         self.listeners_due(now);
         self.work(now);
-        let deadlines = self.node.connections().filter_map(|id| self.deadline(id));
+        let deadlines = self.deadlines().map(|(at, _)| at);
         self.wakes_at = deadlines.chain(self.listeners.deadline()).min();
         if !self.due.is_empty() {
             return Some(Duration::ZERO);
         }
         self.wakes_at.map(|at| at.saturating_sub(now))
+    }
+
+    /// When which connections have to be looked at.
+    fn deadlines(&self) -> impl Iterator<Item = (Duration, ConnectionId)> {
+        let connections = self.node.connections();
+        connections.filter_map(|id| Some((self.deadline(id)?, id)))
     }
 
     /// When a connection has to be looked at, if nothing happens before.
@@ -146,7 +149,7 @@ impl State {
         }
         while let Some(finished) = self.node.finished() {
             let owner = finished.message.owner;
-            let payload = finished.message.payload;
+            let payload = finished.message.draft.payload;
             if let Some(peer) = payload.operation {
                 let failed = finished.fate != Fate::Done || finished.failed.is_some();
                 self.operations.end(owner, peer, finished.sequence, failed);

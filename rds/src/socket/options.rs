@@ -1,11 +1,20 @@
 //! What can be chosen for a socket.
 
-use std::{io, time::Duration};
+use std::{io, sync::MutexGuard, time::Duration};
 
 use rustix::io::Errno;
 
 use super::{Socket, lock};
-use crate::errno::socket_error;
+use crate::{
+    engine::State,
+    errno::socket_error,
+    outbound::Payload,
+    proto::{
+        SocketId,
+        node::{Node, SocketError},
+    },
+    slots::Body,
+};
 
 /// The numbers of transports.
 const INFINIBAND: i32 = 0;
@@ -36,10 +45,18 @@ impl Socket {
         self.set_limits(send, bytes)
     }
 
-    fn set_limits(&self, send: u32, recv: u32) -> io::Result<()> {
+    /// Chooses something. What the socket itself has of it is to be changed under the same lock.
+    fn set(
+        &self,
+        call: impl FnOnce(&mut Node<Payload, Body>, SocketId) -> Result<(), SocketError>,
+    ) -> io::Result<MutexGuard<'_, State>> {
         let mut state = self.lock()?;
-        let set = state.node.set_limits(self.id, send, recv);
-        set.map_err(socket_error)?;
+        call(&mut state.node, self.id).map_err(socket_error)?;
+        Ok(state)
+    }
+
+    fn set_limits(&self, send: u32, recv: u32) -> io::Result<()> {
+        let mut state = self.set(|node, id| node.set_limits(id, send, recv))?;
         *lock(&self.limits) = (send, recv);
         self.engine.inner().drive(&mut state);
         Ok(())
@@ -93,11 +110,7 @@ impl Socket {
     /// As for [`set_send_limit`](Self::set_send_limit).
     #[doc(alias = "RDS_RECVERR")]
     pub fn set_recverr(&self, wanted: bool) -> io::Result<()> {
-        let mut state = self.lock()?;
-        state
-            .node
-            .set_failures(self.id, wanted)
-            .map_err(socket_error)?;
+        let _state = self.set(|node, id| node.set_failures(id, wanted))?;
         lock(&self.patience).recverr = wanted;
         Ok(())
     }
@@ -116,8 +129,8 @@ impl Socket {
     /// As for [`set_send_limit`](Self::set_send_limit).
     #[doc(alias = "RDS_CONG_MONITOR")]
     pub fn set_congestion_monitor(&self, wanted: bool) -> io::Result<()> {
-        let mut state = self.lock()?;
-        state.node.set_watch(self.id, wanted).map_err(socket_error)
+        drop(self.set(|node, id| node.set_watch(id, wanted))?);
+        Ok(())
     }
 
     /// `SIOCRDSSETTOS`—Sets the type of service, once, before anything is sent. Messages of
@@ -128,8 +141,7 @@ impl Socket {
     /// - `InvalidInput`: it is set already, or something has been sent.
     #[doc(alias = "SIOCRDSSETTOS")]
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
-        let mut state = self.lock()?;
-        state.node.set_tos(self.id, tos).map_err(socket_error)?;
+        let _state = self.set(|node, id| node.set_tos(id, tos))?;
         lock(&self.patience).tos = tos;
         Ok(())
     }

@@ -16,7 +16,8 @@ use crate::{
     errno::socket_error,
     outbound::Outbound,
     proto::{
-        node::{self, Delivery, Draft, LocalMessage, SocketError},
+        connection::Draft,
+        node::{self, Delivery, LocalMessage, SocketError},
         wire::Cookie,
     },
 };

@@ -7,7 +7,7 @@ use std::{iter, num::NonZero, panic, time::Duration};
 use fastrand::Rng;
 use rds::proto::{
     SocketId,
-    connection::{Completion, Connection, Message, Received, Settings, Violation},
+    connection::{Completion, Connection, Draft, Message, Received, Settings, Violation},
     wire::{
         BadHeader, CongestionMap, ConnectData, Cookie, Ends, Extension, Extensions, Family, Flags,
         Header, MAX_MESSAGE, Version,
@@ -80,7 +80,12 @@ fn intake(mut input: &[u8]) {
     let mut connection: Connection<(), Vec<u8>> = Connection::new(&settings, NonZero::<u64>::MIN);
     let mut now = Duration::ZERO;
     connection.established(now, 0);
-    let message = Message::new(SocketId(0), 2, 3, 0, ());
+    let message = Message {
+        owner: SocketId(0),
+        from: 2,
+        to: 3,
+        draft: Draft::new(0, ()),
+    };
     connection.send(message, false).unwrap();
     while let Some((len, rest)) = input.split_first_chunk() {
         let len = usize::from(u16::from_be_bytes(*len)).min(rest.len());

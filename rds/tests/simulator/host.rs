@@ -148,7 +148,7 @@ impl Host {
             self.work(now, id, &mut packets);
         }
         while let Some(finished) = self.node.finished() {
-            let payload = self.payloads.remove(&finished.message.payload);
+            let payload = self.payloads.remove(&finished.message.draft.payload);
             assert!(payload.is_some(), "a message is over once");
         }
         packets

@@ -11,8 +11,8 @@ use std::{
 use fastrand::Rng;
 use rds::proto::{
     SocketId,
-    connection::{Direction, Rdma, Report},
-    node::{Draft, Event, Node, Sent, Settings, SocketError},
+    connection::{Direction, Draft, Rdma, Report},
+    node::{Event, Node, Sent, Settings, SocketError},
     wire::{Flags, Header},
 };
 

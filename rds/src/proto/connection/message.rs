@@ -16,6 +16,13 @@ pub struct Message<P> {
     pub from: u16,
     /// The port it goes to.
     pub to: u16,
+    /// What is sent.
+    pub draft: Draft<P>,
+}
+
+/// What is in a message, and goes with it.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Draft<P> {
     /// The number of bytes.
     pub len: u32,
     /// What the caller needs to find the bytes, and the memory of the operations.
@@ -166,12 +173,27 @@ pub struct Refused<P> {
 }
 
 impl<P> Message<P> {
-    /// A message with nothing but bytes.
-    pub fn new(owner: SocketId, from: u16, to: u16, len: u32, payload: P) -> Self {
+    pub(super) fn check(&self) -> Result<(), BadMessage> {
+        for port in [self.from, self.to] {
+            if port == RESERVED_PORT {
+                return Err(BadMessage::Port(port));
+            }
+        }
+        if self.from == 0 {
+            return Err(BadMessage::Port(0));
+        }
+        let longest = self.draft.len.max(self.draft.moved());
+        if longest > MAX_MESSAGE {
+            return Err(BadMessage::Len(longest));
+        }
+        Ok(())
+    }
+}
+
+impl<P> Draft<P> {
+    /// Nothing but bytes.
+    pub fn new(len: u32, payload: P) -> Self {
         Self {
-            owner,
-            from,
-            to,
             len,
             payload,
             cookie: None,
@@ -186,25 +208,13 @@ impl<P> Message<P> {
         self.silent && self.len == 0 && self.cookie.is_none() && self.has_operation()
     }
 
-    pub(super) fn has_operation(&self) -> bool {
-        self.rdma.is_some() || self.atomic.is_some()
+    /// How many bytes the RDMA operation moves.
+    pub(in crate::proto) fn moved(&self) -> u32 {
+        self.rdma.map_or(0, |rdma| rdma.len)
     }
 
-    pub(super) fn check(&self) -> Result<(), BadMessage> {
-        for port in [self.from, self.to] {
-            if port == RESERVED_PORT {
-                return Err(BadMessage::Port(port));
-            }
-        }
-        if self.from == 0 {
-            return Err(BadMessage::Port(0));
-        }
-        let rdma = self.rdma.map_or(0, |rdma| rdma.len);
-        let longest = self.len.max(rdma);
-        if longest > MAX_MESSAGE {
-            return Err(BadMessage::Len(longest));
-        }
-        Ok(())
+    pub(super) fn has_operation(&self) -> bool {
+        self.rdma.is_some() || self.atomic.is_some()
     }
 
     pub(super) fn fence(&self) -> bool {

@@ -29,8 +29,8 @@ use sending::Sending;
 
 pub use failure::Violation;
 pub use message::{
-    Atomic, AtomicOp, BadMessage, Direction, Fate, Finished, Message, Notification, Rdma, Refused,
-    Report, Status,
+    Atomic, AtomicOp, BadMessage, Direction, Draft, Fate, Finished, Message, Notification, Rdma,
+    Refused, Report, Status,
 };
 pub use queue::Completion;
 pub use receiving::{Bodies, Incoming, Oddities, Received};

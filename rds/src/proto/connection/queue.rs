@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Fate, Finished, Message, Notification, Report, Status};
+use super::message::{Draft, Fate, Finished, Message, Notification, Report, Status};
 use crate::proto::wire::Flags;
 
 /// What has become of an operation.
@@ -74,12 +74,17 @@ impl<P> Entry<P> {
         }
     }
 
+    /// What is in its message, if it has one.
+    pub(super) fn draft(&self) -> Option<&Draft<P>> {
+        self.message.as_ref().map(|message| &message.draft)
+    }
+
     pub(super) fn len(&self) -> u32 {
-        self.message.as_ref().map_or(0, |message| message.len)
+        self.draft().map_or(0, |draft| draft.len)
     }
 
     pub(super) fn is_silent(&self) -> bool {
-        self.message.as_ref().is_some_and(Message::is_silent)
+        self.draft().is_some_and(Draft::is_silent)
     }
 
     pub(super) fn posted(&mut self) {
@@ -87,14 +92,13 @@ impl<P> Entry<P> {
     }
 
     fn has_operation(&self) -> bool {
-        self.message.as_ref().is_some_and(Message::has_operation)
+        self.draft().is_some_and(Draft::has_operation)
     }
 
     /// The operations and what has become of them, with whether each is the RDMA operation.
     fn operations(&mut self) -> impl Iterator<Item = (Report, &mut Outcome, bool)> {
-        let message = self.message.as_ref();
-        let rdma = message.and_then(|message| message.rdma);
-        let atomic = message.and_then(|message| message.atomic);
+        let rdma = self.draft().and_then(|draft| draft.rdma);
+        let atomic = self.draft().and_then(|draft| draft.atomic);
         let rdma = rdma.map(|rdma| (rdma.report, &mut self.rdma, true));
         let atomic = atomic.map(|atomic| (atomic.report, &mut self.atomic, false));
         rdma.into_iter().chain(atomic)

@@ -5,7 +5,7 @@ use std::{num::NonZero, ops::Range};
 use super::{
     Settings,
     acks::Acks,
-    message::{Atomic, Message, Rdma, Refused},
+    message::{Atomic, Draft, Message, Rdma, Refused},
     queue::{Completion, Entry, Part, Queue},
 };
 use crate::proto::wire::{CongestionMap, FRAGMENT, Flags, Header};
@@ -164,7 +164,7 @@ impl<P> Sending<P> {
 
     pub(super) fn push(&mut self, message: Message<P>, flags: Flags) -> Result<u64, Refused<P>> {
         if let Err(error) = message.check() {
-            let payload = message.payload;
+            let payload = message.draft.payload;
             return Err(Refused { error, payload });
         }
         let sequence = self.take_sequence();
@@ -280,11 +280,11 @@ impl<P> Sending<P> {
         let (sequence, len) = (entry.sequence, entry.len());
         let (from, to, mut flags) = (entry.from, entry.to, entry.flags);
         let silent = entry.is_silent();
-        let message = entry.message.as_ref();
-        let extensions = message.map(Message::extensions).unwrap_or_default();
-        let stage = match message {
-            Some(Message { rdma: Some(_), .. }) => Stage::Rdma,
-            Some(Message {
+        let draft = entry.draft();
+        let extensions = draft.map(Draft::extensions).unwrap_or_default();
+        let stage = match draft {
+            Some(Draft { rdma: Some(_), .. }) => Stage::Rdma,
+            Some(Draft {
                 atomic: Some(_), ..
             }) => Stage::Atomic,
             _ => Stage::Frame(0),
@@ -371,17 +371,17 @@ impl<P> Sending<P> {
         stage: Stage,
     ) -> Option<Work<'_, P>> {
         let entry = self.queue.find(sequence)?;
-        let message = entry.message.as_ref();
+        let draft = entry.draft();
         let (len, silent) = (entry.len(), entry.is_silent());
         let (part, next, requests) = match stage {
             Stage::Rdma => {
-                let next = match message {
-                    Some(Message {
+                let next = match draft {
+                    Some(Draft {
                         atomic: Some(_), ..
                     }) => Some(Stage::Atomic),
                     _ => (!silent).then_some(Stage::Frame(0)),
                 };
-                let rdma = message.and_then(|message| message.rdma);
+                let rdma = draft.and_then(|draft| draft.rdma);
                 (Part::Rdma, next, rdma.map_or(1, |rdma| rdma.requests))
             }
             Stage::Atomic => (Part::Atomic, (!silent).then_some(Stage::Frame(0)), 1),
@@ -417,33 +417,30 @@ impl<P> Sending<P> {
             Part::Frame | Part::LastFrame => ack,
         };
         let tag = self.tag(Kind::Message(sequence, part), told);
-        let message = self
-            .queue
-            .get(sequence)
-            .and_then(|entry| entry.message.as_ref());
-        let request = match (stage, message) {
-            (Stage::Frame(at), message) => Request::Frame {
+        let draft = self.queue.get(sequence).and_then(Entry::draft);
+        let request = match (stage, draft) {
+            (Stage::Frame(at), draft) => Request::Frame {
                 header,
-                body: match message {
-                    Some(message) if len > 0 => Body::Message {
-                        payload: &message.payload,
+                body: match draft {
+                    Some(draft) if len > 0 => Body::Message {
+                        payload: &draft.payload,
                         range: at..len.min(at + FRAGMENT),
                     },
                     _ => Body::Nothing,
                 },
                 solicited: last,
-                fence: at == 0 && message.is_some_and(Message::fence),
+                fence: at == 0 && draft.is_some_and(Draft::fence),
             },
-            (Stage::Rdma, message) => {
-                let message = message?;
-                let rdma = message.rdma.as_ref()?;
-                let payload = &message.payload;
+            (Stage::Rdma, draft) => {
+                let draft = draft?;
+                let rdma = draft.rdma.as_ref()?;
+                let payload = &draft.payload;
                 Request::Rdma { rdma, payload }
             }
-            (Stage::Atomic, message) => {
-                let message = message?;
-                let atomic = message.atomic.as_ref()?;
-                let payload = &message.payload;
+            (Stage::Atomic, draft) => {
+                let draft = draft?;
+                let atomic = draft.atomic.as_ref()?;
+                let payload = &draft.payload;
                 Request::Atomic { atomic, payload }
             }
         };

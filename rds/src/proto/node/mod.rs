@@ -33,7 +33,7 @@ use socket::Socket;
 pub use error::SocketError;
 pub use peers::BadRequest;
 pub use socket::{DEFAULT_LIMIT, Delivery, Event, Readiness};
-pub use sockets::{Draft, LocalMessage, NotSent, Sent};
+pub use sockets::{LocalMessage, NotSent, Sent};
 
 use super::{
     SocketId,

@@ -310,7 +310,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         while let Some(finished) = peer.connection.finished() {
             let owner = finished.message.owner;
             if let Some(socket) = self.sockets.get_mut(&owner) {
-                socket.released(finished.message.len);
+                socket.released(finished.message.draft.len);
                 self.woken.insert(owner);
             }
             self.finished.push_back(finished);

@@ -5,40 +5,9 @@ use std::net::{IpAddr, SocketAddr};
 use super::{ConnectionId, Delivery, Event, Node, Readiness, Route, SocketError, socket::Socket};
 use crate::proto::{
     SocketId,
-    connection::{Atomic, Bodies, Message, Rdma},
-    wire::{Cookie, MAX_MESSAGE, PING_PORT, RESERVED_PORT},
+    connection::{Bodies, Draft, Message},
+    wire::{MAX_MESSAGE, PING_PORT, RESERVED_PORT},
 };
-
-/// A message that a program wants to send.
-#[derive(Clone, Debug, PartialEq, Eq)]
-pub struct Draft<P> {
-    /// The number of bytes.
-    pub len: u32,
-    /// What the caller needs to find them.
-    pub payload: P,
-    /// Memory that the receiver may use.
-    pub cookie: Option<Cookie>,
-    /// Memory of the receiver's that is read or written before.
-    pub rdma: Option<Rdma>,
-    /// A number of the receiver's that is changed before.
-    pub atomic: Option<Atomic>,
-    /// With nothing but operations in it, it is not sent itself.
-    pub silent: bool,
-}
-
-impl<P> Draft<P> {
-    /// A message with nothing but bytes.
-    pub fn new(len: u32, payload: P) -> Self {
-        Self {
-            len,
-            payload,
-            cookie: None,
-            rdma: None,
-            atomic: None,
-            silent: false,
-        }
-    }
-}
 
 /// A message for another socket of the same process: the caller makes its bytes into bodies, and
 /// [delivers](Node::deliver_local) it.
@@ -269,27 +238,22 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             }
         };
         let len = draft.len;
-        let message = Message {
-            owner: id,
-            from: from.port(),
-            to: to.port(),
-            len,
-            payload: draft.payload,
-            cookie: draft.cookie,
-            rdma: draft.rdma,
-            atomic: draft.atomic,
-            silent: draft.silent,
-        };
         let ask = self
             .sockets
             .get_mut(&id)
             .is_some_and(|socket| socket.queued(len));
         self.busy.insert(connection);
         self.counters.sent += 1;
-        if let Some(rdma) = &message.rdma {
+        if let Some(rdma) = &draft.rdma {
             self.counters.operations += 1;
             self.counters.operation_bytes += u64::from(rdma.len);
         }
+        let message = Message {
+            owner: id,
+            from: from.port(),
+            to: to.port(),
+            draft,
+        };
         match self.peers[connection.0].connection.send(message, ask) {
             Ok(sequence) => Ok(Sent::Queued(connection, sequence)),
             Err(refused) => {
@@ -354,8 +318,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         to: Option<SocketAddr>,
         draft: &Draft<P>,
     ) -> Result<(SocketAddr, SocketAddr, u8), SocketError> {
-        let moved = draft.rdma.map_or(0, |rdma| rdma.len);
-        let (from, to) = self.way(id, to, draft.len, moved)?;
+        let (from, to) = self.way(id, to, draft.len, draft.moved())?;
         let socket = self.get(id)?;
         let tos = socket.tos;
         let may_send = socket.may_send();

@@ -7,7 +7,7 @@ use std::{
 
 use super::*;
 use crate::proto::{
-    connection::{Body, Completion, Notification, Request, Status, Violation},
+    connection::{Body, Completion, Draft, Notification, Request, Status, Violation},
     link::{Action, Failure, RequestId},
     wire::{BadConnectData, ConnectData, Ends, Flags, Header, Version},
 };

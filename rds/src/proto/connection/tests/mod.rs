@@ -56,9 +56,18 @@ fn bytes(len: u32) -> Vec<u8> {
     (0..len).map(|i| (i % 251) as u8).collect()
 }
 
+fn message(draft: Draft<Vec<u8>>) -> Message<Vec<u8>> {
+    Message {
+        owner: OWNER,
+        from: 4001,
+        to: 4002,
+        draft,
+    }
+}
+
 fn send(end: &mut End, len: u32) -> u64 {
-    let message = Message::new(OWNER, 4001, 4002, len, bytes(len));
-    end.send(message, false).unwrap()
+    end.send(message(Draft::new(len, bytes(len))), false)
+        .unwrap()
 }
 
 /// The next frame that is posted, or `Err` with an operation's name.
@@ -311,7 +320,7 @@ fn every_ninth_message_asks_for_an_acknowledgement() {
             .collect()
     };
     assert_eq!(asking(&frames(&mut a)), [1, 10, 19, 28, 30], "and the last");
-    let half = Message::new(OWNER, 4001, 4002, 1, bytes(1));
+    let half = message(Draft::new(1, bytes(1)));
     a.send(half.clone(), true).unwrap();
     a.send(half, false).unwrap();
     send(&mut a, 1);
@@ -525,7 +534,15 @@ fn pings_are_answered_and_port_1_is_never_used() {
     b.pong(0);
     assert!(next(&mut b).is_none());
     for (from, to, port) in [(1, 5, 1), (5, 1, 1), (0, 5, 0)] {
-        let refused = b.send(Message::new(OWNER, from, to, 1, vec![8]), false);
+        let draft = Draft::new(1, vec![8]);
+        let refused = b.send(
+            Message {
+                from,
+                to,
+                ..message(draft)
+            },
+            false,
+        );
         let refused = refused.unwrap_err();
         assert_eq!(refused.error, BadMessage::Port(port));
         assert_eq!(refused.payload, [8]);
@@ -612,11 +629,11 @@ fn a_cookie_goes_with_its_message() {
         rkey: 5,
         offset: 0xfff,
     };
-    let message = Message {
+    let draft = Draft {
         cookie: Some(cookie),
-        ..Message::new(OWNER, 4001, 4002, 0, vec![])
+        ..Draft::new(0, vec![])
     };
-    a.send(message, false).unwrap();
+    a.send(message(draft), false).unwrap();
     let frame = frames(&mut a).remove(0);
     match b.received(NOW, &frame.wire, frame.body).unwrap() {
         Some(Received::Message(incoming)) => {

@@ -19,11 +19,11 @@ fn rdma(notify: bool, remote: bool, token: u64) -> Rdma {
 }
 
 fn with_rdma(len: u32, rdma: Rdma, silent: bool) -> Message<Vec<u8>> {
-    Message {
+    message(Draft {
         rdma: Some(rdma),
         silent,
-        ..Message::new(OWNER, 4001, 4002, len, bytes(len))
-    }
+        ..Draft::new(len, bytes(len))
+    })
 }
 
 fn told(end: &mut End) -> Vec<(u64, Status)> {
