@@ -2,7 +2,7 @@
 
 use std::{
     fmt::{self, Display, Formatter},
-    net::Ipv6Addr,
+    net::{Ipv6Addr, SocketAddr},
 };
 
 use rds::info::{
@@ -64,6 +64,12 @@ fn counters(f: &mut Formatter<'_>, rows: &[Counter]) -> fmt::Result {
     Ok(())
 }
 
+/// The columns of two addresses with their ports.
+fn ends(w: usize, local: SocketAddr, peer: SocketAddr) -> String {
+    let (ip, port) = (local.ip(), local.port());
+    format!("{ip:>w$} {port:>5} {:>w$} {:>5}", peer.ip(), peer.port())
+}
+
 fn sockets(f: &mut Formatter<'_>, w: usize, rows: &[SocketInfo]) -> fmt::Result {
     writeln!(
         f,
@@ -71,16 +77,11 @@ fn sockets(f: &mut Formatter<'_>, w: usize, rows: &[SocketInfo]) -> fmt::Result 
         "BoundAddr", "BPort", "ConnAddr", "CPort", "SndBuf", "RcvBuf", "Inode"
     )?;
     for row in rows {
+        let ends = ends(w, row.local, row.peer);
         writeln!(
             f,
-            "{:>w$} {:>5} {:>w$} {:>5} {:>10} {:>10} {:>8}",
-            row.local.ip(),
-            row.local.port(),
-            row.peer.ip(),
-            row.peer.port(),
-            row.send_limit,
-            row.recv_limit,
-            row.inode
+            "{ends} {:>10} {:>10} {:>8}",
+            row.send_limit, row.recv_limit, row.inode
         )?;
     }
     Ok(())
@@ -117,16 +118,11 @@ fn messages(f: &mut Formatter<'_>, queue: &str, w: usize, rows: &[MessageInfo]) 
         "LocalAddr", "LPort", "RemoteAddr", "RPort", "Tos", "Seq", "Bytes"
     )?;
     for row in rows {
+        let ends = ends(w, row.local, row.peer);
         writeln!(
             f,
-            "{:>w$} {:>5} {:>w$} {:>5} {:>4} {:>16} {:>10}",
-            row.local.ip(),
-            row.local.port(),
-            row.peer.ip(),
-            row.peer.port(),
-            row.tos,
-            row.sequence,
-            row.len
+            "{ends} {:>4} {:>16} {:>10}",
+            row.tos, row.sequence, row.len
         )?;
     }
     Ok(())
