@@ -1,8 +1,8 @@
 //! Our sockets on host a, and the kernel's on host b.
 
-use std::env;
+use std::{env, fmt::Display};
 
-use super::{numbers, roles};
+use super::{answered, answers, flowed, in_turn, numbers, questions, roles};
 use crate::{
     guests::{Printed, run_with},
     link::{CUT, PREPARE, RESTORE},
@@ -11,9 +11,8 @@ use crate::{
 const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 
 /// Each role of ours, one after the other.
-fn ours(roles: &[&str]) -> String {
-    let commands: Vec<_> = roles.iter().map(|role| format!("{OURS} {role}")).collect();
-    commands.join(" && ")
+fn ours(roles: &[impl Display]) -> String {
+    in_turn(OURS, roles)
 }
 
 fn run(seconds: u32, a: &str, b: &str) -> Printed {
@@ -23,60 +22,17 @@ fn run(seconds: u32, a: &str, b: &str) -> Printed {
 /// X-C01, X-C03, X-D01, X-D03, X-G01, X-G03, X-R03; X-C09 as it begins with a host that does not serve yet.
 #[test]
 fn we_ask_a_kernel() {
-    let a = ours(&[
-        "sizes $A:4000 $B:4000",
-        "rdma $A:4000 $B:4000",
-        "ping $A $B 5",
-        "stop $A:4000 $B:4000",
-        "press $A:5000 $B:5000",
-        "flow $A:4100 $B:4100 3 0.05",
-    ]);
-    let b = roles(&[
-        "serve $B:4000",
-        "slow $B:5000 2",
-        "flow $B:4100 $A:4100 3 0.05",
-    ]);
-    let printed = run(280, &a, &b);
-    assert_eq!(numbers(&printed.a, "echoed"), [11]);
-    assert_eq!(numbers(&printed.a, "operations"), [24]);
-    assert_eq!(numbers(&printed.a, "pongs"), [5]);
-    let refused = numbers(&printed.a, "refused after");
-    assert!((20..30).contains(&refused[0]), "{refused:?}");
-    assert_eq!(numbers(&printed.b, "slow"), refused);
-    flowed(&printed);
+    let (a, b) = (questions("$A", "$B"), answers("$B", "$A"));
+    let printed = run(280, &ours(&a), &roles(&b));
+    answered(&printed.a, &printed.b);
 }
 
 /// X-C02, X-D01, X-D02 as far as messages go, X-G02, X-R01, X-R02.
 #[test]
 fn a_kernel_asks_us() {
-    let a = ours(&[
-        "serve $A:4000",
-        "slow $A:5000 2",
-        "flow $A:4100 $B:4100 3 0.05",
-    ]);
-    let b = roles(&[
-        "sizes $B:4000 $A:4000",
-        "rdma $B:4000 $A:4000",
-        "ping $B $A 5",
-        "stop $B:4000 $A:4000",
-        "press $B:5000 $A:5000",
-        "flow $B:4100 $A:4100 3 0.05",
-    ]);
-    let printed = run(280, &a, &b);
-    assert_eq!(numbers(&printed.b, "echoed"), [11]);
-    assert_eq!(numbers(&printed.b, "operations"), [24]);
-    assert_eq!(numbers(&printed.b, "pongs"), [5]);
-    let refused = numbers(&printed.b, "refused after");
-    assert!((20..30).contains(&refused[0]), "{refused:?}");
-    assert_eq!(numbers(&printed.a, "slow"), refused);
-    flowed(&printed);
-}
-
-/// What each has sent the other has seen.
-fn flowed(printed: &Printed) {
-    let (a, b) = (numbers(&printed.a, "flow"), numbers(&printed.b, "flow"));
-    assert_eq!((a[0], a[1]), (b[1], b[0]));
-    assert!(a[0] > 0 && b[0] > 0, "{a:?} {b:?}");
+    let (a, b) = (answers("$A", "$B"), questions("$B", "$A"));
+    let printed = run(280, &ours(&a), &roles(&b));
+    answered(&printed.b, &printed.a);
 }
 
 /// Both sides send for so many seconds, while what happens to a host's link is made to: on b, where
@@ -84,11 +40,8 @@ fn flowed(printed: &Printed) {
 fn flow_while(seconds: u32, a: &str, b: &str) {
     let ours = ours(&[&format!("flow $A:4100 $B:4100 {seconds} 0.01")]);
     let flow = roles(&[&format!("flow $B:4100 $A:4100 {seconds} 0.01")]);
-    flowed(&run(
-        280,
-        &format!("({a}) & {ours}"),
-        &format!("({b}) & {flow}"),
-    ));
+    let printed = run(280, &format!("({a}) & {ours}"), &format!("({b}) & {flow}"));
+    flowed(&printed.a, &printed.b);
 }
 
 /// X-F01, X-F02: the link is cut for 4 seconds, and, in the long test, for 30. It is cut on the way:
@@ -117,7 +70,7 @@ fn a_process_is_killed_and_another_takes_its_place() {
     let printed = run(280, &a, &b);
     assert_eq!(numbers(&printed.b, "echoed"), [11]);
     assert!(printed.b.contains(&"stopped".to_owned()));
-    flowed(&printed);
+    flowed(&printed.a, &printed.b);
 }
 
 /// M-M02, and X-C05: two processes at a time, each with an address; one with a type of service.

@@ -6,6 +6,8 @@ mod interop;
 mod stress;
 mod zero_copy;
 
+use std::fmt::Display;
+
 use crate::guests::run_with;
 
 /// Python as the system has it: `ctypes` and few other modules are all that is needed.
@@ -15,10 +17,63 @@ const PEER: &str = concat!(
     "/tests/two_hosts/kernel_rds/peer.py"
 );
 
-/// Each role, one after the other.
-fn roles(roles: &[&str]) -> String {
-    let commands: Vec<_> = roles.iter().map(|role| format!("{PEER} {role}")).collect();
+/// Each role of `program`, one after the other.
+fn in_turn(program: &str, roles: &[impl Display]) -> String {
+    let commands: Vec<_> = roles
+        .iter()
+        .map(|role| format!("{program} {role}"))
+        .collect();
     commands.join(" && ")
+}
+
+/// Each role, one after the other.
+fn roles(roles: &[impl Display]) -> String {
+    in_turn(PEER, roles)
+}
+
+/// The roles of a side that asks for everything.
+fn questions(own: &str, peer: &str) -> Vec<String> {
+    vec![
+        format!("sizes {own}:4000 {peer}:4000"),
+        format!("rdma {own}:4000 {peer}:4000"),
+        format!("ping {own} {peer} 5"),
+        format!("stop {own}:4000 {peer}:4000"),
+        format!("press {own}:5000 {peer}:5000"),
+        format!("flow {own}:4100 {peer}:4100 3 0.05"),
+    ]
+}
+
+/// The roles of the other side.
+fn answers(own: &str, peer: &str) -> Vec<String> {
+    vec![
+        format!("serve {own}:4000"),
+        format!("slow {own}:5000 2"),
+        format!("flow {own}:4100 {peer}:4100 3 0.05"),
+    ]
+}
+
+/// Every question has been answered.
+fn answered(asker: &[String], answerer: &[String]) {
+    served(asker, answerer);
+    assert_eq!(numbers(asker, "pongs"), [5]);
+    flowed(asker, answerer);
+}
+
+/// What was asked of `serve` and `slow` has been answered.
+fn served(asker: &[String], answerer: &[String]) {
+    assert_eq!(numbers(asker, "echoed"), [11]);
+    assert_eq!(numbers(asker, "operations"), [24]);
+    // The last message that is taken fills it up: 21 of 1000 bytes are more than 20 000.
+    let refused = numbers(asker, "refused after");
+    assert!((20..30).contains(&refused[0]), "{refused:?}");
+    assert_eq!(numbers(answerer, "slow"), refused);
+}
+
+/// What each has sent the other has seen.
+fn flowed(one: &[String], other: &[String]) {
+    let (one, other) = (numbers(one, "flow"), numbers(other, "flow"));
+    assert_eq!((one[0], one[1]), (other[1], other[0]));
+    assert!(one[0] > 0 && other[0] > 0, "{one:?} {other:?}");
 }
 
 /// The numbers of the line that begins with `name`.
@@ -41,33 +96,16 @@ fn preload() -> String {
 /// A program for the kernel's sockets uses this crate's without knowing, and talks to the kernel's.
 #[test]
 fn a_program_of_the_kernels_sockets_runs_on_ours() {
-    let a = roles(&[
-        "serve $A:4000",
-        "slow $A:5000 2",
-        "flow $A:4100 $B:4100 3 0.05",
-    ]);
-    let ours = roles(&[
-        "calls $B",
-        "child $B:4800",
-        "sizes $B:4000 $A:4000",
-        "rdma $B:4000 $A:4000",
-        "ping $B $A 5",
-        "stop $B:4000 $A:4000",
-        "press $B:5000 $A:5000",
-        "flow $B:4100 $A:4100 3 0.05",
-        "info $B:4200",
-    ]);
-    let b = format!("export {}; {ours}", preload());
+    let a = roles(&answers("$A", "$B"));
+    let ours = [
+        roles(&["calls $B", "child $B:4800"]),
+        roles(&questions("$B", "$A")),
+        roles(&["info $B:4200"]),
+    ];
+    let b = format!("export {}; {}", preload(), ours.join(" && "));
     let printed = run_with(&["--rds", "a"], 280, &a, &b);
     println!("{:#?}\n{:#?}", printed.a, printed.b);
-    assert_eq!(numbers(&printed.b, "echoed"), [11]);
-    assert_eq!(numbers(&printed.b, "operations"), [24]);
-    assert_eq!(numbers(&printed.b, "pongs"), [5]);
-    let refused = numbers(&printed.b, "refused after");
-    assert!((20..30).contains(&refused[0]), "{refused:?}");
-    assert_eq!(numbers(&printed.a, "slow"), refused);
-    let (a, b) = (numbers(&printed.a, "flow"), numbers(&printed.b, "flow"));
-    assert_eq!((a[0], a[1]), (b[1], b[0]));
+    answered(&printed.b, &printed.a);
 }
 
 /// The other way round: the kernel's sockets ask, and ours, unknown to the program, answer.
@@ -83,11 +121,7 @@ fn a_program_of_the_kernels_sockets_serves_a_kernel() {
     let b = format!("export {}; {ours}", preload());
     let printed = run_with(&["--rds", "a"], 280, &a, &b);
     println!("{:#?}\n{:#?}", printed.a, printed.b);
-    assert_eq!(numbers(&printed.a, "echoed"), [11]);
-    assert_eq!(numbers(&printed.a, "operations"), [24]);
-    let refused = numbers(&printed.a, "refused after");
-    assert!((20..30).contains(&refused[0]), "{refused:?}");
-    assert_eq!(numbers(&printed.b, "slow"), refused);
+    served(&printed.a, &printed.b);
 }
 
 /// X-D02, X-D03, X-C12: both ask each other, over IPv4 and IPv6.
@@ -116,34 +150,16 @@ fn rds_ping_and_a_kernel_ask_each_other() {
 /// What the specification says of the kernel is so, and the driver can tell.
 #[test]
 fn kernels_talk_to_each_other() {
-    let a = roles(&[
-        "calls $A",
-        "serve $A:4000",
-        "slow $A:5000 2",
-        "flow $A:4100 $B:4100 3 0.05",
-        "info $A:4200",
-    ]);
-    let b = roles(&[
-        "sizes $B:4000 $A:4000",
-        "rdma $B:4000 $A:4000",
-        "ping $B $A 5",
-        "stop $B:4000 $A:4000",
-        "press $B:5000 $A:5000",
-        "flow $B:4100 $A:4100 3 0.05",
-        "info $B:4200",
-    ]);
+    let a = [
+        roles(&["calls $A"]),
+        roles(&answers("$A", "$B")),
+        roles(&["info $A:4200"]),
+    ];
+    let b = [roles(&questions("$B", "$A")), roles(&["info $B:4200"])];
+    let (a, b) = (a.join(" && "), b.join(" && "));
     let printed = run_with(&["--rds", "a,b"], 280, &a, &b);
     for line in printed.a.iter().chain(&printed.b) {
         println!("{line}");
     }
-    assert_eq!(numbers(&printed.b, "echoed"), [11]);
-    assert_eq!(numbers(&printed.b, "operations"), [24]);
-    assert_eq!(numbers(&printed.b, "pongs"), [5]);
-    // The last message that is taken fills it up: 21 of 1000 bytes are more than 20 000.
-    let refused = numbers(&printed.b, "refused after");
-    assert!((20..30).contains(&refused[0]), "{refused:?}");
-    assert_eq!(numbers(&printed.a, "slow"), refused);
-    let (a, b) = (numbers(&printed.a, "flow"), numbers(&printed.b, "flow"));
-    assert_eq!((a[0], a[1]), (b[1], b[0]));
-    assert!(a[0] > 0 && b[0] > 0, "{a:?} {b:?}");
+    answered(&printed.b, &printed.a);
 }
