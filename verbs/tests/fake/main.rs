@@ -18,6 +18,7 @@ mod posting;
 mod provider;
 mod pyverbs;
 mod queue_pairs;
+mod rare_orders;
 mod raw_packets;
 mod recv_batches;
 mod rereg;

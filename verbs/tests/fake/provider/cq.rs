@@ -22,6 +22,8 @@ pub(super) struct Cq {
     pub(super) polling: bool,
     /// Moderation: a number of completions, and microseconds.
     pub(crate) moderation: (u16, u16),
+    /// Of `ibv_create_cq_attr_flags`.
+    pub(super) flags: u32,
 }
 
 #[derive(PartialEq)]
@@ -64,6 +66,7 @@ impl State {
             channel: (!channel.is_null()).then_some(Ptr(channel)),
             polling: false,
             moderation: (0, 0),
+            flags: 0,
         };
         self.cqs.insert(raw.addr(), cq);
     }

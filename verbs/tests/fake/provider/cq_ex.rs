@@ -25,7 +25,17 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     if attr.wc_flags & !ffi::IBV_CREATE_CQ_SUP_WC_FLAGS != 0 {
         return null(libc::EOPNOTSUPP);
     }
-    let cq: *mut ffi::ibv_cq_ex = state.make("ibv_create_cq_ex", &[attr.channel.addr()]);
+    let has = |field: ffi::ibv_cq_init_attr_mask| attr.comp_mask & field.0 != 0;
+    let domain = match has(ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_PD) {
+        true => attr.parent_domain.addr(),
+        false => 0,
+    };
+    let flags = match has(ffi::ibv_cq_init_attr_mask::IBV_CQ_INIT_ATTR_MASK_FLAGS) {
+        true => attr.flags,
+        false => 0,
+    };
+    let parents = [attr.channel.addr(), domain];
+    let cq: *mut ffi::ibv_cq_ex = state.make("ibv_create_cq_ex", &parents);
     // SAFETY: fresh.
     let queue = unsafe { &mut *cq };
     queue.context = ctx;
@@ -58,6 +68,7 @@ pub(super) unsafe extern "C" fn create_cq_ex(
     queue.read_flow_tag = asked(with::IBV_WC_EX_WITH_FLOW_TAG).then_some(read_flow_tag);
     queue.read_tm_info = asked(with::IBV_WC_EX_WITH_TM_INFO).then_some(read_tm_info);
     state.adopt_cq(cq.cast(), attr.channel);
+    state.cq_mut(cq.addr()).flags = flags;
     cq
 }
 

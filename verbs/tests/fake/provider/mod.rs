@@ -284,6 +284,11 @@ impl Fake {
         self.state().cq_mut(cq.as_raw().addr()).moderation
     }
 
+    /// The flags that a completion queue was made with, of `ibv_create_cq_attr_flags`.
+    pub(crate) fn cq_flags(&self, cq: &CqHandle) -> u32 {
+        self.state().cq_mut(cq.as_raw().addr()).flags
+    }
+
     /// Takes back a complaint, which must have been made.
     pub(crate) fn forgive(&self, complaint: &str) {
         let mut state = self.state();

@@ -274,11 +274,15 @@ pub(super) unsafe fn device_of<T>(object: *mut T) -> Arc<Shared> {
 pub(super) unsafe fn device_of_context(ctx: *mut ffi::ibv_context) -> Arc<Shared> {
     // SAFETY: the contexts of fake devices are extended ones, whose private pointer came from
     // `Arc::into_raw`, and counts as one owner.
-    unsafe {
-        let shared: *const Shared = (*ffi::verbs_get_ctx(ctx)).priv_.cast_const().cast();
+    let (verbs, shared) = unsafe {
+        let verbs = ffi::verbs_get_ctx(ctx);
+        let shared: *const Shared = (*verbs).priv_.cast_const().cast();
         Arc::increment_strong_count(shared);
-        Arc::from_raw(shared)
-    }
+        (verbs, Arc::from_raw(shared))
+    };
+    // The memory of a context that was closed is kept: others may not use it.
+    shared.lock().used("a call", verbs.addr());
+    shared
 }
 
 /// Sets `errno` to the error, and returns null.
