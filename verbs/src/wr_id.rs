@@ -27,6 +27,8 @@ impl QpId {
 
 const SEQUENCE_BITS: u32 = 24;
 const SEQUENCE_MASK: u64 = (1 << SEQUENCE_BITS) - 1;
+/// How many sequence numbers there are.
+pub(crate) const SEQUENCES: u32 = 1 << SEQUENCE_BITS;
 /// Set in no identifier.
 const CARRY: u64 = 1 << SEQUENCE_BITS;
 const RECEIVE: u64 = CARRY << 1;

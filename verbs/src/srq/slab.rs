@@ -1,21 +1,34 @@
 //! The works that a shared queue has in flight, which come back in any order.
 
-/// Works by slot, each of which is given out again when its work has been taken.
+use crate::wr_id::SEQUENCES;
+
+/// Works by name. When a work has been taken, its slot is given out again under another name, so
+/// that a device which reports the first one once more is not believed.
+///
+/// Names come round when a slot has had as many as there are for it: 2^24 over all slots.
 pub(super) struct Slab<W> {
-    slots: Vec<Option<W>>,
-    /// The empty slots. INVARIANT: below the length of `slots`.
+    /// As many as a power of two, or none. INVARIANT: the low bits of a name are the index of its
+    /// slot.
+    slots: Vec<Option<(u32, W)>>,
+    /// The bits of a name that are its slot's. INVARIANT: one less than there are slots.
+    mask: u32,
+    /// The names that the empty slots have next, one for each.
     empty: Vec<u32>,
     /// At most so many slots are full; not more than there are.
     limit: u32,
 }
 
 impl<W> Slab<W> {
-    pub(super) fn new(slots: u32) -> Self {
-        Self {
-            slots: (0..slots).map(|_| None).collect(),
-            empty: (0..slots).rev().collect(),
-            limit: slots,
-        }
+    /// Room for so many works, at most half as many as there are names.
+    pub(super) fn new(limit: u32) -> Self {
+        let mut slab = Self {
+            slots: Vec::new(),
+            mask: u32::MAX,
+            empty: Vec::new(),
+            limit: 0,
+        };
+        slab.set_limit(limit);
+        slab
     }
 
     pub(super) fn len(&self) -> usize {
@@ -29,15 +42,44 @@ impl<W> Slab<W> {
     /// Makes room for more works, or for fewer: not for fewer than there are.
     pub(super) fn set_limit(&mut self, limit: u32) {
         debug_assert!(limit as usize >= self.len());
-        let slots = u32::try_from(self.slots.len()).unwrap_or(u32::MAX);
-        if limit > slots {
-            self.slots.resize_with(limit as usize, || None);
-            self.empty.extend((slots..limit).rev());
+        if limit as usize > self.slots.len() {
+            self.grow(limit.next_power_of_two());
         }
         self.limit = limit;
     }
 
-    /// The slot that the next work goes to.
+    /// Moves everything to so many slots, under the names that it has.
+    fn grow(&mut self, slots: u32) {
+        let full = std::mem::take(&mut self.slots);
+        let names = full.iter().flatten().map(|(name, _)| name);
+        let latest = names.chain(&self.empty).max().copied();
+        self.slots.resize_with(slots as usize, || None);
+        self.mask = slots - 1;
+        // Slots that were apart still are: their names differ in the low bits.
+        for (name, work) in full.into_iter().flatten() {
+            let slot = self.slot(name);
+            self.slots[slot] = Some((name, work));
+        }
+        let mut named: Vec<_> = self.slots.iter().map(Option::is_some).collect();
+        for &name in &self.empty {
+            named[self.slot(name)] = true;
+        }
+        // The others begin with names that no slot has had.
+        let first = latest.map_or(0, |latest| (latest / slots + 1) * slots);
+        let unnamed = (0..slots).filter(|slot| !named[*slot as usize]);
+        let mut names: Vec<_> = unnamed.map(|slot| (first + slot) % SEQUENCES).collect();
+        names.reverse();
+        names.append(&mut self.empty);
+        self.empty = names;
+    }
+
+    /// The slot of a name; out of bounds, if there are none.
+    #[inline]
+    fn slot(&self, name: u32) -> usize {
+        (name & self.mask) as usize
+    }
+
+    /// The name that the next work gets.
     #[inline]
     pub(super) fn free(&self) -> Option<u32> {
         if self.len() >= self.limit as usize {
@@ -48,22 +90,32 @@ impl<W> Slab<W> {
 
     /// Puts a work where [`free`](Self::free) has said.
     #[inline]
-    pub(super) fn put(&mut self, slot: u32, work: W) {
-        debug_assert_eq!(self.free(), Some(slot));
+    pub(super) fn put(&mut self, name: u32, work: W) {
+        debug_assert_eq!(self.free(), Some(name));
         self.empty.pop();
-        self.slots[slot as usize] = Some(work);
+        let slot = self.slot(name);
+        self.slots[slot] = Some((name, work));
     }
 
-    /// The work of a slot, if there is any.
-    pub(super) fn get_mut(&mut self, slot: u32) -> Option<&mut W> {
-        self.slots.get_mut(slot as usize)?.as_mut()
+    /// The work of a name, if there is any.
+    pub(super) fn get_mut(&mut self, name: u32) -> Option<&mut W> {
+        let slot = self.slot(name);
+        match self.slots.get_mut(slot)? {
+            Some((found, work)) if *found == name => Some(work),
+            _ => None,
+        }
     }
 
-    /// Takes the work of a slot, if there is any.
+    /// Takes the work of a name, if there is any.
     #[inline]
-    pub(super) fn take(&mut self, slot: u32) -> Option<W> {
-        let work = self.slots.get_mut(slot as usize)?.take()?;
-        self.empty.push(slot);
+    pub(super) fn take(&mut self, name: u32) -> Option<W> {
+        let slot = self.slot(name);
+        let (_, work) = self
+            .slots
+            .get_mut(slot)?
+            .take_if(|(found, _)| *found == name)?;
+        let next = name.wrapping_add(self.mask).wrapping_add(1);
+        self.empty.push(next % SEQUENCES);
         Some(work)
     }
 }
@@ -72,42 +124,92 @@ impl<W> Slab<W> {
 mod tests {
     use super::*;
 
+    /// Puts a work into the next slot, and returns its name.
+    fn put<W>(slab: &mut Slab<W>, work: W) -> u32 {
+        let name = slab.free().unwrap();
+        slab.put(name, work);
+        name
+    }
+
     #[test]
     fn slots_come_back_in_any_order_and_only_once() {
         let mut slab = Slab::new(3);
-        let mut slots = Vec::new();
-        while let Some(slot) = slab.free() {
-            slab.put(slot, slot * 10);
-            slots.push(slot);
-        }
-        assert_eq!((slab.len(), slots.len()), (3, 3));
-        assert_eq!(slab.get_mut(1), Some(&mut 10));
-        assert_eq!(slab.take(1), Some(10));
-        assert_eq!(slab.take(1), None, "taken twice");
-        assert_eq!(slab.get_mut(1), None);
-        assert_eq!(slab.get_mut(7), None);
-        assert_eq!(slab.take(7), None, "no such slot");
-        assert_eq!(slab.free(), Some(1));
-        slab.put(1, 77);
-        assert_eq!(
-            (slab.take(0), slab.take(2), slab.take(1)),
-            (Some(0), Some(20), Some(77))
-        );
+        let names = [0, 10, 20].map(|work| put(&mut slab, work));
+        assert_eq!((slab.free(), slab.len()), (None, 3));
+        assert_eq!(slab.get_mut(names[1]), Some(&mut 10));
+        assert_eq!(slab.take(names[1]), Some(10));
+        assert_eq!(slab.take(names[1]), None, "taken twice");
+        assert_eq!(slab.get_mut(names[1]), None);
+        assert_eq!(slab.get_mut(77), None);
+        assert_eq!(slab.take(77), None, "no such name");
+        let again = put(&mut slab, 77);
+        assert_eq!(slab.free(), None);
+        assert_eq!(slab.get_mut(names[1]), None, "another has its slot");
+        assert_eq!(slab.take(names[1]), None, "another has its slot");
+        let taken = [names[0], names[2], again].map(|name| slab.take(name));
+        assert_eq!(taken, [Some(0), Some(20), Some(77)]);
         assert_eq!(slab.len(), 0);
     }
 
     #[test]
     fn a_slab_grows_and_shrinks() {
         let mut slab = Slab::new(2);
-        for slot in [0, 1] {
-            slab.put(slot, slot);
-        }
+        let names = [0, 1].map(|work| put(&mut slab, work));
         assert_eq!(slab.free(), None);
         slab.set_limit(4);
-        slab.put(2, 2);
+        put(&mut slab, 2);
         slab.set_limit(3);
         assert_eq!((slab.free(), slab.len(), slab.limit()), (None, 3, 3));
-        assert_eq!(slab.take(0), Some(0));
-        assert_eq!(slab.free(), Some(0));
+        assert_eq!(slab.take(names[0]), Some(0));
+        assert_eq!(put(&mut slab, 3) % 4, 0, "the slot that is empty");
+        assert_eq!(slab.take(names[1]), Some(1));
+    }
+
+    #[test]
+    fn a_slab_of_nothing_has_nothing() {
+        let mut slab = Slab::<u8>::new(0);
+        assert_eq!((slab.free(), slab.len(), slab.limit()), (None, 0, 0));
+        assert_eq!(slab.take(0), None);
+        assert_eq!(slab.get_mut(9), None);
+    }
+
+    /// Works are found by their names and by no older one, however the slab grows meanwhile.
+    #[test]
+    fn no_name_is_given_twice_before_all_are() {
+        for sizes in [[1, 2, 3], [3, 3, 8], [2, 5, 64], [7, 100, 101]] {
+            let mut slab = Slab::new(sizes[0]);
+            let (mut full, mut gone) = (Vec::new(), Vec::new());
+            for (i, size) in sizes.into_iter().cycle().take(3).enumerate() {
+                slab.set_limit(size);
+                for round in 0..50_u32 {
+                    while slab.len() < size as usize {
+                        let name = put(&mut slab, round);
+                        assert!(!gone.contains(&name), "{sizes:?}, {i}, {round}: {name}");
+                        full.push((name, round));
+                    }
+                    // Not always the oldest one.
+                    let which = round as usize * 7 % full.len();
+                    let (name, work) = full.swap_remove(which);
+                    assert_eq!(slab.take(name), Some(work));
+                    gone.push(name);
+                    assert!(gone.iter().all(|name| slab.get_mut(*name).is_none()));
+                }
+                assert!(
+                    full.iter()
+                        .all(|(name, work)| slab.get_mut(*name) == Some(&mut { *work }))
+                );
+            }
+        }
+    }
+
+    #[test]
+    fn names_come_round() {
+        let half = SEQUENCES / 2;
+        let mut slab = Slab::new(half);
+        let first = slab.free().unwrap();
+        for expected in [first, first + half, first] {
+            assert_eq!(put(&mut slab, ()), expected);
+            assert_eq!(slab.take(expected), Some(()));
+        }
     }
 }

@@ -189,6 +189,44 @@ fn shared_receives_complete_in_any_order() {
     }
 }
 
+/// What the device says once more comes when the place of the receive has another one.
+#[test]
+fn stale_completions_of_shared_receives_are_refused() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(32);
+    let mut srq: SharedReceiveQueue<Numbered> = fixture.pd.create_srq(3, 1).unwrap();
+    let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).srq(&srq);
+    let qp = fixture.connect(builder.create_for::<Buf, ()>().unwrap());
+    let mut stale = Vec::new();
+    for round in 0..40 {
+        // In between, the queue grows, and shrinks.
+        match round {
+            10 => srq.resize(5).unwrap(),
+            20 => srq.resize(2).unwrap(),
+            30 => srq.resize(9).unwrap(),
+            _ => {}
+        }
+        while srq.in_flight() < srq.capacity() {
+            srq.post(numbered(&fixture, round)).unwrap();
+        }
+        let first = fixture.fake.srq_receives(srq.as_raw())[0].wr_id;
+        for &wr_id in &stale {
+            fixture.fake.push(&cq, receive_wc(wr_id, qp.qp_num().get()));
+            let wc = cq.poll().unwrap().next().unwrap();
+            assert!(srq.complete(wc).is_err(), "in round {round}");
+        }
+        fixture.fake.complete_receive(qp.qp_num(), b"x");
+        let wc = cq.poll().unwrap().next().unwrap();
+        assert!(srq.complete(wc).is_ok());
+        stale.push(first);
+        while round == 19 && srq.in_flight() > 2 {
+            fixture.fake.complete_receive(qp.qp_num(), b"x");
+            let wc = cq.poll().unwrap().next().unwrap();
+            srq.complete(wc).unwrap();
+        }
+    }
+}
+
 #[test]
 fn shared_receives_of_a_failed_queue_pair_come_back_or_stay() {
     let fixture = Fixture::new();
