@@ -96,7 +96,9 @@
 //!
 //! # Limits
 //!
-//! Not here yet: completion counters (rdma-core 65).
+//! Not here yet: completion counters (rdma-core 65), memory that the provider allocates (64), the
+//! export of device memory as a dma-buf (62), and encryption by flows (`ibv_create_flow_action_esp`).
+//! A request has at most [32](work::MAX_SGE) elements.
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
@@ -108,10 +110,10 @@
 //! | devices, attributes of devices, ports, GIDs, P_Keys | extended attributes, the clock | [`query_port_speed`](Context::query_port_speed) |
 //! | events of completion queues, send queues that drain, shared receive queues, ports | all other events | |
 //! | extended batches | segmentation, flushing, atomic writes, a device that lacks or refuses them | |
-//! | batches, resizing, waiting in every way, extended queues | moderation; times, VLAN and flow tags, tag matching | single-threaded queues |
+//! | batches, resizing, waiting in every way, extended queues | moderation; times, VLAN and flow tags, tag matching; queues of one thread | |
 //! | draining, querying | other ways, alternate paths, rates; XRC, raw packets, queue pairs of a device's maker | |
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
-//! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | [exclusive](XrcdOpen::EXCLUSIVE) XRC domains |
+//! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | |
 //! | memory of vectors, (huge) pages, files and callers; [pools](BufPool) | [on demand](Registration::on_demand), [all of it](Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](NullRegion), [changing](RemoteRegion::rereg), [advice](Advice) | [hints](DmaHandle) |
 //! | | [`TagMatchingQueue`], [`DeviceMemory`], [`Ece`], [import](import_device) | |
 //! | | [`Flow`], [`Counters`], [`WorkQueue`], [`RssQueuePair`] | |

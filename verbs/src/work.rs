@@ -13,7 +13,8 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-/// The most scatter/gather elements a request can have here. No device known offers more.
+/// The most scatter/gather elements a request can have here. Most devices offer no more; where one
+/// does, the rest cannot be used.
 pub const MAX_SGE: usize = 32;
 
 /// `ibv_sge`—One element of a scatter/gather list: a range of registered memory.

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, mem, time::Duration};
 
-use ibverbs_sys::{ibv_wc_flags, ibv_wc_opcode};
+use ibverbs_sys::{ibv_create_cq_attr_flags, ibv_wc_flags, ibv_wc_opcode};
 use verbs::{
     Completed, CqKey, ExtendedCq, Notify, QueuePair, Rc, Rts, TagMatch, WcFields, WcOpcode,
     WcStatus, op::Send,
@@ -95,6 +95,18 @@ fn an_extended_queue_has_the_fields_it_was_made_with() {
     assert_eq!(wc.imm_data().unwrap(), None);
     assert!(polled.next().unwrap().is_none());
     assert!(polled.next().unwrap().is_none());
+}
+
+#[test]
+fn a_queue_of_one_thread_is_asked_for() {
+    let fixture = Fixture::new();
+    let single = ibv_create_cq_attr_flags::IBV_CREATE_CQ_ATTR_SINGLE_THREADED.0;
+    let builder = || fixture.ctx.cq_ex_builder(4);
+    // SAFETY: this test has one thread.
+    let cq = unsafe { builder().single_threaded() }.create().unwrap();
+    assert_eq!(fixture.fake.cq_flags(cq.handle()), single);
+    let cq = builder().create().unwrap();
+    assert_eq!(fixture.fake.cq_flags(cq.handle()), 0);
 }
 
 #[test]

@@ -183,6 +183,27 @@ fn domains_that_a_device_lacks_are_an_error() {
 }
 
 #[test]
+fn an_xrc_domain_of_a_file_is_made_or_joined() {
+    let fixture = Fixture::new();
+    let file = File::open("/proc/self/exe").unwrap();
+    let open = |how| fixture.ctx.open_shared_xrcd(file.as_fd(), how);
+    let fails = |how| open(how).unwrap_err().raw_os_error();
+    let exclusively = XrcdOpen::CREATE | XrcdOpen::EXCLUSIVE;
+    assert_eq!(fails(XrcdOpen::empty()), Some(libc::ENOENT));
+    let made = open(exclusively).unwrap();
+    assert_eq!(fails(exclusively), Some(libc::EEXIST));
+    let joined = open(XrcdOpen::empty()).unwrap();
+    let other = File::open("/dev/null").unwrap();
+    let other = fixture.ctx.open_shared_xrcd(other.as_fd(), exclusively);
+    assert!(other.is_ok(), "another file's");
+    drop(made);
+    assert_eq!(fails(exclusively), Some(libc::EEXIST));
+    drop(joined);
+    assert_eq!(fails(XrcdOpen::empty()), Some(libc::ENOENT));
+    assert!(open(XrcdOpen::CREATE).is_ok());
+}
+
+#[test]
 fn an_xrc_domain_is_private_or_shared_by_a_file() {
     let fixture = Fixture::new();
     let private = fixture.ctx.open_xrcd().unwrap();

@@ -154,6 +154,48 @@ impl<'f> Halves<'f> {
     }
 }
 
+/// Everything can change threads. What is shared between them is what never changes, or whose calls
+/// libibverbs says are safe; what is posted to or polled needs `&mut`, and could be shared for
+/// nothing else.
+#[test]
+fn objects_can_change_threads() {
+    fn send<T: std::marker::Send>() {}
+    fn shared<T: std::marker::Send + Sync>() {}
+    send::<verbs::QueuePair<Rc, verbs::Rts>>();
+    send::<SendQueue<Rc, Buf, Buf>>();
+    send::<ReceiveQueue<Rc, Buf, Buf>>();
+    send::<CompletionQueue>();
+    send::<verbs::ExtendedCq>();
+    send::<verbs::SharedReceiveQueue>();
+    send::<verbs::TagMatchingQueue>();
+    send::<verbs::WorkQueue>();
+    send::<verbs::XrcReceiver<verbs::Rts>>();
+    send::<verbs::PoolBuf>();
+    send::<verbs::DeviceMemory>();
+    send::<verbs::ScopedBuf<'_>>();
+    shared::<verbs::DeviceList>();
+    shared::<verbs::Context>();
+    shared::<verbs::ProtectionDomain>();
+    shared::<verbs::ThreadDomain>();
+    shared::<verbs::XrcDomain>();
+    shared::<verbs::CqHandle>();
+    shared::<verbs::CompletionChannel>();
+    shared::<verbs::AddressHandle>();
+    shared::<verbs::AsyncEvents>();
+    shared::<Buf>();
+    shared::<verbs::SharedBuf>();
+    shared::<verbs::BufPool>();
+    shared::<verbs::RemoteRegion>();
+    shared::<verbs::UnmappedRegion>();
+    shared::<verbs::NullRegion>();
+    shared::<verbs::Everything>();
+    shared::<verbs::MemoryWindow>();
+    shared::<verbs::Flow>();
+    shared::<verbs::Counters>();
+    shared::<verbs::IndirectionTable>();
+    shared::<verbs::RssQueuePair>();
+}
+
 #[test]
 fn the_halves_do_no_harm_to_each_other_in_any_order() {
     let mut orders = 0;

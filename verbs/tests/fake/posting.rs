@@ -4,8 +4,8 @@ use std::rc::Rc as Shared;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, QueuePair, Rc, Rts, WcStatus, With,
-    op::Send,
+    Buf, Completed, QueuePair, Rc, Rts, SharedReceiveQueue, WcStatus, With,
+    op::{Send, SendOps},
     work::{Gather, Scatter, SgeList},
 };
 
@@ -213,6 +213,44 @@ fn a_poll_that_fails_completes_nothing() {
     fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
     let wc = cq.poll().unwrap().next().unwrap();
     assert!(qp.complete(wc).is_ok());
+}
+
+#[test]
+fn a_batch_is_one_call_however_long_it_is() {
+    const LEN: u32 = 5;
+    let fixture = Fixture::new();
+    let (cq, fake) = (fixture.cq(64), &fixture.fake);
+    let builder = fixture.pd.qp_builder(&cq, &cq).send_ops(SendOps::SEND);
+    let builder = builder.max_send_wr(4 * LEN).max_recv_wr(4 * LEN);
+    let mut qp: QueuePair<Rc, Rts> = fixture.connect(builder.create().unwrap());
+    let mut srq: SharedReceiveQueue = fixture.pd.create_srq(2 * LEN, 1).unwrap();
+    let buf = || fixture.pd.alloc_buf(8).unwrap();
+
+    let mut batch = qp.batch();
+    (0..LEN).for_each(|_| batch.push(Send::new(buf())).unwrap());
+    assert_eq!(fake.doorbells(), 0, "not yet");
+    batch.post().unwrap();
+    assert_eq!(fake.doorbells(), 1);
+    let mut batch = qp.extended_batch().unwrap();
+    (0..LEN).for_each(|_| batch.push(Send::new(buf())).unwrap());
+    batch.post().unwrap();
+    assert_eq!(fake.doorbells(), 1);
+    let mut batch = qp.recv_batch();
+    (0..LEN).for_each(|_| batch.push(buf()).unwrap());
+    batch.post().unwrap();
+    assert_eq!(fake.doorbells(), 1);
+    let mut batch = srq.batch();
+    (0..LEN).for_each(|_| batch.push(buf()).unwrap());
+    batch.post().unwrap();
+    assert_eq!(fake.doorbells(), 1);
+    assert_eq!(fake.sends(qp.qp_num()).len(), 2 * LEN as usize);
+    assert_eq!(fake.receives(qp.qp_num()).len(), LEN as usize);
+    assert_eq!(srq.in_flight(), LEN as usize);
+
+    (0..LEN).for_each(|_| qp.post(Send::new(buf())).unwrap());
+    (0..LEN).for_each(|_| qp.post_recv(buf()).unwrap());
+    (0..LEN).for_each(|_| srq.post(buf()).unwrap());
+    assert_eq!(fake.doorbells(), 3 * LEN, "one for each");
 }
 
 #[test]

@@ -1,7 +1,11 @@
 //! Registrations of memory that this process does not map. Some are twins of pyverbs' cases
 //! (`test_mr.py`), by their names.
 
-use std::{fs::File, io::ErrorKind, os::fd::AsFd};
+use std::{
+    fs::File,
+    io::ErrorKind,
+    os::{fd::AsFd, unix::fs::MetadataExt},
+};
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
@@ -135,13 +139,15 @@ fn dmabuf(fixture: &Fixture, access: RemoteAccess) -> UnmappedRegion {
 #[test]
 fn dmabuf_reg_mr() {
     let fixture = Fixture::new();
+    // Of many descriptors, it is this one.
+    let file = File::open("/dev/null").unwrap().metadata().unwrap();
     for access in [
         RemoteAccess::empty(),
         RemoteAccess::READ,
         RemoteAccess::all(),
     ] {
         let region = dmabuf(&fixture, access);
-        let place = Place::DmaBuf(DMABUF.offset);
+        let place = Place::DmaBuf((file.dev(), file.ino()), DMABUF.offset);
         assert_eq!(
             fixture.fake.region(),
             (DMABUF.iova, 4096, LOCAL | access.bits(), place)

@@ -4,7 +4,7 @@ use std::{ffi::c_int, ptr};
 
 use ibverbs_sys as ffi;
 
-use super::state::{device_of, device_of_context, null};
+use super::state::{device_of, device_of_context, file_of, null};
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
@@ -174,10 +174,24 @@ pub(super) unsafe extern "C" fn open_xrcd(
     if let Err(errno) = state.called("ibv_open_xrcd") {
         return null(errno);
     }
-    if fd == -1 && flags & libc::O_CREAT == 0 {
-        return null(libc::EINVAL);
+    let file = match (fd, file_of(fd)) {
+        (-1, _) if flags & libc::O_CREAT == 0 => return null(libc::EINVAL),
+        (-1, _) => None,
+        (_, None) => return null(libc::EBADF),
+        (_, file) => file,
+    };
+    let open: Vec<_> = state.xrcd_files.values().copied().collect();
+    let exists = file.is_some_and(|file| open.contains(&file));
+    if exists && flags & libc::O_EXCL != 0 {
+        return null(libc::EEXIST);
+    }
+    if !exists && flags & libc::O_CREAT == 0 {
+        return null(libc::ENOENT);
     }
     let xrcd: *mut ffi::ibv_xrcd = state.make("ibv_open_xrcd", &[]);
+    state
+        .xrcd_files
+        .extend(file.map(|file| (xrcd.addr(), file)));
     // SAFETY: fresh.
     unsafe { (*xrcd).context = ctx };
     xrcd
@@ -186,7 +200,12 @@ pub(super) unsafe extern "C" fn open_xrcd(
 pub(super) unsafe extern "C" fn close_xrcd(xrcd: *mut ffi::ibv_xrcd) -> c_int {
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(xrcd) };
-    shared.lock().unmake("ibv_close_xrcd", xrcd)
+    let mut state = shared.lock();
+    let ret = state.unmake("ibv_close_xrcd", xrcd);
+    if ret == 0 {
+        state.xrcd_files.remove(&xrcd.addr());
+    }
+    ret
 }
 
 #[unsafe(no_mangle)]

@@ -284,6 +284,11 @@ impl Fake {
         self.state().cq_mut(cq.as_raw().addr()).moderation
     }
 
+    /// How often requests were posted since this was last asked, however many at once.
+    pub(crate) fn doorbells(&self) -> u32 {
+        std::mem::take(&mut self.state().doorbells)
+    }
+
     /// The flags that a completion queue was made with, of `ibv_create_cq_attr_flags`.
     pub(crate) fn cq_flags(&self, cq: &CqHandle) -> u32 {
         self.state().cq_mut(cq.as_raw().addr()).flags

@@ -8,7 +8,7 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use super::state::{State, device_of, device_of_context, null};
+use super::state::{State, device_of, device_of_context, file_of, null};
 
 /// A registration.
 pub(super) struct Mr {
@@ -26,8 +26,8 @@ pub(crate) enum Place {
     Memory(u64),
     /// In this device memory, at this offset.
     Device(usize, u64),
-    /// At this offset of a dma-buf, whose content is of no interest.
-    DmaBuf(u64),
+    /// In this file, a dma-buf whose content is of no interest, at this offset.
+    DmaBuf((u64, u64), u64),
     Null,
 }
 
@@ -73,7 +73,7 @@ impl State {
                     let to = &mut memory[(start + offset) as usize..][..part.len()];
                     to.copy_from_slice(part);
                 }
-                Place::DmaBuf(_) | Place::Null => {}
+                Place::DmaBuf(..) | Place::Null => {}
             }
         }
         left.is_empty()
@@ -95,7 +95,7 @@ impl State {
                     let memory = self.dms[&dm].lock();
                     bytes.extend_from_slice(&memory[(start + offset) as usize..][..len]);
                 }
-                Place::DmaBuf(_) | Place::Null => bytes.resize(bytes.len() + len, 0),
+                Place::DmaBuf(..) | Place::Null => bytes.resize(bytes.len() + len, 0),
             }
         }
         bytes
@@ -122,7 +122,7 @@ impl State {
         let (addr, parent) = match place {
             Place::Memory(addr) => (addr, 0),
             Place::Device(dm, _) => (0, dm),
-            Place::DmaBuf(offset) => (offset, 0),
+            Place::DmaBuf(_, offset) => (offset, 0),
             Place::Null => (0, 0),
         };
         let mr: *mut ffi::ibv_mr = self.make(call, &[pd.addr(), parent]);
@@ -198,11 +198,10 @@ unsafe extern "C" fn ibv_reg_dmabuf_mr(
     if let Err(errno) = state.called("ibv_reg_dmabuf_mr") {
         return null(errno);
     }
-    // SAFETY: takes numbers.
-    if unsafe { libc::fcntl(fd, libc::F_GETFD) } < 0 {
+    let Some(file) = file_of(fd) else {
         return null(libc::EBADF);
-    }
-    let place = Place::DmaBuf(offset);
+    };
+    let place = Place::DmaBuf(file, offset);
     state.region(
         "ibv_reg_dmabuf_mr",
         pd,

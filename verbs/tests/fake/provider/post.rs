@@ -376,6 +376,7 @@ pub(super) unsafe extern "C" fn post_send(
     // SAFETY: one of the fake's.
     let (shared, kind) = unsafe { (device_of(qp), (*qp).qp_type) };
     let mut state = shared.lock();
+    state.doorbells += 1;
     while !wr.is_null() {
         // SAFETY: the caller's chain of requests.
         let posted = unsafe { understand(wr, kind) };
@@ -406,6 +407,7 @@ pub(super) unsafe extern "C" fn post_recv(
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(qp) };
     let mut state = shared.lock();
+    state.doorbells += 1;
     while !wr.is_null() {
         // SAFETY: the caller's chain of requests.
         let posted = unsafe { PostedReceive::read(&*wr) };

@@ -89,6 +89,7 @@ unsafe extern "C" fn complete(qp: *mut ffi::ibv_qp_ex) -> c_int {
         state.complain("`ibv_wr_complete` without `ibv_wr_start`".to_owned());
         return libc::EINVAL;
     };
+    state.doorbells += 1;
     if let Err(errno) = state.attempt("ibv_wr_complete") {
         return errno;
     }

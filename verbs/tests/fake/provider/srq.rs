@@ -191,6 +191,7 @@ pub(super) unsafe extern "C" fn post_srq_recv(
     let shared = unsafe { device_of(srq) };
     let mut state = shared.lock();
     state.used("ibv_post_srq_recv", srq.addr());
+    state.doorbells += 1;
     while !wr.is_null() {
         // SAFETY: the caller's chain of requests.
         let posted = unsafe { PostedReceive::read(&*wr) };

@@ -54,6 +54,10 @@ pub(super) struct State {
     /// Events taken and not acknowledged, by their object or port.
     pub(super) unacknowledged: BTreeMap<usize, u32>,
     pub(super) complaints: Vec<String>,
+    /// How often requests were posted, however many at once.
+    pub(super) doorbells: u32,
+    /// The files that XRC domains are shared by, by their devices and inodes.
+    pub(super) xrcd_files: BTreeMap<usize, (u64, u64)>,
     /// Memory of destroyed objects, kept so that their misuse can be told.
     graveyard: Vec<(Ptr<u8>, Layout)>,
     serial: u32,
@@ -102,6 +106,8 @@ impl Shared {
             async_fd: async_fd.as_raw_fd(),
             unacknowledged: BTreeMap::new(),
             complaints: Vec::new(),
+            doorbells: 0,
+            xrcd_files: BTreeMap::new(),
             graveyard: Vec::new(),
             serial: 0x10,
         };
@@ -294,6 +300,18 @@ pub(super) fn null<T>(errno: i32) -> *mut T {
 pub(super) fn set_errno(errno: i32) {
     // SAFETY: this thread's own.
     unsafe { *libc::__errno_location() = errno };
+}
+
+/// The device and the inode of what a descriptor is of, if it is open.
+pub(super) fn file_of(fd: i32) -> Option<(u64, u64)> {
+    let mut stat = std::mem::MaybeUninit::<libc::stat>::uninit();
+    // SAFETY: takes a number, and a place for the result.
+    if unsafe { libc::fstat(fd, stat.as_mut_ptr()) } < 0 {
+        return None;
+    }
+    // SAFETY: written, since that has succeeded.
+    let stat = unsafe { stat.assume_init() };
+    Some((stat.st_dev, stat.st_ino))
 }
 
 /// A descriptor that is readable while it counts more than zero.
