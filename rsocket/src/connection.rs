@@ -5,6 +5,7 @@ use std::{
     net::SocketAddr,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
+    time::{Duration, Instant},
 };
 
 use cm::{CmId, Key, PathRecord, phases::Connected};
@@ -17,6 +18,7 @@ use crate::{
     endpoint::{Endpoint, Pair, SendWork},
     engine::Engine,
     memory::{MESSAGE, Memory},
+    options::USER_TIMEOUT,
     proto::{
         ConnectData, Mapping, Message,
         stream::{
@@ -27,6 +29,9 @@ use crate::{
     waiters::{Interest, Waiters, Watcher},
     waiting::{Driven, Patience, Shared},
 };
+
+/// The least time for which nothing may complete.
+const LEAST_LIMIT: Duration = Duration::from_secs(1);
 
 /// A connected stream.
 #[derive(Debug)]
@@ -65,6 +70,14 @@ pub(crate) struct State {
     event_due: bool,
     /// Bytes that have to be in one piece.
     scratch: Vec<u8>,
+    /// How long nothing may complete.
+    limit: Duration,
+    /// When the engine looks whether something has, while anything is in flight.
+    check_at: Option<Instant>,
+    /// What the time of the stream begins with.
+    start: Instant,
+    key: Key,
+    engine: Weak<Engine>,
 }
 
 fn turn(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
@@ -75,6 +88,7 @@ fn turn(mutex: &Mutex<()>) -> MutexGuard<'_, ()> {
 pub(crate) fn failure_error(failure: Failure) -> io::Error {
     let kind = match failure {
         Failure::Violation(_) => io::ErrorKind::InvalidData,
+        Failure::TimedOut => io::ErrorKind::TimedOut,
         _ => io::ErrorKind::ConnectionReset,
     };
     io::Error::new(kind, failure)
@@ -109,6 +123,11 @@ impl Connection {
             armed: false,
             event_due: false,
             scratch: Vec::new(),
+            limit: USER_TIMEOUT,
+            check_at: None,
+            start: Instant::now(),
+            key: ends.key,
+            engine: Arc::downgrade(engine),
         });
         Ok(Self {
             shared,
@@ -231,6 +250,28 @@ impl Connection {
         let mut state = self.shared.lock();
         state.stream.keep_alive();
         state.process().map(drop)
+    }
+
+    /// How long nothing of what is sent may be acknowledged.
+    pub(crate) fn set_limit(&self, limit: Duration) {
+        let mut state = self.shared.lock();
+        state.limit = limit.max(LEAST_LIMIT);
+        if state.check_at.is_some() {
+            state.plan_check();
+        }
+    }
+
+    /// Looks whether something has completed. Returns when to do so again. `planned` is the time that
+    /// this was to be done.
+    pub(crate) fn check(&self, planned: Instant) -> Option<Instant> {
+        let mut state = self.shared.lock();
+        // If there is another plan, it is made true as well.
+        if state.check_at != Some(planned) {
+            return None;
+        }
+        // What has completed counts, also if nobody has asked for it.
+        while let Ok(true) = state.process() {}
+        state.check()
     }
 
     /// Why the connection has failed, if it has.
@@ -572,7 +613,33 @@ impl State {
             qp.post(send.inline(&word.to_ne_bytes()))
                 .map_err(verbs::Error::from)?;
         }
+        if self.check_at.is_none() {
+            self.plan_check();
+        }
         Ok(())
+    }
+
+    /// Looks whether what is in flight completes. Returns when to do so again.
+    fn check(&mut self) -> Option<Instant> {
+        let next = self.stream.check(self.start.elapsed(), self.limit);
+        let next = next.unwrap_or_else(|_timed_out| {
+            // What the device still has is of no use. If it cannot be told so, nothing else helps.
+            drop(self.qp.to_error());
+            self.wake();
+            None
+        });
+        self.check_at = next.and_then(|next| self.start.checked_add(next));
+        self.check_at
+    }
+
+    /// Lets the engine look from now on.
+    #[cold]
+    fn plan_check(&mut self) {
+        if let Some(at) = self.check()
+            && let Some(engine) = self.engine.upgrade()
+        {
+            engine.check_at(at, self.key);
+        }
     }
 
     fn is_flushed(&self) -> bool {

@@ -4,7 +4,7 @@
 //! peer, which go by UDP.
 
 use std::{
-    collections::HashMap,
+    collections::{BTreeSet, HashMap},
     io,
     mem::ManuallyDrop,
     net::SocketAddr,
@@ -72,6 +72,8 @@ struct Timers {
     keep_alive: Vec<KeepAlive>,
     /// Connections that nobody has any more, until when they may take to end.
     lingering: Vec<(Instant, Arc<Connection>)>,
+    /// When to look whether what connections send is acknowledged.
+    checks: BTreeSet<(Instant, Key)>,
 }
 
 #[derive(Debug)]
@@ -202,6 +204,12 @@ impl Engine {
         self.bell.ring();
     }
 
+    /// Looks at that time whether what a connection has sent has been acknowledged.
+    pub(crate) fn check_at(&self, at: Instant, key: Key) {
+        self.timers().checks.insert((at, key));
+        self.bell.ring();
+    }
+
     /// Ends a connection when everything it has sent has arrived, at `deadline` at the latest.
     pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Instant) {
         self.timers().lingering.push((deadline, connection));
@@ -253,41 +261,59 @@ impl Engine {
     }
 
     /// Does what is due, and returns when something will be.
+    ///
+    /// Connections are called, and ended, outside the lock: they set timers themselves.
     fn run_timers(&self) -> Option<Instant> {
         let now = Instant::now();
         let mut timers = self.timers();
-        let mut due = Vec::new();
+        let mut signs = Vec::new();
         timers.keep_alive.retain_mut(|timer| {
             let Some(connection) = timer.connection.upgrade() else {
                 return false;
             };
             if timer.next <= now {
                 timer.next = now + timer.interval;
-                due.push(connection);
+                signs.push(connection);
             }
             true
         });
-        let (ended, lingering) = std::mem::take(&mut timers.lingering)
-            .into_iter()
-            .partition::<Vec<_>, _>(|(deadline, connection)| {
-                *deadline <= now || connection.is_flushed().unwrap_or(true)
-            });
-        timers.lingering = lingering;
-        let check = (!timers.lingering.is_empty()).then(|| now + LINGER_CHECK);
-        let next = timers
-            .keep_alive
-            .iter()
-            .map(|timer| timer.next)
-            .chain(check)
-            .min();
+        let mut checks = Vec::new();
+        while let Some(&(at, key)) = timers.checks.first()
+            && at <= now
+        {
+            timers.checks.pop_first();
+            checks.push((at, key));
+        }
+        let mut lingering = std::mem::take(&mut timers.lingering);
         drop(timers);
-        // Outside the lock: ending a connection takes a while.
-        drop(ended);
-        for connection in due {
+        for connection in signs {
             // A failure is the connection's own.
             drop(connection.keep_alive());
         }
-        next
+        checks.retain_mut(|(at, key)| {
+            let next = self.connection(*key).and_then(|found| found.check(*at));
+            *at = next.unwrap_or(*at);
+            next.is_some()
+        });
+        lingering.retain(|(deadline, connection)| {
+            *deadline > now && !connection.is_flushed().unwrap_or(true)
+        });
+        let mut timers = self.timers();
+        timers.checks.extend(checks);
+        timers.lingering.append(&mut lingering);
+        let linger = (!timers.lingering.is_empty()).then(|| now + LINGER_CHECK);
+        let signs = timers.keep_alive.iter().map(|timer| timer.next);
+        let check = timers.checks.first().map(|(at, _)| *at);
+        signs.chain(linger).chain(check).min()
+    }
+
+    /// The connection with an identifier.
+    fn connection(&self, key: Key) -> Option<Arc<Connection>> {
+        match self.subjects().get(&key)? {
+            Subject::Connected(connection) => connection.upgrade(),
+            Subject::Accepting(_, connection, _) => Some(Arc::clone(connection)),
+            _ => None,
+        }
     }
 
     fn opening(&self, key: Key) -> Option<Arc<Opening>> {

@@ -25,6 +25,7 @@ pub fn errno(err: &io::Error) -> i32 {
         Some(Failure::Violation(_)) => Errno::PROTO,
         Some(Failure::Send) => Errno::IO,
         Some(Failure::Lost) => Errno::CONNRESET,
+        Some(Failure::TimedOut) => Errno::TIMEDOUT,
         None => of_kind(err.kind()),
     };
     errno.raw_os_error()
@@ -69,6 +70,7 @@ mod tests {
             (verbs::Error::from_errno("ibv_reg_mr", 12).into(), 12),
             (failure_error(Failure::Lost), 104),
             (failure_error(Failure::Send), 5),
+            (failure_error(Failure::TimedOut), 110),
             (failure_error(Failure::Violation(Violation::Credits)), 71),
             (io::ErrorKind::WouldBlock.into(), 11),
             (io::ErrorKind::Unsupported.into(), 95),

@@ -4,6 +4,10 @@ use std::{net::SocketAddr, time::Duration};
 
 use crate::proto::stream::Settings;
 
+/// How long nothing of what is sent may be acknowledged, where nobody has said: what it takes TCP to
+/// give up.
+pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(924);
+
 /// The sizes of a connection, and how it is made and ended.
 ///
 /// ```no_run
@@ -24,6 +28,7 @@ pub struct Options {
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) linger: Duration,
     pub(crate) keep_alive: Option<Duration>,
+    pub(crate) user_timeout: Option<Duration>,
 }
 
 impl Default for Options {
@@ -35,6 +40,7 @@ impl Default for Options {
             connect_timeout: None,
             linger: Duration::from_secs(10),
             keep_alive: None,
+            user_timeout: None,
         }
     }
 }
@@ -113,5 +119,24 @@ impl Options {
     pub fn keep_alive(mut self, interval: Duration) -> Self {
         self.keep_alive = Some(interval);
         self
+    }
+
+    /// How long nothing of what is sent, or of the [signs of life](Self::keep_alive) that are asked
+    /// for, may be acknowledged by the peer's device before the connection fails with `TimedOut`: at
+    /// least a second, and a quarter of an hour if not set, or if zero.
+    ///
+    /// A device that gives up by itself does so after a quarter of a minute or so. Some never do. And a
+    /// C program at the other end that calls nothing of rsockets' for that long, while its queues are
+    /// full, looks just the same.
+    #[doc(alias = "TCP_USER_TIMEOUT")]
+    pub fn user_timeout(mut self, timeout: Duration) -> Self {
+        self.user_timeout = Some(timeout);
+        self
+    }
+
+    /// The same, whoever has said it.
+    pub(crate) fn limit(&self) -> Duration {
+        let said = self.user_timeout.filter(|timeout| !timeout.is_zero());
+        said.unwrap_or(USER_TIMEOUT)
     }
 }

@@ -50,6 +50,7 @@ impl Stream {
         engine: &Arc<Engine>,
         options: &Options,
     ) -> Self {
+        connection.set_limit(options.limit());
         if let Some(interval) = options.keep_alive {
             engine.keep_alive(&connection, interval);
         }
@@ -158,6 +159,13 @@ impl Stream {
     pub fn set_keep_alive(&self, interval: Option<Duration>) {
         let interval = interval.unwrap_or_default();
         self.engine.keep_alive(&self.connection, interval);
+    }
+
+    /// How long nothing of what is sent may be acknowledged, as [`Options::user_timeout`]; `None` is
+    /// the default.
+    pub fn set_user_timeout(&self, timeout: Option<Duration>) {
+        let options = Options::new().user_timeout(timeout.unwrap_or_default());
+        self.connection.set_limit(options.limit());
     }
 
     /// Why the connection has failed, if it has.

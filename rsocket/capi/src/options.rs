@@ -158,10 +158,18 @@ fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Resu
             let seconds = u64::try_from(int(value)?).unwrap_or(0);
             return socket.set_keep_idle(Duration::from_secs(seconds));
         }
-        (
-            libc::IPPROTO_TCP,
-            libc::TCP_MAXSEG | libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL | libc::TCP_CONGESTION,
-        ) => {}
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => {
+            let seconds = u64::try_from(int(value)?).unwrap_or(0);
+            return socket.set_keep_interval(Duration::from_secs(seconds));
+        }
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => {
+            return socket.set_keep_count(u32::try_from(int(value)?).unwrap_or(0));
+        }
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+            let millis = u64::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
+            socket.set_user_timeout(Some(Duration::from_millis(millis)));
+        }
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG | libc::TCP_CONGESTION) => {}
         (SOL_RDMA, RDMA_SQSIZE) => return socket.set_send_queue(count(value)?),
         (SOL_RDMA, RDMA_RQSIZE) => return socket.set_receive_queue(count(value)?),
         (SOL_RDMA, RDMA_INLINE) => return socket.set_inline(count(value)?.into()),
@@ -252,7 +260,11 @@ fn get_own(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => number(socket.no_delay()),
         (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => number(socket.max_segment()),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => number(socket.keep_idle().as_secs()),
-        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT | libc::TCP_KEEPINTVL) => number(1),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => number(socket.keep_interval().as_secs()),
+        (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => number(socket.keep_count()),
+        (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
+            number(socket.user_timeout().unwrap_or_default().as_millis())
+        }
         (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => number(1),
         (libc::IPPROTO_TCP, libc::TCP_INFO) => tcp_info(socket),
         (SOL_RDMA, RDMA_SQSIZE) => number(socket.send_queue()),

@@ -21,6 +21,10 @@ use crate::{
 /// When the first sign of life is asked for, where nobody has said: what the system has for TCP.
 const KEEP_ALIVE_IDLE: Duration = Duration::from_secs(7200);
 
+/// How far apart signs of life are asked for that are not answered, and how many of them: as TCP does.
+const KEEP_ALIVE_INTERVAL: Duration = Duration::from_secs(75);
+const KEEP_ALIVE_COUNT: u32 = 9;
+
 /// The MTU to assume as long as the way is not known.
 const ASSUMED_MTU: u32 = 2048;
 
@@ -34,6 +38,9 @@ pub(super) struct Choices {
     pub(super) linger: Option<Duration>,
     pub(super) keep_alive: bool,
     pub(super) keep_idle: Option<Duration>,
+    pub(super) keep_interval: Option<Duration>,
+    pub(super) keep_count: Option<u32>,
+    pub(super) user_timeout: Option<Duration>,
     pub(super) no_delay: bool,
     pub(super) oob_inline: bool,
     pub(super) route: Vec<PathRecord>,
@@ -47,6 +54,7 @@ impl Choices {
         let mut options = Options::new();
         options.settings = self.settings;
         options.keep_alive = self.keep_alive_interval();
+        options.user_timeout = self.user_timeout.or_else(|| self.unanswered());
         if let Some(linger) = self.linger {
             options.linger = linger;
         }
@@ -56,6 +64,15 @@ impl Choices {
     fn keep_alive_interval(&self) -> Option<Duration> {
         self.keep_alive
             .then(|| self.keep_idle.unwrap_or(KEEP_ALIVE_IDLE))
+    }
+
+    /// How long signs of life may stay without an answer, if they are asked for and it was said.
+    fn unanswered(&self) -> Option<Duration> {
+        let said = self.keep_interval.is_some() || self.keep_count.is_some();
+        (self.keep_alive && said).then(|| {
+            let interval = self.keep_interval.unwrap_or(KEEP_ALIVE_INTERVAL);
+            interval.saturating_mul(self.keep_count.unwrap_or(KEEP_ALIVE_COUNT))
+        })
     }
 }
 
@@ -295,7 +312,10 @@ impl Socket {
     pub fn set_keep_alive(&self, keep_alive: bool) {
         self.follow(
             |choices| choices.keep_alive = keep_alive,
-            |stream, options| stream.set_keep_alive(options.keep_alive),
+            |stream, options| {
+                stream.set_keep_alive(options.keep_alive);
+                stream.set_user_timeout(options.user_timeout);
+            },
         );
     }
 
@@ -317,6 +337,70 @@ impl Socket {
             |stream, options| stream.set_keep_alive(options.keep_alive),
         );
         Ok(())
+    }
+
+    /// How far apart signs of life are asked for that are not answered: 75 seconds if not set.
+    ///
+    /// A device repeats them by itself. So what counts is the product with
+    /// [how many](Self::set_keep_count), if one of the two has been set: the connection fails when
+    /// nothing has been acknowledged for so long.
+    pub fn keep_interval(&self) -> Duration {
+        let interval = self.lock().choices.keep_interval;
+        interval.unwrap_or(KEEP_ALIVE_INTERVAL)
+    }
+
+    /// How far apart signs of life are asked for that are not answered, as
+    /// [`keep_interval`](Self::keep_interval).
+    ///
+    /// # Errors
+    /// - `InvalidInput`: zero.
+    #[doc(alias = "TCP_KEEPINTVL")]
+    pub fn set_keep_interval(&self, interval: Duration) -> io::Result<()> {
+        if interval.is_zero() {
+            return Err(os_error(Errno::INVAL));
+        }
+        self.follow(
+            |choices| choices.keep_interval = Some(interval),
+            |stream, options| stream.set_user_timeout(options.user_timeout),
+        );
+        Ok(())
+    }
+
+    /// How many signs of life may stay without an answer: 9 if not set.
+    pub fn keep_count(&self) -> u32 {
+        let count = self.lock().choices.keep_count;
+        count.unwrap_or(KEEP_ALIVE_COUNT)
+    }
+
+    /// How many signs of life may stay without an answer, as [`keep_interval`](Self::keep_interval).
+    ///
+    /// # Errors
+    /// - `InvalidInput`: zero.
+    #[doc(alias = "TCP_KEEPCNT")]
+    pub fn set_keep_count(&self, count: u32) -> io::Result<()> {
+        if count == 0 {
+            return Err(os_error(Errno::INVAL));
+        }
+        self.follow(
+            |choices| choices.keep_count = Some(count),
+            |stream, options| stream.set_user_timeout(options.user_timeout),
+        );
+        Ok(())
+    }
+
+    /// How long nothing of what is sent may be acknowledged, if it was said.
+    pub fn user_timeout(&self) -> Option<Duration> {
+        self.lock().choices.user_timeout
+    }
+
+    /// How long nothing of what is sent may be acknowledged before the connection fails, as
+    /// [`Options::user_timeout`], whatever was said of signs of life. `None` is the default.
+    #[doc(alias = "TCP_USER_TIMEOUT")]
+    pub fn set_user_timeout(&self, timeout: Option<Duration>) {
+        self.follow(
+            |choices| choices.user_timeout = timeout.filter(|timeout| !timeout.is_zero()),
+            |stream, options| stream.set_user_timeout(options.user_timeout),
+        );
     }
 
     /// The most payload of a packet: what the way to the peer allows, or 2048 before it is known.
@@ -381,5 +465,42 @@ impl Socket {
         let told = std::mem::replace(&mut state.told_failure, failed.is_some());
         let noted = state.error.take().or(failed.filter(|_| !told));
         noted.map(io::Error::from_raw_os_error)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// T-OP1
+    #[test]
+    fn signs_of_life_may_stay_without_an_answer_as_long_as_was_said() {
+        let seconds = |count| Some(Duration::from_secs(count));
+        let choices = Choices {
+            keep_alive: true,
+            ..Choices::default()
+        };
+        let limit = |choices: &Choices| choices.options().user_timeout;
+        assert_eq!(limit(&choices), None);
+        let often = Choices {
+            keep_interval: seconds(5),
+            ..choices.clone()
+        };
+        assert_eq!(limit(&often), seconds(45));
+        let few = Choices {
+            keep_count: Some(2),
+            ..choices
+        };
+        assert_eq!(limit(&few), seconds(150));
+        let off = Choices {
+            keep_alive: false,
+            ..few.clone()
+        };
+        assert_eq!(limit(&off), None);
+        let said = Choices {
+            user_timeout: seconds(7),
+            ..few
+        };
+        assert_eq!(limit(&said), seconds(7));
     }
 }

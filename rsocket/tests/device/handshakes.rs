@@ -1,21 +1,23 @@
 //! Making connections, with peers that are rsockets and peers that are not.
 
 use std::{
-    io::{Read, Write},
+    io::{ErrorKind, IoSliceMut, Read, Write},
     net::SocketAddr,
+    os::fd::AsFd,
     thread,
     time::Duration,
 };
 
 use cm::{CmId, ConnParam, ConnectResponse, Event, EventChannel, phases::RouteResolved};
 use rsocket::{
-    Family, Listener, Options, Socket, errno,
+    Family, Listener, Options, PollEntry, PollEvents, Socket, errno, poll,
     proto::{ByteOrder, ConnectData, Target},
 };
 use verbs::{CompletionQueue, Init, QueuePair, Rc};
 
 use crate::{local, local_v6};
 
+const PATIENCE: Duration = Duration::from_secs(60);
 const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// T-CN1, T-CN6: one thread is both sides.
@@ -65,7 +67,7 @@ fn ask(addr: SocketAddr, data: &[u8]) -> (Raw, ConnectResponse) {
     };
     let id: CmId<RouteResolved> = id;
     let (qp, cq) = raw_qp(&id);
-    let param = ConnParam::new().private_data(data);
+    let param = ConnParam::new().private_data(data).rnr_retry_count(7);
     id.connect(&qp, &param).unwrap();
     let Event::ConnectResponse(response) = channel.wait().unwrap() else {
         unreachable!("refused");
@@ -131,4 +133,70 @@ fn an_answer_of_another_version_is_not_supported() {
     assert_eq!(client.take_error().unwrap().raw_os_error(), Some(95));
     assert_eq!(errno(&client.connect(addr).unwrap_err()), 107);
     answers.join().unwrap();
+}
+
+/// T-KA2, T-SH7: a peer whose device turns away what is sent, for ever, as it has no receive for it.
+/// Neither side's device gives up, and nobody else says anything.
+#[test]
+fn what_is_never_acknowledged_is_given_up() {
+    let options = Options::new().user_timeout(Duration::from_secs(1));
+    let listener = options.bind(local()).unwrap();
+    let (raw, response) = ask(listener.local_addr(), &data().encode());
+    let peer = response.establish(raw.qp).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.set_read_timeout(Some(PATIENCE));
+    // What it waits for is the room that it has told the peer of.
+    let read = stream.read(&mut [0]);
+    assert_eq!(read.unwrap_err().kind(), ErrorKind::TimedOut);
+    assert_eq!(
+        stream.write(&[0]).unwrap_err().kind(),
+        ErrorKind::TimedOut,
+        "it is over"
+    );
+    assert_eq!(errno(&stream.take_error().unwrap()), 110);
+    // Nothing is left to wait for.
+    stream.set_linger(PATIENCE);
+    drop((stream, peer));
+}
+
+/// The same for those who wait in another way, and by the options that C has for it.
+#[test]
+fn signs_of_life_that_nobody_acknowledges_are_given_up() {
+    let listener = Socket::new(Family::V4).unwrap();
+    listener.bind(local()).unwrap();
+    listener.listen(8).unwrap();
+    listener.set_keep_alive(true);
+    listener.set_keep_idle(Duration::from_secs(1)).unwrap();
+    for waits_by_descriptor in [false, true] {
+        let (raw, response) = ask(listener.local_addr(), &data().encode());
+        let peer = response.establish(raw.qp).unwrap();
+        let (socket, _) = listener.accept().unwrap();
+        assert!(socket.set_keep_count(0).is_err());
+        assert!(socket.set_keep_interval(Duration::ZERO).is_err());
+        // For a connection that is there.
+        socket.set_keep_count(2).unwrap();
+        socket.set_keep_interval(Duration::from_secs(1)).unwrap();
+        socket.set_nonblocking(true);
+        let mut place = [0];
+        let places = &mut [IoSliceMut::new(&mut place)];
+        loop {
+            match socket.recv(places, rsocket::RecvFlags::empty()) {
+                Err(err) if err.kind() == ErrorKind::WouldBlock => {}
+                ended => {
+                    assert_eq!(errno(&ended.unwrap_err()), 110);
+                    break;
+                }
+            }
+            let mut entries = [if waits_by_descriptor {
+                PollEntry::fd(socket.as_fd(), PollEvents::IN)
+            } else {
+                PollEntry::socket(&socket, PollEvents::IN)
+            }];
+            assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1, "hangs");
+        }
+        let mut entries = [PollEntry::socket(&socket, PollEvents::IN)];
+        poll(&mut entries, Some(Duration::ZERO)).unwrap();
+        assert!(entries[0].ready().contains(PollEvents::ERR));
+        drop((socket, peer));
+    }
 }

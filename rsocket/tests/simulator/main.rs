@@ -45,6 +45,12 @@ fn a_host_that_dies_leaves_a_prefix_and_an_error() {
     run(Trouble::Death);
 }
 
+/// T-KA2
+#[test]
+fn a_device_that_is_stuck_is_given_up() {
+    run(Trouble::Stuck);
+}
+
 /// T-WP14
 #[test]
 fn a_host_that_lies_harms_nobody() {

@@ -1,6 +1,6 @@
 //! Schedules made up from a seed: who does what when, over connections of all sizes.
 
-use std::iter;
+use std::{iter, time::Duration};
 
 use fastrand::Rng;
 use rsocket::proto::{
@@ -13,12 +13,17 @@ use crate::{
     wire::Wire,
 };
 
+/// How long nothing may complete. A step takes a millisecond, and one in ten moves something.
+const LIMIT: Duration = Duration::from_secs(5);
+
 /// What a run does beside sending and receiving.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     None,
     /// One host dies.
     Death,
+    /// One host's device completes nothing any more.
+    Stuck,
     /// One host sends what it must not.
     Hostile,
 }
@@ -70,6 +75,8 @@ struct Program {
     seen_end: bool,
     mapped: bool,
     placed: usize,
+    /// When to look whether anything completes.
+    check_at: Option<Duration>,
 }
 
 #[derive(Debug)]
@@ -79,6 +86,7 @@ pub(crate) struct Run {
     programs: [Program; 2],
     trouble: Trouble,
     dead: Option<usize>,
+    now: Duration,
 }
 
 impl Run {
@@ -113,6 +121,7 @@ impl Run {
             programs,
             trouble,
             dead: None,
+            now: Duration::ZERO,
         }
     }
 
@@ -136,10 +145,12 @@ impl Run {
     }
 
     fn step(&mut self) {
+        self.now += Duration::from_millis(1);
         let i = self.rng.usize(0..2);
         if self.dead == Some(i) {
             return;
         }
+        self.check(i);
         match self.rng.u8(0..10) {
             0 => self.write(i),
             1 => self.read(i),
@@ -152,6 +163,23 @@ impl Run {
             _ => self.place(i),
         }
         self.notice_loss(i);
+    }
+
+    /// Gives a device up that completes nothing, which the other side is told.
+    fn check(&mut self, i: usize) {
+        let (side, program) = (&mut self.wire.sides[i], &mut self.programs[i]);
+        if program.check_at.is_some_and(|at| self.now < at) {
+            return;
+        }
+        if program.check_at.is_some() {
+            side.poll(usize::MAX);
+        }
+        program.check_at = side.stream.check(self.now, LIMIT).unwrap_or_else(|_| {
+            assert_eq!(self.wire.stuck, Some(i), "nothing is stuck");
+            self.wire.broken = true;
+            self.wire.stuck = None;
+            None
+        });
     }
 
     /// What the connection manager would say.
@@ -170,7 +198,10 @@ impl Run {
                 self.dead = Some(self.rng.usize(0..2));
                 self.wire.broken = true;
             }
-            Trouble::Death => {}
+            Trouble::Stuck if !self.wire.broken => {
+                self.wire.stuck.get_or_insert(self.rng.usize(0..2));
+            }
+            Trouble::Death | Trouble::Stuck => {}
             Trouble::Hostile => {
                 let message = Message::decode(self.rng.u32(..));
                 let noise: Vec<u8> = iter::repeat_with(|| self.rng.u8(..)).take(64).collect();
@@ -284,6 +315,7 @@ impl Run {
                 side.pump();
             }
         }
+        self.wire.stuck = None;
         self.wire.settle();
         for i in 0..2 {
             let side = &mut self.wire.sides[i];
@@ -295,10 +327,13 @@ impl Run {
             }
             if let Some(failure) = side.stream.failure() {
                 let lost = matches!(failure, Failure::Lost | Failure::Send);
-                assert!(
-                    self.trouble == Trouble::Hostile || self.dead.is_some() && lost,
-                    "{failure:?}"
-                );
+                let expected = match self.trouble {
+                    Trouble::None => false,
+                    Trouble::Death => self.dead.is_some() && lost,
+                    Trouble::Stuck => lost || failure == Failure::TimedOut,
+                    Trouble::Hostile => true,
+                };
+                assert!(expected, "{failure:?}");
             }
             if self.dead != Some(i) && self.trouble != Trouble::Hostile {
                 assert!(side.stream.is_flushed());

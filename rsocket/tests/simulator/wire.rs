@@ -7,6 +7,8 @@ use crate::side::{Completion, Side};
 pub(crate) struct Wire {
     pub(crate) sides: [Side; 2],
     pub(crate) broken: bool,
+    /// The host whose device does nothing of what it is told, and says nothing of it.
+    pub(crate) stuck: Option<usize>,
 }
 
 impl Wire {
@@ -14,11 +16,15 @@ impl Wire {
         Self {
             sides,
             broken: false,
+            stuck: None,
         }
     }
 
     /// The device of `from` takes the next request to the other host; `false` if it cannot.
     pub(crate) fn deliver(&mut self, from: usize) -> bool {
+        if self.stuck == Some(from) {
+            return false;
+        }
         let (a, b) = self.sides.split_at_mut(1);
         let (this, that) = if from == 0 {
             (&mut a[0], &mut b[0])
@@ -63,6 +69,9 @@ impl Wire {
 
     /// The device of `side` completes the next request; `false` if there is none.
     pub(crate) fn acknowledge(&mut self, side: usize) -> bool {
+        if self.stuck == Some(side) {
+            return false;
+        }
         let side = &mut self.sides[side];
         let Some(tag) = side.unacknowledged.pop_front() else {
             return false;

@@ -104,6 +104,15 @@ static void options(void) {
     CHECK(option(fd, IPPROTO_TCP, TCP_NODELAY) == 1);
     set(fd, IPPROTO_TCP, TCP_KEEPIDLE, 9);
     CHECK(option(fd, IPPROTO_TCP, TCP_KEEPIDLE) == 9);
+    CHECK(option(fd, IPPROTO_TCP, TCP_KEEPINTVL) == 75);
+    set(fd, IPPROTO_TCP, TCP_KEEPINTVL, 5);
+    CHECK(option(fd, IPPROTO_TCP, TCP_KEEPINTVL) == 5);
+    CHECK(option(fd, IPPROTO_TCP, TCP_KEEPCNT) == 9);
+    set(fd, IPPROTO_TCP, TCP_KEEPCNT, 3);
+    CHECK(option(fd, IPPROTO_TCP, TCP_KEEPCNT) == 3);
+    CHECK(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) == 0);
+    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 2500);
+    CHECK(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) == 2500);
     CHECK(option(fd, IPPROTO_TCP, TCP_MAXSEG) == 2048);
     CHECK(option(fd, SOL_SOCKET, SO_TYPE) == SOCK_STREAM);
     CHECK(option(fd, SOL_SOCKET, SO_ERROR) == 0);
@@ -119,6 +128,12 @@ static void options(void) {
     CHECK(read.l_onoff == 1 && read.l_linger == 3);
     int zero = 0;
     FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_KEEPIDLE, &zero, sizeof zero), EINVAL);
+    FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_KEEPINTVL, &zero, sizeof zero), EINVAL);
+    FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_KEEPCNT, &zero, sizeof zero), EINVAL);
+    int negative = -1;
+    FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, &negative, sizeof negative), EINVAL);
+    set(fd, IPPROTO_TCP, TCP_USER_TIMEOUT, 0);
+    CHECK(option(fd, IPPROTO_TCP, TCP_USER_TIMEOUT) == 0);
     FAILS(rsetsockopt(fd, SOL_SOCKET, SO_BROADCAST, &zero, sizeof zero), ENOTSUP);
     FAILS(rsetsockopt(fd, SOL_RDMA, 99, &zero, sizeof zero), ENOTSUP);
     CHECK(rclose(fd) == 0);

@@ -12,6 +12,8 @@ pub enum Failure {
     Send,
     /// The peer has gone without saying so.
     Lost,
+    /// What was sent has not been acknowledged for too long.
+    TimedOut,
 }
 
 /// What a peer has done that it must not do.
@@ -34,6 +36,7 @@ impl fmt::Display for Failure {
             Self::Violation(violation) => write!(f, "the peer broke the protocol: {violation}"),
             Self::Send => write!(f, "the peer did not take what was sent"),
             Self::Lost => write!(f, "the peer has gone"),
+            Self::TimedOut => write!(f, "what was sent has not been acknowledged in time"),
         }
     }
 }

@@ -8,6 +8,7 @@ mod ending;
 mod failure;
 mod iomap;
 mod outgoing;
+mod progress;
 mod receiving;
 mod sending;
 mod settings;
@@ -19,6 +20,7 @@ pub use failure::{Failure, Violation};
 use iomap::{Announced, Mapped};
 pub use iomap::{MapError, Placement};
 pub use outgoing::{Outgoing, Payload, Place, Tag};
+use progress::Progress;
 use receiving::Receiving;
 pub use sending::Burst;
 use sending::Sending;
@@ -65,6 +67,7 @@ pub struct Stream {
     announced: Announced,
     mapped: Mapped,
     keep_alive_due: bool,
+    progress: Progress,
 }
 
 impl Stream {
@@ -100,6 +103,7 @@ impl Stream {
             announced: Announced::new(peer),
             mapped: Mapped::new(settings.iomap_size),
             keep_alive_due: false,
+            progress: Progress::default(),
         }
     }
 
@@ -111,6 +115,7 @@ impl Stream {
     /// A request has completed: successfully, or not.
     pub fn sent(&mut self, tag: Tag, ok: bool) {
         self.sending.completed(tag);
+        self.progress.completed();
         if tag == Tag::Control(Control::Disconnect) {
             // However it ended: the peer may have destroyed its side in the meantime.
             self.ending.disconnected();
