@@ -16,10 +16,12 @@ fn bytes_of(srq: Option<SrqNum>) -> [u8; 4] {
     srq.map_or(0, SrqNum::get).to_be_bytes()
 }
 
-/// The number in the server's answer; `None`: it has not said one.
+/// The number in the server's answer; `None`: it has not said one. What is not said arrives as zeros.
 pub fn srq_in(private_data: &[u8]) -> Option<SrqNum> {
-    let bytes = private_data.first_chunk()?;
-    SrqNum::new(u32::from_be_bytes(*bytes)).ok()
+    match u32::from_be_bytes(*private_data.first_chunk()?) {
+        0 => None,
+        number => SrqNum::new(number).ok(),
+    }
 }
 
 #[cfg(test)]
@@ -34,6 +36,7 @@ mod tests {
         assert_eq!(srq_in(&[0, 1, 2, 3, 0, 0, 0]), srq);
         assert_eq!(bytes_of(None), [0; 4]);
         assert_eq!(srq_in(&[0, 1, 2]), None);
+        assert_eq!(srq_in(&[0; 196]), None, "the server has none");
         assert_eq!(srq_in(&[1, 0, 0, 0]), None, "it has 24 bits");
     }
 }
