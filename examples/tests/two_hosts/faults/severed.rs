@@ -13,13 +13,19 @@ use std::{
 
 use anyhow::{Result, bail, ensure};
 use clap::ValueEnum;
-use cm::{CmId, ConnParam, ConnectFailure, Connection, Event, EventChannel, phases::RouteResolved};
+use cm::{
+    CmId, ConnParam, ConnectFailure, Connection, EndpointBuilder, Event, EventChannel,
+    phases::RouteResolved,
+};
 use verbs::{Buf, Completed, WcStatus, op::Send};
 
 use crate::{PATIENCE, failed, in_flight, resolve, side::Side};
 
 /// How long the kernel may go on trying: the connection manager's retries are minutes.
 const KERNEL: Duration = Duration::from_secs(300);
+
+/// How long a call may take whose answer never comes: longer than until the link is cut.
+const DEADLINE: Duration = Duration::from_secs(120);
 
 /// How many messages are on their way under load, and how many more come after the link is back.
 const WINDOW: usize = 4;
@@ -91,6 +97,9 @@ impl Severed {
         if self.point == Point::Resolve {
             self.reach()?;
         }
+        if self.point == Point::Accept && !self.restored {
+            return self.ask_in_time();
+        }
         let late = Instant::now() + KERNEL;
         while Instant::now() < late {
             let id = match resolve(&channel, self.addr)? {
@@ -129,6 +138,29 @@ impl Severed {
             Event::ConnectFailed { failure, .. } => Asked::Done(failed(&failure)),
             other => Asked::Done(format!("{other:?}")),
         })
+    }
+
+    /// Asks with a deadline. The kernel of a peer that has got the request asks for minutes of
+    /// patience, so it is this that ends the call.
+    fn ask_in_time(self) -> Result<String> {
+        // It is the peer that says when the request has come.
+        self.ready()?;
+        let late = Instant::now() + KERNEL;
+        while Instant::now() < late {
+            let builder = EndpointBuilder::new().timeout(DEADLINE);
+            let err = match builder.param(self.param()).connect(self.addr) {
+                Ok(_) => return Ok("connected".into()),
+                Err(err) => err,
+            };
+            match ConnectFailure::of(&err) {
+                // There is no listener yet.
+                Some(ConnectFailure::Rejected { reason: 8, .. }) => {
+                    thread::sleep(Duration::from_millis(200));
+                }
+                _ => return Ok(err.to_string()),
+            }
+        }
+        bail!("nobody has listened")
     }
 
     /// Soft-RoCE takes 7 for no limit.
