@@ -3,6 +3,7 @@
 //! All cases of one test run in one pair of guests, each at a port of its own.
 
 mod cuts;
+mod strangers;
 
 use crate::guests::run_for;
 
@@ -32,7 +33,7 @@ const EARLY: &[&str] = &[
     "Disconnected",
 ];
 
-const KILLED: &[Case] = &[
+const CASES: &[Case] = &[
     Case {
         name: "the listener dies with a request waiting",
         passive: "passive --die listening",
@@ -125,6 +126,34 @@ const KILLED: &[Case] = &[
         active_ends: Some(&["rejected 28 full"]),
     },
     Case {
+        name: "the request says something else",
+        passive: "passive --want version-1",
+        active: "active --say version-2",
+        passive_ends: Some(&["rejected"]),
+        active_ends: Some(&["rejected 28 version-1 is wanted"]),
+    },
+    Case {
+        name: "the request says too little",
+        passive: "passive --want version-1",
+        active: "active --say version",
+        passive_ends: Some(&["rejected"]),
+        active_ends: Some(&["rejected 28 version-1 is wanted"]),
+    },
+    Case {
+        name: "the answer says nothing",
+        passive: "passive",
+        active: "active --want version-1",
+        passive_ends: Some(&["rejected 28"]),
+        active_ends: Some(&["version-1 is wanted"]),
+    },
+    Case {
+        name: "both say what is wanted",
+        passive: "passive --want version-1 --say version-2",
+        active: "active --say version-1 --want version-2 --hang-up",
+        passive_ends: Some(DISCONNECTED),
+        active_ends: Some(DISCONNECTED),
+    },
+    Case {
         name: "more ask than the listener has room for, and it goes away",
         passive: "deaf",
         active: "crowd",
@@ -170,7 +199,7 @@ fn complaint(number: usize, lines: &[String], ends: Option<&[&str]>) -> Option<S
 #[test]
 fn a_side_that_dies_in_any_phase_is_noticed() {
     let (mut passive, mut active) = (vec![], vec![]);
-    for (number, case) in KILLED.iter().enumerate() {
+    for (number, case) in CASES.iter().enumerate() {
         passive.push(command(number, case.passive));
         active.push(command(number, case.active));
     }
@@ -178,14 +207,19 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
     let printed = run_for(
         200,
         "rxe",
-        &format!("{} & wait; {LEFT}", passive.join(" & ")),
         &format!(
-            "{}; {LEFT}; {{ {unreachable}; }} | sed 's/^/away: /'",
-            active.join("; ")
+            "{} & {} & wait; {LEFT}",
+            passive.join(" & "),
+            strangers::listeners()
+        ),
+        &format!(
+            "{}; {}; {LEFT}; {{ {unreachable}; }} | sed 's/^/away: /'",
+            active.join("; "),
+            strangers::callers()
         ),
     );
     let mut wrong = vec![];
-    for (number, case) in KILLED.iter().enumerate() {
+    for (number, case) in CASES.iter().enumerate() {
         for (lines, ends) in [
             (&printed.a, case.passive_ends),
             (&printed.b, case.active_ends),
@@ -196,6 +230,9 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
             wrong.extend(complaint);
         }
     }
+    let strange = strangers::complaints(&printed.a, &printed.b);
+    println!("  streams and strangers: {strange:?}");
+    wrong.extend(strange);
     let has = |lines: &[String], wanted: &str| lines.iter().any(|line| line.starts_with(wanted));
     assert!(wrong.is_empty(), "{wrong:#?}");
     assert!(has(&printed.a, "left 0 0"), "{:?}", printed.a);

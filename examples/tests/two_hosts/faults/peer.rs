@@ -75,6 +75,12 @@ struct Options {
     /// Rejects, saying this
     #[arg(long)]
     reject: Option<String>,
+    /// The private data of its request, or of its answer
+    #[arg(long, default_value = "")]
+    say: String,
+    /// What the private data of the peer has to begin with
+    #[arg(long, default_value = "")]
+    want: String,
 }
 
 fn main() -> ExitCode {
@@ -116,6 +122,15 @@ impl Options {
         }
     }
 
+    fn param(&self) -> ConnParam {
+        ConnParam::new().private_data(self.say.as_bytes())
+    }
+
+    /// Whether the peer has said what it must. Behind what it has said there may be zeros.
+    fn is_wanted(&self, private_data: &[u8]) -> bool {
+        private_data.starts_with(self.want.as_bytes())
+    }
+
     fn passive(&self) -> Result<String> {
         let channel = EventChannel::new()?;
         let mut id = channel.create_id()?;
@@ -134,11 +149,15 @@ impl Options {
             request.reject(words.as_bytes())?;
             return Ok("rejected".into());
         }
+        if !self.is_wanted(&request.param().private_data) {
+            request.reject(format!("{} is wanted", self.want).as_bytes())?;
+            return Ok("rejected".into());
+        }
         let mut side = Side::new(&request.id().context()?)?;
         // A peer that is gone may be known to be, or not yet.
         let accepted = side
             .qp(request.id())
-            .and_then(|qp| Ok(request.accept(qp, &ConnParam::new())?));
+            .and_then(|qp| Ok(request.accept(qp, &self.param())?));
         let qp = match accepted {
             Ok(qp) => qp,
             Err(err) => return Ok(format!("not accepted: {err:#}")),
@@ -163,11 +182,14 @@ impl Options {
             };
             let mut side = Side::new(&id.context()?)?;
             let qp = side.qp(&id)?;
-            id.connect(&qp, &ConnParam::new())?;
+            id.connect(&qp, &self.param())?;
             self.reach(Phase::Connecting);
             match next(&channel)? {
                 Event::ConnectResponse(response) => {
                     self.reach(Phase::Responded);
+                    if !self.is_wanted(&response.param().private_data) {
+                        return Ok(format!("{} is wanted", self.want));
+                    }
                     let connection = match response.establish(qp) {
                         Ok(connection) => connection,
                         Err(err) => return Ok(format!("not established: {err}")),
