@@ -1,26 +1,12 @@
 //! The-geek-in-the-corner's third example.
 
-use super::{Cell, Said, Who};
+use super::{Cell, Said};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_file-transfer-server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_file-transfer-client");
 
 /// Three parts on a device that sends 8 MiB at once, of which the last one is not full.
 const SIZE: u32 = 17_000_001;
-
-fn cell(
-    server: String,
-    client: String,
-    check: impl Fn(&Said) -> Result<(), String> + 'static,
-) -> Cell {
-    Cell {
-        tool: "file-transfer".to_owned(),
-        who: Who::OursServesOurs,
-        server,
-        client,
-        check: Box::new(check),
-    }
-}
 
 pub(super) fn cells() -> Vec<Cell> {
     let server = |port: u32, setup: &str, options: &str| {
@@ -32,7 +18,8 @@ pub(super) fn cells() -> Vec<Cell> {
     let whole = |port: u32, address: &'static str, size: u32, setup: &str, options: &str| {
         // What is random is different each time, so the two sides are compared with each other.
         let make = format!("head -c {size} /dev/urandom > {port}");
-        cell(
+        Cell::of_ours(
+            "file-transfer",
             server(port, setup, options),
             format!("{make}; {CLIENT} -p {port} {address} {port} && cksum {port}"),
             move |said| is_whole(said, size),
@@ -40,7 +27,8 @@ pub(super) fn cells() -> Vec<Cell> {
     };
     let refused =
         |port: u32, setup: &str, client: &str, reason: &'static str, left: &'static [&str]| {
-            cell(
+            Cell::of_ours(
+                "file-transfer",
                 server(port, setup, "--max-size 1000"),
                 format!("head -c 1001 /dev/zero > {port}; {CLIENT} -p {port} $A {port} {client}"),
                 move |said| is_refused(said, reason, left),
@@ -120,7 +108,8 @@ fn is_refused(said: &Said, reason: &str, left: &[&str]) -> Result<(), String> {
 
 /// iWARP has no RDMA write with immediate data.
 pub(super) fn refused_by_iwarp() -> Vec<Cell> {
-    vec![cell(
+    vec![Cell::of_ours(
+        "file-transfer",
         format!("timeout 60 {SERVER} -4 --port 7111 --clients 1; true"),
         format!("echo text > text; sleep 2; {CLIENT} -p 7111 $A text"),
         |said| {

@@ -1,18 +1,17 @@
 //! hyper over rsockets, at both ends.
 
-use super::{Cell, Who};
+use super::Cell;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_http-server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_http-client");
 
 pub(super) fn cells() -> Vec<Cell> {
     let paths = "/ /bytes/0 /bytes/1 /bytes/1000000 /nowhere";
-    vec![Cell {
-        tool: "hyper".to_owned(),
-        who: Who::OursServesOurs,
-        server: format!("{SERVER} -p 7680 --clients 1"),
-        client: format!("{CLIENT} -p 7680 --echo 300000 $A {paths} 2>&1"),
-        check: Box::new(|said| {
+    vec![Cell::of_ours(
+        "hyper",
+        format!("{SERVER} -p 7680 --clients 1"),
+        format!("{CLIENT} -p 7680 --echo 300000 $A {paths} 2>&1"),
+        |said| {
             said.exactly(
                 &["listening on port 7680"],
                 &[
@@ -24,6 +23,6 @@ pub(super) fn cells() -> Vec<Cell> {
                     "POST /echo: 200 OK, 300000 bytes",
                 ],
             )
-        }),
-    }]
+        },
+    )]
 }

@@ -1,13 +1,14 @@
 //! The tutorial's key-value store, with itself.
 
-use super::{Cell, Said, Who};
+use super::{Cell, Said};
 
 const SERVER: &str = env!("CARGO_BIN_EXE_kv-server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_kv-client");
 
 pub(super) fn cells() -> Vec<Cell> {
     vec![
-        cell(
+        Cell::of_ours(
+            "kv-store",
             // One bucket, so that the fifth key finds it full.
             format!("{SERVER} -p 7161 --buckets 1 --clients 9"),
             format!(
@@ -32,7 +33,8 @@ pub(super) fn cells() -> Vec<Cell> {
                 )
             },
         ),
-        cell(
+        Cell::of_ours(
+            "kv-store",
             format!("timeout 90 {SERVER} -b :: -p 7162 --slow-puts 3000 || [ $? = 124 ]"),
             format!(
                 "kv() {{ {CLIENT} -p 7162 $A6 \"$@\"; }}; kv put key old || exit; \
@@ -41,20 +43,6 @@ pub(super) fn cells() -> Vec<Cell> {
             meets_a_put,
         ),
     ]
-}
-
-fn cell(
-    server: String,
-    client: String,
-    check: impl Fn(&Said) -> Result<(), String> + 'static,
-) -> Cell {
-    Cell {
-        tool: "kv-store".to_owned(),
-        who: Who::OursServesOurs,
-        server,
-        client,
-        check: Box::new(check),
-    }
 }
 
 /// Gets have met a put, and have seen what was there before or after it, never a mixture.

@@ -62,6 +62,24 @@ pub(crate) struct Cell {
     pub(crate) check: Check,
 }
 
+impl Cell {
+    /// A program of ours with another of ours.
+    pub(crate) fn of_ours(
+        tool: impl Into<String>,
+        server: String,
+        client: String,
+        check: impl Fn(&Said) -> Result<(), String> + 'static,
+    ) -> Self {
+        Self {
+            tool: tool.into(),
+            who: Who::OursServesOurs,
+            server,
+            client,
+            check: Box::new(check),
+        }
+    }
+}
+
 /// Says what is wrong with what two sides have said.
 type Check = Box<dyn Fn(&Said) -> Result<(), String>>;
 

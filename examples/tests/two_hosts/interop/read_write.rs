@@ -1,6 +1,6 @@
 //! The-geek-in-the-corner's second example.
 
-use super::{Cell, Who};
+use super::Cell;
 
 const SERVER: &str = env!("CARGO_BIN_EXE_read-write-server");
 const CLIENT: &str = env!("CARGO_BIN_EXE_read-write-client");
@@ -13,12 +13,10 @@ pub(super) fn cells(device: &str) -> Vec<Cell> {
         ("read", "$A", "-4", 7103),
         ("read", "$A6", "", 7104),
     ]
-    .map(|(mode, address, family, port)| Cell {
-        tool: format!("read-write {mode}"),
-        who: Who::OursServesOurs,
-        server: format!("{SERVER} {mode} {family} --port {port} --clients 1"),
-        client: format!("{CLIENT} {mode} {address} {port}"),
-        check: Box::new(move |said| {
+    .map(|(mode, address, family, port)| {
+        let server = format!("{SERVER} {mode} {family} --port {port} --clients 1");
+        let client = format!("{CLIENT} {mode} {address} {port}");
+        Cell::of_ours(format!("read-write {mode}"), server, client, move |said| {
             let doing = match mode {
                 "write" => "received MSG_MR. writing message to remote memory...",
                 _ => "received MSG_MR. reading message from remote memory...",
@@ -48,7 +46,7 @@ pub(super) fn cells(device: &str) -> Vec<Cell> {
                 &[&server, completed].concat(),
                 &[&client, completed].concat(),
             )
-        }),
+        })
     })
     .into()
 }
