@@ -62,6 +62,9 @@ struct Arguments {
     /// Gives signs of life every second
     #[arg(long)]
     keep_alive: bool,
+    /// Gives up what is not acknowledged for so many seconds
+    #[arg(long)]
+    user_timeout: Option<u64>,
     /// What ends the while, by being there
     #[arg(long)]
     until: Option<std::path::PathBuf>,
@@ -120,11 +123,14 @@ impl Arguments {
     }
 
     fn options(&self) -> Options {
-        let options = Options::new();
-        match self.keep_alive {
-            true => options.keep_alive(Duration::from_secs(1)),
-            false => options,
+        let mut options = Options::new();
+        if self.keep_alive {
+            options = options.keep_alive(Duration::from_secs(1));
         }
+        if let Some(seconds) = self.user_timeout {
+            options = options.user_timeout(Duration::from_secs(seconds));
+        }
+        options
     }
 
     fn server(&self) -> Result<String> {
