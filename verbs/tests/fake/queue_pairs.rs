@@ -4,8 +4,9 @@ use std::io::ErrorKind;
 
 use ibverbs_sys as ffi;
 use verbs::{
-    AckTimeout, AddressVector, AlternatePath, Attributes, EventType, Gid, Init, MigState, Psn,
-    QpFlags, QpState, QueuePair, RateLimit, Rc, Rtr, Rts, Sqd, Ud, WrOpcode,
+    AckTimeout, AddressVector, Addressed, AlternatePath, Attributes, Buf, EventType, Gid, Init,
+    MigState, Psn, QpFlags, QpState, QueuePair, RateLimit, Rc, Rtr, Rts, Sqd, Ud, WcStatus,
+    WrOpcode, op::SendTo,
 };
 
 use crate::fixture::Fixture;
@@ -98,6 +99,42 @@ fn a_failed_send_queue_of_datagrams_goes_on() {
         .unwrap();
     let attr = qp.query().unwrap();
     assert_eq!((attr.state, attr.qkey), (QpState::RTS, 9));
+}
+
+/// The provider reads the address as late as it likes.
+#[test]
+fn an_address_lives_as_long_as_its_datagram_is_in_flight() {
+    for destroyed in [None, Some(true), Some(false)] {
+        let fixture = Fixture::new();
+        let mut cq = fixture.cq(8);
+        let qp = fixture.pd.qp_builder::<Ud>(&cq, &cq).create_for().unwrap();
+        let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, 7)).unwrap();
+        let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
+        let rts = Attributes::<Ud, Rts>::new(Psn::default());
+        let mut qp: QueuePair<Ud, Rts, Addressed<Buf>> = qp.to_rts(&rts).unwrap();
+        let ah = fixture.pd.create_ah(&way(3)).unwrap();
+        let work = Addressed::new(fixture.pd.alloc_buf(4).unwrap(), &ah);
+        qp.post(SendTo::new(work, qp.qp_num(), 7)).unwrap();
+        drop(ah);
+        let lives = || fixture.fake.live().contains(&"ibv_ah");
+        assert!(lives());
+        match destroyed {
+            None => {
+                fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+                assert!(lives(), "nobody has looked");
+                let wc = cq.poll().unwrap().next().unwrap();
+                let done = qp.complete(wc).unwrap();
+                assert!(lives(), "the work has it");
+                drop(done);
+            }
+            Some(true) => drop(qp),
+            Some(false) => {
+                fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+                drop(qp);
+            }
+        }
+        assert_eq!(lives(), destroyed == Some(false));
+    }
 }
 
 #[test]

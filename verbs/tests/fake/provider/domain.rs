@@ -271,7 +271,12 @@ unsafe extern "C" fn ibv_create_ah_from_wc(
 unsafe extern "C" fn ibv_destroy_ah(ah: *mut ffi::ibv_ah) -> c_int {
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(ah) };
-    shared.lock().unmake("ibv_destroy_ah", ah)
+    let mut state = shared.lock();
+    let mut in_flight = state.qps.values().flat_map(|qp| &qp.sends);
+    if in_flight.any(|send| send.datagram.is_some_and(|(to, ..)| to == ah.addr())) {
+        state.complain("an address was destroyed that a datagram goes to".to_owned());
+    }
+    state.unmake("ibv_destroy_ah", ah)
 }
 
 #[unsafe(no_mangle)]
