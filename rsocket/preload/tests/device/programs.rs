@@ -36,78 +36,74 @@ const MEGABYTE: u64 = SIZE as u64 / 4096;
 const OWN: &[(Preload, Preload)] = &[(Ours, Ours)];
 const BOTH: &[(Preload, Preload)] = &[(Ours, Ours), (Ours, Theirs)];
 
+/// A server that goes on, and a client that moves a megabyte.
+const PLAIN: Program = Program {
+    name: "",
+    server: "",
+    client: "",
+    pairs: OWN,
+    forks: false,
+    ends: false,
+    packets: MEGABYTE,
+};
+
+const CURL: &str = "timeout 90 curl -sS -o got http://$A:$PORT/blob && cmp got blob";
+
 const PROGRAMS: &[Program] = &[
     Program {
         name: "iperf3",
         server: "exec iperf3 -s -1 -B $A -p $PORT",
         client: "timeout 90 iperf3 -c $A -p $PORT -n 1M",
         pairs: BOTH,
-        forks: false,
         ends: true,
-        packets: MEGABYTE,
+        ..PLAIN
     },
     Program {
         name: "iperf3 -R",
         server: "exec iperf3 -s -1 -B $A -p $PORT",
         client: "timeout 90 iperf3 -c $A -p $PORT -n 1M -R",
-        pairs: OWN,
-        forks: false,
         ends: true,
-        packets: MEGABYTE,
+        ..PLAIN
     },
     Program {
         name: "http.server, curl",
         server: "exec /usr/bin/python3 -m http.server $PORT --bind $A",
-        client: "timeout 90 curl -sS -o got http://$A:$PORT/blob && cmp got blob",
-        pairs: OWN,
-        forks: false,
-        ends: false,
-        packets: MEGABYTE,
+        client: CURL,
+        ..PLAIN
     },
     Program {
         name: "redis",
         server: "exec ./redis-server --bind $A --port $PORT --protected-mode no --save ''",
         client: "timeout 90 redis-benchmark -h $A -p $PORT -n 200 -c 4 -d 1000 -t set,get -q",
-        pairs: OWN,
-        forks: false,
-        ends: false,
         packets: 2 * 2 * 200,
+        ..PLAIN
     },
     Program {
         name: "nginx, curl",
         server: "exec /usr/sbin/nginx -e stderr -c $PWD/nginx.conf -g 'daemon off; master_process off;'",
-        client: "timeout 90 curl -sS -o got http://$A:$PORT/blob && cmp got blob",
-        pairs: OWN,
-        forks: false,
-        ends: false,
-        packets: MEGABYTE,
+        client: CURL,
+        ..PLAIN
     },
     Program {
         name: "nginx with workers, curl",
         server: "exec /usr/sbin/nginx -e stderr -c $PWD/nginx.conf -g 'daemon off; worker_processes 2;'",
-        client: "timeout 90 curl -sS -o got http://$A:$PORT/blob && cmp got blob",
-        pairs: OWN,
+        client: CURL,
         forks: true,
-        ends: false,
-        packets: MEGABYTE,
+        ..PLAIN
     },
     Program {
         name: "socat",
         server: "exec socat -u TCP4-LISTEN:$PORT,bind=$A CREATE:got",
         client: "timeout 90 socat -u OPEN:blob TCP4:$A:$PORT",
-        pairs: OWN,
-        forks: false,
         ends: true,
-        packets: MEGABYTE,
+        ..PLAIN
     },
     Program {
         name: "nc",
         server: "exec nc -l $A $PORT >got",
         client: "timeout 90 nc -N $A $PORT <blob",
-        pairs: OWN,
-        forks: false,
         ends: true,
-        packets: MEGABYTE,
+        ..PLAIN
     },
 ];
 
