@@ -127,6 +127,7 @@ pub mod rstream {
     pub mod connection;
     pub mod options;
     pub mod plan;
+    pub mod test_option;
 }
 
 /// librdmacm's `rcopy`: files sent to a server.

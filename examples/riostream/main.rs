@@ -9,8 +9,9 @@ use anyhow::{Context, Result, bail, ensure};
 use clap::Parser;
 use examples::rstream::{
     connection::{Connection, Source},
-    options::{Options, TestOption},
+    options::Options,
     plan::{Goal, Plan, plans, print_head, report},
+    test_option::TestOption,
 };
 use rsocket::MappedBuffer;
 

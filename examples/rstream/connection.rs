@@ -10,10 +10,7 @@ use anyhow::{Context, Result};
 use rsocket::{Listener, Stream};
 use verbs::fd::wait_readable;
 
-use super::{
-    options::{Options, TestOption},
-    plan::Goal,
-};
+use super::{options::Options, plan::Goal, test_option::TestOption};
 
 /// Where connections come from: a server that accepts them, or the address that they are made to.
 #[derive(Debug)]

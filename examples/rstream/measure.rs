@@ -5,8 +5,9 @@ use std::time::Instant;
 use anyhow::{Result, ensure};
 use examples::rstream::{
     connection::{Connection, Source},
-    options::{Options, TestOption},
+    options::Options,
     plan::{Goal, Plan, plans, print_head, report},
+    test_option::TestOption,
 };
 
 /// Bytes that both sides exchange before each measurement.

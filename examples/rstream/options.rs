@@ -8,6 +8,8 @@ use std::{
 use anyhow::Context;
 use clap::Parser;
 
+use super::test_option::TestOption;
+
 /// Measure a stream: latency, and then bandwidth
 #[derive(Clone, Debug, Parser)]
 #[command(version)]
@@ -54,32 +56,9 @@ enum Size {
     Bytes(usize),
 }
 
-/// What `-T` can say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TestOption {
-    /// TCP.
-    Sockets,
-    /// Wait for readiness.
-    Async,
-    /// Blocking calls.
-    Blocking,
-    /// Calls that do not wait.
-    NonBlocking,
-    /// As by default.
-    Resolve,
-    /// Check the data.
-    Verify,
-}
-
 /// What is measured when it is not said on the command line.
 const DEFAULT_COUNT: u64 = 1000;
 const DEFAULT_SIZE: usize = 1000;
-
-/// Whether `yes` has been said, and `no` not after it.
-pub fn last_word<T: PartialEq>(said: &[T], yes: &T, no: &T) -> bool {
-    let said = said.iter().rfind(|&word| word == yes || word == no);
-    said == Some(yes)
-}
 
 impl Options {
     /// Whether `-T` has said this.
@@ -89,7 +68,7 @@ impl Options {
 
     /// Whether calls block: the last word on that counts.
     pub fn is_blocking(&self) -> bool {
-        last_word(&self.test, &TestOption::Blocking, &TestOption::NonBlocking)
+        TestOption::are_blocking(&self.test)
     }
 
     /// The server's address.
@@ -163,14 +142,34 @@ fn size(text: &str) -> Result<Size, String> {
 }
 
 fn test_option(text: &str) -> Result<TestOption, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "s" | "socket" | "sockets" => Ok(TestOption::Sockets),
-        "a" | "async" => Ok(TestOption::Async),
-        "b" | "block" | "blocking" => Ok(TestOption::Blocking),
-        "n" | "nonblock" | "nonblocking" => Ok(TestOption::NonBlocking),
-        "r" | "resolve" => Ok(TestOption::Resolve),
-        "v" | "verify" => Ok(TestOption::Verify),
-        "f" | "fork" => Err("a server that forks is not supported".to_owned()),
-        _ => Err("one of s, a, b, n, r, v".to_owned()),
+    if matches!(text.to_ascii_lowercase().as_str(), "f" | "fork") {
+        return Err("a server that forks is not supported".to_owned());
+    }
+    match TestOption::read(text) {
+        Some(TestOption::Echo) | None => Err("one of s, a, b, n, r, v".to_owned()),
+        Some(option) => Ok(option),
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn the_last_word_on_blocking_counts() {
+        let parse = |line: &str| Options::try_parse_from(line.split(' '));
+        let options = parse("rstream -T n -T V -T blocking -T socket").unwrap();
+        assert!(options.is_blocking() && options.has(TestOption::Verify));
+        assert!(options.has(TestOption::Sockets) && !options.has(TestOption::Async));
+        assert!(!parse("rstream -T b -T n").unwrap().is_blocking());
+        assert!(!parse("rstream").unwrap().is_blocking());
+        for (wrong, why) in [
+            ("f", "forks is not supported"),
+            ("e", "one of s"),
+            ("x", "one of s"),
+        ] {
+            let err = parse(&format!("rstream -T {wrong}")).unwrap_err();
+            assert!(err.to_string().contains(why), "{err}");
+        }
     }
 }

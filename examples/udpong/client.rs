@@ -7,9 +7,12 @@ use anyhow::{Context, Result};
 use super::{
     endpoint::Endpoint,
     message::{CONTROL, Message, Op},
-    options::{Options, TestOption},
+    options::Options,
 };
-use crate::rstream::plan::{count, short_count, short_size, speed};
+use crate::rstream::{
+    plan::{count, short_count, short_size, speed},
+    test_option::TestOption,
+};
 
 /// How long to wait for an answer before it is asked again: to begin, and later.
 const PATIENCE: Duration = Duration::from_secs(1);

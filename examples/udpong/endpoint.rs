@@ -10,7 +10,8 @@ use std::{
 use anyhow::{Context, Result};
 use rsocket::{Family, PollEntry, PollEvents, RecvFlags, Socket, poll};
 
-use super::options::{Options, TestOption};
+use super::options::Options;
+use crate::rstream::test_option::TestOption;
 
 #[derive(Debug)]
 enum Transport {

@@ -3,7 +3,7 @@
 use clap::Parser;
 
 use super::message::{CONTROL, Message};
-use crate::rstream::options::last_word;
+use crate::rstream::test_option::TestOption;
 
 /// Measure datagrams: there and back, and one way
 #[derive(Clone, Debug, Parser)]
@@ -33,21 +33,6 @@ pub struct Options {
     test: Vec<TestOption>,
 }
 
-/// What `-T` can say.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub enum TestOption {
-    /// Plain UDP.
-    Sockets,
-    /// Wait for readiness.
-    Async,
-    /// Blocking calls.
-    Blocking,
-    /// Calls that do not wait.
-    NonBlocking,
-    /// The server sends everything back.
-    Echo,
-}
-
 impl Options {
     /// Whether `-T` has said this.
     pub fn has(&self, option: TestOption) -> bool {
@@ -56,7 +41,7 @@ impl Options {
 
     /// Whether calls block: the last word on that counts.
     pub fn is_blocking(&self) -> bool {
-        last_word(&self.test, &TestOption::Blocking, &TestOption::NonBlocking)
+        TestOption::are_blocking(&self.test)
     }
 
     /// Twice what is asked for, as of every socket.
@@ -84,13 +69,11 @@ fn size(text: &str) -> Result<usize, String> {
 }
 
 fn test_option(text: &str) -> Result<TestOption, String> {
-    match text.to_ascii_lowercase().as_str() {
-        "s" | "socket" | "sockets" => Ok(TestOption::Sockets),
-        "a" | "async" => Ok(TestOption::Async),
-        "b" | "block" | "blocking" => Ok(TestOption::Blocking),
-        "n" | "nonblock" | "nonblocking" => Ok(TestOption::NonBlocking),
-        "e" | "echo" => Ok(TestOption::Echo),
-        _ => Err("one of s, a, b, n, e".to_owned()),
+    match TestOption::read(text) {
+        Some(TestOption::Resolve | TestOption::Verify) | None => {
+            Err("one of s, a, b, n, e".to_owned())
+        }
+        Some(option) => Ok(option),
     }
 }
 
@@ -109,7 +92,7 @@ mod tests {
         let options = parse("udpong").unwrap();
         assert_eq!((options.custom(), options.port), (None, 7174));
         assert!(!options.is_blocking());
-        for wrong in ["-S 15", "-S 2057", "-T x", "-p 70000"] {
+        for wrong in ["-S 15", "-S 2057", "-T x", "-T v", "-p 70000"] {
             assert!(parse(&format!("udpong {wrong}")).is_err(), "{wrong}");
         }
     }

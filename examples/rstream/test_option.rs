@@ -1,0 +1,44 @@
+//! What `-T` can say to programs that measure sockets.
+
+use TestOption::{Async, Blocking, Echo, NonBlocking, Resolve, Sockets, Verify};
+
+/// A way to measure.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum TestOption {
+    /// The sockets of the system, TCP or UDP.
+    Sockets,
+    /// Wait for readiness.
+    Async,
+    /// Blocking calls.
+    Blocking,
+    /// Calls that do not wait.
+    NonBlocking,
+    /// As by default.
+    Resolve,
+    /// Check the data.
+    Verify,
+    /// The server sends everything back.
+    Echo,
+}
+
+impl TestOption {
+    /// Reads a letter or a word. `None` if it says nothing.
+    pub fn read(text: &str) -> Option<Self> {
+        match text.to_ascii_lowercase().as_str() {
+            "s" | "socket" | "sockets" => Some(Sockets),
+            "a" | "async" => Some(Async),
+            "b" | "block" | "blocking" => Some(Blocking),
+            "n" | "nonblock" | "nonblocking" => Some(NonBlocking),
+            "r" | "resolve" => Some(Resolve),
+            "v" | "verify" => Some(Verify),
+            "e" | "echo" => Some(Echo),
+            _ => None,
+        }
+    }
+
+    /// Whether calls block: the last word on that counts.
+    pub fn are_blocking(said: &[Self]) -> bool {
+        let word = |option: &&Self| matches!(option, Blocking | NonBlocking);
+        said.iter().rfind(word) == Some(&Blocking)
+    }
+}
