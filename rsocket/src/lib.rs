@@ -53,4 +53,4 @@ pub use socket::{
 };
 pub use stream::Stream;
 #[cfg(feature = "tokio")]
-pub use tokio::{AsyncListener, AsyncStream};
+pub use tokio::{AsyncDatagram, AsyncListener, AsyncStream};

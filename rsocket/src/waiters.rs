@@ -161,9 +161,14 @@ impl Watcher {
 
     fn wake(&mut self, readiness: Readiness) {
         if !self.rung && self.is_watched() && self.watched.is_met(readiness) {
-            self.rung = true;
-            self.bell.ring();
+            self.ring();
         }
+    }
+
+    /// Whoever waits is to look.
+    pub(crate) fn ring(&mut self) {
+        self.rung = true;
+        self.bell.ring();
     }
 }
 

@@ -250,6 +250,15 @@ impl<S: Driven> Shared<S> {
         Ok((watchers.len() - 1, poller))
     }
 
+    /// Lets others who share a watcher look, too, and watch on.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn pass_on(&self, watcher: usize, interest: Interest) {
+        let mut state = self.lock();
+        let watcher = &mut state.waiters().watchers[watcher];
+        watcher.watch(interest);
+        watcher.ring();
+    }
+
     /// Makes the descriptor of a watcher tell of the next change.
     fn watch(&self, state: &mut S, watcher: usize, interest: Interest) -> io::Result<()> {
         state.waiters().watchers[watcher].watch(interest);
@@ -265,5 +274,90 @@ impl<S: Driven> Shared<S> {
 impl<S: Driven> AsFd for Shared<S> {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// A socket to which numbers come, of which nobody tells.
+    #[derive(Debug)]
+    struct Numbers {
+        waiters: Waiters,
+        completed: Vec<u32>,
+        arrived: Vec<u32>,
+    }
+
+    impl Driven for Numbers {
+        type Channel = Bell;
+
+        fn waiters(&mut self) -> &mut Waiters {
+            &mut self.waiters
+        }
+
+        fn readiness(&self) -> Readiness {
+            Readiness {
+                readable: !self.arrived.is_empty(),
+                ..Readiness::default()
+            }
+        }
+
+        fn process(&mut self) -> io::Result<bool> {
+            let came = !self.completed.is_empty();
+            self.arrived.append(&mut self.completed);
+            if came {
+                self.wake();
+            }
+            Ok(came)
+        }
+
+        fn arm(&mut self) -> io::Result<bool> {
+            self.process()
+        }
+
+        fn take_events(&mut self, _channel: &Bell) -> io::Result<()> {
+            Ok(())
+        }
+
+        fn take_due_events(&mut self, _channel: &Bell) -> io::Result<()> {
+            Ok(())
+        }
+    }
+
+    fn take(shared: &Shared<Numbers>) -> io::Result<u32> {
+        shared.until(Interest::READ, Patience::Watch(0), |state| {
+            Ok(state.arrived.pop())
+        })
+    }
+
+    fn is_readable(shared: &Shared<Numbers>) -> bool {
+        verbs::fd::wait_readable("poll", shared.as_fd(), Some(Duration::ZERO)).unwrap()
+    }
+
+    /// One of two takes what has come, and finds something for the other by that.
+    #[test]
+    fn who_shares_a_watcher_passes_on_what_it_leaves() {
+        let channel = Bell::new().unwrap();
+        let watcher = Watcher::new(channel.as_fd()).unwrap();
+        let shared = Shared::new(channel, watcher, |waiters| Numbers {
+            waiters,
+            completed: vec![],
+            arrived: vec![],
+        });
+        let nothing = |taken: io::Result<u32>| taken.unwrap_err().kind();
+        assert_eq!(nothing(take(&shared)), io::ErrorKind::WouldBlock);
+        shared.lock().completed = vec![1, 2];
+        assert_eq!(take(&shared).unwrap(), 2);
+        assert!(!is_readable(&shared), "nobody is told by that alone");
+        shared.pass_on(0, Interest::READ);
+        assert!(is_readable(&shared));
+        assert_eq!(take(&shared).unwrap(), 1);
+        // Who finds nothing watches again, and is told.
+        assert_eq!(nothing(take(&shared)), io::ErrorKind::WouldBlock);
+        assert!(!is_readable(&shared));
+        shared.lock().completed = vec![3];
+        assert!(shared.lock().process().unwrap());
+        assert!(is_readable(&shared));
     }
 }

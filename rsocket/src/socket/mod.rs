@@ -432,7 +432,7 @@ impl Socket {
     }
 
     /// What there is, if it is for datagrams.
-    fn port(&self) -> Option<Arc<Port>> {
+    pub(crate) fn port(&self) -> Option<Arc<Port>> {
         match &self.lock_raw().phase {
             Phase::Datagram(port) => Some(Arc::clone(port)),
             _ => None,

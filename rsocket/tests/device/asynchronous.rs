@@ -1,14 +1,14 @@
-//! Streams in tasks.
+//! Streams and datagrams in tasks.
 
-use std::time::Duration;
+use std::{io::ErrorKind, net::Shutdown, sync::Arc, time::Duration};
 
-use rsocket::{AsyncListener, AsyncStream};
+use rsocket::{AsyncDatagram, AsyncListener, AsyncStream, Family, Socket};
 use tokio::{
     io::{AsyncReadExt, AsyncWriteExt},
     time::timeout,
 };
 
-use crate::local;
+use crate::{local, local_v6};
 
 const PATIENCE: Duration = Duration::from_secs(30);
 
@@ -107,4 +107,117 @@ async fn a_future_that_is_dropped_loses_nothing() {
     let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
     let (mut client, _) = (client.unwrap(), server.unwrap());
     client.write_all(b"!").await.unwrap();
+}
+
+#[tokio::test]
+async fn datagrams_go_to_and_fro_between_tasks() {
+    for any in [local(), local_v6()] {
+        let server = AsyncDatagram::bind(any).unwrap();
+        let client = AsyncDatagram::bind(any).unwrap();
+        client.connect(server.local_addr()).unwrap();
+        assert_eq!(client.peer_addr().unwrap(), server.local_addr());
+        assert_eq!(
+            server.peer_addr().unwrap_err().kind(),
+            ErrorKind::NotConnected
+        );
+        let expected = client.local_addr();
+        let echo = tokio::spawn(async move {
+            let mut place = [0; 2000];
+            loop {
+                let (len, from) = match server.recv_from(&mut place).await {
+                    Err(err) => break err.kind(),
+                    Ok(received) => received,
+                };
+                assert_eq!(from, expected);
+                if len == 0 {
+                    // Who has ended reading still gets what has come, and then the end.
+                    server.get_ref().shutdown(Shutdown::Read).unwrap();
+                    continue;
+                }
+                assert_eq!(server.send_to(&place[..len], from).await.unwrap(), len);
+            }
+        });
+        // The first of them go by UDP.
+        for round in 1..200_u8 {
+            let sent = vec![round; usize::from(round) * 5];
+            client.send(&sent).await.unwrap();
+            let mut back = vec![0; 2000];
+            let peeked = timeout(PATIENCE, client.peek_msg(&mut back[..3]))
+                .await
+                .expect("an answer was not noticed")
+                .unwrap();
+            assert_eq!((peeked.len, peeked.full_len), (3, sent.len()));
+            let len = client.recv(&mut back).await.unwrap();
+            assert_eq!(back[..len], sent);
+        }
+        client.send(b"").await.unwrap();
+        let end = timeout(PATIENCE, echo).await.expect("the end was missed");
+        assert_eq!(end.unwrap(), ErrorKind::UnexpectedEof);
+    }
+}
+
+/// Tasks that share a socket are all woken, though each of them may take what another waits for.
+#[tokio::test(flavor = "multi_thread", worker_threads = 2)]
+async fn tasks_that_share_a_socket_get_one_datagram_each() {
+    const TASKS: u8 = 20;
+    let server = Arc::new(AsyncDatagram::bind(local()).unwrap());
+    let client = AsyncDatagram::bind(local()).unwrap();
+    client.connect(server.local_addr()).unwrap();
+    for _ in 0..20 {
+        let tasks: Vec<_> = (0..TASKS)
+            .map(|_| {
+                let server = Arc::clone(&server);
+                tokio::spawn(async move {
+                    let mut place = [0];
+                    assert_eq!(server.recv(&mut place).await.unwrap(), 1);
+                    place[0]
+                })
+            })
+            .collect();
+        // Some wait already, and give up.
+        let mut place = [0];
+        for _ in 0..3 {
+            let waited = timeout(Duration::from_millis(1), server.recv(&mut place)).await;
+            assert!(waited.is_err(), "nothing has been sent yet");
+        }
+        for number in 0..TASKS {
+            client.send(&[number]).await.unwrap();
+        }
+        let mut got = vec![];
+        for task in tasks {
+            let number = timeout(PATIENCE, task).await.expect("a task is not woken");
+            got.push(number.unwrap());
+        }
+        got.sort_unstable();
+        assert!(got.into_iter().eq(0..TASKS));
+    }
+}
+
+/// More than fits into the queues and into UDP's buffer waits for room.
+#[tokio::test]
+async fn sending_waits_for_room() {
+    let server = AsyncDatagram::bind(local()).unwrap();
+    let client = AsyncDatagram::bind(local()).unwrap();
+    let bytes = [7; 1000];
+    for _ in 0..1000 {
+        let sent = client.send_to(&bytes, server.local_addr());
+        let sent = timeout(PATIENCE, sent).await.expect("there is no room");
+        assert_eq!(sent.unwrap(), bytes.len());
+    }
+    let mut place = [0; 1000];
+    let (len, from) = server.recv_from(&mut place).await.unwrap();
+    assert_eq!((len, from), (bytes.len(), client.local_addr()));
+}
+
+#[tokio::test]
+async fn only_sockets_for_datagrams_become_asynchronous_ones() {
+    let stream = Socket::new(Family::V4).unwrap();
+    let refused = AsyncDatagram::new(stream).unwrap_err();
+    assert_eq!(refused.kind(), ErrorKind::InvalidInput);
+    let unbound = AsyncDatagram::new(Socket::datagram(Family::V4).unwrap()).unwrap();
+    let nothing = unbound.recv(&mut [0]).await.unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::InvalidInput);
+    let nowhere = unbound.send(b"x").await.unwrap_err();
+    assert_eq!(rsocket::errno(&nowhere), 89);
+    assert!(unbound.into_inner().is_nonblocking());
 }

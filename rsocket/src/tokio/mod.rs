@@ -1,5 +1,7 @@
 //! Streams for the runtime tokio.
 
+mod datagram;
+
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr, ToSocketAddrs},
@@ -13,9 +15,16 @@ use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use verbs::tokio::WatchedFd;
 
 use crate::{
-    connection::Connection, engine::Engine, listener::Listener, opening::Opening, options::Options,
-    stream::Stream, waiting::Patience,
+    connection::Connection,
+    engine::Engine,
+    listener::Listener,
+    opening::Opening,
+    options::Options,
+    stream::Stream,
+    waiting::{Driven, Patience, Shared},
 };
+
+pub use datagram::AsyncDatagram;
 
 /// Watches a descriptor for reading: what it tells of may be room to write as well.
 fn watch(fd: impl AsFd) -> io::Result<WatchedFd> {
@@ -89,8 +98,8 @@ impl AsyncStream {
     pub fn new(stream: Stream) -> io::Result<Self> {
         stream.set_nonblocking(true);
         Ok(Self {
-            reading: Watched::new(&stream)?,
-            writing: Watched::new(&stream)?,
+            reading: Watched::new(stream.connection().shared())?,
+            writing: Watched::new(stream.connection().shared())?,
             stream,
         })
     }
@@ -106,7 +115,7 @@ impl AsyncStream {
     }
 }
 
-/// A watcher of a connection, and its descriptor.
+/// A watcher of a socket, and its descriptor.
 #[derive(Debug)]
 struct Watched {
     watcher: usize,
@@ -114,8 +123,8 @@ struct Watched {
 }
 
 impl Watched {
-    fn new(stream: &Stream) -> io::Result<Self> {
-        let (watcher, fd) = stream.connection().shared().add_watcher()?;
+    fn new(shared: &Shared<impl Driven>) -> io::Result<Self> {
+        let (watcher, fd) = shared.add_watcher()?;
         let fd = watch(fd)?;
         Ok(Self { watcher, fd })
     }
