@@ -50,7 +50,7 @@ pub(crate) struct ChannelHandle {
     /// Held while an event is read and understood, so that no event of a new identifier is read
     /// before that one has got its key.
     intake: Mutex<()>,
-    pub(crate) contexts: Mutex<Contexts>,
+    contexts: Mutex<Contexts>,
 }
 
 // SAFETY: a channel is a file descriptor; librdmacm allows its calls from any thread.
@@ -187,6 +187,10 @@ impl ChannelHandle {
     }
 
     /// Keeps others from reading events of this channel.
+    pub(crate) fn contexts(&self) -> MutexGuard<'_, Contexts> {
+        self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
     pub(crate) fn intake(&self) -> MutexGuard<'_, ()> {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }

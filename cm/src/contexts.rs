@@ -35,6 +35,11 @@ impl Contexts {
         self.known.push(context.clone());
         Ok(context)
     }
+
+    /// The device is being removed: librdmacm closes it when nobody else has it any more.
+    pub(crate) fn forget(&mut self, raw: *mut ibv_context) {
+        self.known.retain(|known| !ptr::eq(known.as_raw(), raw));
+    }
 }
 
 /// `rdma_get_devices`—Every RDMA device of this machine, open, as identifiers find them.

@@ -1,7 +1,5 @@
 //! What the connection manager knows of the device, once there is one.
 
-use std::sync::PoisonError;
-
 use verbs::{Context, Error, Gid, Pkey, Result};
 
 use crate::{
@@ -23,13 +21,7 @@ impl<P: IdPhase> CmId<P> {
         if verbs.is_null() {
             return Ok(None);
         }
-        let mut contexts = self
-            .raw()
-            .channel()
-            .contexts
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        contexts.find(verbs).map(Some)
+        self.raw().channel().contexts().find(verbs).map(Some)
     }
 
     /// The port of that device, counting from 1, if it is known.

@@ -62,6 +62,11 @@ impl Intake {
         let key = Key::from_context(unsafe { (*subject).context });
         // SAFETY: as above; the type is set for good when the identifier is made.
         let datagram = unsafe { (*subject).qp_type } == Ud::RAW;
+        if kind == Kind::DeviceRemoval {
+            // SAFETY: as above; nobody changes the device of an identifier that has one.
+            let device = unsafe { (*subject).verbs };
+            channel.contexts().forget(device);
+        }
         // SAFETY: the event fits the identifier.
         let said = unsafe { Said::read(raw, kind, datagram) };
         let arrived = match (kind, NonNull::new(raw.id)) {
