@@ -81,6 +81,8 @@ pub(crate) struct Lane {
     pub(crate) stage: Stage,
     /// It is being ended, since then.
     pub(crate) closing: Option<Duration>,
+    /// How often the device has not let go of it.
+    pub(crate) refusals: u32,
     /// An operation of which a part has failed, and how.
     pub(crate) broken: Option<(Tag, Completion)>,
 }
@@ -186,7 +188,18 @@ impl Lane {
             key,
             stage,
             closing: None,
+            refusals: 0,
             broken: None,
+        }
+    }
+
+    /// The device, once it is known, and until it has let go.
+    pub(crate) fn device(&self) -> Option<&Arc<Device>> {
+        match &self.stage {
+            Stage::Asked(ends) => Some(&ends.device),
+            Stage::Accepted(ends) => Some(&ends.device),
+            Stage::Up(ends) => Some(&ends.device),
+            Stage::Resolving | Stage::Gone => None,
         }
     }
 

@@ -15,8 +15,8 @@
 //! the kernel's module `rds_rdma` is loaded, it has all of them.
 //!
 //! Memory for peers to read and write is made by [`Socket::alloc`] and [`Socket::export`]. Tasks wait
-//! with [`AsyncSocket`], under any runtime. What is not done yet: sockets do not get over the removal
-//! of their device.
+//! with [`AsyncSocket`], under any runtime. Where a device is removed, sockets wait until there is
+//! one again at their address; memory has to be made and exported anew.
 //!
 //! The protocol itself, without any input or output, is in [`proto`].
 //!

@@ -7,7 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
-use verbs::{PoolBuf, RemoteRegion};
+use verbs::{PoolBuf, ProtectionDomain, RemoteRegion};
 
 use crate::{
     device::Device,
@@ -124,6 +124,24 @@ impl Outbound {
         if let Some(place) = self.lock().get_mut(index) {
             *place = Some(Body::Slot(slot));
         }
+    }
+
+    /// Copies the bytes out of the memory of a device that is gone, and has let go of them.
+    pub(crate) fn leave(&self, pd: &ProtectionDomain) {
+        for body in self.lock().iter_mut().flatten() {
+            body.leave(pd);
+        }
+    }
+
+    /// Whether some of its bytes are with a device.
+    pub(crate) fn is_lent(&self) -> bool {
+        self.lock().iter().any(Option::is_none)
+    }
+
+    /// Whether its operations need memory of a device.
+    pub(crate) fn needs(&self, pd: &ProtectionDomain) -> bool {
+        let mut memory = self.rdma.iter().chain(&self.atomic);
+        memory.any(|region| region.pd() == pd)
     }
 
     /// Takes all bytes, for a receiver in this process.

@@ -63,6 +63,17 @@ pub(crate) enum Body {
     Heap(Box<[u8]>),
 }
 
+impl Body {
+    /// Copies the bytes out of the memory of a device that is gone.
+    pub(crate) fn leave(&mut self, pd: &ProtectionDomain) {
+        if let Self::Slot(slot) = self
+            && slot.pool().pd() == pd
+        {
+            *self = Self::Heap(self.as_ref().into());
+        }
+    }
+}
+
 impl AsRef<[u8]> for Body {
     fn as_ref(&self) -> &[u8] {
         match self {

@@ -153,6 +153,10 @@ impl State {
                 self.failed(key, Failure::Lost);
             }
             Event::DeviceRemoval(key) => {
+                let lane = self.keys.get(&key).and_then(|id| self.lanes.get(id));
+                if let Some(device) = lane.and_then(Lane::device).cloned() {
+                    self.device_lost(device);
+                }
                 self.failed(key, Failure::Lost);
                 self.listener_lost(now, key);
             }

@@ -25,6 +25,8 @@ const AGAIN: Duration = Duration::from_secs(1);
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: HashMap<IpAddr, CmId<Listening>>,
+    /// The devices of the addresses, as long as they are there.
+    devices: HashMap<IpAddr, Arc<Device>>,
     /// Nobody is let in yet, and who will be.
     held: Option<HashSet<IpAddr>>,
     /// Addresses whose device has gone, and when they are tried again.
@@ -35,6 +37,22 @@ impl Listeners {
     /// When something has to be tried again.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.lost.values().min().copied()
+    }
+
+    /// The device that has an address.
+    pub(super) fn device(&self, ip: IpAddr) -> Option<&Arc<Device>> {
+        self.devices.get(&ip)
+    }
+
+    /// A device is gone.
+    pub(super) fn forget_device(&mut self, gone: &Arc<Device>) {
+        self.devices.retain(|_, device| !Arc::ptr_eq(device, gone));
+    }
+
+    /// Whether an address is listened at, or will be.
+    fn has(&self, ip: IpAddr) -> bool {
+        let is_held = self.held.as_ref().is_some_and(|held| held.contains(&ip));
+        is_held || self.open.contains_key(&ip)
     }
 
     /// The address that an identifier listens at.
@@ -82,17 +100,17 @@ fn explain(ip: IpAddr, err: &verbs::Error) -> io::Error {
 impl State {
     /// Makes an address ready: peers can connect, and the device is known. An address of the host
     /// itself has none.
-    pub(crate) fn open(&mut self, addr: SocketAddr) -> io::Result<Option<Arc<Device>>> {
+    pub(crate) fn open(&mut self, addr: SocketAddr) -> io::Result<()> {
         let ip = addr.ip();
         if ip.is_loopback() {
-            return Ok(None);
+            return Ok(());
         }
         if let SocketAddr::V6(v6) = addr
             && v6.scope_id() != 0
         {
             self.scopes.insert(ip, v6.scope_id());
         }
-        self.bind(ip).map(Some)
+        self.bind(ip)
     }
 
     /// The address with the link it is on.
@@ -106,12 +124,10 @@ impl State {
         }
     }
 
-    fn bind(&mut self, ip: IpAddr) -> io::Result<Arc<Device>> {
+    fn bind(&mut self, ip: IpAddr) -> io::Result<()> {
         let fail = |err: verbs::Error| explain(ip, &err);
-        if let Some(id) = self.listeners.open.get(&ip)
-            && let Some(ctx) = id.bound_context().map_err(fail)?
-        {
-            return self.device(&ctx).map_err(io::Error::from);
+        if self.listeners.has(ip) {
+            return Ok(());
         }
         let mut id = self.channel.create_id().map_err(fail)?;
         if ip.is_ipv6() {
@@ -126,12 +142,13 @@ impl State {
         let device = self.device(&ctx)?;
         if let Some(held) = &mut self.listeners.held {
             held.insert(ip);
-            return Ok(device);
+            self.listeners.devices.insert(ip, device);
+            return Ok(());
         }
         let id = id.listen(BACKLOG).map_err(|refused| fail(refused.error))?;
-        self.listeners.lost.remove(&ip);
         self.listeners.open.insert(ip, id);
-        Ok(device)
+        self.listeners.devices.insert(ip, device);
+        Ok(())
     }
 
     pub(super) fn hold(&mut self) {
@@ -150,11 +167,10 @@ impl State {
         let Some(ip) = self.listeners.of(key) else {
             return;
         };
-        let id = self.listeners.open.remove(&ip);
-        if let Some(Ok(Some(ctx))) = id.as_ref().map(CmId::bound_context) {
-            self.forget_device(&ctx);
+        drop(self.listeners.open.remove(&ip));
+        if let Some(device) = self.listeners.devices.remove(&ip) {
+            self.device_lost(device);
         }
-        drop(id);
         self.listeners.lost.insert(ip, now + AGAIN);
     }
 
@@ -165,9 +181,16 @@ impl State {
             .filter(|&(_, &at)| at <= now)
             .map(|(&ip, _)| ip)
             .collect();
+        if !due.is_empty() {
+            // librdmacm closes a device that is gone when it is asked which there are, and finds
+            // others.
+            drop(cm::devices());
+        }
         for ip in due {
             if self.bind(ip).is_err() {
                 self.listeners.lost.insert(ip, now + AGAIN);
+            } else {
+                self.listeners.lost.remove(&ip);
             }
         }
     }

@@ -13,7 +13,6 @@ use crate::proto::SocketId;
 #[derive(Debug)]
 pub(crate) struct Exported {
     /// Held for as long as they may.
-    #[expect(dead_code, reason = "dropping it takes it back")]
     pub(crate) region: RemoteRegion,
     pub(crate) use_once: bool,
 }

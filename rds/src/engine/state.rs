@@ -24,7 +24,7 @@ use crate::{
         SocketId,
         connection::Fate,
         link::RequestId,
-        node::{ConnectionId, Node},
+        node::{ConnectionId, Node, SocketError},
     },
     slots::Body,
     socket::Waiters,
@@ -32,6 +32,9 @@ use crate::{
 
 /// How long the device has to let go of a connection that ends.
 const DRAIN: Duration = Duration::from_secs(1);
+
+/// How often a device may refuse to let go, before what it has is given up.
+const REFUSALS: u32 = 10;
 
 /// Everything that an engine has.
 #[derive(Debug)]
@@ -51,6 +54,8 @@ pub(crate) struct State {
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
     devices: Vec<Arc<Device>>,
+    /// Devices that are gone, but still have connections.
+    lost: Vec<Arc<Device>>,
     pub(crate) sockets: HashMap<SocketId, Arc<Waiters>>,
     /// Memory that peers can use, by its owner and its key.
     pub(crate) exports: HashMap<(SocketId, u32), Exported>,
@@ -78,6 +83,7 @@ impl State {
             next_request: 0,
             listeners: Listeners::default(),
             devices: Vec::new(),
+            lost: Vec::new(),
             sockets: HashMap::new(),
             exports: HashMap::new(),
             operations: Operations::default(),
@@ -103,9 +109,51 @@ impl State {
         Ok(device)
     }
 
-    /// A device is gone: it is opened anew when somebody needs it.
-    pub(super) fn forget_device(&mut self, ctx: &Context) {
-        self.devices.retain(|device| device.pd.context() != ctx);
+    /// The device of a socket's address; `None` where it is the host's own, or the device is gone.
+    ///
+    /// # Errors
+    /// The socket has no address.
+    pub(crate) fn device_of(&self, id: SocketId) -> Result<Option<&Arc<Device>>, SocketError> {
+        let (local, _) = self.node.names(id)?;
+        let local = local.ok_or(SocketError::NotConnected)?;
+        Ok(self.listeners.device(local.ip()))
+    }
+
+    /// Whether a device is still there.
+    pub(crate) fn has_device(&self, device: &Arc<Device>) -> bool {
+        self.devices.iter().any(|there| Arc::ptr_eq(there, device))
+    }
+
+    /// A device is gone: it is opened anew when it is back. Peers reach no memory by it any more, and
+    /// its connections end.
+    pub(super) fn device_lost(&mut self, lost: Arc<Device>) {
+        self.listeners.forget_device(&lost);
+        self.devices.retain(|device| !Arc::ptr_eq(device, &lost));
+        self.exports
+            .retain(|_, exported| exported.region.pd() != &lost.pd);
+        if !self.lost.iter().any(|device| Arc::ptr_eq(device, &lost)) {
+            self.lost.push(lost);
+        }
+    }
+
+    /// Lets go of devices that are gone, whose connections have ended: the kernel waits for that.
+    /// What is not sent, or not received, is kept elsewhere, and operations on their memory are
+    /// given up.
+    fn leave_lost(&mut self) {
+        let (used, left): (Vec<_>, Vec<_>) = self.lost.drain(..).partition(|device| {
+            let mut used = self.lanes.values().filter_map(Lane::device);
+            used.any(|other| Arc::ptr_eq(other, device))
+        });
+        self.lost = used;
+        for device in left {
+            for id in self.node.connections() {
+                self.node.give_up(id, |payload| payload.needs(&device.pd));
+                self.node.payloads(id, |payload| payload.leave(&device.pd));
+            }
+            for body in self.node.bodies_mut() {
+                body.leave(&device.pd);
+            }
+        }
     }
 
     /// Does what is due, and returns how long there will be nothing.
@@ -147,6 +195,7 @@ impl State {
             let at = self.deadline(id);
             earlier |= at.is_some_and(|at| self.wakes_at.is_none_or(|wakes_at| at < wakes_at));
         }
+        self.leave_lost();
         while let Some(finished) = self.node.finished() {
             let owner = finished.message.owner;
             let payload = finished.message.draft.payload;
@@ -181,16 +230,24 @@ impl State {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
-        if !lane.destroy() {
-            // The device does not let go: so it is tried again.
-            lane.closing = Some(now);
-            return;
+        let has_let_go = lane.destroy();
+        if !has_let_go {
+            lane.refusals += 1;
+            if lane.refusals < REFUSALS {
+                // The device does not let go: so it is tried again.
+                lane.closing = Some(now);
+                return;
+            }
         }
         let attempt = lane.attempt;
         self.keys.remove(&lane.key);
         self.queues.retain(|_, connection| *connection != id);
         self.lanes.remove(&id);
         self.node.closed(now, id, attempt);
+        if !has_let_go {
+            // What the device has never comes back.
+            self.node.give_up(id, |payload| payload.is_lent());
+        }
     }
 
     /// A message needs its memory no more.

@@ -15,10 +15,7 @@ use crate::{
     device::Device,
     engine::Exported,
     errno::socket_error,
-    proto::{
-        node::SocketError,
-        wire::{Cookie, MAX_MESSAGE},
-    },
+    proto::wire::{Cookie, MAX_MESSAGE},
 };
 
 /// The bytes of a page, as far as offsets in it are concerned.
@@ -122,15 +119,23 @@ impl fmt::Debug for Pages {
 
 impl Socket {
     /// The device of the socket's address.
-    pub(super) fn device(&self) -> io::Result<&Arc<Device>> {
-        match self.device.get() {
-            None => Err(socket_error(SocketError::NotConnected)),
-            Some(Some(device)) => Ok(device),
-            Some(None) => {
-                let reason = "the address of this host itself has no device";
-                Err(io::Error::new(io::ErrorKind::Unsupported, reason))
-            }
+    pub(super) fn device(&self) -> io::Result<Arc<Device>> {
+        let state = self.lock()?;
+        if let Some(device) = state.device_of(self.id).map_err(socket_error)? {
+            return Ok(Arc::clone(device));
         }
+        let (local, _) = state.node.names(self.id).map_err(socket_error)?;
+        let (kind, reason) = match local.is_some_and(|local| local.ip().is_loopback()) {
+            true => (
+                io::ErrorKind::Unsupported,
+                "the address of this host itself has no device",
+            ),
+            false => (
+                io::ErrorKind::NotFound,
+                "the device of the address has been removed",
+            ),
+        };
+        Err(io::Error::new(kind, reason))
     }
 
     /// Makes and registers memory of `len` zero bytes. Enters the kernel.
@@ -138,6 +143,8 @@ impl Socket {
     /// # Errors
     /// - `NotConnected`: the socket has no address.
     /// - `Unsupported`: its address is that of the host itself, without a device.
+    /// - `NotFound`: the device has been removed, and is not back. Memory is of one device: what was
+    ///   made before the removal is of no more use.
     /// - `InvalidInput`: there would be no bytes.
     /// - `OutOfMemory`: there is not so much memory, or it cannot be locked (`ulimit -l`).
     pub fn alloc(&self, len: usize) -> io::Result<Pages> {
@@ -153,7 +160,8 @@ impl Socket {
     /// # Errors
     /// As for [`alloc`](Self::alloc).
     pub fn register<M: Memory>(&self, memory: M) -> io::Result<RemoteRegion> {
-        let registration = self.device()?.pd.register(memory);
+        let device = self.device()?;
+        let registration = device.pd.register(memory);
         let region = registration.remote(RemoteAccess::empty()).create();
         region.map_err(|refused| refused.error.into())
     }
@@ -161,8 +169,8 @@ impl Socket {
     /// `RDS_GET_MR`—Lets peers read and write memory, and returns its name, which is to be sent to
     /// one of them: in a message, or [with](crate::SendOptions::cookie) one. Enters the kernel.
     ///
-    /// Whoever knows the name can use it. It ends when it is [freed](Self::free), or the socket is
-    /// closed.
+    /// Whoever knows the name can use it. It ends when it is [freed](Self::free), the socket is
+    /// closed, or the device is removed.
     ///
     /// # Errors
     /// - `NotConnected`: the socket has no address.

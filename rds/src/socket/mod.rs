@@ -11,7 +11,7 @@ use std::{
     io::{self, IoSliceMut},
     net::{SocketAddr, ToSocketAddrs},
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, Mutex, MutexGuard, OnceLock, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
     time::{Duration, Instant, SystemTime},
 };
@@ -25,7 +25,6 @@ pub use sending::{SendOptions, Sent};
 pub(crate) use waiters::Waiters;
 
 use crate::{
-    device::Device,
     engine::{Engine, State},
     errno::socket_error,
     proto::{
@@ -100,8 +99,6 @@ struct How {
 pub struct Socket {
     id: SocketId,
     waiters: Arc<Waiters>,
-    /// Where messages are sent from, once the address is known.
-    device: OnceLock<Option<Arc<Device>>>,
     limits: Mutex<(u32, u32)>,
     patience: Mutex<Patience>,
     engine: Engine,
@@ -146,7 +143,6 @@ impl Socket {
         Ok(Self {
             id,
             waiters,
-            device: OnceLock::new(),
             limits: Mutex::new((DEFAULT_LIMIT, DEFAULT_LIMIT)),
             patience: Mutex::default(),
             engine: engine.clone(),
@@ -180,9 +176,8 @@ impl Socket {
         if bound.ip().is_loopback() && lock(&self.patience).transport {
             return Err(Errno::NOPROTOOPT.into());
         }
-        let device = state.open(bound)?;
+        state.open(bound)?;
         let bound = state.node.bind(self.id, bound).map_err(socket_error)?;
-        drop(self.device.set(device));
         self.engine.inner().drive(&mut state);
         Ok(bound)
     }

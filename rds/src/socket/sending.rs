@@ -12,6 +12,7 @@ use verbs::RemoteRegion;
 
 use super::{Atomic, Rdma, Socket, lock};
 use crate::{
+    device::Device,
     engine::{Progress, State},
     errno::socket_error,
     outbound::Outbound,
@@ -149,10 +150,9 @@ impl Socket {
     /// [sendmsg(2)](https://man7.org/linux/man-pages/man2/sendmsg.2.html)
     pub fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<Sent> {
         let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let len = self.check(bytes, options)?;
-        let device = self.device.get().and_then(Option::as_deref);
-        let payload = Outbound::copy(bufs, device)?;
-        self.transmit(len, payload, options)
+        let (len, device) = self.check(bytes, options)?;
+        let payload = Outbound::copy(bufs, device.as_deref())?;
+        self.transmit(len, device, payload, options)
     }
 
     /// `MSG_ZEROCOPY`—Sends registered memory as a message, without a copy: it must not be changed,
@@ -173,13 +173,14 @@ impl Socket {
         if options.has_operation() {
             return Err(invalid("an operation with a message that is not copied"));
         }
-        let len = self.check(memory.len(), options)?;
+        let (len, _) = self.check(memory.len(), options)?;
         let payload = Outbound::borrow(memory.clone(), name);
-        self.transmit(len, payload, options)
+        self.transmit(len, None, payload, options)
     }
 
-    /// Whether it can be sent, before anything is copied; the number of bytes.
-    fn check(&self, bytes: usize, options: &SendOptions) -> io::Result<u32> {
+    /// Whether it can be sent, before anything is copied; the number of bytes, and the device that
+    /// is to send them.
+    fn check(&self, bytes: usize, options: &SendOptions) -> io::Result<(u32, Option<Arc<Device>>)> {
         let len = u32::try_from(bytes).unwrap_or(u32::MAX);
         let state = self.lock()?;
         let way = state.node.can_send(self.id, options.to, len);
@@ -200,18 +201,26 @@ impl Socket {
                 "a cookie of memory that the socket does not export",
             ));
         }
-        Ok(len)
+        let device = state.device_of(self.id).map_err(socket_error)?;
+        Ok((len, device.cloned()))
     }
 
-    fn transmit(&self, len: u32, mut payload: Outbound, options: &SendOptions) -> io::Result<Sent> {
+    /// Sends what is in memory of `device`, if it is.
+    fn transmit(
+        &self,
+        len: u32,
+        mut device: Option<Arc<Device>>,
+        mut payload: Outbound,
+        options: &SendOptions,
+    ) -> io::Result<Sent> {
         let mut draft = Draft {
             cookie: options.cookie,
             silent: options.silent,
             ..Draft::new(len, ())
         };
         if let Some(rdma) = &options.rdma {
-            let device = self.device()?;
-            draft.rdma = Some(rdma.check(&device.pd, device.elements)?);
+            let own = self.device()?;
+            draft.rdma = Some(rdma.check(&own.pd, own.elements)?);
             payload.rdma.clone_from(&rdma.local);
         }
         if let Some(atomic) = &options.atomic {
@@ -232,6 +241,13 @@ impl Socket {
         let mut payload = Arc::new(payload);
         self.waiters.set_blocked(&mut state.node, false);
         loop {
+            device = device.filter(|device| {
+                let is_there = state.has_device(device);
+                if !is_there {
+                    payload.leave(&device.pd);
+                }
+                is_there
+            });
             let draft = Draft {
                 payload,
                 len,

@@ -288,8 +288,20 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// Takes back what a socket has sent to a port, or to all, and has not been acknowledged.
     pub fn cancel(&mut self, owner: SocketId, to: Option<u16>) {
+        self.sending.take_back(Fate::Cancelled, |message| {
+            message.owner == owner && to.is_none_or(|to| message.to == to)
+        });
+    }
+
+    /// Gives up messages that cannot be sent any more, because of what the caller gave with them.
+    pub fn give_up(&mut self, which: impl Fn(&P) -> bool) {
         self.sending
-            .cancel(|message| message.owner == owner && to.is_none_or(|to| message.to == to));
+            .take_back(Fate::Dropped, |message| which(&message.draft.payload));
+    }
+
+    /// Calls `each` for what the caller gave with every message that is not over.
+    pub fn payloads(&self, each: impl FnMut(&P)) {
+        self.sending.queue.payloads(each);
     }
 
     /// A message that is over.

@@ -357,20 +357,33 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Takes back all messages that `which` names. One of which the sending has begun, `current`,
-    /// is sent to its end.
-    pub(super) fn cancel(&mut self, current: Option<u64>, which: impl Fn(&Message<P>) -> bool) {
+    /// Takes back all messages that `which` names: this is how they end. One of which the sending has
+    /// begun, `current`, is sent to its end.
+    pub(super) fn take_back(
+        &mut self,
+        current: Option<u64>,
+        fate: Fate,
+        which: impl Fn(&Message<P>) -> bool,
+    ) {
         let mut at = 0;
         while let Some(entry) = self.entries.get_mut(at) {
             if !entry.message.as_ref().is_some_and(&which) {
                 at += 1;
             } else if Some(entry.sequence) == current {
-                entry.fate = Some(Fate::Cancelled);
+                entry.fate = Some(fate);
                 at += 1;
             } else {
-                self.leave(at, Fate::Cancelled);
+                self.leave(at, fate);
             }
         }
+    }
+
+    /// Calls `each` for what the caller gave with every message that is here.
+    pub(super) fn payloads(&self, each: impl FnMut(&P)) {
+        let entries = self.entries.iter().chain(&self.leaving);
+        entries
+            .filter_map(|entry| Some(&entry.draft()?.payload))
+            .for_each(each);
     }
 
     /// The connection is lost, and the device has let go of everything.

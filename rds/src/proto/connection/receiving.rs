@@ -26,6 +26,14 @@ impl<B> Bodies<B> {
         }
     }
 
+    /// The same, to be replaced.
+    pub fn as_mut_slice(&mut self) -> &mut [B] {
+        match self {
+            Self::One(body) => std::slice::from_mut(body),
+            Self::Many(bodies) => bodies,
+        }
+    }
+
     fn push(&mut self, body: B) {
         if let Self::One(_) = self {
             let first = mem::replace(self, Self::Many(Vec::with_capacity(4)));

@@ -5,7 +5,7 @@ use std::{num::NonZero, ops::Range};
 use super::{
     Settings,
     acks::Acks,
-    message::{Atomic, Draft, Message, Rdma, Refused},
+    message::{Atomic, Draft, Fate, Message, Rdma, Refused},
     queue::{Completion, Entry, Part, Queue},
 };
 use crate::proto::wire::{CongestionMap, FRAGMENT, Flags, Header};
@@ -202,8 +202,8 @@ impl<P> Sending<P> {
         }
     }
 
-    pub(super) fn cancel(&mut self, which: impl Fn(&Message<P>) -> bool) {
-        self.queue.cancel(self.sending(), which);
+    pub(super) fn take_back(&mut self, fate: Fate, which: impl Fn(&Message<P>) -> bool) {
+        self.queue.take_back(self.sending(), fate, which);
     }
 
     /// The peer says that it has handled everything up to here; `false` if it cannot have.

@@ -114,7 +114,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     }
 
     /// All connections.
-    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> + use<P, B> {
         (0..self.peers.len()).map(ConnectionId)
     }
 
@@ -256,6 +256,23 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             peer.connection.reset();
             peer.link.closed(now, attempt);
             self.drain(id);
+        }
+    }
+
+    /// Gives up messages of a connection that cannot be sent any more, because of what the caller
+    /// gave with them. Their operations are told to be
+    /// [dropped](crate::proto::connection::Status::Dropped).
+    pub fn give_up(&mut self, id: ConnectionId, which: impl Fn(&P) -> bool) {
+        if let Some(peer) = self.peer(id) {
+            peer.connection.give_up(which);
+            self.drain(id);
+        }
+    }
+
+    /// Calls `each` for what the caller gave with every message of a connection that is not over.
+    pub fn payloads(&self, id: ConnectionId, each: impl FnMut(&P)) {
+        if let Some(peer) = self.peers.get(id.0) {
+            peer.connection.payloads(each);
         }
     }
 

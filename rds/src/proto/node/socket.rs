@@ -176,6 +176,11 @@ impl<B> Socket<B> {
         self.messages.iter()
     }
 
+    pub(super) fn bodies_mut(&mut self) -> impl Iterator<Item = &mut B> {
+        let messages = self.messages.iter_mut();
+        messages.flat_map(|delivery| delivery.bodies.as_mut_slice())
+    }
+
     pub(super) fn peek(&self) -> Option<&Delivery<B>> {
         self.messages.front()
     }

@@ -422,6 +422,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(socket.peek().filter(|_| !socket.has_event()))
     }
 
+    /// The bytes of all messages that wait to be received, for a caller that has to keep them
+    /// elsewhere.
+    pub fn bodies_mut(&mut self) -> impl Iterator<Item = &mut B> {
+        self.sockets.values_mut().flat_map(Socket::bodies_mut)
+    }
+
     /// What the socket can do now. That a map has changed is told once.
     ///
     /// # Errors

@@ -188,3 +188,32 @@ fn an_operation_confirms_no_acknowledgement() {
     establish(&mut b);
     assert!(!offer(&mut b, data(1, AGAIN)), "it is a duplicate");
 }
+
+/// L-F08: messages whose memory is gone, before and after they have been sent.
+#[test]
+fn what_cannot_be_sent_any_more_is_given_up() {
+    let mut a = up(1);
+    a.send(with_rdma(5, rdma(true, false, 11), false), false)
+        .unwrap();
+    let sent = send(&mut a, 3);
+    let posted: Vec<_> = std::iter::from_fn(|| next(&mut a)).collect();
+    assert_eq!(posted.len(), 3, "the operation, and two frames");
+    a.reset();
+    assert_eq!(told(&mut a), [(11, Status::Dropped)]);
+    a.send(with_rdma(7, rdma(true, false, 12), false), false)
+        .unwrap();
+    send(&mut a, 4);
+    let mut lens = vec![];
+    a.payloads(|payload| lens.push(payload.len()));
+    assert_eq!(lens, [3, 7, 4]);
+    a.give_up(|payload| [3, 7].contains(&payload.len()));
+    assert_eq!(told(&mut a), [(12, Status::Dropped)]);
+    let finished: Vec<_> = std::iter::from_fn(|| a.finished())
+        .map(|finished| (finished.sequence, finished.fate))
+        .collect();
+    let dropped = |sequence| (sequence, Fate::Dropped);
+    assert_eq!(finished, [sent - 1, sent, sent + 1].map(dropped));
+    let mut left = vec![];
+    a.payloads(|payload| left.push(payload.len()));
+    assert_eq!(left, [4]);
+}
