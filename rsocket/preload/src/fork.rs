@@ -271,6 +271,14 @@ fn copy_options(tcp: BorrowedFd<'_>, socket: &Socket) {
     if let Ok(idle) = sockopt::tcp_keepidle(tcp) {
         drop(socket.set_keep_idle(idle));
     }
+    if let Ok(interval) = sockopt::tcp_keepintvl(tcp) {
+        drop(socket.set_keep_interval(interval));
+    }
+    if let Ok(count) = sockopt::tcp_keepcnt(tcp) {
+        drop(socket.set_keep_count(count));
+    }
+    let user_timeout = sockopt::tcp_user_timeout(tcp).ok();
+    socket.set_user_timeout(user_timeout.map(|millis| Duration::from_millis(millis.into())));
     socket.set_keep_alive(sockopt::socket_keepalive(tcp).unwrap_or(false));
     if let Ok(Some(linger)) = sockopt::socket_linger(tcp) {
         socket.set_linger(Some(linger));
