@@ -50,6 +50,7 @@
 //! | [`WorkQueue`], [`IndirectionTable`], [`RssQueuePair`] | [`ProtectionDomain::wq_builder`] | packets spread over receive queues |
 //! | [`ExtendedBatch`] | [`SendQueue::extended_batch`] | requests built in the device's own memory |
 //! | [`Flow`], [`Counters`] | [`FlowTarget::create_flow`] | packets steered to a queue pair, and counted |
+//! | [`CompletionCounter`] | [`Context::create_completion_counter`] | how many requests have completed |
 //! | [`DeviceMemory`], [`UnmappedRegion`] | [`Context::alloc_dm`], [`ProtectionDomain::register_dm`] | memory on the device |
 //! | [`AsyncEvents`] | [`Context::async_events`] | what happens without having been asked for |
 //!
@@ -96,8 +97,8 @@
 //!
 //! # Limits
 //!
-//! Not here yet: completion counters (rdma-core 65), memory that the provider allocates (64), the
-//! export of device memory as a dma-buf (62), and encryption by flows (`ibv_create_flow_action_esp`).
+//! Not here yet: memory that the provider allocates (rdma-core 64), the export of device memory as
+//! a dma-buf (62), and encryption by flows (`ibv_create_flow_action_esp`).
 //! A request has at most [32](work::MAX_SGE) elements.
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
@@ -116,13 +117,14 @@
 //! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | |
 //! | memory of vectors, (huge) pages, files and callers; [pools](BufPool) | [on demand](Registration::on_demand), [all of it](Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](NullRegion), [changing](RemoteRegion::rereg), [advice](Advice) | [hints](DmaHandle) |
 //! | | [`TagMatchingQueue`], [`DeviceMemory`], [`Ece`], [import](import_device) | |
-//! | | [`Flow`], [`Counters`], [`WorkQueue`], [`RssQueuePair`] | |
+//! | | [`Flow`], [`Counters`], [`CompletionCounter`], [`WorkQueue`], [`RssQueuePair`] | |
 
 mod access;
 mod addr;
 mod ah;
 mod attr;
 mod bounded;
+mod completion_counter;
 mod context;
 mod counters;
 mod cq;
@@ -167,6 +169,7 @@ pub use attr::{
     TsoCaps,
 };
 pub use bounded::{AckTimeout, Psn, QpNum, RetryCount, RnrRetry, RnrTimer, SrqNum};
+pub use completion_counter::{CompletionCounter, CompletionCounterCaps, CountedOps, CountedUnit};
 pub use context::Context;
 pub use counters::{CounterKind, Counters, ReadCounters};
 pub use cq::{
@@ -197,12 +200,12 @@ pub use node::{NodeType, TransportType};
 pub use parent_domain::{Allocation, ParentDomainBuilder, QueueAllocator};
 pub use pd::ProtectionDomain;
 pub use qp::{
-    AlternatePath, Attributes, Batch, CanPostReceive, CanPostSend, Completed, Completion,
-    Connected, Datagram, Driver, ExtendedBatch, Init, Leftover, MigState, Multicast, Partitioned,
-    QpAttr, QpCap, QpFlags, QpState, QueuePair, QueuePairBuilder, Queued, RateLimit, RawPacket, Rc,
-    ReceiveQueue, RecvBatch, Reliable, Requester, Reset, Responder, Routed, Rtr, Rts, SendQueue,
-    Sqd, State, Transport, Uc, Ud, WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode, XrcReceiver,
-    XrcRecv, XrcSend,
+    AlternatePath, Attributes, Batch, CanAttachCounter, CanPostReceive, CanPostSend, Completed,
+    Completion, Connected, Datagram, Driver, ExtendedBatch, Init, Leftover, MigState, Multicast,
+    Partitioned, QpAttr, QpCap, QpFlags, QpState, QueuePair, QueuePairBuilder, Queued, RateLimit,
+    RawPacket, Rc, ReceiveQueue, RecvBatch, Reliable, Requester, Reset, Responder, Routed, Rtr,
+    Rts, SendQueue, Sqd, State, Transport, Uc, Ud, WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode,
+    XrcReceiver, XrcRecv, XrcSend,
 };
 pub use rss::{IndirectionTable, RssQueuePair, RxHash};
 pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};

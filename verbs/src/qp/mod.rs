@@ -40,7 +40,9 @@ pub use query::{QpAttr, QpCap, WrOpcode};
 pub use queues::{Completion, ReceiveQueue, SendQueue};
 pub use rate::RateLimit;
 pub use recv_batch::RecvBatch;
-pub use state::{CanPostReceive, CanPostSend, Init, QpState, Reset, Rtr, Rts, Sqd, State};
+pub use state::{
+    CanAttachCounter, CanPostReceive, CanPostSend, Init, QpState, Reset, Rtr, Rts, Sqd, State,
+};
 pub use teardown::Leftover;
 pub use transport::{
     Connected, Datagram, Driver, Partitioned, Queued, RawPacket, Rc, Reliable, Requester,

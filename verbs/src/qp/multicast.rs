@@ -12,13 +12,27 @@ use super::{
 };
 use crate::{
     addr::Gid,
+    completion_counter::CompletionCounter,
     error::{Result, cvt_errno},
 };
 
-/// The groups that a queue pair is attached to: the device does not let go of it before it has been
-/// detached from each.
+/// What a queue pair is attached to.
 #[derive(Debug, Default)]
-pub(super) struct Groups(Mutex<Vec<(Gid, u16)>>);
+pub(super) struct Attached(Mutex<Vec<Attachment>>);
+
+#[derive(Debug)]
+pub(super) enum Attachment {
+    /// The device does not let go of the queue pair before it has been detached from each group.
+    Group(Gid, u16),
+    /// It does not let go of the counter before the queue pair has been destroyed.
+    Counter(#[expect(dead_code, reason = "held")] CompletionCounter),
+}
+
+impl Attachment {
+    fn is(&self, gid: Gid, lid: u16) -> bool {
+        matches!(self, Self::Group(g, l) if (*g, *l) == (gid, lid))
+    }
+}
 
 mod sealed {
     pub trait Sealed {}
@@ -48,15 +62,15 @@ impl<T: Multicast, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     #[doc(alias = "ibv_attach_mcast")]
     pub fn attach_multicast(&mut self, gid: Gid, lid: u16) -> Result<()> {
         let inner = &self.receive_queue().inner;
-        let mut groups = inner.groups.lock();
-        if groups.contains(&(gid, lid)) {
+        let mut attached = inner.attached.lock();
+        if attached.iter().any(|to| to.is(gid, lid)) {
             return Ok(());
         }
         let raw = ffi::ibv_gid::from(gid);
         // SAFETY: the queue pair exists for as long as `self` lives; C copies the address.
         let errno = unsafe { ffi::ibv_attach_mcast(self.as_raw(), &raw const raw, lid) };
         cvt_errno("ibv_attach_mcast", errno).map_err(|err| err.detail(gid.to_string()))?;
-        groups.push((gid, lid));
+        attached.push(Attachment::Group(gid, lid));
         Ok(())
     }
 
@@ -70,22 +84,35 @@ impl<T: Multicast, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     #[doc(alias = "ibv_detach_mcast")]
     pub fn detach_multicast(&mut self, gid: Gid, lid: u16) -> Result<()> {
         let inner = &self.receive_queue().inner;
-        let mut groups = inner.groups.lock();
+        let mut attached = inner.attached.lock();
         // SAFETY: the queue pair exists for as long as `self` lives.
         unsafe { detach(inner, gid, lid) }?;
-        groups.retain(|group| *group != (gid, lid));
+        attached.retain(|to| !to.is(gid, lid));
         Ok(())
     }
 }
 
-impl Groups {
-    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<(Gid, u16)>> {
+impl Attached {
+    fn lock(&self) -> std::sync::MutexGuard<'_, Vec<Attachment>> {
         self.0.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
     /// Forgets the groups, and returns them.
-    pub(super) fn take(&self) -> Vec<(Gid, u16)> {
-        std::mem::take(&mut *self.lock())
+    pub(super) fn take_groups(&self) -> Vec<(Gid, u16)> {
+        let mut groups = Vec::new();
+        self.lock().retain(|to| match to {
+            Attachment::Group(gid, lid) => {
+                groups.push((*gid, *lid));
+                false
+            }
+            Attachment::Counter(_) => true,
+        });
+        groups
+    }
+
+    /// Keeps a counter until the queue pair has been destroyed.
+    pub(super) fn keep(&self, counter: CompletionCounter) {
+        self.lock().push(Attachment::Counter(counter));
     }
 }
 

@@ -14,6 +14,7 @@ use super::{
 };
 use crate::{
     bounded::QpNum,
+    completion_counter::CompletionCounter,
     cq::WorkCompletion,
     error::{Refused, Result},
     mr::Buf,
@@ -110,6 +111,11 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// The receive queue.
     pub fn receive_queue(&self) -> &ReceiveQueue<T, SW, RW> {
         &self.receive
+    }
+
+    /// Keeps a counter until the queue pair has been destroyed.
+    pub(crate) fn keep(&self, counter: CompletionCounter) {
+        self.receive.inner.attached.keep(counter);
     }
 
     /// The C object, for calls that this crate does not wrap. It exists for as long as `self`

@@ -16,7 +16,7 @@ use ibverbs_sys as ffi;
 use super::{
     extended::Extended,
     inflight::InFlight,
-    multicast::{self, Groups},
+    multicast::{self, Attached},
     refusal,
     signaling::Signaling,
     staging::Staging,
@@ -50,8 +50,7 @@ pub(super) struct Inner<SW, RW> {
     receive: UnsafeCell<Receiving<RW>>,
     /// The shared receive queue in the place of its own, and the entries reserved for that.
     shared: Option<(Arc<SrqInner>, Arc<Entries>)>,
-    /// Those of a datagram queue pair.
-    pub(super) groups: Groups,
+    pub(super) attached: Attached,
     pub(super) pd: ProtectionDomain,
 }
 
@@ -134,7 +133,7 @@ impl<SW, RW> Inner<SW, RW> {
             send,
             receive,
             shared,
-            groups: Groups::default(),
+            attached: Attached::default(),
             pd,
         }
     }
@@ -158,7 +157,7 @@ impl<SW, RW> Inner<SW, RW> {
         if let Some(extended) = &mut self.send.get_mut().extended {
             extended.end_forgotten();
         }
-        for (gid, lid) in self.groups.take() {
+        for (gid, lid) in self.attached.take_groups() {
             // SAFETY: the queue pair exists: `destroyed` is not set. What cannot be detached shows
             // when it is destroyed.
             let _: Option<()> = unsafe { multicast::detach(self, gid, lid) }.ok();

@@ -35,6 +35,9 @@ pub trait CanPostReceive: State {}
 /// A state in which requests can be posted: [`Rts`], and [`Sqd`], where they wait.
 pub trait CanPostSend: CanPostReceive {}
 
+/// A state in which a [counter](crate::CompletionCounter) can be attached: [`Reset`] and [`Init`].
+pub trait CanAttachCounter: State {}
+
 macro_rules! states {
     ($($(#[$doc:meta])* $name:ident = $raw:ident;)*) => {$(
         $(#[$doc])*
@@ -64,6 +67,8 @@ states! {
     Sqd = IBV_QPS_SQD;
 }
 
+impl CanAttachCounter for Reset {}
+impl CanAttachCounter for Init {}
 impl CanPostReceive for Init {}
 impl CanPostReceive for Rtr {}
 impl CanPostReceive for Rts {}

@@ -4,8 +4,8 @@
 use std::{fmt::Debug, fs::File, os::fd::AsFd};
 
 use verbs::{
-    Buf, Ece, FlowRule, FlowTarget, KernelHandle, QueuePair, RateLimit, RawPacket, Rc, Reset,
-    Result, SharedReceiveQueue, XrcSend, XrcdOpen, import_device,
+    Buf, CountedUnit, Ece, FlowRule, FlowTarget, KernelHandle, QueuePair, RateLimit, RawPacket, Rc,
+    Reset, Result, SharedReceiveQueue, XrcSend, XrcdOpen, import_device,
 };
 
 use crate::loopback::Fixture;
@@ -43,6 +43,8 @@ fn steering() {
     let qp: QueuePair<Rc, Reset> = fixture.qp(&cq, 2);
     absent(qp.create_flow(&FlowRule::new(1)));
     absent(fixture.ctx.create_counters());
+    absent(fixture.ctx.query_completion_counter_caps());
+    absent(fixture.ctx.create_completion_counter(CountedUnit::REQUESTS));
     absent(fixture.pd.wq_builder(&cq).create());
     assert_eq!(cq.available(), cq.capacity() - 4);
 }

@@ -192,6 +192,7 @@ fn objects_can_change_threads() {
     shared::<verbs::MemoryWindow>();
     shared::<verbs::Flow>();
     shared::<verbs::Counters>();
+    shared::<verbs::CompletionCounter>();
     shared::<verbs::IndirectionTable>();
     shared::<verbs::RssQueuePair>();
 }

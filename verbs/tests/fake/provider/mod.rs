@@ -28,6 +28,7 @@
     reason = "the C side of the calls under test, in a test"
 )]
 
+mod comp_cntr;
 mod context;
 mod cq;
 mod cq_ex;

@@ -318,11 +318,16 @@ impl State {
         let this = self.qp_by_number(qp_num);
         let posted = this.sends.remove(index).unwrap();
         let cq = this.send_cq;
+        let bytes: u32 = posted.sges.iter().map(|sge| sge.length).sum();
+        let send = ffi::ibv_qp_attach_comp_cntr_op::IBV_QP_ATTACH_COMP_CNTR_OP_SEND;
+        if posted.wc_opcode() == ffi::ibv_wc_opcode::IBV_WC_SEND {
+            self.count(qp_num, send.0, bytes.into(), status != 0);
+        }
         if posted.is_signaled() || status != 0 {
             let mut wc = super::wc(posted.wr_id, posted.wc_opcode());
             wc.status = ffi::ibv_wc_status(status);
             wc.qp_num = qp_num;
-            wc.byte_len = posted.sges.iter().map(|sge| sge.length).sum();
+            wc.byte_len = bytes;
             self.push(cq, wc, Extra::default());
         }
     }
@@ -346,6 +351,9 @@ impl State {
             wc.status = ffi::ibv_wc_status::IBV_WC_LOC_LEN_ERR;
         }
         change(&mut wc);
+        let receive = ffi::ibv_qp_attach_comp_cntr_op::IBV_QP_ATTACH_COMP_CNTR_OP_RECV;
+        let failed = wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS;
+        self.count(qp_num, receive.0, wc.byte_len.into(), failed);
         self.push(cq, wc, Extra::default());
     }
 

@@ -39,6 +39,8 @@ pub(super) struct Qp {
     pub(super) create_flags: u32,
     pub(super) building: Option<Building>,
     groups: Vec<[u8; 16]>,
+    /// The counters of its completions, and what they count.
+    pub(super) comp_cntrs: Vec<(usize, u32)>,
     /// The function, the key and the fields by which packets are spread.
     pub(super) rx_hash: Option<(u8, Vec<u8>, u64)>,
     ece: ffi::ibv_ece,
@@ -151,6 +153,7 @@ impl State {
             create_flags,
             building: None,
             groups: Vec::new(),
+            comp_cntrs: Vec::new(),
             rx_hash: self.rx_hash(attr),
             ece: ffi::ibv_ece {
                 vendor_id: 0x15b3,

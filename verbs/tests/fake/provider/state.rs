@@ -12,6 +12,7 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
+    comp_cntr::CompCntr,
     cq::Cq,
     device::{Device, Properties},
     domain::Allocator,
@@ -46,6 +47,7 @@ pub(super) struct State {
     pub(super) flows: BTreeMap<usize, Flow>,
     pub(super) counters: BTreeMap<usize, Vec<(u32, u32)>>,
     pub(super) dms: BTreeMap<usize, Dm>,
+    pub(super) comp_cntrs: BTreeMap<usize, CompCntr>,
     pub(super) allocators: BTreeMap<usize, Allocator>,
     /// The completion queues that have something to announce, by channel.
     pub(super) channels: BTreeMap<usize, VecDeque<Ptr<ffi::ibv_cq>>>,
@@ -100,6 +102,7 @@ impl Shared {
             flows: BTreeMap::new(),
             counters: BTreeMap::new(),
             dms: BTreeMap::new(),
+            comp_cntrs: BTreeMap::new(),
             allocators: BTreeMap::new(),
             channels: BTreeMap::new(),
             events: VecDeque::new(),
