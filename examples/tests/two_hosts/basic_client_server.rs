@@ -55,7 +55,7 @@ fn client(address: &str) -> String {
 fn messages_cross_over_roce() {
     let server = format!(
         "{SERVER} --port 7471 --clients 1; echo; {SERVER} -6 --port 7471 --clients 1; \
-         sleep 60"
+         sleep 110"
     );
     let clients = format!(
         "{}; echo; {}; echo; {CLIENT} $A 9999 2>&1; echo exit $?",
@@ -63,7 +63,7 @@ fn messages_cross_over_roce() {
         client("$A6")
     );
     // The other host must be there to say that nobody listens.
-    let printed = run_with(&["--until", "b"], 60, &server, &clients);
+    let printed = run_with(&["--until", "b"], 120, &server, &clients);
     let servers: Vec<_> = printed.a.split(String::is_empty).collect();
     let clients: Vec<_> = printed.b.split(String::is_empty).collect();
     assert_eq!((servers.len(), clients.len()), (2, 3), "{clients:?}");
@@ -98,7 +98,7 @@ fn a_server_serves_many_clients_at_once_and_outlives_those_that_die() {
          {CLIENT} $A 7471 > /dev/null & sleep 0.05; kill -9 $!; {CLIENT} $A 7471; code=$?; \
          sleep 2; exit $code"
     );
-    let printed = run_with(&["--until", "b"], 60, &server, &clients);
+    let printed = run_with(&["--until", "b"], 120, &server, &clients);
     let count =
         |lines: &[String], start: &str| lines.iter().filter(|line| line.starts_with(start)).count();
     assert_eq!(

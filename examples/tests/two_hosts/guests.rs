@@ -10,7 +10,7 @@ pub(crate) struct Printed {
 
 /// Runs `a` and `b` on two guests with a device of that kind. Both must succeed.
 pub(crate) fn run(device: &str, a: &str, b: &str) -> Printed {
-    run_for(60, device, a, b)
+    run_for(120, device, a, b)
 }
 
 /// As [`run`], but for so many seconds at most.

@@ -9,7 +9,10 @@
 use std::env;
 
 use super::PEER;
-use crate::guests::run_for;
+use crate::{
+    guests::run_for,
+    link::{CUT as CUT_LINK, PREPARE, RESTORE},
+};
 
 /// What the two sides do, at which point the link is cut, and how each ends.
 struct Case {
@@ -121,31 +124,33 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
         .iter()
         .map(|side| format!("ready-{}", side.port))
         .collect();
-    let (peer, meet) = match host {
-        'a' => ("$B", "rping -s -C 1 -p 7619"),
-        _ => (
-            "$A",
-            "until rping -c -C 1 -a $A -p 7619; do sleep 0.2; done",
-        ),
+    let peer = if host == 'a' { "$B" } else { "$A" };
+    let meet = |port: u16| match host {
+        'a' => format!("rping -s -C 1 -p {port} > /dev/null 2>&1; "),
+        _ => format!("until rping -c -C 1 -a $A -p {port} > /dev/null 2>&1; do sleep 0.2; done; "),
     };
-    let back = match restored {
-        true => format!("sleep {SECONDS}; ip rule del pref 1; touch restored; "),
-        false => String::new(),
+    // A host stays until the other one has heard of the ends of its connections.
+    let (back, end) = match restored {
+        true => (
+            format!("sleep {SECONDS}; {RESTORE}; touch restored; "),
+            meet(7618),
+        ),
+        false => (String::new(), String::new()),
     };
     // Both hosts have cut their link before a side goes on.
-    // What arrives is looked up in other tables before that of local addresses.
     // Where the peer is is known for good, so that nobody notices that it does not answer.
     format!(
-        "cd /tmp; ip rule add pref 2 lookup local; ip rule del pref 0; \
+        "cd /tmp; {PREPARE}; \
          until mac=$(ip neigh show {peer} | grep -o 'lladdr [^ ]*'); do \
          timeout 1 bash -c '</dev/tcp/{peer}/9' 2> /dev/null; sleep 0.2; done; \
          ip neigh replace {peer} $mac dev eth0 nud permanent; \
          [ {host} = b ] && ip address add {UNKNOWN}/24 dev eth0; \
          {}for file in {}; do until [ -e $file ]; do sleep 0.1; done; done; \
-         {{ {meet}; }} > /dev/null 2>&1; ip rule add pref 1 iif eth0 blackhole; sleep 5; touch cut; {back}\
-         wait $pids; {}",
+         {}{CUT_LINK}; sleep 5; touch cut; {back}\
+         wait $pids; {end}{}",
         sides.iter().map(start).collect::<String>(),
         ready.join(" "),
+        meet(7619),
         super::LEFT
     )
 }

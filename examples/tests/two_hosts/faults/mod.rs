@@ -205,7 +205,7 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
     }
     let unreachable = format!("{PEER} active 10.9.0.99:9 2>&1; echo \"exit $?\"");
     let printed = run_for(
-        200,
+        300,
         "rxe",
         &format!(
             "{} & {} & wait; {LEFT}",
