@@ -185,9 +185,19 @@ impl GuestReport {
         Some(text)
     }
 
-    /// The last words of the kernel and of QEMU.
+    /// What the kernel said when it was first at fault, and the last words of the kernel and of QEMU.
     fn evidence(&self) -> String {
         let mut text = String::new();
+        let lines: Vec<&str> = self.console.lines().collect();
+        if let Some(first) = lines.iter().position(|line| fault(line).is_some()) {
+            let end = lines.len().min(first + 30);
+            // Writing to a string cannot fail.
+            let _infallible = write!(
+                text,
+                "\n--- where it was ---\n{}",
+                lines[first..end].join("\n")
+            );
+        }
         for (who, said) in [("the kernel", &self.console), ("QEMU", &self.complaints)] {
             let lines: Vec<&str> = said
                 .lines()
@@ -340,6 +350,22 @@ mod tests {
             .exit_code(),
             BROKEN
         );
+    }
+
+    #[test]
+    fn a_fault_is_shown_where_it_was() {
+        let mut console = "[ 3.1] BUG: soft lockup\n[ 3.2] its trace\n".to_owned();
+        (0..100).for_each(|line| console += &format!("[ 4.0] line {line}\n"));
+        let complaint = outcome(vec![guest(End::Exited(0), &console)]).complaint();
+        let complaint = complaint.unwrap();
+        for part in [
+            "at fault: BUG:",
+            "BUG: soft lockup\n[ 3.2] its trace",
+            "line 99",
+        ] {
+            assert!(complaint.contains(part), "{part}: {complaint}");
+        }
+        assert!(!complaint.contains("line 50"), "{complaint}");
     }
 
     #[test]
