@@ -20,8 +20,7 @@ use examples::cm_tool::{
 use verbs::{Init, QueuePair, Rc};
 
 use crate::{
-    Options,
-    qp::{self, Queues},
+    Options, qp,
     timing::{Clock, Step, Taken, table},
 };
 
@@ -71,7 +70,6 @@ struct Caller<'a> {
 struct Call {
     id: CmId<RouteResolved>,
     qp: QueuePair<Rc, Init>,
-    queues: Queues,
 }
 
 impl Caller<'_> {
@@ -172,19 +170,19 @@ impl Caller<'_> {
     fn create_qps(&mut self, ids: Vec<CmId<RouteResolved>>) -> anyhow::Result<Vec<Call>> {
         println!("creating qp");
         let mut clock = Clock::start(Step::CreateQp);
-        let mut pd = None;
+        let mut shared = None;
         let mut calls = Vec::with_capacity(ids.len());
         for id in ids {
             clock.begin(id.key());
-            let (qp, queues) = qp::create(&mut pd, &id)?;
+            let qp = qp::create(&mut shared, &id)?;
             clock.end(&id.key());
-            calls.push(Call { id, qp, queues });
+            calls.push(Call { id, qp });
         }
         self.steps.push(clock.stop());
         Ok(calls)
     }
 
-    fn connect(&mut self, calls: Vec<Call>) -> anyhow::Result<Vec<(Connection, Queues)>> {
+    fn connect(&mut self, calls: Vec<Call>) -> anyhow::Result<Vec<Connection>> {
         println!("connecting");
         let param = ConnParam::zeroed()
             .responder_resources(1)
@@ -195,11 +193,11 @@ impl Caller<'_> {
         let mut left = calls.len();
         let mut asked = HashMap::with_capacity(left);
         let mut connections = Vec::with_capacity(left);
-        for Call { id, qp, queues } in calls {
+        for Call { id, qp } in calls {
             let key = id.key();
             clock.begin(key);
             id.connect(&qp, &param)?;
-            asked.insert(key, (qp, queues));
+            asked.insert(key, qp);
             // Whoever has been answered goes on, or the server would wait for it.
             while let Some(event) = self.channel.try_next()? {
                 left -= self.on_answer(event, &mut asked, &mut connections, &mut clock)?;
@@ -217,15 +215,15 @@ impl Caller<'_> {
     fn on_answer(
         &mut self,
         event: Event,
-        asked: &mut HashMap<Key, (QueuePair<Rc, Init>, Queues)>,
-        connections: &mut Vec<(Connection, Queues)>,
+        asked: &mut HashMap<Key, QueuePair<Rc, Init>>,
+        connections: &mut Vec<Connection>,
         clock: &mut Clock<Key>,
     ) -> anyhow::Result<usize> {
         match event {
             Event::ConnectResponse(response) => {
                 let key = response.id().key();
-                if let Some((qp, queues)) = asked.remove(&key) {
-                    connections.push((response.establish(qp)?, queues));
+                if let Some(qp) = asked.remove(&key) {
+                    connections.push(response.establish(qp)?);
                     clock.end(&key);
                 }
                 Ok(1)
@@ -238,19 +236,16 @@ impl Caller<'_> {
         }
     }
 
-    fn disconnect(
-        &mut self,
-        connections: Vec<(Connection, Queues)>,
-    ) -> anyhow::Result<Vec<CmId<Connected>>> {
+    fn disconnect(&mut self, connections: Vec<Connection>) -> anyhow::Result<Vec<CmId<Connected>>> {
         println!("disconnecting");
         let mut clock = Clock::start(Step::Disconnect);
         let mut left = connections.len();
         let mut ids = Vec::with_capacity(left);
-        for (mut connection, queues) in connections {
+        for mut connection in connections {
             clock.begin(connection.key());
             qp::unless_ended(connection.disconnect())?;
             let (qp, id) = connection.into_parts();
-            drop((qp, queues));
+            drop(qp);
             ids.push(id);
         }
         while left > 0 {

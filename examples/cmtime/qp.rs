@@ -1,39 +1,60 @@
-//! What every connection has: a queue pair, and as in C two completion queues with a channel each.
+//! What every connection has: a queue pair. The completion queues, with a channel each, are shared, as
+//! in C: there, they are made with the first queue pair, and stay in the attributes for the others.
 
 use std::io;
 
 use cm::{CmId, phases::HasDevice};
 use verbs::{CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, Result};
 
-/// A queue pair of a connection, and its completion queues, of which nothing is ever read.
+/// How many connections share two completion queues. Nothing completes, but a queue has room for
+/// all that could.
+const ROOM: u32 = 1024;
+
+/// What connections share.
 #[derive(Debug)]
-pub(crate) struct Queues {
-    _send: CompletionQueue,
-    _receive: CompletionQueue,
+pub(crate) struct Shared {
+    pd: ProtectionDomain,
+    send: CompletionQueue,
+    receive: CompletionQueue,
+    /// For how many more connections there is room.
+    left: u32,
 }
 
-/// Makes a queue pair for a connection. All share a protection domain, which the first one makes.
+impl Shared {
+    fn new(pd: ProtectionDomain) -> Result<Self> {
+        let cq = || pd.context().cq_builder(ROOM).waitable().create();
+        let (send, receive) = (cq()?, cq()?);
+        Ok(Self {
+            pd,
+            send,
+            receive,
+            left: ROOM,
+        })
+    }
+}
+
+/// Makes a queue pair for a connection, and what it shares if there is no more room in that.
 pub(crate) fn create<P: HasDevice>(
-    shared: &mut Option<ProtectionDomain>,
+    shared: &mut Option<Shared>,
     id: &CmId<P>,
-) -> Result<(QueuePair<Rc, Init>, Queues)> {
+) -> Result<QueuePair<Rc, Init>> {
     let context = id.context()?;
-    let pd = match shared {
-        Some(pd) if *pd.context() == context => pd,
-        other => other.insert(context.alloc_pd()?),
+    let shared = match shared {
+        Some(shared) if *shared.pd.context() == context && shared.left > 0 => shared,
+        Some(full) if *full.pd.context() == context => {
+            *full = Shared::new(full.pd.clone())?;
+            full
+        }
+        other => other.insert(Shared::new(context.alloc_pd()?)?),
     };
-    let cq = || context.cq_builder(1).waitable().create();
-    let (send, receive) = (cq()?, cq()?);
-    let qp = pd
-        .qp_builder(&send, &receive)
+    let qp = shared
+        .pd
+        .qp_builder(&shared.send, &shared.receive)
         .max_send_wr(1)
         .max_recv_wr(1)
         .create()?;
-    let queues = Queues {
-        _send: send,
-        _receive: receive,
-    };
-    Ok((id.init_qp(qp)?, queues))
+    shared.left -= 1;
+    Ok(id.init_qp(qp)?)
 }
 
 /// The peer may just have ended the connection, too, and its event be on the way.

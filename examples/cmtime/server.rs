@@ -7,11 +7,11 @@ use std::{collections::HashMap, convert::Infallible};
 use anyhow::bail;
 use cm::{AddrHints, ConnParam, ConnectRequest, Connection, Event, EventChannel, Key, Refused};
 use examples::cm_tool::{address, failure::Failure};
-use verbs::{ProtectionDomain, QueuePair, Rc, Rts};
+use verbs::{QueuePair, Rc, Rts};
 
 use crate::{
     Options,
-    qp::{self, Queues},
+    qp::{self, Shared},
 };
 
 /// Serves for ever.
@@ -22,7 +22,7 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
     let mut server = Server {
         accepted: HashMap::new(),
         established: HashMap::new(),
-        pd: None,
+        shared: None,
         channel: EventChannel::new()?,
     };
     let mut listener = server.channel.create_id()?;
@@ -33,9 +33,9 @@ pub(crate) fn run(options: &Options) -> anyhow::Result<()> {
 }
 
 struct Server {
-    accepted: HashMap<Key, (QueuePair<Rc, Rts>, Queues)>,
-    established: HashMap<Key, (Connection, Queues)>,
-    pd: Option<ProtectionDomain>,
+    accepted: HashMap<Key, QueuePair<Rc, Rts>>,
+    established: HashMap<Key, Connection>,
+    shared: Option<Shared>,
     channel: EventChannel,
 }
 
@@ -49,20 +49,20 @@ impl Server {
                     }
                 }
                 Event::Established(id) => {
-                    let Some((qp, queues)) = self.accepted.remove(&id.key()) else {
+                    let Some(qp) = self.accepted.remove(&id.key()) else {
                         continue;
                     };
                     let key = id.key();
                     let connection =
                         Connection::new(id, qp).map_err(|Refused { error, .. }| error)?;
-                    self.established.insert(key, (connection, queues));
+                    self.established.insert(key, connection);
                 }
                 Event::ConnectFailed { id, failure } => {
                     self.accepted.remove(&id.key());
                     eprintln!("{}", Failure::from(&failure));
                 }
                 Event::Disconnected(key) => {
-                    if let Some((mut connection, _queues)) = self.established.remove(&key) {
+                    if let Some(mut connection) = self.established.remove(&key) {
                         if let Err(err) = qp::unless_ended(connection.disconnect()) {
                             eprintln!("failing disconnect: {err}");
                         }
@@ -78,9 +78,9 @@ impl Server {
     /// On an error the peer is rejected.
     fn accept(&mut self, request: ConnectRequest) -> verbs::Result<()> {
         let key = request.id().key();
-        let (qp, queues) = qp::create(&mut self.pd, request.id())?;
+        let qp = qp::create(&mut self.shared, request.id())?;
         let qp = request.accept(qp, &ConnParam::new())?;
-        self.accepted.insert(key, (qp, queues));
+        self.accepted.insert(key, qp);
         Ok(())
     }
 }
