@@ -186,11 +186,12 @@ impl ChannelHandle {
         self.raw.as_ptr()
     }
 
-    /// Keeps others from reading events of this channel.
+    /// The devices that identifiers of this channel have been found on.
     pub(crate) fn contexts(&self) -> MutexGuard<'_, Contexts> {
         self.contexts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Keeps others from reading events of this channel.
     pub(crate) fn intake(&self) -> MutexGuard<'_, ()> {
         self.intake.lock().unwrap_or_else(PoisonError::into_inner)
     }

@@ -1,10 +1,10 @@
 //! Connected endpoints.
 
-use std::{io, os::fd::AsFd, time::Duration};
+use std::{os::fd::AsFd, time::Duration};
 
 use verbs::{
-    Buf, Completed, Completion, CompletionQueue, Error, ProtectionDomain, Rc, Refused,
-    RemoteAccess, RemoteRegion, RemoteToken, Result,
+    Buf, Completed, Completion, CompletionQueue, ProtectionDomain, Rc, Refused, RemoteAccess,
+    RemoteRegion, RemoteToken, Result,
     fd::wait_any_readable,
     op::{Read, Send, SendRequest, Write},
     work::{Gather, Scatter},
@@ -254,11 +254,7 @@ impl Link {
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
             self.attend(connection)?;
-            let due = self.ending.advance(connection)?;
-            if self.ending.is_noticed() && in_flight == 0 {
-                let reason = "the connection has ended, and nothing is in flight";
-                return Err(Error::refused(call, io::ErrorKind::NotConnected, reason));
-            }
+            let due = self.ending.advance(call, connection, in_flight)?;
             let left = deadline.left();
             let wait = due.into_iter().chain(left).min();
             let fds = [notify_fd(call, queue)?, self.channel.as_fd()];

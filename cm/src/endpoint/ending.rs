@@ -1,8 +1,11 @@
 //! How an endpoint's connection ends when it is not the endpoint that ends it.
 
-use std::time::{Duration, Instant};
+use std::{
+    io,
+    time::{Duration, Instant},
+};
 
-use verbs::Result;
+use verbs::{Error, Result};
 
 use crate::{connection::Connection, event::Event};
 
@@ -47,20 +50,31 @@ impl Ending {
         Ok(())
     }
 
-    /// Gives the peer its answer, if it is time; how long it may take until then, if not.
+    /// Goes on with the end while `call` waits for requests that are in flight: gives the peer its
+    /// answer, if it is time. How long it may take until then, if not.
+    ///
+    /// # Errors
+    /// - `NotConnected`: the connection has ended, and there are no such requests.
     pub(crate) fn advance<SW, RW>(
         &mut self,
+        call: &'static str,
         connection: &mut Connection<SW, RW>,
+        in_flight: usize,
     ) -> Result<Option<Duration>> {
-        let Self::Due(at) = *self else {
-            return Ok(None);
-        };
-        let left = at.saturating_duration_since(Instant::now());
-        if left.is_zero() || connection.qp().send_queue().in_flight() == 0 {
-            self.answer(connection)?;
-            return Ok(None);
+        let mut due = None;
+        if let Self::Due(at) = *self {
+            let left = at.saturating_duration_since(Instant::now());
+            if left.is_zero() || connection.qp().send_queue().in_flight() == 0 {
+                self.answer(connection)?;
+            } else {
+                due = Some(left);
+            }
         }
-        Ok(Some(left))
+        if self.is_noticed() && in_flight == 0 {
+            let reason = "the connection has ended, and nothing is in flight";
+            return Err(Error::refused(call, io::ErrorKind::NotConnected, reason));
+        }
+        Ok(due)
     }
 
     /// Gives the peer its answer now, if it waits for one.

@@ -1,11 +1,9 @@
 //! Endpoints whose completions can be awaited.
 
-use std::io;
-
 use ::tokio::time::timeout;
 use verbs::{
-    Buf, Completed, Completion, CompletionQueue, Error, ProtectionDomain, QueuePair, Rc, Result,
-    Rts, tokio as watched,
+    Buf, Completed, Completion, CompletionQueue, ProtectionDomain, QueuePair, Rc, Result, Rts,
+    tokio as watched,
 };
 
 use super::{EventChannel, First, first};
@@ -183,11 +181,7 @@ impl Link {
         in_flight: usize,
     ) -> Result<()> {
         loop {
-            let due = self.ending.advance(connection)?;
-            if self.ending.is_noticed() && in_flight == 0 {
-                let reason = "the connection has ended, and nothing is in flight";
-                return Err(Error::refused(call, io::ErrorKind::NotConnected, reason));
-            }
+            let due = self.ending.advance(call, connection, in_flight)?;
             let completed = async { queue.wait().await.map(drop) };
             let next = first(completed, self.channel.wait());
             let next = match due {
