@@ -1,5 +1,6 @@
 //! Queue pairs: making them, bringing them up, and posting to them.
 
+mod attached;
 mod attributes;
 mod batch;
 mod bind;

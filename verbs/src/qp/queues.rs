@@ -14,15 +14,8 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    extended::Extended,
-    inflight::InFlight,
-    multicast::{self, Attached},
-    refusal,
-    signaling::Signaling,
-    staging::Staging,
-    table::Table,
-    teardown::Leftover,
-    transport::Transport,
+    attached::Attached, extended::Extended, inflight::InFlight, multicast, refusal,
+    signaling::Signaling, staging::Staging, table::Table, teardown::Leftover, transport::Transport,
     tso::TsoLimits,
 };
 use crate::{
