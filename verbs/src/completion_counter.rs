@@ -8,7 +8,7 @@ use ibverbs_sys::{ibv_comp_cntr_type, ibv_qp_attach_comp_cntr_op as op, late};
 
 use crate::{
     context::Context,
-    error::{Error, Result, cvt_errno, cvt_ptr},
+    error::{Error, Result, cvt_errno, cvt_ptr, found},
     named::named,
     qp::{CanAttachCounter, QueuePair, Transport},
 };
@@ -95,11 +95,6 @@ struct Inner {
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
-
-/// A function, if the library has it.
-fn found<F>(call: &'static str, function: Option<F>) -> Result<F> {
-    function.ok_or_else(|| Error::from_errno(call, libc::EOPNOTSUPP))
-}
 
 impl Context {
     /// `ibv_query_comp_cntr_caps(ctx, …)`—What completion counters the device has. Enters the

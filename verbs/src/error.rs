@@ -176,6 +176,11 @@ impl<T> From<Refused<T>> for Error {
     }
 }
 
+/// A function that an older library lacks: then the error is that of a device which lacks it.
+pub(crate) fn found<F>(call: &'static str, function: Option<F>) -> Result<F> {
+    function.ok_or_else(|| Error::from_errno(call, libc::EOPNOTSUPP))
+}
+
 /// Converts a pointer that is null, with `errno` set, on failure.
 ///
 /// # Errors

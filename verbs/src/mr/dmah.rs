@@ -6,7 +6,7 @@ use ibverbs_sys as ffi;
 
 use crate::{
     context::Context,
-    error::{Error, Result, cvt_ptr},
+    error::{Error, Result, cvt_ptr, found},
     named::named,
 };
 
@@ -75,9 +75,7 @@ impl Context {
         use ffi::ibv_dmah_init_attr_mask as has;
         const CALL: &str = "ibv_alloc_dmah";
         let fail = |err: Error| err.detail(format!("{hints:?}"));
-        let Some(alloc) = ffi::late::ibv_alloc_dmah() else {
-            return Err(fail(Error::from_errno(CALL, libc::EOPNOTSUPP)));
-        };
+        let alloc = found(CALL, ffi::late::ibv_alloc_dmah()).map_err(fail)?;
         let bit = |set: bool, flag: has| if set { flag.0 } else { 0 };
         let mut attr = ffi::ibv_dmah_init_attr {
             comp_mask: bit(hints.cpu.is_some(), has::IBV_DMAH_INIT_ATTR_MASK_CPU_ID)

@@ -15,7 +15,7 @@ use super::{
     on_demand::Implicit,
 };
 use crate::{
-    error::{Error, Refused, Result, cvt_ptr},
+    error::{Refused, Result, cvt_ptr, found},
     pd::ProtectionDomain,
     work::{Sge, SgeList},
 };
@@ -292,8 +292,7 @@ unsafe fn register(pd: &ProtectionDomain, range: NonNull<[u8]>, terms: &Terms) -
         Some(dmah) => {
             use ffi::ibv_mr_init_attr_mask as has;
             const CALL: &str = "ibv_reg_mr_ex";
-            let unsupported = || Error::from_errno(CALL, libc::EOPNOTSUPP);
-            let reg_mr_ex = ffi::late::ibv_reg_mr_ex().ok_or_else(unsupported)?;
+            let reg_mr_ex = found(CALL, ffi::late::ibv_reg_mr_ex())?;
             // SAFETY: integers and pointers; zero is a value of each.
             let mut attr: ffi::ibv_mr_init_attr = unsafe { mem::zeroed() };
             attr.length = len;
