@@ -16,20 +16,18 @@ pub(crate) struct Shared {
     pd: ProtectionDomain,
     send: CompletionQueue,
     receive: CompletionQueue,
-    /// For how many more connections there is room.
-    left: u32,
 }
 
 impl Shared {
     fn new(pd: ProtectionDomain) -> Result<Self> {
         let cq = || pd.context().cq_builder(ROOM).waitable().create();
         let (send, receive) = (cq()?, cq()?);
-        Ok(Self {
-            pd,
-            send,
-            receive,
-            left: ROOM,
-        })
+        Ok(Self { pd, send, receive })
+    }
+
+    /// Whether there is room for one more connection.
+    fn has_room(&self) -> bool {
+        self.send.available() > 0 && self.receive.available() > 0
     }
 }
 
@@ -40,10 +38,11 @@ pub(crate) fn create<P: HasDevice>(
 ) -> Result<QueuePair<Rc, Init>> {
     let context = id.context()?;
     let shared = match shared {
-        Some(shared) if *shared.pd.context() == context && shared.left > 0 => shared,
-        Some(full) if *full.pd.context() == context => {
-            *full = Shared::new(full.pd.clone())?;
-            full
+        Some(shared) if *shared.pd.context() == context => {
+            if !shared.has_room() {
+                *shared = Shared::new(shared.pd.clone())?;
+            }
+            shared
         }
         other => other.insert(Shared::new(context.alloc_pd()?)?),
     };
@@ -53,7 +52,6 @@ pub(crate) fn create<P: HasDevice>(
         .max_send_wr(1)
         .max_recv_wr(1)
         .create()?;
-    shared.left -= 1;
     Ok(id.init_qp(qp)?)
 }
 
