@@ -61,10 +61,10 @@ pub unsafe fn __poll_chk<P: Polled>(
     timeout: c_int,
     room: size_t,
 ) -> c_int {
-    if room / size_of::<pollfd>() < usize::try_from(count).unwrap_or(usize::MAX) {
-        // SAFETY: it has no preconditions.
-        unsafe { libc::abort() };
-    }
+    crate::fits(
+        usize::try_from(count).unwrap_or(usize::MAX),
+        room / size_of::<pollfd>(),
+    );
     // SAFETY: as the caller promises.
     unsafe { poll::<P>(fds, count, timeout) }
 }
