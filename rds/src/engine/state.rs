@@ -140,6 +140,9 @@ impl State {
     /// What is not sent, or not received, is kept elsewhere, and operations on their memory are
     /// given up.
     fn leave_lost(&mut self) {
+        if self.lost.is_empty() {
+            return;
+        }
         let (used, left): (Vec<_>, Vec<_>) = self.lost.drain(..).partition(|device| {
             let mut used = self.lanes.values().filter_map(Lane::device);
             used.any(|other| Arc::ptr_eq(other, device))

@@ -219,7 +219,8 @@ impl Socket {
             ..Draft::new(len, ())
         };
         if let Some(rdma) = &options.rdma {
-            let own = self.device()?;
+            // Without one, the error says why.
+            let own = device.clone().map_or_else(|| self.device(), Ok)?;
             draft.rdma = Some(rdma.check(&own.pd, own.elements)?);
             payload.rdma.clone_from(&rdma.local);
         }
