@@ -12,6 +12,9 @@ const TIMED_OUT: u8 = 124;
 /// The exit code when the guest itself is at fault.
 const BROKEN: u8 = 125;
 
+/// How many lines of a guest's are shown of a place.
+const SHOWN: usize = 30;
+
 /// How a guest's part of a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
@@ -188,30 +191,34 @@ impl GuestReport {
     /// What the kernel said when it was first at fault, and the last words of the kernel and of QEMU.
     fn evidence(&self) -> String {
         let mut text = String::new();
-        let lines: Vec<&str> = self.console.lines().collect();
-        if let Some(first) = lines.iter().position(|line| fault(line).is_some()) {
-            let end = lines.len().min(first + 30);
-            // Writing to a string cannot fail.
-            let _infallible = write!(
-                text,
-                "\n--- where it was ---\n{}",
-                lines[first..end].join("\n")
-            );
-        }
-        for (who, said) in [("the kernel", &self.console), ("QEMU", &self.complaints)] {
-            let lines: Vec<&str> = said
-                .lines()
-                .filter(|line| !line.trim().is_empty())
-                .collect();
-            let tail = &lines[lines.len().saturating_sub(30)..];
-            if !tail.is_empty() {
+        let mut part = |title: &str, lines: &[&str]| {
+            if !lines.is_empty() {
                 // Writing to a string cannot fail.
-                let _infallible =
-                    write!(text, "\n--- last words of {who} ---\n{}", tail.join("\n"));
+                let _infallible = write!(text, "\n--- {title} ---\n{}", lines.join("\n"));
             }
+        };
+        let kernel = lines(&self.console);
+        let first = kernel.iter().position(|line| fault(line).is_some());
+        let (earlier, last) = kernel.split_at(kernel.len().saturating_sub(SHOWN));
+        // What is among the last words is not said twice.
+        if let Some(before) = first.and_then(|first| earlier.get(first..)) {
+            part("where it was", &before[..before.len().min(SHOWN)]);
         }
+        part("last words of the kernel", last);
+        let complaints = lines(&self.complaints);
+        part(
+            "last words of QEMU",
+            &complaints[complaints.len().saturating_sub(SHOWN)..],
+        );
         text
     }
+}
+
+/// The lines that say something.
+fn lines(text: &str) -> Vec<&str> {
+    text.lines()
+        .filter(|line| !line.trim().is_empty())
+        .collect()
 }
 
 /// The sign of a kernel that can no longer be believed.
@@ -366,6 +373,14 @@ mod tests {
             assert!(complaint.contains(part), "{part}: {complaint}");
         }
         assert!(!complaint.contains("line 50"), "{complaint}");
+    }
+
+    #[test]
+    fn a_fault_among_the_last_words_is_said_once() {
+        let console = "[ 3.0] line\n[ 3.1] BUG: soft lockup\n[ 3.2] its trace\n";
+        let complaint = outcome(vec![guest(End::Exited(0), console)]).complaint();
+        let complaint = complaint.unwrap();
+        assert_eq!(complaint.matches("its trace").count(), 1, "{complaint}");
     }
 
     #[test]
