@@ -2,12 +2,29 @@
 
 #![expect(clippy::print_stdout, reason = "why a run was not the first")]
 
-use std::process::{Command, Output};
+use std::{
+    fmt::Display,
+    process::{Command, Output},
+};
 
 /// What the two commands printed.
 pub(crate) struct Printed {
     pub(crate) a: Vec<String>,
     pub(crate) b: Vec<String>,
+}
+
+/// A command whose lines begin with a name, and whose exit code is the last of them.
+pub(crate) fn named(name: impl Display, command: &str) -> String {
+    format!("{{ {command} 2>&1; echo \"exit $?\"; }} | sed 's/^/{name}: /'")
+}
+
+/// The lines that begin with a name, without it.
+pub(crate) fn lines_of(lines: &[String], name: impl Display) -> Vec<&str> {
+    let prefix = format!("{name}: ");
+    lines
+        .iter()
+        .filter_map(|line| line.strip_prefix(&prefix))
+        .collect()
 }
 
 /// Runs `a` and `b` on two guests with a device of that kind. Both must succeed.

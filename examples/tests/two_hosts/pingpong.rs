@@ -2,7 +2,7 @@
 
 #![expect(clippy::print_stdout, reason = "the table of who plays with whom")]
 
-use crate::guests::run_for;
+use crate::guests::{lines_of, run_for};
 
 /// How long the games of one test may take, on a machine that has much else to do.
 const SECONDS: u32 = 300;
@@ -103,15 +103,6 @@ impl Program {
             && lines[2 * count + 1].starts_with("100 iters in ")
             && lines[2 * count + 2] == "exit 0"
     }
-}
-
-/// The lines of one pair.
-fn lines_of(lines: &[String], pair: usize) -> Vec<&str> {
-    let prefix = format!("{pair}: ");
-    lines
-        .iter()
-        .filter_map(|line| line.strip_prefix(&prefix))
-        .collect()
 }
 
 #[test]

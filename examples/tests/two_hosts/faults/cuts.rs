@@ -10,7 +10,7 @@ use std::env;
 
 use super::PEER;
 use crate::{
-    guests::run_for,
+    guests::{named, run_for},
     link::{CUT as CUT_LINK, PREPARE, RESTORE},
 };
 
@@ -114,11 +114,8 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
     let again = if restored { " --restored" } else { "" };
     let start = |side: &Side| {
         let port = side.port;
-        format!(
-            "{{ timeout 330 {PEER} {}{again} 2>&1; echo \"exit $?\"; }} | sed 's/^/{port}: /' & \
-             pids=\"$pids $!\"; ",
-            side.command
-        )
+        let command = format!("timeout 330 {PEER} {}{again}", side.command);
+        format!("{} & pids=\"$pids $!\"; ", named(port, &command))
     };
     let ready: Vec<String> = sides
         .iter()

@@ -5,7 +5,7 @@
 mod cuts;
 mod strangers;
 
-use crate::guests::run_for;
+use crate::guests::{lines_of, named, run_for};
 
 const PEER: &str = env!("CARGO_BIN_EXE_fault-peer");
 
@@ -172,19 +172,15 @@ const LEFT: &str = "for i in $(seq 50); do left=$(rdma resource show qp | grep -
 fn command(number: usize, arguments: &str) -> String {
     let (role, more) = arguments.split_once(' ').unwrap_or((arguments, ""));
     let port = 7600 + number;
-    format!(
-        "{{ timeout 180 {PEER} {role} $A:{port} {more} 2>&1; echo \"exit $?\"; }} \
-         | sed 's/^/{number}: /'"
+    named(
+        number,
+        &format!("timeout 180 {PEER} {role} $A:{port} {more}"),
     )
 }
 
 /// What is wrong with how a side ended.
 fn complaint(number: usize, lines: &[String], ends: Option<&[&str]>) -> Option<String> {
-    let prefix = format!("{number}: ");
-    let own: Vec<_> = lines
-        .iter()
-        .filter_map(|line| line.strip_prefix(&prefix))
-        .collect();
+    let own = lines_of(lines, number);
     let right = match (ends, &own[..]) {
         // Killed by signal 9.
         (None, [.., "exit 137"]) => true,
@@ -203,7 +199,7 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
         passive.push(command(number, case.passive));
         active.push(command(number, case.active));
     }
-    let unreachable = format!("{PEER} active 10.9.0.99:9 2>&1; echo \"exit $?\"");
+    let away = named("away", &format!("{PEER} active 10.9.0.99:9"));
     let printed = run_for(
         300,
         "rxe",
@@ -213,7 +209,7 @@ fn a_side_that_dies_in_any_phase_is_noticed() {
             strangers::listeners()
         ),
         &format!(
-            "{}; {}; {LEFT}; {{ {unreachable}; }} | sed 's/^/away: /'",
+            "{}; {}; {LEFT}; {away}",
             active.join("; "),
             strangers::callers()
         ),

@@ -1,6 +1,7 @@
 //! Streams whose peer is no rsocket: the private data with which it asks or answers are something else.
 
 use super::PEER;
+use crate::guests::{lines_of, named};
 
 const STREAM: &str = env!("CARGO_BIN_EXE_rstream");
 
@@ -31,19 +32,10 @@ pub(super) fn callers() -> String {
     .join("; ")
 }
 
-fn named(name: &str, command: &str) -> String {
-    format!("{{ {command} 2>&1; echo \"exit $?\"; }} | sed 's/^/{name}: /'")
-}
-
 /// What is wrong with how they ended.
 pub(super) fn complaints(listeners: &[String], callers: &[String]) -> Vec<String> {
-    let said = |lines: &[String], name: &str| -> Vec<String> {
-        let prefix = format!("{name}: ");
-        let own = lines.iter().filter_map(|line| line.strip_prefix(&prefix));
-        own.map(str::to_owned).collect()
-    };
     let ends = |lines: &[String], name, wanted: &[&str]| {
-        let said = said(lines, name);
+        let said = lines_of(lines, name);
         let right = said.len() >= wanted.len()
             && said[said.len() - wanted.len()..]
                 .iter()

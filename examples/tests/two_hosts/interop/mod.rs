@@ -23,7 +23,7 @@ mod udpong;
 
 use std::fmt::Write as _;
 
-use crate::guests::run_for;
+use crate::guests::{lines_of, run_for};
 
 /// Who serves whom: the columns of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -220,9 +220,8 @@ fn round(device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
         .collect();
     assert_eq!(printed.a[..installed.len().min(printed.a.len())], installed);
     let said = |lines: &[String], cell: usize| {
-        let prefix = format!("{cell}: ");
-        let of_cell = |line: &String| line.strip_prefix(&prefix).map(str::to_owned);
-        lines.iter().filter_map(of_cell).collect()
+        let said = lines_of(lines, cell);
+        said.into_iter().map(str::to_owned).collect()
     };
     let complaint = |(i, cell): (usize, &&Cell)| {
         let said = Said {

@@ -2,9 +2,9 @@
 
 use std::env;
 
-use super::{Case, complaints, peer, side};
+use super::{Case, complaints, peer};
 use crate::{
-    guests::run_for,
+    guests::{named, run_for},
     link::{CUT, PREPARE, RESTORE},
 };
 
@@ -14,6 +14,7 @@ const EVERYTHING_OR_RESET: [&[&str]; 2] = [
     &["end", "ConnectionReset"],
     &["everything", "ConnectionReset"],
 ];
+const RESET_OR_STUCK: &[&str] = &["ConnectionReset", "TimedOut"];
 const RESET: [&[&str]; 2] = [&["ConnectionReset"], &["ConnectionReset"]];
 const EVERYTHING: [&[&str]; 2] = [&["everything"], &["everything"]];
 
@@ -92,34 +93,31 @@ const ON_THE_WAY: [Cut; 4] = [
     },
 ];
 
+/// Signs of life in both directions while a host's own interface is down: they may end the
+/// connection. Soft-RoCE may be stuck with one that is being sent then, see `DESIGN.md`, and only the
+/// time-out for what is not acknowledged gets out of that.
+const fn signs(ends: &'static [&'static str]) -> Play {
+    both("quiet --keep-alive --user-timeout 20", [ends, ends])
+}
+
 /// Cuts at a host's own interface. Sending fails there at once, even for the host's connection
-/// manager. Nothing is being sent when it goes down.
+/// manager.
 const OWN: [Cut; 3] = [
     Cut {
         seconds: Some(1),
-        plays: &[
-            both(
-                "quiet --keep-alive",
-                [
-                    &["everything", "ConnectionReset"],
-                    &["everything", "ConnectionReset"],
-                ],
-            ),
-            QUIET,
-        ],
+        plays: &[signs(&["everything", "ConnectionReset", "TimedOut"]), QUIET],
     },
     Cut {
         seconds: Some(5),
-        plays: &[both("quiet --keep-alive", RESET), QUIET],
+        plays: &[signs(RESET_OR_STUCK), QUIET],
     },
     Cut {
         seconds: Some(30),
-        plays: &[both("quiet --keep-alive", RESET), QUIET],
+        plays: &[signs(RESET_OR_STUCK), QUIET],
     },
 ];
 
-/// Cuts at a host's own interface while both sides send. Soft-RoCE may be stuck with a request then, see
-/// `DESIGN.md`, and only the time-out for what is not acknowledged gets out of that.
+/// Cuts at a host's own interface while both sides send.
 const fn own_while_sending(seconds: u32) -> Cut {
     const STUCK: Play = both(
         "transferring --keep-alive --user-timeout 20",
@@ -167,8 +165,8 @@ fn play(cuts: &[Cut], down: &str, up: &str) {
         let mut ready = vec![];
         for case in cases(number, cut) {
             let name = all.len().to_string();
-            servers.push(side(&name, &case.server));
-            clients.push(format!("{} &", side(&name, &case.client)));
+            servers.push(named(&name, &case.server));
+            clients.push(format!("{} &", named(&name, &case.client)));
             ready.extend(case.client.rsplit(' ').next().map(str::to_owned));
             all.push(case);
         }

@@ -5,7 +5,7 @@
 
 mod cuts;
 
-use crate::guests::run_for;
+use crate::guests::{lines_of, named, run_for};
 
 const PEER: &str = env!("CARGO_BIN_EXE_stream-fault-peer");
 
@@ -23,11 +23,6 @@ const KILLED: &[(&str, &[&str])] = &[
         &["end, BrokenPipe", "ConnectionReset, ConnectionReset"],
     ),
 ];
-
-/// A side whose lines begin with its name, and whose exit code is the last of them.
-fn side(name: &str, command: &str) -> String {
-    format!("{{ {command} 2>&1; echo \"exit $?\"; }} | sed 's/^/{name}: /'")
-}
 
 fn peer(role: &str, port: u16, more: &str) -> String {
     format!("timeout 250 {PEER} {role} $A:{port} {more}")
@@ -81,11 +76,7 @@ fn killed() -> Vec<Case> {
 
 /// What is wrong with how a side ended.
 fn complaint(name: &str, lines: &[String], ends: &[&str]) -> Option<String> {
-    let prefix = format!("{name}: ");
-    let own: Vec<_> = lines
-        .iter()
-        .filter_map(|line| line.strip_prefix(&prefix))
-        .collect();
+    let own = lines_of(lines, name);
     let right = match &own[..] {
         [.., code] if ends == [DIED] => *code == DIED,
         [outcome, "exit 0"] => ends.iter().any(|end| outcome.starts_with(end)),
@@ -116,7 +107,7 @@ fn a_stream_whose_peer_is_killed_says_so() {
     let sides = |command: fn(&Case) -> &str| -> Vec<String> {
         (0..)
             .zip(&cases)
-            .map(|(number, case)| side(&number.to_string(), command(case)))
+            .map(|(number, case)| named(number, command(case)))
             .collect()
     };
     let servers = sides(|case| &case.server);
@@ -138,15 +129,15 @@ fn streams_outlive_what_runs_out_and_are_told_of_a_device_that_goes() {
     // Root locks as much as it likes.
     let unprivileged = "setpriv --bounding-set -ipc_lock --inh-caps -ipc_lock";
     let commands = [
-        side(
+        named(
             "memory",
             &format!("{unprivileged} sh -c \"ulimit -l 3000; {exhausting}\""),
         ),
-        side(
+        named(
             "descriptors",
             &format!("sh -c \"ulimit -n 64; {exhausting}\""),
         ),
-        side("device", &format!("timeout 150 {PEER} removed $A:7791")),
+        named("device", &format!("timeout 150 {PEER} removed $A:7791")),
         "for i in $(seq 50); do links=$(rdma link show); [ \"$links\" ] || break; sleep 0.2; done; \
          echo \"links $links\""
             .to_owned(),
