@@ -419,6 +419,17 @@ impl State {
         Ok(())
     }
 
+    /// Fails when nothing may be sent any more: with what the stream has failed by, if it has.
+    fn check_writable(&self) -> io::Result<()> {
+        if self.stream.is_writable() {
+            return Ok(());
+        }
+        Err(match self.stream.failure() {
+            Some(failure) => failure_error(failure),
+            None => io::ErrorKind::BrokenPipe.into(),
+        })
+    }
+
     fn send(
         &mut self,
         bufs: &[IoSlice<'_>],
@@ -427,12 +438,7 @@ impl State {
         burst: &mut Burst,
     ) -> io::Result<()> {
         while *done < total {
-            if !self.stream.is_writable() {
-                return Err(match self.stream.failure() {
-                    Some(failure) => failure_error(failure),
-                    None => io::ErrorKind::BrokenPipe.into(),
-                });
-            }
+            self.check_writable()?;
             if self.stream.has_announcement() {
                 let Some(outgoing) = self.stream.announce() else {
                     break;
@@ -456,9 +462,7 @@ impl State {
         burst: &mut Burst,
     ) -> io::Result<Option<()>> {
         while *done < bytes.len() {
-            if !self.stream.is_writable() {
-                return Err(io::ErrorKind::BrokenPipe.into());
-            }
+            self.check_writable()?;
             if self.stream.has_announcement() {
                 let Some(outgoing) = self.stream.announce() else {
                     return Ok(None);

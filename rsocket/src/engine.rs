@@ -158,6 +158,14 @@ impl Engine {
         Ok(epoll::add(&self.udp, udp, data, epoll::EventFlags::IN)?)
     }
 
+    /// Tells it of room for what it sends, too, or not any more.
+    pub(crate) fn watch_room(&self, name: u64, udp: impl AsFd, wanted: bool) -> io::Result<()> {
+        let mut events = epoll::EventFlags::IN;
+        events.set(epoll::EventFlags::OUT, wanted);
+        let data = epoll::EventData::new_u64(name);
+        Ok(epoll::modify(&self.udp, udp, data, events)?)
+    }
+
     /// The end of that.
     pub(crate) fn unwatch_port(&self, udp: impl AsFd) {
         // It may not have begun.

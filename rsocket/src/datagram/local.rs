@@ -40,6 +40,7 @@ pub(super) struct Local {
     cq: CompletionQueue,
     channel: CompletionChannel,
     messages: BufPool,
+    send_depth: u32,
     inline: usize,
     /// Keeps the port.
     id: CmId<Idle>,
@@ -117,6 +118,7 @@ impl Local {
         let inline = qp.send_queue().max_inline_data();
         let mut local = Self {
             messages: pd.alloc_pool(sends as usize, SLOT)?,
+            send_depth: sends,
             qp,
             cq,
             channel,
@@ -165,6 +167,11 @@ impl Local {
 
     pub(super) fn completions(&self) -> BorrowedFd<'_> {
         self.channel.as_fd()
+    }
+
+    /// How many messages can be on their way: as many as was asked for, if the device has as many.
+    pub(super) fn send_depth(&self) -> u32 {
+        self.send_depth
     }
 
     /// How many messages are being sent.

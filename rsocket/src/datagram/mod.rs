@@ -143,10 +143,8 @@ impl Port {
         to: Option<SocketAddr>,
         patience: Patience,
     ) -> io::Result<usize> {
-        let dont_wait = matches!(patience, Patience::Watch(_));
-        self.shared.until(Interest::WRITE, patience, |state| {
-            state.send(bufs, to, dont_wait)
-        })
+        self.shared
+            .until(Interest::WRITE, patience, |state| state.send(bufs, to))
     }
 
     /// Receives one datagram. `peek` leaves it there.
@@ -165,7 +163,7 @@ impl Port {
         self.lock().shut_down(direction)
     }
 
-    /// Something has come by UDP.
+    /// Something has come by UDP, or there is room again.
     pub(crate) fn udp_ready(&self) {
         self.lock().udp_ready();
     }

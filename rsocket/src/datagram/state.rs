@@ -78,6 +78,8 @@ pub(crate) struct State {
     closing: bool,
     /// A message in one piece.
     scratch: Vec<u8>,
+    /// The UDP socket had no room for a message, and has not said since that it has.
+    udp_full: bool,
 }
 
 impl State {
@@ -108,6 +110,7 @@ impl State {
             start: Instant::now(),
             closing: false,
             scratch: Vec::new(),
+            udp_full: false,
         }
     }
 
@@ -254,6 +257,9 @@ impl State {
             epoll::EventFlags::IN,
         )?;
         self.engine.bound(local.key(), Weak::clone(&self.this));
+        if let Some(node) = &mut self.node {
+            node.limit_sending(local.send_depth());
+        }
         let name = self.next_local;
         self.next_local += 1;
         self.locals.insert(name, local);
@@ -295,7 +301,6 @@ impl State {
         &mut self,
         bufs: &[IoSlice<'_>],
         to: Option<SocketAddr>,
-        dont_wait: bool,
     ) -> io::Result<Option<usize>> {
         self.check_open()?;
         let connected = self.node.as_ref().and_then(Node::connected);
@@ -332,11 +337,7 @@ impl State {
                 Ok(()) => Ok(Some(len)),
                 Err(err) => {
                     node.leave_place();
-                    // A device with shorter queues than ours is full before we are.
-                    match err.kind() {
-                        io::ErrorKind::WouldBlock => Ok(None),
-                        _ => Err(err),
-                    }
+                    Err(err)
                 }
             };
         }
@@ -344,8 +345,15 @@ impl State {
         let header = exchange(local, Operation::Data);
         let mut pieces = vec![IoSlice::new(&header)];
         pieces.extend(bufs.iter().map(|buf| IoSlice::new(buf)));
-        self.udp()?.send(&pieces, peer, dont_wait)?;
-        Ok(Some(len))
+        let udp = self.udp()?;
+        match udp.send(&pieces, peer) {
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => {
+                self.engine.watch_room(self.name, udp, true)?;
+                self.udp_full = true;
+                Ok(None)
+            }
+            sent => sent.map(|_| Some(len)),
+        }
     }
 
     pub(super) fn recv(
@@ -391,8 +399,17 @@ impl State {
         self.udp.as_ref().map_or(addr, |udp| udp.seen(addr))
     }
 
-    /// Takes what has come by UDP.
+    /// Takes what has come by UDP, and notices that there is room again.
     pub(super) fn udp_ready(&mut self) {
+        if self.udp_full
+            && let Some(udp) = &self.udp
+            && udp.has_room()
+        {
+            // Who is told too often finds nothing new.
+            drop(self.engine.watch_room(self.name, udp, false));
+            self.udp_full = false;
+            self.wake();
+        }
         let mut room = [0; UDP_ROOM];
         for _ in 0..MOST_AT_ONCE {
             let Some(udp) = &self.udp else { return };
@@ -434,7 +451,7 @@ impl State {
         {
             let header = exchange(local, Operation::Answer);
             // If it is lost, the next message is answered again.
-            drop(udp.send(&[IoSlice::new(&header)], peer, true));
+            drop(udp.send(&[IoSlice::new(&header)], peer));
         }
         if told.search {
             let this = Weak::clone(&self.this);
@@ -502,6 +519,7 @@ impl Driven for State {
         };
         let readiness = self.node.as_ref().map_or(fresh, Node::readiness);
         Readiness {
+            writable: readiness.writable && !self.udp_full,
             hung_up: readiness.hung_up || self.udp.is_none(),
             failed: self.error.is_some(),
             ..readiness

@@ -7,6 +7,7 @@ use std::{
 };
 
 use rustix::{
+    event::{PollFd, PollFlags, Timespec, poll},
     io::Errno,
     net::{
         AddressFamily, RecvAncillaryBuffer, RecvFlags, SendAncillaryBuffer, SendFlags,
@@ -104,18 +105,18 @@ impl Udp {
         Ok(plain(getsockname(&probe)?)?.ip().to_canonical())
     }
 
-    /// Sends one datagram.
-    pub(super) fn send(
-        &self,
-        pieces: &[IoSlice<'_>],
-        to: SocketAddr,
-        dont_wait: bool,
-    ) -> io::Result<usize> {
-        let mut flags = SendFlags::NOSIGNAL;
-        flags.set(SendFlags::DONTWAIT, dont_wait);
+    /// Sends one datagram, if there is room for it.
+    pub(super) fn send(&self, pieces: &[IoSlice<'_>], to: SocketAddr) -> io::Result<usize> {
+        let flags = SendFlags::NOSIGNAL | SendFlags::DONTWAIT;
         let mut control = SendAncillaryBuffer::default();
         let to = self.to_kernel(to)?;
         Ok(sendmsg_addr(&self.fd, &to, pieces, &mut control, flags)?)
+    }
+
+    /// Whether there is room for a datagram.
+    pub(super) fn has_room(&self) -> bool {
+        let mut fds = [PollFd::new(&self.fd, PollFlags::OUT)];
+        poll(&mut fds, Some(&Timespec::default())).is_ok_and(|ready| ready > 0)
     }
 
     /// Takes a datagram, if there is one; says how long it is, even if there is no room for it.

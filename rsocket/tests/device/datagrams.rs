@@ -1,8 +1,11 @@
 //! Sockets for datagrams.
 
 use std::{
+    fs,
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr, UdpSocket},
+    os::fd::AsFd,
+    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -11,6 +14,7 @@ use rsocket::{
     Family, PollEntry, PollEvents, Received, RecvFlags, Socket, errno, poll,
     proto::datagram::{Exchange, Operation},
 };
+use rustix::net::sockopt::set_socket_send_buffer_size;
 
 use crate::{local, local_v6};
 
@@ -79,11 +83,7 @@ fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
 /// How many packets the device has sent: what goes by UDP is none of them.
 fn packets() -> u64 {
     let counter = "/sys/class/infiniband/rxe0/ports/1/hw_counters/sent_pkts";
-    std::fs::read_to_string(counter)
-        .unwrap()
-        .trim()
-        .parse()
-        .unwrap()
+    fs::read_to_string(counter).unwrap().trim().parse().unwrap()
 }
 
 /// Lets two find each other, so that what they send from now on goes by the device.
@@ -304,6 +304,57 @@ fn closing_wakes_who_waits_and_harms_nobody() {
     });
 }
 
+/// A way to hosts that do not answer when the kernel asks who they are, which it does three times.
+struct DeafNeighbours;
+
+impl DeafNeighbours {
+    fn new() -> Self {
+        ip("link add deaf0 type dummy");
+        fs::write("/proc/sys/net/ipv4/neigh/deaf0/retrans_time_ms", "100").unwrap();
+        ip("link set deaf0 arp on up");
+        ip("route add 10.98.0.0/24 dev deaf0");
+        Self
+    }
+}
+
+impl Drop for DeafNeighbours {
+    fn drop(&mut self) {
+        ip("link delete deaf0");
+    }
+}
+
+fn ip(arguments: &str) {
+    let ran = Command::new("ip").args(arguments.split(' ')).status();
+    assert!(ran.unwrap().success(), "{arguments}");
+}
+
+/// UDP holds what cannot be sent yet, and has no room for more.
+#[test]
+fn who_is_told_of_room_finds_it() {
+    let _deaf = DeafNeighbours::new();
+    let nobody: SocketAddr = "10.98.0.9:9".parse().unwrap();
+    let socket = bound(local());
+    set_socket_send_buffer_size(socket.udp_socket().unwrap(), 1).unwrap();
+    let send = || socket.send_to(&[IoSlice::new(&[0; 1000])], Some(nobody), false);
+    for waits_by_descriptor in [false, true] {
+        socket.set_nonblocking(true);
+        let full = (0..1000).find_map(|_| send().err());
+        assert_eq!(errno(&full.expect("there is always room")), EAGAIN);
+        let mut entries = [if waits_by_descriptor {
+            PollEntry::fd(socket.as_fd(), PollEvents::IN)
+        } else {
+            PollEntry::socket(&socket, PollEvents::OUT)
+        }];
+        assert_eq!(poll(&mut entries, Some(PATIENCE)).unwrap(), 1);
+        assert_eq!(send().unwrap(), 1000);
+        // Who may wait does so for the same.
+        socket.set_nonblocking(false);
+        for _ in 0..10 {
+            assert_eq!(send().unwrap(), 1000);
+        }
+    }
+}
+
 #[test]
 fn the_wrong_call_is_an_error_and_no_more() {
     let new = Socket::datagram(Family::V4).unwrap();
@@ -377,9 +428,7 @@ fn readiness_is_told_and_ends_are_seen() {
     a.set_nonblocking(true);
     assert!(is_quiet(&a));
     send(&b, &a, b"by the device");
-    assert!(
-        verbs::fd::wait_readable("poll", std::os::fd::AsFd::as_fd(&a), Some(PATIENCE)).unwrap()
-    );
+    assert!(verbs::fd::wait_readable("poll", a.as_fd(), Some(PATIENCE)).unwrap());
     assert_eq!(recv(&a).0, b"by the device");
     a.set_nonblocking(false);
     thread::scope(|scope| {

@@ -264,8 +264,12 @@ fn writing_to_what_is_not_mapped_any_more_fails() {
     server.set_read_timeout(Some(PATIENCE));
     // The first one is refused by the peer's device, some time after the call.
     drop(server.write_at(b"gone", 0));
-    let ended = server.read(&mut [0]);
-    assert!(ended.is_err_and(|err| errno(&err) != 11));
+    let ended = server.read(&mut [0]).unwrap_err();
+    assert_ne!(errno(&ended), 11);
+    // It is why nothing can be written any more.
+    let written = server.write_at(b"gone", 0).unwrap_err();
+    assert_eq!(written.kind(), ended.kind());
+    assert_eq!(written.to_string(), ended.to_string());
 }
 
 /// T-IO10

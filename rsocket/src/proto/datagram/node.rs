@@ -82,6 +82,11 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
         self.peers.route(canonical(peer), now)
     }
 
+    /// A queue pair has room for so many messages, so no more are sent at once from now on.
+    pub fn limit_sending(&mut self, most: u32) {
+        self.send_depth = self.send_depth.min(most as usize);
+    }
+
     /// Whether there is a place for another message from a queue pair. If so, it is taken.
     pub fn take_place(&mut self) -> bool {
         let free = self.sending < self.send_depth;
@@ -308,6 +313,22 @@ mod tests {
         }
         assert_eq!(node.peers(), 0);
         assert!(node.first().is_none());
+    }
+
+    /// Whoever is told that there is room finds it, whichever queue pair it is.
+    #[test]
+    fn the_shortest_queue_says_how_many_are_sent() {
+        let mut node = Plain::new(3, 1);
+        assert!(node.take_place() && node.take_place());
+        node.limit_sending(5);
+        assert!(node.readiness().writable);
+        node.limit_sending(1);
+        for _ in 0..2 {
+            assert!(!node.readiness().writable && !node.take_place());
+            node.leave_place();
+        }
+        assert!(node.readiness().writable && node.take_place());
+        assert!(!node.readiness().writable);
     }
 
     #[test]
