@@ -87,7 +87,12 @@ const CHECKED_BY_VALGRIND: [&str; 8] = [
 ];
 
 /// What the names of tests have in them that must pass over iWARP, too, because it is different there.
-const DIFFERENT_OVER_IWARP: &str = "overtaking::";
+const DIFFERENT_OVER_IWARP: [&str; 4] = [
+    "overtaking::",
+    "wire::",
+    "streams::",
+    "both_sides_can_end_it_at_once",
+];
 
 /// Tests that run compilers, which is nothing to check.
 const COMPILING: [&str; 1] = ["compile_fail"];
@@ -232,8 +237,8 @@ impl Suite<'_> {
 
     /// Runs what is different over iWARP, on Soft-iWARP.
     fn iwarp(&self, counts: &mut Counts) -> Result<()> {
-        let programs = self.build_device_tests(&["cm"])?;
-        let plan = Run::single(device_script(&programs, &[DIFFERENT_OVER_IWARP])?)
+        let programs = self.build_device_tests(&["cm", "rsocket"])?;
+        let plan = Run::single(device_script(&programs, &DIFFERENT_OVER_IWARP)?)
             .device(Device::Siw)
             .timeout(Duration::from_secs(120))
             .by_line();

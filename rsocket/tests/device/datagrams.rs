@@ -5,7 +5,6 @@ use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{Shutdown, SocketAddr, UdpSocket},
     os::fd::AsFd,
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -16,7 +15,7 @@ use rsocket::{
 };
 use rustix::net::sockopt::set_socket_send_buffer_size;
 
-use crate::{local, local_v6};
+use crate::{deaf::DeafNeighbours, local, local_v6};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const EAGAIN: i32 = 11;
@@ -304,35 +303,11 @@ fn closing_wakes_who_waits_and_harms_nobody() {
     });
 }
 
-/// A way to hosts that do not answer when the kernel asks who they are, which it does three times.
-struct DeafNeighbours;
-
-impl DeafNeighbours {
-    fn new() -> Self {
-        ip("link add deaf0 type dummy");
-        fs::write("/proc/sys/net/ipv4/neigh/deaf0/retrans_time_ms", "100").unwrap();
-        ip("link set deaf0 arp on up");
-        ip("route add 10.98.0.0/24 dev deaf0");
-        Self
-    }
-}
-
-impl Drop for DeafNeighbours {
-    fn drop(&mut self) {
-        ip("link delete deaf0");
-    }
-}
-
-fn ip(arguments: &str) {
-    let ran = Command::new("ip").args(arguments.split(' ')).status();
-    assert!(ran.unwrap().success(), "{arguments}");
-}
-
 /// UDP holds what cannot be sent yet, and has no room for more.
 #[test]
 fn who_is_told_of_room_finds_it() {
-    let _deaf = DeafNeighbours::new();
-    let nobody: SocketAddr = "10.98.0.9:9".parse().unwrap();
+    let neighbours = DeafNeighbours::new();
+    let nobody = neighbours.host();
     let socket = bound(local());
     set_socket_send_buffer_size(socket.udp_socket().unwrap(), 1).unwrap();
     let send = || socket.send_to(&[IoSlice::new(&[0; 1000])], Some(nobody), false);

@@ -10,7 +10,7 @@ use std::{
 
 use rsocket::{Listener, Options, Stream};
 
-use crate::local;
+use crate::{local, often};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -96,7 +96,7 @@ fn a_stream_with_a_dead_peer_is_closed_in_bounds() {
 #[test]
 fn both_sides_can_end_it_at_once() {
     let listener = Listener::bind(local()).unwrap();
-    for _ in 0..50 {
+    for _ in 0..often(50, 1000) {
         let client = Stream::connect(listener.local_addr()).unwrap();
         let (server, _) = listener.accept().unwrap();
         thread::scope(|scope| {
@@ -122,7 +122,7 @@ fn connections_leave_nothing_behind() {
     };
     round();
     let before = open_files();
-    for _ in 0..100 {
+    for _ in 0..often(100, 1000) {
         round();
     }
     let start = Instant::now();

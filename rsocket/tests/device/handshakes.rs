@@ -8,17 +8,16 @@ use std::{
     time::Duration,
 };
 
-use cm::{CmId, ConnParam, ConnectResponse, Event, EventChannel, phases::RouteResolved};
+use cm::{CmId, ConnParam, ConnectResponse, Event, EventChannel};
 use rsocket::{
-    Family, Listener, Options, PollEntry, PollEvents, Socket, errno, poll,
+    Family, Listener, Options, PollEntry, PollEvents, Socket, Stream, errno, poll,
     proto::{ByteOrder, ConnectData, Target},
 };
 use verbs::{CompletionQueue, Init, QueuePair, Rc};
 
-use crate::{local, local_v6};
+use crate::{deaf::DeafNeighbours, local, local_v6, probe::resolved};
 
 const PATIENCE: Duration = Duration::from_secs(60);
-const TIMEOUT: Duration = Duration::from_secs(5);
 
 /// T-CN1, T-CN6: one thread is both sides.
 #[test]
@@ -55,17 +54,7 @@ fn raw_qp<P: cm::phases::HasDevice>(id: &CmId<P>) -> (QueuePair<Rc, Init>, Compl
 
 /// Asks for a connection as an rsocket does, and does no more when it is answered.
 fn ask(addr: SocketAddr, data: &[u8]) -> (Raw, ConnectResponse) {
-    let channel = EventChannel::new().unwrap();
-    let id = channel.create_id().unwrap();
-    id.resolve_addr(None, addr, TIMEOUT).unwrap();
-    let Event::AddrResolved(id) = channel.wait().unwrap() else {
-        unreachable!("no way to {addr}");
-    };
-    id.resolve_route(TIMEOUT).unwrap();
-    let Event::RouteResolved(id) = channel.wait().unwrap() else {
-        unreachable!("no route to {addr}");
-    };
-    let id: CmId<RouteResolved> = id;
+    let (channel, id) = resolved(addr);
     let (qp, cq) = raw_qp(&id);
     let param = ConnParam::new().private_data(data).rnr_retry_count(7);
     id.connect(&qp, &param).unwrap();
@@ -198,5 +187,19 @@ fn signs_of_life_that_nobody_acknowledges_are_given_up() {
         poll(&mut entries, Some(Duration::ZERO)).unwrap();
         assert!(entries[0].ready().contains(PollEvents::ERR));
         drop((socket, peer));
+    }
+}
+
+/// T-CN2: a host that is not there, and one that there is no way to.
+#[test]
+fn who_cannot_be_reached_is_said_to_be_so() {
+    let nowhere: SocketAddr = "203.0.113.1:7".parse().unwrap();
+    let neighbours = DeafNeighbours::new();
+    for (addr, expected) in [(nowhere, 101), (neighbours.host(), 110)] {
+        let failed = Stream::connect(addr).unwrap_err();
+        assert_eq!(errno(&failed), expected, "{addr}: {failed}");
+        let socket = Socket::new(Family::V4).unwrap();
+        assert_eq!(errno(&socket.connect(addr).unwrap_err()), expected);
+        assert_eq!(errno(&socket.take_error().unwrap()), expected);
     }
 }

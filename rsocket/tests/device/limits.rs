@@ -16,7 +16,7 @@ use rsocket::{
 };
 use rustix::process::{Resource, Rlimit, getrlimit, setrlimit};
 
-use crate::{connected, listening, local};
+use crate::{connected, listening, local, often};
 
 const PATIENCE: Duration = Duration::from_secs(60);
 const EMFILE: i32 = 24;
@@ -170,15 +170,11 @@ fn shutting_down_leaves_the_mode_as_it_is() {
 /// T-EP2
 #[test]
 fn a_set_of_many_loses_no_event() {
-    let (sockets, rounds) = if std::env::var_os("LONG").is_some() {
-        (200, 500)
-    } else {
-        (100, 10)
-    };
+    let (sockets, rounds) = (often(100, 200), often(10, 500));
     let listener = listening();
     let set = EventSet::new().unwrap();
     let (mut clients, mut servers) = (Vec::new(), HashMap::new());
-    for name in 0..sockets {
+    for name in 0..u64::from(sockets) {
         // The smallest there are, so that there is memory for all of them.
         let client = Socket::new(Family::V4).unwrap();
         client.set_send_queue(16).unwrap();
@@ -270,6 +266,25 @@ fn writing_to_what_is_not_mapped_any_more_fails() {
     let written = server.write_at(b"gone", 0).unwrap_err();
     assert_eq!(written.kind(), ended.kind());
     assert_eq!(written.to_string(), ended.to_string());
+}
+
+/// T-IO8: P7. Announcing a mapping uses up a credit, which the peer gives back.
+#[test]
+fn mappings_come_and_go_through_the_smallest_queues() {
+    let options = Options::new().send_queue(16).receive_queue(16);
+    let (mut client, mut server) = streams(&options.iomap_size(1));
+    for round in 0..often(200, 1000) {
+        let mapped = client.map(64, Some(7)).unwrap();
+        client.write_all(b"!").unwrap();
+        server.read_exact(&mut [0]).unwrap();
+        let bytes = u64::from(round).to_le_bytes();
+        assert_eq!(server.write_at(&bytes, 7).unwrap(), 8);
+        server.write_all(b"!").unwrap();
+        client.read_exact(&mut [0]).unwrap();
+        let mut there = [0; 8];
+        mapped.read(0, &mut there);
+        assert_eq!(there, bytes);
+    }
 }
 
 /// T-IO10

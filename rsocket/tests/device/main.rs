@@ -3,11 +3,14 @@
 
 mod asynchronous;
 mod datagrams;
+mod deaf;
 mod endings;
 mod handshakes;
 mod limits;
+mod probe;
 mod sockets;
 mod streams;
+mod wire;
 
 use std::net::SocketAddr;
 
@@ -23,6 +26,14 @@ fn local() -> SocketAddr {
 fn local_v6() -> SocketAddr {
     let address = std::env::var("A6").expect("these tests run in the guest: `cargo xtask test`");
     SocketAddr::new(address.parse().unwrap(), 0)
+}
+
+/// How often something is done: more often in the long test.
+fn often(short: u32, long: u32) -> u32 {
+    match std::env::var_os("LONG") {
+        Some(_) => long,
+        None => short,
+    }
 }
 
 /// A socket that listens at the device's address.

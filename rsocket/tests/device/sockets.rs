@@ -11,7 +11,7 @@ use std::{
 
 use rsocket::{EventSet, Family, Interest, PollEntry, PollEvents, RecvFlags, Socket, errno, poll};
 
-use crate::{connected, listening, local};
+use crate::{connected, listening, local, often};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 const BOTH: PollEvents = PollEvents::IN.union(PollEvents::OUT);
@@ -192,7 +192,7 @@ fn sockets_and_pipes_are_waited_for_together() {
 #[test]
 fn two_threads_wait_for_one_socket() {
     let (client, server) = connected();
-    let rounds = 300;
+    let rounds = often(300, 10_000) as usize;
     thread::scope(|scope| {
         for half in [&client, &server] {
             half.set_nonblocking(true);

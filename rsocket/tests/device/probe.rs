@@ -1,0 +1,317 @@
+//! A peer that is no rsocket: it sees what goes over the wire, and says what a test tells it to.
+
+use std::{collections::VecDeque, net::SocketAddr, time::Duration};
+
+use cm::{
+    CmId, ConnParam, ConnectFailure, Connection, Event, EventChannel,
+    phases::{HasDevice, Listening, RouteResolved},
+};
+use rsocket::proto::{ByteOrder, ConnectData, Mapping, Message, Target};
+use verbs::{
+    Completed, CompletionQueue, Init, QueuePair, Rc, RemoteAccess, RemoteRegion, RemoteToken,
+    op::{Send, Write},
+};
+
+use crate::local;
+
+const PATIENCE: Duration = Duration::from_secs(60);
+const RESOLVING: Duration = Duration::from_secs(5);
+
+/// How many messages a probe takes, and says that it does.
+pub(crate) const CREDITS: u16 = 384;
+/// Receives for these, and for messages that need no credit.
+const RECEIVES: u16 = CREDITS + 16;
+const SENDS: u32 = 16;
+const INLINE: u32 = 16;
+/// The size of a message that comes on its own.
+const WORD: usize = 4;
+const ENTRIES: u32 = 2;
+pub(crate) const MAPPINGS: u16 = 3;
+const TARGETS_SIZE: usize = ENTRIES as usize * Target::SIZE;
+/// The size of half of its buffer.
+const HALF: u32 = 64 << 10;
+
+type Work = Option<RemoteRegion>;
+
+/// An identifier that knows the way to `addr`, and the channel that tells of it.
+pub(crate) fn resolved(addr: SocketAddr) -> (EventChannel, CmId<RouteResolved>) {
+    let channel = EventChannel::new().unwrap();
+    let id = channel.create_id().unwrap();
+    id.resolve_addr(None, addr, RESOLVING).unwrap();
+    let Event::AddrResolved(id) = channel.wait().unwrap() else {
+        unreachable!("no way to {addr}");
+    };
+    id.resolve_route(RESOLVING).unwrap();
+    let Event::RouteResolved(id) = channel.wait().unwrap() else {
+        unreachable!("no route to {addr}");
+    };
+    (channel, id)
+}
+
+fn next(channel: &EventChannel) -> Event {
+    let event = channel.wait_timeout(PATIENCE).unwrap();
+    event.expect("nobody answers")
+}
+
+/// The queue and the memory of a probe.
+struct Memory {
+    cq: CompletionQueue,
+    /// What the rsocket writes targets and mappings to.
+    table: RemoteRegion,
+    /// What it writes data to.
+    buffer: RemoteRegion,
+    /// Where messages on their own come.
+    words: RemoteRegion,
+    /// What is written to it comes from here.
+    outgoing: RemoteRegion,
+}
+
+impl Memory {
+    /// That, and a queue pair with its receives posted.
+    fn new<P: HasDevice>(id: &CmId<P>) -> (Self, QueuePair<Rc, Init, Work, Work>) {
+        let ctx = id.context().unwrap();
+        let pd = ctx.alloc_pd().unwrap();
+        let cq = ctx.cq_builder(u32::from(RECEIVES) + SENDS).waitable();
+        let cq = cq.create().unwrap();
+        let qp = pd
+            .qp_builder::<Rc>(&cq, &cq)
+            .max_send_wr(SENDS)
+            .max_recv_wr(RECEIVES.into())
+            .max_inline_data(INLINE);
+        let mut qp = id.init_qp(qp.create_for().unwrap()).unwrap();
+        let memory = |len| pd.alloc_remote(len, RemoteAccess::WRITE).unwrap();
+        let words = memory(usize::from(RECEIVES) * WORD);
+        for receive in 0..RECEIVES {
+            qp.post_recv(Some(place(&words, receive))).unwrap();
+        }
+        let memory = Self {
+            table: memory(TARGETS_SIZE + usize::from(MAPPINGS) * Mapping::SIZE),
+            buffer: memory(2 * HALF as usize),
+            outgoing: memory(2 * HALF as usize),
+            words,
+            cq,
+        };
+        (memory, qp)
+    }
+
+    /// What the probe says of itself.
+    fn data(&self) -> ConnectData {
+        let target = |region: &RemoteRegion, len| Target {
+            addr: region.token().addr,
+            rkey: region.token().rkey,
+            len,
+        };
+        ConnectData {
+            order: ByteOrder::HOST,
+            credits: CREDITS,
+            iomap_size: Some(MAPPINGS),
+            targets: target(&self.table, ENTRIES),
+            first: target(&self.buffer, HALF),
+        }
+    }
+
+    fn connected(self, connection: Connection<Work, Work>, peer: ConnectData) -> Probe {
+        Probe {
+            separate: connection.qp().pd().context().is_iwarp(),
+            connection,
+            memory: self,
+            target: peer.first,
+            peer,
+            receive: 0,
+            heard: VecDeque::new(),
+        }
+    }
+}
+
+/// The place of a receive.
+fn place(words: &RemoteRegion, receive: u16) -> RemoteRegion {
+    let at = usize::from(receive) * WORD;
+    words.slice(at..at + WORD)
+}
+
+/// Waits for a connection of an rsocket's.
+pub(crate) struct ListeningProbe {
+    channel: EventChannel,
+    id: CmId<Listening>,
+}
+
+impl ListeningProbe {
+    pub(crate) fn new() -> Self {
+        let channel = EventChannel::new().unwrap();
+        let mut id = channel.create_id().unwrap();
+        id.bind(local()).unwrap();
+        let id = id.listen(1).unwrap();
+        Self { channel, id }
+    }
+
+    pub(crate) fn addr(&self) -> SocketAddr {
+        self.id.local_addr().unwrap()
+    }
+
+    /// Accepts a connection. Returns what the rsocket has asked with, too.
+    pub(crate) fn accept(&self) -> (Probe, Vec<u8>) {
+        let Event::ConnectRequest(request) = next(&self.channel) else {
+            unreachable!("somebody asks");
+        };
+        let said = request.param().private_data.clone();
+        let (memory, qp) = Memory::new(request.id());
+        let qp = request.accept(qp, &param(&memory.data().encode())).unwrap();
+        let Event::Established(id) = next(&self.channel) else {
+            unreachable!("somebody wants to be connected");
+        };
+        let connection = Connection::new(id, qp).unwrap();
+        let peer = ConnectData::decode(&said).unwrap();
+        (memory.connected(connection, peer), said)
+    }
+}
+
+fn param(data: &[u8]) -> ConnParam {
+    ConnParam::new().private_data(data).rnr_retry_count(7)
+}
+
+/// One that is connected to an rsocket.
+pub(crate) struct Probe {
+    connection: Connection<Work, Work>,
+    memory: Memory,
+    /// What the rsocket has said of itself.
+    pub(crate) peer: ConnectData,
+    /// Messages come and go on their own: iWARP.
+    pub(crate) separate: bool,
+    /// Where the rsocket wants its next bytes.
+    target: Target,
+    /// The receive that is completed next.
+    receive: u16,
+    /// What it has said that nobody has asked for yet.
+    heard: VecDeque<u32>,
+}
+
+impl Probe {
+    /// Connects to an rsocket, with what `say` makes of what it would say of itself. Returns what it is
+    /// answered with, too.
+    pub(crate) fn connect(
+        addr: SocketAddr,
+        say: impl FnOnce(ConnectData) -> Vec<u8>,
+    ) -> Result<(Self, Vec<u8>), ConnectFailure> {
+        let (channel, id) = resolved(addr);
+        let (memory, qp) = Memory::new(&id);
+        id.connect(&qp, &param(&say(memory.data()))).unwrap();
+        let response = match next(&channel) {
+            Event::ConnectResponse(response) => response,
+            Event::ConnectFailed { failure, .. } => return Err(failure),
+            other => unreachable!("{other:?}"),
+        };
+        let said = response.param().private_data.clone();
+        let connection = response.establish(qp).unwrap();
+        let peer = ConnectData::decode(&said).unwrap();
+        Ok((memory.connected(connection, peer), said))
+    }
+
+    /// Takes one completion: the message, if it is one.
+    fn step(&mut self) -> Option<u32> {
+        let Self {
+            connection, memory, ..
+        } = self;
+        let mut completions = memory.cq.wait(Some(PATIENCE)).unwrap();
+        let wc = completions.next().expect("nothing comes");
+        wc.ok().unwrap();
+        let (len, imm_data) = (wc.byte_len(), wc.imm_data());
+        let done = match connection.qp_mut().complete(wc).unwrap() {
+            Completed::Send(_) => return None,
+            Completed::Receive(done) => done.work.unwrap(),
+        };
+        assert_eq!(imm_data.is_none(), self.separate);
+        let word = imm_data.unwrap_or_else(|| {
+            assert_eq!(len, WORD);
+            let mut word = [0; WORD];
+            done.read(0, &mut word);
+            u32::from_ne_bytes(word)
+        });
+        let again = place(&memory.words, self.receive);
+        connection.qp_mut().post_recv(Some(again)).unwrap();
+        self.receive = (self.receive + 1) % RECEIVES;
+        Some(word)
+    }
+
+    /// The next message.
+    pub(crate) fn hear(&mut self) -> u32 {
+        loop {
+            if let Some(word) = self.heard.pop_front().or_else(|| self.step()) {
+                return word;
+            }
+        }
+    }
+
+    /// The entry of a table of targets.
+    pub(crate) fn target(&self, index: usize) -> [u8; Target::SIZE] {
+        let mut entry = [0; Target::SIZE];
+        self.memory.table.read(index * Target::SIZE, &mut entry);
+        entry
+    }
+
+    /// The entry of the table of mappings.
+    pub(crate) fn mapping(&self, index: u16) -> [u8; Mapping::SIZE] {
+        let at = TARGETS_SIZE + usize::from(index) * Mapping::SIZE;
+        let mut entry = [0; Mapping::SIZE];
+        self.memory.table.read(at, &mut entry);
+        entry
+    }
+
+    /// The first bytes of what the rsocket has sent.
+    pub(crate) fn data(&self, len: usize) -> Vec<u8> {
+        let mut bytes = vec![0; len];
+        self.memory.buffer.read(0, &mut bytes);
+        bytes
+    }
+
+    /// Says something, after having written some bytes to that memory.
+    fn write(&mut self, bytes: &[u8], to: RemoteToken, word: u32) {
+        self.memory.outgoing.write(0, bytes);
+        let from = (!bytes.is_empty()).then(|| self.memory.outgoing.slice(0..bytes.len()));
+        let qp = self.connection.qp_mut();
+        let mut posted = 1;
+        if self.separate {
+            if from.is_some() {
+                qp.post(Write::new(from, to)).unwrap();
+                posted += 1;
+            }
+            qp.post(Send::new(None).inline(&word.to_ne_bytes()))
+                .unwrap();
+        } else {
+            qp.post(Write::new(from, to).imm_data(word)).unwrap();
+        }
+        // Until it has arrived. What is heard meanwhile comes to a queue of its own.
+        while posted > 0 {
+            match self.step() {
+                None => posted -= 1,
+                Some(word) => self.heard.push_back(word),
+            }
+        }
+    }
+
+    /// Says something, and no more.
+    pub(crate) fn say(&mut self, word: u32) {
+        let nowhere = RemoteToken {
+            addr: 0,
+            len: 0,
+            rkey: 0,
+        };
+        self.write(&[], nowhere, word);
+    }
+
+    /// Sends data, for which there must be room in the first half of the rsocket's buffer.
+    pub(crate) fn send(&mut self, bytes: &[u8]) {
+        let Target { addr, rkey, len } = self.target;
+        let sent = u32::try_from(bytes.len()).unwrap();
+        self.target = Target {
+            addr: addr + u64::from(sent),
+            rkey,
+            len: len.checked_sub(sent).expect("there is no room"),
+        };
+        let to = RemoteToken {
+            addr,
+            len: sent.into(),
+            rkey,
+        };
+        self.write(bytes, to, Message::Data(sent).encode());
+    }
+}

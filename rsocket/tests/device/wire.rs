@@ -1,0 +1,272 @@
+//! What goes over the wire, as a peer sees it that is no rsocket. These tests run over iWARP, too, where
+//! messages are on their own.
+
+use std::{
+    io::{Read, Write},
+    net::Shutdown,
+    thread,
+    time::Duration,
+};
+
+use cm::ConnectFailure;
+use rsocket::{
+    Listener, Options, Stream,
+    proto::{ByteOrder, ConnectData, Mapping, Target},
+};
+
+use crate::{
+    local,
+    probe::{CREDITS, ListeningProbe, MAPPINGS, Probe},
+};
+
+const HALF: u32 = 65536;
+const KEEPALIVE: u32 = 0xe000_0001;
+
+/// A stream, and the probe that has connected to it.
+fn accepted_by(options: &Options, say: impl FnOnce(ConnectData) -> Vec<u8>) -> (Stream, Probe) {
+    let listener = options.bind(local()).unwrap();
+    let (probe, _) = Probe::connect(listener.local_addr(), say).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    (stream, probe)
+}
+
+fn accepted() -> (Stream, Probe) {
+    accepted_by(&Options::new(), plain)
+}
+
+fn plain(data: ConnectData) -> Vec<u8> {
+    data.encode().to_vec()
+}
+
+/// What comes first: the other half of the buffer.
+fn hear_of_the_second_half(stream: &Stream, probe: &mut Probe) {
+    stream.readiness().unwrap();
+    assert_eq!(probe.hear(), 0x8000_0180);
+    let Target { addr, rkey, len } = probe.peer.first;
+    assert_eq!(len, HALF);
+    let second = Target {
+        addr: addr + u64::from(HALF),
+        rkey,
+        len,
+    };
+    assert_eq!(Target::decode(&probe.target(1), ByteOrder::HOST), second);
+    assert_eq!(probe.target(0), [0; Target::SIZE], "nobody has touched it");
+}
+
+/// What a side has said of itself, with the padding that the connection manager adds.
+fn check_connect_data(said: &[u8], asks: bool, separate: bool) {
+    match (separate, asks) {
+        (true, _) => assert_eq!(said.len(), ConnectData::SIZE),
+        (false, true) => assert_eq!(said.len(), 56),
+        (false, false) => assert_eq!(said.len(), 196),
+    }
+    let endian = u8::from(ByteOrder::HOST == ByteOrder::Big);
+    assert_eq!(said[..8], [1, 2 | endian, 1, 0x80, 0, 0, 0, 0]);
+    assert_ne!(said[8..16], [0; 8], "the table");
+    assert_eq!(said[20..24], 2_u32.to_be_bytes());
+    assert_ne!(said[24..32], [0; 8], "the buffer");
+    assert_eq!(said[36..40], HALF.to_be_bytes());
+    assert!(said[40..].iter().all(|&byte| byte == 0));
+}
+
+/// T-WP1, T-WP6, T-WP13
+#[test]
+fn who_is_asked_says_what_it_has() {
+    let listener = Listener::bind(local()).unwrap();
+    let (mut probe, said) = Probe::connect(listener.local_addr(), plain).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    check_connect_data(&said, false, probe.separate);
+    hear_of_the_second_half(&stream, &mut probe);
+    // Nothing else comes before the data.
+    stream.write_all(b"data").unwrap();
+    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.data(4), b"data");
+}
+
+/// T-WP2, T-WP6, T-WP13
+#[test]
+fn who_asks_says_what_it_has() {
+    let listener = ListeningProbe::new();
+    let addr = listener.addr();
+    let asks = thread::spawn(move || Stream::connect(addr).unwrap());
+    let (mut probe, said) = listener.accept();
+    let mut stream = asks.join().unwrap();
+    check_connect_data(&said, true, probe.separate);
+    hear_of_the_second_half(&stream, &mut probe);
+    stream.write_all(b"data").unwrap();
+    assert_eq!(probe.hear(), 4);
+    assert_eq!(probe.data(4), b"data");
+}
+
+/// T-WP3
+#[test]
+fn who_says_nonsense_is_refused_and_the_listener_goes_on() {
+    let listener = Listener::bind(local()).unwrap();
+    let refused = |change: &dyn Fn(&mut Vec<u8>)| {
+        let said = Probe::connect(listener.local_addr(), |data| {
+            let mut said = plain(data);
+            change(&mut said);
+            said
+        });
+        assert!(matches!(said, Err(ConnectFailure::Rejected { .. })));
+    };
+    for version in [0, 2, 255] {
+        refused(&|said| said[0] = version);
+    }
+    refused(&|said| said[2..4].fill(0));
+    // A table without room for the second half, and no buffer.
+    refused(&|said| said[20..24].fill(0));
+    refused(&|said| said[36..40].fill(0));
+    // The connection manager fills up with zeros what is too short, except over iWARP.
+    refused(&|said| {
+        said[36..].copy_from_slice(&[0, 0, 0, 200]);
+        said.truncate(39);
+    });
+    let (probe, _) = Probe::connect(listener.local_addr(), plain).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    stream.write_all(b"x").unwrap();
+    drop(probe);
+}
+
+/// T-WP7
+#[test]
+fn what_is_new_is_ignored() {
+    let (mut stream, mut probe) = accepted();
+    hear_of_the_second_half(&stream, &mut probe);
+    for argument in [1, 0x77, 0x1fff_ffff] {
+        probe.say(7 << 29 | argument);
+    }
+    probe.send(b"still");
+    stream.read_exact(&mut [0; 5]).unwrap();
+    stream.write_all(b"here").unwrap();
+    assert_eq!(probe.hear(), 4);
+}
+
+/// T-WP8, T-WP13
+#[test]
+fn credits_come_back_when_half_of_them_is_used() {
+    let (mut stream, mut probe) = accepted();
+    hear_of_the_second_half(&stream, &mut probe);
+    for _ in 0..CREDITS {
+        probe.send(b"x");
+        stream.read_exact(&mut [0]).unwrap();
+    }
+    for limit in [0x8000_0240, 0x8000_0300] {
+        assert_eq!(probe.hear(), limit);
+    }
+    assert_eq!(probe.target(0), [0; Target::SIZE], "there is room yet");
+    stream.write_all(b"data").unwrap();
+    assert_eq!(probe.hear(), 4);
+}
+
+/// T-WP10
+#[test]
+fn the_first_half_is_offered_again_when_it_is_used_up() {
+    let (mut stream, mut probe) = accepted();
+    hear_of_the_second_half(&stream, &mut probe);
+    for len in [30_000, 30_000, 5536] {
+        let bytes: Vec<u8> = (0..len).map(|at: usize| at.to_le_bytes()[0]).collect();
+        probe.send(&bytes);
+        let mut got = vec![0; len];
+        stream.read_exact(&mut got).unwrap();
+        assert!(got == bytes);
+    }
+    assert_eq!(probe.hear(), 0x8000_0183);
+    let first = Target::decode(&probe.target(0), ByteOrder::HOST);
+    assert_eq!(first, probe.peer.first);
+}
+
+/// T-WP11
+#[test]
+fn entries_have_the_order_of_who_has_them() {
+    let other = match ByteOrder::HOST {
+        ByteOrder::Little => ByteOrder::Big,
+        ByteOrder::Big => ByteOrder::Little,
+    };
+    let (mut stream, mut probe) = accepted_by(&Options::new(), |mut data| {
+        data.order = other;
+        plain(data)
+    });
+    stream.readiness().unwrap();
+    assert_eq!(probe.hear(), 0x8000_0180);
+    let Target { addr, rkey, len } = probe.peer.first;
+    let second = Target {
+        addr: addr + u64::from(HALF),
+        rkey,
+        len,
+    };
+    assert_eq!(probe.target(1), second.encode(other));
+    // Data are what they are.
+    stream.write_all(b"as it is").unwrap();
+    assert_eq!(probe.hear(), 8);
+    assert_eq!(probe.data(8), b"as it is");
+}
+
+/// T-WP15
+#[test]
+fn an_old_peer_takes_no_mappings() {
+    let (mut stream, mut probe) = accepted_by(&Options::new(), |mut data| {
+        data.iomap_size = None;
+        plain(data)
+    });
+    let refused = stream.map(4096, None).map(drop);
+    assert_eq!(refused.unwrap_err().kind(), std::io::ErrorKind::OutOfMemory);
+    hear_of_the_second_half(&stream, &mut probe);
+    stream.write_all(b"data").unwrap();
+    assert_eq!(probe.hear(), 4);
+}
+
+/// T-IO1, T-IO3
+#[test]
+fn a_mapping_is_announced_before_the_data_that_follow() {
+    let (mut stream, mut probe) = accepted();
+    hear_of_the_second_half(&stream, &mut probe);
+    let mapped: Vec<_> = (0..MAPPINGS)
+        .map(|index| stream.map(4096, Some(u64::from(index) * 5000)).unwrap())
+        .collect();
+    assert!(stream.map(4096, None).is_err(), "there is no room for more");
+    stream.write_all(b"data").unwrap();
+    for (index, mapped) in (0..MAPPINGS).zip(&mapped) {
+        assert_eq!(probe.hear(), 0xc000_0000 | u32::from(index));
+        let entry = Mapping::decode(&probe.mapping(index), ByteOrder::HOST);
+        assert_eq!((entry.offset, entry.len), (mapped.offset(), 4096));
+        assert!(entry.addr != 0 && entry.rkey != 0);
+    }
+    assert_eq!(probe.hear(), 4);
+}
+
+/// T-SH1, T-SH3
+#[test]
+fn the_end_of_a_direction_is_said_when_it_concerns_the_peer() {
+    let (stream, mut probe) = accepted();
+    hear_of_the_second_half(&stream, &mut probe);
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(probe.hear(), 0xe000_0002);
+    stream.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(probe.hear(), 0xe000_0000);
+
+    let (mut stream, mut probe) = accepted();
+    hear_of_the_second_half(&stream, &mut probe);
+    stream.shutdown(Shutdown::Read).unwrap();
+    assert_eq!(stream.read(&mut [0]).unwrap(), 0);
+    stream.write_all(b"data").unwrap();
+    assert_eq!(probe.hear(), 4, "nothing was said before that");
+    stream.shutdown(Shutdown::Write).unwrap();
+    assert_eq!(probe.hear(), 0xe000_0000);
+}
+
+/// T-KA1: whoever is kept alive hears nothing of it.
+#[test]
+fn signs_of_life_are_no_messages() {
+    let options = Options::new().keep_alive(Duration::from_millis(20));
+    let (mut stream, mut probe) = accepted_by(&options, plain);
+    hear_of_the_second_half(&stream, &mut probe);
+    thread::sleep(Duration::from_millis(300));
+    stream.write_all(b"data").unwrap();
+    assert_eq!(probe.hear(), 4);
+    // Those of old peers are heard, and ignored.
+    probe.say(KEEPALIVE);
+    probe.send(b"x");
+    stream.read_exact(&mut [0]).unwrap();
+    assert!(stream.take_error().is_none());
+}
