@@ -5,7 +5,11 @@
     reason = "a test fails by panicking"
 )]
 
+mod hostile;
+mod interlopers;
 mod memory;
+#[path = "../prober/mod.rs"]
+mod prober;
 mod semantics;
 mod sockets;
 mod tasks;
@@ -17,7 +21,7 @@ use std::{
     time::Duration,
 };
 
-use rds::{EngineOptions, Socket};
+use rds::{Engine, EngineOptions, Socket};
 
 const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
 
@@ -55,10 +59,27 @@ fn any() -> SocketAddr {
 /// Another address of the same device, which is another host to RDS.
 fn other() -> SocketAddr {
     static ADDED: Once = Once::new();
+    beside(77, &ADDED)
+}
+
+/// And one more.
+fn third() -> SocketAddr {
+    static ADDED: Once = Once::new();
+    beside(78, &ADDED)
+}
+
+fn beside(last: u8, added: &Once) -> SocketAddr {
     let [a, b, c, _] = local().octets();
-    let other = IpAddr::from([a, b, c, 77]);
-    ADDED.call_once(|| add(other, 24));
-    SocketAddr::new(other, 0)
+    let ip = IpAddr::from([a, b, c, last]);
+    added.call_once(|| add(ip, 24));
+    SocketAddr::new(ip, 0)
+}
+
+/// What an engine has counted under that name.
+fn counter(engine: &Engine, name: &str) -> u64 {
+    let info = engine.info().unwrap();
+    let counter = info.counters.iter().find(|counter| counter.name == name);
+    counter.unwrap_or_else(|| panic!("no {name}")).value
 }
 
 /// Two addresses by IPv6, the same.

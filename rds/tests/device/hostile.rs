@@ -1,0 +1,410 @@
+//! Peers that do not keep to the protocol, or are lost at the worst of times.
+
+use std::net::SocketAddr;
+
+use rds::{
+    Engine, EngineOptions, Received, Socket,
+    proto::wire::{ConnectData, Cookie, Extension, Family, Flags, Header, REJECTED, Version},
+};
+
+use crate::{
+    PATIENCE, addr, any, counter, other, pattern, prober,
+    prober::{Prober, Wire},
+    socket, third,
+};
+
+const V3_0: Version = Version { major: 3, minor: 0 };
+const V4_0: Version = Version { major: 4, minor: 0 };
+const V4_1: Version = Version { major: 4, minor: 1 };
+const V5_1: Version = Version { major: 5, minor: 1 };
+
+/// The port of the prober's, for which it speaks.
+const PORT: u16 = 4000;
+
+fn prober() -> (Prober, SocketAddr) {
+    let ip = other().ip();
+    (Prober::new(ip).unwrap(), SocketAddr::new(ip, PORT))
+}
+
+fn header(sequence: u64, to: SocketAddr, len: usize) -> Header {
+    Header {
+        sequence,
+        len: len.try_into().unwrap(),
+        from: PORT,
+        to: to.port(),
+        ..Header::default()
+    }
+}
+
+fn message(socket: &Socket) -> Vec<u8> {
+    match socket.recv().unwrap() {
+        Received::Message(message) => message.to_vec(),
+        other => panic!("{other:?}"),
+    }
+}
+
+/// X-C04, with us as the peer.
+#[test]
+fn other_versions_are_answered_or_refused() {
+    let a = socket(any());
+    let to = addr(&a).ip();
+    let (prober, _) = prober();
+    let mut wires = Vec::new();
+    for (tos, version, minors, answer) in [
+        (0, V4_1, 3, Some(V4_1)),
+        (1, V4_0, 1, Some(V4_0)),
+        (2, V4_1, 3, Some(V4_1)),
+        (3, Version::V3_1, 0, Some(Version::V3_1)),
+        (4, V3_0, 3, None),
+        (5, V5_1, 3, None),
+        (6, V4_1, 4, None),
+    ] {
+        let data = ConnectData {
+            version,
+            minors,
+            ..prober.proposal(to, tos)
+        };
+        let said = prober.dial(to, &data.encode()).unwrap();
+        match answer {
+            Some(answer) => {
+                let wire = said.accepted().unwrap();
+                let reply = ConnectData::decode(&wire.said, Family::V4).unwrap();
+                assert_eq!((reply.version, reply.tos), (answer, tos));
+                assert_eq!(reply.ends, data.ends.reversed());
+                wires.push(wire);
+            }
+            None => assert_eq!(said.rejected().unwrap(), (28, REJECTED.to_vec())),
+        }
+    }
+    // Nothing at all, and nothing but the addresses: what is missing comes as zeros.
+    let short = prober.proposal(to, 0).encode();
+    for data in [&[][..], &short[..8]] {
+        let said = prober.dial(to, data).unwrap();
+        assert_eq!(said.rejected().unwrap(), (28, REJECTED.to_vec()));
+    }
+    // None of that has been the end of a connection.
+    for wire in &mut wires {
+        assert!(wire.is_there().unwrap());
+    }
+}
+
+/// The rows of section 12 of the specification that end a connection: what is sent, and in how many
+/// frames.
+fn violations(to: SocketAddr) -> Vec<(&'static str, Vec<Vec<u8>>)> {
+    let frame =
+        |header: &Header, body: usize| [&header.encode()[..], &pattern(body, 9)[..]].concat();
+    let long = header(100, to, 10_000);
+    let first = || frame(&long, 4096);
+    let mut damaged = frame(&header(100, to, 0), 0);
+    damaged[30] ^= 0x40;
+    let other = |change: fn(&mut Header)| {
+        let mut other = long;
+        change(&mut other);
+        vec![first(), frame(&other, 4096)]
+    };
+    vec![
+        ("20 bytes", vec![vec![0; 20]]),
+        ("nothing", vec![vec![]]),
+        ("the wrong checksum", vec![damaged]),
+        ("more than a frame has", vec![frame(&long, 4097)]),
+        ("another number", other(|other| other.sequence += 1)),
+        ("another length", other(|other| other.len += 1)),
+        ("another sender", other(|other| other.from += 1)),
+        ("another port", other(|other| other.to ^= 2)),
+        ("a short first frame", vec![frame(&long, 100)]),
+        ("a short frame", vec![first(), frame(&long, 100)]),
+        (
+            "a short last frame",
+            vec![first(), first(), frame(&long, 1807)],
+        ),
+        (
+            "a long last frame",
+            vec![first(), first(), frame(&long, 1809)],
+        ),
+        (
+            "a body where there is none",
+            vec![frame(&header(100, to, 0), 1)],
+        ),
+        (
+            "more than a message has",
+            vec![frame(&header(100, to, (1 << 20) + 1), 4096)],
+        ),
+    ]
+}
+
+/// What is next on the wire has to be this message, with these flags.
+fn retransmitted(wire: &mut Wire, from: SocketAddr, body: &[u8]) -> Header {
+    let mut got = Vec::new();
+    let first = loop {
+        let (header, part) = wire.hear().unwrap().expect("the connection is lost");
+        assert_eq!((header.from, header.to), (from.port(), PORT));
+        assert_eq!(header.len as usize, body.len());
+        got.extend(part);
+        if got.len() >= body.len() {
+            break header;
+        }
+    };
+    assert_eq!(got, body);
+    first
+}
+
+/// X-D12, and X-F07 as far as the end of a connection goes: each bad frame ends the connection it is
+/// on, and no other; what was sent comes again on the next, which we ask for.
+#[test]
+fn what_is_no_frame_ends_its_connection_and_loses_nothing() {
+    let (a, bystander) = (socket(any()), socket(third()));
+    let at_a = addr(&a);
+    a.send_to(b"hello", addr(&bystander)).unwrap();
+    assert_eq!(message(&bystander), b"hello");
+    let (prober, at_prober) = prober();
+    let data = prober.proposal(at_a.ip(), 0).encode();
+    let dialled = prober.dial(at_a.ip(), &data).unwrap();
+    let mut wire = dialled.accepted().unwrap();
+    let body = pattern(10_000, 1);
+    a.send_to(&body, at_prober).unwrap();
+    let first = retransmitted(&mut wire, at_a, &body);
+    assert!(!first.flags.contains(Flags::RETRANSMITTED));
+    let resets = counter(a.engine(), "conn_reset");
+    let rows = violations(at_a);
+    for (what, frames) in &rows {
+        for frame in frames {
+            wire.send(frame, true).unwrap();
+        }
+        assert!(wire.is_lost().unwrap(), "{what} is taken");
+        drop(wire);
+        wire = prober.accept().unwrap();
+        // It was not acknowledged, and so it comes again.
+        let again = retransmitted(&mut wire, at_a, &body);
+        assert_eq!(again.sequence, first.sequence);
+        assert_eq!(again.flags, Flags::RETRANSMITTED | Flags::ACK_REQUIRED);
+    }
+    wire.acknowledge(first.sequence).unwrap();
+    while a.queued().unwrap().0 > 0 {
+        assert!(wire.is_there().unwrap());
+    }
+    assert_eq!(
+        counter(a.engine(), "conn_reset") - resets,
+        rows.len() as u64
+    );
+    assert_eq!(counter(a.engine(), "recv_drop_bad_checksum"), 1);
+    assert_eq!(a.queued().unwrap(), (0, 0), "nothing of all that is kept");
+    // The other connection is what it was.
+    assert_eq!(counter(bystander.engine(), "conn_reset"), 0);
+    bystander.send_to(b"still here", at_a).unwrap();
+    assert_eq!(message(&a), b"still here");
+}
+
+/// X-D12: what is odd, and still no reason to give up.
+#[test]
+fn what_is_odd_is_ignored_or_taken() {
+    let a = socket(any());
+    let at_a = addr(&a);
+    let (prober, at_prober) = prober();
+    let data = prober.proposal(at_a.ip(), 0).encode();
+    let dialled = prober.dial(at_a.ip(), &data).unwrap();
+    let mut wire = dialled.accepted().unwrap();
+    let map = |flags: u8, len: usize| Header {
+        flags: Flags::from_bits_retain(flags),
+        len: len.try_into().unwrap(),
+        ..Header::default()
+    };
+    // Maps that would say that every port is congested, and are none.
+    assert!(wire.message(&map(1, 100), &[0xff; 100]).unwrap());
+    assert!(wire.message(&map(3, 8192), &[0xff; 8192]).unwrap());
+    let mut one = |sequence, flags: u8, extension: Option<Extension>, body: &[u8]| {
+        let mut header = header(sequence, at_a, body.len());
+        header.flags = Flags::from_bits_retain(flags);
+        if let Some(extension) = extension {
+            header.extensions.add(extension).unwrap();
+        }
+        assert!(wire.message(&header, body).unwrap());
+    };
+    // Numbers that go back, flags that nobody knows, keys that nobody has.
+    one(10, 0, None, b"ten");
+    one(5, 0, None, b"five");
+    one(5, 6, None, b"five, again");
+    one(6, 0x38, None, b"six");
+    one(7, 0, Some(Extension::Rdma(0xdead)), b"seven");
+    let cookie = Cookie {
+        rkey: 0xdead,
+        offset: 0xfff,
+    };
+    one(8, 0, Some(Extension::Destination(cookie)), b"eight");
+    for body in [&b"ten"[..], b"five", b"six", b"seven", b"eight"] {
+        assert_eq!(message(&a), body);
+    }
+    assert_eq!(counter(a.engine(), "recv_drop_old_seq"), 1);
+    // What was never sent is acknowledged, and then what was.
+    a.set_nonblocking(true);
+    a.send_to(b"to whom?", at_prober).unwrap();
+    let first = retransmitted(&mut wire, at_a, b"to whom?");
+    assert!(wire.acknowledge(first.sequence + 1000).unwrap());
+    while a.queued().unwrap().0 > 0 {
+        assert!(wire.is_there().unwrap());
+    }
+    a.send_to(b"the next", at_prober).unwrap();
+    let second = retransmitted(&mut wire, at_a, b"the next");
+    assert_eq!(second.sequence, first.sequence + 1);
+    assert!(wire.is_there().unwrap());
+    assert_eq!(counter(a.engine(), "conn_reset"), 0);
+}
+
+/// X-D12: a peer that lies about its address, and one that wants more than it gets.
+#[test]
+fn requests_that_lie_or_are_too_many_are_refused() {
+    let engine = EngineOptions::new().receives(64).max_connections(10, 3);
+    let engine = engine.start().unwrap();
+    let a = bound(&engine);
+    let to = addr(&a).ip();
+    let (prober, _) = prober();
+    let refused = (28, REJECTED.to_vec());
+    for ends in [
+        // From somebody else, to somebody else, and the other way round.
+        prober::proposal(third().ip(), to, 0),
+        prober::proposal(other().ip(), third().ip(), 0),
+        prober::proposal(to, other().ip(), 0),
+    ] {
+        let said = prober.dial(to, &ends.encode()).unwrap();
+        assert_eq!(said.rejected().unwrap(), refused);
+    }
+    let dial = |tos| {
+        let data = prober.proposal(to, tos).encode();
+        prober.dial(to, &data).unwrap()
+    };
+    let mut wires: Vec<Wire> = (0..3).map(|tos| dial(tos).accepted().unwrap()).collect();
+    for tos in 3..20 {
+        assert_eq!(dial(tos).rejected().unwrap(), refused);
+    }
+    for wire in &mut wires {
+        assert!(wire.is_there().unwrap());
+    }
+    assert_eq!(engine.info().unwrap().connections.len(), 3);
+}
+
+fn bound(engine: &Engine) -> Socket {
+    let socket = engine.socket().unwrap();
+    socket.bind_to(any()).unwrap();
+    socket.set_read_timeout(PATIENCE);
+    socket
+}
+
+/// X-C10, with us as the peer: who asks anew has given up what there was.
+#[test]
+fn a_request_while_up_takes_the_place_of_the_connection() {
+    let a = socket(any());
+    let at_a = addr(&a);
+    let (prober, at_prober) = prober();
+    let data = prober.proposal(at_a.ip(), 0).encode();
+    let dial = || prober.dial(at_a.ip(), &data).unwrap().accepted().unwrap();
+    let mut first = dial();
+    a.send_to(b"for the first", at_prober).unwrap();
+    retransmitted(&mut first, at_a, b"for the first");
+    let mut second = dial();
+    assert!(first.is_lost().unwrap());
+    let again = retransmitted(&mut second, at_a, b"for the first");
+    assert!(again.flags.contains(Flags::RETRANSMITTED));
+    assert!(second.message(&header(1, at_a, 5), b"hello").unwrap());
+    assert_eq!(message(&a), b"hello");
+    assert!(second.is_there().unwrap());
+}
+
+/// X-F05: a message of many frames whose connection ends after some of them, each way.
+#[test]
+fn a_long_message_that_is_cut_off_comes_once_and_whole() {
+    let a = socket(any());
+    let at_a = addr(&a);
+    a.set_send_limit(2 << 20).unwrap();
+    a.set_recv_limit(2 << 20).unwrap();
+    let (prober, at_prober) = prober();
+    let body = pattern(1 << 20, 4);
+    a.send_to(&body, at_prober).unwrap();
+    for frames in [1, 100, 255] {
+        let mut wire = prober.accept().unwrap();
+        for _ in 0..frames {
+            let (header, part) = wire.hear().unwrap().expect("the connection is lost");
+            assert_eq!((header.len, part.len()), (1 << 20, 4096));
+        }
+        wire.disconnect();
+    }
+    let mut wire = prober.accept().unwrap();
+    let header_of_ours = retransmitted(&mut wire, at_a, &body);
+    wire.acknowledge(header_of_ours.sequence).unwrap();
+    // The other way.
+    let header = header(77, at_a, body.len());
+    for frames in [1, 100, 255] {
+        for part in body.chunks(4096).take(frames) {
+            assert!(
+                wire.send(&[&header.encode(), part].concat(), false)
+                    .unwrap()
+            );
+        }
+        wire.disconnect();
+        wire = prober.accept().unwrap();
+    }
+    let again = Header {
+        flags: Flags::RETRANSMITTED | Flags::ACK_REQUIRED,
+        ..header
+    };
+    assert!(wire.message(&again, &body).unwrap());
+    assert!(wire.message(&again, &body).unwrap(), "a duplicate");
+    assert_eq!(message(&a), body);
+    let last = Header {
+        sequence: 78,
+        len: 4,
+        ..header
+    };
+    assert!(wire.message(&last, b"last").unwrap());
+    assert_eq!(message(&a), b"last", "it has come once");
+    assert_eq!(a.queued().unwrap(), (0, 0));
+}
+
+/// X-G07: a port that is congested, and is not, many times while nothing gets through.
+#[test]
+fn many_changes_of_a_map_are_told_at_once() {
+    let engine = EngineOptions::new().sends(16).start().unwrap();
+    let (a, neighbour) = (bound(&engine), bound(&engine));
+    let at_a = addr(&a);
+    a.set_recv_limit(10).unwrap();
+    let (_prober, at_prober) = prober();
+    let data = prober::proposal(at_prober.ip(), at_a.ip(), 0).encode();
+    // As many receives as the first map takes.
+    let dialled = prober::dial(at_prober.ip(), at_a.ip(), &data, 2).unwrap();
+    let mut wire = dialled.accepted().unwrap();
+    for _ in 0..2 {
+        assert!(wire.frame().unwrap().is_some());
+    }
+    let queued = counter(&engine, "cong_update_queued");
+    for _ in 0..1000 {
+        neighbour.send_to(&[0; 20], at_a).unwrap();
+        assert_eq!(message(&a).len(), 20);
+    }
+    // In the end both are congested, which they never were before.
+    neighbour.set_recv_limit(10).unwrap();
+    for (from, to) in [(&neighbour, &a), (&a, &neighbour)] {
+        from.send_to(&[0; 20], addr(to)).unwrap();
+    }
+    assert_eq!(counter(&engine, "cong_update_queued") - queued, 2002);
+    wire.receive(400).unwrap();
+    let ports = [&a, &neighbour].map(|socket| usize::from(addr(socket).port()));
+    let is_last = |map: &[u8]| {
+        let bits = map.iter().map(|byte| byte.count_ones()).sum::<u32>();
+        bits == 2
+            && ports
+                .iter()
+                .all(|port| map[port / 8] >> (port % 8) & 1 == 1)
+    };
+    let mut map = Vec::new();
+    let mut count = 0;
+    while count == 0 || !is_last(&map) {
+        map.clear();
+        while map.len() < 8192 {
+            let frame = wire.frame().unwrap().expect("the connection is lost");
+            let header = Header::decode(&frame, false).unwrap();
+            assert_eq!(header.flags, Flags::CONG_BITMAP);
+            map.extend_from_slice(&frame[Header::SIZE..]);
+        }
+        count += 1;
+    }
+    // Those that found receives, one that waited, and the last.
+    assert!(count <= 4, "{count} maps");
+}

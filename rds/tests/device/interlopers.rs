@@ -1,0 +1,196 @@
+//! Connections between two engines that a third ends, again and again: it asks one of them for a
+//! connection in the name of the other, takes nothing of what it is sent, and leaves.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rds::{ExportOptions, Notification, Rdma, Received, SendOptions, Socket, Status};
+
+use crate::{
+    PATIENCE, addr, any, counter, other, pattern,
+    prober::{Answer, dial, proposal},
+    socket,
+};
+
+/// Tells the other threads that it is over, also where this one panics.
+struct Over<'a>(&'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+/// Takes the place of `b` at `a`, and leaves. Nothing that `a` sends meanwhile arrives anywhere.
+fn interlope(a: &Socket, b: &Socket) {
+    let (to, own) = (addr(a).ip(), addr(b).ip());
+    let data = proposal(own, to, 0).encode();
+    // While `a` dials, it may send others away; and when `b` asks, even one that it has accepted.
+    let until = Instant::now() + PATIENCE.unwrap();
+    let wire = loop {
+        match dial(own, to, &data, 0).and_then(Answer::accepted) {
+            Ok(wire) => break wire,
+            Err(err) => assert!(Instant::now() < until, "{err}"),
+        }
+        thread::sleep(Duration::from_millis(20));
+    };
+    wire.disconnect();
+}
+
+/// X-F07, between engines: everything arrives, once and in order.
+#[test]
+fn connections_that_others_end_lose_nothing() {
+    let (a, b) = (socket(any()), socket(other()));
+    let over = AtomicBool::new(false);
+    let seen = [AtomicU64::new(0), AtomicU64::new(0)];
+    let send = |from: &Socket, to: &Socket| {
+        let mut next = 0_u64;
+        while !over.load(Relaxed) {
+            let bytes = [&next.to_le_bytes()[..], &pattern(6000, 3)].concat();
+            from.send_to(&bytes, addr(to)).unwrap();
+            next += 1;
+        }
+        from.send_to(&next.to_le_bytes(), addr(to)).unwrap();
+    };
+    let take = |at: &Socket, seen: &AtomicU64| {
+        let mut buf = vec![0; 8192];
+        let mut next = 0_u64;
+        loop {
+            let (len, _) = at.recv_from(&mut buf).unwrap();
+            let (number, rest) = buf[..len].split_first_chunk().unwrap();
+            assert_eq!(u64::from_le_bytes(*number), next);
+            if rest.is_empty() {
+                return next;
+            }
+            assert_eq!(rest, pattern(6000, 3));
+            next += 1;
+            seen.store(next, Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| send(&a, &b));
+        scope.spawn(|| send(&b, &a));
+        scope.spawn(|| take(&a, &seen[0]));
+        scope.spawn(|| take(&b, &seen[1]));
+        let end = Over(&over);
+        let progress = || {
+            let before = seen.each_ref().map(|seen| seen.load(Relaxed));
+            let until = Instant::now() + PATIENCE.unwrap();
+            while (0..2).any(|side| seen[side].load(Relaxed) <= before[side]) {
+                assert!(Instant::now() < until, "nothing comes any more");
+                thread::sleep(Duration::from_millis(1));
+            }
+        };
+        for _ in 0..3 {
+            progress();
+            interlope(&a, &b);
+            progress();
+            interlope(&b, &a);
+        }
+        progress();
+        drop(end);
+    });
+    assert!(counter(a.engine(), "conn_reset") >= 6);
+}
+
+/// X-F09, X-F10, between engines: each operation is told to have been done or dropped, once; what is
+/// done is there; and memory keeps its name.
+#[test]
+fn operations_are_done_or_dropped_where_connections_end() {
+    const LEN: usize = 1 << 20;
+    const AT_ONCE: usize = 6;
+    let (client, server) = (socket(any()), socket(other()));
+    let memory: Vec<_> = (0..AT_ONCE).map(|_| client.alloc(LEN).unwrap()).collect();
+    let export = |pages| client.export(pages, ExportOptions::new()).unwrap();
+    let cookies: Vec<_> = memory.iter().map(export).collect();
+    let local: Vec<_> = (0..AT_ONCE).map(|_| server.alloc(LEN).unwrap()).collect();
+    let begin = |place: usize, seed: u8| {
+        local[place].write(0, &pattern(LEN, seed));
+        let piece = vec![local[place].slice(0..LEN)];
+        let rdma = Rdma::write(piece, cookies[place]).notify();
+        let options = SendOptions::new().to(addr(&client));
+        let options = options.rdma(rdma.token(place as u64));
+        server.send_msg(&[], &options).unwrap();
+    };
+    let ended = || match server.recv().unwrap() {
+        Received::Operation(Notification { token, status }) => {
+            (usize::try_from(token).unwrap(), status)
+        }
+        other => panic!("{other:?}"),
+    };
+    let holds = |place: usize, seed: u8| {
+        let mut there = vec![0; LEN];
+        memory[place].read(0, &mut there);
+        there == pattern(LEN, seed)
+    };
+    let over = AtomicBool::new(false);
+    // What is under way at each place; and how often what has come of it.
+    let mut seeds = [None; AT_ONCE];
+    let (mut done, mut dropped) = (0_u32, 0_u32);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            while !over.load(Relaxed) {
+                interlope(&client, &server);
+                thread::sleep(Duration::from_millis(100));
+                interlope(&server, &client);
+                thread::sleep(Duration::from_millis(100));
+            }
+        });
+        let end = Over(&over);
+        let until = Instant::now() + PATIENCE.unwrap();
+        let mut seed = 0_u8;
+        loop {
+            assert!(Instant::now() < until, "{done} done, {dropped} dropped");
+            let goes_on = done == 0 || dropped == 0;
+            over.store(!goes_on, Relaxed);
+            for (place, under_way) in seeds.iter_mut().enumerate() {
+                if goes_on && under_way.is_none() {
+                    seed = seed.wrapping_add(1);
+                    begin(place, seed);
+                    *under_way = Some(seed);
+                }
+            }
+            if seeds.iter().all(Option::is_none) {
+                break;
+            }
+            let (place, status) = ended();
+            let seed = seeds[place].take().expect("it has ended before");
+            match status {
+                Status::Success => {
+                    assert!(holds(place, seed), "what is done is not there");
+                    done += 1;
+                }
+                Status::Dropped => dropped += 1,
+                other => panic!("ended with {other:?}"),
+            }
+        }
+        drop(end);
+    });
+    // The names are what they were.
+    for place in 0..AT_ONCE {
+        begin(place, 200);
+        assert_eq!(ended(), (place, Status::Success));
+        assert!(holds(place, 200));
+        done += 1;
+    }
+    // Each that was done has its message, and one that was dropped may have.
+    server.send_to(b"over", addr(&client)).unwrap();
+    let mut got = 0;
+    loop {
+        match client.recv().unwrap() {
+            Received::Message(message) if message.len() == 4 => break,
+            Received::Message(_) => got += 1,
+            other => panic!("{other:?}"),
+        }
+    }
+    assert!(
+        (done..=done + dropped).contains(&got),
+        "{done} {dropped} {got}"
+    );
+    while server.queued().unwrap().0 > 0 {
+        thread::sleep(Duration::from_millis(1));
+    }
+}

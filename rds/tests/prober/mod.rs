@@ -1,0 +1,231 @@
+//! A peer that says to RDS what it likes: any private data, and any bytes for a frame.
+#![allow(
+    dead_code,
+    reason = "several programs have it, and none of them uses all"
+)]
+
+mod wire;
+
+pub(crate) use wire::Wire;
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    time::{Duration, Instant},
+};
+
+use cm::{
+    CmId, ConnParam, ConnectFailure, ConnectRequest, Connection, Event, EventChannel,
+    phases::{HasDevice, Listening, RouteResolved},
+};
+use rds::proto::wire::{ConnectData, Ends, Family};
+use verbs::{Attributes, Init, QueuePair, Rc, RnrTimer, Rtr, Rts};
+
+use wire::Queues;
+
+/// How long anything may take.
+pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+
+/// Room for a frame that is longer than any may be.
+pub(crate) const ROOM: usize = 5000;
+
+/// A host that speaks for itself, at one address.
+#[derive(Debug)]
+pub(crate) struct Prober {
+    own: IpAddr,
+    channel: EventChannel,
+    _listener: CmId<Listening>,
+}
+
+/// What a peer says to a request.
+#[derive(Debug)]
+pub(crate) enum Answer {
+    Accepted(Wire),
+    Rejected { reason: i32, data: Vec<u8> },
+}
+
+impl Answer {
+    /// The connection; an error if there is none.
+    pub(crate) fn accepted(self) -> io::Result<Wire> {
+        match self {
+            Self::Accepted(wire) => Ok(wire),
+            Self::Rejected { reason, data } => {
+                Err(io::Error::other(format!("rejected {reason} {data:?}")))
+            }
+        }
+    }
+
+    /// Why there is no connection, and what the peer has said about it; zeros behind that are the
+    /// connection manager's.
+    pub(crate) fn rejected(self) -> io::Result<(i32, Vec<u8>)> {
+        match self {
+            Self::Accepted(_) => Err(io::Error::other("accepted")),
+            Self::Rejected { reason, mut data } => {
+                data.truncate(4);
+                Ok((reason, data))
+            }
+        }
+    }
+}
+
+fn family(ip: IpAddr) -> Family {
+    match ip {
+        IpAddr::V4(_) => Family::V4,
+        IpAddr::V6(_) => Family::V6,
+    }
+}
+
+fn odd(event: &Event) -> io::Error {
+    io::Error::other(format!("{event:?}"))
+}
+
+fn next(channel: &EventChannel, until: Instant) -> io::Result<Event> {
+    let left = until.saturating_duration_since(Instant::now());
+    let event = channel.wait_timeout(left)?;
+    event.ok_or_else(|| io::Error::other("the connection manager says nothing"))
+}
+
+fn param(data: &[u8]) -> ConnParam {
+    ConnParam::new()
+        .private_data(data)
+        .retry_count(7)
+        .rnr_retry_count(7)
+}
+
+/// Brings a queue pair up, with a short wait for a peer that meets no receive.
+fn bring_up<P: HasDevice>(
+    id: &CmId<P>,
+    mut qp: QueuePair<Rc, Init>,
+) -> verbs::Result<QueuePair<Rc, Rts>> {
+    qp.modify(&id.attributes()?)?;
+    let to_rtr: Attributes<Rc, Rtr> = id.attributes()?;
+    let qp = qp.to_rtr(&to_rtr.min_rnr_timer(RnrTimer::new(10)?))?;
+    Ok(qp.to_rts(&id.attributes()?)?)
+}
+
+impl Prober {
+    /// Listens as RDS does at that address.
+    pub(crate) fn new(own: IpAddr) -> io::Result<Self> {
+        let channel = EventChannel::new()?;
+        let mut id = channel.create_id()?;
+        id.bind(SocketAddr::new(own, family(own).port()))?;
+        let listener = id.listen(64).map_err(verbs::Error::from)?;
+        Ok(Self {
+            own,
+            channel,
+            _listener: listener,
+        })
+    }
+
+    /// The private data of an ordinary request.
+    pub(crate) fn proposal(&self, peer: IpAddr, tos: u8) -> ConnectData {
+        proposal(self.own, peer, tos)
+    }
+
+    /// Asks a peer for a connection.
+    pub(crate) fn dial(&self, peer: IpAddr, data: &[u8]) -> io::Result<Answer> {
+        dial(self.own, peer, data, 64)
+    }
+
+    /// Takes the next connection that somebody asks for, with the answer of an ordinary peer.
+    pub(crate) fn accept(&self) -> io::Result<Wire> {
+        let until = Instant::now() + PATIENCE;
+        loop {
+            match next(&self.channel, until)? {
+                Event::ConnectRequest(request) => {
+                    if let Some(wire) = self.take(request, until)? {
+                        return Ok(wire);
+                    }
+                }
+                // Of one that has been given up.
+                Event::Established(_) | Event::ConnectFailed { .. } | Event::Disconnected(_) => {}
+                other => return Err(odd(&other)),
+            }
+        }
+    }
+
+    /// Accepts a request; nothing, if its peer has given up meanwhile.
+    fn take(&self, request: ConnectRequest, until: Instant) -> io::Result<Option<Wire>> {
+        let said = request.param().private_data.clone();
+        let asked = ConnectData::decode(&said, family(self.own)).map_err(io::Error::other)?;
+        let answer = asked.answer(asked.ends).map_err(io::Error::other)?;
+        let (queues, qp) = Queues::new(request.id(), 64)?;
+        let key = request.id().key();
+        let accepted = bring_up(request.id(), qp)
+            .and_then(|qp| request.accept_ready(qp, &param(&answer.encode())));
+        let Ok(qp) = accepted else {
+            return Ok(None);
+        };
+        loop {
+            match next(&self.channel, until)? {
+                Event::Established(id) if id.key() == key => {
+                    let mut connection = Connection::new(id, qp).map_err(verbs::Error::from)?;
+                    let channel = EventChannel::new()?;
+                    connection.migrate(&channel)?;
+                    return Ok(Some(Wire::new(connection, queues, channel, said)));
+                }
+                Event::ConnectFailed { id, .. } if id.key() == key => return Ok(None),
+                Event::Established(_) | Event::ConnectFailed { .. } | Event::Disconnected(_) => {}
+                other => return Err(odd(&other)),
+            }
+        }
+    }
+}
+
+/// The private data of an ordinary request.
+pub(crate) fn proposal(own: IpAddr, peer: IpAddr, tos: u8) -> ConnectData {
+    let ends = Ends::new(own, peer).expect("addresses of one family");
+    ConnectData::proposal(ends, tos)
+}
+
+/// Asks for a connection from any address of this host, with so many receives.
+pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Answer> {
+    let until = Instant::now() + PATIENCE;
+    let channel = EventChannel::new()?;
+    let id = resolve(&channel, own, peer, until)?;
+    let (queues, qp) = Queues::new(&id, receives)?;
+    id.connect(&qp, &param(data)).map_err(verbs::Error::from)?;
+    match next(&channel, until)? {
+        Event::ConnectResponse(response) => {
+            let said = response.param().private_data.clone();
+            let qp = bring_up(response.id(), qp)?;
+            let connection = response.establish_ready(qp)?;
+            let wire = Wire::new(connection, queues, channel, said);
+            Ok(Answer::Accepted(wire))
+        }
+        Event::ConnectFailed {
+            failure:
+                ConnectFailure::Rejected {
+                    reason,
+                    private_data,
+                },
+            ..
+        } => Ok(Answer::Rejected {
+            reason,
+            data: private_data,
+        }),
+        other => Err(odd(&other)),
+    }
+}
+
+fn resolve(
+    channel: &EventChannel,
+    own: IpAddr,
+    peer: IpAddr,
+    until: Instant,
+) -> io::Result<CmId<RouteResolved>> {
+    let from = SocketAddr::new(own, 0);
+    let to = SocketAddr::new(peer, family(peer).port());
+    channel
+        .create_id()?
+        .resolve_addr(Some(from), to, PATIENCE)
+        .map_err(verbs::Error::from)?;
+    let Event::AddrResolved(id) = next(channel, until)? else {
+        return Err(io::Error::other("no address"));
+    };
+    id.resolve_route(PATIENCE).map_err(verbs::Error::from)?;
+    match next(channel, until)? {
+        Event::RouteResolved(id) => Ok(id),
+        other => Err(odd(&other)),
+    }
+}

@@ -1,0 +1,194 @@
+//! A connection to RDS, on which frames are bytes.
+
+use std::{collections::VecDeque, io, time::Duration, time::Instant};
+
+use cm::{CmId, Connection, Event, EventChannel, phases::HasDevice};
+use rds::proto::wire::{Flags, Header};
+use verbs::{Completed, CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, op::Send};
+
+use super::{PATIENCE, ROOM};
+
+/// What a queue pair needs.
+#[derive(Debug)]
+pub(super) struct Queues {
+    pd: ProtectionDomain,
+    cq: CompletionQueue,
+}
+
+impl Queues {
+    /// With a queue pair that has so many receives posted.
+    pub(super) fn new<P: HasDevice>(
+        id: &CmId<P>,
+        receives: u32,
+    ) -> io::Result<(Self, QueuePair<Rc, Init>)> {
+        let ctx = id.context()?;
+        let pd = ctx.alloc_pd()?;
+        let cq = ctx.cq_builder(1024).waitable().create()?;
+        let builder = pd.qp_builder(&cq, &cq);
+        let qp = builder.max_send_wr(300).max_recv_wr(600).create()?;
+        let mut qp = id.init_qp(qp).map_err(verbs::Error::from)?;
+        for _ in 0..receives {
+            qp.post_recv(pd.alloc_buf(ROOM)?)
+                .map_err(verbs::Error::from)?;
+        }
+        Ok((Self { pd, cq }, qp))
+    }
+}
+
+/// A connection.
+#[derive(Debug)]
+pub(crate) struct Wire {
+    // The connection first: its queue pair uses the others.
+    connection: Connection,
+    queues: Queues,
+    channel: EventChannel,
+    /// The private data of the peer.
+    pub(crate) said: Vec<u8>,
+    heard: VecDeque<Vec<u8>>,
+    sending: usize,
+    lost: bool,
+}
+
+impl Wire {
+    pub(super) fn new(
+        connection: Connection,
+        queues: Queues,
+        channel: EventChannel,
+        said: Vec<u8>,
+    ) -> Self {
+        Self {
+            connection,
+            queues,
+            channel,
+            said,
+            heard: VecDeque::new(),
+            sending: 0,
+            lost: false,
+        }
+    }
+
+    /// Sends a frame, and waits until the peer's device has it; `false` if it does not take it.
+    pub(crate) fn send(&mut self, frame: &[u8], solicited: bool) -> io::Result<bool> {
+        let mut buf = self.queues.pd.alloc_buf(frame.len().max(1))?;
+        buf.set_len(frame.len());
+        buf.copy_from_slice(frame);
+        let mut send = Send::new(buf);
+        if solicited {
+            send = send.solicited();
+        }
+        if self.connection.qp_mut().post(send).is_err() {
+            self.lost = true;
+        } else {
+            self.sending += 1;
+        }
+        let until = Instant::now() + PATIENCE;
+        while self.sending > 0 && !self.lost && Instant::now() < until {
+            self.pump(Duration::from_millis(100))?;
+        }
+        Ok(!self.lost && self.sending == 0)
+    }
+
+    /// Sends a message, in as many frames as it needs.
+    pub(crate) fn message(&mut self, header: &Header, body: &[u8]) -> io::Result<bool> {
+        let head = header.encode();
+        let mut parts = body.chunks(4096).peekable();
+        if parts.peek().is_none() {
+            return self.send(&head, true);
+        }
+        let mut taken = true;
+        while let Some(part) = parts.next() {
+            let last = parts.peek().is_none();
+            taken &= self.send(&[&head, part].concat(), last)?;
+        }
+        Ok(taken)
+    }
+
+    /// Acknowledges what has come, up to that number.
+    pub(crate) fn acknowledge(&mut self, ack: u64) -> io::Result<bool> {
+        let header = Header {
+            ack,
+            ..Header::default()
+        };
+        self.send(&header.encode(), true)
+    }
+
+    /// The next frame; nothing, if the connection is lost.
+    pub(crate) fn frame(&mut self) -> io::Result<Option<Vec<u8>>> {
+        self.frame_within(PATIENCE)
+    }
+
+    /// The same, but nothing as well if none comes for so long.
+    pub(crate) fn frame_within(&mut self, wait: Duration) -> io::Result<Option<Vec<u8>>> {
+        let until = Instant::now() + wait;
+        while self.heard.is_empty() && !self.lost && Instant::now() < until {
+            self.pump(Duration::from_millis(50))?;
+        }
+        Ok(self.heard.pop_front())
+    }
+
+    /// The next frame of a message.
+    pub(crate) fn hear(&mut self) -> io::Result<Option<(Header, Vec<u8>)>> {
+        while let Some(mut frame) = self.frame()? {
+            let header = Header::decode(&frame, false).map_err(io::Error::other)?;
+            let is_about_a_message = header.sequence != 0 && header.flags != Flags::CONG_BITMAP;
+            if is_about_a_message {
+                return Ok(Some((header, frame.split_off(Header::SIZE))));
+            }
+        }
+        Ok(None)
+    }
+
+    /// Posts more receives.
+    pub(crate) fn receive(&mut self, frames: u32) -> io::Result<()> {
+        for _ in 0..frames {
+            let buf = self.queues.pd.alloc_buf(ROOM)?;
+            let posted = self.connection.qp_mut().post_recv(buf);
+            posted.map_err(verbs::Error::from)?;
+        }
+        Ok(())
+    }
+
+    /// Waits until the peer has ended the connection; whether it has.
+    pub(crate) fn is_lost(&mut self) -> io::Result<bool> {
+        let until = Instant::now() + PATIENCE;
+        while !self.lost && Instant::now() < until {
+            self.pump(Duration::from_millis(100))?;
+        }
+        Ok(self.lost)
+    }
+
+    /// Whether the connection is still there, as far as is known.
+    pub(crate) fn is_there(&mut self) -> io::Result<bool> {
+        self.pump(Duration::ZERO)?;
+        Ok(!self.lost)
+    }
+
+    /// Ends the connection.
+    pub(crate) fn disconnect(mut self) {
+        // It fails if the peer was first.
+        drop(self.connection.disconnect());
+    }
+
+    fn pump(&mut self, wait: Duration) -> io::Result<()> {
+        let qp = self.connection.qp_mut();
+        for wc in self.queues.cq.wait(Some(wait))? {
+            let whole = wc.ok().is_ok();
+            self.lost |= !whole;
+            match qp.complete(wc) {
+                Ok(Completed::Receive(done)) if whole => {
+                    self.heard.push_back(done.received().to_vec());
+                    let mut work = done.work;
+                    work.set_full();
+                    // A queue pair that is lost says so by itself.
+                    drop(qp.post_recv(work));
+                }
+                Ok(Completed::Send(_)) => self.sending -= 1,
+                _ => {}
+            }
+        }
+        while let Some(event) = self.channel.try_next()? {
+            self.lost |= matches!(event, Event::Disconnected(_) | Event::TimewaitExit(_));
+        }
+        Ok(())
+    }
+}
