@@ -216,6 +216,7 @@ impl Socket {
         let mut draft = Draft {
             cookie: options.cookie,
             silent: options.silent,
+            urgent: payload.name().is_some() || options.has_operation(),
             ..Draft::new(len, ())
         };
         if let Some(rdma) = &options.rdma {
@@ -256,6 +257,7 @@ impl Socket {
                 rdma: draft.rdma,
                 atomic: draft.atomic,
                 silent: draft.silent,
+                urgent: draft.urgent,
             };
             let refused = match state.node.send(self.id, options.to, draft) {
                 Ok(sent) => {

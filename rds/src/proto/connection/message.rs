@@ -35,6 +35,8 @@ pub struct Draft<P> {
     pub atomic: Option<Atomic>,
     /// With nothing but operations in it, it is not sent itself.
     pub silent: bool,
+    /// Somebody waits for its end: it is never left to a peer that acknowledges unasked.
+    pub urgent: bool,
 }
 
 /// Which way an RDMA operation moves bytes.
@@ -200,6 +202,7 @@ impl<P> Draft<P> {
             rdma: None,
             atomic: None,
             silent: false,
+            urgent: false,
         }
     }
 

@@ -273,7 +273,9 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         let Some(whole) = self.receiving.frame(now, header, body)? else {
             return Ok(None);
         };
-        Ok(self.receiving.message(now, &mut self.acks, whole))
+        let received = self.receiving.message(now, &mut self.acks, whole);
+        self.sending.peer_acks_unasked = self.receiving.peer_acks_unasked;
+        Ok(received)
     }
 
     /// A message is taken, or dropped for good: it is acknowledged, and never comes again.

@@ -127,6 +127,8 @@ pub(super) struct Receiving<B> {
     unchecked: bool,
     detect_restarts: bool,
     max_message: u32,
+    /// The peer has said so, with its map.
+    pub(super) peer_acks_unasked: bool,
     pub(super) oddities: Oddities,
 }
 
@@ -140,6 +142,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             unchecked: settings.accept_unchecked,
             detect_restarts: settings.detect_restarts,
             max_message: settings.max_message.min(MAX_MESSAGE),
+            peer_acks_unasked: false,
             oddities: Oddities::default(),
         }
     }
@@ -150,6 +153,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
 
     pub(super) fn reset(&mut self) {
         self.assembly = None;
+        self.peer_acks_unasked = false;
         self.confirmed_before = self.confirmed_before.max(self.confirmed);
     }
 
@@ -237,6 +241,8 @@ impl<B: AsRef<[u8]>> Receiving<B> {
                 self.oddities.bad_maps += 1;
                 return None;
             };
+            let acks_unasked = Extension::Capabilities(Extension::ACKS_UNASKED);
+            self.peer_acks_unasked = header.extensions.iter().any(|told| told == acks_unasked);
             return Some(Received::Map(map));
         }
         let sequence = header.sequence;

@@ -8,7 +8,7 @@ use super::{
     message::{Atomic, Draft, Fate, Message, Rdma, Refused},
     queue::{Completion, Entry, Part, Queue},
 };
-use crate::proto::wire::{CongestionMap, FRAGMENT, Flags, Header};
+use crate::proto::wire::{CongestionMap, Extension, Extensions, FRAGMENT, Flags, Header};
 
 /// What is to be posted to the send queue.
 #[derive(Debug)]
@@ -115,6 +115,16 @@ enum Stage {
     Frame(u32),
 }
 
+/// What a host with these settings tells of itself.
+fn capabilities(settings: &Settings) -> Extensions {
+    let mut extensions = Extensions::NONE;
+    if settings.ack_after.is_some() {
+        let added = extensions.add(Extension::Capabilities(Extension::ACKS_UNASKED));
+        debug_assert_eq!(added, Ok(()), "it is the only one");
+    }
+    extensions
+}
+
 #[derive(Debug)]
 pub(super) struct Sending<P> {
     pub(super) queue: Queue<P>,
@@ -131,6 +141,12 @@ pub(super) struct Sending<P> {
     unasked_messages: u32,
     unasked_bytes: u32,
     unsignalled: u32,
+    /// The peer acknowledges unasked, so that nobody has to ask for the end of the last message.
+    pub(super) peer_acks_unasked: bool,
+    /// Somebody waits for the end of a message that has not asked.
+    urgent: bool,
+    /// What goes with maps.
+    capabilities: Extensions,
     max_unacked_messages: u32,
     max_unacked_bytes: u32,
     max_unsignalled: u32,
@@ -150,6 +166,9 @@ impl<P> Sending<P> {
             unasked_messages: 0,
             unasked_bytes: 0,
             unsignalled: 0,
+            peer_acks_unasked: false,
+            urgent: false,
+            capabilities: capabilities(settings),
             max_unacked_messages: settings.max_unacked_messages,
             max_unacked_bytes: settings.max_unacked_bytes,
             max_unsignalled: settings.max_unsignalled,
@@ -241,6 +260,8 @@ impl<P> Sending<P> {
         self.map_in_flight = 0;
         self.posted = 0;
         self.unsignalled = 0;
+        self.peer_acks_unasked = false;
+        self.urgent = false;
         self.unasked_messages = self.max_unacked_messages;
         self.unasked_bytes = self.max_unacked_bytes;
     }
@@ -266,6 +287,7 @@ impl<P> Sending<P> {
                 ack,
                 len: CongestionMap::LEN,
                 flags: Flags::CONG_BITMAP,
+                extensions: self.capabilities,
                 ..Header::default()
             };
             self.map.clone_from(map);
@@ -281,6 +303,7 @@ impl<P> Sending<P> {
         let (from, to, mut flags) = (entry.from, entry.to, entry.flags);
         let silent = entry.is_silent();
         let draft = entry.draft();
+        let urgent = draft.is_some_and(|draft| draft.urgent);
         let extensions = draft.map(Draft::extensions).unwrap_or_default();
         let stage = match draft {
             Some(Draft { rdma: Some(_), .. }) => Stage::Rdma,
@@ -292,10 +315,13 @@ impl<P> Sending<P> {
         let mut ack = 0;
         if !silent {
             ack = acks.carry();
+            self.urgent |= urgent;
             // The last of all asks too, or its end would be heard of by chance only.
-            if self.asks(len) || !self.queue.has_unpicked_frames() {
+            let asks_last = self.urgent || !self.peer_acks_unasked;
+            if self.asks(len) || asks_last && !self.queue.has_unpicked_frames() {
                 flags |= Flags::ACK_REQUIRED;
             }
+            self.urgent &= !flags.contains(Flags::ACK_REQUIRED);
         }
         let header = Header {
             sequence,

@@ -21,6 +21,8 @@ const NOW: Duration = Duration::ZERO;
 fn node() -> TestNode {
     let mut settings = Settings::new(NonZero::<u64>::MIN, 1);
     settings.connection.keepalive = None;
+    // No time passes here: whoever wants to be told asks.
+    settings.connection.ack_after = None;
     Node::new(settings)
 }
 

@@ -30,12 +30,18 @@ pub enum Extension {
     Paths(u16),
     /// The sender's incarnation.
     Generation(u32),
-    /// What the sender can do.
+    /// What the sender can do. [`ACKS_UNASKED`](Self::ACKS_UNASKED) goes with congestion maps, where kernels
+    /// look for nothing.
     Capabilities(u32),
     /// Which of its device's ports the sender uses.
     PortIndex(u8),
     /// A checksum of what an RDMA operation moved.
     RdmaChecksum([u8; 8]),
+}
+
+impl Extension {
+    /// The [capability](Self::Capabilities) of a host that acknowledges unasked, after a moment.
+    pub const ACKS_UNASKED: u32 = 0x4c41_5a59;
 }
 
 /// The area for extensions, as it is in a header.
@@ -52,8 +58,8 @@ impl Extensions {
     /// Adds the one extension that a message may have.
     ///
     /// # Errors
-    /// There is one already, or it is none that may be sent: only [`Extension::Rdma`] and
-    /// [`Extension::Destination`] may.
+    /// There is one already, or it is none that may be sent: only [`Extension::Rdma`],
+    /// [`Extension::Destination`] and [`Extension::Capabilities`] may.
     pub fn add(&mut self, extension: Extension) -> Result<(), NotAdded> {
         if self.0[0] != 0 {
             return Err(NotAdded::Second);
@@ -66,6 +72,10 @@ impl Extensions {
             Extension::Destination(cookie) => {
                 self.0[0] = DESTINATION;
                 self.0[1..9].copy_from_slice(&cookie.encode());
+            }
+            Extension::Capabilities(bits) => {
+                self.0[0] = CAPABILITIES;
+                self.0[1..5].copy_from_slice(&bits.to_be_bytes());
             }
             _ => return Err(NotAdded::Unsent),
         }
@@ -220,5 +230,10 @@ mod tests {
         };
         area.add(Extension::Destination(cookie)).unwrap();
         assert_eq!(area.0[..10], [3, 0x11, 0x22, 0x33, 0x44, 0, 0, 1, 0x23, 0]);
+        let mut area = Extensions::NONE;
+        let capabilities = Extension::Capabilities(Extension::ACKS_UNASKED);
+        area.add(capabilities).unwrap();
+        assert_eq!(area.0[..6], [7, 0x4c, 0x41, 0x5a, 0x59, 0]);
+        assert_eq!(area.iter().collect::<Vec<_>>(), [capabilities]);
     }
 }

@@ -340,6 +340,61 @@ fn every_ninth_message_asks_for_an_acknowledgement() {
     assert_eq!(asking(&sent), [1, 18, 20]);
 }
 
+/// Where a peer acknowledges unasked, the end of the last message comes by itself.
+#[test]
+fn only_urgent_messages_ask_a_peer_that_acknowledges_unasked() {
+    let lazy = Settings {
+        ack_after: Some(Duration::from_millis(50)),
+        ..settings()
+    };
+    let mut b = End::new(&lazy, NonZero::<u64>::MIN);
+    b.established(NOW, 0);
+    let map = frames(&mut b);
+    let told = Extension::Capabilities(Extension::ACKS_UNASKED);
+    assert_eq!(map[0].header().extensions.iter().next(), Some(told));
+    let mut silent = up(1);
+    silent.reset();
+    silent.established(NOW, 0);
+    let nothing = frames(&mut silent);
+    assert_eq!(nothing[0].header().extensions.iter().next(), None);
+
+    let mut a = up(1);
+    let asks = |a: &mut End, urgent: bool| {
+        let draft = Draft {
+            urgent,
+            ..Draft::new(0, vec![])
+        };
+        a.send(message(draft), false).unwrap();
+        let flags = frames(a)[0].header().flags;
+        flags.contains(Flags::ACK_REQUIRED)
+    };
+    assert!(asks(&mut a, false), "the first does");
+    assert!(asks(&mut a, false), "nothing is known of the peer");
+    take(&mut a, &map);
+    assert!(!asks(&mut a, false));
+    assert!(asks(&mut a, true));
+    assert!(!asks(&mut a, false));
+    // One that asks does so for those before.
+    let draft = Draft {
+        urgent: true,
+        ..Draft::new(0, vec![])
+    };
+    a.send(message(draft), false).unwrap();
+    send(&mut a, 0);
+    let flags: Vec<Flags> = frames(&mut a)
+        .iter()
+        .map(|frame| frame.header().flags)
+        .collect();
+    assert_eq!(flags, [Flags::empty(), Flags::ACK_REQUIRED]);
+    // The next connection may be to somebody else.
+    a.reset();
+    establish(&mut a);
+    frames(&mut a);
+    assert!(asks(&mut a, false));
+    take(&mut a, &nothing);
+    assert!(asks(&mut a, false));
+}
+
 /// U-P04
 #[test]
 fn an_acknowledgement_goes_with_data_or_once_alone() {
