@@ -122,15 +122,3 @@ fn kernels_are_reached_by_ipv6() {
     assert_eq!(numbers(&printed.a, "echoed"), [11]);
     assert_eq!(numbers(&printed.b, "echoed"), [11]);
 }
-
-/// X-C11
-#[test]
-fn the_kernel_may_have_the_port() {
-    let b = format!("{OURS} conflict $B:4000");
-    let printed = run(60, "true", &b);
-    let line = printed.b.iter().find(|line| line.starts_with("conflict"));
-    assert!(
-        line.is_some_and(|line| line.contains("conflict 98:") && line.contains("rds_rdma")),
-        "{line:?}"
-    );
-}

@@ -3,6 +3,7 @@
 //! `peer.py` says what it can be asked to do, and `afrds.py` has the kernel's sockets.
 
 mod interop;
+mod strangers;
 mod stress;
 mod zero_copy;
 

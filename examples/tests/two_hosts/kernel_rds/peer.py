@@ -7,6 +7,7 @@ stop OWN PEER         tells a server to stop
 ping IP PEER-IP N     messages to port 0, which hosts answer themselves
 pinged IP N           waits until this host has answered so many such messages of others
 flow OWN PEER S PACE  numbered messages both ways for so many seconds; nothing may be missing, twice, or late
+wrong OWN PEER        writes to memory that is nobody's, in the middle of messages that a server echoes
 slow OWN S            has room for 20 000 bytes, and reads nothing for so long
 press OWN PEER        sends to one that is slow until it may not, and waits to be told that it may again
 calls IP              what the calls refuse, and with which number
@@ -226,6 +227,27 @@ def flow(own, peer, seconds, pace):
         sys.exit(1)
 
 
+def wrong(own, peer):
+    sock, peer = open_socket(own), parse(peer)
+    meet(sock, peer)
+    local = Memory(100)
+    for seed in range(20):
+        sock.send_soon(request(ECHO, seed, 4000, pattern(seed, 4000)), peer)
+        if seed == 10:
+            rdma = Rdma(0xDEAD00, [local], afrds.NOTIFY_ME | afrds.READWRITE, token=77)
+            sock.send_soon(b"never", peer, [rdma.message])
+    told, seed = [], 0
+    while seed < 20 or not told:
+        got = hear(sock, 60)
+        if got.length:
+            assert got.data == request(ECHO, seed, 4000, pattern(seed, 4000)), f"{seed} came back otherwise"
+            seed += 1
+        else:
+            told += afrds.statuses(got.control)
+    assert told == [(77, 1)], told
+    print("wrong", seed)
+
+
 def slow(own, seconds):
     sock = open_socket(own)
     sock.limits(receive=20_000)
@@ -378,7 +400,7 @@ def info(own):
 
 
 if __name__ == "__main__":
-    roles = [serve, sizes, rdma, stop, ping, pinged, flow, slow, press, calls, child, info]
+    roles = [serve, sizes, rdma, stop, ping, pinged, flow, wrong, slow, press, calls, child, info]
     roles = {role.__name__: role for role in roles}
     if len(sys.argv) < 2 or sys.argv[1] not in roles:
         sys.exit(__doc__)

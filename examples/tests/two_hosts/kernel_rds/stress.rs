@@ -1,8 +1,17 @@
 //! `rds-stress`: both sides send, and each looks at what it gets.
 
+use std::env;
+
 use crate::guests::{Printed, run_with};
 
 const STRESS: &str = env!("CARGO_BIN_EXE_rds-stress");
+
+/// The same on the kernel's sockets.
+const KERNEL: &str = concat!(
+    "/usr/bin/python3 -B ",
+    env!("CARGO_MANIFEST_DIR"),
+    "/tests/two_hosts/kernel_rds/stress.py"
+);
 
 /// Runs both sides; `options` are what the active one says.
 fn run(options: &str) -> Printed {
@@ -57,4 +66,140 @@ fn rds_stress_reads_and_writes_memory() {
             assert!(average[4] + average[5] > 0.0, "{average:?}");
         }
     }
+}
+
+/// A run of ours with a kernel's.
+struct Run {
+    /// Whether the kernel begins.
+    kernel: bool,
+    /// What the side that begins is told.
+    options: &'static str,
+    /// Requests go one way only.
+    simplex: bool,
+    /// Memory is read; memory is written.
+    memory: [bool; 2],
+}
+
+impl Run {
+    const fn of_ours(options: &'static str, memory: [bool; 2]) -> Self {
+        Self {
+            kernel: false,
+            options,
+            simplex: false,
+            memory,
+        }
+    }
+
+    const fn of_the_kernels(options: &'static str, memory: [bool; 2]) -> Self {
+        Self {
+            kernel: true,
+            ..Self::of_ours(options, memory)
+        }
+    }
+
+    const fn one_way(self) -> Self {
+        Self {
+            simplex: true,
+            ..self
+        }
+    }
+
+    /// What the two sides do, for so long.
+    fn commands(&self, seconds: u32) -> [String; 2] {
+        let options = self.options;
+        if self.kernel {
+            let active = format!("{KERNEL} active $B $A seconds={seconds} {options}");
+            [STRESS.to_owned(), active]
+        } else {
+            let active = "--connect-retries 60 -s $B -r $A";
+            let active = format!("{STRESS} {active} -T {seconds} {options}");
+            [active, format!("{KERNEL} passive 1")]
+        }
+    }
+
+    /// What is wrong with what both have printed.
+    fn complaint(&self, ours: &str, kernels: &str) -> Option<String> {
+        let rates = average(&[ours.to_owned()]);
+        let words: Vec<_> = kernels.split_whitespace().collect();
+        let names = [
+            "asked", "answered", "seen", "answers", "read", "written", "acks",
+        ];
+        let counts = names.map(|name| {
+            let at = words.iter().position(|word| *word == name);
+            let count = at.and_then(|at| words.get(at + 1)?.parse::<u64>().ok());
+            count.unwrap_or(u64::MAX)
+        });
+        let [asked, answered, seen, answers, read, written, acks] = counts;
+        let kernel_asks = !self.simplex || self.kernel;
+        let we_ask = !self.simplex || !self.kernel;
+        let right = (asked > 0) == kernel_asks
+            && (seen > 0) == we_ask
+            // The kernel's side waits for every answer where it has begun.
+            && (!self.kernel || asked == answered)
+            && answers <= seen
+            && (rates[1] > 0.0) == we_ask
+            && (rates[2] > 0.0) == kernel_asks
+            && [read > 0, written > 0] == self.memory
+            // D07: most acknowledgements go with messages, or are for many.
+            && (self.options != SMALL || acks * 2 < asked + answers);
+        (!right).then(|| format!("{} | {ours} | {kernels}", self.options))
+    }
+}
+
+const BOTH: [bool; 2] = [true, true];
+const NONE: [bool; 2] = [false, false];
+
+/// Many small messages at a time.
+const SMALL: &str = "-q 63 -a 63 -d 32 -t 4";
+
+/// What is run always.
+const RUNS: [Run; 7] = [
+    Run::of_the_kernels("request=10000 depth=4 tasks=2 verify=1 least=5", NONE),
+    Run::of_ours("-q 10000 -a 1024 -d 4 -t 2 -v", NONE),
+    Run::of_the_kernels("request=63 ack=63 depth=4 tasks=2 simplex=1 least=5", NONE).one_way(),
+    Run::of_ours(SMALL, NONE),
+    Run::of_the_kernels("rdma=20000 vector=4 verify=1 least=20", BOTH),
+    Run::of_ours("-q 1K -D 20000 -I 4 -v", BOTH),
+    Run::of_ours("-q 1K -D 20000 -M 2 -v --rdma-use-once 1", [false, true]),
+];
+
+/// What is run in the long test as well.
+const MORE: [Run; 4] = [
+    Run::of_ours("-q 63 -a 63 -d 4 -t 2 -o", NONE).one_way(),
+    Run::of_ours("-q 1K -D 20000 -M 1 -v", [true, false]),
+    Run::of_the_kernels(
+        "rdma=20000 mode=1 verify=1 use_once=1 least=20",
+        [true, false],
+    ),
+    Run::of_the_kernels("rdma=20000 mode=2 verify=1 least=20", [false, true]),
+];
+
+/// X-D04, X-D05, X-D06, X-D07, X-R04: every message is the next of its sender, and every byte of it, and
+/// of memory, is right.
+#[test]
+fn rds_stress_runs_with_a_kernels() {
+    let mut runs: Vec<_> = RUNS.iter().collect();
+    let long = env::var_os("LONG").is_some();
+    if long {
+        runs.extend(&MORE);
+    }
+    // The first second is not in the average.
+    let seconds = if long { 10 } else { 4 };
+    let commands = runs.iter().map(|run| run.commands(seconds));
+    let (a, b): (Vec<_>, Vec<_>) = commands.map(|[a, b]| (a, b)).unzip();
+    let printed = run_with(&["--rds", "b"], 290, &a.join(" && "), &b.join(" && "));
+    let lines = |all: &[String], is: fn(&str) -> bool| -> Vec<String> {
+        let lines = all.iter().filter(|line| is(line));
+        lines.cloned().collect()
+    };
+    let ours = lines(&printed.a, |line| line.ends_with("(average)"));
+    let kernels = lines(&printed.b, |line| line.starts_with("stress"));
+    println!("{kernels:#?}");
+    let counts = (ours.len(), kernels.len());
+    assert_eq!(counts, (runs.len(), runs.len()), "{:?}", printed.a);
+    let printed = ours.iter().zip(&kernels);
+    let wrong: Vec<_> = std::iter::zip(&runs, printed)
+        .filter_map(|(run, (ours, kernels))| run.complaint(ours, kernels))
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:#?}");
 }

@@ -4,6 +4,9 @@
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 mod flow;
+mod probe;
+#[path = "../../../../../rds/tests/prober/mod.rs"]
+mod prober;
 mod room;
 
 use std::{
@@ -90,6 +93,10 @@ enum Role {
     Press { own: SocketAddr, peer: SocketAddr },
     /// Cannot have the address, as the kernel has it
     Conflict { own: SocketAddr },
+    /// Asks a kernel what it makes of what no peer should say
+    Probe { own: IpAddr, peer: IpAddr },
+    /// Asks a kernel for a connection, in the name of a host that has one
+    Rival { own: IpAddr, peer: IpAddr },
 }
 
 fn main() -> Result<()> {
@@ -108,6 +115,8 @@ fn main() -> Result<()> {
         Role::Slow { own, seconds } => room::slow(own, seconds),
         Role::Press { own, peer } => room::press(own, peer),
         Role::Conflict { own } => conflict(own),
+        Role::Probe { own, peer } => probe::run(own, peer),
+        Role::Rival { own, peer } => probe::rival(own, peer),
     }
 }
 

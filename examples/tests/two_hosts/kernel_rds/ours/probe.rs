@@ -1,0 +1,184 @@
+//! What a kernel makes of peers that do not keep to the protocol.
+
+use std::{net::IpAddr, thread, time::Duration};
+
+use anyhow::{Context as _, Result, bail, ensure};
+use rds::proto::wire::{ConnectData, Family, Header, REJECTED, Version};
+
+use crate::prober::{Answer, Prober, Wire, dial, proposal};
+
+/// The port that asks.
+const PORT: u16 = 4321;
+
+/// How long nothing has to come, for a frame to be asleep.
+const ASLEEP: Duration = Duration::from_secs(3);
+
+/// A kernel, as one that asks it sees it.
+struct Probe {
+    prober: Prober,
+    peer: IpAddr,
+    wire: Wire,
+    sequence: u64,
+    pings: u32,
+}
+
+impl Probe {
+    fn ping(&mut self) -> Header {
+        self.sequence += 1;
+        self.pings += 1;
+        Header {
+            sequence: self.sequence,
+            from: PORT,
+            ..Header::default()
+        }
+    }
+
+    /// Waits for the answer to a ping.
+    fn pong(&mut self) -> Result<()> {
+        let (header, _) = self.wire.hear()?.context("the connection is lost")?;
+        let ends = (header.from, header.to, header.len);
+        ensure!(ends == (0, PORT, 0), "{header:?}, and no answer");
+        Ok(())
+    }
+
+    /// Asks and is answered.
+    fn asks(&mut self) -> Result<()> {
+        let ping = self.ping().encode();
+        ensure!(self.wire.send(&ping, true)?, "a question is not taken");
+        self.pong()
+    }
+
+    /// The kernel gives the connection up, and asks for another.
+    fn dropped(&mut self, what: &str) -> Result<()> {
+        ensure!(self.wire.is_lost()?, "{what} is taken");
+        self.wire = self.prober.accept()?;
+        self.asks()
+    }
+
+    /// X-D08: whether a question that is not solicited is asleep until something is.
+    fn sleeps(&mut self) -> Result<bool> {
+        // Whatever the kernel is at has to be over: it would see the question by the way.
+        while self.wire.frame_within(ASLEEP / 3)?.is_some() {}
+        let ping = self.ping().encode();
+        ensure!(self.wire.send(&ping, false)?, "a question is not taken");
+        let slept = self.wire.frame_within(ASLEEP)?.is_none();
+        if slept {
+            ensure!(self.wire.acknowledge(0)?, "nothing is taken");
+            self.pong()?;
+        }
+        Ok(slept)
+    }
+
+    /// X-D11
+    fn bad_frames(&mut self) -> Result<u32> {
+        let mut damaged = self.ping().encode();
+        self.pings -= 1;
+        damaged[31] ^= 1;
+        let long = Header {
+            len: 10_000,
+            to: PORT,
+            ..self.ping()
+        };
+        self.pings -= 1;
+        let other = Header {
+            to: PORT + 1,
+            ..long
+        };
+        let frame = |header: &Header| [&header.encode()[..], &[7; 4096][..]].concat();
+        let rows = [
+            ("a damaged header", vec![damaged.to_vec()]),
+            ("a frame of 20 bytes", vec![vec![0; 20]]),
+            (
+                "a frame of another message",
+                vec![frame(&long), frame(&other)],
+            ),
+        ];
+        let mut count = 0;
+        for (what, frames) in rows {
+            for frame in frames {
+                self.wire.send(&frame, true)?;
+            }
+            self.dropped(what)?;
+            count += 1;
+        }
+        Ok(count)
+    }
+
+    /// X-C10
+    fn asks_again(&mut self) -> Result<()> {
+        let data = self.prober.proposal(self.peer, 0).encode();
+        let refused = self.prober.dial(self.peer, &data)?.rejected()?;
+        ensure!(refused == (28, REJECTED.to_vec()), "{refused:?}");
+        self.dropped("a second request")
+    }
+
+    /// X-C04
+    fn versions(&self) -> Result<()> {
+        for (tos, [major, minor], minors, answer) in [
+            (1, [4, 1], 3, Some([4, 1])),
+            (2, [4, 0], 1, Some([4, 0])),
+            (3, [3, 0], 3, None),
+            (4, [5, 1], 3, None),
+        ] {
+            let version = Version { major, minor };
+            let data = ConnectData {
+                version,
+                minors,
+                ..self.prober.proposal(self.peer, tos)
+            };
+            let said = self.prober.dial(self.peer, &data.encode())?;
+            if let Some([major, minor]) = answer {
+                let reply = ConnectData::decode(&said.accepted()?.said, Family::V4)?;
+                ensure!(reply.version == Version { major, minor }, "{reply:?}");
+            } else {
+                let refused = said.rejected()?;
+                ensure!(refused == (28, REJECTED.to_vec()), "{version}: {refused:?}");
+            }
+        }
+        Ok(())
+    }
+}
+
+/// X-C04, X-C10, X-D08, X-D11: the kernel answers so many questions.
+pub(super) fn run(own: IpAddr, peer: IpAddr) -> Result<()> {
+    let prober = Prober::new(own)?;
+    let data = prober.proposal(peer, 0).encode();
+    let wire = prober.dial(peer, &data)?.accepted()?;
+    let mut probe = Probe {
+        prober,
+        peer,
+        wire,
+        sequence: 0,
+        pings: 0,
+    };
+    probe.asks()?;
+    let mut slept = false;
+    for _ in 0..5 {
+        slept = slept || probe.sleeps()?;
+    }
+    ensure!(slept, "the kernel looks at what is not solicited");
+    let count = probe.bad_frames()?;
+    println!("bad frames {count}");
+    probe.asks_again()?;
+    probe.versions()?;
+    println!("asked {}", probe.pings);
+    Ok(())
+}
+
+/// X-F07: asks the kernel for a connection in the name of a host that has one, which ends that.
+pub(super) fn rival(own: IpAddr, peer: IpAddr) -> Result<()> {
+    let data = proposal(own, peer, 0).encode();
+    for _ in 0..60 {
+        // There may be none at the moment, or one that is being made.
+        match dial(own, peer, &data, 0) {
+            Ok(Answer::Rejected { reason: 28, data }) if data.starts_with(&REJECTED) => {
+                println!("rival refused");
+                return Ok(());
+            }
+            Ok(Answer::Accepted(wire)) => wire.disconnect(),
+            other => println!("rival: {other:?}"),
+        }
+        thread::sleep(Duration::from_millis(500));
+    }
+    bail!("it is never refused")
+}

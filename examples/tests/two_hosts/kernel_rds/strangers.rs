@@ -1,0 +1,38 @@
+//! A kernel, and peers that do not keep to the protocol; our sockets, whose connections they end.
+
+use super::{flowed, in_turn, numbers, roles};
+use crate::guests::run_with;
+
+const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
+
+/// The kernel's RDS is on host b. There, nobody else can have its port: X-C11. Host a asks it what it makes
+/// of peers that do not keep to the protocol: X-C04, X-C10, X-D08, X-D11. X-F07: connections end under
+/// load, as somebody asks for another, and as an operation of the kernel's fails.
+#[test]
+fn strangers_are_refused_and_break_nothing() {
+    // And more where the kernel happens to look at what is to be asleep.
+    let asked = 6;
+    let a = format!(
+        "{OURS} probe $A $B && {{ (sleep 3; {OURS} rival $A $B; sleep 3; {OURS} rival $A $B) & \
+         {OURS} flow $A:4100 $B:4100 8 0.01; }} && wait && {OURS} serve $A:4000"
+    );
+    let b = roles(&[
+        &format!("pinged $B {asked}"),
+        "flow $B:4100 $A:4100 8 0.01",
+        "wrong $B:4000 $A:4000",
+        "stop $B:4000 $A:4000",
+    ]);
+    let conflict = in_turn(OURS, &["conflict $B:4000"]);
+    let printed = run_with(&["--rds", "b"], 280, &a, &format!("{conflict} && {b}"));
+    let line = printed.b.iter().find(|line| line.starts_with("conflict"));
+    assert!(
+        line.is_some_and(|line| line.contains("conflict 98:") && line.contains("rds_rdma")),
+        "{line:?}"
+    );
+    assert_eq!(numbers(&printed.a, "bad frames"), [3]);
+    assert!(numbers(&printed.a, "asked")[0] >= asked);
+    flowed(&printed.a, &printed.b);
+    let rivals = printed.a.iter().filter(|line| *line == "rival refused");
+    assert_eq!(rivals.count(), 2, "{:?}", printed.a);
+    assert_eq!(numbers(&printed.b, "wrong"), [20]);
+}
