@@ -1,8 +1,12 @@
 //! Our sockets on host a, and the kernel's on host b.
 
-use std::{env, fmt::Display};
+use std::{collections::HashSet, env, fmt::Display, path::Path};
 
-use super::{answered, answers, flowed, in_turn, numbers, questions, roles};
+use super::{
+    answered, answers,
+    capture::{Kind, frames},
+    flowed, in_turn, numbers, questions, roles,
+};
 use crate::{
     guests::{Printed, run_with},
     link::{CUT, PREPARE, RESTORE},
@@ -19,21 +23,69 @@ fn run(seconds: u32, a: &str, b: &str) -> Printed {
     run_with(&["--rds", "b"], seconds, a, b)
 }
 
-/// X-C01, X-C03, X-D01, X-D03, X-G01, X-G03, X-R03; X-C09 as it begins with a host that does not serve yet.
+/// X-C01, X-C03, X-D01, X-D03, X-D08, X-G01, X-G03, X-R03; X-C09 as it begins with a host that does not
+/// serve yet.
 #[test]
 fn we_ask_a_kernel() {
     let (a, b) = (questions("$A", "$B"), answers("$B", "$A"));
-    let printed = run(280, &ours(&a), &roles(&b));
+    let folder = tempfile::tempdir().expect("a folder for the packets");
+    let file = folder.path().join("packets");
+    let options = ["--rds", "b", "--pcap", file.to_str().expect("a path")];
+    let printed = run_with(&options, 280, &ours(&a), &roles(&b));
     answered(&printed.a, &printed.b);
+    who_is_to_wake_up(&file);
 }
 
-/// X-C02, X-D01, X-D02 as far as messages go, X-G02, X-R01, X-R02.
+/// X-D08: the last frame of everything is solicited, and no other, both ways.
+fn who_is_to_wake_up(file: &Path) {
+    let frames = frames(file);
+    let wrong: Vec<_> = frames
+        .iter()
+        .filter(|one| one.solicited != one.last)
+        .collect();
+    assert!(wrong.is_empty(), "{wrong:?}");
+    let hosts: HashSet<_> = frames.iter().map(|frame| frame.from).collect();
+    assert_eq!(hosts.len(), 2, "{hosts:?}");
+    for host in hosts {
+        for (kind, last) in [
+            (Kind::Map, false),
+            (Kind::Map, true),
+            (Kind::Acknowledgement, true),
+            (Kind::Message, false),
+            (Kind::Message, true),
+        ] {
+            let some = frames
+                .iter()
+                .any(|frame| (frame.from, frame.kind, frame.last) == (host, kind, last));
+            assert!(some, "{host} has sent no {kind:?}, {last}");
+        }
+    }
+}
+
+/// X-C02, X-D01, X-D02 as far as messages go, X-D09, X-D13, X-G02, X-R01, X-R02.
 #[test]
 fn a_kernel_asks_us() {
-    let (a, b) = (answers("$A", "$B"), questions("$B", "$A"));
+    let (a, mut b) = (answers("$A", "$B"), questions("$B", "$A"));
+    let stop = b.iter().position(|question| question.starts_with("stop"));
+    let stop = stop.expect("a question that is the last for a server");
+    let more = ["sink", "stall"].map(|role| format!("{role} $B:4000 $A:4000 {MANY}"));
+    b.splice(stop..stop, more);
     let printed = run(280, &ours(&a), &roles(&b));
     answered(&printed.b, &printed.a);
+    let [count, acks, resets] = numbers(&printed.b, "sunk")[..] else {
+        panic!("{:?}", printed.b);
+    };
+    // How many they are is shown without a device; here they may come later, and so for less.
+    assert!(
+        acks * 2 < count && acks > 0 && resets == 0,
+        "{acks} of {count}"
+    );
+    let stalled = numbers(&printed.b, "stalled");
+    assert_eq!((stalled[0], stalled[2]), (MANY, 0));
 }
+
+/// More messages than there are receives.
+const MANY: u64 = 1500;
 
 /// Both sides send for so many seconds, while what happens to a host's link is made to: on b, where
 /// the kernel's RDS is, or on a.
@@ -72,21 +124,47 @@ fn nothing_is_lost_while_the_link_is_cut() {
     }
 }
 
-/// X-C06: what one process does not answer, the next does.
+/// X-C06: what one process does not answer, the next does. X-F11: either side is killed in the middle of
+/// messages both ways, and comes again. X-C08: the kernel's has a new RDS then.
 #[test]
 fn a_process_is_killed_and_another_takes_its_place() {
+    let (own, peer) = ("$A:4200", "$B:4200");
     let a = format!(
-        "{OURS} serve --die $A:4000; {}",
-        ours(&["serve $A:4000", "flow $A:4100 $B:4100 3 0.05"])
+        "{OURS} serve --die $A:4000; {} && {{ {OURS} load {own} {peer} 1 0; {}; }}",
+        ours(&["serve $A:4000", "flow $A:4100 $B:4100 3 0.05"]),
+        ours(&[
+            &format!("load {own} {peer} 2 1"),
+            "load $A:4300 $B:4300 1 2"
+        ]),
     );
+    let module = "rmmod rds_rdma && insmod $(find /lib/modules/$(uname -r) -name 'rds_rdma.ko*')";
     // The message that kills it may have been acknowledged, and is lost then.
     let b = roles(&["sizes $B:4000 $A:4000"])
         + &format!("&& ({0} || {0}) &&", roles(&["stop $B:4000 $A:4000"]))
-        + &roles(&["flow $B:4100 $A:4100 3 0.05"]);
+        + &roles(&[
+            "flow $B:4100 $A:4100 3 0.05",
+            &format!("load {peer} {own} 1 2"),
+        ])
+        + &format!(
+            " && {{ {}; {module} && {}; }}",
+            roles(&["load $B:4300 $A:4300 1 0"]),
+            roles(&["load $B:4300 $A:4300 2 1"])
+        );
     let printed = run(280, &a, &b);
     assert_eq!(numbers(&printed.b, "echoed"), [11]);
     assert!(printed.b.contains(&"stopped".to_owned()));
     flowed(&printed.a, &printed.b);
+    // Of each side, one was killed, and lived again; and one lived on, and has been told.
+    for (side, survivor) in [(&printed.a, 1), (&printed.b, 0)] {
+        let lived: Vec<_> = side
+            .iter()
+            .filter(|line| line.starts_with("lived"))
+            .collect();
+        assert_eq!(lived.len(), 2, "{side:?}");
+        let resets = lived[survivor].rsplit(' ').next();
+        assert!(resets.is_some_and(|resets| resets != "0"), "{lived:?}");
+        assert_eq!(side.iter().filter(|line| *line == "dies").count(), 1);
+    }
 }
 
 /// M-M02, and X-C05: two processes at a time, each with an address; one with a type of service.

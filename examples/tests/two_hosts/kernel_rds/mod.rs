@@ -2,6 +2,7 @@
 //!
 //! `peer.py` says what it can be asked to do, and `afrds.py` has the kernel's sockets.
 
+mod capture;
 mod interop;
 mod strangers;
 mod stress;

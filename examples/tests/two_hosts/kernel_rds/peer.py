@@ -7,6 +7,9 @@ stop OWN PEER         tells a server to stop
 ping IP PEER-IP N     messages to port 0, which hosts answer themselves
 pinged IP N           waits until this host has answered so many such messages of others
 flow OWN PEER S PACE  numbered messages both ways for so many seconds; nothing may be missing, twice, or late
+load OWN PEER N M     messages both ways in life N of this side, until enough has come of life M of the other; 0: then it dies
+sink OWN PEER N       messages that a server takes, and that it does not answer; acknowledgements are counted
+stall OWN PEER N      the same to a server that stops meanwhile, and goes on
 wrong OWN PEER        writes to memory that is nobody's, in the middle of messages that a server echoes
 slow OWN S            has room for 20 000 bytes, and reads nothing for so long
 press OWN PEER        sends to one that is slow until it may not, and waits to be told that it may again
@@ -20,6 +23,7 @@ OWN and PEER are IP:PORT.
 import errno
 import os
 import select
+import signal
 import socket
 import struct
 import sys
@@ -36,7 +40,7 @@ ROOM = 2 << 20
 SO_TIMESTAMP = 29
 
 # How a request begins; the seed of the pattern and the number of bytes follow.
-ECHO, WRITE, READ, STOP = b"EWRQ"
+ECHO, WRITE, READ, STOP, SINK, STALL = b"EWRQDS"
 
 
 def open_socket(own):
@@ -227,6 +231,80 @@ def flow(own, peer, seconds, pace):
         sys.exit(1)
 
 
+# So many messages of the peer are enough.
+ENOUGH = 50
+
+
+def life_message(life, content, number):
+    size = [0, 100, 5000, 20_000][number % 4]
+    return struct.pack("!BBI", life, content, number) + pattern(number % 256, size)
+
+
+def load(own, peer, life, peers):
+    sock, peer, life, peers = open_socket(own), parse(peer), int(life), int(peers)
+    sock.limits(send=200_000)
+    limit = time.monotonic() + 240
+    seen, following, is_content, number, quiet = [0] * 3, [None] * 3, [False] * 3, 0, None
+    while quiet is None or time.monotonic() < quiet:
+        assert time.monotonic() < limit, f"{number} sent, {seen} seen, and not enough"
+        sock.poll(select.POLLIN, 0.01)
+        while True:
+            try:
+                got = sock.recv()
+            except BlockingIOError:
+                break
+            if got.address is None:
+                continue
+            of, content, count = struct.unpack_from("!BBI", got.data)
+            assert got.data == life_message(of, content, count), f"{count} is not whole"
+            assert following[of] in (None, count), f"{count} instead of {following[of]}"
+            seen[of], following[of], is_content[of] = seen[of] + 1, count + 1, content
+        if not peers and max(seen) >= ENOUGH:
+            print("dies", flush=True)
+            os.kill(os.getpid(), signal.SIGKILL)
+        content = peers > 0 and seen[peers] >= ENOUGH
+        if content and is_content[peers] and quiet is None:
+            quiet = time.monotonic() + 3
+        try:
+            sock.send(life_message(life, content, number), peer)
+            number += 1
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
+                raise
+    print(f"lived sent {number} seen {seen[peers]} resets {afrds.counters(sock)['conn_reset']}")
+
+
+def waiting(sock):
+    """How many messages of a socket are not sent, or not acknowledged."""
+    port = struct.pack("!H", sock.address()[1])
+    found = 0
+    for option in (afrds.INFO_SEND, afrds.INFO_RETRANS):
+        size, raw = sock.info(option)
+        found += sum(raw[at + 20 : at + 22] == port for at in range(0, len(raw), size))
+    return found
+
+
+def sink(own, peer, count, first=None):
+    sock, peer = open_socket(own), parse(peer)
+    meet(sock, peer)
+    before = afrds.counters(sock)
+    if first is not None:
+        sock.send_soon(request(first), peer)
+    for number in range(int(count)):
+        sock.send_soon(request(SINK, 0, number), peer)
+    limit = time.monotonic() + 120
+    while waiting(sock):
+        assert time.monotonic() < limit, f"{waiting(sock)} are not acknowledged"
+        time.sleep(0.05)
+    after = afrds.counters(sock)
+    acks, resets = (after[name] - before[name] for name in ("ib_ack_received", "conn_reset"))
+    print(f"{'sunk' if first is None else 'stalled'} {count} acks {acks} resets {resets}")
+
+
+def stall(own, peer, count):
+    sink(own, peer, count, STALL)
+
+
 def wrong(own, peer):
     sock, peer = open_socket(own), parse(peer)
     meet(sock, peer)
@@ -400,7 +478,7 @@ def info(own):
 
 
 if __name__ == "__main__":
-    roles = [serve, sizes, rdma, stop, ping, pinged, flow, wrong, slow, press, calls, child, info]
+    roles = [serve, sizes, rdma, stop, ping, pinged, flow, load, sink, stall, wrong, slow, press, calls, child, info]
     roles = {role.__name__: role for role in roles}
     if len(sys.argv) < 2 or sys.argv[1] not in roles:
         sys.exit(__doc__)

@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use anyhow::{Result, bail, ensure};
+use anyhow::{Context as _, Result, bail, ensure};
 use rds::{Received, Socket};
 
 use super::{HELLO, meet, open, pattern};
@@ -91,9 +91,13 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
     let end = Instant::now() + Duration::from_secs_f64(seconds);
     let (mut due, mut heard_at, mut gap) = (Instant::now(), Instant::now(), Duration::ZERO);
     let mut side = Side::default();
+    let mut memory = None;
     let mut quiet = None;
     while quiet.is_none_or(|quiet| Instant::now() < quiet) {
         let now = Instant::now();
+        if memory.is_none() && now + Duration::from_secs_f64(seconds * 0.9) >= end {
+            memory = Some(resident()?);
+        }
         if now > end + Duration::from_secs(120) {
             bail!("sent {}, seen {}", side.sent, side.seen);
         }
@@ -130,10 +134,20 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
         sent, seen, wrong, ..
     } = side;
     println!(
-        "flow sent {sent} seen {seen} wrong {} gap {:.1}",
+        "flow sent {sent} seen {seen} wrong {} gap {:.1} memory {} {}",
         wrong.len(),
-        gap.as_secs_f64()
+        gap.as_secs_f64(),
+        memory.unwrap_or_default(),
+        resident()?
     );
     ensure!(wrong.is_empty(), "{:?}", &wrong[..wrong.len().min(5)]);
     Ok(())
+}
+
+/// The memory of this process, in KiB.
+fn resident() -> Result<u64> {
+    let status = std::fs::read_to_string("/proc/self/status")?;
+    let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));
+    let words = line.context("no VmRSS")?.split_whitespace().next();
+    Ok(words.context("no VmRSS")?.parse()?)
 }

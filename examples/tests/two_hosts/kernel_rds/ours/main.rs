@@ -4,10 +4,12 @@
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
 mod flow;
+mod load;
 mod probe;
 #[path = "../../../../../rds/tests/prober/mod.rs"]
 mod prober;
 mod room;
+mod stall;
 
 use std::{
     net::{IpAddr, SocketAddr},
@@ -43,6 +45,10 @@ const ECHO: u8 = b'E';
 const WRITE: u8 = b'W';
 const READ: u8 = b'R';
 const STOP: u8 = b'Q';
+/// To be taken, and no more: they are numbered.
+const SINK: u8 = b'D';
+/// To be taken by nobody for a while.
+const STALL: u8 = b'S';
 
 /// What a side says until the other is there.
 const HELLO: &[u8] = b"hello";
@@ -87,6 +93,15 @@ enum Role {
         seconds: f64,
         pace: f64,
     },
+    /// Messages both ways, of sides that may die
+    Load {
+        own: SocketAddr,
+        peer: SocketAddr,
+        /// Which life this is
+        life: u8,
+        /// The life of the peer's of which enough has to come; 0: of any, and then this side dies
+        peers: u8,
+    },
     /// Reads nothing for so long
     Slow { own: SocketAddr, seconds: f64 },
     /// Sends to one that is slow
@@ -112,6 +127,12 @@ fn main() -> Result<()> {
             seconds,
             pace,
         } => flow::run(own, peer, seconds, pace),
+        Role::Load {
+            own,
+            peer,
+            life,
+            peers,
+        } => load::run(own, peer, life, peers),
         Role::Slow { own, seconds } => room::slow(own, seconds),
         Role::Press { own, peer } => room::press(own, peer),
         Role::Conflict { own } => conflict(own),
@@ -172,6 +193,7 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
     let socket = open(own)?;
     println!("serves");
     let mut served = [0; 3];
+    let mut sunk = 0;
     loop {
         let Received::Message(asked) = socket.recv()? else {
             bail!("something that is no message");
@@ -197,6 +219,12 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
                 operate(&socket, from, kind, seed, len, cookie)?;
                 served[usize::from(kind == READ) + 1] += 1;
             }
+            SINK => {
+                sunk = if len == 0 { 0 } else { sunk };
+                ensure!(len == sunk, "{len} instead of {sunk}");
+                sunk += 1;
+            }
+            STALL => stall::stall()?,
             // As if it were killed: the kernel takes away what it had.
             STOP if die => std::process::abort(),
             STOP => {
@@ -207,7 +235,10 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
         }
     }
     settle(&socket)?;
-    println!("served E{} W{} R{}", served[0], served[1], served[2]);
+    println!(
+        "served E{} W{} R{} D{sunk}",
+        served[0], served[1], served[2]
+    );
     Ok(())
 }
 

@@ -1,0 +1,110 @@
+//! Messages both ways, of sides that may die and come again.
+
+use std::{
+    io::ErrorKind,
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+use rds::{Received, Socket};
+
+use super::{PATIENCE, open, pattern, settle};
+
+/// So many messages of the peer are enough.
+const ENOUGH: u32 = 50;
+
+/// How long the last messages go on.
+const LAST: Duration = Duration::from_secs(3);
+
+/// What comes from one life of the peer.
+#[derive(Default)]
+struct Seen {
+    count: u32,
+    next: Option<u32>,
+    /// The peer has seen enough.
+    content: bool,
+}
+
+/// What a message says: which life of its sender it is of, whether that has seen enough, and its number.
+fn message(life: u8, content: bool, number: u32) -> Vec<u8> {
+    let [seed, ..] = number.to_le_bytes();
+    let len = [0, 100, 5000, 20_000][usize::from(seed % 4)];
+    let mut bytes = vec![life, u8::from(content)];
+    bytes.extend(number.to_be_bytes());
+    bytes.extend(pattern(seed, len));
+    bytes
+}
+
+impl Seen {
+    fn take(&mut self, bytes: &[u8]) -> Result<()> {
+        let number = u32::from_be_bytes(bytes[2..6].try_into()?);
+        let whole = message(bytes[0], bytes[1] != 0, number);
+        ensure!(bytes == whole, "{number} is not whole");
+        let next = self.next.unwrap_or(number);
+        ensure!(number == next, "{number} instead of {next}");
+        self.next = Some(number + 1);
+        self.count += 1;
+        self.content = bytes[1] != 0;
+        Ok(())
+    }
+}
+
+/// Sends and receives in the life `life`, until enough has come of the peer's life `peers`, and the peer
+/// has had enough. In no life of the peer's: until enough has come, and dies.
+pub(super) fn run(own: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Result<()> {
+    let socket = open(own)?;
+    socket.set_send_limit(200_000)?;
+    socket.set_nonblocking(true);
+    let limit = Instant::now() + 2 * PATIENCE;
+    let mut seen: [Seen; 3] = Default::default();
+    let mut number = 0;
+    let mut quiet: Option<Instant> = None;
+    while quiet.is_none_or(|quiet| Instant::now() < quiet) {
+        while let Some(bytes) = next(&socket)? {
+            ensure!(bytes.len() >= 6 && bytes[0] < 3, "{bytes:?}");
+            seen[usize::from(bytes[0])].take(&bytes)?;
+        }
+        if peers == 0 && seen.iter().any(|seen| seen.count >= ENOUGH) {
+            println!("dies");
+            let own = rustix::process::getpid();
+            rustix::process::kill_process(own, rustix::process::Signal::KILL)?;
+        }
+        let wanted = &seen[usize::from(peers)];
+        let content = peers > 0 && wanted.count >= ENOUGH;
+        if content && wanted.content && quiet.is_none() {
+            quiet = Some(Instant::now() + LAST);
+        }
+        if Instant::now() > limit {
+            bail!("{number} sent, {} seen, and not enough", wanted.count);
+        }
+        match socket.send_to(&message(life, content, number), peer) {
+            Ok(_) => number += 1,
+            Err(err) if err.kind() == ErrorKind::WouldBlock => {}
+            Err(err) => return Err(err.into()),
+        }
+        thread::sleep(Duration::from_millis(10));
+    }
+    let info = socket.engine().info()?;
+    let resets = info.counters.iter().find(|one| one.name == "conn_reset");
+    let resets = resets.map_or(0, |one| one.value);
+    println!(
+        "lived sent {number} seen {} resets {resets}",
+        seen[usize::from(peers)].count
+    );
+    // The peer may be gone, and acknowledge nothing any more.
+    socket.cancel_sent_to(None)?;
+    settle(&socket)
+}
+
+fn next(socket: &Socket) -> Result<Option<Vec<u8>>> {
+    loop {
+        match socket.recv() {
+            Ok(Received::Message(message)) => return Ok(Some(message.to_vec())),
+            Ok(_) => {}
+            Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(err) => return Err(err.into()),
+        }
+    }
+}

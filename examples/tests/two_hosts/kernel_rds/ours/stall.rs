@@ -1,0 +1,20 @@
+//! A side that stops in the middle of what comes.
+
+use std::process::Command;
+
+use anyhow::{Result, ensure};
+
+/// Stops this process, all of it, until its device has told the peer for a while that no receive is left.
+pub(super) fn stall() -> Result<()> {
+    let own = rustix::process::getpid();
+    let told = "cat /sys/class/infiniband/*/ports/1/hw_counters/send_rnr_err";
+    let script = format!(
+        "before=$({told}); for i in $(seq 600); do [ $({told}) = $before ] || break; sleep 0.1; done; \
+         sleep 3; kill -CONT {own}; [ $({told}) != $before ]",
+        own = own.as_raw_nonzero()
+    );
+    let mut waits = Command::new("sh").args(["-c", &script]).spawn()?;
+    rustix::process::kill_process(own, rustix::process::Signal::STOP)?;
+    ensure!(waits.wait()?.success(), "no message came too early");
+    Ok(())
+}
