@@ -322,6 +322,33 @@ static void fallback(void) {
     passes(twin, server);
 }
 
+/* T-PL2: there is no device to be had. */
+static void no_device(void) {
+    struct ends ends = connected();
+    struct sockaddr_in name = address, seen;
+    socklen_t length = sizeof name;
+    int type = 0, datagrams[2];
+    CHECK(!is_rsocket(ends.client) && !is_rsocket(ends.server));
+    CHECK(getsockopt(ends.client, SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_STREAM);
+    passes(ends.client, ends.server);
+    passes(ends.server, ends.client);
+    for (int side = 0; side < 2; side++) {
+        datagrams[side] = socket(AF_INET, SOCK_DGRAM, 0);
+        CHECK(datagrams[side] >= 0 && !is_rsocket(datagrams[side]));
+        CHECK(bind(datagrams[side], (struct sockaddr *)&address, sizeof address) == 0);
+    }
+    length = sizeof type;
+    CHECK(getsockopt(datagrams[0], SOL_SOCKET, SO_TYPE, &type, &length) == 0 && type == SOCK_DGRAM);
+    length = sizeof name;
+    CHECK(getsockname(datagrams[0], (struct sockaddr *)&name, &length) == 0);
+    CHECK(getsockname(datagrams[1], (struct sockaddr *)&seen, &length) == 0);
+    CHECK(name.sin_port != 0 && seen.sin_port != name.sin_port);
+    CHECK(connect(datagrams[0], (struct sockaddr *)&seen, sizeof seen) == 0);
+    passes(datagrams[0], datagrams[1]);
+    struct pollfd fds[] = {{ends.client, POLLIN | POLLOUT, 0}, {datagrams[0], POLLIN | POLLOUT, 0}};
+    CHECK(poll(fds, 2, -1) == 2 && fds[0].revents == POLLOUT && fds[1].revents == POLLOUT);
+}
+
 /* T-PL3 */
 static void first_recv(void) {
     char byte;
@@ -349,6 +376,7 @@ static const struct {
     {"duplicates", duplicates},     {"files", files},       {"messages", messages},
     {"waiting", waiting},           {"epoll", ordinary_epoll}, {"sizes", sizes},
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
+    {"no-device", no_device},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

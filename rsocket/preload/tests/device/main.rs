@@ -187,6 +187,11 @@ fn datagrams_use_rdma_where_it_leads() {
 fn call(part: &str, env: &[(&str, &str)]) {
     let mut program = c_program("calls.c");
     program.arg(part).envs(env.iter().copied());
+    run(part, program);
+}
+
+/// Lets a program say that all is well.
+fn run(part: &str, program: Command) {
     let ran = Preload::Ours.load(program).output().unwrap();
     let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{part}: {}: {errors}", ran.status);
@@ -243,6 +248,19 @@ fn sizes_are_those_of_the_environment() {
 #[test]
 fn what_turns_to_tcp_keeps_its_name_and_options() {
     call("fallback", &[]);
+}
+
+/// T-PL2: the program does not see the files by which devices are opened.
+#[test]
+fn without_a_device_everything_is_as_without_the_library() {
+    let built = c_program("calls.c");
+    let mut program = Command::new("unshare");
+    program.args(["--mount", "sh", "-c"]);
+    program.arg("mount -t tmpfs none /dev/infiniband && exec \"$@\"");
+    program.arg("sh").arg(built.get_program()).arg("no-device");
+    let before = packets();
+    run("no-device", program);
+    assert_eq!(packets(), before);
 }
 
 /// Connects, and does nothing.
