@@ -12,6 +12,8 @@ use rsocket::{Listener, Stream};
 
 use crate::{PATIENCE, system, word};
 
+const ENODEV: i32 = 19;
+
 fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
     let client = Stream::connect(addr)?;
     let (server, _) = listener.accept()?;
@@ -58,11 +60,17 @@ pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
     Ok(format!("exhausted: {}", rsocket::errno(&error)))
 }
 
-/// T-ER4: somebody waits to receive, somebody sends, and the device goes.
+/// T-ER4, T-KA2: somebody waits to receive, somebody sends, somebody gives signs of life, and the device
+/// goes.
 pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
     let listener = Listener::bind(addr)?;
     let (mut client, server) = pair(&listener, addr)?;
     let (mut idle, _idle_peer) = pair(&listener, addr)?;
+    let (mut kept, kept_peer) = pair(&listener, addr)?;
+    for side in [&kept, &kept_peer] {
+        side.set_keep_alive(Some(Duration::from_millis(200)));
+    }
+    kept.set_read_timeout(Some(PATIENCE));
     server.set_read_timeout(Some(PATIENCE));
     client.set_write_timeout(Some(PATIENCE));
     idle.set_read_timeout(Some(PATIENCE));
@@ -79,6 +87,7 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
         }
     });
     let waiting = thread::spawn(move || word(idle.read(&mut [0]), "end"));
+    let keeping = thread::spawn(move || (word(kept.read(&mut [0]), "end"), kept));
     let mut deletion = system("rdma", &["link", "delete", "rxe0"])?;
     let start = Instant::now();
     let sent = loop {
@@ -90,13 +99,25 @@ pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
     let (Ok(received), Ok(waited)) = (receiving.join(), waiting.join()) else {
         bail!("a thread has panicked");
     };
-    for said in [&sent, &received, &waited] {
+    let Ok((lived, kept)) = keeping.join() else {
+        bail!("a thread has panicked");
+    };
+    for said in [&sent, &received, &waited, &lived] {
         ensure!(
             said != "WouldBlock",
-            "nobody told: {sent}, {received}, {waited}"
+            "nobody told: {sent}, {received}, {waited}, {lived}"
         );
     }
-    ensure!(Stream::connect(addr).is_err(), "there is still a way");
+    ensure!(kept.take_error().is_some(), "signs of life are given");
+    // Nothing is left to wait for.
+    kept.set_linger(Duration::MAX);
+    kept_peer.set_linger(Duration::MAX);
+    drop((kept, kept_peer));
+    // T-CN2
+    match Stream::connect(addr) {
+        Ok(_) => bail!("there is still a way"),
+        Err(err) => ensure!(rsocket::errno(&err) == ENODEV, "{err}"),
+    }
     drop((client, listener));
     // The kernel may wait for the process, which has the device open.
     let dropped = Instant::now();
