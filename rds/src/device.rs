@@ -17,6 +17,8 @@ pub(crate) struct Device {
     pub(crate) sends: u32,
     /// How many elements an RDMA operation can have.
     pub(crate) elements: u32,
+    /// Whether it speaks iWARP.
+    pub(crate) iwarp: bool,
     /// Whether peers can change numbers here.
     pub(crate) atomics: bool,
 }
@@ -35,6 +37,7 @@ impl Device {
             receives: receives.min(most),
             sends: sends.min(most),
             elements: ELEMENTS.min(attr.max_sge()).max(2),
+            iwarp: ctx.is_iwarp(),
             atomics: attr.atomic_cap() != AtomicCap::NONE,
         })
     }

@@ -4,8 +4,8 @@ use std::{sync::Arc, time::Duration};
 
 use cm::{CmId, ConnParam, Connection, Key, phases::HasDevice};
 use verbs::{
-    Attributes, CompletionQueue, CqKey, Init, PoolBuf, QueuePair, Rc, RemoteRegion, RnrTimer, Rtr,
-    Rts, With,
+    Attributes, CompletionQueue, CqKey, Init, Notify, PoolBuf, QueuePair, Rc, RemoteRegion,
+    RnrTimer, Rtr, Rts, With,
 };
 
 use crate::{
@@ -66,6 +66,9 @@ impl Posted {
     }
 }
 
+/// So many completions are fetched at once.
+pub(crate) const BATCH: usize = 64;
+
 /// Requests for which room is kept: an acknowledgement, and a probe.
 pub(crate) const RESERVED: u32 = 2;
 
@@ -83,8 +86,19 @@ pub(crate) struct Lane {
     pub(crate) closing: Option<Duration>,
     /// How often the device has not let go of it.
     pub(crate) refusals: u32,
+    /// Which completions are announced next, if any.
+    pub(crate) armed: Option<Announced>,
     /// An operation of which a part has failed, and how.
     pub(crate) broken: Option<(Tag, Completion)>,
+}
+
+/// Which completions are announced.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
+pub(crate) enum Announced {
+    /// Whole messages and acknowledgements, and the end of the connection.
+    Solicited,
+    /// All.
+    All,
 }
 
 /// How far it is.
@@ -138,7 +152,7 @@ impl Ends<Pair<Init>> {
             .context()
             .cq_builder(sends + receives)
             .channel(&device.channel, CqKey(name))
-            .batch(64)
+            .batch(BATCH)
             .create()?;
         let qp = device
             .pd
@@ -189,6 +203,7 @@ impl Lane {
             stage,
             closing: None,
             refusals: 0,
+            armed: None,
             broken: None,
         }
     }
@@ -218,6 +233,22 @@ impl Lane {
             }
             Stage::Resolving | Stage::Asked(_) | Stage::Gone => None,
         }
+    }
+
+    /// Has the next of these completions announced.
+    pub(crate) fn arm(&mut self, wanted: Announced) -> verbs::Result<()> {
+        if self.armed >= Some(wanted) {
+            return Ok(());
+        }
+        let notify = match wanted {
+            Announced::Solicited => Notify::Solicited,
+            Announced::All => Notify::Next,
+        };
+        if let Some((_, cq, _)) = self.queues() {
+            cq.req_notify(notify)?;
+            self.armed = Some(wanted);
+        }
+        Ok(())
     }
 
     /// Whether the device has let go of everything that it completes.

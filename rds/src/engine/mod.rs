@@ -2,6 +2,7 @@
 
 mod connecting;
 mod info;
+mod leading;
 mod listening;
 mod operations;
 mod options;
@@ -11,7 +12,7 @@ mod traffic;
 use std::{
     io,
     num::NonZero,
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
@@ -22,7 +23,7 @@ use std::{
 };
 
 use cm::EventChannel;
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::event::{PollFd, PollFlags, epoll, poll};
 
 pub(crate) use operations::{Exported, Progress};
 pub use options::EngineOptions;
@@ -56,6 +57,10 @@ pub(crate) struct Shared {
     channel: Arc<EventChannel>,
     /// Rung when the thread has to look again.
     bell: Bell,
+    /// Readable when there are completions, unless a call waits for them.
+    poller: Arc<OwnedFd>,
+    /// Of the call that does.
+    leader: Arc<Bell>,
     epoch: Instant,
     stopped: AtomicBool,
     process: u32,
@@ -100,11 +105,16 @@ impl Engine {
         // Higher than those of every process before, on a host whose clock does not go back.
         options.node.first_sequence = NonZero::new(micros).unwrap_or(NonZero::<u64>::MIN);
         options.node.seed = micros ^ u64::from(own).rotate_right(16);
+        let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
+        let epoch = Instant::now();
+        let state = State::new(options, Arc::clone(&channel), Arc::clone(&poller), epoch);
         let shared = Arc::new(Shared {
-            state: Mutex::new(State::new(options, Arc::clone(&channel))),
+            state: Mutex::new(state),
             channel,
             bell: Bell::new()?,
-            epoch: Instant::now(),
+            poller,
+            leader: Arc::new(Bell::new()?),
+            epoch,
             stopped: AtomicBool::new(false),
             process: own,
         });
@@ -174,6 +184,11 @@ impl Shared {
         self.epoch.elapsed()
     }
 
+    /// A time of the protocol's.
+    pub(crate) fn instant(&self, at: Duration) -> Instant {
+        self.epoch + at
+    }
+
     /// Everything, unless it belongs to the parent of this process.
     pub(crate) fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
         if self.process != std::process::id() {
@@ -190,34 +205,45 @@ impl Shared {
 
     /// Does what has to be done at once after a call of a program's.
     pub(crate) fn drive(&self, state: &mut State) {
-        if state.work(self.now()) {
+        if !state.is_quiet() {
+            self.drive_at(state, self.now());
+        }
+    }
+
+    /// The same, for who knows the time.
+    pub(crate) fn drive_at(&self, state: &mut State, now: Duration) {
+        if state.work(now) {
             self.bell.ring();
         }
     }
 
     fn run(&self) {
         while !self.stopped.load(Relaxed) {
-            let (devices, wait, tasks) = {
+            let (wait, tasks) = {
                 let mut state = self.lock_here();
                 let wait = state.prepare(self.now());
-                (state.devices(), wait, std::mem::take(&mut state.tasks))
+                (wait, std::mem::take(&mut state.tasks))
             };
             tasks.into_iter().for_each(Waker::wake);
-            let mut fds: Vec<BorrowedFd<'_>> = vec![self.channel.as_fd(), self.bell.as_fd()];
-            fds.extend(devices.iter().map(|device| device.channel.as_fd()));
-            sleep(&fds, wait);
-            self.bell.clear();
-            let mut state = self.lock_here();
-            while let Ok(Some(event)) = self.channel.try_next() {
-                state.handle(self.now(), event);
+            let fds = [self.channel.as_fd(), self.bell.as_fd(), self.poller.as_fd()];
+            let ready = sleep(&fds, wait);
+            if ready[1] {
+                self.bell.clear();
             }
-            for device in &devices {
-                while let Ok(Some(key)) = device.channel.try_next() {
-                    state.announced(key);
+            let mut state = self.lock_here();
+            let now = self.now();
+            while ready[0]
+                && let Ok(Some(event)) = self.channel.try_next()
+            {
+                state.handle(now, event);
+            }
+            if ready[2] {
+                for device in state.devices() {
+                    state.take_events(&device);
                 }
             }
-            state.complete(self.now());
-            state.work(self.now());
+            state.complete(now);
+            state.work(now);
             let tasks = std::mem::take(&mut state.tasks);
             drop(state);
             tasks.into_iter().for_each(Waker::wake);
@@ -226,12 +252,16 @@ impl Shared {
     }
 }
 
-/// Sleeps until one of the descriptors is readable, or the time is over, or a signal comes.
-fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) {
+/// Sleeps until one of the descriptors is readable, or the time is over, or a signal comes. Returns
+/// which are.
+fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> Vec<bool> {
     let mut fds: Vec<_> = fds
         .iter()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();
     let timeout = wait.and_then(|wait| wait.try_into().ok());
-    let _: Result<usize, _> = poll(&mut fds, timeout.as_ref());
+    let ready = poll(&mut fds, timeout.as_ref()).is_ok();
+    fds.iter()
+        .map(|fd| ready && !fd.revents().is_empty())
+        .collect()
 }

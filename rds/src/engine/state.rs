@@ -3,16 +3,19 @@
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
+    os::fd::OwnedFd,
     sync::Arc,
     task::Waker,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cm::{ConnectRequest, EventChannel, Key};
+use rustix::event::epoll;
 use verbs::Context;
 
 use super::{
     EngineOptions,
+    leading::Leader,
     listening::Listeners,
     operations::{Exported, Operations},
 };
@@ -36,11 +39,16 @@ const DRAIN: Duration = Duration::from_secs(1);
 /// How often a device may refuse to let go, before what it has is given up.
 const REFUSALS: u32 = 10;
 
+/// So often what has come in the meantime is handled before others get their turn.
+const ROUNDS: u32 = 4;
+
 /// Everything that an engine has.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) node: Node<Payload, Body>,
     pub(super) channel: Arc<EventChannel>,
+    /// When time began, for the protocol.
+    pub(super) epoch: Instant,
     pub(super) options: EngineOptions,
     pub(super) lanes: HashMap<ConnectionId, Lane>,
     /// The identifiers of attempts, with the names of their connections.
@@ -48,12 +56,17 @@ pub(crate) struct State {
     /// The same by the names of completion queues.
     pub(super) queues: HashMap<usize, ConnectionId>,
     pub(super) next_queue: usize,
-    /// Connections whose completions have to be looked at.
+    /// Connections whose completions have to be looked at, and which announce none until then.
     pub(super) due: BTreeSet<ConnectionId>,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
     devices: Vec<Arc<Device>>,
+    /// Tells the thread of completions.
+    pub(super) poller: Arc<OwnedFd>,
+    pub(super) leader: Option<Leader>,
+    /// The socket of which a call is about to receive: its descriptor shows what that leaves.
+    pub(super) receiving: Option<SocketId>,
     /// Devices that are gone, but still have connections.
     lost: Vec<Arc<Device>>,
     pub(crate) sockets: HashMap<SocketId, Arc<Waiters>>,
@@ -66,13 +79,22 @@ pub(crate) struct State {
     pub(super) scopes: HashMap<IpAddr, u32>,
     /// When the thread wakes up of its own accord.
     wakes_at: Option<Duration>,
+    /// When it has been asked to, in a call. It does so even if there is nothing to be done any more:
+    /// there will be again, and to be asked is dearer.
+    asked_at: Option<Duration>,
 }
 
 impl State {
-    pub(super) fn new(options: EngineOptions, channel: Arc<EventChannel>) -> Self {
+    pub(super) fn new(
+        options: EngineOptions,
+        channel: Arc<EventChannel>,
+        poller: Arc<OwnedFd>,
+        epoch: Instant,
+    ) -> Self {
         Self {
             node: Node::new(options.node),
             channel,
+            epoch,
             options,
             lanes: HashMap::new(),
             keys: HashMap::new(),
@@ -83,6 +105,9 @@ impl State {
             next_request: 0,
             listeners: Listeners::default(),
             devices: Vec::new(),
+            poller,
+            leader: None,
+            receiving: None,
             lost: Vec::new(),
             sockets: HashMap::new(),
             exports: HashMap::new(),
@@ -90,11 +115,21 @@ impl State {
             tasks: Vec::new(),
             scopes: HashMap::new(),
             wakes_at: None,
+            asked_at: None,
         }
     }
 
     pub(super) fn devices(&self) -> Vec<Arc<Device>> {
         self.devices.clone()
+    }
+
+    pub(super) fn devices_here(&self) -> &[Arc<Device>] {
+        &self.devices
+    }
+
+    /// Whether there is nothing to be done but what comes from outside.
+    pub(super) fn is_quiet(&self) -> bool {
+        self.node.is_quiet() && self.due.is_empty() && self.tasks.is_empty()
     }
 
     /// What the engine has of a device, which it may not have used before.
@@ -105,6 +140,9 @@ impl State {
         }
         let (sends, receives) = (self.options.sends, self.options.receives);
         let device = Arc::new(Device::new(ctx, sends, receives)?);
+        let data = epoll::EventData::new_u64(0);
+        epoll::add(&self.poller, &device.channel, data, epoll::EventFlags::IN)
+            .map_err(|err| verbs::Error::from_errno("epoll_ctl", err.raw_os_error()))?;
         self.devices.push(Arc::clone(&device));
         Ok(device)
     }
@@ -129,6 +167,9 @@ impl State {
     pub(super) fn device_lost(&mut self, lost: Arc<Device>) {
         self.listeners.forget_device(&lost);
         self.devices.retain(|device| !Arc::ptr_eq(device, &lost));
+        // It fails if it has been done before.
+        let _: Result<(), _> = epoll::delete(&self.poller, &lost.channel);
+        self.stop_leader();
         self.exports
             .retain(|_, exported| exported.region.pd() != &lost.pd);
         if !self.lost.iter().any(|device| Arc::ptr_eq(device, &lost)) {
@@ -168,8 +209,10 @@ impl State {
         }
         self.listeners_due(now);
         self.work(now);
+        self.asked_at = self.asked_at.filter(|&at| at > now);
         let deadlines = self.deadlines().map(|(at, _)| at);
-        self.wakes_at = deadlines.chain(self.listeners.deadline()).min();
+        let others = self.listeners.deadline().into_iter().chain(self.asked_at);
+        self.wakes_at = deadlines.chain(others).min();
         if !self.due.is_empty() {
             return Some(Duration::ZERO);
         }
@@ -193,10 +236,19 @@ impl State {
     /// earlier than it means to.
     pub(super) fn work(&mut self, now: Duration) -> bool {
         let mut earlier = false;
-        while let Some(id) = self.node.busy() {
-            self.advance(now, id);
-            let at = self.deadline(id);
-            earlier |= at.is_some_and(|at| self.wakes_at.is_none_or(|wakes_at| at < wakes_at));
+        for rounds in (0..ROUNDS).rev() {
+            while let Some(id) = self.node.busy() {
+                self.advance(now, id);
+                let at = self.deadline(id);
+                if at.is_some_and(|at| self.wakes_at.is_none_or(|wakes_at| at < wakes_at)) {
+                    earlier = true;
+                    self.wakes_at = at;
+                    self.asked_at = at;
+                }
+            }
+            if rounds == 0 || !self.arm(now) {
+                break;
+            }
         }
         self.leave_lost();
         while let Some(finished) = self.node.finished() {
@@ -220,6 +272,7 @@ impl State {
             self.act(now, id, action);
         }
         self.post(now, id);
+        self.watch(id);
         if let Some(lane) = self.lanes.get_mut(&id)
             && let Some(since) = lane.closing
             && (lane.is_drained() || since + DRAIN <= now)
@@ -257,8 +310,10 @@ impl State {
     pub(crate) fn over(&mut self, owner: SocketId, payload: &Payload) {
         if let Some((name, waiters)) = payload.name().zip(self.sockets.get(&owner)) {
             waiters.add_free(name);
-            let tasks = waiters.wake(&mut self.node);
+            waiters.show_if_watched(&mut self.node);
+            let tasks = waiters.wake();
             self.tasks.extend(tasks);
+            self.call_leader(owner);
         }
     }
 
@@ -281,8 +336,12 @@ impl State {
     /// Tells those who wait for a socket.
     fn wake(&mut self, id: SocketId) {
         if let Some(waiters) = self.sockets.get(&id) {
-            let tasks = waiters.wake(&mut self.node);
+            if self.receiving != Some(id) {
+                waiters.show_if_watched(&mut self.node);
+            }
+            let tasks = waiters.wake();
             self.tasks.extend(tasks);
+            self.call_leader(id);
         }
     }
 

@@ -12,7 +12,7 @@ use verbs::{
 use super::State;
 use crate::{
     device::Device,
-    lane::{Lane, Posted, RESERVED, RecvWork, SendWork, Stage},
+    lane::{Announced, BATCH, Lane, Posted, RESERVED, RecvWork, SendWork, Stage},
     outbound::{Frame, Payload},
     proto::{
         connection::{Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag},
@@ -57,43 +57,105 @@ impl State {
     /// The channel of a device says that completions have come.
     pub(super) fn announced(&mut self, key: CqKey) {
         if let Some(&id) = self.queues.get(&key.0) {
+            if let Some(lane) = self.lanes.get_mut(&id) {
+                lane.armed = None;
+            }
             self.due.insert(id);
         }
     }
 
-    /// Handles what has completed.
-    pub(super) fn complete(&mut self, now: Duration) {
-        for id in std::mem::take(&mut self.due) {
-            if self.complete_some(now, id) {
-                self.due.insert(id);
-            }
+    /// Has a connection that announces too little announce more, when all is done that is to be.
+    pub(super) fn watch(&mut self, id: ConnectionId) {
+        let wanted = self.wanted(id);
+        if let Some(lane) = self.lanes.get(&id)
+            && lane.armed.is_some_and(|armed| armed < wanted)
+        {
+            self.due.insert(id);
         }
     }
 
-    /// Handles completions of one connection; whether there may be more.
-    fn complete_some(&mut self, now: Duration, id: ConnectionId) -> bool {
-        let Self { node, lanes, .. } = self;
+    /// Which completions of a connection are to be announced: others are seen when these come, or
+    /// when something is sent.
+    fn wanted(&self, id: ConnectionId) -> Announced {
+        let Some(lane) = self.lanes.get(&id) else {
+            return Announced::Solicited;
+        };
+        let all = lane.closing.is_some()
+            || lane.device().is_none_or(|device| device.iwarp)
+            || self.node.awaits_device(id);
+        if all {
+            Announced::All
+        } else {
+            Announced::Solicited
+        }
+    }
+
+    /// Has completions announced of the connections that are due, and handles those that have come
+    /// before. Returns whether there were any.
+    pub(super) fn arm(&mut self, now: Duration) -> bool {
+        let mut any = false;
+        for id in std::mem::take(&mut self.due) {
+            let wanted = self.wanted(id);
+            let Some(lane) = self.lanes.get_mut(&id) else {
+                continue;
+            };
+            if lane.arm(wanted).is_err() {
+                let attempt = lane.attempt;
+                self.node.failed(id, attempt, Failure::Lost);
+                any = true;
+            }
+            any |= self.look(now, id);
+        }
+        any
+    }
+
+    /// Handles what has completed of one connection, whether or not it is announced. Returns whether
+    /// there was anything.
+    pub(crate) fn look(&mut self, now: Duration, id: ConnectionId) -> bool {
+        let handled = self.complete_some(now, id);
+        if handled >= TURN {
+            self.due.insert(id);
+        }
+        handled > 0
+    }
+
+    /// Handles what has completed.
+    pub(super) fn complete(&mut self, now: Duration) {
+        let due: Vec<ConnectionId> = self.due.iter().copied().collect();
+        for id in due {
+            self.complete_some(now, id);
+        }
+    }
+
+    /// Handles completions of one connection, not much more than [`TURN`]; returns how many.
+    fn complete_some(&mut self, mut now: Duration, id: ConnectionId) -> usize {
+        let Self {
+            node, lanes, epoch, ..
+        } = self;
         let Some(lane) = lanes.get_mut(&id) else {
-            return false;
+            return 0;
         };
         let (attempt, key, closing) = (lane.attempt, lane.key, lane.closing.is_some());
         let accepted = matches!(lane.stage, Stage::Accepted(_));
         let mut broken = lane.broken.take();
         let Some((qp, cq, device)) = lane.queues() else {
-            return false;
+            lane.broken = broken;
+            return 0;
         };
         let mut used = Vec::new();
         let mut lost = false;
         let mut arrived = false;
         let mut handled = 0;
-        let more = loop {
-            let completions = match cq.poll_or_arm() {
-                Ok(Some(completions)) => completions,
-                Ok(None) => break false,
-                Err(_) => {
-                    lost = true;
-                    break false;
-                }
+        while handled < TURN {
+            let before = handled;
+            if handled >= BATCH {
+                // That has taken a while.
+                now = epoch.elapsed();
+            }
+            let Ok(completions) = cq.poll() else {
+                lost = true;
+                handled += 1;
+                break;
             };
             for wc in completions {
                 handled += 1;
@@ -140,10 +202,10 @@ impl State {
                 // A violation gives the connection up.
                 used.extend(node.received(now, id, &header, body).unwrap_or_default());
             }
-            if handled >= TURN {
-                break true;
+            if handled == before {
+                break;
             }
-        };
+        }
         lane.broken = broken;
         if lost {
             node.failed(id, attempt, Failure::Lost);
@@ -155,7 +217,7 @@ impl State {
             // The peer's last word of the handshake may be lost, but it has begun to talk.
             drop(self.channel.notify(key, verbs::EventType::COMM_EST));
         }
-        more
+        handled
     }
 
     /// Posts what a connection has to send.

@@ -13,7 +13,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, Mutex, MutexGuard, PoisonError},
     task::Waker,
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, Instant},
 };
 
 pub use memory::{ExportOptions, Pages};
@@ -308,7 +308,7 @@ impl Socket {
                 assembly: whole.saturating_sub(began),
                 queue: now.saturating_sub(whole),
             },
-            received: SystemTime::now(),
+            whole: self.engine.inner().instant(whole),
             len,
             bodies,
             cookie,
@@ -360,9 +360,7 @@ impl Socket {
             if !how.peek {
                 // Room may have become free, of which peers hear.
                 self.engine.inner().drive(&mut state);
-                if self.waiters.is_watched() {
-                    self.waiters.show(&mut state.node);
-                }
+                self.waiters.show_if_watched(&mut state.node);
             }
             if let Some(result) = result {
                 return Ok(result);
@@ -371,8 +369,9 @@ impl Socket {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             state = self
-                .waiters
-                .wait(state, deadline)
+                .engine
+                .inner()
+                .wait(&self.waiters, !how.peek, state, deadline)
                 .ok_or(io::ErrorKind::TimedOut)?;
         }
     }

@@ -3,7 +3,7 @@
 use std::{
     io::IoSliceMut,
     net::SocketAddr,
-    time::{Duration, SystemTime},
+    time::{Duration, Instant, SystemTime},
 };
 
 use crate::{
@@ -63,7 +63,7 @@ impl Latency {
 pub struct Message {
     pub(super) from: SocketAddr,
     pub(super) latency: Latency,
-    pub(super) received: SystemTime,
+    pub(super) whole: Instant,
     pub(super) len: u32,
     pub(super) bodies: Bodies<Body>,
     pub(super) cookie: Option<Cookie>,
@@ -95,8 +95,8 @@ impl Message {
     /// `SO_TIMESTAMP`—When it was whole.
     #[doc(alias = "SO_TIMESTAMP")]
     pub fn timestamp(&self) -> SystemTime {
-        let at = self.received.checked_sub(self.latency.queue);
-        at.unwrap_or(self.received)
+        let now = SystemTime::now();
+        now.checked_sub(self.whole.elapsed()).unwrap_or(now)
     }
 
     /// Memory of the sender's that the receiver may read and write.
@@ -162,7 +162,7 @@ mod tests {
         Message {
             from: ([10, 9, 0, 1], 4000).into(),
             latency: Latency::default(),
-            received: SystemTime::UNIX_EPOCH,
+            whole: Instant::now(),
             len: u32::try_from(len).unwrap(),
             bodies: Bodies::Many(bodies.collect()),
             cookie: None,

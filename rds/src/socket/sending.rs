@@ -285,15 +285,19 @@ impl Socket {
                 error => return Err(socket_error(error)),
             }
             state = self
-                .waiters
-                .wait(state, deadline)
+                .engine
+                .inner()
+                .wait(&self.waiters, false, state, deadline)
                 .ok_or(io::ErrorKind::TimedOut)?;
         }
     }
 
     fn sent(&self, state: &mut State, sent: node::Sent<Arc<Outbound>>) {
+        let now = self.engine.inner().now();
+        if let node::Sent::Queued(connection, _) = sent {
+            state.look(now, connection);
+        }
         if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
-            let now = self.engine.inner().now();
             let delivery = Delivery {
                 sequence: 0,
                 times: Some((now, now)),
@@ -305,7 +309,7 @@ impl Socket {
             state.node.deliver_local(to, delivery);
             state.over(self.id, &draft.payload);
         }
-        self.engine.inner().drive(state);
+        self.engine.inner().drive_at(state, now);
     }
 
     /// `RDS_BARRIER`—Waits until an operation on memory of `peer`, and all before it, have ended;
@@ -334,8 +338,9 @@ impl Socket {
                 _ => {}
             }
             state = self
-                .waiters
-                .wait(state, deadline)
+                .engine
+                .inner()
+                .wait(&self.waiters, false, state, deadline)
                 .ok_or(io::ErrorKind::TimedOut)?;
         }
     }

@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
     time::Instant,
@@ -26,6 +26,8 @@ use crate::{
 pub(crate) struct Waiters {
     id: SocketId,
     changed: Condvar,
+    /// How many calls wait for that.
+    waiting: AtomicUsize,
     bell: Bell,
     /// Somebody has the descriptor, so that it is worth keeping right.
     watched: AtomicBool,
@@ -50,11 +52,16 @@ impl Waiters {
         Ok(Self {
             id,
             changed: Condvar::new(),
+            waiting: AtomicUsize::new(0),
             bell: Bell::new()?,
             watched: AtomicBool::new(false),
             seen: Mutex::default(),
             tasks: Mutex::default(),
         })
+    }
+
+    pub(crate) fn id(&self) -> SocketId {
+        self.id
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {
@@ -63,13 +70,20 @@ impl Waiters {
 
     /// Something has changed. Tasks that wait are returned, to be woken when nothing is locked: what
     /// a waker does is not known here.
-    pub(crate) fn wake(&self, node: &mut Node<Payload, Body>) -> Vec<Waker> {
-        self.changed.notify_all();
-        if self.watched.load(Relaxed) {
-            self.show(node);
+    pub(crate) fn wake(&self) -> Vec<Waker> {
+        // Whoever waits has counted itself before it unlocked the engine.
+        if self.waiting.load(Relaxed) > 0 {
+            self.changed.notify_all();
         }
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         std::mem::take(&mut *tasks)
+    }
+
+    /// Makes the descriptor right, if somebody has it.
+    pub(crate) fn show_if_watched(&self, node: &mut Node<Payload, Body>) {
+        if self.watched.load(Relaxed) {
+            self.show(node);
+        }
     }
 
     /// Wakes a task when something changes next.
@@ -132,26 +146,28 @@ impl Waiters {
         self.bell.as_fd()
     }
 
-    /// Whether somebody has the descriptor.
-    pub(crate) fn is_watched(&self) -> bool {
-        self.watched.load(Relaxed)
-    }
-
     /// Waits until something changes; `None` if that has not happened by `deadline`.
     pub(crate) fn wait<'s>(
         &self,
         state: MutexGuard<'s, State>,
         deadline: Option<Instant>,
     ) -> Option<MutexGuard<'s, State>> {
-        let Some(deadline) = deadline else {
-            let waited = self.changed.wait(state);
-            return Some(waited.unwrap_or_else(PoisonError::into_inner));
-        };
-        let left = deadline.saturating_duration_since(Instant::now());
-        if left.is_zero() {
+        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left.is_some_and(|left| left.is_zero()) {
             return None;
         }
-        let waited = self.changed.wait_timeout(state, left);
-        Some(waited.unwrap_or_else(PoisonError::into_inner).0)
+        self.waiting.fetch_add(1, Relaxed);
+        let state = match left {
+            None => self
+                .changed
+                .wait(state)
+                .unwrap_or_else(PoisonError::into_inner),
+            Some(left) => {
+                let waited = self.changed.wait_timeout(state, left);
+                waited.unwrap_or_else(PoisonError::into_inner).0
+            }
+        };
+        self.waiting.fetch_sub(1, Relaxed);
+        Some(state)
     }
 }

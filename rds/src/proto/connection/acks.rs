@@ -48,11 +48,21 @@ impl Acks {
     /// What a frame of its own says, if one is due.
     pub(super) fn alone(&mut self, now: Duration) -> Option<u64> {
         let due = self.owed || self.unasked_at.is_some_and(|at| at <= now);
-        if !due || self.posted {
+        if !due {
+            return None;
+        }
+        if self.posted {
+            self.owed = true;
+            self.unasked_at = None;
             return None;
         }
         self.posted = true;
         Some(self.carry())
+    }
+
+    /// Whether another frame is due when the one that is posted has completed.
+    pub(super) fn awaits_device(&self) -> bool {
+        self.posted && self.owed
     }
 
     pub(super) fn completed(&mut self) {
@@ -61,6 +71,6 @@ impl Acks {
 
     /// When [`alone`](Self::alone) has to be asked again, if nothing happens before.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.unasked_at.filter(|_| !self.posted)
+        self.unasked_at
     }
 }

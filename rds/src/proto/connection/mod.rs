@@ -218,6 +218,15 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         deadlines.into_iter().flatten().min().filter(|_| self.is_up)
     }
 
+    /// Whether something goes on when the device has completed a request, and not before, after all
+    /// has been asked for that may be posted.
+    pub fn awaits_device(&self) -> bool {
+        self.has_work()
+            || self.sending.awaits_device()
+            || self.acks.awaits_device()
+            || self.probes.awaits_device()
+    }
+
     /// A request has completed; those without a signal have when a later one has.
     pub fn completed(&mut self, tag: Tag, completion: Completion) {
         if tag.incarnation != self.sending.incarnation() {

@@ -38,6 +38,10 @@ impl Probes {
         due
     }
 
+    pub(super) fn awaits_device(&self) -> bool {
+        self.posted
+    }
+
     pub(super) fn completed(&mut self) {
         self.posted = false;
     }

@@ -87,10 +87,6 @@ impl<P> Entry<P> {
         self.draft().is_some_and(Draft::is_silent)
     }
 
-    pub(super) fn posted(&mut self) {
-        self.in_flight += 1;
-    }
-
     fn has_operation(&self) -> bool {
         self.draft().is_some_and(Draft::has_operation)
     }
@@ -164,6 +160,8 @@ pub(super) struct Queue<P> {
     leaving: VecDeque<Entry<P>>,
     /// How many entries are answers to pings.
     pongs: usize,
+    /// Requests of operations, and of the messages after them, that the device has not completed.
+    operations: usize,
     pub(super) finished: VecDeque<Finished<P>>,
     pub(super) notifications: VecDeque<Notification>,
 }
@@ -175,6 +173,7 @@ impl<P> Queue<P> {
             picked: 0,
             leaving: VecDeque::new(),
             pongs: 0,
+            operations: 0,
             finished: VecDeque::new(),
             notifications: VecDeque::new(),
         }
@@ -243,6 +242,19 @@ impl<P> Queue<P> {
     fn position(&self, sequence: u64) -> usize {
         self.entries
             .partition_point(|entry| entry.sequence < sequence)
+    }
+
+    /// A request of a message is posted.
+    pub(super) fn posted(&mut self, sequence: u64) {
+        if let Some(entry) = self.find(sequence) {
+            entry.in_flight += 1;
+            self.operations += usize::from(entry.has_operation());
+        }
+    }
+
+    /// Whether the end of something is known when the device has completed a request.
+    pub(super) fn awaits_device(&self) -> bool {
+        self.operations > 0 || !self.leaving.is_empty()
     }
 
     /// The last request of a message has been posted.
@@ -339,6 +351,7 @@ impl<P> Queue<P> {
             .iter()
             .position(|entry| entry.sequence == sequence);
         if let Some(mut entry) = at.and_then(|at| self.leaving.remove(at)) {
+            self.operations = self.operations.saturating_sub(entry.has_operation().into());
             entry.completed(&mut self.notifications, part, completion);
             if entry.in_flight == 0 {
                 self.finish(entry);
@@ -353,6 +366,7 @@ impl<P> Queue<P> {
             .get_mut(at)
             .filter(|entry| entry.sequence == sequence)
         {
+            self.operations = self.operations.saturating_sub(entry.has_operation().into());
             entry.completed(&mut self.notifications, part, completion);
         }
     }
@@ -388,6 +402,7 @@ impl<P> Queue<P> {
 
     /// The connection is lost, and the device has let go of everything.
     pub(super) fn reset(&mut self) {
+        self.operations = 0;
         for mut entry in std::mem::take(&mut self.leaving) {
             entry.in_flight = 0;
             if entry.is_silent() {

@@ -209,6 +209,11 @@ impl<P> Sending<P> {
         self.current.is_some() || self.may_send_map() || self.queue.has_unpicked()
     }
 
+    /// Whether something goes on when the device has completed a request.
+    pub(super) fn awaits_device(&self) -> bool {
+        self.map_pending && self.map_in_flight > 0 || self.queue.awaits_device()
+    }
+
     fn may_send_map(&self) -> bool {
         self.map_pending && self.map_in_flight == 0
     }
@@ -418,7 +423,7 @@ impl<P> Sending<P> {
         };
         let stay = requests > room;
         if !stay {
-            entry.posted();
+            self.queue.posted(sequence);
         }
         if let Some(stage) = if stay { Some(stage) } else { next } {
             self.current = Some(Current::Message {

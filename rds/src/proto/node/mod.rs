@@ -126,6 +126,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
+    /// Whether nothing is to be done that has not a [`deadline`](Self::deadline).
+    pub fn is_quiet(&self) -> bool {
+        self.busy.is_empty() && self.woken.is_empty() && self.finished.is_empty()
+    }
+
     /// A connection that has something to be done.
     pub fn busy(&mut self) -> Option<ConnectionId> {
         self.busy.pop_first()

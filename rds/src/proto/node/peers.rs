@@ -305,6 +305,13 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         peer.connection.probe(now)
     }
 
+    /// Whether something goes on when the device has completed a request, and not before: otherwise
+    /// completions can wait until a frame comes, or is sent.
+    pub fn awaits_device(&self, id: ConnectionId) -> bool {
+        let peer = self.peers.get(id.0);
+        peer.is_some_and(|peer| peer.connection.awaits_device())
+    }
+
     /// A request has completed; those without a signal have when a later one has.
     pub fn completed(&mut self, id: ConnectionId, tag: Tag, completion: Completion) {
         if let Some(peer) = self.peer(id) {
