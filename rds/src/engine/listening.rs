@@ -1,7 +1,7 @@
 //! Listening at the addresses that sockets are bound to.
 
 use std::{
-    collections::{HashMap, HashSet},
+    collections::{BTreeMap, HashSet},
     io,
     net::{IpAddr, SocketAddr, SocketAddrV6},
     path::Path,
@@ -24,13 +24,13 @@ const AGAIN: Duration = Duration::from_secs(1);
 /// The addresses at which peers are accepted.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
-    open: HashMap<IpAddr, CmId<Listening>>,
+    open: BTreeMap<IpAddr, CmId<Listening>>,
     /// The devices of the addresses, as long as they are there.
-    devices: HashMap<IpAddr, Arc<Device>>,
+    devices: BTreeMap<IpAddr, Arc<Device>>,
     /// Nobody is let in yet, and who will be.
     held: Option<HashSet<IpAddr>>,
     /// Addresses whose device has gone, and when they are tried again.
-    lost: HashMap<IpAddr, Duration>,
+    lost: BTreeMap<IpAddr, Duration>,
 }
 
 impl Listeners {

@@ -1,7 +1,7 @@
 //! Everything that an engine has, under one lock.
 
 use std::{
-    collections::{BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
     net::IpAddr,
     os::fd::OwnedFd,
     sync::Arc,
@@ -50,11 +50,11 @@ pub(crate) struct State {
     /// When time began, for the protocol.
     pub(super) epoch: Instant,
     pub(super) options: EngineOptions,
-    pub(super) lanes: HashMap<ConnectionId, Lane>,
+    pub(super) lanes: BTreeMap<ConnectionId, Lane>,
     /// The identifiers of attempts, with the names of their connections.
     pub(super) keys: HashMap<Key, ConnectionId>,
     /// The same by the names of completion queues.
-    pub(super) queues: HashMap<usize, ConnectionId>,
+    pub(super) queues: BTreeMap<usize, ConnectionId>,
     pub(super) next_queue: usize,
     /// Connections whose completions have to be looked at, and which announce none until then.
     pub(super) due: BTreeSet<ConnectionId>,
@@ -69,14 +69,14 @@ pub(crate) struct State {
     pub(super) receiving: Option<SocketId>,
     /// Devices that are gone, but still have connections.
     lost: Vec<Arc<Device>>,
-    pub(crate) sockets: HashMap<SocketId, Arc<Waiters>>,
+    pub(crate) sockets: BTreeMap<SocketId, Arc<Waiters>>,
     /// Memory that peers can use, by its owner and its key.
     pub(crate) exports: HashMap<(SocketId, u32), Exported>,
     pub(crate) operations: Operations,
     /// To be woken by the thread when nothing is locked.
     pub(super) tasks: Vec<Waker>,
     /// The links that addresses here are on, where that has to be said.
-    pub(super) scopes: HashMap<IpAddr, u32>,
+    pub(super) scopes: BTreeMap<IpAddr, u32>,
     /// When the thread wakes up of its own accord.
     wakes_at: Option<Duration>,
     /// When it has been asked to, in a call. It does so even if there is nothing to be done any more:
@@ -96,9 +96,9 @@ impl State {
             channel,
             epoch,
             options,
-            lanes: HashMap::new(),
+            lanes: BTreeMap::new(),
             keys: HashMap::new(),
-            queues: HashMap::new(),
+            queues: BTreeMap::new(),
             next_queue: 0,
             due: BTreeSet::new(),
             requests: HashMap::new(),
@@ -109,11 +109,11 @@ impl State {
             leader: None,
             receiving: None,
             lost: Vec::new(),
-            sockets: HashMap::new(),
+            sockets: BTreeMap::new(),
             exports: HashMap::new(),
             operations: Operations::default(),
             tasks: Vec::new(),
-            scopes: HashMap::new(),
+            scopes: BTreeMap::new(),
             wakes_at: None,
             asked_at: None,
         }
@@ -355,7 +355,7 @@ impl State {
                 self.channel.cancel(lane.key);
             }
         }
-        for (_, mut lane) in self.lanes.drain() {
+        for (_, mut lane) in std::mem::take(&mut self.lanes) {
             // What is not destroyed here is when it is dropped.
             lane.destroy();
         }

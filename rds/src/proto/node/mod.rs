@@ -19,7 +19,7 @@ mod sockets;
 mod tests;
 
 use std::{
-    collections::{BTreeSet, HashMap, VecDeque},
+    collections::{BTreeMap, BTreeSet, VecDeque},
     net::IpAddr,
     num::NonZero,
 };
@@ -72,7 +72,7 @@ impl Settings {
 }
 
 /// The two hosts of a connection, and its type of service.
-#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+#[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
     /// This host's address.
     pub local: IpAddr,
@@ -92,14 +92,14 @@ pub struct Node<P, B> {
     settings: Settings,
     rng: Rng,
     next_socket: u64,
-    sockets: HashMap<SocketId, Socket<B>>,
+    sockets: BTreeMap<SocketId, Socket<B>>,
     ports: Ports,
     peers: Vec<Peer<P, B>>,
-    routes: HashMap<Route, ConnectionId>,
+    routes: BTreeMap<Route, ConnectionId>,
     /// Which ports of an address here are congested.
-    maps: HashMap<IpAddr, CongestionMap>,
+    maps: BTreeMap<IpAddr, CongestionMap>,
     /// Which ports of a peer are.
-    peer_maps: HashMap<IpAddr, CongestionMap>,
+    peer_maps: BTreeMap<IpAddr, CongestionMap>,
     busy: BTreeSet<ConnectionId>,
     woken: BTreeSet<SocketId>,
     finished: VecDeque<Finished<P>>,
@@ -113,12 +113,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             settings,
             rng: Rng::with_seed(settings.seed),
             next_socket: 0,
-            sockets: HashMap::new(),
+            sockets: BTreeMap::new(),
             ports: Ports::default(),
             peers: Vec::new(),
-            routes: HashMap::new(),
-            maps: HashMap::new(),
-            peer_maps: HashMap::new(),
+            routes: BTreeMap::new(),
+            maps: BTreeMap::new(),
+            peer_maps: BTreeMap::new(),
             busy: BTreeSet::new(),
             woken: BTreeSet::new(),
             finished: VecDeque::new(),

@@ -1,7 +1,7 @@
 //! Which socket has which address.
 
 use std::{
-    collections::HashMap,
+    collections::BTreeMap,
     net::{IpAddr, SocketAddr},
 };
 
@@ -15,9 +15,9 @@ const FIRST: u16 = 2;
 /// Which socket has which address.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
-    sockets: HashMap<(IpAddr, u16), SocketId>,
+    sockets: BTreeMap<(IpAddr, u16), SocketId>,
     /// How many sockets an address has.
-    counts: HashMap<IpAddr, usize>,
+    counts: BTreeMap<IpAddr, usize>,
 }
 
 impl Ports {
