@@ -10,12 +10,12 @@ use std::{
 
 use cm::{CmId, Key, PathRecord, phases::Connected};
 use verbs::{
-    Completed, CompletionChannel, CompletionQueue, Notify, RemoteToken, Rts, With,
+    Completed, CompletionChannel, RemoteToken, Rts, With,
     op::{Send, Write},
 };
 
 use crate::{
-    endpoint::{Endpoint, Pair, SendWork},
+    endpoint::{Endpoint, Pair, RECEIVES, SendWork},
     engine::Engine,
     memory::{MESSAGE, Memory},
     options::USER_TIMEOUT,
@@ -26,6 +26,7 @@ use crate::{
             Readiness, Settings, Stream,
         },
     },
+    queue::Queue,
     waiters::{Interest, Waiters, Watcher},
     waiting::{Driven, Patience, Shared},
 };
@@ -59,15 +60,14 @@ pub(crate) struct Ends {
 pub(crate) struct State {
     stream: Stream,
     qp: Pair<Rts>,
-    cq: CompletionQueue,
+    sends: Queue,
+    receives: Queue,
+    /// A receive has been given back unused: the queue pair is coming to its end.
+    flushed: bool,
     memory: Memory,
     /// The identifier, once the connection is established. Destroying it tells the peer.
     id: Option<CmId<Connected>>,
     waiters: Waiters,
-    /// An event has been asked for, and not been taken.
-    armed: bool,
-    /// That event has come, or is about to.
-    event_due: bool,
     /// Bytes that have to be in one piece.
     scratch: Vec<u8>,
     /// How long nothing may complete.
@@ -106,7 +106,8 @@ impl Connection {
         let stream = endpoint.stream(peer);
         let Endpoint {
             qp,
-            cq,
+            sends,
+            receives,
             channel,
             memory,
             ..
@@ -116,12 +117,12 @@ impl Connection {
         let shared = Shared::new(channel, watcher, |waiters| State {
             stream,
             qp,
-            cq,
+            sends: Queue::new(sends),
+            receives: Queue::new(receives),
+            flushed: false,
             memory,
             id,
             waiters,
-            armed: false,
-            event_due: false,
             scratch: Vec::new(),
             limit: USER_TIMEOUT,
             check_at: None,
@@ -340,20 +341,86 @@ impl Driven for State {
     /// something.
     fn process(&mut self) -> io::Result<bool> {
         let Self {
+            stream, qp, sends, ..
+        } = self;
+        let mut sent = false;
+        let mut failed = Vec::new();
+        for wc in sends.poll()? {
+            sent = true;
+            let ok = wc.ok().is_ok();
+            match qp.complete(wc) {
+                Ok(Completed::Send(done)) if ok => stream.sent(done.work.context, true),
+                Ok(Completed::Send(done)) => failed.push(done.work.context),
+                // A completion of nobody's.
+                Ok(Completed::Receive(_)) | Err(_) => {}
+            }
+        }
+        if sent {
+            sends.came();
+        }
+        let mut received = self.receive();
+        // All that had arrived before a request failed counts.
+        while !failed.is_empty() && matches!(received, Ok(true)) {
+            received = self.receive();
+        }
+        for tag in failed {
+            self.stream.sent(tag, false);
+        }
+        let came = received? || sent;
+        if came {
+            self.wake();
+        }
+        self.pump()?;
+        Ok(came)
+    }
+
+    fn arm(&mut self, interest: Interest) -> io::Result<bool> {
+        self.receives.arm()?;
+        let only_reads = interest == Interest::READ || interest == Interest::default();
+        if !only_reads || self.flushed || self.stream.reading_waits_for_sent() {
+            self.sends.arm()?;
+        }
+        self.process()
+    }
+
+    fn take_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+        while (self.sends.is_armed() || self.receives.is_armed())
+            && let Some(key) = channel.try_next()?
+        {
+            let queue = match key {
+                RECEIVES => &mut self.receives,
+                _ => &mut self.sends,
+            };
+            queue.event_taken();
+        }
+        Ok(())
+    }
+
+    fn take_due_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
+        if self.sends.is_event_due() || self.receives.is_event_due() {
+            self.take_events(channel)?;
+        }
+        Ok(())
+    }
+}
+
+impl State {
+    /// Handles what has arrived. Returns whether there was something.
+    fn receive(&mut self) -> io::Result<bool> {
+        let Self {
             stream,
             qp,
-            cq,
+            receives,
             memory,
             ..
         } = self;
         let mut came = false;
         let mut violated = false;
-        for wc in cq.poll()? {
+        for wc in receives.poll()? {
             came = true;
             let ok = wc.ok().is_ok();
             let imm_data = wc.imm_data();
             match qp.complete(wc) {
-                Ok(Completed::Send(done)) => stream.sent(done.work.context, ok),
                 Ok(Completed::Receive(done)) if ok => {
                     let message = match (imm_data, &done.work) {
                         (Some(imm_data), _) => Some(imm_data),
@@ -371,46 +438,20 @@ impl Driven for State {
                         violated |= stream.received(Message::decode(message), memory).is_err();
                     }
                 }
-                // A receive that was flushed, or a completion of nobody's.
-                Ok(Completed::Receive(_)) | Err(_) => {}
+                Ok(Completed::Receive(_)) => self.flushed = true,
+                // A completion of nobody's.
+                Ok(Completed::Send(_)) | Err(_) => {}
             }
+        }
+        if came {
+            receives.came();
         }
         if violated {
             qp.to_error()?;
         }
-        if came {
-            self.event_due |= self.armed;
-            self.wake();
-        }
-        self.pump()?;
         Ok(came)
     }
 
-    fn arm(&mut self) -> io::Result<bool> {
-        if !self.armed {
-            self.cq.req_notify(Notify::Next)?;
-            self.armed = true;
-        }
-        self.process()
-    }
-
-    fn take_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
-        while self.armed && channel.try_next()?.is_some() {
-            self.armed = false;
-            self.event_due = false;
-        }
-        Ok(())
-    }
-
-    fn take_due_events(&mut self, channel: &CompletionChannel) -> io::Result<()> {
-        if self.event_due {
-            self.take_events(channel)?;
-        }
-        Ok(())
-    }
-}
-
-impl State {
     /// Posts what the stream wants to tell.
     fn pump(&mut self) -> io::Result<()> {
         while let Some(outgoing) = self.stream.control() {

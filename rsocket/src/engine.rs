@@ -229,7 +229,7 @@ impl Engine {
             let next = self.run_timers();
             let fds = [self.channel.as_fd(), self.bell.as_fd(), self.udp.as_fd()];
             // A signal, or the time of a timer: all the same.
-            drop(sleep(&fds, next));
+            drop(sleep(fds, next));
             self.bell.clear();
             self.ask_udp();
             while let Ok(Some(event)) = self.channel.try_next() {

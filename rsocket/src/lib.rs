@@ -35,6 +35,7 @@ mod memory;
 mod opening;
 mod options;
 pub mod proto;
+mod queue;
 mod socket;
 mod stream;
 #[cfg(feature = "tokio")]

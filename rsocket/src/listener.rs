@@ -147,7 +147,7 @@ impl Listener {
             if self.nonblocking.load(Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            sleep(&[self.as_fd()], None)?;
+            sleep([self.as_fd()], None)?;
         }
     }
 

@@ -200,9 +200,16 @@ impl Waiters {
         self.waiting.retain(|(waiter, ..)| *waiter != name);
     }
 
-    /// Whether nobody waits.
-    pub(crate) fn is_empty(&self) -> bool {
-        self.waiting.is_empty() && !self.watchers.iter().any(Watcher::is_watched)
+    /// What those who wait are interested in together; `None` if nobody waits.
+    pub(crate) fn interest(&self) -> Option<Interest> {
+        let watched = self.watchers.iter().filter(|watcher| watcher.is_watched());
+        let waited = self.waiting.iter().map(|(_, interest, _)| *interest);
+        waited
+            .chain(watched.map(|watcher| watcher.watched))
+            .reduce(|mut all, interest| {
+                all.add(interest);
+                all
+            })
     }
 
     pub(crate) fn wake(&mut self, readiness: Readiness) {
@@ -246,5 +253,22 @@ mod tests {
             ..Readiness::default()
         });
         assert_eq!(bells.each_ref().map(is_ringing), [true, true, false]);
+    }
+
+    #[test]
+    fn the_interest_of_all_is_that_of_each() {
+        let bell = Bell::new().unwrap();
+        let mut waiters = Waiters::new(Watcher::new(bell.as_fd()).unwrap());
+        assert_eq!(waiters.interest(), None);
+        let reader = waiters.add(Interest::READ, &bell);
+        assert_eq!(waiters.interest(), Some(Interest::READ));
+        waiters.watchers[0].watch(Interest::WRITE);
+        assert_eq!(waiters.interest(), Some(Interest::BOTH));
+        waiters.remove(reader);
+        assert_eq!(waiters.interest(), Some(Interest::WRITE));
+        // Nothing in particular is an interest, too: in the end.
+        waiters.watchers[0].leave(Interest::WRITE);
+        waiters.add(Interest::default(), &bell);
+        assert_eq!(waiters.interest(), Some(Interest::default()));
     }
 }

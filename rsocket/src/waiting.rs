@@ -52,21 +52,21 @@ pub(crate) fn thread_bell() -> io::Result<Bell> {
     })
 }
 
-/// Sleeps until one of the descriptors is readable.
+/// Sleeps until one of the descriptors is readable. Returns which are.
 ///
 /// # Errors
 /// - `WouldBlock`: the deadline has come.
 /// - `Interrupted`: a signal has.
-pub(crate) fn sleep(fds: &[BorrowedFd<'_>], deadline: Option<Instant>) -> io::Result<()> {
-    let mut fds: Vec<_> = fds
-        .iter()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-        .collect();
+pub(crate) fn sleep<const N: usize>(
+    fds: [BorrowedFd<'_>; N],
+    deadline: Option<Instant>,
+) -> io::Result<[bool; N]> {
+    let mut fds = fds.map(|fd| PollFd::from_borrowed_fd(fd, PollFlags::IN));
     let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
     let timeout = left.and_then(|left| left.try_into().ok());
     match poll(&mut fds, timeout.as_ref())? {
         0 => Err(io::ErrorKind::WouldBlock.into()),
-        _ => Ok(()),
+        _ => Ok(fds.map(|fd| !fd.revents().is_empty())),
     }
 }
 
@@ -83,9 +83,9 @@ pub(crate) trait Driven {
     /// Handles what has completed. Returns whether there was something.
     fn process(&mut self) -> io::Result<bool>;
 
-    /// Asks for events, and looks again for what came before that. Returns whether there was
-    /// something.
-    fn arm(&mut self) -> io::Result<bool>;
+    /// Asks for events of what is of that interest, and looks again for what came before that.
+    /// Returns whether there was something.
+    fn arm(&mut self, interest: Interest) -> io::Result<bool>;
 
     /// Takes the events that have come.
     fn take_events(&mut self, channel: &Self::Channel) -> io::Result<()>;
@@ -187,15 +187,18 @@ impl<S: Driven> Shared<S> {
         let bell = thread_bell()?;
         let name = {
             let mut state = self.lock();
-            if state.arm()? || !interest.any && interest.is_met(state.readiness()) {
+            if state.arm(interest)? || !interest.any && interest.is_met(state.readiness()) {
                 return Ok(());
             }
             state.waiters().add(interest, &bell)
         };
-        let waited = sleep(&[self.channel.as_fd(), bell.as_fd()], deadline);
+        let waited = sleep([self.channel.as_fd(), bell.as_fd()], deadline);
         let ended = self.end_wait(name);
-        bell.clear();
-        ended.and(waited)
+        // If it has been rung since, the next wait is a short one.
+        if let Ok([_, true]) = waited {
+            bell.clear();
+        }
+        ended.and(waited.map(drop))
     }
 
     /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.
@@ -206,7 +209,7 @@ impl<S: Driven> Shared<S> {
         bell: &Bell,
     ) -> io::Result<(Readiness, u64)> {
         let mut state = self.lock();
-        while state.arm()? {}
+        while state.arm(interest)? {}
         let name = state.waiters().add(interest, bell);
         Ok((state.readiness(), name))
     }
@@ -217,10 +220,10 @@ impl<S: Driven> Shared<S> {
         state.waiters().remove(name);
         state.take_events(&self.channel)?;
         state.process()?;
-        if !state.waiters().is_empty() {
+        if let Some(interest) = state.waiters().interest() {
             // The event that was taken was theirs, too: another one tells of what comes from now on,
             // and what has come is handled to the end.
-            while state.arm()? {}
+            while state.arm(interest)? {}
         }
         Ok(())
     }
@@ -261,10 +264,13 @@ impl<S: Driven> Shared<S> {
 
     /// Makes the descriptor of a watcher tell of the next change.
     fn watch(&self, state: &mut S, watcher: usize, interest: Interest) -> io::Result<()> {
-        state.waiters().watchers[watcher].watch(interest);
+        let waiters = state.waiters();
+        waiters.watchers[watcher].watch(interest);
+        // The events that are taken are those of others, too.
+        let interest = waiters.interest().unwrap_or(interest);
         loop {
             state.take_due_events(&self.channel)?;
-            if !state.arm()? {
+            if !state.arm(interest)? {
                 return Ok(());
             }
         }
@@ -312,7 +318,7 @@ mod tests {
             Ok(came)
         }
 
-        fn arm(&mut self) -> io::Result<bool> {
+        fn arm(&mut self, _interest: Interest) -> io::Result<bool> {
             self.process()
         }
 

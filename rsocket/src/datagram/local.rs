@@ -9,8 +9,8 @@ use std::{
 use cm::{CmId, Key, PortSpace, phases::Idle};
 use rustix::io::Errno;
 use verbs::{
-    AddressHandle, Addressed, Attributes, BufPool, Completed, CompletionChannel, CompletionQueue,
-    Context, CqKey, GRH_LEN, Notify, PoolBuf, Psn, QpNum, QueuePair, Rtr, Rts, Ud, op::SendTo,
+    AddressHandle, Addressed, Attributes, BufPool, Completed, CompletionChannel, Context, CqKey,
+    GRH_LEN, PoolBuf, Psn, QpNum, QueuePair, Rtr, Rts, Ud, op::SendTo,
 };
 
 use crate::{
@@ -20,6 +20,7 @@ use crate::{
         datagram::{Encoded, Origin, QKEY, SLOT},
         stream::Settings,
     },
+    queue::Queue,
 };
 
 /// What a request of the send queue owns, unless the request carries its bytes itself.
@@ -37,7 +38,7 @@ pub(crate) struct Way {
 #[derive(Debug)]
 pub(super) struct Local {
     qp: QueuePair<Ud, Rts, SendWork, PoolBuf>,
-    cq: CompletionQueue,
+    queue: Queue,
     channel: CompletionChannel,
     messages: BufPool,
     send_depth: u32,
@@ -45,8 +46,6 @@ pub(super) struct Local {
     /// Keeps the port.
     id: CmId<Idle>,
     addr: SocketAddr,
-    armed: bool,
-    event_due: bool,
 }
 
 /// What has happened.
@@ -120,13 +119,11 @@ impl Local {
             messages: pd.alloc_pool(sends as usize, SLOT)?,
             send_depth: sends,
             qp,
-            cq,
+            queue: Queue::new(cq),
             channel,
             inline,
             id,
             addr,
-            armed: false,
-            event_due: false,
         };
         local.arm()?;
         Ok(local)
@@ -205,7 +202,7 @@ impl Local {
         mut done: impl FnMut(Done) -> Option<PoolBuf>,
     ) -> io::Result<bool> {
         let mut came = false;
-        for wc in self.cq.poll()? {
+        for wc in self.queue.poll()? {
             came = true;
             let ok = wc.ok().is_ok();
             match self.qp.complete(wc) {
@@ -222,7 +219,9 @@ impl Local {
                 Ok(Completed::Receive(_)) | Err(_) => {}
             }
         }
-        self.event_due |= came && self.armed;
+        if came {
+            self.queue.came();
+        }
         Ok(came)
     }
 
@@ -233,25 +232,20 @@ impl Local {
 
     /// Asks for an event, unless one has been asked for.
     pub(super) fn arm(&mut self) -> io::Result<()> {
-        if !self.armed {
-            self.cq.req_notify(Notify::Next)?;
-            self.armed = true;
-        }
-        Ok(())
+        self.queue.arm()
     }
 
     /// Takes the event that has come.
     pub(super) fn take_events(&mut self) -> io::Result<()> {
-        while self.armed && self.channel.try_next()?.is_some() {
-            self.armed = false;
-            self.event_due = false;
+        while self.queue.is_armed() && self.channel.try_next()?.is_some() {
+            self.queue.event_taken();
         }
         Ok(())
     }
 
     /// Whether an event has come, or is about to.
     pub(super) fn is_event_due(&self) -> bool {
-        self.event_due
+        self.queue.is_event_due()
     }
 }
 

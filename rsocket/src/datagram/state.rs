@@ -28,7 +28,7 @@ use crate::{
         },
         stream::{Direction, Readiness, Settings},
     },
-    waiters::Waiters,
+    waiters::{Interest, Waiters},
     waiting::Driven,
 };
 
@@ -567,7 +567,7 @@ impl Driven for State {
         Ok(came)
     }
 
-    fn arm(&mut self) -> io::Result<bool> {
+    fn arm(&mut self, _interest: Interest) -> io::Result<bool> {
         for local in self.locals.values_mut() {
             local.arm()?;
         }

@@ -1,6 +1,7 @@
 //! Bytes, in both directions.
 
 use std::{
+    fs,
     io::{self, Read, Write},
     net::Shutdown,
     os::fd::AsFd,
@@ -48,6 +49,35 @@ fn a_message_goes_there_and_back() {
     server.write_all(b"and back").unwrap();
     assert_eq!(client.read(&mut buf).unwrap(), 8);
     assert_eq!(&buf[..8], b"and back");
+}
+
+/// How often this thread has gone to sleep.
+fn sleeps() -> u32 {
+    let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+    let count = status
+        .lines()
+        .find_map(|line| line.strip_prefix("voluntary_ctxt_switches:"));
+    count.unwrap().trim().parse().unwrap()
+}
+
+#[test]
+fn who_waits_to_read_sleeps_on_when_something_was_sent() {
+    const SENDS: u32 = 600;
+    let (client, mut server) = pair(&Options::new());
+    thread::scope(|scope| {
+        let reader = scope.spawn(|| {
+            let before = sleeps();
+            assert_eq!((&client).read(&mut [0; 2]).unwrap(), 1);
+            sleeps() - before
+        });
+        for _ in 0..SENDS {
+            (&client).write_all(&[1]).unwrap();
+            server.read_exact(&mut [0]).unwrap();
+        }
+        server.write_all(&[2]).unwrap();
+        let sleeps = reader.join().unwrap();
+        assert!(sleeps < SENDS / 5, "{sleeps} times");
+    });
 }
 
 /// T-DT1

@@ -216,6 +216,16 @@ impl Stream {
         self.ending.phase() == Phase::Connected
     }
 
+    /// Whether who waits to read has to be woken when something has been sent, too: something has to
+    /// be told and waits for room, or the connection is coming to its end.
+    pub fn reading_waits_for_sent(&self) -> bool {
+        self.receiving.update_due().is_some()
+            || self.keep_alive_due
+            || self.ending.has_news()
+            || !self.ending.is_readable()
+            || !self.ending.is_writable()
+    }
+
     /// Why it has failed, if it has.
     pub fn failure(&self) -> Option<Failure> {
         match self.ending.phase() {
