@@ -139,6 +139,49 @@ static void options(void) {
     CHECK(rclose(fd) == 0);
 }
 
+/* T-OP1: the rest of them. */
+static void more_options(void) {
+    int fd = rsocket(AF_INET6, SOCK_STREAM, 0), one = 1;
+    const struct {
+        int level, name, before, value, after;
+    } kept[] = {
+        {SOL_SOCKET, SO_SNDBUF, 131072, 65536, 65536},
+        {SOL_SOCKET, SO_KEEPALIVE, 0, 1, 1},
+        {SOL_SOCKET, SO_OOBINLINE, 0, 1, 1},
+        {IPPROTO_IPV6, IPV6_V6ONLY, 0, 1, 1},
+        {IPPROTO_TCP, TCP_MAXSEG, 2048, 500, 2048},
+        {IPPROTO_TCP, TCP_CONGESTION, 1, 7, 1},
+        {SOL_RDMA, RDMA_RQSIZE, 384, 100, 100},
+        {SOL_RDMA, RDMA_INLINE, 64, 128, 128},
+        {SOL_RDMA, RDMA_IOMAPSIZE, 0, 200, 128},
+    };
+    for (size_t i = 0; i < sizeof kept / sizeof *kept; i++) {
+        CHECK(option(fd, kept[i].level, kept[i].name) == kept[i].before);
+        set(fd, kept[i].level, kept[i].name, kept[i].value);
+        CHECK(option(fd, kept[i].level, kept[i].name) == kept[i].after);
+    }
+    CHECK(option(fd, SOL_SOCKET, SO_DOMAIN) == AF_INET6);
+    CHECK(option(fd, SOL_SOCKET, SO_PROTOCOL) == IPPROTO_TCP);
+    CHECK(option(fd, SOL_SOCKET, SO_ACCEPTCONN) == 0);
+    CHECK(option(fd, SOL_SOCKET, SO_BROADCAST) == 0);
+    struct timeval period = {.tv_sec = 2, .tv_usec = 500000}, read;
+    for (int name = 0; name < 2; name++) {
+        int timeout = name == 0 ? SO_RCVTIMEO : SO_SNDTIMEO;
+        socklen_t len = sizeof read;
+        CHECK(rsetsockopt(fd, SOL_SOCKET, timeout, &period, sizeof period) == 0);
+        CHECK(rgetsockopt(fd, SOL_SOCKET, timeout, &read, &len) == 0 && len == sizeof read);
+        CHECK(read.tv_sec == 2 && read.tv_usec == 500000);
+    }
+    FAILS(rsetsockopt(fd, SOL_SOCKET, SO_ERROR, &one, sizeof one), ENOTSUP);
+    FAILS(rsetsockopt(fd, SOL_SOCKET, SO_TYPE, &one, sizeof one), ENOTSUP);
+    FAILS(rsetsockopt(fd, IPPROTO_TCP, TCP_INFO, &one, sizeof one), ENOTSUP);
+    FAILS(rsetsockopt(fd, SOL_RDMA, RDMA_ROUTE, &one, sizeof one), EINVAL);
+    FAILS(rsetsockopt(fd, 12345, 1, &one, sizeof one), ENOTSUP);
+    socklen_t len = sizeof one;
+    FAILS(rgetsockopt(fd, 12345, 1, &one, &len), ENOTSUP);
+    CHECK(rclose(fd) == 0);
+}
+
 static int listener(void) {
     int fd = rsocket(AF_INET, SOCK_STREAM, 0);
     CHECK(fd >= 0);
@@ -392,6 +435,7 @@ int main(int argc, char **argv) {
     CHECK(inet_pton(AF_INET, argv[1], &address.sin_addr) == 1);
     bad_arguments();
     options();
+    more_options();
     datagram_options();
     datagrams();
     int accepting = listener(), client = rsocket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
