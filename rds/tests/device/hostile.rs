@@ -1,6 +1,6 @@
 //! Peers that do not keep to the protocol, or are lost at the worst of times.
 
-use std::net::SocketAddr;
+use std::{net::SocketAddr, time::Duration};
 
 use rds::{
     Engine, EngineOptions, Received, Socket,
@@ -407,4 +407,25 @@ fn many_changes_of_a_map_are_told_at_once() {
     }
     // Those that found receives, one that waited, and the last.
     assert!(count <= 4, "{count} maps");
+}
+
+/// X-F04, without a cut: a peer that says nothing any more is noticed although nobody has anything to say,
+/// and asked for another connection.
+#[test]
+fn a_peer_that_is_gone_is_noticed_while_nothing_is_sent() {
+    let engine = EngineOptions::new().keepalive(Some(Duration::from_secs(1)));
+    let engine = engine.retry_count(0).start().unwrap();
+    let a = bound(&engine);
+    let (prober, _) = prober();
+    let data = prober.proposal(addr(&a).ip(), 0).encode();
+    let dialled = prober.dial(addr(&a).ip(), &data).unwrap();
+    let mut first = dialled.accepted().unwrap();
+    for _ in 0..2 {
+        assert!(first.frame().unwrap().is_some(), "a part of the map");
+    }
+    first.fall_silent().unwrap();
+    let mut second = prober.accept().unwrap();
+    assert!(second.is_there().unwrap());
+    second.message(&header(1, addr(&a), 5), b"hello").unwrap();
+    assert_eq!(message(&a), b"hello");
 }

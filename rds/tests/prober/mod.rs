@@ -88,7 +88,7 @@ fn next(channel: &EventChannel, until: Instant) -> io::Result<Event> {
 fn param(data: &[u8]) -> ConnParam {
     ConnParam::new()
         .private_data(data)
-        .retry_count(7)
+        .retry_count(1)
         .rnr_retry_count(7)
 }
 

@@ -163,6 +163,11 @@ impl Wire {
         Ok(!self.lost)
     }
 
+    /// Answers nothing any more, and does not say so.
+    pub(crate) fn fall_silent(&mut self) -> io::Result<()> {
+        Ok(self.connection.qp_mut().to_error()?)
+    }
+
     /// Ends the connection.
     pub(crate) fn disconnect(mut self) {
         // It fails if the peer was first.

@@ -4,6 +4,7 @@
 
 mod capture;
 mod interop;
+mod outages;
 mod strangers;
 mod stress;
 mod zero_copy;

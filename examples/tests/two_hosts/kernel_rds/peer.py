@@ -6,8 +6,10 @@ rdma OWN PEER [N..]   has memory of these sizes written and read by the server, 
 stop OWN PEER         tells a server to stop
 ping IP PEER-IP N     messages to port 0, which hosts answer themselves
 pinged IP N           waits until this host has answered so many such messages of others
+stale IP              how often somebody asked for a connection who had one
 flow OWN PEER S PACE  numbered messages both ways for so many seconds; nothing may be missing, twice, or late
-load OWN PEER N M     messages both ways in life N of this side, until enough has come of life M of the other; 0: then it dies
+load OWN PEER N M     messages both ways in life N of this side, until enough has come of life M of the other;
+                      0: then it dies
 sink OWN PEER N       messages that a server takes, and that it does not answer; acknowledgements are counted
 stall OWN PEER N      the same to a server that stops meanwhile, and goes on
 wrong OWN PEER        writes to memory that is nobody's, in the middle of messages that a server echoes
@@ -168,6 +170,10 @@ def pinged(own, count):
         if time.monotonic() > limit:
             raise TimeoutError(f"nobody has asked {count} times")
         time.sleep(0.1)
+
+
+def stale(own):
+    print("stale", afrds.counters(Socket((own, 0)))["ib_listen_closed_stale"])
 
 
 # The number of a message that is the last of its side, and of the answer to that.
@@ -478,7 +484,7 @@ def info(own):
 
 
 if __name__ == "__main__":
-    roles = [serve, sizes, rdma, stop, ping, pinged, flow, load, sink, stall, wrong, slow, press, calls, child, info]
+    roles = [serve, sizes, rdma, stop, ping, pinged, stale, flow, load, sink, stall, wrong, slow, press, calls, child, info]
     roles = {role.__name__: role for role in roles}
     if len(sys.argv) < 2 or sys.argv[1] not in roles:
         sys.exit(__doc__)

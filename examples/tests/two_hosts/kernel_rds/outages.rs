@@ -1,0 +1,69 @@
+//! Outages, and bad links, that take long: the long test only has them.
+
+use super::{flowed, in_turn, numbers, roles};
+use crate::{
+    guests::run_with,
+    link::{CUT, PREPARE, RESTORE},
+};
+
+const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
+
+/// X-F04: the link is cut while nobody has anything to say, and what is said afterwards arrives.
+pub(super) fn idle() {
+    let b = format!(
+        "{PREPARE} && {} && sleep 20 && {CUT} && sleep 20 && {RESTORE} && sleep 20 && {}",
+        roles(&["sizes $B:4000 $A:4000"]),
+        roles(&["resets $B", "sizes $B:4000 $A:4000", "stop $B:4000 $A:4000"]),
+    );
+    let printed = run_with(&["--rds", "b"], 280, &format!("{OURS} serve $A:4000"), &b);
+    let echoed = printed.b.iter().filter(|line| *line == "echoed 11");
+    assert_eq!(echoed.count(), 2, "{:?}", printed.b);
+}
+
+/// X-C07: to the kernel, our host is powered off for 20 s in the middle of messages both ways: nothing gets
+/// from one to the other, and then there is another process, which knows of nothing.
+pub(super) fn powered_off() {
+    let (own, peer) = ("$A:4200", "$B:4200");
+    // The kernel's link is cut before the process is killed, which nobody is to be told, and until another is
+    // about to start.
+    let a = format!(
+        "{PREPARE} && {{ {OURS} load {own} {peer} 1 2 & ours=$!; sleep 12; {CUT}; kill -9 $ours; sleep 20; \
+         {RESTORE}; sleep 3; {}; }}",
+        in_turn(OURS, &[format!("load {own} {peer} 2 1")])
+    );
+    let b = format!(
+        "{PREPARE} && {{ (sleep 10; {CUT}; sleep 24; {RESTORE}) & {}; }}",
+        roles(&[format!("load {peer} {own} 1 2")])
+    );
+    let printed = run_with(&["--rds", "b"], 280, &a, &b);
+    for side in [&printed.a, &printed.b] {
+        let lived = side.iter().filter(|line| line.starts_with("lived"));
+        assert_eq!(lived.count(), 1, "{side:?}");
+    }
+    let told = printed
+        .b
+        .iter()
+        .any(|line| line.starts_with("lived") && !line.ends_with(" 0"));
+    assert!(told, "{:?}", printed.b);
+}
+
+/// X-D14: ten minutes in which one packet in a hundred is lost. Everything arrives, once and in order, and we
+/// need no more memory in the end than in the beginning.
+pub(super) fn soak() {
+    let lossy = "insmod $(find /lib/modules/$(uname -r) -name 'sch_netem.ko*') && \
+                 tc qdisc add dev eth0 root netem loss 1%";
+    let a = in_turn(OURS, &["flow $A:4100 $B:4100 600 0.01"]);
+    let b = roles(&["flow $B:4100 $A:4100 600 0.01"]);
+    let pings = roles(&["ping $B $A 300"]);
+    let printed = run_with(
+        &["--rds", "b"],
+        900,
+        &format!("{lossy} && {a}"),
+        &format!("{lossy} && {{ ({pings}) & {b} && wait; }}"),
+    );
+    flowed(&printed.a, &printed.b);
+    assert_eq!(numbers(&printed.b, "pongs"), [300]);
+    let flow = numbers(&printed.a, "flow");
+    let (early, late) = (flow[flow.len() - 2], flow[flow.len() - 1]);
+    assert!(late < early + 4096, "{early} KiB were {late} in the end");
+}
