@@ -29,6 +29,8 @@ enum What {
     Latency,
     /// Many there, many back.
     Rate,
+    /// The same, of which the time of the processors counts.
+    Processor,
 }
 
 /// A row to be measured: bytes of a transfer, and the options that say how many.
@@ -40,7 +42,14 @@ struct Case {
     transfers: u32,
 }
 
-const CASES: [Case; 8] = {
+impl Case {
+    /// The bytes that go over the connection, both ways.
+    fn bytes(self) -> f64 {
+        2.0 * f64::from(self.size) * f64::from(self.transfers) * f64::from(self.iterations)
+    }
+}
+
+const CASES: [Case; 10] = {
     const fn latency(size: u32, iterations: u32) -> Case {
         Case {
             what: What::Latency,
@@ -57,6 +66,13 @@ const CASES: [Case; 8] = {
             transfers,
         }
     }
+    /// So many bytes that starting the programs is little beside them.
+    const fn processor(size: u32, transfers: u32) -> Case {
+        Case {
+            what: What::Processor,
+            ..rate(size, transfers)
+        }
+    }
     [
         latency(64, 1000),
         latency(4096, 800),
@@ -66,6 +82,8 @@ const CASES: [Case; 8] = {
         rate(16 << 10, 600),
         rate(64 << 10, 200),
         rate(1 << 20, 20),
+        processor(4 << 10, 10_000),
+        processor(64 << 10, 1000),
     ]
 };
 
@@ -89,12 +107,17 @@ fn script(ours: &str) -> Result<String> {
         BUDGET.as_secs()
     );
     text += r#"
+cd /tmp
 end=$(($(date +%s) + budget))
 port=7471
+# In a shell of its own, which says how long its programs were on a processor.
 measure() { # SIDE PROGRAM SIZE TRANSFERS ITERATIONS
     [ "$(date +%s)" -lt "$end" ] || exit 0
     echo "== $1 $3 $4 $5"
     port=$((port + 1))
+    (pair "$@"; times > times; tail -n 1 times | sed 's/^/times /')
+}
+pair() {
     program=$2
     options="-S $3 -C $4 -I $5 -T b -p $port"
     timeout 30 $program -b "$A" $options > /dev/null 2>&1 &
@@ -132,7 +155,9 @@ measure() { # SIDE PROGRAM SIZE TRANSFERS ITERATIONS
 struct Transcript {
     /// Whose number comes next.
     current: Option<(Case, Side)>,
-    /// Microseconds of a transfer.
+    /// It has come to its end.
+    complete: bool,
+    /// Microseconds of a transfer; or nanoseconds of the processors for a byte.
     samples: BTreeMap<(Case, Side), Vec<f64>>,
 }
 
@@ -147,10 +172,24 @@ impl Transcript {
                     own.map(|number| number.to_string()) == said
                 });
                 self.current = case.zip(Side::of_name(side));
+                self.complete = false;
             }
             ["custom", .., micros] => {
-                if let (Some(key), Ok(micros)) = (self.current.take(), micros.parse()) {
-                    self.samples.entry(key).or_default().push(micros);
+                if let (Some(key), Ok(micros)) = (self.current, micros.parse()) {
+                    self.complete = true;
+                    if key.0.what != What::Processor {
+                        self.samples.entry(key).or_default().push(micros);
+                    }
+                }
+            }
+            ["times", user, system] => {
+                if let (Some(key), Some(user), Some(system)) =
+                    (self.current.take(), seconds(user), seconds(system))
+                    && key.0.what == What::Processor
+                    && self.complete
+                {
+                    let nanoseconds = (user + system) * 1e9 / key.0.bytes();
+                    self.samples.entry(key).or_default().push(nanoseconds);
                 }
             }
             _ => {}
@@ -182,6 +221,13 @@ impl Transcript {
                         bar: Some(Bar::NotBelow(1.0)),
                     }
                 }
+                What::Processor => Row {
+                    case: format!("processors' time for a byte, by {}", case.size),
+                    unit: "ns",
+                    ours,
+                    reference: Some(reference),
+                    bar: Some(Bar::Times(1.0)),
+                },
             });
         }
         rows.push(Row {
@@ -193,6 +239,13 @@ impl Transcript {
         });
         Ok(rows)
     }
+}
+
+/// A time as a shell says it: `0m1.25s`.
+fn seconds(said: &str) -> Option<f64> {
+    let (minutes, seconds) = said.strip_suffix('s')?.split_once('m')?;
+    let (minutes, seconds): (f64, f64) = (minutes.parse().ok()?, seconds.parse().ok()?);
+    Some(minutes * 60.0 + seconds)
 }
 
 #[expect(clippy::cast_precision_loss, reason = "a few numbers")]
@@ -221,6 +274,7 @@ mod tests {
                     transcript.read(&format!("== {side} {size} {transfers} {iterations}"));
                     transcript.read("name      bytes   xfers   iters   total");
                     transcript.read(&format!("custom 64 1 1k 125k 0.42s 0.00 {micros}"));
+                    transcript.read(&format!("times 1m{micros}s 0m0.00s"));
                 }
             }
         }
@@ -228,6 +282,9 @@ mod tests {
         assert_eq!(rows.len(), CASES.len() + 1);
         assert_eq!((rows[0].ours, rows[0].reference), (2.0, Some(4.0)));
         assert_eq!((rows[2].ours, rows[2].reference), (32.0, Some(16.0)));
+        let processors = &rows[CASES.len() - 1];
+        assert_eq!(processors.ours, 62e9 / CASES[9].bytes());
+        assert_eq!(processors.reference, Some(64e9 / CASES[9].bytes()));
         let mean = rows.last().unwrap();
         assert!((mean.ours - 2.0).abs() < 1e-9 && mean.pass() == Some(true));
     }
@@ -236,6 +293,7 @@ mod tests {
     fn runs_without_a_result_are_noticed() {
         let mut transcript = Transcript::default();
         transcript.read("== ours 64 1 1000");
+        transcript.read("times 0m0.01s 0m0.02s");
         let error = transcript.rows().unwrap_err().to_string();
         assert!(error.contains("gave 0 figures"), "{error}");
     }
