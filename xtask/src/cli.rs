@@ -43,6 +43,9 @@ pub(crate) enum Command {
         /// Leave out what is measured in a guest
         #[arg(long)]
         host_only: bool,
+        /// Write a whole GiB where that is measured, which takes minutes
+        #[arg(long)]
+        long: bool,
     },
     /// Run everything that a change has to pass
     Ci,

@@ -52,8 +52,9 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             name,
             check,
             host_only,
+            long,
         } => {
-            let held = bench::run(name, host_only)?;
+            let held = bench::run(name, host_only, long)?;
             return Ok(verdict(held || !check));
         }
         Command::Tidy => tidy::run(workspace::Workspace::load()?.root())?,

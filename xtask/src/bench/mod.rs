@@ -14,6 +14,7 @@ mod rds;
 mod row;
 mod rstream;
 mod statistics;
+mod write_all;
 
 use std::fs;
 
@@ -31,7 +32,7 @@ use row::Row;
 pub(crate) enum Name {
     /// Posting and polling: against C on a device that does nothing, and against perftest in a guest
     Verbs,
-    /// Streams: against librdmacm's rsockets in a guest
+    /// Streams: against librdmacm's rsockets in a guest, and against perftest on two
     Rsocket,
     /// Messages over RDS: against the kernel's, on two guests
     Rds,
@@ -51,7 +52,7 @@ impl Name {
 }
 
 /// Measures, and shows the result; whether no bar was missed.
-pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
+pub(crate) fn run(name: Name, host_only: bool, long: bool) -> Result<bool> {
     setup::ensure(&[Group::Build, Group::Bench])?;
     let workspace = Workspace::load()?;
     let folder = workspace.target().join("bench");
@@ -61,7 +62,9 @@ pub(crate) fn run(name: Name, host_only: bool) -> Result<bool> {
         Name::Verbs => verbs(&workspace, host_only, &mut conditions)?,
         Name::Rsocket => {
             guest_only(name, host_only)?;
-            rstream::measure(&workspace)?
+            let mut rows = rstream::measure(&workspace)?;
+            rows.extend(write_all::measure(&workspace, long)?);
+            rows
         }
         Name::Rds => {
             guest_only(name, host_only)?;

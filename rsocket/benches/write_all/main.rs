@@ -1,0 +1,79 @@
+//! One call that writes much.
+//!
+//! ```text
+//! write_all server ADDR
+//! write_all client ADDR BYTES
+//! ```
+//!
+//! The server receives until the end, and says so. The client connects, writes so many bytes with one
+//! `write_all`, waits for the server to have them, and prints `write_all BYTES SECONDS`. `cargo xtask
+//! bench rsocket` runs it beside perftest's `ib_write_bw`.
+
+#![expect(clippy::print_stdout, reason = "of a program for the terminal")]
+
+use std::{
+    error::Error,
+    io::{self, Read, Write},
+    net::{Shutdown, SocketAddr},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rsocket::{Listener, Stream};
+
+type Result<T> = std::result::Result<T, Box<dyn Error>>;
+
+/// What is received at once, at most.
+const PIECE: usize = 1 << 20;
+/// How long there may be no server yet.
+const PATIENCE: Duration = Duration::from_secs(60);
+
+fn main() -> Result<()> {
+    let arguments: Vec<String> = std::env::args().skip(1).collect();
+    let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
+    match words[..] {
+        ["server", addr] => server(addr.parse()?),
+        ["client", addr, bytes] => client(addr.parse()?, bytes.parse()?),
+        _ => Err("usage: write_all server ADDR | client ADDR BYTES".into()),
+    }
+}
+
+fn server(addr: SocketAddr) -> Result<()> {
+    let (mut stream, _) = Listener::bind(addr)?.accept()?;
+    let mut piece = vec![0; PIECE];
+    let mut sum = 0_u64;
+    loop {
+        let len = stream.read(&mut piece)?;
+        if len == 0 {
+            break;
+        }
+        sum += len as u64;
+    }
+    Ok(stream.write_all(&sum.to_le_bytes())?)
+}
+
+fn client(addr: SocketAddr, len: usize) -> Result<()> {
+    let bytes = vec![7; len];
+    let begun = Instant::now();
+    let mut stream = loop {
+        match Stream::connect(addr) {
+            Err(err)
+                if err.kind() == io::ErrorKind::ConnectionRefused && begun.elapsed() < PATIENCE =>
+            {
+                thread::sleep(Duration::from_millis(50));
+            }
+            connected => break connected?,
+        }
+    };
+    let start = Instant::now();
+    stream.write_all(&bytes)?;
+    stream.shutdown(Shutdown::Write)?;
+    let mut sum = [0; 8];
+    stream.read_exact(&mut sum)?;
+    let seconds = start.elapsed().as_secs_f64();
+    if u64::from_le_bytes(sum) != len as u64 {
+        return Err("not all has come".into());
+    }
+    println!("write_all {len} {seconds}");
+    Ok(())
+}

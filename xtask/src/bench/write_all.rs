@@ -1,0 +1,147 @@
+//! What one large `write_all` reaches between two guests, against raw RDMA writes of perftest.
+//!
+//! Ours is `rsocket/benches/write_all`, and the reference `ib_write_bw` with as many bytes. The two take turns
+//! on one pair of guests, and what counts is the ratio of the medians.
+
+use std::collections::BTreeMap;
+use std::fmt::Write as _;
+use std::path::Path;
+use std::time::Duration;
+
+use anyhow::{Context, Result};
+
+use super::guest;
+use super::noop::Side;
+use super::program;
+use super::row::{Bar, Row};
+use crate::soft_roce::{Run, quote};
+use crate::workspace::Workspace;
+
+const ROUNDS: usize = 3;
+/// The bytes of one write of perftest's, which are as many as an rsocket writes at once.
+const PIECE: u64 = 64 << 10;
+const PORT: u16 = 7600;
+/// What is written without `--long`, which a guest under emulation takes seconds for.
+const SHORT: u64 = 64 << 20;
+const LONG: u64 = 1 << 30;
+const MEMORY_MIB: u32 = 2048;
+
+/// Runs everything.
+pub(super) fn measure(workspace: &Workspace, long: bool) -> Result<Vec<Row>> {
+    let ours = program::build_ours(workspace, "rsocket", "write_all")?;
+    let bytes = if long { LONG } else { SHORT };
+    eprintln!(
+        "Writing {} MiB between two guests, by ours and by perftest",
+        bytes >> 20
+    );
+    let minutes = if long { 40 } else { 8 };
+    let plan = Run::pair(server(&ours)?, client(&ours, bytes)?)
+        .memory_mib(MEMORY_MIB)
+        .timeout(Duration::from_secs(minutes * 60))
+        .by_line();
+    let mut transcript = Transcript::default();
+    let read = |line: &str| transcript.read(line);
+    let look = guest::record_success(workspace, "write_all", plan, read)?;
+    transcript.row(bytes).with_context(|| look)
+}
+
+/// Each server ends with its client.
+fn server(ours: &Path) -> Result<String> {
+    let ours = quote(ours)?;
+    let mut text = String::from("set -e\n");
+    for round in 0..ROUNDS {
+        for side in guest::sides(round) {
+            match side {
+                Side::Ours => writeln!(text, "{ours} server \"$A:{PORT}\"")?,
+                Side::Reference => writeln!(text, "ib_write_bw -R -F -s {PIECE} > /dev/null")?,
+            }
+        }
+    }
+    Ok(text)
+}
+
+fn client(ours: &Path, bytes: u64) -> Result<String> {
+    let ours = quote(ours)?;
+    let mut text = String::from("set -e\n");
+    for round in 0..ROUNDS {
+        for side in guest::sides(round) {
+            match side {
+                Side::Ours => writeln!(text, "{ours} client \"$A:{PORT}\" {bytes}")?,
+                // Until there is a server.
+                Side::Reference => writeln!(
+                    text,
+                    "until said=$(ib_write_bw -R -F -s {PIECE} -n {} \"$A\" 2>&1); do sleep 0.5; done; echo \"$said\"",
+                    bytes / PIECE
+                )?,
+            }
+        }
+    }
+    Ok(text)
+}
+
+/// What the guests have printed so far: MB/s.
+#[derive(Debug, Default)]
+struct Transcript {
+    samples: BTreeMap<Side, Vec<f64>>,
+}
+
+impl Transcript {
+    fn read(&mut self, line: &str) {
+        let words: Vec<&str> = line.split_whitespace().collect();
+        let number = |word: &str| word.parse::<f64>().ok();
+        let figure = match words[..] {
+            ["write_all", bytes, seconds] => number(bytes)
+                .zip(number(seconds))
+                .map(|(bytes, seconds)| (Side::Ours, bytes / seconds / 1e6)),
+            // The size, how many, the peak, and the mean in MiB/s.
+            [size, _, _, mean, _] if size == PIECE.to_string() => {
+                number(mean).map(|mean| (Side::Reference, mean * f64::from(1 << 20) / 1e6))
+            }
+            _ => None,
+        };
+        if let Some((side, figure)) = figure {
+            self.samples.entry(side).or_default().push(figure);
+        }
+    }
+
+    fn row(&self, bytes: u64) -> Result<Vec<Row>> {
+        let rate = |side| guest::typical("write_all", self.samples.get(&side));
+        Ok(vec![Row {
+            case: format!("write_all of {} MiB", bytes >> 20),
+            unit: "MB/s",
+            ours: rate(Side::Ours)?,
+            reference: Some(rate(Side::Reference)?),
+            bar: Some(Bar::NotBelow(0.9)),
+        }])
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn transcript_becomes_a_row() {
+        let mut transcript = Transcript::default();
+        for _ in 0..ROUNDS {
+            transcript.read("write_all 67108864 2");
+            transcript.read(
+                " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]",
+            );
+            transcript.read(
+                " 65536      1024             40.00              30.00              0.000480",
+            );
+        }
+        let rows = transcript.row(SHORT).unwrap();
+        assert_eq!(rows[0].case, "write_all of 64 MiB");
+        assert!((rows[0].ours - 33.554_432).abs() < 1e-6);
+        assert!((rows[0].reference.unwrap() - 31.457_28).abs() < 1e-6);
+        assert_eq!(rows[0].pass(), Some(true));
+    }
+
+    #[test]
+    fn runs_without_a_result_are_noticed() {
+        let error = Transcript::default().row(SHORT).unwrap_err().to_string();
+        assert!(error.contains("gave 0 figures"), "{error}");
+    }
+}
