@@ -315,7 +315,12 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
 
 #[test]
 fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
-    let tools = [rstream::cells("rxe"), rcopy::cells(), http::cells()];
+    let tools = [
+        rstream::cells("rxe"),
+        rstream::killed(),
+        rcopy::cells(),
+        http::cells(),
+    ];
     play("rxe", &tools.into_iter().flatten().collect::<Vec<_>>());
 }
 

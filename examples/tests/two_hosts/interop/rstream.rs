@@ -59,6 +59,24 @@ pub(super) fn cells(device: &str) -> Vec<Cell> {
     cells
 }
 
+/// T-X11: the original is killed in the middle of a transfer, and ours says that it has failed.
+pub(super) fn killed() -> Vec<Cell> {
+    let Tool { ours, c } = RSTREAM;
+    let endless = "-p 7590 -S 5000 -C 1000000 -I 1000 -T b > said7590 2>&1";
+    vec![Cell {
+        tool: format!("{c} T-X11"),
+        who: Who::OursServesC,
+        server: format!("{ours} -b 0.0.0.0 {endless}; [ $? = 1 ] && echo told"),
+        // It has a queue pair when it has asked for a connection.
+        client: format!(
+            "{{ until {c} -s $A {endless} & until ! kill -0 $! || rdma resource show qp | \
+             grep -q \"pid $! \"; do sleep 0.2; done; sleep 1; kill -9 $!; \
+             wait $!; [ $? = 137 ]; do :; done; }} 2> /dev/null; echo killed"
+        ),
+        check: Box::new(|said| said.exactly(&["told"], &["killed"])),
+    }]
+}
+
 fn are_complete(said: &Said, name: &str, who: Who) -> Result<(), String> {
     is_complete(&said.server, name, who == Who::CServesOurs)?;
     is_complete(&said.client, name, who == Who::OursServesC)
