@@ -376,8 +376,7 @@ impl Driven for State {
 
     fn arm(&mut self, interest: Interest) -> io::Result<bool> {
         self.receives.arm()?;
-        let only_reads = interest == Interest::READ || interest == Interest::default();
-        if !only_reads || self.flushed || self.stream.reading_waits_for_sent() {
+        if interest.any || self.flushed || self.stream.waits_for_sent(interest.write) {
             self.sends.arm()?;
         }
         self.process()

@@ -8,11 +8,13 @@ mod datagrams;
 mod probe;
 mod schedule;
 mod side;
+mod sleepers;
 mod wire;
 
 use std::{env, panic};
 
 use schedule::{Run, Trouble};
+use sleepers::Sleepers;
 
 /// How many schedules of a kind are run.
 fn seeds() -> std::ops::Range<u64> {
@@ -55,6 +57,14 @@ fn a_device_that_is_stuck_is_given_up() {
 #[test]
 fn a_host_that_lies_harms_nobody() {
     run(Trouble::Hostile);
+}
+
+#[test]
+fn who_sleeps_is_told_of_what_it_waits_for() {
+    for seed in seeds() {
+        let result = panic::catch_unwind(|| Sleepers::new(seed).run());
+        assert!(result.is_ok(), "SEED={seed} fails");
+    }
 }
 
 fn run_datagrams(trouble: datagrams::Trouble) {

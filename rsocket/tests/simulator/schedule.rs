@@ -42,8 +42,20 @@ fn settings(rng: &mut Rng) -> Settings {
     settings.clamped(1 << 16)
 }
 
+/// Settings of two hosts that can be connected.
+pub(crate) fn settings_of_both(rng: &mut Rng) -> [Settings; 2] {
+    let mut both = [settings(rng), settings(rng)];
+    if rng.bool() {
+        for settings in &mut both {
+            settings.framing = Framing::Separate;
+            settings.inline = settings.inline.max(4);
+        }
+    }
+    both
+}
+
 /// The bytes that side `side` sends, from byte `at` on.
-fn pattern(side: usize, at: usize) -> impl Iterator<Item = u8> {
+pub(crate) fn pattern(side: usize, at: usize) -> impl Iterator<Item = u8> {
     (at..).map(move |i| {
         let [byte, ..] = (i.wrapping_mul(0x9e37_79b1) >> 7 ^ side).to_le_bytes();
         byte
@@ -92,13 +104,7 @@ pub(crate) struct Run {
 impl Run {
     pub(crate) fn new(seed: u64, trouble: Trouble) -> Self {
         let mut rng = Rng::with_seed(seed);
-        let mut both = [settings(&mut rng), settings(&mut rng)];
-        if rng.bool() {
-            for settings in &mut both {
-                settings.framing = Framing::Separate;
-                settings.inline = settings.inline.max(4);
-            }
-        }
+        let both = settings_of_both(&mut rng);
         let order = |big| {
             if big {
                 ByteOrder::Big

@@ -216,10 +216,11 @@ impl Stream {
         self.ending.phase() == Phase::Connected
     }
 
-    /// Whether who waits to read has to be woken when something has been sent, too: something has to
-    /// be told and waits for room, or the connection is coming to its end.
-    pub fn reading_waits_for_sent(&self) -> bool {
-        self.receiving.update_due().is_some()
+    /// Whether who waits to read, or to `write`, has to be woken when something has been sent, too:
+    /// something waits for room on this side, or the connection is coming to its end.
+    pub fn waits_for_sent(&self, write: bool) -> bool {
+        write && !self.sending.has_room()
+            || self.receiving.update_due().is_some()
             || self.keep_alive_due
             || self.ending.has_news()
             || !self.ending.is_readable()

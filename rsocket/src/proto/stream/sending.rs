@@ -86,10 +86,12 @@ impl Sending {
     }
 
     fn can_send(&self) -> bool {
-        self.free >= self.entries
-            && self.buffer_free >= SEND_LOWAT
-            && self.sent != self.limit
-            && self.targets[self.current].len > 0
+        self.has_room() && self.sent != self.limit && self.targets[self.current].len > 0
+    }
+
+    /// Whether there is room on this side. What has been sent gives it back.
+    pub(super) fn has_room(&self) -> bool {
+        self.free >= self.entries && self.buffer_free >= SEND_LOWAT
     }
 
     pub(super) fn is_idle(&self) -> bool {
