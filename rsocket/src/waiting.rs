@@ -4,7 +4,10 @@ use std::{
     cell::RefCell,
     io,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{
+        Arc, Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicBool, Ordering::Relaxed},
+    },
     time::{Duration, Instant},
 };
 
@@ -15,6 +18,14 @@ use crate::{
     proto::stream::Readiness,
     waiters::{Bell, Interest, Waiters, Watcher},
 };
+
+/// How often a call looks before it asks for the time again, which may be dearer than a look.
+const LOOKS: u32 = 8;
+
+/// Who has slept for less than so many polling times looks for so many, the next time, before it
+/// sleeps. To be woken takes longer than that.
+const SHORT: u32 = 10;
+const EAGER: u32 = 3;
 
 /// How a call waits.
 #[derive(Clone, Copy, Debug)]
@@ -111,6 +122,8 @@ pub(crate) struct Shared<S: Driven> {
     channel: S::Channel,
     /// The descriptor of the first watcher.
     poller: Arc<OwnedFd>,
+    /// The last sleep was a short one.
+    eager: AtomicBool,
 }
 
 impl<S: Driven> Shared<S> {
@@ -125,6 +138,7 @@ impl<S: Driven> Shared<S> {
             state: Mutex::new(state(Waiters::new(watcher))),
             channel,
             poller,
+            eager: AtomicBool::new(false),
         }
     }
 
@@ -177,12 +191,20 @@ impl<S: Driven> Shared<S> {
             Patience::Watch(_) | Patience::Endless => None,
         };
         let polling_time = config().polling_time;
+        let eager = self.eager.load(Relaxed);
+        let patience = if eager {
+            polling_time * EAGER
+        } else {
+            polling_time
+        };
         let start = Instant::now();
-        while start.elapsed() < polling_time {
-            if self.lock().process()? {
-                return Ok(());
+        while start.elapsed() < patience {
+            for _ in 0..LOOKS {
+                if self.lock().process()? {
+                    return Ok(());
+                }
+                std::hint::spin_loop();
             }
-            std::hint::spin_loop();
         }
         let bell = thread_bell()?;
         let name = {
@@ -193,6 +215,8 @@ impl<S: Driven> Shared<S> {
             state.waiters().add(interest, &bell)
         };
         let waited = sleep([self.channel.as_fd(), bell.as_fd()], deadline);
+        let was_short = start.elapsed() < polling_time * SHORT;
+        self.eager.store(was_short, Relaxed);
         let ended = self.end_wait(name);
         // If it has been rung since, the next wait is a short one.
         if let Ok([_, true]) = waited {
