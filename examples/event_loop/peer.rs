@@ -98,6 +98,13 @@ impl<P: Protocol> Peer<P> {
                 Ok(()) => protocol.completed(&mut self.state, qp, done),
                 // The connection has ended, which an event tells, too.
                 Err(err) if is_end::<P>(&err, qp) => Ok(Next::Wait),
+                // The peer has gone, and the acknowledgement of the last message is lost.
+                Err(err)
+                    if err.status == WcStatus::RETRY_EXC_ERR && protocol.is_over(&self.state) =>
+                {
+                    self.end(Ok(()));
+                    return;
+                }
                 Err(err) => Err(err.into()),
             },
         };

@@ -54,6 +54,12 @@ pub trait Protocol {
         done: Completed<'_, Self::Send, Self::Receive>,
     ) -> anyhow::Result<Next>;
 
+    /// Whether all is done, and the peer may go without another word: even before its device has
+    /// acknowledged the last message.
+    fn is_over(&self, _: &Self::State) -> bool {
+        false
+    }
+
     /// The connection has ended, by whichever side.
     ///
     /// # Errors

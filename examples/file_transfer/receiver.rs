@@ -82,6 +82,10 @@ impl Protocol for Receiver {
         Ok(Next::Wait)
     }
 
+    fn is_over(&self, state: &State) -> bool {
+        matches!(state.stage, Stage::Nothing(_))
+    }
+
     fn closed(&mut self, state: State) -> anyhow::Result<()> {
         match state.stage {
             Stage::Nothing(Received { path, len, sum }) => {

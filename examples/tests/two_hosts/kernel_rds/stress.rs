@@ -152,19 +152,19 @@ const NONE: [bool; 2] = [false, false];
 /// Many small messages at a time.
 const SMALL: &str = "-q 63 -a 63 -d 32 -t 4";
 
-/// What is run always.
-const RUNS: [Run; 7] = [
+/// What is run always: one of each kind.
+const RUNS: [Run; 4] = [
     Run::of_the_kernels("request=10000 depth=4 tasks=2 verify=1 least=5", NONE),
-    Run::of_ours("-q 10000 -a 1024 -d 4 -t 2 -v", NONE),
     Run::of_the_kernels("request=63 ack=63 depth=4 tasks=2 simplex=1 least=5", NONE).one_way(),
     Run::of_ours(SMALL, NONE),
-    Run::of_the_kernels("rdma=20000 vector=4 verify=1 least=20", BOTH),
     Run::of_ours("-q 1K -D 20000 -I 4 -v", BOTH),
-    Run::of_ours("-q 1K -D 20000 -M 2 -v --rdma-use-once 1", [false, true]),
 ];
 
 /// What is run in the long test as well.
-const MORE: [Run; 4] = [
+const MORE: [Run; 7] = [
+    Run::of_ours("-q 10000 -a 1024 -d 4 -t 2 -v", NONE),
+    Run::of_the_kernels("rdma=20000 vector=4 verify=1 least=20", BOTH),
+    Run::of_ours("-q 1K -D 20000 -M 2 -v --rdma-use-once 1", [false, true]),
     Run::of_ours("-q 63 -a 63 -d 4 -t 2 -o", NONE).one_way(),
     Run::of_ours("-q 1K -D 20000 -M 1 -v", [true, false]),
     Run::of_the_kernels(
