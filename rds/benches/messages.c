@@ -4,7 +4,9 @@
 //   messages client IP PEER ROUNDS
 //
 // The client prints `== SIZE NUMBER` for each measurement: `latency SIZE` microseconds there and back,
-// `rate SIZE` messages a second, `write SIZE` bytes a second by RDMA into the client's memory.
+// `rate SIZE` messages a second, `write SIZE` bytes a second by RDMA into the client's memory. In the end
+// comes `memory COUNT` with the bytes of memory that the client's host, its kernel and the program together,
+// has less for each of so many further connections.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -12,6 +14,7 @@
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
+#include <sys/ioctl.h>
 #include <sys/mman.h>
 #include <sys/socket.h>
 #include <time.h>
@@ -19,7 +22,7 @@
 
 enum { FAMILY = 21, LEVEL = 276, ARGS = 1, DEST = 2, MAP = 3, PORT = 4000, LIMIT = 1 << 20 };
 enum { WRITE = 1, USE_ONCE = 8 };
-enum { PIECE = 65536, DEPTH = 8 };
+enum { PIECE = 65536, DEPTH = 8, SET_TOS = 0x89e0, CROWD = 15 };
 
 static char buffer[1 << 20];
 
@@ -34,14 +37,14 @@ static double now(void) {
     return time.tv_sec + time.tv_nsec / 1e9;
 }
 
-static struct sockaddr_in address(const char *ip) {
-    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(PORT)};
+static struct sockaddr_in address(const char *ip, int port) {
+    struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(port)};
     if (inet_pton(AF_INET, ip, &name.sin_addr) != 1) die(ip);
     return name;
 }
 
-static int bound(const char *ip) {
-    struct sockaddr_in name = address(ip);
+static int bound(const char *ip, int port) {
+    struct sockaddr_in name = address(ip, port);
     int limit = LIMIT, fd = socket(FAMILY, SOCK_SEQPACKET, 0);
     if (fd < 0) die("socket");
     if (setsockopt(fd, SOL_SOCKET, SO_SNDBUFFORCE, &limit, sizeof limit)) die("SO_SNDBUFFORCE");
@@ -163,14 +166,47 @@ static void write_back(int fd, struct sockaddr_in *peer, int count) {
     munmap(memory, (size_t)PIECE * DEPTH);
 }
 
+// The bytes of memory that nothing but copies of files is in.
+static double unused(void) {
+    char line[256];
+    double sum = 0;
+    FILE *file = fopen("/proc/meminfo", "r");
+    if (!file) die("/proc/meminfo");
+    while (fgets(line, sizeof line, file)) {
+        double kib;
+        if (sscanf(line, "MemFree: %lf", &kib) == 1 || sscanf(line, "Buffers: %lf", &kib) == 1 ||
+            sscanf(line, "Cached: %lf", &kib) == 1)
+            sum += kib * 1024;
+    }
+    fclose(file);
+    return sum;
+}
+
+// Each type of service has a connection of its own. Answers come on the first one.
+static void memory(const char *ip, struct sockaddr_in *peer) {
+    struct sockaddr_in from;
+    uint64_t cookie;
+    double before = unused();
+    for (unsigned char tos = 1; tos <= CROWD; tos++) {
+        int fd = bound(ip, PORT + tos);
+        if (ioctl(fd, SET_TOS, &tos)) die("SIOCRDSSETTOS");
+        put(fd, peer, 'e', 64, 0, NULL, 0);
+        get(fd, &from, &cookie);
+    }
+    // What a kernel does about a connection later.
+    sleep(1);
+    printf("== memory %d %f\n", CROWD, (before - unused()) / CROWD);
+    fflush(stdout);
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "server")) {
-        serve(bound(argv[2]));
+        serve(bound(argv[2], PORT));
         return 0;
     }
     if (argc != 5 || strcmp(argv[1], "client")) return 2;
-    struct sockaddr_in peer = address(argv[3]);
-    int fd = bound(argv[2]);
+    struct sockaddr_in peer = address(argv[3], PORT);
+    int fd = bound(argv[2], PORT);
     meet(fd, &peer);
     for (int round = 0; round < atoi(argv[4]); round++) {
         latency(fd, &peer, 300);
@@ -181,6 +217,7 @@ int main(int argc, char **argv) {
         write_back(fd, &peer, 60);
         fflush(stdout);
     }
+    memory(argv[2], &peer);
     put(fd, &peer, 'q', 1, 0, NULL, 0);
     // What is not acknowledged when a socket is closed is not sent any more.
     sleep(2);

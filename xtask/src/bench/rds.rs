@@ -1,7 +1,8 @@
 //! What messages cost over RDS in user space, against the kernel's, on two guests.
 //!
 //! One program in C, `rds/benches/messages.c`, runs on a pair of guests whose kernels have RDS, and on a pair
-//! that has `rds-preload` instead. Both sides are of one kind each time. What counts is the ratio of the medians.
+//! that has `rds-preload` instead. Both sides are of one kind each time. What counts is the ratio of the medians;
+//! and the memory of a connection, which is what the guest has less of, be it the kernel's or the program's.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -13,6 +14,7 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
+use super::statistics::median;
 use crate::soft_roce::{Host, Run, quote};
 use crate::workspace::Workspace;
 
@@ -20,15 +22,20 @@ use crate::workspace::Workspace;
 const ROUNDS: usize = 5;
 const TIMEOUT: Duration = Duration::from_secs(10 * 60);
 
-/// What is measured: what the program calls it, and how many bytes a message or an operation has.
-const CASES: [(&str, u32); 6] = [
+/// What is measured: what the program calls it, and how many bytes a message or an operation has, or how many
+/// connections there are.
+const CASES: [(&str, u32); 7] = [
     ("latency", 64),
     ("rate", 64),
     ("rate", 1 << 10),
     ("rate", 8 << 10),
     ("rate", 64 << 10),
     ("write", 64 << 10),
+    (MEMORY, 15),
 ];
+
+/// What is measured once.
+const MEMORY: &str = "memory";
 
 /// Runs everything.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
@@ -94,12 +101,18 @@ impl Transcript {
         let row = |(what, size): (&'static str, u32)| {
             let typical = |side| {
                 let samples = self.samples.get(&(what, size, side));
-                guest::typical(&format!("{what} {size}, {}", kind(side)), samples)
+                let case = format!("{what} {size}, {}", kind(side));
+                if what == MEMORY {
+                    let figure = samples.and_then(|samples| median(samples));
+                    return figure.with_context(|| format!("{case} gave no figure"));
+                }
+                guest::typical(&case, samples)
             };
             let (ours, reference) = (typical(Side::Ours)?, typical(Side::Reference)?);
             let (case, unit, scale, bar) = match what {
                 "latency" => ("there and back", "µs", 1.0, Bar::Times(1.0)),
                 "rate" => ("messages", "1/s", 1.0, Bar::NotBelow(1.0)),
+                MEMORY => ("memory of a connection, of", "bytes", 1.0, Bar::Times(1.0)),
                 _ => ("RDMA writes", "MB/s", 1e-6, Bar::NotBelow(1.0)),
             };
             Ok(Row {
@@ -123,7 +136,7 @@ mod tests {
         let mut transcript = Transcript::default();
         for (what, size) in CASES {
             for (side, number) in [(Side::Ours, 4e6), (Side::Reference, 2e6)] {
-                for _ in 0..ROUNDS {
+                for _ in 0..if what == MEMORY { 1 } else { ROUNDS } {
                     transcript.read(side, &format!("== {what} {size} {number}"));
                 }
             }
@@ -135,6 +148,14 @@ mod tests {
         assert_eq!(rows[0].pass(), Some(false), "twice as late");
         assert_eq!(rows[1].pass(), Some(true), "twice as many");
         assert_eq!((rows[5].ours, rows[5].reference), (4.0, Some(2.0)));
+        assert_eq!(
+            (rows[6].ours, rows[6].pass()),
+            (4e6, Some(false)),
+            "twice as much"
+        );
+        transcript.samples.remove(&(MEMORY, 15, Side::Reference));
+        let error = transcript.rows().unwrap_err().to_string();
+        assert!(error.contains("gave no figure"), "{error}");
     }
 
     #[test]
