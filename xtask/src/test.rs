@@ -4,8 +4,10 @@
 //! - *device*: the integration tests called `device`, in one guest, one test at a time; and those that are about
 //!   iWARP in another, on Soft-iWARP.
 //! - *two hosts*: the integration tests called `two_hosts`, on the host; they start their guests themselves, with
-//!   the program in the variable `XTASK`. Two run at a time, since many of them wait most of the time.
+//!   the program in the variable `XTASK`.
 //! - *harness*: xtask's own tests against real guests, in `tests/harness.rs`.
+//!
+//! Of the last two, two tests run at a time.
 //!
 //! A complete run closes with the coverage of pyverbs, see [`pyverbs`], and the cases of RDS, see [`conformance`].
 //!
@@ -94,6 +96,9 @@ const DIFFERENT_OVER_IWARP: [&str; 4] = [
     "both_sides_can_end_it_at_once",
 ];
 
+/// How many tests that start guests run at a time: many of them wait most of the time.
+const AT_ONCE: u32 = 2;
+
 /// Tests that run compilers, which is nothing to check.
 const COMPILING: [&str; 1] = ["compile_fail"];
 
@@ -138,7 +143,7 @@ pub(crate) fn run_stages(
     }
     if !options.host_only && !options.device_only {
         stages.test("harness", |counts| {
-            suite.on_host("harness", 1, counts, &mut outcomes)
+            suite.on_host("harness", counts, &mut outcomes)
         });
     }
     if !options.host_only {
@@ -147,7 +152,7 @@ pub(crate) fn run_stages(
             stages.test("device, iWARP", |counts| suite.iwarp(counts));
         }
         stages.test("two hosts", |counts| {
-            suite.on_host("two_hosts", 2, counts, &mut outcomes)
+            suite.on_host("two_hosts", counts, &mut outcomes)
         });
     }
     if !options.host_only && !options.device_only && options.filter.is_none() {
@@ -181,14 +186,8 @@ impl Suite<'_> {
         self.require_some(*counts)
     }
 
-    /// Runs the integration tests called `name`, which start guests themselves, so many at a time.
-    fn on_host(
-        &self,
-        name: &str,
-        at_once: u32,
-        counts: &mut Counts,
-        outcomes: &mut Outcomes,
-    ) -> Result<()> {
+    /// Runs the integration tests called `name`, which start guests themselves.
+    fn on_host(&self, name: &str, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
         let packages = self.packages_with(name);
         if packages.is_empty() {
             println!("there are no tests called {name} yet");
@@ -198,7 +197,7 @@ impl Suite<'_> {
         cargo.args(["test", "--locked", "--no-fail-fast", "--test", name]);
         cargo.args(packages.iter().flat_map(|package| ["--package", package]));
         cargo
-            .args(["--", &format!("--test-threads={at_once}")])
+            .args(["--", &format!("--test-threads={AT_ONCE}")])
             .args(&self.options.filter);
         cargo.env("XTASK", self.workspace.xtask());
         run_counting(&mut cargo, counts, outcomes)?;

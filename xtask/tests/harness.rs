@@ -115,8 +115,13 @@ fn await_true(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) 
 
 /// Starts a run that sleeps, and returns once its command prints, with the emulators' process ids.
 fn start_sleeper() -> (Child, Vec<u32>) {
+    start_sleeper_in(&std::env::temp_dir())
+}
+
+/// The same, with another folder for temporary files.
+fn start_sleeper_in(temporary: &Path) -> (Child, Vec<u32>) {
     let mut command = Command::new(xtask());
-    command.args([
+    command.env("TMPDIR", temporary).args([
         "soft-roce",
         "run",
         "--timeout",
@@ -152,22 +157,18 @@ fn is_alive(pid: u32) -> bool {
     !status.is_empty() && !status.contains("State:\tZ")
 }
 
-/// The names in the temporary folder that a run could have left.
-fn temporary_files() -> Vec<PathBuf> {
-    let ours = |path: &PathBuf| {
-        let name = path.file_name().unwrap_or_default().to_string_lossy();
-        name.contains("soft-roce")
-            || name.contains("xtask") && !path.is_dir()
-            || name.contains(".unfinished-")
+/// What is being made for later runs, or was left half made.
+fn unfinished_files() -> Vec<PathBuf> {
+    let entries = soft_roce_folder().map(fs::read_dir);
+    let paths = entries.into_iter().flatten().flatten().flatten();
+    let is_unfinished = |path: &PathBuf| {
+        path.file_name()
+            .is_some_and(|name| name.to_string_lossy().contains(".unfinished-"))
     };
-    let mut places = vec![std::env::temp_dir()];
-    places.extend(soft_roce_folder());
-    let entries = places
-        .iter()
-        .filter_map(|place| fs::read_dir(place).ok())
-        .flatten()
-        .flatten();
-    entries.map(|entry| entry.path()).filter(ours).collect()
+    paths
+        .map(|entry| entry.path())
+        .filter(is_unfinished)
+        .collect()
 }
 
 /// `target/soft-roce`, found from the program's own place in `target/debug`.
@@ -204,7 +205,7 @@ fn warm_run_is_fast() {
     let warm = run(&["--verbose", "--", "true"])
         .expect_code(0)
         .expect_stderr("guest up in");
-    assert!(warm.took < Duration::from_secs(30), "{warm:?}");
+    assert!(warm.took < Duration::from_secs(60), "{warm:?}");
 }
 
 #[test]
@@ -264,16 +265,17 @@ fn background_process_does_not_hold_the_run_up() {
 
 #[test]
 fn interrupt_leaves_nothing_behind() {
-    let before = temporary_files();
-    let (mut child, emulators) = start_sleeper();
+    let before = unfinished_files();
+    let temporary = tempfile::tempdir().unwrap();
+    let (mut child, emulators) = start_sleeper_in(temporary.path());
     send(&child, Signal::INT);
     assert_eq!(child.wait().unwrap().code(), Some(128 + 2));
     assert!(emulators.iter().all(|pid| !is_alive(*pid)), "{emulators:?}");
-    let left: Vec<_> = temporary_files()
-        .into_iter()
-        .filter(|file| !before.contains(file))
-        .collect();
-    assert!(left.is_empty(), "{left:?}");
+    assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
+    // Other tests may be making something at this moment.
+    await_true("nothing is half made", Duration::from_secs(20), || {
+        unfinished_files().iter().all(|file| before.contains(file))
+    });
 }
 
 #[test]
@@ -281,7 +283,7 @@ fn killed_xtask_takes_its_guest_along() {
     let (mut child, emulators) = start_sleeper();
     send(&child, Signal::KILL);
     child.wait().unwrap();
-    await_true("the emulator ends", Duration::from_secs(5), || {
+    await_true("the emulator ends", Duration::from_secs(20), || {
         emulators.iter().all(|pid| !is_alive(*pid))
     });
 }

@@ -132,18 +132,41 @@ fn masked(line: &str) -> String {
 const C_TOOLS: &str = "cmtime mckey rcopy rdma_client rdma_server rdma_xclient rdma_xserver \
                        riostream rping rstream ucmatose udaddy";
 
-/// How long all cells together may take. Every server waits for as long, for its turn.
-const SECONDS: u32 = 400;
+/// How long things may take, in seconds.
+#[derive(Clone, Copy, Debug)]
+struct Limits {
+    /// All cells together. Every server waits for as long, for its turn.
+    whole: u32,
+    client: u32,
+    attempts: u32,
+}
+
+impl Limits {
+    /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`), and
+    /// its peers with it: there it is better to give up soon, and to try again.
+    fn of(device: &str) -> Self {
+        match device {
+            "siw" => Self {
+                whole: 300,
+                client: 60,
+                attempts: 3,
+            },
+            _ => Self {
+                whole: 600,
+                client: 120,
+                attempts: 1,
+            },
+        }
+    }
+}
 
 /// One side of a cell: its lines, and its exit code, begin with the number of the cell.
 ///
-/// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`): there a
-/// side that fails gets two more attempts, of which the last one counts, and what has failed in the
-/// end gets another round.
-fn side(device: &str, cell: usize, seconds: u32, command: &str) -> String {
-    let attempts = if device == "siw" { 3 } else { 1 };
+/// Of several attempts, the last one counts, and what has failed in the end gets another round.
+fn side(limits: Limits, cell: usize, seconds: u32, command: &str) -> String {
+    let attempts = limits.attempts;
     // A server for whom the time is up has nobody to serve any more.
-    let last = if seconds == SECONDS { 124 } else { 0 };
+    let last = if seconds == limits.whole { 124 } else { 0 };
     let command = command.replace('\'', "'\\''");
     format!(
         "for i in $(seq {attempts}); do out=$(timeout {seconds} sh -c '{command}' 2>&1); code=$?; \
@@ -195,18 +218,24 @@ fn play(device: &str, cells: &[Cell]) {
 
 /// Runs these cells in two guests; returns what is wrong with each.
 fn round(device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
+    let limits = Limits::of(device);
     let servers: Vec<String> = cells
         .iter()
         .enumerate()
-        .map(|(i, cell)| format!("{{ {}; }} & ", side(device, i, SECONDS, &cell.server)))
+        .map(|(i, cell)| format!("{{ {}; }} & ", side(limits, i, limits.whole, &cell.server)))
         .collect();
     let clients: Vec<String> = cells
         .iter()
         .enumerate()
-        .map(|(i, cell)| format!("{}; ", side(device, i, 60, &patient(&cell.client))))
+        .map(|(i, cell)| {
+            format!(
+                "{}; ",
+                side(limits, i, limits.client, &patient(&cell.client))
+            )
+        })
         .collect();
     let printed = run_for(
-        SECONDS + 30,
+        limits.whole + 30,
         device,
         &format!(
             "cd /tmp; for tool in {C_TOOLS}; do echo \"c: $(command -v $tool)\"; done; {}wait",
@@ -288,7 +317,6 @@ fn every_tool_for_messages_speaks_with_its_original_over_roce() {
 #[test]
 fn every_tool_for_memory_speaks_with_its_original_over_roce() {
     let tools = [
-        // First: its server waits for a while only.
         kv_store::cells(),
         read_write::cells("rxe"),
         file_transfer::cells(),
@@ -300,7 +328,6 @@ fn every_tool_for_memory_speaks_with_its_original_over_roce() {
 #[test]
 fn every_tool_speaks_with_its_original_over_iwarp() {
     let tools = [
-        // First: its server waits for a while only.
         kv_store::cells(),
         read_write::cells("siw"),
         file_transfer::refused_by_iwarp(),
