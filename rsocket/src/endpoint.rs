@@ -19,8 +19,9 @@ use crate::{
 
 /// What a request of the send queue owns: the ranges it is sent from, and what it is.
 pub(crate) type SendWork = With<Option<(RemoteRegion, Option<RemoteRegion>)>, Tag>;
-/// What a receive owns: its place, where messages are separate.
-pub(crate) type RecvWork = Option<RemoteRegion>;
+/// What a receive owns: its place, where messages are separate. Elsewhere, hundreds of them wait with
+/// nothing, and are small.
+pub(crate) type RecvWork = Option<Box<RemoteRegion>>;
 
 pub(crate) type Pair<S> = QueuePair<Rc, S, SendWork, RecvWork>;
 
@@ -87,7 +88,7 @@ impl Endpoint {
         for index in 0..settings.recv_depth + SPARE_RECEIVES {
             let place = match settings.framing {
                 Framing::Immediate => None,
-                Framing::Separate => Some(memory.message_slot(index)),
+                Framing::Separate => Some(Box::new(memory.message_slot(index))),
             };
             qp.post_recv(place).map_err(verbs::Error::from)?;
         }

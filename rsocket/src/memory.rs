@@ -1,10 +1,10 @@
 //! The registered memory of one connection.
 
-use verbs::{ProtectionDomain, RemoteAccess, RemoteRegion};
+use verbs::{Mapping as Pages, ProtectionDomain, RemoteAccess, RemoteRegion};
 
 use crate::proto::{
     ByteOrder, Mapping, Target,
-    stream::{CONTROL_SLOTS, Framing, Local, SPARE_RECEIVES, Settings, TARGETS, Table},
+    stream::{Framing, Local, SPARE_RECEIVES, Settings, TARGETS, Table},
 };
 
 /// The size of a message that is sent on its own.
@@ -19,10 +19,18 @@ pub(crate) struct Memory {
     table: RemoteRegion,
     /// The receive buffer, and then, where messages are separate, a place for each receive.
     receive: RemoteRegion,
-    /// The send buffer, and then the places of control messages.
+    /// The send buffer, and then, where requests cannot carry targets, places for these.
     send: RemoteRegion,
     send_buffer: usize,
     recv_buffer: usize,
+}
+
+/// Memory of its own pages, which is one page less than the heap takes for a buffer.
+fn pages(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> verbs::Result<RemoteRegion> {
+    // Whole words, in which it is accessed.
+    let memory = Pages::new(len.next_multiple_of(size_of::<u64>()))?;
+    let region = pd.register(memory).remote(access).create()?;
+    Ok(region.slice(0..len))
 }
 
 impl Memory {
@@ -33,12 +41,11 @@ impl Memory {
             Framing::Immediate => 0,
             Framing::Separate => usize::from(settings.recv_depth + SPARE_RECEIVES) * MESSAGE,
         };
-        let slots = usize::from(CONTROL_SLOTS) * Target::SIZE;
         let local = RemoteAccess::empty();
         Ok(Self {
             table: pd.alloc_remote(settings.table_size(), RemoteAccess::WRITE)?,
-            receive: pd.alloc_remote(recv_buffer + messages, RemoteAccess::WRITE)?,
-            send: pd.alloc_remote(send_buffer + slots, local)?,
+            receive: pages(pd, recv_buffer + messages, RemoteAccess::WRITE)?,
+            send: pages(pd, send_buffer + settings.slots_size(), local)?,
             send_buffer,
             recv_buffer,
         })

@@ -198,21 +198,27 @@ impl<S: Driven> Shared<S> {
             polling_time
         };
         let start = Instant::now();
-        while start.elapsed() < patience {
-            for _ in 0..LOOKS {
-                if self.lock().process()? {
-                    return Ok(());
+        if !patience.is_zero() {
+            loop {
+                for _ in 0..LOOKS {
+                    if self.lock().process()? {
+                        return Ok(());
+                    }
+                    std::hint::spin_loop();
                 }
-                std::hint::spin_loop();
+                if start.elapsed() >= patience {
+                    break;
+                }
             }
         }
-        let bell = thread_bell()?;
-        let name = {
+        let (bell, name) = {
             let mut state = self.lock();
             if state.arm(interest)? || !interest.any && interest.is_met(state.readiness()) {
                 return Ok(());
             }
-            state.waiters().add(interest, &bell)
+            let bell = thread_bell()?;
+            let name = state.waiters().add(interest, &bell);
+            (bell, name)
         };
         let waited = sleep([self.channel.as_fd(), bell.as_fd()], deadline);
         let was_short = start.elapsed() < polling_time * SHORT;

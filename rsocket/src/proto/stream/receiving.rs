@@ -160,7 +160,7 @@ impl Receiving {
                 rkey: self.buffer_rkey,
                 len: self.half,
             };
-            let place = if settings.inline as usize >= Target::SIZE {
+            let place = if settings.inlines_targets() {
                 Place::Inline
             } else {
                 Place::Slot(slot)

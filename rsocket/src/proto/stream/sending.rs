@@ -7,8 +7,9 @@ use super::{
 };
 use crate::proto::{ByteOrder, ConnectData, Mapping, Message, Target};
 
-/// The size of the first message of a call, and the most that later ones grow to.
-const FIRST_CHUNK: u32 = 2048;
+/// The size of the first message of a call, and the most that later ones grow to. The original
+/// begins with 2 KiB; the more there are, the more often the kernel is entered, and the peer's is.
+const FIRST_CHUNK: u32 = 8 << 10;
 const MAX_CHUNK: u32 = 64 << 10;
 
 /// The messages of one call that sends data: small at first, so that the device begins early.

@@ -84,6 +84,20 @@ impl Settings {
         self.recv_buffer / 2
     }
 
+    /// Whether a request can carry a target itself. Otherwise it is sent from a
+    /// [`Place::Slot`](super::Place::Slot).
+    pub fn inlines_targets(&self) -> bool {
+        self.inline as usize >= super::Target::SIZE
+    }
+
+    /// The bytes of the places of control messages beside the send buffer.
+    pub fn slots_size(&self) -> usize {
+        if self.inlines_targets() {
+            return 0;
+        }
+        usize::from(CONTROL_SLOTS) * super::Target::SIZE
+    }
+
     /// The size of the table that the peer writes to: targets, and then mappings.
     pub fn table_size(&self) -> usize {
         TARGETS as usize * super::Target::SIZE + usize::from(self.iomap_size) * super::Mapping::SIZE
@@ -133,5 +147,15 @@ mod tests {
         };
         assert_eq!(settings.table_size(), 2 * 16 + 3 * 24);
         assert_eq!(settings.half(), 65536);
+    }
+
+    #[test]
+    fn there_are_places_for_targets_that_no_request_can_carry() {
+        let with = |inline| Settings {
+            inline,
+            ..Settings::default()
+        };
+        assert!(with(16).inlines_targets() && !with(15).inlines_targets());
+        assert_eq!((with(16).slots_size(), with(15).slots_size()), (0, 4 * 16));
     }
 }
