@@ -2,29 +2,61 @@
 //!
 //! What a call waits for comes by a completion. If the thread handled it, it would have to be woken
 //! first, only to wake the call. So the first call that waits is told of completions itself, and the
-//! thread is not. While no call waits, the thread is told.
+//! thread is not.
 //!
-//! Whoever takes an event off a channel has its queue armed again before it sleeps or leaves, and
-//! whoever handles completions wakes everybody they concern. So nothing is lost, whoever comes first.
+//! When it returns, the next one comes soon, as a rule. So it does not ask for completions to be
+//! announced, nor has the thread told of them: who waits next looks first, and asks only before it
+//! sleeps. But the thread sees once in a while whether calls still come. If none does, it takes over,
+//! and so it does at once if somebody else waits, in whatever way.
+//!
+//! Whoever takes an event off a channel has its queue armed again before it sleeps, or leaves that to
+//! who comes next; and whoever handles completions wakes everybody they concern. So nothing is lost,
+//! whoever comes first.
 
 use std::{
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, MutexGuard},
-    time::Instant,
+    sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
 };
 
-use rustix::event::epoll;
+use rustix::{event::epoll, io::Errno};
 
 use super::{Shared, State, sleep};
-use crate::{bell::Bell, device::Device, proto::SocketId, socket::Waiters};
+use crate::{
+    bell::Bell,
+    device::Device,
+    proto::{SocketId, node::ConnectionId},
+    socket::Waiters,
+};
+
+/// If no call has waited for so long, the thread handles completions.
+const ABSENCE: Duration = Duration::from_millis(10);
+
+/// While a call has led for less, the thread keeps seeing to that: to be asked to is dearer.
+const LONG: Duration = Duration::from_secs(1);
+
+/// So often a call that waits finds something at once before it lets others in: it might do so for ever.
+const TURN: u32 = 16;
 
 /// The call that works for all sockets while it waits.
 #[derive(Debug)]
 pub(super) struct Leader {
     socket: SocketId,
+    since: Duration,
     /// Rung when something has changed that it did not do itself.
     bell: Arc<Bell>,
     rung: bool,
+}
+
+/// Who handles completions when no call waits.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Watch {
+    /// The thread is told of them.
+    Thread,
+    /// The call that leads, and when it has left, whoever comes. At this time, if it is known, the
+    /// thread sees whether anybody does. While there is none, a call leads.
+    Calls(Option<Duration>),
 }
 
 impl Shared {
@@ -38,7 +70,30 @@ impl Shared {
         deadline: Option<Instant>,
     ) -> Option<MutexGuard<'s, State>> {
         if state.leader.is_some() {
-            return waiters.wait(state, deadline);
+            // It is counted before anything is unlocked.
+            self.followers.fetch_add(1, Relaxed);
+            let waited = waiters.wait(state, deadline);
+            self.followers.fetch_sub(1, Relaxed);
+            return waited;
+        }
+        state.observed.remove(&waiters.id());
+        let now = self.now();
+        state.receiving = receiving.then(|| waiters.id());
+        // What is there already needs no announcement.
+        let came = state.complete(now) || state.arm(now);
+        if came {
+            self.drive_at(&mut state, now);
+        }
+        state.receiving = None;
+        if came {
+            state.found = state.found.wrapping_add(1);
+            if state.found % TURN == 0 {
+                waiters.show_if_watched(&mut state.node);
+                drop(state);
+                thread::yield_now();
+                state = self.lock_here();
+            }
+            return Some(state);
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         if left.is_some_and(|left| left.is_zero()) {
@@ -47,11 +102,12 @@ impl Shared {
         let bell = Arc::clone(&self.leader);
         state.leader = Some(Leader {
             socket: waiters.id(),
+            since: now,
             bell: Arc::clone(&bell),
             rung: false,
         });
+        state.leave_out_thread();
         let devices = state.devices();
-        state.tell_thread(false);
         drop(state);
         let ready = {
             let mut fds: Vec<BorrowedFd<'_>> = vec![bell.as_fd()];
@@ -59,9 +115,12 @@ impl Shared {
             sleep(&fds, left)
         };
         let mut state = self.lock_here();
-        if state.leader.take().is_some_and(|leader| leader.rung) {
-            self.leader.clear();
-        }
+        let since = state.leader.take().map_or(now, |leader| {
+            if leader.rung {
+                self.leader.clear();
+            }
+            leader.since
+        });
         for (device, ready) in devices.iter().zip(&ready[1..]) {
             if *ready {
                 state.take_events(device);
@@ -72,10 +131,41 @@ impl Shared {
         let now = self.now();
         state.receiving = receiving.then(|| waiters.id());
         state.complete(now);
+        let alone = self.followers.load(Relaxed) == 0 && state.observed.is_empty();
+        let asked = state.pass_on(now, since, alone);
         self.drive_at(&mut state, now);
         state.receiving = None;
-        state.tell_thread(true);
+        if asked {
+            self.bell.ring();
+        }
         Some(state)
+    }
+
+    /// Handles what has completed, if nobody else is about to. Returns whether there was anything.
+    pub(crate) fn look(&self, state: &mut State) -> bool {
+        if state.is_watched() {
+            return false;
+        }
+        let now = self.now();
+        let lanes: Vec<ConnectionId> = state.lanes.keys().copied().collect();
+        let mut any = false;
+        for id in lanes {
+            any |= state.look(now, id);
+        }
+        self.drive_at(state, now);
+        any
+    }
+
+    /// Somebody is about to wait for a socket without a call of its: the thread wakes it.
+    pub(crate) fn observe(&self, state: &mut State, id: SocketId) {
+        state.observed.insert(id);
+        if !state.is_watched() {
+            let now = self.now();
+            if state.tell_thread(now) {
+                self.bell.ring();
+            }
+            self.drive_at(state, now);
+        }
     }
 }
 
@@ -91,18 +181,91 @@ impl State {
         }
     }
 
-    /// Whether the thread is told of completions.
-    fn tell_thread(&self, told: bool) {
-        let flags = if told {
-            epoll::EventFlags::IN
-        } else {
-            epoll::EventFlags::empty()
-        };
-        for device in self.devices_here() {
-            let data = epoll::EventData::new_u64(0);
-            // It is there, and needs no memory.
-            let _: Result<(), _> = epoll::modify(&self.poller, &device.channel, data, flags);
+    /// Whether somebody is told of completions now, so that all queues have to announce them.
+    pub(super) fn is_watched(&self) -> bool {
+        self.watch == Watch::Thread || self.leader.is_some()
+    }
+
+    /// When the thread sees whether calls still come.
+    pub(super) fn relief(&self) -> Option<Duration> {
+        match self.watch {
+            Watch::Calls(at) => at,
+            Watch::Thread => None,
         }
+    }
+
+    /// The call that has led `since` then leaves, and is `alone` if nobody else waits. Returns whether
+    /// the thread has to be rung for.
+    fn pass_on(&mut self, now: Duration, since: Duration, alone: bool) -> bool {
+        self.left_at = now;
+        if !alone {
+            return self.tell_thread(now);
+        }
+        match self.watch {
+            Watch::Calls(None) if now < since + LONG => self.relieve_at(now + ABSENCE),
+            Watch::Calls(None) => self.tell_thread(now),
+            Watch::Calls(Some(_)) | Watch::Thread => false,
+        }
+    }
+
+    /// Has the thread see at that time whether calls still come. Returns whether it has to be rung for.
+    fn relieve_at(&mut self, at: Duration) -> bool {
+        self.watch = Watch::Calls(Some(at));
+        self.wake_at(at)
+    }
+
+    /// If it is time, sees whether calls still come; without, the thread handles completions.
+    pub(super) fn relieve(&mut self, now: Duration) {
+        if self.relief().is_none_or(|at| at > now) {
+            return;
+        }
+        // It is the thread that asks.
+        match &self.leader {
+            Some(leader) if now < leader.since + LONG => {
+                self.watch = Watch::Calls(Some(now + ABSENCE));
+            }
+            Some(_) => self.watch = Watch::Calls(None),
+            None if now < self.left_at + ABSENCE => {
+                self.watch = Watch::Calls(Some(self.left_at + ABSENCE));
+            }
+            None => {
+                self.tell_thread(now);
+            }
+        }
+    }
+
+    /// The thread is not told of completions any more, as a call is.
+    fn leave_out_thread(&mut self) {
+        if self.watch != Watch::Thread {
+            return;
+        }
+        for device in self.devices_here() {
+            // It is there. Of what is only masked the thread would be woken by every event.
+            let _: Result<(), _> = epoll::delete(&self.poller, &device.channel);
+        }
+        self.watch = Watch::Calls(None);
+    }
+
+    /// The thread is told of completions. Returns whether it has to be rung for.
+    fn tell_thread(&mut self, now: Duration) -> bool {
+        if self.watch == Watch::Thread {
+            return false;
+        }
+        let told = self.devices_here().iter().all(|device| {
+            let data = epoll::EventData::new_u64(0);
+            let added = epoll::add(&self.poller, &device.channel, data, epoll::EventFlags::IN);
+            matches!(added, Ok(()) | Err(Errno::EXIST))
+        });
+        if told {
+            self.watch = Watch::Thread;
+            return false;
+        }
+        // There is no memory for it: so the thread looks now and then.
+        for device in self.devices() {
+            self.take_events(&device);
+        }
+        self.complete(now);
+        self.relieve_at(now + ABSENCE)
     }
 
     /// Wakes the call that leads, if it waits for this socket.

@@ -15,7 +15,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
     thread::{self, JoinHandle},
@@ -61,6 +61,8 @@ pub(crate) struct Shared {
     poller: Arc<OwnedFd>,
     /// Of the call that does.
     leader: Arc<Bell>,
+    /// The calls that wait beside it.
+    followers: AtomicUsize,
     epoch: Instant,
     stopped: AtomicBool,
     process: u32,
@@ -114,6 +116,7 @@ impl Engine {
             bell: Bell::new()?,
             poller,
             leader: Arc::new(Bell::new()?),
+            followers: AtomicUsize::new(0),
             epoch,
             stopped: AtomicBool::new(false),
             process: own,

@@ -15,7 +15,7 @@ use verbs::Context;
 
 use super::{
     EngineOptions,
-    leading::Leader,
+    leading::{Leader, Watch},
     listening::Listeners,
     operations::{Exported, Operations},
 };
@@ -65,6 +65,13 @@ pub(crate) struct State {
     /// Tells the thread of completions.
     pub(super) poller: Arc<OwnedFd>,
     pub(super) leader: Option<Leader>,
+    pub(super) watch: Watch,
+    /// How often a call that would have waited has found something.
+    pub(super) found: u32,
+    /// When the last call that led has left.
+    pub(super) left_at: Duration,
+    /// Sockets that somebody may wait for by the descriptor, or in a task, since no call has.
+    pub(super) observed: BTreeSet<SocketId>,
     /// The socket of which a call is about to receive: its descriptor shows what that leaves.
     pub(super) receiving: Option<SocketId>,
     /// Devices that are gone, but still have connections.
@@ -107,6 +114,10 @@ impl State {
             devices: Vec::new(),
             poller,
             leader: None,
+            watch: Watch::Thread,
+            found: 0,
+            left_at: Duration::ZERO,
+            observed: BTreeSet::new(),
             receiving: None,
             lost: Vec::new(),
             sockets: BTreeMap::new(),
@@ -129,7 +140,13 @@ impl State {
 
     /// Whether there is nothing to be done but what comes from outside.
     pub(super) fn is_quiet(&self) -> bool {
-        self.node.is_quiet() && self.due.is_empty() && self.tasks.is_empty()
+        self.node.is_quiet() && !self.has_due() && self.tasks.is_empty()
+    }
+
+    /// Whether some connection has to be looked at now: while nobody is told of completions, that is
+    /// for whoever comes next.
+    fn has_due(&self) -> bool {
+        !self.due.is_empty() && self.is_watched()
     }
 
     /// What the engine has of a device, which it may not have used before.
@@ -140,9 +157,11 @@ impl State {
         }
         let (sends, receives) = (self.options.sends, self.options.receives);
         let device = Arc::new(Device::new(ctx, sends, receives)?);
-        let data = epoll::EventData::new_u64(0);
-        epoll::add(&self.poller, &device.channel, data, epoll::EventFlags::IN)
-            .map_err(|err| verbs::Error::from_errno("epoll_ctl", err.raw_os_error()))?;
+        if self.watch == Watch::Thread {
+            let data = epoll::EventData::new_u64(0);
+            epoll::add(&self.poller, &device.channel, data, epoll::EventFlags::IN)
+                .map_err(|err| verbs::Error::from_errno("epoll_ctl", err.raw_os_error()))?;
+        }
         self.devices.push(Arc::clone(&device));
         Ok(device)
     }
@@ -208,12 +227,14 @@ impl State {
             self.advance(now, id);
         }
         self.listeners_due(now);
+        self.relieve(now);
         self.work(now);
         self.asked_at = self.asked_at.filter(|&at| at > now);
         let deadlines = self.deadlines().map(|(at, _)| at);
         let others = self.listeners.deadline().into_iter().chain(self.asked_at);
+        let others = others.chain(self.relief());
         self.wakes_at = deadlines.chain(others).min();
-        if !self.due.is_empty() {
+        if self.has_due() {
             return Some(Duration::ZERO);
         }
         self.wakes_at.map(|at| at.saturating_sub(now))
@@ -240,13 +261,9 @@ impl State {
             while let Some(id) = self.node.busy() {
                 self.advance(now, id);
                 let at = self.deadline(id);
-                if at.is_some_and(|at| self.wakes_at.is_none_or(|wakes_at| at < wakes_at)) {
-                    earlier = true;
-                    self.wakes_at = at;
-                    self.asked_at = at;
-                }
+                earlier |= at.is_some_and(|at| self.wake_at(at));
             }
-            if rounds == 0 || !self.arm(now) {
+            if rounds == 0 || !self.is_watched() || !self.arm(now) {
                 break;
             }
         }
@@ -263,7 +280,17 @@ impl State {
         while let Some(id) = self.node.woken() {
             self.wake(id);
         }
-        earlier || !self.due.is_empty() || !self.tasks.is_empty()
+        earlier || self.has_due() || !self.tasks.is_empty()
+    }
+
+    /// Has the thread wake up at that time, at the latest. Returns whether it has to be rung for.
+    pub(super) fn wake_at(&mut self, at: Duration) -> bool {
+        let earlier = self.wakes_at.is_none_or(|wakes_at| at < wakes_at);
+        if earlier {
+            self.wakes_at = Some(at);
+            self.asked_at = Some(at);
+        }
+        earlier
     }
 
     /// Does what a connection wants.
@@ -329,6 +356,7 @@ impl State {
     /// A socket is closed.
     pub(crate) fn forget(&mut self, id: SocketId) {
         self.sockets.remove(&id);
+        self.observed.remove(&id);
         self.exports.retain(|(owner, _), _| *owner != id);
         self.operations.forget(id);
     }

@@ -119,12 +119,14 @@ impl State {
         handled > 0
     }
 
-    /// Handles what has completed.
-    pub(super) fn complete(&mut self, now: Duration) {
+    /// Handles what has completed of the connections that are due. Returns whether there was anything.
+    pub(super) fn complete(&mut self, now: Duration) -> bool {
         let due: Vec<ConnectionId> = self.due.iter().copied().collect();
+        let mut any = false;
         for id in due {
-            self.complete_some(now, id);
+            any |= self.complete_some(now, id) > 0;
         }
+        any
     }
 
     /// Handles completions of one connection, not much more than [`TURN`]; returns how many.

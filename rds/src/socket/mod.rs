@@ -355,6 +355,7 @@ impl Socket {
         };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
+        let mut looked = false;
         loop {
             let result = attempt(self, &mut state)?;
             if !how.peek {
@@ -366,6 +367,10 @@ impl Socket {
                 return Ok(result);
             }
             if dont_wait {
+                if !looked && self.engine.inner().look(&mut state) {
+                    looked = true;
+                    continue;
+                }
                 return Err(io::ErrorKind::WouldBlock.into());
             }
             state = self
@@ -388,6 +393,7 @@ impl Socket {
     pub fn readiness(&self, interest: Interest) -> io::Result<Readiness> {
         let mut state = self.lock()?;
         self.waiters.watch();
+        self.engine.inner().observe(&mut state, self.id);
         let blocked = interest == Interest::ReadWrite;
         self.waiters.set_blocked(&mut state.node, blocked);
         let readiness = self.waiters.show(&mut state.node);
@@ -401,6 +407,10 @@ impl Socket {
     /// Wakes a task when something changes next.
     pub(crate) fn wake_on_change(&self, waker: &Waker) {
         self.waiters.add_task(waker);
+        // Where it belongs to the parent of this process, the next call says so.
+        if let Ok(mut state) = self.lock() {
+            self.engine.inner().observe(&mut state, self.id);
+        }
     }
 
     /// `RDS_CANCEL_SENT_TO`—Takes back what the socket has sent to an address, or to all, and
@@ -430,6 +440,7 @@ impl AsFd for Socket {
     fn as_fd(&self) -> BorrowedFd<'_> {
         let fd = self.waiters.watch();
         if let Ok(mut state) = self.lock() {
+            self.engine.inner().observe(&mut state, self.id);
             self.waiters.show(&mut state.node);
         }
         fd

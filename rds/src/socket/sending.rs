@@ -234,7 +234,8 @@ impl Socket {
             (options.dont_wait || patience.nonblocking, patience.write)
         };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
-        let mut state = self.lock()?;
+        // Whose it is has been looked at before the bytes were.
+        let mut state = self.engine.inner().lock_here();
         if options.has_operation() {
             let to = state.node.can_send(self.id, options.to, len);
             payload.operation = Some(to.map_err(socket_error)?.ip());

@@ -4,7 +4,7 @@ use std::{
     io::{self, IoSliceMut},
     net::SocketAddr,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use rds::{Engine, EngineOptions, Interest, Received};
@@ -173,6 +173,56 @@ fn an_address_belongs_to_one_engine() {
     assert!(text.contains(&any().ip().to_string()), "{text}");
     drop(a);
     second.bind_to(any()).unwrap();
+}
+
+/// While calls wait, they handle completions themselves. When none comes any more, the thread does.
+#[test]
+fn after_calls_that_have_waited_the_thread_works_on() {
+    let (a, b) = (socket(any()), socket(other()));
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..50 {
+                b.recv().unwrap();
+                b.send_to(b"pong", addr(&a)).unwrap();
+            }
+        });
+        for _ in 0..50 {
+            a.send_to(b"ping", addr(&b)).unwrap();
+            a.recv().unwrap();
+        }
+    });
+    // Whatever was to be done at some time has been.
+    thread::sleep(Duration::from_secs(1));
+    a.send_to(b"last", addr(&b)).unwrap();
+    let deadline = Instant::now() + Duration::from_secs(60);
+    while a.queued().unwrap().0 > 0 {
+        assert!(Instant::now() < deadline, "nobody has acknowledged it");
+        thread::sleep(Duration::from_millis(10));
+    }
+    let descriptor = std::os::fd::AsFd::as_fd(&b);
+    assert!(verbs::fd::wait_readable("poll", descriptor, PATIENCE).unwrap());
+}
+
+/// One of two calls of an engine works for both. When it has returned, the other is still told.
+#[test]
+fn a_call_that_waits_beside_another_outlives_it() {
+    let (a, b) = (socket(any()), socket(other()));
+    let c = b.engine().socket().unwrap();
+    c.bind_to(other()).unwrap();
+    c.set_read_timeout(PATIENCE);
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| {
+            for _ in 0..20 {
+                c.recv().unwrap();
+            }
+        });
+        for _ in 0..20 {
+            a.send_to(b"first", addr(&b)).unwrap();
+            b.recv().unwrap();
+            a.send_to(b"second", addr(&c)).unwrap();
+        }
+        waiting.join().unwrap();
+    });
 }
 
 /// A part of L-S14.
