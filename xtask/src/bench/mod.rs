@@ -6,6 +6,7 @@
 mod chart;
 mod conditions;
 mod connections;
+mod crowd;
 mod guest;
 mod noop;
 mod perftest;
@@ -63,6 +64,7 @@ pub(crate) fn run(name: Name, host_only: bool, long: bool) -> Result<bool> {
         Name::Rsocket => {
             guest_only(name, host_only)?;
             let mut rows = rstream::measure(&workspace)?;
+            rows.extend(crowd::measure(&workspace)?);
             rows.extend(write_all::measure(&workspace, long)?);
             rows
         }
