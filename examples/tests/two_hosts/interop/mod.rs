@@ -132,45 +132,50 @@ fn masked(line: &str) -> String {
 const C_TOOLS: &str = "cmtime mckey rcopy rdma_client rdma_server rdma_xclient rdma_xserver \
                        riostream rping rstream ucmatose udaddy";
 
-/// How long things may take, in seconds.
+/// How long things may take, in seconds, and how often they are tried.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
-    /// All cells together. Every server waits for as long, for its turn.
-    whole: u32,
+    /// Until when clients begin. Those whose turn has not come are left to the next round.
+    clients: u32,
+    /// One client.
     client: u32,
     attempts: u32,
+    rounds: u32,
 }
 
 impl Limits {
-    /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`), and
-    /// its peers with it: there it is better to give up soon, and to try again.
+    /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`):
+    /// there a side that fails gets another attempt, and what has failed in the end other rounds.
     fn of(device: &str) -> Self {
         match device {
             "siw" => Self {
-                whole: 300,
+                clients: 240,
                 client: 60,
-                attempts: 3,
+                attempts: 2,
+                rounds: 3,
             },
             _ => Self {
-                whole: 600,
+                clients: 480,
                 client: 120,
                 attempts: 1,
+                rounds: 1,
             },
         }
     }
+
+    /// How long a server waits for its turn, if nobody ends it.
+    fn server(self) -> u32 {
+        self.clients + self.client * self.attempts + 30
+    }
 }
 
-/// One side of a cell: its lines, and its exit code, begin with the number of the cell.
-///
-/// Of several attempts, the last one counts, and what has failed in the end gets another round.
-fn side(limits: Limits, cell: usize, seconds: u32, command: &str) -> String {
-    let attempts = limits.attempts;
-    // A server for whom the time is up has nobody to serve any more.
-    let last = if seconds == limits.whole { 124 } else { 0 };
+/// One side of a cell: its lines, and its exit code, begin with the number of the cell. Of several
+/// attempts, the last one counts. With a code for which `over` is true there is no other.
+fn side(cell: usize, attempts: u32, seconds: u32, over: &str, command: &str) -> String {
     let command = command.replace('\'', "'\\''");
     format!(
         "for i in $(seq {attempts}); do out=$(timeout {seconds} sh -c '{command}' 2>&1); code=$?; \
-         [ $code = 0 -o $code = {last} ] && break; done; \
+         {over} && break; done; \
          printf '%s\\nexit %s\\n' \"$out\" $code | sed 's/^/{cell}: /'"
     )
 }
@@ -189,8 +194,7 @@ fn patient(command: &str) -> String {
 fn play(device: &str, cells: &[Cell]) {
     let mut left: Vec<&Cell> = cells.iter().collect();
     let mut failures = Vec::new();
-    let rounds = if device == "siw" { 2 } else { 1 };
-    for _ in 0..rounds {
+    for _ in 0..Limits::of(device).rounds {
         if left.is_empty() {
             break;
         }
@@ -216,33 +220,35 @@ fn play(device: &str, cells: &[Cell]) {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
+/// Where host a hears that all clients are through.
+const THROUGH_PORT: u32 = 7099;
+
 /// Runs these cells in two guests; returns what is wrong with each.
 fn round(device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     let limits = Limits::of(device);
-    let servers: Vec<String> = cells
-        .iter()
-        .enumerate()
-        .map(|(i, cell)| format!("{{ {}; }} & ", side(limits, i, limits.whole, &cell.server)))
-        .collect();
-    let clients: Vec<String> = cells
-        .iter()
-        .enumerate()
-        .map(|(i, cell)| {
-            format!(
-                "{}; ",
-                side(limits, i, limits.client, &patient(&cell.client))
-            )
-        })
-        .collect();
-    let printed = run_for(
-        limits.whole + 30,
-        device,
-        &format!(
-            "cd /tmp; for tool in {C_TOOLS}; do echo \"c: $(command -v $tool)\"; done; {}wait",
-            servers.concat()
-        ),
-        &format!("cd /tmp; {}true", clients.concat()),
+    let Limits {
+        clients, attempts, ..
+    } = limits;
+    let mut a = format!(
+        "cd /tmp; for tool in {C_TOOLS}; do echo \"c: $(command -v $tool)\"; done; \
+         {{ busybox nc -l -p {THROUGH_PORT}; sleep 10; busybox killall timeout; }} & waiting=$!; "
     );
+    let mut b = "cd /tmp; begin=$(date +%s); ".to_owned();
+    for (i, cell) in cells.iter().enumerate() {
+        // A server that was ended has nobody to serve any more.
+        let over = "[ $code = 0 -o $code -ge 124 ]";
+        let server = side(i, attempts, limits.server(), over, &cell.server);
+        let _ = write!(a, "{{ {server}; }} & servers=\"$servers $!\"; ");
+        let over = "[ $code = 0 ]";
+        let client = side(i, attempts, limits.client, over, &patient(&cell.client));
+        let _ = write!(
+            b,
+            "[ $(($(date +%s) - begin)) -ge {clients} ] || {{ {client}; }}; "
+        );
+    }
+    a += "wait $servers; kill $waiting || true";
+    let _ = write!(b, "busybox nc -w 10 $A {THROUGH_PORT} < /dev/null; true");
+    let printed = run_for(limits.server() + 30, device, &a, &b);
     let installed: Vec<String> = C_TOOLS
         .split(' ')
         .map(|tool| format!("c: /usr/bin/{tool}"))

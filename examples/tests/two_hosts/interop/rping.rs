@@ -44,7 +44,7 @@ fn persistent(who: Who, port: u32) -> Cell {
         // It is stopped when there were as many clients as there are.
         server: format!(
             "{server} -s -P -p {port} > {port} 2>&1 & pid=$!; \
-             until [ \"$(grep -c DISCONNECT {port})\" = 4 ]; do sleep 0.5; done; \
+             until [ \"$(grep -c DISCONNECT {port})\" -ge 4 ]; do sleep 0.5; done; \
              kill $pid; cat {port}"
         ),
         client: format!("{client} > /dev/null 2>&1 || {{ echo ejected; exit 1; }}; {three}"),
