@@ -10,6 +10,8 @@ pub(crate) struct Domain {
     pub(crate) pd: ProtectionDomain,
     /// How many requests a queue can have at most.
     pub(crate) max_qp_wr: u32,
+    /// How many completions a completion queue can have at most.
+    pub(crate) max_cqe: u32,
 }
 
 /// The domains of the devices that have been used.
@@ -25,9 +27,11 @@ impl Domains {
         if let Some(domain) = known.iter().find(|domain| domain.pd.context() == ctx) {
             return Ok(domain.clone());
         }
+        let attr = ctx.query_device()?;
         let domain = Domain {
             pd: ctx.alloc_pd()?,
-            max_qp_wr: ctx.query_device()?.max_qp_wr(),
+            max_qp_wr: attr.max_qp_wr(),
+            max_cqe: attr.max_cqe(),
         };
         known.push(domain.clone());
         Ok(domain)

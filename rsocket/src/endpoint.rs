@@ -65,7 +65,7 @@ impl Endpoint {
     ) -> io::Result<Self> {
         let pd = &domain.pd;
         let ctx = pd.context();
-        let mut settings = settings.clamped(domain.max_qp_wr);
+        let mut settings = settings.clamped(domain.max_qp_wr.min(domain.max_cqe));
         if ctx.is_iwarp() {
             settings.framing = Framing::Separate;
             settings.inline = settings.inline.max(MESSAGE_BYTES);

@@ -82,8 +82,11 @@ impl Local {
         }
         let Domain {
             pd,
-            max_qp_wr: most,
+            max_qp_wr,
+            max_cqe,
         } = engine.domains().of(&ctx)?;
+        // They share a completion queue.
+        let most = max_qp_wr.min(max_cqe / 2);
         let (sends, receives) = (
             u32::from(settings.send_depth).min(most),
             u32::from(settings.recv_depth).min(most),

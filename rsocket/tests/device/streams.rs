@@ -127,6 +127,44 @@ fn the_smallest_buffers_are_enough() {
     });
 }
 
+/// T-CF3
+#[test]
+fn sizes_that_make_no_sense_become_some_that_work() {
+    let least = Options::new().send_queue(0).receive_queue(1);
+    let odd = Options::new().send_queue(u16::MAX).receive_queue(u16::MAX);
+    for (options, depths) in [
+        (least.send_buffer(1).receive_buffer(1), 16..17),
+        // The device does not have so many, but more than there are by default.
+        (odd.send_buffer(1).receive_buffer(4097), 385..u16::MAX),
+    ] {
+        let (mut client, server) = pair(&options);
+        for stream in [&client, &server] {
+            let settings = stream.settings();
+            assert!(depths.contains(&settings.send_depth), "{settings:?}");
+            assert!(depths.contains(&settings.recv_depth), "{settings:?}");
+            assert_eq!(settings.send_buffer, 4096);
+            let half = settings.recv_buffer / 2;
+            assert!(
+                half >= 2048 && half * 2 == settings.recv_buffer,
+                "{settings:?}"
+            );
+        }
+        let bytes = pattern(0, 50_000);
+        thread::scope(|scope| {
+            scope.spawn(|| {
+                (&server).write_all(&bytes).unwrap();
+                let mut there = vec![0; bytes.len()];
+                (&server).read_exact(&mut there).unwrap();
+                assert!(there == bytes, "what was sent has not arrived");
+            });
+            let mut back = vec![0; bytes.len()];
+            client.read_exact(&mut back).unwrap();
+            assert!(back == bytes, "what was sent has not come back");
+            client.write_all(&bytes).unwrap();
+        });
+    }
+}
+
 /// T-SH4, T-SH6
 #[test]
 fn what_was_sent_before_the_end_arrives() {
