@@ -49,14 +49,13 @@ pub(super) fn cells() -> Vec<Cell> {
                 ),
                 Who::CServesOurs | Who::OursServesOurs => String::new(),
             };
-            // A server goes on for ever. It is ended some time after its client has come.
+            // A server goes on for ever. It is ended when all clients are through.
             cells.push(Cell {
                 tool: tool.to_owned(),
                 who,
                 server: format!(
                     "{for_server}stdbuf -oL {server} -b {any} -p {port} -T b {plain} > udpong{port} & \
-                     server=$!; until grep -q login udpong{port}; do sleep 2; done; \
-                     sleep 20; kill $server; cat udpong{port}"
+                     server=$!; until [ -e through ]; do sleep 1; done; kill $server; cat udpong{port}"
                 ),
                 client: format!("{wait}{for_client}{client} -s {address} -p {port} {options}"),
                 check: Box::new(are_complete),

@@ -281,11 +281,12 @@ def run(control, options, own, is_active, least=0):
 
 
 def passive(runs):
-    with socket.create_server(("0.0.0.0", PORT)) as listener:
-        for _ in range(int(runs)):
+    for _ in range(int(runs)):
+        # Who comes for the next run is refused until it begins, and tries again.
+        with socket.create_server(("0.0.0.0", PORT)) as listener:
             control, _ = listener.accept()
-            wire = control.recv(WIRE.size, socket.MSG_WAITALL)
-            run(control, Options(*WIRE.unpack(wire)), control.getsockname()[0], False)
+        wire = control.recv(WIRE.size, socket.MSG_WAITALL)
+        run(control, Options(*WIRE.unpack(wire)), control.getsockname()[0], False)
 
 
 def active(own, peer, *settings):
