@@ -198,18 +198,15 @@ impl<S: Driven> Shared<S> {
             polling_time
         };
         let start = Instant::now();
-        if !patience.is_zero() {
-            loop {
-                for _ in 0..LOOKS {
-                    if self.lock().process()? {
-                        return Ok(());
-                    }
-                    std::hint::spin_loop();
+        let mut looking = !patience.is_zero();
+        while looking {
+            for _ in 0..LOOKS {
+                if self.lock().process()? {
+                    return Ok(());
                 }
-                if start.elapsed() >= patience {
-                    break;
-                }
+                std::hint::spin_loop();
             }
+            looking = start.elapsed() < patience;
         }
         let (bell, name) = {
             let mut state = self.lock();

@@ -56,6 +56,16 @@ fn any() -> SocketAddr {
     SocketAddr::new(local().into(), 0)
 }
 
+/// Another socket of an engine.
+fn another_of(socket: &Socket) -> Socket {
+    let another = socket.engine().socket().unwrap();
+    another
+        .bind_to(SocketAddr::new(addr(socket).ip(), 0))
+        .unwrap();
+    another.set_read_timeout(PATIENCE);
+    another
+}
+
 /// Another address of the same device, which is another host to RDS.
 fn other() -> SocketAddr {
     static ADDED: Once = Once::new();

@@ -10,7 +10,7 @@ use std::{
 
 use rds::{EngineOptions, Interest, Received, SendOptions, Socket};
 
-use crate::{PATIENCE, addr, any, local, other, pattern, socket};
+use crate::{PATIENCE, addr, another_of, any, local, other, pattern, socket};
 
 fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     rds::errno(&result.unwrap_err())
@@ -70,9 +70,7 @@ fn names_before_and_after() {
 #[test]
 fn the_default_destination_can_change() {
     let (a, b) = (socket(any()), socket(other()));
-    let c = b.engine().socket().unwrap();
-    c.bind_to(other()).unwrap();
-    c.set_read_timeout(PATIENCE);
+    let c = another_of(&b);
     assert_eq!(number(a.send(b"where?")), 107);
     for to in [&b, &c, &b] {
         a.connect(addr(to)).unwrap();

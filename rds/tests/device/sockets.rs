@@ -9,7 +9,7 @@ use std::{
 
 use rds::{Engine, EngineOptions, Interest, Received};
 
-use crate::{PATIENCE, addr, any, other, pattern, socket};
+use crate::{PATIENCE, addr, another_of, any, other, pattern, socket};
 
 #[test]
 fn a_message_arrives_at_another_socket_of_the_process() {
@@ -207,9 +207,7 @@ fn after_calls_that_have_waited_the_thread_works_on() {
 #[test]
 fn a_call_that_waits_beside_another_outlives_it() {
     let (a, b) = (socket(any()), socket(other()));
-    let c = b.engine().socket().unwrap();
-    c.bind_to(other()).unwrap();
-    c.set_read_timeout(PATIENCE);
+    let c = another_of(&b);
     thread::scope(|scope| {
         let waiting = scope.spawn(|| {
             for _ in 0..20 {

@@ -125,8 +125,8 @@ impl Transcript {
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
-        let few = |side| {
-            let case = format!("memory of {FEW} connections, {}", side_name(side));
+        let few = |side: Side| {
+            let case = format!("memory of {FEW} connections, {}", side.name());
             guest::typical(&case, self.few.get(&side))
         };
         let ours = self.many.get(&Side::Ours);
@@ -167,13 +167,6 @@ impl Transcript {
                 bar: None,
             },
         ])
-    }
-}
-
-fn side_name(side: Side) -> &'static str {
-    match side {
-        Side::Ours => "ours",
-        Side::Reference => "C's",
     }
 }
 

@@ -195,7 +195,8 @@ fn patient(command: &str) -> String {
 
 /// Runs all cells on a device of that kind, those that fail up to so many times again, and prints the
 /// matrix.
-fn play(device: &str, again: u32, cells: &[Cell]) {
+fn play(device: &str, again: u32, tools: impl IntoIterator<Item = Vec<Cell>>) {
+    let cells: Vec<Cell> = tools.into_iter().flatten().collect();
     let mut left: Vec<&Cell> = cells.iter().collect();
     let mut failures = Vec::new();
     for _ in 0..=again {
@@ -311,11 +312,7 @@ fn matrix(device: &str, outcomes: &[(&str, Who, bool)]) -> String {
 #[test]
 fn every_tool_for_datagrams_speaks_with_its_original_over_roce() {
     let tools = [udaddy::cells(), mckey::cells()];
-    play(
-        "rxe",
-        AGAIN_BY_DATAGRAMS,
-        &tools.into_iter().flatten().collect::<Vec<_>>(),
-    );
+    play("rxe", AGAIN_BY_DATAGRAMS, tools);
 }
 
 #[test]
@@ -326,7 +323,7 @@ fn every_tool_for_messages_speaks_with_its_original_over_roce() {
         ucmatose::cells(),
         cmtime::cells(),
     ];
-    play("rxe", 0, &tools.into_iter().flatten().collect::<Vec<_>>());
+    play("rxe", 0, tools);
 }
 
 #[test]
@@ -337,7 +334,7 @@ fn every_tool_for_memory_speaks_with_its_original_over_roce() {
         file_transfer::cells(),
         rping::cells(),
     ];
-    play("rxe", 0, &tools.into_iter().flatten().collect::<Vec<_>>());
+    play("rxe", 0, tools);
 }
 
 #[test]
@@ -352,11 +349,7 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
         cmtime::cells(),
         rdma_xclient_xserver::cells(),
     ];
-    play(
-        "siw",
-        AGAIN_OVER_IWARP,
-        &tools.into_iter().flatten().collect::<Vec<_>>(),
-    );
+    play("siw", AGAIN_OVER_IWARP, tools);
 }
 
 #[test]
@@ -367,17 +360,17 @@ fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
         rcopy::cells(),
         http::cells(),
     ];
-    play("rxe", 0, &tools.into_iter().flatten().collect::<Vec<_>>());
+    play("rxe", 0, tools);
 }
 
 #[test]
 fn datagrams_of_rsockets_speak_with_the_originals_over_roce() {
-    play("rxe", AGAIN_BY_DATAGRAMS, &udpong::cells());
+    play("rxe", AGAIN_BY_DATAGRAMS, [udpong::cells()]);
 }
 
 #[test]
 fn every_tool_of_rsockets_speaks_with_its_original_over_iwarp() {
-    play("siw", AGAIN_OVER_IWARP, &rstream::cells("siw"));
+    play("siw", AGAIN_OVER_IWARP, [rstream::cells("siw")]);
 }
 
 #[test]
