@@ -1,6 +1,6 @@
 //! The connections of a node.
 
-use std::{error, fmt, net::IpAddr, time::Duration};
+use std::{collections::BTreeSet, error, fmt, net::IpAddr, time::Duration};
 
 use super::{ConnectionId, Delivery, Node, Route};
 use crate::proto::{
@@ -17,9 +17,9 @@ pub(super) struct Peer<P, B> {
     ends: Ends,
     link: Link,
     pub(super) connection: Connection<P, B>,
-    /// Somebody waits for the peer to say that a port is not congested any more, which it does when
-    /// it is connected.
-    wanted: bool,
+    /// Who waits for the peer to say which ports are congested, since one is: it does so when it is
+    /// connected. Until then it is dialled, also where they wait since before a connection was lost.
+    waiting: BTreeSet<SocketId>,
     /// What the peer has asked for last.
     request: Option<ConnectData>,
     /// What is being accepted, with what the peer said of its side.
@@ -80,7 +80,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             ends,
             link: Link::new(route.local, route.peer, self.rng.u64(..)),
             connection: Connection::new(&self.settings.connection, self.settings.first_sequence),
-            wanted: false,
+            waiting: BTreeSet::new(),
             request: None,
             accepted: None,
         });
@@ -93,13 +93,21 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.peers.get_mut(id.0)
     }
 
-    /// Has a connection made, if there is none, so that its peer tells which ports are congested.
-    pub(super) fn want(&mut self, route: Route) {
-        let Ok(id) = self.connection_to(route) else {
+    /// Has a connection made, whenever there is none, until its peer has told which ports are
+    /// congested, or the socket is closed.
+    pub(super) fn want(&mut self, id: SocketId, route: Route) {
+        let Ok(connection) = self.connection_to(route) else {
             return;
         };
-        if let Some(peer) = self.peer(id) {
-            peer.wanted = !peer.link.is_up();
+        if let Some(peer) = self.peer(connection) {
+            peer.waiting.insert(id);
+        }
+    }
+
+    /// A socket is closed, and waits for nobody.
+    pub(super) fn wait_no_more(&mut self, id: SocketId) {
+        for peer in &mut self.peers {
+            peer.waiting.remove(&id);
         }
     }
 
@@ -149,7 +157,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     fn demand(&self, id: ConnectionId) -> Demand {
         match self.peers.get(id.0) {
-            Some(peer) if peer.wanted || peer.connection.has_unacknowledged() => Demand::Messages,
+            Some(peer) if !peer.waiting.is_empty() || peer.connection.has_unacknowledged() => {
+                Demand::Messages
+            }
             Some(peer) if self.ports.has(peer.route.local) => Demand::Sockets,
             _ => Demand::Nothing,
         }
@@ -225,7 +235,6 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Ok(said) => {
                 let counts = peer.link.established(attempt);
                 if counts {
-                    peer.wanted = false;
                     peer.connection.established(now, said.ack);
                 }
                 self.drain(id);
@@ -391,6 +400,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 let old = self.peer_maps.insert(route.peer, map);
                 let new = &self.peer_maps[&route.peer];
                 let released = old.unwrap_or_default().released(new);
+                for peer in &mut self.peers {
+                    if peer.route.peer == route.peer {
+                        // Who still cannot send says so again.
+                        peer.waiting.clear();
+                    }
+                }
                 self.map_came(released);
                 Ok(None)
             }

@@ -327,7 +327,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             self.get_mut(id)?.blocked(to.port());
             if !self.is_here(to.ip()) {
                 let (local, peer) = (from.ip(), to.ip());
-                self.want(Route { local, peer, tos });
+                self.want(id, Route { local, peer, tos });
             }
             return Err(SocketError::Congested(to));
         }
@@ -478,6 +478,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 self.mark(bound.ip(), bound.port(), false);
             }
         }
+        self.wait_no_more(id);
         self.sockets.remove(&id);
         Ok(())
     }

@@ -392,6 +392,69 @@ fn who_waits_for_a_congested_port_dials() {
     assert!(matches!(dialled, Some(Action::Dial(_))));
 }
 
+/// X-F06: who waits already when the connection is lost is not forgotten when the first attempt fails.
+#[test]
+fn who_waits_while_the_connection_is_lost_dials_until_it_is_told() {
+    let (mut pair, from, to) = pair();
+    let at_a = pair.ids[0];
+    let other = bound(&mut pair.a, A, 4002);
+    let dest = (B, 5000).into();
+    pair.b.set_limits(to, 1000, 10).unwrap();
+    for id in [from, other] {
+        pair.a.set_limits(id, 1000, 1000).unwrap();
+    }
+    send(&mut pair.a, from, dest, 11).unwrap();
+    pair.settle().unwrap();
+    for id in [from, other] {
+        let refused = send(&mut pair.a, id, dest, 1);
+        assert_eq!(refused, Err(SocketError::Congested(dest)));
+    }
+    let fail = |a: &mut TestNode, now, attempt| {
+        a.failed(at_a, attempt, Failure::Unreachable);
+        assert_eq!(a.poll(now, at_a), Some(Action::Close(attempt)));
+        a.closed(now, at_a, attempt);
+    };
+    let attempt = pair.a.attempt(at_a).unwrap();
+    fail(&mut pair.a, NOW, attempt);
+    for second in 1..5 {
+        let now = Duration::from_secs(second);
+        let Some(Action::Dial(attempt)) = pair.a.poll(now, at_a) else {
+            panic!("nobody dials any more, and both wait for ever");
+        };
+        fail(&mut pair.a, now, attempt);
+        if second == 2 {
+            pair.a.close(from).unwrap();
+        }
+    }
+    // Nobody waits any more.
+    pair.a.close(other).unwrap();
+    bound(&mut pair.a, A, 4003);
+    assert_eq!(pair.a.deadline(at_a), None);
+}
+
+/// The other end of that: one that has been told has no reason to dial for ever.
+#[test]
+fn who_has_been_told_does_not_dial_for_ever() {
+    let (mut pair, from, to) = pair();
+    let at_a = pair.ids[0];
+    let dest = (B, 5000).into();
+    pair.b.set_limits(to, 1000, 10).unwrap();
+    send(&mut pair.a, from, dest, 11).unwrap();
+    pair.settle().unwrap();
+    assert!(send(&mut pair.a, from, dest, 1).is_err());
+    lens(&mut pair.b, to);
+    pair.settle().unwrap();
+    for second in 0..2 {
+        let now = Duration::from_secs(second);
+        let attempt = pair.a.attempt(at_a).unwrap();
+        pair.a.failed(at_a, attempt, Failure::Unreachable);
+        assert_eq!(pair.a.poll(now, at_a), Some(Action::Close(attempt)));
+        pair.a.closed(now, at_a, attempt);
+        let again = pair.a.poll(Duration::from_secs(second + 1), at_a);
+        assert_eq!(matches!(again, Some(Action::Dial(_))), second == 0);
+    }
+}
+
 /// However little a peer cares for congestion, no more than so much is kept.
 #[test]
 fn a_peer_that_does_not_stop_loses_its_connection() {
