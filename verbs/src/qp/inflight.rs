@@ -1,12 +1,11 @@
 //! The work that is in flight on one queue, in the order in which it was posted.
 
-use std::{
-    fmt,
-    mem::MaybeUninit,
-    ptr::{self, NonNull},
-};
+use std::{fmt, ptr};
 
-use super::unordered::{Order, Unordered};
+use super::{
+    slots::Slots,
+    unordered::{Order, Unordered},
+};
 use crate::wr_id::{MAX_IN_FLIGHT, QpId, QueueId, WrId};
 
 /// A ring of posted work.
@@ -21,12 +20,9 @@ pub(super) struct InFlight<W> {
     // that holds for the head that they say, and `head` is of another queue, which nothing is ever
     // posted to: so no completion is taken for the first.
     head: WrId,
-    // INVARIANT: a box of `mask + 1` slots, a power of two, that was leaked, and is freed in `drop`.
-    // The slot of a request is that with the lower bits of its sequence number. Those of
-    // `head..cursor.tail` are initialised, and no others count as that. With books, it is those of
-    // the requests that the books have.
-    slots: NonNull<MaybeUninit<W>>,
-    mask: u32,
+    // INVARIANT: those of `head..cursor.tail` are initialised, and no others count as that. With
+    // books, it is those of the requests that the books have.
+    slots: Slots<W>,
     // INVARIANT: at most the number of slots.
     limit: u32,
     /// The books, where order is not promised.
@@ -70,6 +66,9 @@ unsafe impl<W: Sync> Sync for Cursor<W> {}
 pub(super) struct Vacancy<'r, W> {
     // INVARIANT: has not stopped.
     cursor: &'r mut Cursor<W>,
+    // Read once: behind the call that posts it would have to be read again.
+    // INVARIANT: that of the cursor.
+    tail: WrId,
 }
 
 /// The place of the request that was posted first.
@@ -82,21 +81,19 @@ impl<W> InFlight<W> {
     /// Room for `limit` requests, which is at most [`MAX_IN_FLIGHT`], that complete in this order.
     pub(super) fn new(queue: QueueId, limit: u32, order: Order) -> Self {
         assert!(limit <= MAX_IN_FLIGHT, "{limit} requests in flight");
-        let slots = limit.max(1).next_power_of_two();
+        let slots = Slots::new(limit);
         let first = queue.wr_id(0);
         let (head, unordered) = match order {
             Order::Posted => (first, None),
             Order::Any => {
                 let nobody = QueueId::send(QpId::next()).wr_id(0);
-                (nobody, Some(Box::new(Unordered::new(first, slots))))
+                (nobody, Some(Box::new(Unordered::new(first, slots.count()))))
             }
         };
-        let boxed: Box<[MaybeUninit<W>]> = Box::new_uninit_slice(slots as usize);
         Self {
             cursor: Cursor::stopped(first),
             head,
-            slots: NonNull::from(Box::leak(boxed)).cast(),
-            mask: slots - 1,
+            slots,
             limit,
             unordered,
         }
@@ -141,8 +138,10 @@ impl<W> InFlight<W> {
         if self.cursor.is_stopped() {
             self.cursor = self.moved_on(self.cursor.tail)?;
         }
+        let tail = self.cursor.tail;
         Some(Vacancy {
             cursor: &mut self.cursor,
+            tail,
         })
     }
 
@@ -171,11 +170,10 @@ impl<W> InFlight<W> {
         if room == 0 {
             return None;
         }
-        let to_the_end = self.mask + 1 - (tail.sequence() & self.mask);
         Some(Cursor {
             tail,
-            stop: tail.after(room.min(to_the_end)),
-            base: self.slot(tail).wrapping_sub(tail.offset()),
+            stop: tail.after(room.min(self.slots.to_the_end(tail))),
+            base: self.slots.slot(tail).wrapping_sub(tail.offset()),
         })
     }
 
@@ -226,7 +224,7 @@ impl<W> InFlight<W> {
         if !self.unordered.as_mut()?.complete(id, self.cursor.tail) {
             return None;
         }
-        let slot = self.slot(id);
+        let slot = self.slots.slot(id);
         // SAFETY: the books had the request, so its slot is initialised (invariant). They do not
         // have it any more, so it counts as uninitialised from here, and the work has one owner.
         Some(unsafe { slot.read() })
@@ -252,14 +250,7 @@ impl<W> InFlight<W> {
         // SAFETY: the slot was that of the last request before `tail`, so it is initialised
         // (invariant). With `tail` moved back it counts as uninitialised from here, so the work has
         // one owner.
-        Some(unsafe { self.slot(last).read() })
-    }
-
-    /// The slot of a request: always inside of the ring.
-    #[inline]
-    fn slot(&self, id: WrId) -> *mut W {
-        let index = id.offset() & self.mask as usize;
-        self.slots.as_ptr().wrapping_add(index).cast()
+        Some(unsafe { self.slots.slot(last).read() })
     }
 }
 
@@ -309,15 +300,15 @@ impl<W> Vacancy<'_, W> {
     /// The identifier that the request is to be posted with.
     #[inline]
     pub(super) fn id(&self) -> WrId {
-        self.cursor.tail
+        self.tail
     }
 
     /// Keeps the work of the request, which has been posted.
     #[inline]
     pub(super) fn fill(self, work: W) {
-        let tail = self.cursor.tail;
-        // SAFETY: the cursor is that of a ring, and has not stopped (invariant).
-        unsafe { self.cursor.put(tail, work) };
+        // SAFETY: the cursor is that of a ring, and has not stopped, and the tail is its own
+        // (invariants).
+        unsafe { self.cursor.put(self.tail, work) };
     }
 }
 
@@ -325,7 +316,7 @@ impl<W> First<'_, W> {
     /// Takes the work.
     #[inline]
     fn take(self) -> W {
-        let slot = self.ring.slot(self.ring.head);
+        let slot = self.ring.slots.slot(self.ring.head);
         self.ring.head = self.ring.head.next();
         // SAFETY: the slot was that of `head`, before `tail` (invariant), so it is initialised
         // (invariant of the ring). With `head` moved on it counts as uninitialised from here, so
@@ -339,9 +330,6 @@ impl<W> Drop for InFlight<W> {
         while let Some(work) = self.take_first() {
             drop(work);
         }
-        let slots = ptr::slice_from_raw_parts_mut(self.slots.as_ptr(), self.mask as usize + 1);
-        // SAFETY: the box that was leaked (invariant), which is not used any more.
-        drop(unsafe { Box::from_raw(slots) });
     }
 }
 

@@ -20,6 +20,7 @@ mod recv_batch;
 mod refusal;
 mod share;
 mod signaling;
+mod slots;
 mod staging;
 mod state;
 mod table;

@@ -36,6 +36,7 @@ use crate::{
 /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
 #[doc(alias = "ibv_qp")]
 pub struct QueuePair<T, S, SW = Buf, RW = Buf> {
+    // INVARIANT: the two halves of one queue pair.
     send: SendQueue<T, SW, RW>,
     receive: ReceiveQueue<T, SW, RW>,
     state: PhantomData<S>,
@@ -133,11 +134,17 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         &mut self,
         wc: WorkCompletion<'p>,
     ) -> Result<Completed<'p, SW, RW>, WorkCompletion<'p>> {
+        let (sending, receiving) = self.send.inner.cells();
+        // SAFETY: both halves are this queue pair's (invariant), and `&mut self` excludes every other
+        // borrow of the cell.
+        let sending = unsafe { &mut *sending };
         // As it is nearly always; an identifier says which queue it is of.
-        if let Some(work) = self.send.sending_mut().in_flight.take_next(wc.wr_id()) {
+        if let Some(work) = sending.in_flight.take_next(wc.wr_id()) {
             return Ok(Completed::Send(Completion::new(work, wc)));
         }
-        if let Some(work) = self.receive.receiving_mut().in_flight.take_next(wc.wr_id()) {
+        // SAFETY: as above.
+        let receiving = unsafe { &mut *receiving };
+        if let Some(work) = receiving.in_flight.take_next(wc.wr_id()) {
             return Ok(Completed::Receive(Completion::new(work, wc)));
         }
         if wc.is_receive() {

@@ -175,6 +175,12 @@ impl<SW, RW> Inner<SW, RW> {
         }
     }
 
+    /// What changes in both queues, at one look: who has both halves needs not look at each.
+    #[inline]
+    pub(super) fn cells(&self) -> (*mut Sending<SW>, *mut Receiving<RW>) {
+        (self.send.get(), self.receive.get())
+    }
+
     pub(super) fn qp_num(&self) -> QpNum {
         // SAFETY: the queue pair is created (invariant), and its number is set for good at its
         // creation.
