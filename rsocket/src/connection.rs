@@ -190,8 +190,14 @@ impl Connection {
         patience: Patience,
     ) -> io::Result<usize> {
         let _turn = turn(&self.receiving);
-        self.shared
-            .until(Interest::READ, patience, |state| state.recv(bufs, peek))
+        self.shared.until(Interest::READ, patience, |state| {
+            if peek {
+                // Who has seen some bytes may be waiting for the next ones. A failure is told
+                // when there is nothing to see.
+                drop(state.process());
+            }
+            state.recv(bufs, peek)
+        })
     }
 
     /// How many bytes have arrived that have not been read.

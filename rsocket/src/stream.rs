@@ -94,7 +94,7 @@ impl Stream {
         self.connection.settings()
     }
 
-    /// Receives bytes without taking them: the next call receives them again.
+    /// Receives bytes without taking them: the next call receives them again, and what has come since.
     ///
     /// # Errors
     /// As for reading.

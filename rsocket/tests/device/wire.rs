@@ -5,7 +5,7 @@ use std::{
     io::{Read, Write},
     net::Shutdown,
     thread,
-    time::Duration,
+    time::{Duration, Instant},
 };
 
 use cm::ConnectFailure;
@@ -20,6 +20,7 @@ use crate::{
 };
 
 const HALF: u32 = 65536;
+const PATIENCE: Duration = Duration::from_secs(60);
 const KEEPALIVE: u32 = 0xe000_0001;
 
 /// A stream, and the probe that has connected to it.
@@ -157,6 +158,38 @@ fn credits_come_back_when_half_of_them_is_used() {
     assert_eq!(probe.target(0), [0; Target::SIZE], "there is room yet");
     stream.write_all(b"data").unwrap();
     assert_eq!(probe.hear(), 4);
+}
+
+/// T-OP3: what the listener has been told, the peer of a connection hears.
+#[test]
+fn the_credits_are_those_of_the_listener() {
+    let options = Options::new().receive_queue(32).receive_buffer(8192);
+    let (_stream, probe) = accepted_by(&options, plain);
+    assert_eq!(probe.peer.credits, 32);
+    assert_eq!(probe.peer.first.len, 4096);
+}
+
+/// T-DT4: what is only looked at gives nothing back.
+#[test]
+fn looking_at_bytes_says_nothing() {
+    const COUNT: u16 = CREDITS / 2 + 8;
+    let (mut stream, mut probe) = accepted();
+    hear_of_the_second_half(&stream, &mut probe);
+    for _ in 0..COUNT {
+        probe.send(b"x");
+    }
+    // There is room for more than there is.
+    let mut seen = [0; CREDITS as usize];
+    let start = Instant::now();
+    while stream.peek(&mut seen).unwrap() < usize::from(COUNT) {
+        assert!(start.elapsed() < PATIENCE);
+        thread::sleep(Duration::from_millis(1));
+    }
+    assert_eq!(stream.peek(&mut seen).unwrap(), usize::from(COUNT));
+    stream.write_all(b"data").unwrap();
+    assert_eq!(probe.hear(), 4);
+    stream.read_exact(&mut seen[..usize::from(COUNT)]).unwrap();
+    assert_eq!(probe.hear(), 0x8000_0180 + u32::from(COUNT));
 }
 
 /// T-WP10
