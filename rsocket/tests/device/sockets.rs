@@ -40,7 +40,11 @@ const ENOTCONN: i32 = 107;
 const ECONNREFUSED: i32 = 111;
 const EINPROGRESS: i32 = 115;
 
-/// T-NB1, T-NB2, T-NB4, T-NB5, T-NB6
+fn receive(socket: &Socket) -> io::Result<usize> {
+    socket.recv(&mut [IoSliceMut::new(&mut [0; 1])], RecvFlags::empty())
+}
+
+/// T-NB1, T-NB4, T-NB5, T-NB6
 #[test]
 fn a_nonblocking_socket_connects_in_the_background() {
     let listener = listening();
@@ -51,15 +55,27 @@ fn a_nonblocking_socket_connects_in_the_background() {
     assert_eq!(number(client.connect(listener.local_addr())), EINPROGRESS);
     let early = client.send(&[IoSlice::new(b"?")], false);
     assert!(early.is_ok() || number(early) == EAGAIN);
+    assert_eq!(number(receive(&client)), EAGAIN);
     assert_eq!(wait_for(&client, PollEvents::OUT), PollEvents::OUT);
     assert!(client.take_error().is_none());
     assert_eq!(number(client.connect(listener.local_addr())), EISCONN);
     assert_eq!(wait_for(&listener, BOTH), PollEvents::IN);
     let (server, _) = listener.accept().unwrap();
     assert!(!server.is_nonblocking());
-    let mut nothing = [0; 1];
-    let received = client.recv(&mut [IoSliceMut::new(&mut nothing)], RecvFlags::empty());
-    assert_eq!(number(received), EAGAIN);
+    assert_eq!(number(receive(&client)), EAGAIN);
+}
+
+/// T-NB2: only the kernel is asked whether the connection is there.
+#[test]
+fn a_socket_connects_though_nobody_calls_it() {
+    let listener = listening();
+    let client = Socket::new(Family::V4).unwrap();
+    client.set_nonblocking(true);
+    assert_eq!(number(client.connect(listener.local_addr())), EINPROGRESS);
+    let (server, _) = listener.accept().unwrap();
+    assert!(verbs::fd::wait_readable("poll", client.as_fd(), Some(PATIENCE)).unwrap());
+    assert_eq!(client.send(&[IoSlice::new(b"x")], false).unwrap(), 1);
+    assert_eq!(receive(&server).unwrap(), 1);
 }
 
 /// T-NB3, T-ER1: P22.
@@ -76,6 +92,7 @@ fn a_failed_attempt_is_told_once_and_ends_the_socket() {
     assert_eq!(events, PollEvents::OUT | PollEvents::ERR);
     assert_eq!(number(client.connect(nobody)), ENOTCONN);
     assert_eq!(number(client.send(&[IoSlice::new(b"x")], false)), ENOTCONN);
+    assert_eq!(number(receive(&client)), ENOTCONN);
     let told = client.take_error().unwrap();
     assert_eq!(told.raw_os_error(), Some(ECONNREFUSED));
     assert!(client.take_error().is_none());
@@ -88,9 +105,8 @@ fn a_failed_attempt_is_told_once_and_ends_the_socket() {
 #[test]
 fn the_wrong_state_is_an_error_and_no_more() {
     let new = Socket::new(Family::V4).unwrap();
-    let mut place = [0; 4];
-    let received = new.recv(&mut [IoSliceMut::new(&mut place)], RecvFlags::empty());
-    assert_eq!(number(received), ENOTCONN);
+    assert_eq!(number(receive(&new)), ENOTCONN);
+    assert_eq!(number(new.send(&[IoSlice::new(b"x")], false)), ENOTCONN);
     assert_eq!(number(new.accept()), EINVAL);
     assert_eq!(number(new.peer_addr()), ENOTCONN);
     assert_eq!(number(new.map(16, None)), EINVAL);
@@ -103,6 +119,7 @@ fn the_wrong_state_is_an_error_and_no_more() {
         number(listener.send(&[IoSlice::new(b"x")], false)),
         ENOTCONN
     );
+    assert_eq!(number(receive(&listener)), ENOTCONN);
     assert_eq!(number(listener.bind(local())), EINVAL);
     let (client, _server) = connected();
     client.set_reuse_addr(true).unwrap();
@@ -164,7 +181,55 @@ fn the_end_shows_in_what_polling_says() {
     assert_eq!(look_at(&client), BOTH | PollEvents::HUP);
 }
 
-/// T-PO1, T-PO2, T-PO9: P1.
+/// T-DT5: of more messages than there can be at once.
+#[test]
+fn who_wants_everything_gets_it_from_many_messages() {
+    let (client, server) = connected();
+    let bytes: Vec<u8> = (0..1500_u32).map(|at| at.to_le_bytes()[0]).collect();
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for piece in bytes.chunks(3) {
+                client.send(&[IoSlice::new(piece)], false).unwrap();
+            }
+        });
+        let mut got = vec![0; bytes.len()];
+        let places = &mut [IoSliceMut::new(&mut got)];
+        let len = server.recv(places, RecvFlags::WAIT_ALL).unwrap();
+        assert_eq!(len, bytes.len());
+        assert!(got == bytes);
+    });
+}
+
+/// T-PO9: credits come back to who waits for data, and are not what it waits for.
+#[test]
+fn who_waits_for_data_is_not_told_of_credits() {
+    let (client, server) = connected();
+    let waited = |timeout| {
+        let mut entries = [PollEntry::socket(&client, PollEvents::IN)];
+        poll(&mut entries, Some(timeout)).unwrap()
+    };
+    let period = Duration::from_millis(700);
+    thread::scope(|scope| {
+        // Many times what may be sent at once.
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                client.send(&[IoSlice::new(b"x")], false).unwrap();
+            }
+        });
+        scope.spawn(|| {
+            for _ in 0..2000 {
+                receive(&server).unwrap();
+            }
+        });
+        let start = Instant::now();
+        assert_eq!(waited(period), 0);
+        assert!(start.elapsed() >= period);
+    });
+    server.send(&[IoSlice::new(b"y")], false).unwrap();
+    assert_eq!(waited(PATIENCE), 1);
+}
+
+/// T-PO1, T-PO2: P1.
 #[test]
 fn sockets_and_pipes_are_waited_for_together() {
     let (client, server) = connected();
@@ -242,7 +307,7 @@ fn shutting_down_wakes_who_polls() {
     drop(client);
 }
 
-/// T-EP1, T-EP3, T-EP4, T-EP5
+/// T-EP1, T-EP4, T-EP5
 #[test]
 fn a_set_tells_of_its_members() {
     let (client, server) = connected();
@@ -298,6 +363,34 @@ fn a_set_tells_of_its_members() {
         set.remove_socket(1).unwrap_err().kind(),
         io::ErrorKind::NotFound
     );
+}
+
+/// T-EP3
+#[test]
+fn a_set_that_is_waited_for_changes() {
+    let (quiet, removed) = connected();
+    let (client, added) = connected();
+    let (removed, added) = (Arc::new(removed), Arc::new(added));
+    let set = EventSet::new().unwrap();
+    let interest = |data| Interest {
+        events: PollEvents::IN,
+        data,
+        ..Interest::default()
+    };
+    set.add_socket(1, &removed, interest(1)).unwrap();
+    thread::scope(|scope| {
+        let waits = scope.spawn(|| set.wait(4, Some(PATIENCE)).unwrap());
+        thread::sleep(Duration::from_millis(100));
+        set.remove_socket(1).unwrap();
+        quiet.send(&[IoSlice::new(b"x")], false).unwrap();
+        wait_for(&removed, PollEvents::IN);
+        client.send(&[IoSlice::new(b"x")], false).unwrap();
+        wait_for(&added, PollEvents::IN);
+        set.add_socket(2, &added, interest(2)).unwrap();
+        let occurred = waits.join().unwrap();
+        assert_eq!(occurred.len(), 1);
+        assert_eq!((occurred[0].data, occurred[0].events), (2, PollEvents::IN));
+    });
 }
 
 /// T-OP5

@@ -10,7 +10,7 @@ use std::{
 
 use rsocket::{Listener, Options, Stream};
 
-use crate::local;
+use crate::{local, often};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -80,16 +80,16 @@ fn who_waits_to_read_is_not_told_of_what_was_sent() {
 /// T-DT1
 #[test]
 fn megabytes_go_both_ways_at_once() {
-    const LEN: usize = 8 << 20;
+    let len = (often(8, 32) as usize) << 20;
     let (client, server) = pair(&Options::new());
     thread::scope(|scope| {
         for (seed, stream) in [(1, &client), (2, &server)] {
             scope.spawn(move || {
-                let bytes = pattern(seed, LEN);
+                let bytes = pattern(seed, len);
                 let mut left = &bytes[..];
                 let mut size = 1;
                 while !left.is_empty() {
-                    size = size * 7 % 300_007 + 1;
+                    size = size * 7 % ((1 << 20) - 3) + 1;
                     let (piece, rest) = left.split_at(size.min(left.len()));
                     (&*stream).write_all(piece).unwrap();
                     left = rest;
@@ -100,7 +100,7 @@ fn megabytes_go_both_ways_at_once() {
                 let mut bytes = Vec::new();
                 (&*stream).read_to_end(&mut bytes).unwrap();
                 assert!(
-                    bytes == pattern(3 - seed, LEN),
+                    bytes == pattern(3 - seed, len),
                     "what arrived is not what was sent"
                 );
             });
@@ -165,7 +165,35 @@ fn sizes_that_make_no_sense_become_some_that_work() {
     }
 }
 
-/// T-SH4, T-SH6
+/// T-SH6: the peer has room for no more.
+#[test]
+fn what_a_slow_reader_has_not_taken_arrives() {
+    let (client, mut server) = pair(&Options::new());
+    client.set_nonblocking(true);
+    let chunk = pattern(0, 10_000);
+    let mut bytes = vec![];
+    loop {
+        match (&client).write(&chunk) {
+            Ok(sent) => bytes.extend_from_slice(&chunk[..sent]),
+            Err(err) => {
+                assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+                break;
+            }
+        }
+    }
+    assert!(bytes.len() >= server.settings().recv_buffer as usize / 2);
+    client.set_nonblocking(false);
+    client.set_linger(PATIENCE);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(client));
+        thread::sleep(Duration::from_millis(200));
+        let mut back = vec![];
+        server.read_to_end(&mut back).unwrap();
+        assert!(back == bytes, "{} of {}", back.len(), bytes.len());
+    });
+}
+
+/// T-SH4
 #[test]
 fn what_was_sent_before_the_end_arrives() {
     let (mut client, mut server) = pair(&Options::new());

@@ -245,7 +245,7 @@ static void placement(int client, int server) {
     CHECK(riounmap(client, target, 4096) == 0);
 }
 
-/* T-EP1, T-EP4, T-PO2, T-PO8 */
+/* T-EP1, T-PO2, T-PO8 */
 static void waiting(int client, int server) {
     int set = repoll_create(EPOLL_CLOEXEC), pipes[2];
     CHECK(set >= 0 && pipe(pipes) == 0);
@@ -254,6 +254,7 @@ static void waiting(int client, int server) {
     FAILS(repoll_ctl(set, EPOLL_CTL_ADD, server, &event), EEXIST);
     FAILS(repoll_ctl(set, EPOLL_CTL_MOD, client, &event), ENOENT);
     FAILS(repoll_ctl(set, EPOLL_CTL_ADD, set, &event), EINVAL);
+    FAILS(repoll_ctl(set, EPOLL_CTL_ADD, 1000, &event), EBADF);
     event.data.u64 = 43;
     CHECK(repoll_ctl(set, EPOLL_CTL_ADD, pipes[0], &event) == 0);
     CHECK(repoll_wait(set, seen, 4, 50) == 0);
@@ -286,6 +287,58 @@ static void waiting(int client, int server) {
     CHECK(rclose(set) == 0);
     close(pipes[0]);
     close(pipes[1]);
+}
+
+/* T-PO2, T-PO8: nothing, the first descriptor, more than 64, and a connection of TCP's. */
+static void many(int client, int server) {
+    int pipes[2], copies[80], kept = dup(0), highest = 0;
+    struct timeval soon = {.tv_usec = 20000};
+    CHECK(rpoll(NULL, 0, 20) == 0 && rselect(0, NULL, NULL, NULL, &soon) == 0);
+    CHECK(pipe(pipes) == 0 && dup2(pipes[0], 0) == 0);
+    fd_set reads;
+    FD_ZERO(&reads);
+    FD_SET(0, &reads);
+    FD_SET(server, &reads);
+    for (int i = 0; i < 80; i++) {
+        copies[i] = dup(pipes[0]);
+        CHECK(copies[i] > 0 && copies[i] < FD_SETSIZE);
+        FD_SET(copies[i], &reads);
+        highest = copies[i] > highest ? copies[i] : highest;
+    }
+    soon.tv_usec = 20000;
+    fd_set asked = reads;
+    CHECK(rselect(highest + 1, &asked, NULL, NULL, &soon) == 0 && !FD_ISSET(0, &asked));
+    CHECK(write(pipes[1], "x", 1) == 1);
+    CHECK(rselect(highest + 1, &reads, NULL, NULL, NULL) == 81);
+    CHECK(FD_ISSET(0, &reads) && !FD_ISSET(server, &reads));
+    for (int i = 0; i < 80; i++)
+        CHECK(FD_ISSET(copies[i], &reads) && close(copies[i]) == 0);
+    CHECK(rsend(client, "x", 1, 0) == 1 && wait_for(server, POLLIN) == POLLIN);
+    FD_ZERO(&reads);
+    FD_SET(server, &reads);
+    CHECK(rselect(server + 1, &reads, NULL, NULL, NULL) == 1 && FD_ISSET(server, &reads));
+
+    struct sockaddr_in name = address;
+    socklen_t len = sizeof name;
+    name.sin_port = 0;
+    int listens = socket(AF_INET, SOCK_STREAM, 0), calls = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(listens >= 0 && calls >= 0 && bind(listens, (void *)&name, sizeof name) == 0);
+    CHECK(listen(listens, 1) == 0 && getsockname(listens, (void *)&name, &len) == 0);
+    CHECK(connect(calls, (void *)&name, sizeof name) == 0);
+    struct pollfd fds[] = {{.fd = listens, .events = POLLIN | POLLOUT},
+                           {.fd = calls, .events = POLLIN | POLLOUT},
+                           {.fd = server, .events = POLLIN | POLLOUT},
+                           {.fd = client, .events = POLLIN}};
+    CHECK(rpoll(fds, 4, -1) == 3);
+    CHECK(fds[0].revents == POLLIN && fds[1].revents == POLLOUT);
+    CHECK(fds[2].revents == (POLLIN | POLLOUT) && fds[3].revents == 0);
+    char byte;
+    CHECK(rread(server, &byte, 1) == 1);
+    close(calls);
+    close(listens);
+    close(pipes[0]);
+    close(pipes[1]);
+    CHECK(kept < 0 ? close(0) == 0 : dup2(kept, 0) == 0 && close(kept) == 0);
 }
 
 static int datagram_socket(struct sockaddr_in *name) {
@@ -417,6 +470,14 @@ static void interrupted(int accepting, int client, int server) {
     CHECK(rsend(client, "x", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
 }
 
+/* The memory regions of everybody here. */
+static int regions(void) {
+    int count = -1;
+    FILE *list = popen("rdma resource show mr | wc -l", "r");
+    CHECK(list && fscanf(list, "%d", &count) == 1 && pclose(list) == 0);
+    return count;
+}
+
 /* T-OP2 */
 static void late_options(int fd) {
     int value = 100, before = option(fd, SOL_SOCKET, SO_RCVBUF);
@@ -433,6 +494,7 @@ int main(int argc, char **argv) {
     CHECK(argc == 2);
     address.sin_family = AF_INET;
     CHECK(inet_pton(AF_INET, argv[1], &address.sin_addr) == 1);
+    int before = regions();
     bad_arguments();
     options();
     more_options();
@@ -457,7 +519,9 @@ int main(int argc, char **argv) {
     messages(client, server);
     placement(client, server);
     waiting(client, server);
-    /* With a live mapping: T-IO7. */
+    many(client, server);
+    /* With a live mapping, and one that the peer has not been told of: T-IO7. */
+    CHECK(riomap(client, target, 4096, PROT_WRITE, 0, 0) == 0);
     CHECK(rshutdown(client, SHUT_WR) == 0);
     char byte;
     CHECK(rrecv(server, &byte, 1, 0) == 0);
@@ -465,7 +529,18 @@ int main(int argc, char **argv) {
     CHECK(rclose(client) == 0);
     FAILS(rsend(client, "x", 1, 0), EBADF);
     CHECK(wait_for(server, POLLIN) & POLLHUP);
-    CHECK(rclose(server) == 0 && rclose(accepting) == 0);
+    /* T-EP4: who is closed is in no set any more. */
+    int set = repoll_create(0);
+    struct epoll_event event = {.events = EPOLLIN, .data.u64 = 45}, seen;
+    CHECK(repoll_ctl(set, EPOLL_CTL_ADD, server, &event) == 0);
+    CHECK(repoll_wait(set, &seen, 1, 20000) == 1 && seen.data.u64 == 45);
+    CHECK(rclose(server) == 0 && repoll_wait(set, &seen, 1, 50) == 0);
+    FAILS(repoll_ctl(set, EPOLL_CTL_DEL, server, NULL), EBADF);
+    CHECK(rclose(set) == 0 && rclose(accepting) == 0);
+    for (int round = 0; regions() > before; round++) {
+        CHECK(round < 200);
+        usleep(100000);
+    }
     puts("all is well");
     return 0;
 }
