@@ -7,7 +7,7 @@
 //! ```
 //!
 //! The other side is this program or the original. Tasks are threads here. Not here: what current
-//! kernels do not have (`--reset`, `--async`), and the original's `--tos`, `--show-perfdata` and
+//! kernels do not have (`--reset`, `--async`), and the original's `--show-perfdata` and
 //! `--rdma-key-o-meter`.
 #![expect(clippy::print_stdout, reason = "this is what the program is for")]
 
@@ -28,7 +28,7 @@ use anyhow::{Context, Result, anyhow, bail, ensure};
 use clap::Parser;
 use examples::{
     rds_stress::{
-        options::{Mode, Options, WIRE_LEN},
+        options::{Mode, Options, START_LEN, wire_len},
         soak::Soak,
         stats::{Line, Stats, TITLES},
         task::{GRACE, RUNNING, STOPPED, STOPPING, Shared, Task},
@@ -67,6 +67,9 @@ struct Arguments {
     /// How long, in seconds; 0 for ever
     #[arg(short = 'T', long = "time", value_name = "SECONDS", default_value = "0", value_parser = number)]
     seconds: u32,
+    /// The type of service: messages of each have connections of their own
+    #[arg(short = 'Q', long, default_value = "0", value_parser = byte)]
+    tos: u8,
     /// Memory that is read or written before an answer
     #[arg(short = 'D', long = "rdma-bytes", value_name = "BYTES", default_value = "0", value_parser = number)]
     rdma: u32,
@@ -152,6 +155,11 @@ fn number(text: &str) -> Result<u32> {
     Ok(value.try_into()?)
 }
 
+/// The same up to 255.
+fn byte(text: &str) -> Result<u8> {
+    Ok(number(text)?.try_into()?)
+}
+
 impl Arguments {
     fn options(&self, own: Ipv4Addr, peer: Ipv4Addr) -> Result<Options> {
         let options = Options {
@@ -182,6 +190,7 @@ impl Arguments {
             },
             vector: self.vector,
             alignment: self.rdma_alignment,
+            tos: self.tos,
         };
         options.check()?;
         Ok(options)
@@ -262,13 +271,11 @@ fn passive(arguments: &Arguments, soak: &mut Option<Soak>) -> Result<()> {
         .receive
         .map_or_else(|| ipv4(control.local_addr()?), Ok)?;
     println!("accepted connection from {from} on {own}");
-    let mut wire = [0; WIRE_LEN];
-    control.read_exact(&mut wire)?;
-    // Such options begin with a version.
-    ensure!(
-        wire[0] == 0,
-        "the other side wants a type of service, or to be told of messages, which is not here"
-    );
+    let mut start = [0; START_LEN];
+    control.read_exact(&mut start)?;
+    let mut wire = start.to_vec();
+    wire.resize(wire_len(&start)?, 0);
+    control.read_exact(&mut wire[START_LEN..])?;
     let options = Options::from_wire(&wire, own).context("what the other side wants")?;
     let tasks = tasks(&options, false)?;
     control

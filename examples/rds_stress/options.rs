@@ -2,10 +2,19 @@
 
 use std::net::Ipv4Addr;
 
-use anyhow::{Result, ensure};
+use anyhow::{Context, Result, ensure};
 
-/// The bytes of the options on the wire.
-pub const WIRE_LEN: usize = 59;
+/// The bytes of the options on the wire, where there is no type of service.
+const WIRE_LEN: usize = 59;
+
+/// The bytes that come first. With a type of service, they are the version of the tool.
+pub const START_LEN: usize = 16;
+
+/// The version that has the same options.
+const VERSION: &[u8; START_LEN] = b"2.0.7\0\0\0\0\0\0\0\0\0\0\0";
+
+/// The bytes of the options with their version, the type of service, and whether to be told of messages.
+const LONG_LEN: usize = START_LEN + WIRE_LEN + 2;
 
 /// The bytes of a message's header, which is the shortest message.
 pub const HEADER_LEN: u32 = 63;
@@ -78,12 +87,34 @@ pub struct Options {
     pub vector: u32,
     /// Where in a page memory begins.
     pub alignment: u32,
+    /// The type of service of the messages.
+    pub tos: u8,
+}
+
+/// The bytes of options that begin so.
+///
+/// # Errors
+/// They are of another version.
+pub fn wire_len(start: &[u8; START_LEN]) -> Result<usize> {
+    if start == VERSION {
+        return Ok(LONG_LEN);
+    }
+    // Otherwise it is the number of requests at a time.
+    ensure!(
+        start[0] == 0,
+        "the other side is of version {}, and not 2.0.7",
+        String::from_utf8_lossy(start).trim_end_matches('\0')
+    );
+    Ok(WIRE_LEN)
 }
 
 impl Options {
     /// As the active side says it.
-    pub fn to_wire(&self) -> [u8; WIRE_LEN] {
-        let mut wire = Vec::with_capacity(WIRE_LEN);
+    pub fn to_wire(&self) -> Vec<u8> {
+        let mut wire = Vec::with_capacity(LONG_LEN);
+        if self.tos != 0 {
+            wire.extend(VERSION);
+        }
         for number in [
             self.depth,
             self.request,
@@ -123,16 +154,25 @@ impl Options {
         for number in [self.vector, self.alignment, 0] {
             wire.extend(number.to_be_bytes());
         }
-        let mut bytes = [0; WIRE_LEN];
-        bytes.copy_from_slice(&wire);
-        bytes
+        if self.tos != 0 {
+            // Nobody is told of messages.
+            wire.extend([self.tos, 0]);
+        }
+        wire
     }
 
     /// Reads what the active side says; `own` is the address of this one.
     ///
     /// # Errors
     /// Something that cannot be done: it says what.
-    pub fn from_wire(wire: &[u8; WIRE_LEN], own: Ipv4Addr) -> Result<Self> {
+    pub fn from_wire(wire: &[u8], own: Ipv4Addr) -> Result<Self> {
+        let (wire, [tos, told]) = match wire.strip_prefix(VERSION) {
+            Some(rest) => rest.split_last_chunk(),
+            None => Some((wire, &[0, 0])),
+        }
+        .filter(|(wire, _)| wire.len() == WIRE_LEN)
+        .with_context(|| format!("{} bytes of options", wire.len()))?;
+        ensure!(*told == 0, "to be told of messages is not here");
         let long =
             |at: usize| u32::from_be_bytes([wire[at], wire[at + 1], wire[at + 2], wire[at + 3]]);
         let short = |at: usize| u16::from_be_bytes([wire[at], wire[at + 1]]);
@@ -165,6 +205,7 @@ impl Options {
             },
             vector: long(47),
             alignment: long(51),
+            tos: *tos,
         };
         options.check()?;
         Ok(options)
@@ -260,6 +301,7 @@ pub(crate) mod tests {
             mode: Mode::WriteOnly,
             vector: 4,
             alignment: 16,
+            tos: 0,
         }
     }
 
@@ -281,6 +323,27 @@ pub(crate) mod tests {
             ..active
         };
         assert_eq!(passive, swapped);
+        assert_eq!(wire_len(wire.first_chunk().unwrap()).unwrap(), wire.len());
+    }
+
+    #[test]
+    fn a_type_of_service_comes_with_a_version() {
+        let plain = options();
+        let active = Options { tos: 5, ..plain };
+        let wire = active.to_wire();
+        assert_eq!(wire.len(), 77);
+        assert_eq!(wire[..16], *b"2.0.7\0\0\0\0\0\0\0\0\0\0\0");
+        assert_eq!(wire[16..75], options().to_wire());
+        assert_eq!(wire[75..], [5, 0]);
+        assert_eq!(wire_len(wire.first_chunk().unwrap()).unwrap(), 77);
+        let passive = Options::from_wire(&wire, active.peer).unwrap();
+        assert_eq!(passive.tos, 5);
+        let mut told = wire.clone();
+        told[76] = 1;
+        assert!(Options::from_wire(&told, active.peer).is_err());
+        assert!(Options::from_wire(&wire[..76], active.peer).is_err());
+        assert!(Options::from_wire(&wire[..3], active.peer).is_err());
+        assert!(wire_len(b"2.3.9\0\0\0\0\0\0\0\0\0\0\0").is_err());
     }
 
     #[test]

@@ -118,6 +118,9 @@ impl Task {
         let own = SocketAddrV4::new(options.own, options.task_port(number));
         let socket = Socket::bind(own).with_context(|| format!("a socket at {own}"))?;
         socket.set_nonblocking(true);
+        if options.tos != 0 {
+            socket.set_tos(options.tos)?;
+        }
         let room = u64::from(options.tasks) * u64::from(options.depth) * 2;
         let room = room * u64::from(options.request + options.ack);
         let room = u32::try_from(room).unwrap_or(u32::MAX);

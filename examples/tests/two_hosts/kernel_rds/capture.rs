@@ -26,6 +26,33 @@ pub(super) struct Frame {
     pub(super) last: bool,
     /// The receiver is to be woken.
     pub(super) solicited: bool,
+    /// What it says of itself.
+    pub(super) header: Header,
+    /// How many of its message have been seen on this connection, with it.
+    pub(super) count: u32,
+}
+
+/// The messages of so many bytes that were cut off, and sent again from the start: X-F05.
+pub(super) fn cut_off(frames: &[Frame], len: u32) -> HashSet<(Ipv4Addr, u64)> {
+    let all = len.div_ceil(FRAGMENT);
+    let of_len = || frames.iter().filter(|frame| frame.header.len == len);
+    let name = |frame: &Frame| (frame.from, frame.header.sequence);
+    let begun: HashSet<_> = of_len()
+        .filter(|frame| !frame.header.flags.contains(Flags::RETRANSMITTED))
+        .map(name)
+        .collect();
+    let whole: HashSet<_> = of_len()
+        .filter(|frame| !frame.header.flags.contains(Flags::RETRANSMITTED))
+        .filter(|frame| frame.count == all)
+        .map(name)
+        .collect();
+    let again: HashSet<_> = of_len()
+        .filter(|frame| frame.header.flags.contains(Flags::RETRANSMITTED))
+        .filter(|frame| frame.count == all)
+        .map(name)
+        .collect();
+    let cut_off = begun.difference(&whole).copied();
+    cut_off.filter(|name| again.contains(name)).collect()
 }
 
 /// The port of RoCE.
@@ -121,6 +148,8 @@ impl Wire {
             kind,
             last: kind == Kind::Acknowledgement || *count % all == 0,
             solicited: transport[1] & 0x80 != 0,
+            header,
+            count: *count,
         })
     }
 }

@@ -13,6 +13,8 @@ load OWN PEER N M     messages both ways in life N of this side, until enough ha
 sink OWN PEER N       messages that a server takes, and that it does not answer; acknowledgements are counted
 stall OWN PEER N      the same to a server that stops meanwhile, and goes on
 wrong OWN PEER        writes to memory that is nobody's, in the middle of messages that a server echoes
+severed OWN C R N     has the other's memory read and written, and long messages, while the link is cut N times,
+                      by the command C, and restored, by R: what is begun ends once, and as it is told
 slow OWN S            has room for 20 000 bytes, and reads nothing for so long
 press OWN PEER        sends to one that is slow until it may not, and waits to be told that it may again
 calls IP              what the calls refuse, and with which number
@@ -28,6 +30,7 @@ import select
 import signal
 import socket
 import struct
+import subprocess
 import sys
 import time
 
@@ -332,6 +335,178 @@ def wrong(own, peer):
     print("wrong", seed)
 
 
+# The memory of one that is severed, and its long messages, of which so many wait to be answered.
+PLACES, PLACE_SIZE = 8, 1 << 16
+LONG, AT_ONCE, LONG_ROOM = 1 << 20, 3, 8 << 20
+
+# What is said of places, and the last word.
+NAMED, DROPPED, SEEN, OVER = b"MXOZ"
+
+
+class Places:
+    """Operations on memory of the other side's, one at a time at each place."""
+
+    def __init__(self, sock):
+        self.sock, self.peer = sock, None
+        self.cookies, self.seen = {}, {}
+        # By their tokens; and what has not ended, by its place.
+        self.untold, self.open = {}, {}
+        self.begun = 0
+        self.ended = [0] * 5
+        self.done = [0] * PLACES
+
+    def begin(self, place):
+        self.begun += 1
+        seed, kind = self.begun % 251, WRITE if place < PLACES // 2 else READ
+        local = Memory(PLACE_SIZE, 0x10, pattern(seed, PLACE_SIZE) if kind == WRITE else b"")
+        flags = afrds.NOTIFY_ME | (afrds.READWRITE if kind == WRITE else afrds.FENCE)
+        rdma = Rdma(self.cookies[place], [local], flags, token=self.begun)
+        self.open[place] = self.untold[self.begun] = [kind, place, seed, local, None]
+        self.sock.send_soon(bytes([kind, place, seed]), self.peer, [rdma.message])
+
+    def told(self, token, status):
+        # That fails if it has been told before.
+        operation = self.untold.pop(token)
+        kind, place, seed, local, _ = operation
+        self.ended[status] += 1
+        operation[4] = kind
+        if status == 0:
+            assert kind == WRITE or local.read() == pattern(place, PLACE_SIZE), f"{place} was read wrong"
+            self.done[place] += 1
+        else:
+            # Its message may have come nevertheless.
+            operation[4] = DROPPED
+            self.sock.send_soon(bytes([DROPPED, place, seed]), self.peer)
+
+    def step(self, goes_on):
+        while True:
+            try:
+                got = self.sock.recv()
+            except BlockingIOError:
+                break
+            for token, status in afrds.statuses(got.control):
+                self.told(token, status)
+            if got.data == HELLO:
+                self.sock.send_soon(HELLO, got.address)
+            elif got.data[:1] == bytes([NAMED]):
+                self.peer = got.address
+                (self.cookies[got.data[1]],) = afrds.numbers(got.control, afrds.RDMA_DEST)
+            elif got.data:
+                _, place, seed, kind = got.data
+                self.seen[place] = seed, kind
+        for place in self.cookies:
+            if place in self.open:
+                _, _, seed, _, wanted = self.open[place]
+                if wanted is None or self.seen.get(place) != (seed, wanted):
+                    continue
+                del self.open[place]
+            if goes_on:
+                self.begin(place)
+
+
+class Messages:
+    """Long messages both ways, each of which is answered by its number."""
+
+    def __init__(self, sock):
+        self.sock, self.peer = sock, None
+        self.sent = self.answered = self.seen = 0
+        self.owed = []
+
+    def step(self, goes_on):
+        while True:
+            try:
+                got = self.sock.recv()
+            except BlockingIOError:
+                break
+            if not got.data:
+                continue
+            self.peer = got.address
+            if got.data == HELLO:
+                self.owed.append(HELLO)
+                continue
+            (number,) = struct.unpack_from("!I", got.data)
+            if len(got.data) == 4:
+                assert number == self.answered, f"{number} is answered, not {self.answered}"
+                self.answered += 1
+            else:
+                assert number == self.seen, f"{number} instead of {self.seen}"
+                assert got.data[4:] == pattern(number % 256, LONG - 4), f"{number} is not whole"
+                self.seen += 1
+                self.owed.append(got.data[:4])
+        while self.owed and self.put(self.owed[0]):
+            self.owed.pop(0)
+        is_due = goes_on and self.seen
+        while is_due and self.sent - self.answered < AT_ONCE:
+            data = struct.pack("!I", self.sent) + pattern(self.sent % 256, LONG - 4)
+            if not self.put(data):
+                break
+            self.sent += 1
+
+    def put(self, data):
+        try:
+            self.sock.send(data, self.peer)
+        except OSError as error:
+            if error.errno not in (errno.EAGAIN, errno.ENOBUFS):
+                raise
+            return False
+        return True
+
+
+def unconnected(sock):
+    """The types of service whose connections there are not now, of those that there have been."""
+    size, raw = sock.info(afrds.INFO_CONNECTIONS)
+    return {raw[at + 41] for at in range(0, len(raw), size) if not raw[at + 40] & 4}
+
+
+def severed(own, cut, restore, rounds):
+    sock, long = open_socket(own), Socket((parse(own)[0], parse(own)[1] + 1))
+    long.tos(1)
+    long.limits(LONG_ROOM, LONG_ROOM)
+    places, messages = Places(sock), Messages(long)
+    limit, lost = time.monotonic() + 240, set()
+
+    def go_on_until(is_so, goes_on=True):
+        while not is_so():
+            assert time.monotonic() < limit, f"{places.__dict__} {messages.sent} {messages.seen} {messages.answered}"
+            places.step(goes_on)
+            messages.step(goes_on)
+            lost.update(unconnected(sock))
+            select.select([sock, long], [], [], 0.02)
+
+    def progress():
+        done, answered, seen = list(places.done), messages.answered, messages.seen
+        return lambda: (
+            all(now > before for now, before in zip(places.done, done))
+            and messages.answered > answered + AT_ONCE
+            and messages.seen > seen + AT_ONCE
+        )
+
+    go_on_until(progress())
+    lost.clear()
+    cuts = 0
+    # What is cut may be between two operations; and a queue pair of Soft-RoCE may be stuck, and not fail.
+    while cuts < int(rounds) or not sum(places.ended[1:]) or lost != {0, 1}:
+        cuts += 1
+        running = subprocess.Popen(cut, shell=True)
+        go_on_until(lambda: running.poll() is not None)
+        assert running.returncode == 0, cut
+        # Something has to be lost for it to be noticed.
+        places.sock.send_soon(HELLO, places.peer)
+        messages.sock.send_soon(HELLO, messages.peer)
+        patience = time.monotonic() + 10
+        go_on_until(lambda: lost == {0, 1} or time.monotonic() > patience)
+        subprocess.run(restore, shell=True, check=True)
+        go_on_until(progress())
+    go_on_until(lambda: not places.open and messages.answered == messages.sent, False)
+    sock.send_soon(bytes([OVER]), places.peer)
+    # Nothing is told a second time.
+    time.sleep(2)
+    places.step(False)
+    done, dropped = places.ended[0], places.ended[3] + places.ended[4]
+    assert sum(places.ended) == places.begun == done + dropped, places.ended
+    print(f"severed done {done} dropped {dropped} sent {messages.sent} seen {messages.seen} cuts {cuts}", places.ended)
+
+
 def slow(own, seconds):
     sock = open_socket(own)
     sock.limits(receive=20_000)
@@ -484,7 +659,8 @@ def info(own):
 
 
 if __name__ == "__main__":
-    roles = [serve, sizes, rdma, stop, ping, pinged, stale, flow, load, sink, stall, wrong, slow, press, calls, child, info]
+    roles = [serve, sizes, rdma, stop, ping, pinged, stale, flow, load, sink, stall, wrong]
+    roles += [severed, slow, press, calls, child, info]
     roles = {role.__name__: role for role in roles}
     if len(sys.argv) < 2 or sys.argv[1] not in roles:
         sys.exit(__doc__)

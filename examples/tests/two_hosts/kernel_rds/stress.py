@@ -23,10 +23,13 @@ PORT = 4000
 
 # What the active side says: numbers, flags of a byte each, and more numbers.
 WIRE = struct.Struct("!4I4s4sHHI15B3I")
+
+# With a type of service, the version comes before that, and the type after it, and a byte more.
+VERSION = b"2.0.7".ljust(16, b"\0")
 NAMES = (
     "depth request ack rdma send receive port tasks seconds "
     "summary rtprio trace verify params perfdata monitor use_once get_mr fence cache keyometer quiet simplex mode "
-    "vector alignment retries"
+    "vector alignment retries tos"
 ).split()
 Options = collections.namedtuple("Options", NAMES)
 USUAL = dict.fromkeys(NAMES, 0) | dict(
@@ -83,6 +86,8 @@ class Task:
         peer = socket.inet_ntoa(options.send if is_active else options.receive)
         self.peers = [Peer((peer, options.port + 1 + i), i, options) for i in range(options.tasks)]
         self.sock = Socket(self.own)
+        if options.tos:
+            self.sock.tos(options.tos)
         room = options.tasks * options.depth * 2 * (options.request + options.ack)
         self.sock.limits(room, room)
         if options.monitor:
@@ -236,6 +241,15 @@ def compare(memory, options, value):
     assert memory.read()[:size] == struct.pack("=Q", value) * (options.rdma // 8), "memory has something else"
 
 
+def carried(sock):
+    """How many messages the connections of each type of service have carried, both ways."""
+    found = collections.Counter()
+    size, raw = sock.info(afrds.INFO_CONNECTIONS)
+    for at in range(0, len(raw), size):
+        found[raw[at + size - 1]] += sum(struct.unpack_from("=QQ", raw, at))
+    return found
+
+
 def run(control, options, own, is_active, least=0):
     """Both sides have their sockets before anybody sends."""
     tasks = [Task(number, own, options, is_active) for number in range(options.tasks)]
@@ -250,7 +264,7 @@ def run(control, options, own, is_active, least=0):
     for task in tasks:
         poll.register(task.sock, select.POLLIN)
     poll.register(control, select.POLLIN)
-    before = afrds.counters(tasks[0].sock)
+    before, carried_before = afrds.counters(tasks[0].sock), carried(tasks[0].sock)
     end = time.monotonic() + options.seconds if is_active else None
     limit = time.monotonic() + 150
     over = False
@@ -274,9 +288,10 @@ def run(control, options, own, is_active, least=0):
     count = sum((task.count for task in tasks), collections.Counter())
     # Of the other side, those that are nothing else.
     count["acks"] = afrds.counters(tasks[0].sock)["ib_ack_received"] - before["ib_ack_received"]
+    ((count["tos"], _),) = (carried(tasks[0].sock) - carried_before).most_common(1)
     for task in tasks:
         task.sock.close()
-    names = "asked", "answered", "seen", "answers", "read", "written", "acks"
+    names = "asked", "answered", "seen", "answers", "read", "written", "acks", "tos"
     print("stress", *(f"{name} {count[name]}" for name in names), flush=True)
 
 
@@ -285,8 +300,13 @@ def passive(runs):
         # Who comes for the next run is refused until it begins, and tries again.
         with socket.create_server(("0.0.0.0", PORT)) as listener:
             control, _ = listener.accept()
-        wire = control.recv(WIRE.size, socket.MSG_WAITALL)
-        run(control, Options(*WIRE.unpack(wire)), control.getsockname()[0], False)
+        wire, tos = control.recv(len(VERSION), socket.MSG_WAITALL), 0
+        if wire == VERSION:
+            wire = control.recv(WIRE.size, socket.MSG_WAITALL)
+            tos, _ = control.recv(2, socket.MSG_WAITALL)
+        else:
+            wire += control.recv(WIRE.size - len(wire), socket.MSG_WAITALL)
+        run(control, Options(*WIRE.unpack(wire), tos), control.getsockname()[0], False)
 
 
 def active(own, peer, *settings):
@@ -302,7 +322,8 @@ def active(own, peer, *settings):
         except ConnectionRefusedError:
             assert time.monotonic() < limit, "nobody listens"
             time.sleep(0.2)
-    control.sendall(WIRE.pack(*options))
+    wire = WIRE.pack(*options[:-1])
+    control.sendall(VERSION + wire + bytes([options.tos, 0]) if options.tos else wire)
     run(control, options, own, True, least)
 
 

@@ -78,6 +78,8 @@ struct Run {
     simplex: bool,
     /// Memory is read; memory is written.
     memory: [bool; 2],
+    /// The type of service.
+    tos: u64,
 }
 
 impl Run {
@@ -87,6 +89,7 @@ impl Run {
             options,
             simplex: false,
             memory,
+            tos: 0,
         }
     }
 
@@ -102,6 +105,10 @@ impl Run {
             simplex: true,
             ..self
         }
+    }
+
+    const fn of_service(self, tos: u64) -> Self {
+        Self { tos, ..self }
     }
 
     /// What the two sides do, for so long.
@@ -122,14 +129,14 @@ impl Run {
         let rates = average(&[ours.to_owned()]);
         let words: Vec<_> = kernels.split_whitespace().collect();
         let names = [
-            "asked", "answered", "seen", "answers", "read", "written", "acks",
+            "asked", "answered", "seen", "answers", "read", "written", "acks", "tos",
         ];
         let counts = names.map(|name| {
             let at = words.iter().position(|word| *word == name);
             let count = at.and_then(|at| words.get(at + 1)?.parse::<u64>().ok());
             count.unwrap_or(u64::MAX)
         });
-        let [asked, answered, seen, answers, read, written, acks] = counts;
+        let [asked, answered, seen, answers, read, written, acks, tos] = counts;
         let kernel_asks = !self.simplex || self.kernel;
         let we_ask = !self.simplex || !self.kernel;
         let right = (asked > 0) == kernel_asks
@@ -140,6 +147,7 @@ impl Run {
             && (rates[1] > 0.0) == we_ask
             && (rates[2] > 0.0) == kernel_asks
             && [read > 0, written > 0] == self.memory
+            && tos == self.tos
             // D07: most acknowledgements go with messages, or are for many.
             && (self.options != SMALL || acks * 2 < asked + answers);
         (!right).then(|| format!("{} | {ours} | {kernels}", self.options))
@@ -150,18 +158,24 @@ const BOTH: [bool; 2] = [true, true];
 const NONE: [bool; 2] = [false, false];
 
 /// Many small messages at a time.
-const SMALL: &str = "-q 63 -a 63 -d 32 -t 4";
+const SMALL: &str = "-q 63 -a 63 -d 32 -t 4 --tos 3";
 
 /// What is run always: one of each kind.
 const RUNS: [Run; 4] = [
     Run::of_the_kernels("request=10000 depth=4 tasks=2 verify=1 least=5", NONE),
-    Run::of_the_kernels("request=63 ack=63 depth=4 tasks=2 simplex=1 least=5", NONE).one_way(),
-    Run::of_ours(SMALL, NONE),
+    Run::of_the_kernels(
+        "request=63 ack=63 depth=4 tasks=2 simplex=1 least=5 tos=5",
+        NONE,
+    )
+    .one_way()
+    .of_service(5),
+    Run::of_ours(SMALL, NONE).of_service(3),
     Run::of_ours("-q 1K -D 20000 -I 4 -v", BOTH),
 ];
 
 /// What is run in the long test as well.
-const MORE: [Run; 7] = [
+const MORE: [Run; 8] = [
+    Run::of_ours("-q 1K -D 20000 -v -Q 2", BOTH).of_service(2),
     Run::of_ours("-q 10000 -a 1024 -d 4 -t 2 -v", NONE),
     Run::of_the_kernels("rdma=20000 vector=4 verify=1 least=20", BOTH),
     Run::of_ours("-q 1K -D 20000 -M 2 -v --rdma-use-once 1", [false, true]),

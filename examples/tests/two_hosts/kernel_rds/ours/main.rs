@@ -9,6 +9,7 @@ mod probe;
 #[path = "../../../../../rds/tests/prober/mod.rs"]
 mod prober;
 mod room;
+mod severed;
 mod stall;
 
 use std::{
@@ -102,6 +103,8 @@ enum Role {
         /// The life of the peer's of which enough has to come; 0: of any, and then this side dies
         peers: u8,
     },
+    /// Memory that the peer reads and writes, and long messages, while connections are lost
+    Severed { own: SocketAddr, peer: SocketAddr },
     /// Reads nothing for so long
     Slow { own: SocketAddr, seconds: f64 },
     /// Sends to one that is slow
@@ -133,6 +136,7 @@ fn main() -> Result<()> {
             life,
             peers,
         } => load::run(own, peer, life, peers),
+        Role::Severed { own, peer } => severed::run(own, peer),
         Role::Slow { own, seconds } => room::slow(own, seconds),
         Role::Press { own, peer } => room::press(own, peer),
         Role::Conflict { own } => conflict(own),

@@ -1,0 +1,185 @@
+//! A host whose memory a kernel reads and writes, and which sends it long messages and gets some,
+//! while the connections below are lost.
+
+use std::{
+    collections::HashMap,
+    io::{ErrorKind, IoSlice},
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
+
+use anyhow::{Result, bail, ensure};
+use rds::{Cookie, ExportOptions, Pages, Received, SendOptions, Socket};
+
+use super::{HELLO, PATIENCE, READ, WRITE, meet, open, settle};
+
+/// Memory is in so many places, of which the first half is written.
+const PLACES: u8 = 8;
+const LEN: usize = 1 << 16;
+
+/// The bytes of a long message, and how many of them wait to be answered.
+const LONG: usize = 1 << 20;
+const AT_ONCE: u32 = 3;
+const ROOM: u32 = 8 << 20;
+
+/// The type of service of long messages: they have a connection of their own.
+const TOS: u8 = 1;
+
+// What is said of places, and the last word.
+const NAMED: u8 = b'M';
+const DROPPED: u8 = b'X';
+const SEEN: u8 = b'O';
+const OVER: u8 = b'Z';
+
+fn pattern(seed: u8, len: usize) -> Vec<u8> {
+    let mut bytes = super::pattern(seed, 251).repeat(len.div_ceil(251));
+    bytes.truncate(len);
+    bytes
+}
+
+/// The memory, and what has happened to it.
+struct Places {
+    memory: Vec<(Pages, Cookie)>,
+    /// The last operation of each whose message has come.
+    last: HashMap<u8, u8>,
+    done: u32,
+    dropped: u32,
+}
+
+impl Places {
+    /// Makes the memory, and tells the peer the names, once and for all: X-F10.
+    fn new(socket: &Socket, peer: SocketAddr) -> Result<Self> {
+        let mut memory = Vec::new();
+        for place in 0..PLACES {
+            let pages = socket.alloc(LEN)?;
+            if place >= PLACES / 2 {
+                pages.write(0, &pattern(place, LEN));
+            }
+            let cookie = socket.export(&pages, ExportOptions::new())?;
+            let options = SendOptions::new().to(peer).cookie(cookie);
+            socket.send_msg(&[IoSlice::new(&[NAMED, place, 0])], &options)?;
+            memory.push((pages, cookie));
+        }
+        Ok(Self {
+            memory,
+            last: HashMap::new(),
+            done: 0,
+            dropped: 0,
+        })
+    }
+
+    /// Takes what the peer says of a place.
+    fn take(&mut self, kind: u8, place: u8, seed: u8) -> Result<()> {
+        match kind {
+            WRITE | READ => {
+                let expected = if kind == WRITE { seed } else { place };
+                let (pages, _) = &self.memory[usize::from(place % PLACES)];
+                let mut bytes = vec![0; LEN];
+                pages.read(0, &mut bytes);
+                ensure!(bytes == pattern(expected, LEN), "{seed} is not at {place}");
+                let last = self.last.insert(place, seed);
+                ensure!(last != Some(seed), "{seed} has ended before");
+                self.done += 1;
+            }
+            DROPPED => self.dropped += 1,
+            _ => bail!("{kind} is nothing that can happen to {place}"),
+        }
+        Ok(())
+    }
+}
+
+/// Long messages both ways, each of which is answered by its number.
+#[derive(Default)]
+struct Messages {
+    sent: u32,
+    answered: u32,
+    seen: u32,
+}
+
+impl Messages {
+    /// Does what can be done; whether that was something.
+    fn exchange(&mut self, socket: &Socket, peer: SocketAddr) -> Result<bool> {
+        let mut any = false;
+        while let Some(bytes) = next(socket)? {
+            any = true;
+            let Some((number, rest)) = bytes.split_first_chunk() else {
+                bail!("{} bytes", bytes.len());
+            };
+            let number = u32::from_be_bytes(*number);
+            if rest.is_empty() {
+                ensure!(number == self.answered, "{number} is answered");
+                self.answered += 1;
+                continue;
+            }
+            ensure!(number == self.seen, "{number} instead of {}", self.seen);
+            let [seed, ..] = number.to_le_bytes();
+            ensure!(rest == pattern(seed, LONG - 4), "{number} is not whole");
+            self.seen += 1;
+            socket.send_to(&number.to_be_bytes(), peer)?;
+        }
+        while self.sent - self.answered < AT_ONCE {
+            any = true;
+            let [seed, ..] = self.sent.to_le_bytes();
+            let bytes = [&self.sent.to_be_bytes()[..], &pattern(seed, LONG - 4)].concat();
+            socket.send_to(&bytes, peer)?;
+            self.sent += 1;
+        }
+        Ok(any)
+    }
+}
+
+/// The next message that is about something, if there is one.
+fn next(socket: &Socket) -> Result<Option<Vec<u8>>> {
+    loop {
+        match socket.recv() {
+            Ok(Received::Message(message)) if message.to_vec() == HELLO => {}
+            Ok(Received::Message(message)) => return Ok(Some(message.to_vec())),
+            Ok(other) => bail!("{other:?}, which is no message"),
+            Err(err) if err.kind() == ErrorKind::WouldBlock => return Ok(None),
+            Err(err) => return Err(err.into()),
+        }
+    }
+}
+
+/// X-F05, X-F09, X-F10: the kernel's side says when it is over.
+pub(super) fn run(own: SocketAddr, peer: SocketAddr) -> Result<()> {
+    let beside = |addr: SocketAddr| SocketAddr::new(addr.ip(), addr.port() + 1);
+    let (socket, long) = (open(own)?, open(beside(own))?);
+    long.set_tos(TOS)?;
+    long.set_send_limit(ROOM)?;
+    long.set_recv_limit(ROOM)?;
+    meet(&socket, peer)?;
+    meet(&long, beside(peer))?;
+    let mut places = Places::new(&socket, peer)?;
+    let mut messages = Messages::default();
+    socket.set_nonblocking(true);
+    long.set_nonblocking(true);
+    let mut until = Instant::now() + 2 * PATIENCE;
+    let mut over = false;
+    while !over {
+        let mut any = messages.exchange(&long, beside(peer))?;
+        while let Some(bytes) = next(&socket)? {
+            any = true;
+            until = Instant::now() + 2 * PATIENCE;
+            match bytes[..] {
+                [OVER, ..] => over = true,
+                [kind, place, seed] => {
+                    places.take(kind, place, seed)?;
+                    socket.send_to(&[SEEN, place, seed, kind], peer)?;
+                }
+                _ => bail!("{bytes:?}"),
+            }
+        }
+        ensure!(Instant::now() < until, "nothing comes any more");
+        if !any {
+            thread::sleep(Duration::from_millis(1));
+        }
+    }
+    let Places { done, dropped, .. } = places;
+    let Messages { sent, seen, .. } = messages;
+    ensure!(socket.exports()? == usize::from(PLACES), "memory is gone");
+    println!("severed done {done} dropped {dropped} sent {sent} seen {seen}");
+    long.cancel_sent_to(None)?;
+    settle(&socket)
+}
