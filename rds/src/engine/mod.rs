@@ -1,6 +1,7 @@
 //! What drives the protocol of a process: connections, completions, and time.
 
 mod connecting;
+mod here;
 mod info;
 mod leading;
 mod listening;

@@ -15,6 +15,7 @@ pub(crate) struct Exported {
     /// Held for as long as they may.
     pub(crate) region: RemoteRegion,
     pub(crate) use_once: bool,
+    pub(crate) read_only: bool,
 }
 
 /// So many failures are remembered.
@@ -64,6 +65,15 @@ impl Operations {
         }
     }
 
+    /// An operation has ended as soon as it began; returns its number.
+    pub(crate) fn at_once(&mut self, owner: SocketId, peer: IpAddr, failed: bool) -> u64 {
+        let book = self.books.entry((owner, peer)).or_default();
+        let id = book.last + 1;
+        self.begin(owner, peer, id);
+        self.end(owner, peer, id, failed);
+        id
+    }
+
     /// How far the operations up to `wanted` have come. A failure is told once.
     pub(crate) fn progress(&mut self, owner: SocketId, peer: IpAddr, wanted: u64) -> Progress {
         let Some(book) = self.books.get_mut(&(owner, peer)) else {
@@ -111,6 +121,9 @@ mod tests {
         assert_eq!(at(&mut operations, 8), (8, false), "it is told once");
         operations.end(owner, peer, 9, false);
         assert_eq!(at(&mut operations, 9), (9, false));
+        assert_eq!(operations.at_once(owner, peer, true), 10);
+        assert_eq!(operations.at_once(owner, peer, false), 11);
+        assert_eq!(at(&mut operations, 11), (11, true));
         operations.forget(owner);
         operations.end(owner, peer, 9, true);
         assert_eq!(

@@ -345,7 +345,7 @@ impl State {
     }
 
     /// A peer has used memory of a socket's, and says so.
-    pub(super) fn used(&mut self, owner: SocketId, rkey: u32) {
+    pub(crate) fn used(&mut self, owner: SocketId, rkey: u32) {
         if let Entry::Occupied(exported) = self.exports.entry((owner, rkey))
             && exported.get().use_once
         {

@@ -216,6 +216,7 @@ impl Socket {
         let exported = Exported {
             region,
             use_once: options.use_once,
+            read_only: options.read_only,
         };
         self.lock()?.exports.insert((self.id, rkey), exported);
         Ok(Cookie {

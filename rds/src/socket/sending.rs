@@ -17,7 +17,7 @@ use crate::{
     errno::socket_error,
     outbound::Outbound,
     proto::{
-        connection::Draft,
+        connection::{self, Draft, Status},
         node::{self, Delivery, LocalMessage, SocketError},
         wire::Cookie,
     },
@@ -142,7 +142,9 @@ impl Socket {
     /// - `InvalidInput`: it has an operation *and* a cookie; the memory of an operation is of
     ///   another device, none at all, or more than is meant at the peer; or the socket does not
     ///   export what the cookie names.
-    /// - `Unsupported`: an operation on memory of a socket of the same engine.
+    /// - `Unsupported`: an atomic operation on memory of a socket of the same engine. No device does
+    ///   it, so those of other hosts would not see it as one step. Or an operation before a message to
+    ///   port 0 of this host.
     /// - `EFAULT`: the number of an atomic operation is at no multiple of 8.
     /// - `EMSGSIZE`: an operation on more than 1 MiB, or more than 1024 pieces.
     ///
@@ -189,8 +191,9 @@ impl Socket {
             if options.cookie.is_some() {
                 return Err(invalid("an operation and a cookie with one message"));
             }
-            if state.node.is_here(to.ip()) {
-                let reason = "operations are on memory of other hosts";
+            if state.node.is_here(to.ip()) && (options.atomic.is_some() || to.port() == 0) {
+                let reason =
+                    "an atomic operation on memory of this host, or one before a ping to it";
                 return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
             }
         }
@@ -269,8 +272,8 @@ impl Socket {
                         }
                         _ => None,
                     };
-                    self.sent(&mut state, sent);
-                    let len = len as usize;
+                    let at_once = self.sent(&mut state, sent);
+                    let (len, operation) = (len as usize, operation.or(at_once));
                     return Ok(Sent { len, operation });
                 }
                 Err(refused) => refused,
@@ -293,24 +296,44 @@ impl Socket {
         }
     }
 
-    fn sent(&self, state: &mut State, sent: node::Sent<Arc<Outbound>>) {
+    /// A message is on its way, or has come; returns the number of its operation if that has ended.
+    fn sent(&self, state: &mut State, sent: node::Sent<Arc<Outbound>>) -> Option<u64> {
         let now = self.engine.inner().now();
+        let mut operation = None;
         if let node::Sent::Queued(connection, _) = sent {
             state.look(now, connection);
         }
         if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
-            let delivery = Delivery {
-                sequence: 0,
-                times: Some((now, now)),
-                from,
-                len: draft.len,
-                bodies: draft.payload.bodies(),
-                cookie: draft.cookie,
-            };
-            state.node.deliver_local(to, delivery);
+            let mut failed = false;
+            if let Some(rdma) = &draft.rdma {
+                let status = state.operate(to.ip(), rdma, &draft.payload.rdma);
+                failed = status != Status::Success;
+                operation = Some(state.operations.at_once(self.id, to.ip(), failed));
+                state.node.ended(connection::Notification {
+                    owner: self.id,
+                    token: rdma.report.token,
+                    status,
+                    requested: rdma.report.notify,
+                });
+            }
+            if !failed && !draft.is_silent() {
+                let delivery = Delivery {
+                    sequence: 0,
+                    times: Some((now, now)),
+                    from,
+                    len: draft.len,
+                    bodies: draft.payload.bodies(),
+                    cookie: draft.cookie,
+                };
+                let owner = state.node.deliver_local(to, delivery);
+                if let Some((owner, rdma)) = owner.zip(draft.rdma) {
+                    state.used(owner, rdma.rkey);
+                }
+            }
             state.over(self.id, &draft.payload);
         }
         self.engine.inner().drive_at(state, now);
+        operation
     }
 
     /// `RDS_BARRIER`—Waits until an operation on memory of `peer`, and all before it, have ended;

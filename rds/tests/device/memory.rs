@@ -6,7 +6,7 @@ use rds::{
     Atomic, Cookie, ExportOptions, Notification, Rdma, Received, SendOptions, Socket, Status,
 };
 
-use crate::{addr, any, other, pattern, socket};
+use crate::{addr, another_of, any, other, pattern, socket};
 
 /// What comes next, which has to be a message.
 fn message(socket: &Socket) -> rds::Message {
@@ -323,4 +323,78 @@ fn memory_that_cannot_be_exported() {
     assert!(export(&a, 1 << 20).is_ok());
     assert_eq!(rds::errno(&unbound.alloc(1).unwrap_err()), 107);
     assert_eq!(rds::errno(&a.alloc(0).unwrap_err()), 22);
+}
+
+/// Between sockets of one engine, at one address and at two: as between hosts.
+#[test]
+fn memory_of_the_same_engine_is_written_and_read() {
+    let a = socket(any());
+    let beside = a.engine().socket().unwrap();
+    beside.bind_to(other()).unwrap();
+    beside.set_read_timeout(crate::PATIENCE);
+    for b in [another_of(&a), beside] {
+        let memory = a.alloc(5000).unwrap();
+        let cookie = a.export(&memory, ExportOptions::new()).unwrap();
+        assert_eq!(hand_over(&a, cookie, &b), cookie);
+        let local = b.alloc(4000).unwrap();
+        local.write(0, &pattern(4000, 3));
+        let pieces = |pages: &rds::Pages| vec![pages.slice(0..1500), pages.slice(1500..4000)];
+        let send = |rdma: Rdma| {
+            let options = SendOptions::new().to(addr(&a)).rdma(rdma.notify());
+            b.send_msg(&[std::io::IoSlice::new(b"done")], &options)
+                .unwrap()
+        };
+        let sent = send(Rdma::write(pieces(&local), cookie).at(1000).token(7));
+        assert_eq!(message(&a).to_vec(), b"done");
+        assert_eq!(ended(&b), (7, Status::Success));
+        let id = sent.operation.unwrap();
+        assert_eq!(b.barrier(addr(&a).ip(), id, true).unwrap(), id);
+        let mut there = vec![0; 5000];
+        memory.read(0, &mut there);
+        assert_eq!(there[1000..], pattern(4000, 3));
+        assert_eq!(there[..1000], [0; 1000]);
+        let back = b.alloc(4000).unwrap();
+        send(Rdma::read(pieces(&back), cookie).at(1000).token(8));
+        assert_eq!(message(&a).from(), addr(&b));
+        assert_eq!(ended(&b), (8, Status::Success));
+        let mut bytes = vec![0; 4000];
+        back.read(0, &mut bytes);
+        assert_eq!(bytes, pattern(4000, 3));
+        // What the device would refuse: nothing is moved, and no message comes.
+        let only = a.export(&memory, ExportOptions::new().read_only()).unwrap();
+        let nobodys = Cookie {
+            rkey: cookie.rkey ^ 0xFF00_0000,
+            ..cookie
+        };
+        for (token, rdma) in (20..).zip([
+            Rdma::write(pieces(&local), cookie).at(1001),
+            Rdma::write(pieces(&local), cookie).at(u64::MAX - 10),
+            Rdma::write(pieces(&local), only),
+            Rdma::write(pieces(&local), nobodys),
+        ]) {
+            let sent = send(rdma.token(token));
+            assert_eq!(ended(&b), (token, Status::RemoteError));
+            let barrier = b.barrier(addr(&a).ip(), sent.operation.unwrap(), true);
+            assert_eq!(rds::errno(&barrier.unwrap_err()), 5);
+        }
+        memory.read(0, &mut there);
+        assert_eq!(there[1000..], pattern(4000, 3));
+        // A silent one sends nothing, and memory for one use is free after the next.
+        let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
+        let exports = a.exports().unwrap();
+        let quiet = Rdma::read(pieces(&back), once).notify().token(9);
+        let options = SendOptions::new().to(addr(&a)).rdma(quiet).silent();
+        b.send_msg(&[], &options).unwrap();
+        assert_eq!(ended(&b), (9, Status::Success));
+        assert_eq!(a.exports().unwrap(), exports);
+        send(Rdma::read(pieces(&back), once).token(10));
+        assert_eq!(message(&a).to_vec(), b"done");
+        assert_eq!(ended(&b), (10, Status::Success));
+        assert_eq!(a.exports().unwrap(), exports - 1);
+        // Numbers are changed in one step by devices only.
+        let atomic = Atomic::fetch_add(local.slice(0..8), cookie, 1);
+        let options = SendOptions::new().to(addr(&a)).atomic(atomic);
+        assert_eq!(rds::errno(&b.send_msg(&[], &options).unwrap_err()), 95);
+        assert_eq!((a.queued().unwrap(), b.queued().unwrap()), ((0, 0), (0, 0)));
+    }
 }

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::{ConnectionId, Delivery, Event, Node, Readiness, Route, SocketError, socket::Socket};
 use crate::proto::{
     SocketId,
-    connection::{Bodies, Draft, Message},
+    connection::{Bodies, Draft, Message, Notification},
     wire::{MAX_MESSAGE, PING_PORT, RESERVED_PORT},
 };
 
@@ -356,6 +356,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         to: SocketAddr,
         draft: Draft<P>,
     ) -> Sent<P> {
+        if let Some(rdma) = &draft.rdma {
+            self.counters.operations += 1;
+            self.counters.operation_bytes += u64::from(rdma.len);
+        }
         if let Some(socket) = self.sockets.get_mut(&id) {
             socket.has_sent = true;
             if to.port() == PING_PORT {
@@ -376,19 +380,27 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Sent::Local(LocalMessage { from, to, draft })
     }
 
-    /// Delivers a message from one socket of this process to another; `false` if nobody has it.
-    pub fn deliver_local(&mut self, to: SocketAddr, delivery: Delivery<B>) -> bool {
+    /// An operation has ended that the caller has done itself, as there is no connection for it.
+    pub fn ended(&mut self, notification: Notification) {
+        if let Some(socket) = self.sockets.get_mut(&notification.owner) {
+            socket.notify(notification);
+            self.woken.insert(notification.owner);
+        }
+    }
+
+    /// Delivers a message from one socket of this process to another; returns which, if there is one.
+    pub fn deliver_local(&mut self, to: SocketAddr, delivery: Delivery<B>) -> Option<SocketId> {
         let owner = self.ports.find(to.ip(), to.port());
         let Some((owner, socket)) = owner.zip(owner.and_then(|id| self.sockets.get_mut(&id)))
         else {
             self.counters.no_socket += 1;
-            return false;
+            return None;
         };
         socket.deliver(delivery);
         self.counters.queued += 1;
         self.woken.insert(owner);
         self.update_congestion(owner);
-        true
+        Some(owner)
     }
 
     /// What the socket receives next, if there is anything.

@@ -549,7 +549,7 @@ fn a_message_to_this_host_does_not_leave_it() {
         bodies: connection::Bodies::One(local.draft.payload),
         cookie: None,
     };
-    assert!(a.deliver_local(local.to, delivery));
+    assert_eq!(a.deliver_local(local.to, delivery), Some(to));
     assert_eq!(lens(&mut a, to), [3]);
     let ping = a.send(from, Some((A, 0).into()), Draft::new(0, vec![]));
     assert!(matches!(ping, Ok(Sent::Answered(_))));
