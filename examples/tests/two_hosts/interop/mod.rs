@@ -21,9 +21,9 @@ mod ucmatose;
 mod udaddy;
 mod udpong;
 
-use std::fmt::Write as _;
+use std::{env, fmt::Write as _};
 
-use crate::guests::{lines_of, run_for};
+use crate::guests::{lines_of, run_with};
 
 /// Who serves whom: the columns of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -132,9 +132,13 @@ fn masked(line: &str) -> String {
 const C_TOOLS: &str = "cmtime mckey rcopy rdma_client rdma_server rdma_xclient rdma_xserver \
                        riostream rping rstream ucmatose udaddy";
 
-/// How long things may take, in seconds.
+/// What cells share, and how long things may take, in seconds.
 #[derive(Clone, Copy, Debug)]
 struct Limits {
+    /// How many cells are played in one pair of guests.
+    cells: usize,
+    /// Memory of each guest, in MiB.
+    memory: u32,
     /// Until when clients begin. Those whose turn has not come are left to the next round.
     clients: u32,
     /// One client.
@@ -149,16 +153,29 @@ const AGAIN_OVER_IWARP: u32 = 2;
 const AGAIN_BY_DATAGRAMS: u32 = 1;
 
 impl Limits {
+    /// For what takes long under emulation: each cell has guests of its own, with room for files.
+    const LONG: Self = Self {
+        cells: 1,
+        memory: 4096,
+        clients: 60,
+        client: 7200,
+        attempts: 1,
+    };
+
     /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`):
     /// there a side that fails gets another attempt, and what has failed in the end other rounds.
     fn of(device: &str) -> Self {
         match device {
             "siw" => Self {
+                cells: usize::MAX,
+                memory: 1024,
                 clients: 240,
                 client: 60,
                 attempts: 2,
             },
             _ => Self {
+                cells: usize::MAX,
+                memory: 1024,
                 clients: 480,
                 client: 120,
                 attempts: 1,
@@ -196,6 +213,16 @@ fn patient(command: &str) -> String {
 /// Runs all cells on a device of that kind, those that fail up to so many times again, and prints the
 /// matrix.
 fn play(device: &str, again: u32, tools: impl IntoIterator<Item = Vec<Cell>>) {
+    play_within(Limits::of(device), device, again, tools);
+}
+
+/// As [`play`], with other limits.
+fn play_within(
+    limits: Limits,
+    device: &str,
+    again: u32,
+    tools: impl IntoIterator<Item = Vec<Cell>>,
+) {
     let cells: Vec<Cell> = tools.into_iter().flatten().collect();
     let mut left: Vec<&Cell> = cells.iter().collect();
     let mut failures = Vec::new();
@@ -203,7 +230,10 @@ fn play(device: &str, again: u32, tools: impl IntoIterator<Item = Vec<Cell>>) {
         if left.is_empty() {
             break;
         }
-        let complaints = round(device, &left);
+        let complaints: Vec<_> = left
+            .chunks(limits.cells)
+            .flat_map(|cells| round(limits, device, cells))
+            .collect();
         let failed = |(cell, complaint)| Option::map(complaint, |complaint| (cell, complaint));
         failures = left
             .into_iter()
@@ -225,19 +255,22 @@ fn play(device: &str, again: u32, tools: impl IntoIterator<Item = Vec<Cell>>) {
     assert!(complaints.is_empty(), "{}", complaints.join("\n"));
 }
 
-/// Where host a hears that all clients are through. There is a file of that name then, and servers
+/// Where host a hears that all clients are through. There is the file [`THROUGH`] then, and servers
 /// that are still there a minute later are ended.
 const THROUGH_PORT: u32 = 7099;
+const THROUGH: &str = "/tmp/through";
 
 /// Runs these cells in two guests; returns what is wrong with each.
-fn round(device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
-    let limits = Limits::of(device);
+fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     let Limits {
-        clients, attempts, ..
+        memory,
+        clients,
+        attempts,
+        ..
     } = limits;
     let mut a = format!(
         "cd /tmp; for tool in {C_TOOLS}; do echo \"c: $(command -v $tool)\"; done; \
-         {{ busybox nc -l -p {THROUGH_PORT}; touch through; sleep 60; busybox killall timeout; }} & waiting=$!; "
+         {{ busybox nc -l -p {THROUGH_PORT}; touch {THROUGH}; sleep 60; busybox killall timeout; }} & waiting=$!; "
     );
     let mut b = "cd /tmp; begin=$(date +%s); ".to_owned();
     for (i, cell) in cells.iter().enumerate() {
@@ -254,7 +287,8 @@ fn round(device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     }
     a += "wait $servers; kill $waiting || true";
     let _ = write!(b, "busybox nc -w 10 $A {THROUGH_PORT} < /dev/null; true");
-    let printed = run_for(limits.server() + 30, device, &a, &b);
+    let options = ["--device", device, "--memory", &memory.to_string()];
+    let printed = run_with(&options, limits.server() + 30, &a, &b);
     let installed: Vec<String> = C_TOOLS
         .split(' ')
         .map(|tool| format!("c: /usr/bin/{tool}"))
@@ -355,12 +389,16 @@ fn every_tool_speaks_with_its_original_over_iwarp() {
 #[test]
 fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
     let tools = [
-        rstream::cells("rxe"),
+        // First, for they look again and again whether it is time to kill.
         rstream::killed(),
+        rstream::cells("rxe"),
         rcopy::cells(),
         http::cells(),
     ];
     play("rxe", 0, tools);
+    if env::var_os("LONG").is_some() {
+        play_within(Limits::LONG, "rxe", 0, [rcopy::large()]);
+    }
 }
 
 #[test]

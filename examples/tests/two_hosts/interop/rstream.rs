@@ -59,22 +59,48 @@ pub(super) fn cells(device: &str) -> Vec<Cell> {
     cells
 }
 
+/// Kills the last process in the background a second after a queue pair of it has been connected.
+/// Of those that threads have made, the kernel tells the thread.
+const KILL: &str = "connected() { for thread in /proc/$!/task/*; do rdma resource show qp | \
+                    grep 'state RTS' | grep -q \"pid ${thread##*/} \" && return; done; false; }; \
+                    until ! kill -0 $! || connected; do sleep 0.5; done; \
+                    sleep 1; kill -9 $!; wait $!; [ $? = 137 ]";
+
+/// What ours says of a peer that is not there any more.
+const LOSS: &str = "the peer \\(has gone\\|did not take what was sent\\)";
+
 /// T-X11: the original is killed in the middle of a transfer, and ours says that it has failed.
 pub(super) fn killed() -> Vec<Cell> {
     let Tool { ours, c } = RSTREAM;
-    let endless = "-p 7590 -S 5000 -C 1000000 -I 1000 -T b > said7590 2>&1";
-    vec![Cell {
-        tool: format!("{c} T-X11"),
-        who: Who::OursServesC,
-        server: format!("{ours} -b 0.0.0.0 {endless}; [ $? = 1 ] && echo told"),
-        // It has a queue pair when it has asked for a connection.
-        client: format!(
-            "{{ until {c} -s $A {endless} & until ! kill -0 $! || rdma resource show qp | \
-             grep -q \"pid $! \"; do sleep 0.2; done; sleep 1; kill -9 $!; \
-             wait $!; [ $? = 137 ]; do :; done; }} 2> /dev/null; echo killed"
-        ),
-        check: Box::new(|said| said.exactly(&["told"], &["killed"])),
-    }]
+    let cell = |who: Who, port: u16| {
+        let options = format!("-p {port} -S 5000 -C 1000000 -I 1000 -T b > said{port} 2>&1");
+        let (server, client) = who.programs(ours, c);
+        let server = format!("{server} -b 0.0.0.0 {options}");
+        let client = format!("{client} -s $A {options}");
+        // Until there is somebody to connect to.
+        let killed = |side| {
+            format!("{{ until {side} & {KILL}; do sleep 0.5; done; }} 2> /dev/null; echo killed")
+        };
+        let told = |side| {
+            format!(
+                "until {side}; [ $? = 1 ] && ! grep -q \"cannot connect\" said{port}; do \
+                 sleep 0.5; done; sed -n \"s/^ *{LOSS}$/told/p\" said{port}"
+            )
+        };
+        let (dies, lives) = (["killed"], ["told"]);
+        let (server, client, ends) = match who {
+            Who::CServesOurs => (killed(server), told(client), (dies, lives)),
+            Who::OursServesC | Who::OursServesOurs => (told(server), killed(client), (lives, dies)),
+        };
+        Cell {
+            tool: format!("{c} T-X11"),
+            who,
+            server,
+            client,
+            check: Box::new(move |said| said.exactly(&ends.0, &ends.1)),
+        }
+    };
+    vec![cell(Who::OursServesC, 7590), cell(Who::CServesOurs, 7591)]
 }
 
 fn are_complete(said: &Said, name: &str, who: Who) -> Result<(), String> {
