@@ -1,5 +1,7 @@
 //! Our sockets on host a, and the kernel's on host b.
 
+#![expect(clippy::print_stdout, reason = "what both have said")]
+
 use std::{collections::HashSet, env, fmt::Display, path::Path};
 
 use super::{
