@@ -397,7 +397,8 @@ fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
     ];
     play("rxe", 0, tools);
     if env::var_os("LONG").is_some() {
-        play_within(Limits::LONG, "rxe", 0, [rcopy::large()]);
+        let tools = [rstream::measuring(), rcopy::large()];
+        play_within(Limits::LONG, "rxe", 0, tools);
     }
 }
 

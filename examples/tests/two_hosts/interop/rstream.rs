@@ -103,6 +103,52 @@ pub(super) fn killed() -> Vec<Cell> {
     vec![cell(Who::OursServesC, 7590), cell(Who::CServesOurs, 7591)]
 }
 
+/// What is measured without options.
+const FEW_SIZES: &str = "64 4k 64k 1m";
+
+/// What is measured with `-S all`.
+const ALL_SIZES: &str = "64 128 192 256 384 512 768 1k 1.5k 2k 3k 4k 6k 8k 12k 16k 24k 32k 48k 64k \
+                         96k 128k 192k 256k 384k 512k 768k 1m 1.5m 2m 3m 4m 6m";
+
+/// T-X5: nothing is said of what to measure. So the latency of each size is measured, and then the
+/// bandwidth with another connection.
+pub(super) fn measuring() -> Vec<Cell> {
+    let Tool { ours, c } = RSTREAM;
+    let mut cells = Vec::new();
+    for (row, options, sizes) in [("T-X5", "", FEW_SIZES), ("T-X5 all", "-S all", ALL_SIZES)] {
+        for who in [Who::OursServesC, Who::CServesOurs] {
+            let (server, client) = who.programs(ours, c);
+            cells.push(Cell {
+                tool: format!("{c} {row}"),
+                who,
+                server: format!("{server} {options}"),
+                client: format!("{client} -s $A {options}"),
+                check: Box::new(|said| have_measured(said, sizes)),
+            });
+        }
+    }
+    cells
+}
+
+fn have_measured(said: &Said, sizes: &str) -> Result<(), String> {
+    let of = |goal: &'static str| sizes.split(' ').map(move |size| format!("{size}_{goal}"));
+    let name = || std::iter::once("name".to_owned());
+    let expected: Vec<String> = name().chain(of("lat")).chain(of("bw")).collect();
+    for (side, lines) in [("server", &said.server), ("client", &said.client)] {
+        let Some((code, table)) = lines.split_last() else {
+            return Err(format!("the {side} says nothing"));
+        };
+        let measured: Vec<&str> = table
+            .iter()
+            .map(|line| line.split(' ').next().unwrap_or_default())
+            .collect();
+        if measured != expected || code != "exit 0" {
+            return Err(format!("the {side} has not measured everything"));
+        }
+    }
+    Ok(())
+}
+
 fn are_complete(said: &Said, name: &str, who: Who) -> Result<(), String> {
     is_complete(&said.server, name, who == Who::CServesOurs)?;
     is_complete(&said.client, name, who == Who::OursServesC)
