@@ -50,7 +50,7 @@ pub(crate) struct Engine {
     next_port: AtomicU64,
     /// Tells which of them have something from UDP.
     udp: OwnedFd,
-    process: u32,
+    process: u64,
 }
 
 /// What an identifier belongs to. Nothing is kept alive by being told of its events.
@@ -90,7 +90,7 @@ impl Engine {
     pub(crate) fn get() -> io::Result<Arc<Self>> {
         let mut engine = ENGINE.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(engine) = &*engine
-            && engine.process == std::process::id()
+            && engine.process == verbs::fork_generation()
         {
             return Ok(Arc::clone(engine));
         }
@@ -103,7 +103,7 @@ impl Engine {
             ports: Mutex::default(),
             next_port: AtomicU64::new(0),
             udp: epoll::create(epoll::CreateFlags::CLOEXEC)?,
-            process: std::process::id(),
+            process: verbs::fork_generation(),
         });
         let driven = Arc::clone(&new);
         thread::Builder::new()

@@ -46,13 +46,13 @@ impl Patience {
 }
 
 thread_local! {
-    static BELL: RefCell<Option<(u32, Bell)>> = const { RefCell::new(None) };
+    static BELL: RefCell<Option<(u64, Bell)>> = const { RefCell::new(None) };
 }
 
 /// The bell of this thread, which waits for one thing at a time. A child has another than its
 /// parent.
 pub(crate) fn thread_bell() -> io::Result<Bell> {
-    let process = std::process::id();
+    let process = verbs::fork_generation();
     BELL.with_borrow_mut(|own| match own {
         Some((owner, bell)) if *owner == process => Ok(bell.clone()),
         _ => {

@@ -1,5 +1,13 @@
 //! Processes that have registered memory, and fork.
 
+use std::{
+    process, ptr,
+    sync::{
+        OnceLock,
+        atomic::{AtomicU64, Ordering::Relaxed},
+    },
+};
+
 use ibverbs_sys as ffi;
 
 use crate::{
@@ -71,4 +79,107 @@ pub fn fork_init() -> Result<()> {
 pub fn fork_status() -> ForkStatus {
     // SAFETY: has no arguments, and only reads.
     ForkStatus(unsafe { ffi::ibv_is_fork_initialized() }.0)
+}
+
+/// The number of the last process of those that have forked each other. A child begins with its parent's.
+static LAST: AtomicU64 = AtomicU64::new(0);
+
+/// Where the number of this process is, if that is wiped when it forks.
+static OWN: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
+
+/// Which process this is: a child has another number than each of its ancestors, so whoever keeps that
+/// of the process that made something knows whether a fork has left it behind.
+///
+/// Unlike [`std::process::id`] it does not enter the kernel, except the first time. A child of `vfork`,
+/// which has the memory of its parent, has its number too.
+///
+/// # Examples
+/// ```
+/// let made_by = verbs::fork_generation();
+/// // ...
+/// assert_eq!(verbs::fork_generation(), made_by, "only a child would have another");
+/// ```
+///
+/// # References
+/// [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html), `MADV_WIPEONFORK`: Linux 4.14. On
+/// older kernels it is the number of [`std::process::id`].
+pub fn fork_generation() -> u64 {
+    let Some(own) = OWN.get_or_init(wiped_on_fork) else {
+        return process::id().into();
+    };
+    match own.load(Relaxed) {
+        0 => {
+            let next = LAST.fetch_add(1, Relaxed) + 1;
+            match own.compare_exchange(0, next, Relaxed, Relaxed) {
+                Ok(_) => next,
+                // Another thread was first.
+                Err(number) => number,
+            }
+        }
+        number => number,
+    }
+}
+
+/// Memory that is zero, and is so again in each child; `None` if the kernel has none.
+fn wiped_on_fork() -> Option<&'static AtomicU64> {
+    let len = size_of::<AtomicU64>();
+    let access = libc::PROT_READ | libc::PROT_WRITE;
+    let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
+    // SAFETY: asks for new memory, and so touches none that is there.
+    let at = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
+    if at == libc::MAP_FAILED {
+        return None;
+    }
+    // SAFETY: this is the page that has just been mapped, which nobody else knows of. What becomes zero
+    // does so in a child, where it is memory of its own.
+    if unsafe { libc::madvise(at, len, libc::MADV_WIPEONFORK) } != 0 {
+        // SAFETY: the same page; nothing refers to it.
+        unsafe { libc::munmap(at, len) };
+        return None;
+    }
+    // SAFETY: it is mapped for as long as the process lives, as long as a page and aligned as one, all
+    // zero, which is a value of that type, and only used by this reference.
+    Some(unsafe { &*at.cast::<AtomicU64>() })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn a_child_has_a_number_of_its_own_and_so_has_its_child() {
+        let own = fork_generation();
+        assert_eq!(fork_generation(), own);
+        // Whether the numbers are right is the status of the child.
+        let status = in_a_child(|| {
+            let child = fork_generation();
+            let right = child != own && child == fork_generation();
+            let grandchild = in_a_child(|| {
+                let number = fork_generation();
+                number != own && number != child
+            });
+            right && grandchild == 0
+        });
+        assert_eq!(status, 0);
+        assert_eq!(fork_generation(), own);
+    }
+
+    /// What the child's exit says: 0 if it finds that something is true.
+    fn in_a_child(is_true: impl FnOnce() -> bool) -> i32 {
+        // SAFETY: the child only does what is allowed after a fork, reading and adding numbers, and forking.
+        match unsafe { libc::fork() } {
+            0 => {
+                let status = i32::from(!is_true());
+                // SAFETY: ends the child, whatever there is.
+                unsafe { libc::_exit(status) }
+            }
+            child => {
+                let mut status = -1;
+                // SAFETY: `status` is there to be written.
+                let waited = unsafe { libc::waitpid(child, &raw mut status, 0) };
+                assert_eq!(waited, child);
+                status
+            }
+        }
+    }
 }

@@ -186,7 +186,7 @@ pub use flow::{
     EspFilter, EthFilter, Flow, FlowFlags, FlowKind, FlowRule, FlowSpec, FlowTarget, GreFilter,
     Ipv4ExtFilter, Ipv4Filter, Ipv6Filter, Matching, MplsFilter, TcpUdpFilter, TunnelFilter,
 };
-pub use fork::{ForkStatus, fork_init, fork_status};
+pub use fork::{ForkStatus, fork_generation, fork_init, fork_status};
 pub use import::{ImportedRegion, import_device};
 pub use mr::{
     Advice, Buf, BufPool, DmaBufRange, DmaHandle, DmaHints, Everything, HugePage, Mapping, Memory,

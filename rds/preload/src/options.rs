@@ -14,7 +14,7 @@ use crate::{
     control::{export, free, refused},
     memory::{bytes, bytes_mut, give},
     sockets::AF_RDS,
-    table::{Held, find, run, with},
+    table::{Chosen, Held, find, run, with},
 };
 
 /// Options of RDS.
@@ -101,13 +101,22 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
             Ok(())
         }
         libc::SO_TIMESTAMP => {
-            held.chosen().timestamp = int(value)? != 0;
+            let wanted = int(value)? != 0;
+            choose_times(held, |chosen| chosen.timestamp = wanted);
             Ok(())
         }
         // Two sockets never have the same address.
         libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_PRIORITY => int(value).map(drop),
         _ => Err(os(libc::ENOPROTOOPT)),
     }
+}
+
+/// Changes which times are told with messages. If there are any, they are exact, as a kernel's are.
+fn choose_times(held: &Held, change: impl FnOnce(&mut Chosen)) {
+    let mut chosen = held.chosen();
+    change(&mut chosen);
+    let wanted = chosen.timestamp || chosen.latency.is_some();
+    held.socket.set_exact_times(wanted);
 }
 
 /// # Safety
@@ -137,7 +146,8 @@ unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
         name::TRANSPORT => socket.set_transport(int(value)?),
         name::RXPATH_LATENCY => {
             let points = LatencyPoints::decode(value).map_err(|_| os(libc::EFAULT))?;
-            held.chosen().latency = (value[0] != 0).then_some(points);
+            let points = (value[0] != 0).then_some(points);
+            choose_times(held, |chosen| chosen.latency = points);
             Ok(())
         }
         _ => Err(os(libc::ENOPROTOOPT)),

@@ -1,5 +1,6 @@
 //! What drives the protocol of a process: connections, completions, and time.
 
+mod clock;
 mod connecting;
 mod here;
 mod info;
@@ -16,16 +17,17 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU32, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
     thread::{self, JoinHandle},
-    time::{Duration, Instant, SystemTime},
+    time::{Duration, SystemTime},
 };
 
 use cm::EventChannel;
 use rustix::event::{PollFd, PollFlags, epoll, poll};
 
+use clock::Clock;
 pub(crate) use operations::{Exported, Progress};
 pub use options::EngineOptions;
 pub(crate) use state::State;
@@ -64,13 +66,13 @@ pub(crate) struct Shared {
     leader: Arc<Bell>,
     /// The calls that wait beside it.
     followers: AtomicUsize,
-    epoch: Instant,
+    clock: Arc<Clock>,
     stopped: AtomicBool,
-    process: u32,
+    process: u64,
 }
 
 /// The process that has started the first engine.
-static FIRST: AtomicU32 = AtomicU32::new(0);
+static FIRST: AtomicU64 = AtomicU64::new(0);
 
 static DEFAULT: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
@@ -83,7 +85,7 @@ impl Engine {
     pub fn shared() -> io::Result<Self> {
         let mut default = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
         if let Some(handle) = default.upgrade()
-            && handle.shared.process == std::process::id()
+            && handle.shared.process == verbs::fork_generation()
         {
             return Ok(Self { handle });
         }
@@ -93,7 +95,7 @@ impl Engine {
     }
 
     fn start(mut options: EngineOptions) -> io::Result<Self> {
-        let own = std::process::id();
+        let own = verbs::fork_generation();
         let first = FIRST.compare_exchange(0, own, Relaxed, Relaxed);
         if first.is_err_and(|first| first != own) {
             // The kernel lets nobody write to a device that another process has opened, and the
@@ -107,10 +109,15 @@ impl Engine {
         let micros = u64::try_from(micros).unwrap_or(u64::MAX);
         // Higher than those of every process before, on a host whose clock does not go back.
         options.node.first_sequence = NonZero::new(micros).unwrap_or(NonZero::<u64>::MIN);
-        options.node.seed = micros ^ u64::from(own).rotate_right(16);
+        options.node.seed = micros ^ u64::from(std::process::id()).rotate_right(16);
         let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
-        let epoch = Instant::now();
-        let state = State::new(options, Arc::clone(&channel), Arc::clone(&poller), epoch);
+        let clock = Arc::new(Clock::start());
+        let state = State::new(
+            options,
+            Arc::clone(&channel),
+            Arc::clone(&poller),
+            Arc::clone(&clock),
+        );
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             channel,
@@ -118,7 +125,7 @@ impl Engine {
             poller,
             leader: Arc::new(Bell::new()?),
             followers: AtomicUsize::new(0),
-            epoch,
+            clock,
             stopped: AtomicBool::new(false),
             process: own,
         });
@@ -167,7 +174,7 @@ impl Engine {
 impl Drop for Handle {
     fn drop(&mut self) {
         // In a child, everything is the parent's.
-        if self.shared.process != std::process::id() {
+        if self.shared.process != verbs::fork_generation() {
             return;
         }
         self.shared.stopped.store(true, Relaxed);
@@ -185,17 +192,16 @@ impl Drop for Handle {
 impl Shared {
     /// The time, as the protocol has it.
     pub(crate) fn now(&self) -> Duration {
-        self.epoch.elapsed()
+        self.clock.now()
     }
 
-    /// A time of the protocol's.
-    pub(crate) fn instant(&self, at: Duration) -> Instant {
-        self.epoch + at
+    pub(crate) fn clock(&self) -> &Clock {
+        &self.clock
     }
 
     /// Everything, unless it belongs to the parent of this process.
     pub(crate) fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
-        if self.process != std::process::id() {
+        if self.process != verbs::fork_generation() {
             let reason = "the sockets of a parent process cannot be used by its children";
             return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
         }

@@ -6,7 +6,7 @@ use std::{
     os::fd::OwnedFd,
     sync::Arc,
     task::Waker,
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use cm::{ConnectRequest, EventChannel, Key};
@@ -15,6 +15,7 @@ use verbs::Context;
 
 use super::{
     EngineOptions,
+    clock::Clock,
     leading::{Leader, Watch},
     listening::Listeners,
     operations::{Exported, Operations},
@@ -47,8 +48,7 @@ const ROUNDS: u32 = 4;
 pub(crate) struct State {
     pub(crate) node: Node<Payload, Body>,
     pub(super) channel: Arc<EventChannel>,
-    /// When time began, for the protocol.
-    pub(super) epoch: Instant,
+    pub(super) clock: Arc<Clock>,
     pub(super) options: EngineOptions,
     pub(super) lanes: BTreeMap<ConnectionId, Lane>,
     /// The identifiers of attempts, with the names of their connections.
@@ -96,12 +96,12 @@ impl State {
         options: EngineOptions,
         channel: Arc<EventChannel>,
         poller: Arc<OwnedFd>,
-        epoch: Instant,
+        clock: Arc<Clock>,
     ) -> Self {
         Self {
             node: Node::new(options.node),
             channel,
-            epoch,
+            clock,
             options,
             lanes: BTreeMap::new(),
             keys: HashMap::new(),

@@ -132,7 +132,7 @@ impl State {
     /// Handles completions of one connection, not much more than [`TURN`]; returns how many.
     fn complete_some(&mut self, mut now: Duration, id: ConnectionId) -> usize {
         let Self {
-            node, lanes, epoch, ..
+            node, lanes, clock, ..
         } = self;
         let Some(lane) = lanes.get_mut(&id) else {
             return 0;
@@ -152,7 +152,7 @@ impl State {
             let before = handled;
             if handled >= BATCH {
                 // That has taken a while.
-                now = epoch.elapsed();
+                now = clock.now();
             }
             let Ok(completions) = cq.poll() else {
                 lost = true;

@@ -65,6 +65,8 @@ struct Patience {
     tos: u8,
     /// The transport has been chosen, of which there is one.
     transport: bool,
+    /// When messages come is to be known exactly.
+    exact: bool,
 }
 
 /// What to receive, and how.
@@ -308,7 +310,7 @@ impl Socket {
                 assembly: whole.saturating_sub(began),
                 queue: now.saturating_sub(whole),
             },
-            whole: self.engine.inner().instant(whole),
+            whole: self.engine.inner().clock().instant(whole),
             len,
             bodies,
             cookie,
@@ -449,6 +451,9 @@ impl AsFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
+        if lock(&self.patience).exact {
+            self.engine.inner().clock().want_exact(false);
+        }
         // That of a parent is not this process's to close.
         if let Ok(mut state) = self.lock() {
             state.forget(self.id);

@@ -133,6 +133,24 @@ impl Socket {
         Ok(())
     }
 
+    /// `SO_TIMESTAMP`, `SO_RDS_MSG_RXPATH_LATENCY`—Sets whether the [times](crate::Message::timestamp)
+    /// of messages that come from now on are exact. Otherwise they go by the ticks of the kernel's
+    /// clock, which are some milliseconds: to read a better one can cost as much as the rest of a
+    /// small message. It concerns all sockets of the engine, as long as one wants it.
+    #[doc(alias = "SO_TIMESTAMP")]
+    #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
+    pub fn set_exact_times(&self, wanted: bool) {
+        let mut patience = lock(&self.patience);
+        if std::mem::replace(&mut patience.exact, wanted) != wanted {
+            self.engine.inner().clock().want_exact(wanted);
+        }
+    }
+
+    /// Whether the times of messages are exact since this socket wants it.
+    pub fn exact_times(&self) -> bool {
+        lock(&self.patience).exact
+    }
+
     /// `SIOCRDSSETTOS`—Sets the type of service, once, before anything is sent. Messages of
     /// different types go over different connections, and overtake each other.
     ///

@@ -85,14 +85,16 @@ impl Message {
         self.len == 0
     }
 
-    /// `RDS_CMSG_RXPATH_LATENCY`—How long it took inside this host.
+    /// `RDS_CMSG_RXPATH_LATENCY`—How long it took inside this host, in ticks of the kernel's clock or
+    /// [exactly](crate::Socket::set_exact_times).
     #[doc(alias = "RDS_CMSG_RXPATH_LATENCY")]
     #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
     pub fn latency(&self) -> Latency {
         self.latency
     }
 
-    /// `SO_TIMESTAMP`—When it was whole.
+    /// `SO_TIMESTAMP`—When it was whole, by a tick of the kernel's clock or
+    /// [exactly](crate::Socket::set_exact_times).
     #[doc(alias = "SO_TIMESTAMP")]
     pub fn timestamp(&self) -> SystemTime {
         let now = SystemTime::now();
