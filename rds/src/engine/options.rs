@@ -6,7 +6,7 @@ use super::Engine;
 use crate::proto::{connection, node};
 
 /// How an engine is to be, before it is started. Where the kernel has a setting for the same, the
-/// defaults are its.
+/// defaults are its, but for [`receives`](Self::receives).
 ///
 /// ```no_run
 /// let engine = rds::EngineOptions::new().receives(256).start()?;
@@ -28,7 +28,7 @@ impl Default for EngineOptions {
             // Numbers that are replaced at the start.
             node: node::Settings::new(NonZero::<u64>::MIN, 0),
             sends: 256,
-            receives: 1024,
+            receives: 768,
             retries: 1,
         }
     }
@@ -46,7 +46,8 @@ impl EngineOptions {
         self
     }
 
-    /// The frames that a connection can receive before somebody looks; 1024 if not set, at least 64.
+    /// The frames that a connection can receive before somebody looks; 768 if not set, at least 64.
+    /// The kernel's have 1024, of which no more are used than the peer can send: 256.
     /// Each takes 4160 bytes.
     pub fn receives(mut self, frames: u32) -> Self {
         self.receives = frames.max(64);

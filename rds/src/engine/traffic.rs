@@ -93,6 +93,9 @@ impl State {
     /// Has completions announced of the connections that are due, and handles those that have come
     /// before. Returns whether there were any.
     pub(super) fn arm(&mut self, now: Duration) -> bool {
+        if self.due.is_empty() {
+            return false;
+        }
         let mut any = false;
         for id in std::mem::take(&mut self.due) {
             let wanted = self.wanted(id);
@@ -194,7 +197,7 @@ impl State {
                     continue;
                 }
                 arrived = true;
-                let (header, body, next) = unpack(done.work, len, device);
+                let (header, header_len, body, next) = unpack(done.work, len, device);
                 if let Some(next) = next
                     && !closing
                     && qp.post_recv(next).is_err()
@@ -202,7 +205,10 @@ impl State {
                     lost = true;
                 }
                 // A violation gives the connection up.
-                used.extend(node.received(now, id, &header, body).unwrap_or_default());
+                used.extend(
+                    node.received(now, id, &header[..header_len], body)
+                        .unwrap_or_default(),
+                );
             }
             if handled == before {
                 break;
@@ -311,19 +317,26 @@ impl State {
     }
 }
 
-/// The header of a frame that has arrived, what follows it, and what to receive into next.
-fn unpack(mut slot: PoolBuf, len: usize, device: &Device) -> (Vec<u8>, Body, Option<PoolBuf>) {
+/// The header of a frame that has arrived, and how much of it; what follows it, and what to receive into
+/// next.
+fn unpack(
+    mut slot: PoolBuf,
+    len: usize,
+    device: &Device,
+) -> ([u8; Header::SIZE], usize, Body, Option<PoolBuf>) {
     slot.set_len(len.min(WHOLE));
-    let (header, body) = slot.split_at(len.min(Header::SIZE));
-    let header = header.to_vec();
+    let (start, body) = slot.split_at(len.min(Header::SIZE));
+    let start_len = start.len();
+    let mut header = [0; Header::SIZE];
+    header[..start_len].copy_from_slice(start);
     if body.len() > COPIED
         && let Ok(next) = device.slot(WHOLE)
     {
-        return (header, Body::Slot(slot), Some(next));
+        return (header, start_len, Body::Slot(slot), Some(next));
     }
     let body = Body::Heap(body.into());
     slot.set_full();
-    (header, body, Some(slot))
+    (header, start_len, body, Some(slot))
 }
 
 /// A frame as it is posted.

@@ -108,7 +108,8 @@ fn intake(mut input: &[u8]) {
             }
             Err(_) => renew(&mut connection, now),
         }
-        while let Some(work) = connection.transmit(1, &CongestionMap::default()) {
+        let map = CongestionMap::default();
+        while let Some(work) = connection.transmit(1, || &map) {
             let tag = work.tag;
             connection.completed(tag, Completion::Success);
         }

@@ -175,7 +175,11 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// What is to be posted next, where there is room for so many requests. `map` is that of the
     /// address that the connection belongs to.
-    pub fn transmit(&mut self, room: u32, map: &CongestionMap) -> Option<Work<'_, P>> {
+    pub fn transmit<'m>(
+        &mut self,
+        room: u32,
+        map: impl FnOnce() -> &'m CongestionMap,
+    ) -> Option<Work<'_, P>> {
         if !self.is_up || self.violation.is_some() {
             return None;
         }

@@ -240,8 +240,15 @@ impl<P> Queue<P> {
 
     /// Where the message is listed, or would be.
     fn position(&self, sequence: u64) -> usize {
-        self.entries
-            .partition_point(|entry| entry.sequence < sequence)
+        // Unless some are missing, they are numbered one after the other.
+        let first = self.entries.front().map_or(0, |entry| entry.sequence);
+        let at = usize::try_from(sequence.wrapping_sub(first)).unwrap_or(usize::MAX);
+        match self.entries.get(at) {
+            Some(entry) if entry.sequence == sequence => at,
+            _ => self
+                .entries
+                .partition_point(|entry| entry.sequence < sequence),
+        }
     }
 
     /// A request of a message is posted.

@@ -284,7 +284,11 @@ impl<P> Sending<P> {
     }
 
     /// Begins with the next message, or the map, if nothing is being sent.
-    fn begin(&mut self, map: &CongestionMap, acks: &mut Acks) -> Option<()> {
+    fn begin<'m>(
+        &mut self,
+        map: impl FnOnce() -> &'m CongestionMap,
+        acks: &mut Acks,
+    ) -> Option<()> {
         if self.may_send_map() {
             self.map_pending = false;
             let ack = acks.carry();
@@ -295,7 +299,7 @@ impl<P> Sending<P> {
                 extensions: self.capabilities,
                 ..Header::default()
             };
-            self.map.clone_from(map);
+            self.map.clone_from(map());
             self.current = Some(Current::Map {
                 header: header.encode(),
                 ack,
@@ -347,10 +351,10 @@ impl<P> Sending<P> {
         Some(())
     }
 
-    pub(super) fn transmit(
+    pub(super) fn transmit<'m>(
         &mut self,
         room: u32,
-        map: &CongestionMap,
+        map: impl FnOnce() -> &'m CongestionMap,
         acks: &mut Acks,
     ) -> Option<Work<'_, P>> {
         if room == 0 {

@@ -8,6 +8,7 @@
 //! Sockets whose state has changed come out of [`woken`](Node::woken), and memory that the device
 //! does not use any more out of [`finished`](Node::finished).
 
+mod agenda;
 mod counters;
 mod error;
 mod info;
@@ -19,11 +20,12 @@ mod sockets;
 mod tests;
 
 use std::{
-    collections::{BTreeMap, BTreeSet, VecDeque},
+    collections::{BTreeMap, VecDeque},
     net::IpAddr,
     num::NonZero,
 };
 
+use agenda::Agenda;
 use counters::Counters;
 use fastrand::Rng;
 use peers::Peer;
@@ -100,8 +102,8 @@ pub struct Node<P, B> {
     maps: BTreeMap<IpAddr, CongestionMap>,
     /// Which ports of a peer are.
     peer_maps: BTreeMap<IpAddr, CongestionMap>,
-    busy: BTreeSet<ConnectionId>,
-    woken: BTreeSet<SocketId>,
+    busy: Agenda<ConnectionId>,
+    woken: Agenda<SocketId>,
     finished: VecDeque<Finished<P>>,
     counters: Counters,
 }
@@ -119,8 +121,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             routes: BTreeMap::new(),
             maps: BTreeMap::new(),
             peer_maps: BTreeMap::new(),
-            busy: BTreeSet::new(),
-            woken: BTreeSet::new(),
+            busy: Agenda::new(),
+            woken: Agenda::new(),
             finished: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -133,12 +135,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// A connection that has something to be done.
     pub fn busy(&mut self) -> Option<ConnectionId> {
-        self.busy.pop_first()
+        self.busy.pop()
     }
 
     /// A socket that may have become readable or writable.
     pub fn woken(&mut self) -> Option<SocketId> {
-        self.woken.pop_first()
+        self.woken.pop()
     }
 
     /// A message that is over, with what was given with it.

@@ -291,8 +291,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if !peer.link.is_up() {
             return None;
         }
-        let map = self.maps.entry(peer.route.local).or_default();
-        peer.connection.transmit(room, map)
+        let (maps, local) = (&mut self.maps, peer.route.local);
+        peer.connection
+            .transmit(room, move || &*maps.entry(local).or_default())
     }
 
     /// The frame with nothing but an acknowledgement, if one is due after all that was to be

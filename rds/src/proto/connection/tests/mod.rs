@@ -2,6 +2,8 @@
 
 mod operations;
 
+use std::sync::LazyLock;
+
 use super::*;
 use crate::proto::wire::{Cookie, Extension, FRAGMENT};
 
@@ -70,9 +72,15 @@ fn send(end: &mut End, len: u32) -> u64 {
         .unwrap()
 }
 
+/// The map of a host that is not congested.
+fn no_map() -> &'static CongestionMap {
+    static NONE: LazyLock<CongestionMap> = LazyLock::new(CongestionMap::default);
+    &NONE
+}
+
 /// The next frame that is posted, or `Err` with an operation's name.
 fn next(end: &mut End) -> Option<Result<Frame, (&'static str, Tag)>> {
-    let work = end.transmit(u32::MAX, &CongestionMap::default())?;
+    let work = end.transmit(u32::MAX, no_map)?;
     let tag = work.tag;
     Some(match work.request {
         Request::Frame {
@@ -211,7 +219,7 @@ fn frames_that_make_no_message_end_the_connection() {
         let violation = result.unwrap_err();
         let ignored = b.received(NOW, &ack_frame(0), vec![]);
         assert!(matches!(ignored, Ok(None)), "nothing counts after that");
-        assert!(b.transmit(1, &CongestionMap::default()).is_none());
+        assert!(b.transmit(1, no_map).is_none());
         violation
     };
     let wrong = |expected, len| Violation::FrameLen { expected, len };
@@ -618,7 +626,7 @@ fn maps_are_sent_one_at_a_time_and_read() {
     let mut map = CongestionMap::default();
     map.set(4001, true);
     a.map_changed();
-    let first = a.transmit(9, &map).unwrap();
+    let first = a.transmit(9, || &map).unwrap();
     assert!(matches!(
         first.request,
         Request::Frame {
@@ -630,7 +638,7 @@ fn maps_are_sent_one_at_a_time_and_read() {
     // What changes while it is sent is sent after it.
     map.set(4002, true);
     a.map_changed();
-    let second = a.transmit(9, &map).unwrap();
+    let second = a.transmit(9, || &map).unwrap();
     let Request::Frame {
         body: Body::Map { map: sent, range },
         solicited: true,
@@ -642,7 +650,7 @@ fn maps_are_sent_one_at_a_time_and_read() {
     assert_eq!(range, 4096..8192);
     assert!(sent.contains(4001) && !sent.contains(4002));
     let second = second.tag;
-    assert!(a.transmit(9, &map).is_none(), "one at a time");
+    assert!(a.transmit(9, || &map).is_none(), "one at a time");
     a.completed(first, Completion::Success);
     a.completed(second, Completion::Success);
     let header = Header {

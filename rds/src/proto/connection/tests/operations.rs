@@ -42,10 +42,7 @@ fn operations_are_not_done_twice() {
         .unwrap();
     let third = send(&mut a, 1);
     assert_eq!(third, 3, "the silent one has a number");
-    assert!(
-        a.transmit(2, &CongestionMap::default()).is_none(),
-        "it takes 3"
-    );
+    assert!(a.transmit(2, no_map).is_none(), "it takes 3");
     let (_, _) = next(&mut a).unwrap().unwrap_err();
     let chasing = next(&mut a).unwrap().unwrap();
     let extensions = chasing.header().extensions;
