@@ -380,9 +380,22 @@ impl Driven for State {
         Ok(came)
     }
 
+    fn look(&mut self, interest: Interest) -> io::Result<bool> {
+        if self.awaits_sent(interest) {
+            return self.process();
+        }
+        if !self.receive()? {
+            return Ok(false);
+        }
+        if !self.process()? {
+            self.wake();
+        }
+        Ok(true)
+    }
+
     fn arm(&mut self, interest: Interest) -> io::Result<bool> {
         self.receives.arm()?;
-        if interest.any || self.flushed || self.stream.waits_for_sent(interest.write) {
+        if self.awaits_sent(interest) {
             self.sends.arm()?;
         }
         self.process()
@@ -410,6 +423,11 @@ impl Driven for State {
 }
 
 impl State {
+    /// Whether who waits for that may have to know what has been sent.
+    fn awaits_sent(&self, interest: Interest) -> bool {
+        interest.any || self.flushed || self.stream.waits_for_sent(interest.write)
+    }
+
     /// Handles what has arrived. Returns whether there was something.
     fn receive(&mut self) -> io::Result<bool> {
         let Self {

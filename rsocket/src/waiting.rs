@@ -20,12 +20,12 @@ use crate::{
 };
 
 /// How often a call looks before it asks for the time again, which may be dearer than a look.
-const LOOKS: u32 = 8;
+const LOOKS: u32 = 16;
 
 /// Who has slept for less than so many polling times looks for so many, the next time, before it
 /// sleeps. To be woken takes longer than that.
-const SHORT: u32 = 10;
-const EAGER: u32 = 3;
+const SHORT: u32 = 30;
+const EAGER: u32 = 5;
 
 /// How a call waits.
 #[derive(Clone, Copy, Debug)]
@@ -93,6 +93,13 @@ pub(crate) trait Driven {
 
     /// Handles what has completed. Returns whether there was something.
     fn process(&mut self) -> io::Result<bool>;
+
+    /// The same while a call looks, again and again, for what is of that interest: what is not may be left
+    /// until it arms, or until there is something.
+    fn look(&mut self, interest: Interest) -> io::Result<bool> {
+        let _ = interest;
+        self.process()
+    }
 
     /// Asks for events of what is of that interest, and looks again for what came before that.
     /// Returns whether there was something.
@@ -201,7 +208,7 @@ impl<S: Driven> Shared<S> {
         let mut looking = !patience.is_zero();
         while looking {
             for _ in 0..LOOKS {
-                if self.lock().process()? {
+                if self.lock().look(interest)? {
                     return Ok(());
                 }
                 std::hint::spin_loop();
@@ -210,6 +217,7 @@ impl<S: Driven> Shared<S> {
         }
         let (bell, name) = {
             let mut state = self.lock();
+            state.take_due_events(&self.channel)?;
             if state.arm(interest)? || !interest.any && interest.is_met(state.readiness()) {
                 return Ok(());
             }
@@ -236,6 +244,7 @@ impl<S: Driven> Shared<S> {
         bell: &Bell,
     ) -> io::Result<(Readiness, u64)> {
         let mut state = self.lock();
+        state.take_due_events(&self.channel)?;
         while state.arm(interest)? {}
         let name = state.waiters().add(interest, bell);
         Ok((state.readiness(), name))
@@ -245,11 +254,16 @@ impl<S: Driven> Shared<S> {
     pub(crate) fn end_wait(&self, name: u64) -> io::Result<()> {
         let mut state = self.lock();
         state.waiters().remove(name);
+        let came = state.process()?;
+        let others = state.waiters().interest();
+        if came && others.is_none() {
+            // The event is taken by who waits next, who is not in such a hurry.
+            return Ok(());
+        }
         state.take_events(&self.channel)?;
-        state.process()?;
-        if let Some(interest) = state.waiters().interest() {
-            // The event that was taken was theirs, too: another one tells of what comes from now on,
-            // and what has come is handled to the end.
+        if let Some(interest) = others {
+            // The event that is taken was theirs, too: another one tells of what comes from now on, and
+            // what has come is handled to the end.
             while state.arm(interest)? {}
         }
         Ok(())
