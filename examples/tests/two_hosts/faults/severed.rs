@@ -320,8 +320,24 @@ impl Traffic {
         side: &mut Side,
         connection: &mut Connection,
     ) -> Result<Option<WcStatus>> {
+        let (failure, room) = self.collect(patience, side, connection)?;
+        for buf in room {
+            let posted = connection.qp_mut().post_recv(buf);
+            posted.map_err(|refused| refused.error)?;
+        }
+        Ok(failure)
+    }
+
+    /// Waits for completions. The result is the status of what has failed first, and the memory of what
+    /// has been received before.
+    fn collect(
+        &mut self,
+        patience: Duration,
+        side: &mut Side,
+        connection: &mut Connection,
+    ) -> Result<(Option<WcStatus>, Vec<Buf>)> {
         let mut failure = None;
-        let mut room: Vec<Buf> = Vec::new();
+        let mut room = Vec::new();
         for wc in side.cq.wait(Some(patience))? {
             if wc.status() != WcStatus::SUCCESS {
                 failure = failure.or(Some(wc.status()));
@@ -335,18 +351,15 @@ impl Traffic {
                 }
             }
         }
-        for buf in room {
-            let posted = connection.qp_mut().post_recv(buf);
-            posted.map_err(|refused| refused.error)?;
-        }
-        Ok(failure)
+        Ok((failure, room))
     }
 
     /// Takes back all that is in flight on a connection that has ended.
     fn rest(&mut self, side: &mut Side, connection: &mut Connection) -> Result<()> {
         while in_flight(connection) > 0 {
             let before = in_flight(connection);
-            self.take(side, connection)?;
+            // What had arrived before the end may be told before the rest comes.
+            self.collect(KERNEL, side, connection)?;
             ensure!(
                 in_flight(connection) < before,
                 "something does not come back"
