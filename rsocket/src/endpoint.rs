@@ -42,6 +42,9 @@ const RETRIES: u8 = 6;
 const SENDS: CqKey = CqKey(0);
 pub(crate) const RECEIVES: CqKey = CqKey(1);
 
+/// How many completions of what is sent are fetched at once: every connection has room for them.
+const SENT_AT_ONCE: usize = 4;
+
 /// A queue pair and its memory.
 #[derive(Debug)]
 pub(crate) struct Endpoint {
@@ -72,9 +75,10 @@ impl Endpoint {
         }
         let recv_depth = u32::from(settings.recv_depth + SPARE_RECEIVES);
         let channel = ctx.create_comp_channel()?;
-        let cq = |len, key| ctx.cq_builder(len).channel(&channel, key).create();
-        let sends = cq(settings.send_depth.into(), SENDS)?;
-        let receives = cq(recv_depth, RECEIVES)?;
+        let cq = |len, key| ctx.cq_builder(len).channel(&channel, key);
+        let sends = cq(settings.send_depth.into(), SENDS);
+        let sends = sends.batch(SENT_AT_ONCE).create()?;
+        let receives = cq(recv_depth, RECEIVES).create()?;
         let qp = pd
             .qp_builder::<Rc>(&sends, &receives)
             .max_send_wr(settings.send_depth.into())

@@ -24,6 +24,10 @@ pub(super) struct Slots<W> {
     memory: NonNull<W>,
 }
 
+/// Of this size, slots are pages of their own: until they are used, no page is there for a part of them.
+const PAGES_FROM: usize = 4 * PAGE;
+const PAGE: usize = 4096;
+
 /// How many bits of a tagged address tell how far to shift.
 const TAG_BITS: u32 = u64::BITS.trailing_zeros();
 
@@ -60,7 +64,12 @@ impl<W> Slots<W> {
 
     fn layout(count: u32) -> Layout {
         let layout = Layout::array::<W>(count as usize);
-        let aligned = layout.and_then(|layout| layout.align_to(Self::ALIGN));
+        let aligned = layout.and_then(|layout| {
+            if layout.size() < PAGES_FROM {
+                return layout.align_to(Self::ALIGN);
+            }
+            Ok(layout.align_to(PAGE)?.pad_to_align())
+        });
         aligned.expect("the slots do not fit into the address space")
     }
 
@@ -173,6 +182,17 @@ mod tests {
         check::<()>(5, 8);
         check::<()>(MAX_IN_FLIGHT, MAX_IN_FLIGHT);
         check::<Wide>(5, 8);
+    }
+
+    #[test]
+    fn many_slots_are_pages_of_their_own() {
+        check::<[u64; 9]>(512, 512);
+        let layout = Slots::<[u64; 9]>::layout(512);
+        assert_eq!((layout.align(), layout.size()), (PAGE, 9 * PAGE));
+        let layout = Slots::<[u64; 9]>::layout(256);
+        assert_eq!((layout.align(), layout.size()), (PAGE, 5 * PAGE));
+        let layout = Slots::<[u64; 9]>::layout(128);
+        assert_eq!(layout.align(), Slots::<[u64; 9]>::ALIGN);
     }
 
     #[test]
