@@ -3,7 +3,6 @@
 use std::{
     env, fs,
     io::{self, Read, Write},
-    iter,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
@@ -11,7 +10,10 @@ use std::{
 
 use rsocket::{Listener, Options, Stream};
 
-use crate::{local, often};
+use crate::{
+    held::{held, wait_for_the_rest_to_go},
+    local, often,
+};
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
@@ -104,35 +106,6 @@ fn both_sides_can_end_it_at_once() {
             scope.spawn(|| drop(client));
             scope.spawn(|| drop(server));
         });
-    }
-}
-
-/// Numbers of what this process, or the device, has open.
-fn held() -> Vec<usize> {
-    let files = fs::read_dir("/proc/self/fd").unwrap().count();
-    let listed = |what| {
-        let shown = Command::new("rdma")
-            .args(["resource", "show", what])
-            .output()
-            .unwrap();
-        assert!(shown.status.success(), "{shown:?}");
-        String::from_utf8(shown.stdout).unwrap().lines().count()
-    };
-    iter::once(files)
-        .chain(["qp", "mr", "cq", "pd", "cm_id"].map(listed))
-        .collect()
-}
-
-/// Waits until there is no more than that.
-fn wait_for_the_rest_to_go(before: &[usize]) {
-    let start = Instant::now();
-    loop {
-        let now = held();
-        if now.iter().zip(before).all(|(now, before)| now <= before) {
-            return;
-        }
-        assert!(start.elapsed() < PATIENCE, "{now:?}, and before {before:?}");
-        thread::sleep(Duration::from_millis(10));
     }
 }
 

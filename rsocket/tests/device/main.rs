@@ -6,6 +6,7 @@ mod datagrams;
 mod deaf;
 mod endings;
 mod handshakes;
+mod held;
 mod limits;
 mod probe;
 mod sockets;
