@@ -221,17 +221,22 @@ impl Suite<'_> {
             "cargo did not build all of the device tests"
         );
 
-        let minutes = if self.options.long { 120 } else { 15 };
-        let mut plan = Run::single(device_script(&programs, &arguments)?)
+        let plan = Run::single(device_script(&programs, &arguments)?)
             .memory_mib(2048)
-            .timeout(Duration::from_secs(minutes * 60))
             // Forgotten objects leak by design, and tests show it.
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .by_line();
-        if self.options.long {
-            plan = plan.env("LONG", "1");
-        }
+        let plan = self.within_minutes(plan, 15, 120);
         self.in_guest(plan, programs.len(), counts, outcomes)
+    }
+
+    /// Lets a run take so many minutes, or more of them when it is to be long.
+    fn within_minutes(&self, plan: Run, short: u64, long: u64) -> Run {
+        let limit = |minutes: u64| Duration::from_secs(minutes * 60);
+        match self.options.long {
+            true => plan.timeout(limit(long)).env("LONG", "1"),
+            false => plan.timeout(limit(short)),
+        }
     }
 
     /// Runs what is different over iWARP, on Soft-iWARP.
@@ -239,8 +244,8 @@ impl Suite<'_> {
         let programs = self.build_device_tests(&["cm", "rsocket"])?;
         let plan = Run::single(device_script(&programs, &DIFFERENT_OVER_IWARP)?)
             .device(Device::Siw)
-            .timeout(Duration::from_secs(120))
             .by_line();
+        let plan = self.within_minutes(plan, 2, 30);
         self.in_guest(plan, programs.len(), counts, &mut Outcomes::default())?;
         ensure!(counts.total() > 0, "no test ran");
         Ok(())
