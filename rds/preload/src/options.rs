@@ -96,6 +96,11 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
             socket.set_write_timeout(time(value)?);
             Ok(())
         }
+        libc::SO_BUSY_POLL => {
+            let micros = u64::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
+            socket.set_busy_poll(Duration::from_micros(micros));
+            Ok(())
+        }
         libc::SO_ZEROCOPY => {
             held.chosen().zero_copy = int(value)? != 0;
             Ok(())
@@ -182,6 +187,7 @@ fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
         libc::SO_RCVBUF => twice(socket.recv_limit()),
         libc::SO_RCVTIMEO => return Ok(timeval(socket.read_timeout()).to_vec()),
         libc::SO_SNDTIMEO => return Ok(timeval(socket.write_timeout()).to_vec()),
+        libc::SO_BUSY_POLL => c_int::try_from(socket.busy_poll().as_micros()).unwrap_or(c_int::MAX),
         libc::SO_TYPE => libc::SOCK_SEQPACKET,
         libc::SO_DOMAIN => AF_RDS,
         libc::SO_ZEROCOPY => held.chosen().zero_copy.into(),

@@ -14,6 +14,7 @@
 //! whoever comes first.
 
 use std::{
+    ops::Bound,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
     thread,
@@ -23,12 +24,7 @@ use std::{
 use rustix::{event::epoll, io::Errno};
 
 use super::{Shared, State, sleep};
-use crate::{
-    bell::Bell,
-    device::Device,
-    proto::{SocketId, node::ConnectionId},
-    socket::Waiters,
-};
+use crate::{bell::Bell, device::Device, proto::SocketId, socket::Waiters};
 
 /// If no call has waited for so long, the thread handles completions.
 const ABSENCE: Duration = Duration::from_millis(10);
@@ -39,6 +35,9 @@ const LONG: Duration = Duration::from_secs(1);
 /// So often a call that waits finds something at once before it lets others in: it might do so for ever.
 const TURN: u32 = 16;
 
+/// So often a call looks before it asks for the time again, which may be dearer than a look.
+const LOOKS: u32 = 16;
+
 /// The call that works for all sockets while it waits.
 #[derive(Debug)]
 pub(super) struct Leader {
@@ -47,6 +46,8 @@ pub(super) struct Leader {
     /// Rung when something has changed that it did not do itself.
     bell: Arc<Bell>,
     rung: bool,
+    /// It looks for completions, and is not told of them.
+    looks: bool,
 }
 
 /// Who handles completions when no call waits.
@@ -78,9 +79,12 @@ impl Shared {
         }
         state.observed.remove(&waiters.id());
         let now = self.now();
-        state.receiving = receiving.then(|| waiters.id());
+        let receiving = receiving.then(|| waiters.id());
+        state.receiving = receiving;
+        let busy_poll = waiters.busy_poll();
+        let looks = !busy_poll.is_zero();
         // What is there already needs no announcement.
-        let came = state.complete(now) || state.arm(now);
+        let came = state.complete(now) || !looks && state.arm(now);
         if came {
             self.drive_at(&mut state, now);
         }
@@ -95,8 +99,8 @@ impl Shared {
             }
             return Some(state);
         }
-        let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left.is_some_and(|left| left.is_zero()) {
+        let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
+        if left().is_some_and(|left| left.is_zero()) {
             return None;
         }
         let bell = Arc::clone(&self.leader);
@@ -105,8 +109,18 @@ impl Shared {
             since: now,
             bell: Arc::clone(&bell),
             rung: false,
+            looks,
         });
         state.leave_out_thread();
+        if looks {
+            let came;
+            (state, came) = self.look_for(busy_poll, deadline, receiving, state);
+            if came {
+                self.resign(&mut state);
+                return Some(state);
+            }
+        }
+        let left = left();
         let devices = state.devices();
         drop(state);
         let ready = {
@@ -115,12 +129,6 @@ impl Shared {
             sleep(&fds, left)
         };
         let mut state = self.lock_here();
-        let since = state.leader.take().map_or(now, |leader| {
-            if leader.rung {
-                self.leader.clear();
-            }
-            leader.since
-        });
         for (device, ready) in devices.iter().zip(&ready[1..]) {
             if *ready {
                 state.take_events(device);
@@ -128,17 +136,66 @@ impl Shared {
         }
         // Gone devices are closed when nobody has them.
         drop(devices);
+        state.receiving = receiving;
+        state.complete(self.now());
+        self.resign(&mut state);
+        Some(state)
+    }
+
+    /// The call that leads looks for completions for some time, but not beyond `deadline`. Returns whether
+    /// there is anything, and if so, with its socket still `receiving`. If not, it is told of what comes.
+    fn look_for<'s>(
+        &'s self,
+        time: Duration,
+        deadline: Option<Instant>,
+        receiving: Option<SocketId>,
+        mut state: MutexGuard<'s, State>,
+    ) -> (MutexGuard<'s, State>, bool) {
+        let end = Instant::now().checked_add(time);
+        let end = end.into_iter().chain(deadline).min();
+        let mut looks = 0_u32;
+        loop {
+            state.receiving = receiving;
+            let now = self.now();
+            let rung = state.leader.as_ref().is_some_and(|leader| leader.rung);
+            if state.look_everywhere(now) || rung {
+                return (state, true);
+            }
+            looks = looks.wrapping_add(1);
+            if looks % LOOKS == 0 && end.is_some_and(|end| end <= Instant::now()) {
+                if let Some(leader) = &mut state.leader {
+                    leader.looks = false;
+                }
+                let came = state.arm(now);
+                if !came {
+                    state.receiving = None;
+                }
+                return (state, came);
+            }
+            state.receiving = None;
+            drop(state);
+            // The kernel may have to do something, too, before anything comes.
+            thread::yield_now();
+            state = self.lock_here();
+        }
+    }
+
+    /// The call that leads has done what it could, and leaves.
+    fn resign(&self, state: &mut State) {
         let now = self.now();
-        state.receiving = receiving.then(|| waiters.id());
-        state.complete(now);
+        let since = state.leader.take().map_or(now, |leader| {
+            if leader.rung {
+                self.leader.clear();
+            }
+            leader.since
+        });
         let alone = self.followers.load(Relaxed) == 0 && state.observed.is_empty();
         let asked = state.pass_on(now, since, alone);
-        self.drive_at(&mut state, now);
+        self.drive_at(state, now);
         state.receiving = None;
         if asked {
             self.bell.ring();
         }
-        Some(state)
     }
 
     /// Handles what has completed, if nobody else is about to. Returns whether there was anything.
@@ -147,11 +204,7 @@ impl Shared {
             return false;
         }
         let now = self.now();
-        let lanes: Vec<ConnectionId> = state.lanes.keys().copied().collect();
-        let mut any = false;
-        for id in lanes {
-            any |= state.look(now, id);
-        }
+        let any = state.look_everywhere(now);
         self.drive_at(state, now);
         any
     }
@@ -181,9 +234,21 @@ impl State {
         }
     }
 
+    /// Handles what has completed of any connection, whether or not it is announced. Returns whether there
+    /// was anything.
+    fn look_everywhere(&mut self, now: Duration) -> bool {
+        let mut any = false;
+        let mut after = Bound::Unbounded;
+        while let Some((&id, _)) = self.lanes.range((after, Bound::Unbounded)).next() {
+            any |= self.look(now, id);
+            after = Bound::Excluded(id);
+        }
+        any
+    }
+
     /// Whether somebody is told of completions now, so that all queues have to announce them.
     pub(super) fn is_watched(&self) -> bool {
-        self.watch == Watch::Thread || self.leader.is_some()
+        self.watch == Watch::Thread || self.leader.as_ref().is_some_and(|leader| !leader.looks)
     }
 
     /// When the thread sees whether calls still come.

@@ -20,6 +20,7 @@ pub struct EngineOptions {
     pub(crate) sends: u32,
     pub(crate) receives: u32,
     pub(crate) retries: u8,
+    pub(crate) busy_poll: Duration,
 }
 
 impl Default for EngineOptions {
@@ -30,6 +31,7 @@ impl Default for EngineOptions {
             sends: 256,
             receives: 768,
             retries: 1,
+            busy_poll: Duration::ZERO,
         }
     }
 }
@@ -58,6 +60,13 @@ impl EngineOptions {
     /// and made anew; once if not set, 7 at most.
     pub fn retry_count(mut self, retries: u8) -> Self {
         self.retries = retries.min(7);
+        self
+    }
+
+    /// `net.core.busy_read`—How long the calls of new sockets look for what comes before they sleep: see
+    /// [`Socket::set_busy_poll`](crate::Socket::set_busy_poll); not at all if not set.
+    pub fn busy_poll(mut self, time: Duration) -> Self {
+        self.busy_poll = time;
         self
     }
 

@@ -130,6 +130,11 @@ impl State {
         }
     }
 
+    /// How long calls of a new socket look before they sleep.
+    pub(crate) fn busy_poll(&self) -> Duration {
+        self.options.busy_poll
+    }
+
     pub(super) fn devices(&self) -> Vec<Arc<Device>> {
         self.devices.clone()
     }

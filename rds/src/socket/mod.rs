@@ -139,7 +139,7 @@ impl Socket {
     pub(crate) fn of(engine: &Engine) -> io::Result<Self> {
         let mut state = engine.inner().lock()?;
         let id = state.node.socket();
-        let waiters = Arc::new(Waiters::new(id)?);
+        let waiters = Arc::new(Waiters::new(id, state.busy_poll())?);
         state.sockets.insert(id, Arc::clone(&waiters));
         drop(state);
         Ok(Self {

@@ -103,6 +103,24 @@ impl Socket {
         lock(&self.patience).write
     }
 
+    /// `SO_BUSY_POLL`—Sets how long a call that has to wait looks for what comes, again and again, before it
+    /// sleeps; not at all if not set, nor with zero.
+    ///
+    /// Whoever looks does not have to be woken, which takes longer than most messages do, but keeps a
+    /// processor busy for that. It lets other threads go first. Where several calls wait at once, only one
+    /// of them looks, for all, and as long as its own socket says.
+    #[doc(alias = "SO_BUSY_POLL")]
+    pub fn set_busy_poll(&self, time: Duration) {
+        self.waiters.set_busy_poll(time);
+    }
+
+    /// `SO_BUSY_POLL`—How long a call that has to wait looks for what comes before it sleeps, to the
+    /// microsecond.
+    #[doc(alias = "SO_BUSY_POLL")]
+    pub fn busy_poll(&self) -> Duration {
+        self.waiters.busy_poll()
+    }
+
     /// `RDS_RECVERR`—Sets whether operations that fail are told of even where that was not asked
     /// for.
     ///

@@ -6,10 +6,10 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     sync::{
         Condvar, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use super::Readiness;
@@ -31,6 +31,8 @@ pub(crate) struct Waiters {
     bell: Bell,
     /// Somebody has the descriptor, so that it is worth keeping right.
     watched: AtomicBool,
+    /// For how many microseconds a call looks before it sleeps.
+    busy_poll: AtomicU64,
     seen: Mutex<Seen>,
     tasks: Mutex<Vec<Waker>>,
 }
@@ -47,14 +49,20 @@ struct Seen {
     free: VecDeque<u32>,
 }
 
+/// Whole microseconds; not nothing if it is something.
+fn micros(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
+}
+
 impl Waiters {
-    pub(crate) fn new(id: SocketId) -> io::Result<Self> {
+    pub(crate) fn new(id: SocketId, busy_poll: Duration) -> io::Result<Self> {
         Ok(Self {
             id,
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
             bell: Bell::new()?,
             watched: AtomicBool::new(false),
+            busy_poll: AtomicU64::new(micros(busy_poll)),
             seen: Mutex::default(),
             tasks: Mutex::default(),
         })
@@ -62,6 +70,15 @@ impl Waiters {
 
     pub(crate) fn id(&self) -> SocketId {
         self.id
+    }
+
+    /// How long a call looks before it sleeps.
+    pub(crate) fn busy_poll(&self) -> Duration {
+        Duration::from_micros(self.busy_poll.load(Relaxed))
+    }
+
+    pub(super) fn set_busy_poll(&self, time: Duration) {
+        self.busy_poll.store(micros(time), Relaxed);
     }
 
     fn seen(&self) -> MutexGuard<'_, Seen> {

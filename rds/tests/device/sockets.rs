@@ -108,6 +108,67 @@ fn what_does_not_fit_is_lost_and_a_glance_takes_nothing() {
     assert_eq!(b.recv_from(&mut buf).unwrap().0, 4);
 }
 
+/// The time that this thread has had of the processors.
+fn own_time() -> Duration {
+    let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
+    time.try_into().unwrap()
+}
+
+/// `SO_BUSY_POLL`
+#[test]
+fn who_looks_before_sleeping_finds_the_same() {
+    let looks = Duration::from_secs(3600);
+    let engine = EngineOptions::new().busy_poll(looks).start().unwrap();
+    let a = engine.socket().unwrap();
+    assert_eq!(a.busy_poll(), looks);
+    a.bind_to(any()).unwrap();
+    let b = socket(SocketAddr::new(other().ip(), 0));
+    assert_eq!(b.busy_poll(), Duration::ZERO);
+    b.set_busy_poll(Duration::from_nanos(1));
+    assert_eq!(b.busy_poll(), Duration::from_micros(1));
+    a.set_read_timeout(PATIENCE);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            for _ in 0..200 {
+                let (len, from) = b.recv_from(&mut [0; 8]).unwrap();
+                b.send_to(&pattern(len, 1), from).unwrap();
+            }
+        });
+        for round in 0..200 {
+            a.send_to(&pattern(round % 9, 0), addr(&b)).unwrap();
+            assert_eq!(a.recv_from(&mut [0; 8]).unwrap(), (round % 9, addr(&b)));
+        }
+    });
+    // One looks, the other waits for what that finds, and a third comes from within.
+    let (beside, third) = (another_of(&a), another_of(&a));
+    thread::scope(|scope| {
+        let looking = scope.spawn(|| a.recv_from(&mut [0; 8]).unwrap());
+        let following = scope.spawn(|| {
+            let got = beside.recv_from(&mut [0; 8]).unwrap();
+            third.send_to(b"hi", addr(&a)).unwrap();
+            got
+        });
+        thread::sleep(Duration::from_millis(100));
+        b.send_to(b"four", addr(&beside)).unwrap();
+        assert_eq!(following.join().unwrap(), (4, addr(&b)));
+        assert_eq!(looking.join().unwrap(), (2, addr(&third)));
+    });
+    // It looks no longer than it waits.
+    a.set_read_timeout(Some(Duration::from_millis(300)));
+    let before = own_time();
+    assert_eq!(a.recv().unwrap_err().kind(), io::ErrorKind::TimedOut);
+    assert!(own_time() - before > Duration::from_millis(5), "it slept");
+    // And when it has looked for long enough, it sleeps, and is woken.
+    a.set_busy_poll(Duration::from_millis(1));
+    a.set_read_timeout(PATIENCE);
+    thread::scope(|scope| {
+        let sleeping = scope.spawn(|| a.recv_from(&mut [0; 8]).unwrap());
+        thread::sleep(Duration::from_millis(100));
+        b.send_to(b"woken", addr(&a)).unwrap();
+        assert_eq!(sleeping.join().unwrap(), (5, addr(&b)));
+    });
+}
+
 /// L-S07, without the times.
 #[test]
 fn waiting_has_an_end() {
