@@ -1,5 +1,5 @@
 //! The interop matrix: every tool with the C tool whose place it can take, as server and as client,
-//! and with itself. Each test runs its part in one pair of guests.
+//! and with itself. Each test runs its part in one pair of guests; the long ones have more.
 //!
 //! The C originals of the-geek-in-the-corner are in no distribution, so those tools play with
 //! themselves here; that their messages are laid out as in C is tested where the messages are.
@@ -23,7 +23,7 @@ mod udpong;
 
 use std::{env, fmt::Write as _};
 
-use crate::guests::{lines_of, run_with};
+use crate::guests::{lines_of, run_on_one, run_with};
 
 /// Who serves whom: the columns of the matrix.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -144,6 +144,8 @@ struct Limits {
     /// One client.
     client: u32,
     attempts: u32,
+    /// Whether one guest is both hosts.
+    one_host: bool,
 }
 
 /// How often what has failed is played again over iWARP.
@@ -160,6 +162,14 @@ impl Limits {
         clients: 60,
         client: 7200,
         attempts: 1,
+        one_host: false,
+    };
+
+    /// For what would take hours with two guests: tools that go there and back a hundred thousand
+    /// times for many sizes, and look for what comes without a pause.
+    const ON_ONE_HOST: Self = Self {
+        one_host: true,
+        ..Self::LONG
     };
 
     /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`):
@@ -172,6 +182,7 @@ impl Limits {
                 clients: 240,
                 client: 60,
                 attempts: 2,
+                one_host: false,
             },
             _ => Self {
                 cells: usize::MAX,
@@ -179,6 +190,7 @@ impl Limits {
                 clients: 480,
                 client: 120,
                 attempts: 1,
+                one_host: false,
             },
         }
     }
@@ -260,7 +272,7 @@ fn play_within(
 const THROUGH_PORT: u32 = 7099;
 const THROUGH: &str = "/tmp/through";
 
-/// Runs these cells in two guests; returns what is wrong with each.
+/// Runs these cells in two guests, or in one; returns what is wrong with each.
 fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     let Limits {
         memory,
@@ -288,7 +300,12 @@ fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     a += "wait $servers; kill $waiting || true";
     let _ = write!(b, "busybox nc -w 10 $A {THROUGH_PORT} < /dev/null; true");
     let options = ["--device", device, "--memory", &memory.to_string()];
-    let printed = run_with(&options, limits.server() + 30, &a, &b);
+    let run = if limits.one_host {
+        run_on_one
+    } else {
+        run_with
+    };
+    let printed = run(&options, limits.server() + 30, &a, &b);
     let installed: Vec<String> = C_TOOLS
         .split(' ')
         .map(|tool| format!("c: /usr/bin/{tool}"))
@@ -399,6 +416,8 @@ fn every_tool_of_rsockets_speaks_with_its_original_over_roce() {
     if env::var_os("LONG").is_some() {
         let tools = [rstream::measuring(), rcopy::large()];
         play_within(Limits::LONG, "rxe", 0, tools);
+        let tools = [rstream::measuring_on_one_host()];
+        play_within(Limits::ON_ONE_HOST, "rxe", 0, tools);
     }
 }
 

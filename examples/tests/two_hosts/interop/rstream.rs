@@ -110,24 +110,32 @@ const FEW_SIZES: &str = "64 4k 64k 1m";
 const ALL_SIZES: &str = "64 128 192 256 384 512 768 1k 1.5k 2k 3k 4k 6k 8k 12k 16k 24k 32k 48k 64k \
                          96k 128k 192k 256k 384k 512k 768k 1m 1.5m 2m 3m 4m 6m";
 
+const WITH_C: [Who; 2] = [Who::OursServesC, Who::CServesOurs];
+
 /// T-X5: nothing is said of what to measure. So the latency of each size is measured, and then the
 /// bandwidth with another connection.
 pub(super) fn measuring() -> Vec<Cell> {
-    let Tool { ours, c } = RSTREAM;
-    let mut cells = Vec::new();
-    for (row, options, sizes) in [("T-X5", "", FEW_SIZES), ("T-X5 all", "-S all", ALL_SIZES)] {
-        for who in [Who::OursServesC, Who::CServesOurs] {
-            let (server, client) = who.programs(ours, c);
-            cells.push(Cell {
-                tool: format!("{c} {row}"),
-                who,
-                server: format!("{server} {options}"),
-                client: format!("{client} -s $A {options}"),
-                check: Box::new(|said| have_measured(said, sizes)),
-            });
-        }
+    let cell = |who| measured("T-X5", RSTREAM, who, "", FEW_SIZES);
+    WITH_C.map(cell).into()
+}
+
+/// T-X5, T-X7: the same with all sizes, and with `riostream`.
+pub(super) fn measuring_on_one_host() -> Vec<Cell> {
+    let whos = [Who::OursServesC, Who::CServesOurs, Who::OursServesOurs];
+    let few = whos.map(|who| measured("T-X7 default", RIOSTREAM, who, "", FEW_SIZES));
+    let all = WITH_C.map(|who| measured("T-X5 all", RSTREAM, who, "-S all", ALL_SIZES));
+    few.into_iter().chain(all).collect()
+}
+
+fn measured(row: &str, tool: Tool, who: Who, options: &str, sizes: &'static str) -> Cell {
+    let (server, client) = who.programs(tool.ours, tool.c);
+    Cell {
+        tool: format!("{} {row}", tool.c),
+        who,
+        server: format!("{server} {options}"),
+        client: format!("{client} -s $A {options}"),
+        check: Box::new(|said| have_measured(said, sizes)),
     }
-    cells
 }
 
 fn have_measured(said: &Said, sizes: &str) -> Result<(), String> {
