@@ -90,6 +90,8 @@ pub(crate) struct Lane {
     pub(crate) armed: Option<Announced>,
     /// An operation of which a part has failed, and how.
     pub(crate) broken: Option<(Tag, Completion)>,
+    /// Its completion queue has failed, and is not looked at any more.
+    pub(crate) is_deaf: bool,
 }
 
 /// Which completions are announced.
@@ -205,6 +207,7 @@ impl Lane {
             refusals: 0,
             armed: None,
             broken: None,
+            is_deaf: false,
         }
     }
 
@@ -244,19 +247,29 @@ impl Lane {
             Announced::Solicited => Notify::Solicited,
             Announced::All => Notify::Next,
         };
+        let is_deaf = self.is_deaf;
         if let Some((_, cq, _)) = self.queues() {
-            cq.req_notify(notify)?;
+            if !is_deaf {
+                cq.req_notify(notify)?;
+            }
             self.armed = Some(wanted);
         }
         Ok(())
     }
 
-    /// Whether the device has let go of everything that it completes.
+    /// Whether the device has let go of everything that it completes, or nobody hears of it.
     pub(crate) fn is_drained(&mut self) -> bool {
-        self.queues().is_none_or(|(qp, _, _)| {
+        let drained = self.queues().is_none_or(|(qp, _, _)| {
             qp.receive_queue().in_flight() == 0
                 && qp.send_queue().in_flight() <= qp.send_queue().unsignaled()
-        })
+        });
+        drained || self.is_deaf
+    }
+
+    /// Whether the device may have taken frames that nobody has seen.
+    pub(crate) fn has_unheard(&mut self) -> bool {
+        self.queues()
+            .is_some_and(|(qp, _, _)| qp.receive_queue().in_flight() > 0)
     }
 
     /// Ends it. Returns whether its identifier still waits for an event, and has to be cancelled.

@@ -318,6 +318,7 @@ impl State {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
         };
+        let has_unheard = lane.has_unheard();
         let has_let_go = lane.destroy();
         if !has_let_go {
             lane.refusals += 1;
@@ -331,6 +332,9 @@ impl State {
         self.keys.remove(&lane.key);
         self.queues.retain(|_, connection| *connection != id);
         self.lanes.remove(&id);
+        if has_unheard {
+            self.node.unheard(id);
+        }
         self.node.closed(now, id, attempt);
         if !has_let_go {
             // What the device has never comes back.

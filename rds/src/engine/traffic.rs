@@ -36,7 +36,7 @@ const POST: &str = "ibv_post_send";
 type Requests<'q> = Batch<'q, Rc, SendWork, RecvWork>;
 
 /// What a failed request says about its message.
-fn outcome(status: WcStatus) -> Completion {
+pub(super) fn outcome(status: WcStatus) -> Completion {
     match status {
         WcStatus::SUCCESS => Completion::Success,
         WcStatus::REM_ACCESS_ERR | WcStatus::REM_INV_REQ_ERR | WcStatus::REM_OP_ERR => {
@@ -142,12 +142,16 @@ impl State {
         };
         let (attempt, key, closing) = (lane.attempt, lane.key, lane.closing.is_some());
         let accepted = matches!(lane.stage, Stage::Accepted(_));
+        if lane.is_deaf {
+            return 0;
+        }
         let mut broken = lane.broken.take();
         let Some((qp, cq, device)) = lane.queues() else {
             lane.broken = broken;
             return 0;
         };
         let mut used = Vec::new();
+        let mut deaf = false;
         let mut lost = false;
         let mut arrived = false;
         let mut handled = 0;
@@ -158,6 +162,8 @@ impl State {
                 now = clock.now();
             }
             let Ok(completions) = cq.poll() else {
+                // It would fail again each time.
+                deaf = true;
                 lost = true;
                 handled += 1;
                 break;
@@ -215,6 +221,7 @@ impl State {
             }
         }
         lane.broken = broken;
+        lane.is_deaf = deaf;
         if lost {
             node.failed(id, attempt, Failure::Lost);
         }

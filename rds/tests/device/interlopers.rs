@@ -16,7 +16,7 @@ use crate::{
 };
 
 /// Tells the other threads that it is over, also where this one panics.
-struct Over<'a>(&'a AtomicBool);
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
     fn drop(&mut self) {

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod deaf;
 mod hostile;
 mod interlopers;
 mod memory;

@@ -70,6 +70,8 @@ pub(crate) struct QueuePair {
     ack: Option<Tag>,
     /// The node wants it closed.
     closing: bool,
+    /// Nothing that has completed is seen.
+    pub(crate) is_deaf: bool,
 }
 
 /// What hosts tell each other to connect.
@@ -129,6 +131,7 @@ impl Host {
             map: vec![0; CongestionMap::SIZE],
             ack: None,
             closing: false,
+            is_deaf: false,
         });
         self.pairs.len() - 1
     }
@@ -165,9 +168,13 @@ impl Host {
         }
         for index in 0..self.pairs.len() {
             let pair = &mut self.pairs[index];
-            if pair.state == State::Error && pair.closing && pair.done.is_empty() {
+            let is_drained = pair.is_deaf || pair.done.is_empty();
+            if pair.state == State::Error && pair.closing && is_drained {
                 pair.state = State::Gone;
                 let (id, attempt) = (pair.connection, pair.attempt);
+                if pair.is_deaf {
+                    self.node.unheard(id);
+                }
                 self.node.closed(now, id, attempt);
             }
         }
@@ -271,6 +278,7 @@ impl Host {
             let pair = &mut self.pairs[index];
             let (id, attempt) = (pair.connection, pair.attempt);
             match pair.done.pop_front() {
+                _ if pair.is_deaf => break,
                 None => break,
                 Some(Done::Sent(tag, completion)) => {
                     pair.ack = pair.ack.filter(|&ack| ack != tag);

@@ -277,6 +277,7 @@ impl Run {
             0 => self.wire.is_cut = !self.wire.is_cut,
             1 | 2 => drop(self.on_pair(i, Wire::break_off)),
             3 if self.trouble == Trouble::Cancel => self.cancel(i),
+            3 => drop(self.on_pair(i, Wire::deafen)),
             4 if self.trouble == Trouble::Cancel && self.rng.bool() => self.close(i),
             _ => self.wire.is_cut = false,
         }

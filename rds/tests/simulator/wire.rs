@@ -2,7 +2,7 @@
 
 use std::{collections::VecDeque, time::Duration};
 
-use rds::proto::connection::Completion;
+use rds::proto::{connection::Completion, link::Failure};
 
 use crate::host::{Done, Host, Packet, State, What};
 
@@ -96,6 +96,18 @@ impl Wire {
         let pair = &mut self.hosts[i].pairs[index];
         if pair.state == State::Up && !(pair.queue.is_empty() && pair.arrived.is_empty()) {
             pair.fail(Completion::OtherError);
+        }
+    }
+
+    /// A host cannot look at what has completed any more: that is lost, though the other's device knows
+    /// that it has arrived.
+    pub(crate) fn deafen(&mut self, i: usize, index: usize) {
+        let host = &mut self.hosts[i];
+        let pair = &mut host.pairs[index];
+        if pair.state == State::Up {
+            pair.is_deaf = true;
+            let (id, attempt) = (pair.connection, pair.attempt);
+            host.node.failed(id, attempt, Failure::Lost);
         }
     }
 }

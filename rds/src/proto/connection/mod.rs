@@ -291,6 +291,13 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         Ok(received)
     }
 
+    /// The device has taken frames from the peer that nobody will see any more. The peer is told so when it
+    /// is connected again, or it would take what is sent again for that of one that has forgotten
+    /// everything.
+    pub fn unheard(&mut self) {
+        self.sending.unheard();
+    }
+
     /// A message is taken, or dropped for good: it is acknowledged, and never comes again.
     pub fn take(&mut self, now: Duration, incoming: &Incoming<B>) {
         self.receiving.take(now, &mut self.acks, incoming);

@@ -241,8 +241,18 @@ impl<B: AsRef<[u8]>> Receiving<B> {
                 self.oddities.bad_maps += 1;
                 return None;
             };
-            let acks_unasked = Extension::Capabilities(Extension::ACKS_UNASKED);
-            self.peer_acks_unasked = header.extensions.iter().any(|told| told == acks_unasked);
+            let told = header.extensions.iter().find_map(|told| match told {
+                Extension::Capabilities(told) => Some(told),
+                _ => None,
+            });
+            let told = told.unwrap_or_default();
+            self.peer_acks_unasked = told & !Extension::UNHEARD == Extension::ACKS_UNASKED;
+            let knows_itself = self.peer_acks_unasked || told == Extension::UNHEARD;
+            if knows_itself && told & Extension::UNHEARD != 0 {
+                // What its device has, it may not know.
+                self.confirmed = 0;
+                self.confirmed_before = 0;
+            }
             return Some(Received::Map(map));
         }
         let sequence = header.sequence;

@@ -115,11 +115,11 @@ enum Stage {
     Frame(u32),
 }
 
-/// What a host with these settings tells of itself.
-fn capabilities(settings: &Settings) -> Extensions {
+/// What a host tells of itself with maps.
+fn told(capabilities: u32) -> Extensions {
     let mut extensions = Extensions::NONE;
-    if settings.ack_after.is_some() {
-        let added = extensions.add(Extension::Capabilities(Extension::ACKS_UNASKED));
+    if capabilities != 0 {
+        let added = extensions.add(Extension::Capabilities(capabilities));
         debug_assert_eq!(added, Ok(()), "it is the only one");
     }
     extensions
@@ -146,7 +146,7 @@ pub(super) struct Sending<P> {
     /// Somebody waits for the end of a message that has not asked.
     urgent: bool,
     /// What goes with maps.
-    capabilities: Extensions,
+    capabilities: u32,
     max_unacked_messages: u32,
     max_unacked_bytes: u32,
     max_unsignalled: u32,
@@ -168,7 +168,10 @@ impl<P> Sending<P> {
             unsignalled: 0,
             peer_acks_unasked: false,
             urgent: false,
-            capabilities: capabilities(settings),
+            capabilities: match settings.ack_after {
+                Some(_) => Extension::ACKS_UNASKED,
+                None => 0,
+            },
             max_unacked_messages: settings.max_unacked_messages,
             max_unacked_bytes: settings.max_unacked_bytes,
             max_unsignalled: settings.max_unsignalled,
@@ -257,6 +260,12 @@ impl<P> Sending<P> {
         self.tag(Kind::Probe, 0)
     }
 
+    /// What the peer has sent is lost, though its device knows that it has arrived here: it is told so,
+    /// from the next connection on.
+    pub(super) fn unheard(&mut self) {
+        self.capabilities |= Extension::UNHEARD;
+    }
+
     pub(super) fn reset(&mut self) {
         self.queue.reset();
         self.incarnation = self.incarnation.wrapping_add(1);
@@ -296,7 +305,7 @@ impl<P> Sending<P> {
                 ack,
                 len: CongestionMap::LEN,
                 flags: Flags::CONG_BITMAP,
-                extensions: self.capabilities,
+                extensions: told(self.capabilities),
                 ..Header::default()
             };
             self.map.clone_from(map());

@@ -268,6 +268,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
+    /// The device has taken frames that nobody will see any more: to be said before the attempt is
+    /// [closed](Self::closed).
+    pub fn unheard(&mut self, id: ConnectionId) {
+        if let Some(peer) = self.peers.get_mut(id.0) {
+            peer.connection.unheard();
+        }
+    }
+
     /// Gives up messages of a connection that cannot be sent any more, because of what the caller
     /// gave with them. Their operations are told to be
     /// [dropped](crate::proto::connection::Status::Dropped).

@@ -30,8 +30,8 @@ pub enum Extension {
     Paths(u16),
     /// The sender's incarnation.
     Generation(u32),
-    /// What the sender can do. [`ACKS_UNASKED`](Self::ACKS_UNASKED) goes with congestion maps, where kernels
-    /// look for nothing.
+    /// What the sender can do. [`ACKS_UNASKED`](Self::ACKS_UNASKED) and [`UNHEARD`](Self::UNHEARD) go with
+    /// congestion maps, where kernels look for nothing.
     Capabilities(u32),
     /// Which of its device's ports the sender uses.
     PortIndex(u8),
@@ -42,6 +42,10 @@ pub enum Extension {
 impl Extension {
     /// The [capability](Self::Capabilities) of a host that acknowledges unasked, after a moment.
     pub const ACKS_UNASKED: u32 = 0x4c41_5a59;
+
+    /// Beside [`Capabilities`](Self::Capabilities), or alone: on an earlier connection, the sender's device
+    /// has taken frames that the sender never saw. Acknowledgements may have been among them.
+    pub const UNHEARD: u32 = 0x8000_0000;
 }
 
 /// The area for extensions, as it is in a header.

@@ -558,6 +558,33 @@ fn one_that_has_forgotten_is_found_out() {
     }
 }
 
+/// Neither is one whose device has taken acknowledgements that it has not seen, and which says so.
+#[test]
+fn one_that_has_not_heard_has_not_forgotten() {
+    for unheard in [true, false] {
+        let (mut a, mut b) = (up(1), up(1));
+        for _ in 0..3 {
+            send(&mut a, 1);
+        }
+        assert_eq!(take(&mut b, &frames(&mut a)).len(), 3);
+        let (tag, _) = b.acknowledge(NOW).unwrap();
+        b.completed(tag, Completion::Success);
+        if unheard {
+            a.unheard();
+        }
+        // It says so on each connection, as the next may be lost before anything arrives.
+        for _ in 0..2 {
+            a.reset();
+            b.reset();
+            a.established(NOW, 0);
+            establish(&mut b);
+        }
+        let taken = take(&mut b, &frames(&mut a)).len();
+        assert_eq!(taken, if unheard { 0 } else { 3 });
+        assert_eq!(b.oddities().restarts, u64::from(!unheard));
+    }
+}
+
 /// U-P15
 #[test]
 fn pings_are_answered_and_port_1_is_never_used() {

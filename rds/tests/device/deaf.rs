@@ -1,0 +1,198 @@
+//! Completion queues that fail: what they would have told is never heard of.
+
+use std::{
+    collections::HashMap,
+    process::Command,
+    sync::{
+        Mutex, MutexGuard, OnceLock, PoisonError,
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    },
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibverbs_sys as ffi;
+use rds::Socket;
+use verbs::Context;
+
+use crate::{PATIENCE, addr, any, counter, interlopers::Over, other, pattern, socket};
+
+type Poll = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
+
+/// The provider's own.
+static POLL: OnceLock<Poll> = OnceLock::new();
+
+static QUEUES: Mutex<Option<Queues>> = Mutex::new(None);
+
+/// What becomes of completion queues.
+#[derive(Default)]
+struct Queues {
+    /// Each that is looked at breaks.
+    breaking: bool,
+    /// Those that have, by their addresses, and how often they have been looked at.
+    broken: HashMap<usize, u64>,
+    /// The same of those in whose place there is another.
+    gone: Vec<u64>,
+}
+
+fn with<T>(f: impl FnOnce(&mut Queues) -> T) -> T {
+    let mut queues: MutexGuard<'_, _> = QUEUES.lock().unwrap_or_else(PoisonError::into_inner);
+    f(queues.get_or_insert_default())
+}
+
+impl Queues {
+    /// How often each that has broken was looked at.
+    fn looks(&self) -> Vec<u64> {
+        self.gone
+            .iter()
+            .chain(self.broken.values())
+            .copied()
+            .collect()
+    }
+
+    /// Somebody looks at a queue for so many completions. Returns whether that fails.
+    fn look(&mut self, cq: usize, count: i32) -> bool {
+        if count == 1 {
+            // It has just been made: nobody else asks for so few.
+            self.gone.extend(self.broken.remove(&cq));
+            return false;
+        }
+        if self.breaking {
+            self.broken.entry(cq).or_default();
+        }
+        let broken = self.broken.get_mut(&cq);
+        let fails = broken.is_some();
+        broken.into_iter().for_each(|looks| *looks += 1);
+        fails
+    }
+}
+
+/// In the place of the provider's.
+///
+/// # Safety
+/// As for `ibv_poll_cq`.
+unsafe extern "C" fn poll_or_fail(cq: *mut ffi::ibv_cq, count: i32, wc: *mut ffi::ibv_wc) -> i32 {
+    let poll = POLL.get().copied();
+    match poll {
+        Some(poll) if !with(|queues| queues.look(cq.addr(), count)) => {
+            // SAFETY: the caller promises what this asks for.
+            unsafe { poll(cq, count, wc) }
+        }
+        _ => -1,
+    }
+}
+
+/// Devices whose completion queues break when they are told to.
+struct Broken {
+    devices: Vec<Context>,
+}
+
+impl Broken {
+    /// # Safety
+    /// - No other thread makes queues, now or when this is dropped.
+    unsafe fn new() -> Self {
+        let devices = cm::devices().unwrap();
+        with(|queues| *queues = Queues::default());
+        for device in &devices {
+            // SAFETY: the device is open, and nobody else uses its table (the caller's promise).
+            let place = unsafe { &mut (*device.as_raw()).ops.poll_cq };
+            let own = place.replace(poll_or_fail).unwrap();
+            assert_eq!(
+                *POLL.get_or_init(|| own) as usize,
+                own as usize,
+                "devices of one kind"
+            );
+        }
+        Self { devices }
+    }
+}
+
+impl Drop for Broken {
+    fn drop(&mut self) {
+        for device in &self.devices {
+            // SAFETY: as above.
+            unsafe { (*device.as_raw()).ops.poll_cq = POLL.get().copied() };
+        }
+    }
+}
+
+/// How many objects of each kind the kernel has.
+fn objects() -> String {
+    let output = Command::new("rdma").args(["resource", "show"]).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE.unwrap();
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        thread::sleep(Duration::from_millis(5));
+    }
+}
+
+/// A connection whose queue cannot be looked at is closed at once, and made anew; nothing is lost.
+#[test]
+fn queues_that_fail_are_looked_at_once() {
+    /// So many fail, most of them of connections that are made in the meantime.
+    const FAILURES: usize = 6;
+    // SAFETY: there is no engine before and after.
+    let broken = unsafe { Broken::new() };
+    // librdmacm makes a protection domain with the first identifier, and keeps it.
+    drop(socket(any()));
+    let before = objects();
+    let (a, b) = (socket(any()), socket(other()));
+    let over = AtomicBool::new(false);
+    let seen = [AtomicU64::new(0), AtomicU64::new(0)];
+    let send = |from: &Socket, to: &Socket| {
+        let mut next = 0_u64;
+        while !over.load(Relaxed) {
+            let bytes = [&next.to_le_bytes()[..], &pattern(6000, 3)].concat();
+            from.send_to(&bytes, addr(to)).unwrap();
+            next += 1;
+        }
+        from.send_to(&next.to_le_bytes(), addr(to)).unwrap();
+    };
+    let take = |at: &Socket, seen: &AtomicU64| {
+        let mut buf = vec![0; 8192];
+        let mut next = 0_u64;
+        loop {
+            let (len, _) = at.recv_from(&mut buf).unwrap();
+            let (number, rest) = buf[..len].split_first_chunk().unwrap();
+            assert_eq!(u64::from_le_bytes(*number), next);
+            if rest.is_empty() {
+                return;
+            }
+            assert_eq!(rest, pattern(6000, 3));
+            next += 1;
+            seen.store(next, Relaxed);
+        }
+    };
+    thread::scope(|scope| {
+        scope.spawn(|| send(&a, &b));
+        scope.spawn(|| send(&b, &a));
+        scope.spawn(|| take(&a, &seen[0]));
+        scope.spawn(|| take(&b, &seen[1]));
+        let end = Over(&over);
+        let progress = || {
+            let before = seen.each_ref().map(|seen| seen.load(Relaxed));
+            let comes = |side: usize| seen[side].load(Relaxed) > before[side];
+            await_that("messages come", || comes(0) && comes(1));
+        };
+        progress();
+        with(|queues| queues.breaking = true);
+        await_that("queues fail", || {
+            with(|queues| queues.looks().len() >= FAILURES)
+        });
+        with(|queues| queues.breaking = false);
+        progress();
+        drop(end);
+    });
+    let looks = with(|queues| queues.looks());
+    assert!(looks.iter().all(|&looks| looks == 1), "{looks:?}");
+    assert!(counter(a.engine(), "conn_reset") > 0);
+    drop((a, b));
+    await_that("everything is destroyed", || objects() == before);
+    drop(broken);
+}
