@@ -1,8 +1,19 @@
 //! What all connections over one device share.
 
-use verbs::{AtomicCap, CompletionChannel, Context, PoolBuf, ProtectionDomain};
+use std::{
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+};
 
-use crate::slots::Slots;
+use verbs::{
+    AtomicCap, CompletionChannel, Context, PoolBuf, ProtectionDomain, RemoteToken, WcStatus,
+};
+
+use crate::{
+    loopback::{Loopback, Unchanged},
+    proto::connection::AtomicOp,
+    slots::Slots,
+};
 
 /// A device, as the engine uses it.
 #[derive(Debug)]
@@ -21,6 +32,8 @@ pub(crate) struct Device {
     pub(crate) iwarp: bool,
     /// Whether peers can change numbers here.
     pub(crate) atomics: bool,
+    /// To itself, since it was needed first.
+    loopback: Mutex<Option<Loopback>>,
 }
 
 /// The most elements of one request of an RDMA operation.
@@ -39,7 +52,35 @@ impl Device {
             elements: ELEMENTS.min(attr.max_sge()).max(2),
             iwarp: ctx.is_iwarp(),
             atomics: attr.atomic_cap() != AtomicCap::NONE,
+            loopback: Mutex::new(None),
         })
+    }
+
+    /// Whether it can change numbers in its own memory for its own programs. Only the connection
+    /// manager connects iWARP's queue pairs.
+    pub(crate) fn changes_own(&self) -> bool {
+        self.atomics && !self.iwarp
+    }
+
+    /// Changes a number in its own memory, as it does for peers, and says what it was. Blocks until that
+    /// is done. The address is one of its own.
+    pub(crate) fn change(
+        &self,
+        ip: IpAddr,
+        op: AtomicOp,
+        number: RemoteToken,
+    ) -> Result<u64, Unchanged> {
+        let mut place = self.loopback.lock().unwrap_or_else(PoisonError::into_inner);
+        let mut loopback = match place.take() {
+            Some(loopback) => loopback,
+            None => {
+                Loopback::new(&self.pd, ip).map_err(|_| Unchanged::Failed(WcStatus::GENERAL_ERR))?
+            }
+        };
+        let before = loopback.change(op, number)?;
+        // One that has failed is made anew when it is needed again.
+        *place = Some(loopback);
+        Ok(before)
     }
 
     /// Memory for a frame with so many bytes of a message.

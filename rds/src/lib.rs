@@ -41,6 +41,7 @@ mod engine;
 mod errno;
 pub mod info;
 mod lane;
+mod loopback;
 mod outbound;
 pub mod proto;
 mod slots;

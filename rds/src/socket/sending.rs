@@ -17,7 +17,7 @@ use crate::{
     errno::socket_error,
     outbound::Outbound,
     proto::{
-        connection::{self, Draft, Status},
+        connection::{self, Draft, Report, Status},
         node::{self, Delivery, LocalMessage, SocketError},
         wire::Cookie,
     },
@@ -137,14 +137,17 @@ impl Socket {
 
     /// `sendmsg(2)`—Sends the bytes of all `bufs` as one message, in a way that `options` says.
     ///
+    /// An operation on memory of a socket of the same engine is done at once. An atomic one is
+    /// done by the device, as those of other hosts are, and blocks until it is, even where nothing else
+    /// does.
+    ///
     /// # Errors
     /// As for [`send_to`](Self::send_to), and:
     /// - `InvalidInput`: it has an operation *and* a cookie; the memory of an operation is of
     ///   another device, none at all, or more than is meant at the peer; or the socket does not
     ///   export what the cookie names.
-    /// - `Unsupported`: an atomic operation on memory of a socket of the same engine. No device does
-    ///   it, so those of other hosts would not see it as one step. Or an operation before a message to
-    ///   port 0 of this host.
+    /// - `Unsupported`: an atomic operation on memory of a socket of the same engine, whose device has
+    ///   none, or speaks iWARP. Or an operation before a message to port 0 of this host.
     /// - `EFAULT`: the number of an atomic operation is at no multiple of 8.
     /// - `EMSGSIZE`: an operation on more than 1 MiB, or more than 1024 pieces.
     ///
@@ -191,10 +194,16 @@ impl Socket {
             if options.cookie.is_some() {
                 return Err(invalid("an operation and a cookie with one message"));
             }
-            if state.node.is_here(to.ip()) && (options.atomic.is_some() || to.port() == 0) {
-                let reason =
-                    "an atomic operation on memory of this host, or one before a ping to it";
-                return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
+            let unsupported = |reason: &'static str| {
+                let kind = io::ErrorKind::Unsupported;
+                Err(io::Error::new(kind, reason))
+            };
+            if state.node.is_here(to.ip()) && to.port() == 0 {
+                return unsupported("an operation before a ping to this host");
+            }
+            if options.atomic.is_some() && state.node.is_here(to.ip()) && !state.can_change(to.ip())
+            {
+                return unsupported("the device of this host has no atomic operations");
             }
         }
         if let Some(cookie) = options.cookie
@@ -305,17 +314,31 @@ impl Socket {
         }
         if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
             let mut failed = false;
-            if let Some(rdma) = &draft.rdma {
-                let status = state.operate(to.ip(), rdma, &draft.payload.rdma);
-                failed = status != Status::Success;
-                operation = Some(state.operations.at_once(self.id, to.ip(), failed));
+            let mut ended = |state: &mut State, status, report: Report| {
+                failed |= status != Status::Success;
                 state.node.ended(connection::Notification {
                     owner: self.id,
-                    token: rdma.report.token,
+                    token: report.token,
                     status,
-                    requested: rdma.report.notify,
+                    requested: report.notify,
                 });
+                failed
+            };
+            let mut done = None;
+            if let Some(rdma) = &draft.rdma {
+                let status = state.operate(to.ip(), rdma, &draft.payload.rdma);
+                done = Some(ended(state, status, rdma.report));
             }
+            if let Some((atomic, place)) = draft.atomic.as_ref().zip(draft.payload.atomic.as_ref())
+            {
+                let status = match done {
+                    // Between hosts, the connection would be lost with the first.
+                    Some(true) => Status::Dropped,
+                    _ => state.change(to.ip(), atomic, place),
+                };
+                done = Some(ended(state, status, atomic.report));
+            }
+            operation = done.map(|failed| state.operations.at_once(self.id, to.ip(), failed));
             if !failed && !draft.is_silent() {
                 let delivery = Delivery {
                     sequence: 0,

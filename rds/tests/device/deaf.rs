@@ -12,10 +12,10 @@ use std::{
 };
 
 use ibverbs_sys as ffi;
-use rds::Socket;
+use rds::{Atomic, ExportOptions, Received, SendOptions, Socket, Status};
 use verbs::Context;
 
-use crate::{PATIENCE, addr, any, counter, interlopers::Over, other, pattern, socket};
+use crate::{PATIENCE, addr, another_of, any, counter, interlopers::Over, other, pattern, socket};
 
 type Poll = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
 
@@ -193,6 +193,41 @@ fn queues_that_fail_are_looked_at_once() {
     assert!(looks.iter().all(|&looks| looks == 1), "{looks:?}");
     assert!(counter(a.engine(), "conn_reset") > 0);
     drop((a, b));
+    await_that("everything is destroyed", || objects() == before);
+    drop(broken);
+}
+
+/// The same with that of a device to itself: the operation fails, and the next does not.
+#[test]
+fn a_device_is_connected_to_itself_anew() {
+    // SAFETY: there is no engine before and after.
+    let broken = unsafe { Broken::new() };
+    drop(socket(any()));
+    let before = objects();
+    let a = socket(any());
+    let b = another_of(&a);
+    let (memory, place) = (a.alloc(8).unwrap(), b.alloc(8).unwrap());
+    let cookie = a.export(&memory, ExportOptions::new()).unwrap();
+    let add = || {
+        let add = Atomic::fetch_add(place.slice(0..8), cookie, 1).notify();
+        let options = SendOptions::new().to(addr(&a)).atomic(add).silent();
+        b.send_msg(&[], &options).unwrap();
+        match b.recv().unwrap() {
+            Received::Operation(operation) => operation.status,
+            other => panic!("{other:?}"),
+        }
+    };
+    assert_eq!(add(), Status::Success);
+    with(|queues| queues.breaking = true);
+    assert_eq!([add(), add()], [Status::Dropped; 2]);
+    with(|queues| queues.breaking = false);
+    assert_eq!(with(|queues| queues.looks()), [1, 1]);
+    // They may have been done.
+    let done = memory.load(0);
+    assert!((1..=3).contains(&done), "{done}");
+    assert_eq!(add(), Status::Success);
+    assert_eq!((place.load(0), memory.load(0)), (done, done + 1));
+    drop((memory, place, a, b));
     await_that("everything is destroyed", || objects() == before);
     drop(broken);
 }

@@ -391,10 +391,127 @@ fn memory_of_the_same_engine_is_written_and_read() {
         assert_eq!(message(&a).to_vec(), b"done");
         assert_eq!(ended(&b), (10, Status::Success));
         assert_eq!(a.exports().unwrap(), exports - 1);
-        // Numbers are changed in one step by devices only.
-        let atomic = Atomic::fetch_add(local.slice(0..8), cookie, 1);
-        let options = SendOptions::new().to(addr(&a)).atomic(atomic);
-        assert_eq!(rds::errno(&b.send_msg(&[], &options).unwrap_err()), 95);
         assert_eq!((a.queued().unwrap(), b.queued().unwrap()), ((0, 0), (0, 0)));
     }
+}
+
+/// The same with numbers, by the device.
+#[test]
+fn numbers_of_the_same_engine_are_changed_in_one_step() {
+    let a = socket(any());
+    let beside = a.engine().socket().unwrap();
+    beside.bind_to(other()).unwrap();
+    beside.set_read_timeout(crate::PATIENCE);
+    for b in [another_of(&a), beside] {
+        let memory = a.alloc(4096).unwrap();
+        memory.store(8, 40);
+        let cookie = a.export(&memory, ExportOptions::new()).unwrap();
+        assert_eq!(hand_over(&a, cookie, &b), cookie);
+        let places = b.alloc(24).unwrap();
+        let place = || places.slice(0..8);
+        let silent = |atomic: Atomic| {
+            let options = SendOptions::new().to(addr(&a)).atomic(atomic).silent();
+            b.send_msg(&[], &options)
+        };
+        let send = |atomic: Atomic| {
+            let options = SendOptions::new().to(addr(&a)).atomic(atomic.notify());
+            b.send_msg(&[std::io::IoSlice::new(b"done")], &options)
+                .unwrap()
+        };
+        for i in 0..20 {
+            let add = Atomic::fetch_add(place(), cookie, 2).at(8);
+            let sent = silent(add.notify().token(i)).unwrap();
+            assert_eq!(ended(&b), (i, Status::Success));
+            assert_eq!((places.load(0), memory.load(8)), (40 + 2 * i, 42 + 2 * i));
+            let id = sent.operation.unwrap();
+            assert_eq!(b.barrier(addr(&a).ip(), id, true).unwrap(), id);
+        }
+        // Success may be told when the peer has acknowledged the message, which is at once.
+        for (compare, there) in [(7, 80), (80, 1)] {
+            let swap = Atomic::compare_swap(place(), cookie, compare, 1).at(8);
+            send(swap.remote_complete().fence().token(compare));
+            assert_eq!(message(&a).to_vec(), b"done");
+            assert_eq!(ended(&b), (compare, Status::Success));
+            assert_eq!((places.load(0), memory.load(8)), (80, there));
+        }
+        let before = places.load(0);
+        let add = |at: u64| Atomic::fetch_add(place(), cookie, 1).at(at);
+        assert_eq!(rds::errno(&silent(add(4)).unwrap_err()), 14);
+        let crooked = Atomic::fetch_add(places.slice(4..12), cookie, 1);
+        assert_eq!(rds::errno(&silent(crooked).unwrap_err()), 14);
+        let short = Atomic::fetch_add(places.slice(0..4), cookie, 1);
+        assert_eq!(rds::errno(&silent(short).unwrap_err()), 22);
+        // What the device would refuse: nothing is changed, and no message comes.
+        let only = a.export(&memory, ExportOptions::new().read_only()).unwrap();
+        let nobodys = Cookie {
+            rkey: cookie.rkey ^ 0xFF00_0000,
+            ..cookie
+        };
+        for (token, atomic) in (30..).zip([
+            add(4096),
+            add(u64::MAX - 7),
+            Atomic::fetch_add(place(), only, 1),
+            Atomic::fetch_add(place(), nobodys, 1),
+        ]) {
+            let sent = send(atomic.token(token));
+            assert_eq!(ended(&b), (token, Status::RemoteError));
+            let barrier = b.barrier(addr(&a).ip(), sent.operation.unwrap(), true);
+            assert_eq!(rds::errno(&barrier.unwrap_err()), 5);
+        }
+        assert_eq!((places.load(0), memory.load(8)), (before, 1));
+        // Both before one message, in this order; if the first fails, the other is not done.
+        places.store(8, 1000);
+        for (cookie, ends, number) in [
+            (cookie, [Status::Success; 2], 1005),
+            (only, [Status::RemoteError, Status::Dropped], 1005),
+        ] {
+            let write = Rdma::write(vec![places.slice(8..16)], cookie).at(8);
+            let add = Atomic::fetch_add(place(), cookie, 5).at(8);
+            let options = SendOptions::new().to(addr(&a));
+            let options = options.rdma(write.notify().token(1));
+            let options = options.atomic(add.notify().token(2));
+            b.send_msg(&[], &options).unwrap();
+            assert_eq!([ended(&b), ended(&b)], [(1, ends[0]), (2, ends[1])]);
+            assert_eq!((places.load(0), memory.load(8)), (1000, number));
+        }
+        assert_eq!(message(&a).len(), 0);
+        // Use for once ends with a message that follows an RDMA operation, not with this.
+        let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
+        let exports = a.exports().unwrap();
+        send(Atomic::fetch_add(place(), once, 1).at(8));
+        assert_eq!(message(&a).to_vec(), b"done");
+        assert_eq!(ended(&b), (0, Status::Success));
+        assert_eq!((a.exports().unwrap(), memory.load(8)), (exports, 1006));
+        assert_eq!((a.queued().unwrap(), b.queued().unwrap()), ((0, 0), (0, 0)));
+    }
+}
+
+/// L-R12: of one engine and of another host, at the same time.
+#[test]
+fn no_addition_is_lost_between_hosts_and_here() {
+    const EACH: u64 = 400;
+    let (owner, host) = (socket(any()), socket(other()));
+    let neighbour = another_of(&owner);
+    let memory = owner.alloc(4096).unwrap();
+    let cookie = owner.export(&memory, ExportOptions::new()).unwrap();
+    let to = addr(&owner);
+    let add = |from: &Socket| {
+        let place = from.alloc(8).unwrap();
+        let mut last = None;
+        for token in 0..EACH {
+            let add = Atomic::fetch_add(place.slice(0..8), cookie, 1);
+            let options = SendOptions::new().to(to);
+            let options = options.atomic(add.notify().token(token)).silent();
+            from.send_msg(&[], &options).unwrap();
+            assert_eq!(ended(from), (token, Status::Success));
+            let before = place.load(0);
+            assert!(last.is_none_or(|last| before > last), "{before} {last:?}");
+            last = Some(before);
+        }
+    };
+    std::thread::scope(|scope| {
+        scope.spawn(|| add(&neighbour));
+        scope.spawn(|| add(&host));
+    });
+    assert_eq!(memory.load(0), 2 * EACH);
 }

@@ -1,0 +1,120 @@
+//! A queue pair that is connected to itself, by which the device changes numbers in its own memory.
+
+use std::{net::IpAddr, time::Duration};
+
+use rustix::io::Errno;
+use verbs::{
+    AckTimeout, AddressVector, Attributes, Buf, Completed, CompletionQueue, Context, Gid, GidType,
+    Init, PortState, ProtectionDomain, Psn, QueuePair, Rc, RemoteAccess, RemoteToken, Rtr, Rts,
+    WcStatus,
+    op::{CompareSwap, FetchAdd},
+};
+
+use crate::proto::connection::AtomicOp;
+
+/// The bytes of a number.
+const NUMBER: usize = 8;
+
+/// How long the device waits for its own answer: code 17, half a second. Nothing gets lost on the way.
+const ANSWER: u8 = 17;
+
+/// How long anybody waits for the device. It gives up by itself, before.
+const PATIENCE: Duration = Duration::from_secs(10);
+
+/// A queue pair that is connected to itself.
+#[derive(Debug)]
+pub(crate) struct Loopback {
+    qp: QueuePair<Rc, Rts, Buf, Buf>,
+    cq: CompletionQueue,
+}
+
+/// Why a number has not been changed.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Unchanged {
+    /// The device did not take the operation, or says that it failed.
+    Failed(WcStatus),
+    /// It has not said anything. It may have been done.
+    Unknown,
+}
+
+impl Loopback {
+    /// Makes one, by any way from the address to itself.
+    pub(crate) fn new(pd: &ProtectionDomain, ip: IpAddr) -> verbs::Result<Self> {
+        let way = way(pd.context(), ip)?;
+        let cq = pd.context().cq_builder(2).waitable().create()?;
+        let qp = pd
+            .qp_builder::<Rc>(&cq, &cq)
+            .max_send_wr(1)
+            .max_recv_wr(1)
+            .create()?;
+        let (own, psn) = (qp.qp_num(), Psn::from_low_bits(0));
+        let init = Attributes::<Rc, Init>::new(way.port_num).access(RemoteAccess::ATOMIC);
+        let qp = qp.to_init(&init)?;
+        let qp = qp.to_rtr(&Attributes::<Rc, Rtr>::new(&way, own, psn))?;
+        let rts = Attributes::<Rc, Rts>::new(psn).timeout(AckTimeout::new(ANSWER)?);
+        let qp = qp.to_rts(&rts)?;
+        Ok(Self { qp, cq })
+    }
+
+    /// Changes a number, and says what it was. Blocks until the device has done it. After a failure,
+    /// nothing more is to be done with this queue pair.
+    pub(crate) fn change(&mut self, op: AtomicOp, number: RemoteToken) -> Result<u64, Unchanged> {
+        const REFUSED: Unchanged = Unchanged::Failed(WcStatus::GENERAL_ERR);
+        let pd = self.qp.pd();
+        let before = pd.alloc_buf(NUMBER).map_err(|_| REFUSED)?;
+        let posted = match op {
+            AtomicOp::FetchAdd(add) => {
+                let request = FetchAdd::new(before, number, add);
+                self.qp.post(request).map_err(drop)
+            }
+            AtomicOp::CompareSwap(compare, swap) => {
+                let request = CompareSwap::new(before, number, compare, swap);
+                self.qp.post(request).map_err(drop)
+            }
+        };
+        posted.map_err(|()| REFUSED)?;
+        let completions = self.cq.wait(Some(PATIENCE));
+        let mut completions = completions.map_err(|_| Unchanged::Unknown)?;
+        let wc = completions.next().ok_or(Unchanged::Unknown)?;
+        let status = wc.status();
+        if status != WcStatus::SUCCESS {
+            return Err(Unchanged::Failed(status));
+        }
+        match self.qp.complete(wc) {
+            Ok(Completed::Send(done)) => {
+                let before = done.work.first_chunk().copied();
+                before.map(u64::from_ne_bytes).ok_or(Unchanged::Unknown)
+            }
+            _ => Err(Unchanged::Unknown),
+        }
+    }
+}
+
+/// The way from a device to itself: by the address, or where that says nothing of the way, by any port that
+/// is up.
+fn way(ctx: &Context, ip: IpAddr) -> verbs::Result<AddressVector> {
+    let gid = Gid::from(ip);
+    let table = ctx.query_gid_table()?;
+    let own = table.iter().filter(|entry| entry.gid == gid);
+    if let Some(entry) = own.max_by_key(|entry| entry.gid_type == GidType::ROCE_V2)
+        && let Ok(port) = u8::try_from(entry.port_num)
+        && let Ok(index) = u8::try_from(entry.gid_index)
+    {
+        return Ok(AddressVector::global(port, index, gid));
+    }
+    for port in 1..=ctx.query_device()?.phys_port_cnt() {
+        let Ok(port) = u8::try_from(port) else { break };
+        let attr = ctx.query_port(port)?;
+        if attr.state() != PortState::ACTIVE {
+            continue;
+        }
+        if !attr.is_grh_required() {
+            return Ok(AddressVector::local(port, attr.lid()));
+        }
+        if let Some(gid) = ctx.query_gid(port, 0)? {
+            return Ok(AddressVector::global(port, 0, gid));
+        }
+    }
+    let none = verbs::Error::from_errno("ibv_modify_qp", Errno::HOSTUNREACH.raw_os_error());
+    Err(none)
+}
