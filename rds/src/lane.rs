@@ -2,7 +2,10 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cm::{CmId, ConnParam, Connection, Key, phases::HasDevice};
+use cm::{
+    CmId, ConnParam, Connection, Key,
+    phases::{Connected, HasDevice},
+};
 use verbs::{
     Attributes, CompletionQueue, CqKey, Init, Notify, PoolBuf, QueuePair, Rc, RemoteRegion,
     RnrTimer, Rtr, Rts, With,
@@ -293,8 +296,9 @@ impl Lane {
         }
     }
 
-    /// Takes everything back from the device; `false` if it does not let go.
-    pub(crate) fn destroy(&mut self) -> bool {
+    /// Takes everything back from the device; `false` if it does not let go. The identifier, which may be
+    /// slow to end, is returned where there is one.
+    pub(crate) fn destroy(&mut self) -> (bool, Option<CmId<Connected>>) {
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
         let (ends, id) = match stage {
             Stage::Accepted(ends) => (*ends, None),
@@ -303,7 +307,7 @@ impl Lane {
                 let (qp, id) = qp.into_parts();
                 (Ends { qp, cq, device }, Some(id))
             }
-            Stage::Resolving | Stage::Asked(_) | Stage::Gone => return true,
+            Stage::Resolving | Stage::Asked(_) | Stage::Gone => return (true, None),
         };
         let Ends { qp, cq, device } = ends;
         match qp.destroy() {
@@ -311,14 +315,12 @@ impl Lane {
                 for work in leftover.send {
                     Posted::give_back(work);
                 }
-                drop(id);
-                true
+                (true, id)
             }
             Err(refused) => {
                 let qp = refused.value;
                 self.stage = Stage::Accepted(Box::new(Ends { qp, cq, device }));
-                drop(id);
-                false
+                (false, id)
             }
         }
     }

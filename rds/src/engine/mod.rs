@@ -10,6 +10,7 @@ mod operations;
 mod options;
 mod state;
 mod traffic;
+mod undertaker;
 
 use std::{
     io,

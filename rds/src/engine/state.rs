@@ -19,6 +19,7 @@ use super::{
     leading::{Leader, Watch},
     listening::Listeners,
     operations::{Exported, Operations},
+    undertaker::Undertaker,
 };
 use crate::{
     device::Device,
@@ -80,6 +81,7 @@ pub(crate) struct State {
     /// Memory that peers can use, by its owner and its key.
     pub(crate) exports: HashMap<(SocketId, u32), Exported>,
     pub(crate) operations: Operations,
+    undertaker: Undertaker,
     /// To be woken by the thread when nothing is locked.
     pub(super) tasks: Vec<Waker>,
     /// The links that addresses here are on, where that has to be said.
@@ -123,6 +125,7 @@ impl State {
             sockets: BTreeMap::new(),
             exports: HashMap::new(),
             operations: Operations::default(),
+            undertaker: Undertaker::default(),
             tasks: Vec::new(),
             scopes: BTreeMap::new(),
             wakes_at: None,
@@ -319,7 +322,10 @@ impl State {
             return;
         };
         let has_unheard = lane.has_unheard();
-        let has_let_go = lane.destroy();
+        let (has_let_go, identifier) = lane.destroy();
+        if let Some(identifier) = identifier {
+            self.undertaker.destroy(identifier);
+        }
         if !has_let_go {
             lane.refusals += 1;
             if lane.refusals < REFUSALS {
@@ -394,7 +400,11 @@ impl State {
         }
         for (_, mut lane) in std::mem::take(&mut self.lanes) {
             // What is not destroyed here is when it is dropped.
-            lane.destroy();
+            let (_, identifier) = lane.destroy();
+            if let Some(identifier) = identifier {
+                self.undertaker.destroy(identifier);
+            }
         }
+        self.undertaker.wait();
     }
 }
