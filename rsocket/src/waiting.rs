@@ -6,7 +6,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError,
-        atomic::{AtomicBool, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU32, Ordering::Relaxed},
     },
     time::{Duration, Instant},
 };
@@ -24,8 +24,12 @@ const LOOKS: u32 = 16;
 
 /// Who has slept for less than so many polling times looks for so many, the next time, before it
 /// sleeps. To be woken takes longer than that.
+const EAGER: u32 = 10;
+
+/// Who has slept for longer, but less than so many polling times, tries that as well, one time of so many:
+/// it may be that both sides sleep only because the other does.
 const SHORT: u32 = 30;
-const EAGER: u32 = 5;
+const SELDOM: u32 = 8;
 
 /// How a call waits.
 #[derive(Clone, Copy, Debug)]
@@ -129,8 +133,10 @@ pub(crate) struct Shared<S: Driven> {
     channel: S::Channel,
     /// The descriptor of the first watcher.
     poller: Arc<OwnedFd>,
-    /// The last sleep was a short one.
+    /// Who waits next looks for longer.
     eager: AtomicBool,
+    /// How many sleeps were neither short nor long.
+    middling: AtomicU32,
 }
 
 impl<S: Driven> Shared<S> {
@@ -146,6 +152,7 @@ impl<S: Driven> Shared<S> {
             channel,
             poller,
             eager: AtomicBool::new(false),
+            middling: AtomicU32::new(0),
         }
     }
 
@@ -226,14 +233,24 @@ impl<S: Driven> Shared<S> {
             (bell, name)
         };
         let waited = sleep([self.channel.as_fd(), bell.as_fd()], deadline);
-        let was_short = start.elapsed() < polling_time * SHORT;
-        self.eager.store(was_short, Relaxed);
+        self.eager.store(
+            self.is_worth_looking(start.elapsed(), polling_time),
+            Relaxed,
+        );
         let ended = self.end_wait(name);
         // If it has been rung since, the next wait is a short one.
         if let Ok([_, true]) = waited {
             bell.clear();
         }
         ended.and(waited.map(drop))
+    }
+
+    /// Whether who waits next is to look for longer, after a wait with a sleep.
+    fn is_worth_looking(&self, waited: Duration, polling_time: Duration) -> bool {
+        if waited >= polling_time * SHORT {
+            return false;
+        }
+        waited < polling_time * EAGER || self.middling.fetch_add(1, Relaxed) % SELDOM == 0
     }
 
     /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.
@@ -380,6 +397,25 @@ mod tests {
 
     fn is_readable(shared: &Shared<Numbers>) -> bool {
         verbs::fd::wait_readable("poll", shared.as_fd(), Some(Duration::ZERO)).unwrap()
+    }
+
+    #[test]
+    fn who_sleeps_for_a_moment_looks_for_longer_the_next_time() {
+        let channel = Bell::new().unwrap();
+        let watcher = Watcher::new(channel.as_fd()).unwrap();
+        let shared = Shared::new(channel, watcher, |waiters| Numbers {
+            waiters,
+            completed: vec![],
+            arrived: vec![],
+        });
+        let unit = Duration::from_micros(10);
+        let after = |waited| shared.is_worth_looking(Duration::from_micros(waited), unit);
+        assert!((0..20).all(|_| after(99)));
+        assert!((0..20).all(|_| !after(300)));
+        let tries = (0..24).filter(|_| after(299)).count();
+        assert_eq!(tries, 3, "now and then");
+        // Who does not poll at all does not begin to.
+        assert!(!shared.is_worth_looking(Duration::ZERO, Duration::ZERO));
     }
 
     /// One of two takes what has come, and finds something for the other by that.
