@@ -1,13 +1,13 @@
 //! One call that writes much.
 //!
 //! ```text
-//! write_all server ADDR
-//! write_all client ADDR BYTES
+//! write_all server ADDR BUFFER
+//! write_all client ADDR BYTES BUFFER
 //! ```
 //!
 //! The server receives until the end, and says so. The client connects, writes so many bytes with one
-//! `write_all`, waits for the server to have them, and prints `write_all BYTES SECONDS`. `cargo xtask
-//! bench rsocket` runs it beside perftest's `ib_write_bw`.
+//! `write_all`, waits for the server to have them, and prints `write_all BYTES BUFFER SECONDS`. What the
+//! server receives into, and the client sends from, has `BUFFER` bytes. `cargo xtask bench rsocket` runs it beside perftest's `ib_write_bw`.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -19,7 +19,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rsocket::{Listener, Stream};
+use rsocket::Options;
 
 type Result<T> = std::result::Result<T, Box<dyn Error>>;
 
@@ -32,14 +32,15 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["server", addr] => server(addr.parse()?),
-        ["client", addr, bytes] => client(addr.parse()?, bytes.parse()?),
-        _ => Err("usage: write_all server ADDR | client ADDR BYTES".into()),
+        ["server", addr, buffer] => server(addr.parse()?, buffer.parse()?),
+        ["client", addr, bytes, buffer] => client(addr.parse()?, bytes.parse()?, buffer.parse()?),
+        _ => Err("usage: write_all server ADDR BUFFER | client ADDR BYTES BUFFER".into()),
     }
 }
 
-fn server(addr: SocketAddr) -> Result<()> {
-    let (mut stream, _) = Listener::bind(addr)?.accept()?;
+fn server(addr: SocketAddr, buffer: u32) -> Result<()> {
+    let options = Options::new().receive_buffer(buffer);
+    let (mut stream, _) = options.bind(addr)?.accept()?;
     let mut piece = vec![0; PIECE];
     let mut sum = 0_u64;
     loop {
@@ -52,11 +53,12 @@ fn server(addr: SocketAddr) -> Result<()> {
     Ok(stream.write_all(&sum.to_le_bytes())?)
 }
 
-fn client(addr: SocketAddr, len: usize) -> Result<()> {
+fn client(addr: SocketAddr, len: usize, buffer: u32) -> Result<()> {
     let bytes = vec![7; len];
+    let options = Options::new().send_buffer(buffer);
     let begun = Instant::now();
     let mut stream = loop {
-        match Stream::connect(addr) {
+        match options.connect(addr) {
             Err(err)
                 if err.kind() == io::ErrorKind::ConnectionRefused && begun.elapsed() < PATIENCE =>
             {
@@ -74,6 +76,6 @@ fn client(addr: SocketAddr, len: usize) -> Result<()> {
     if u64::from_le_bytes(sum) != len as u64 {
         return Err("not all has come".into());
     }
-    println!("write_all {len} {seconds}");
+    println!("write_all {len} {buffer} {seconds}");
     Ok(())
 }

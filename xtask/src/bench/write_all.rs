@@ -25,6 +25,9 @@ const PORT: u16 = 7600;
 const SHORT: u64 = 64 << 20;
 const LONG: u64 = 1 << 30;
 const MEMORY_MIB: u32 = 2048;
+/// The bytes of the buffers of ours: those that a stream has if nothing is said, and as many as who has much to
+/// write asks for. perftest has 8 MiB on the way.
+const BUFFERS: [u32; 2] = [128 << 10, 1 << 20];
 
 /// Runs everything.
 pub(super) fn measure(workspace: &Workspace, long: bool) -> Result<Vec<Row>> {
@@ -42,7 +45,7 @@ pub(super) fn measure(workspace: &Workspace, long: bool) -> Result<Vec<Row>> {
     let mut transcript = Transcript::default();
     let read = |line: &str| transcript.read(line);
     let look = guest::record_success(workspace, "write_all", plan, read)?;
-    transcript.row(bytes).with_context(|| look)
+    transcript.rows(bytes).with_context(|| look)
 }
 
 /// Each server ends with its client.
@@ -52,7 +55,11 @@ fn server(ours: &Path) -> Result<String> {
     for round in 0..ROUNDS {
         for side in guest::sides(round) {
             match side {
-                Side::Ours => writeln!(text, "{ours} server \"$A:{PORT}\"")?,
+                Side::Ours => {
+                    for buffer in BUFFERS {
+                        writeln!(text, "{ours} server \"$A:{PORT}\" {buffer}")?;
+                    }
+                }
                 Side::Reference => writeln!(text, "ib_write_bw -R -F -s {PIECE} > /dev/null")?,
             }
         }
@@ -66,7 +73,11 @@ fn client(ours: &Path, bytes: u64) -> Result<String> {
     for round in 0..ROUNDS {
         for side in guest::sides(round) {
             match side {
-                Side::Ours => writeln!(text, "{ours} client \"$A:{PORT}\" {bytes}")?,
+                Side::Ours => {
+                    for buffer in BUFFERS {
+                        writeln!(text, "{ours} client \"$A:{PORT}\" {bytes} {buffer}")?;
+                    }
+                }
                 // Until there is a server.
                 Side::Reference => writeln!(
                     text,
@@ -82,37 +93,46 @@ fn client(ours: &Path, bytes: u64) -> Result<String> {
 /// What the guests have printed so far: MB/s.
 #[derive(Debug, Default)]
 struct Transcript {
-    samples: BTreeMap<Side, Vec<f64>>,
+    reference: Vec<f64>,
+    /// By the bytes of the buffers.
+    ours: BTreeMap<u32, Vec<f64>>,
 }
 
 impl Transcript {
     fn read(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
         let number = |word: &str| word.parse::<f64>().ok();
-        let figure = match words[..] {
-            ["write_all", bytes, seconds] => number(bytes)
-                .zip(number(seconds))
-                .map(|(bytes, seconds)| (Side::Ours, bytes / seconds / 1e6)),
+        match words[..] {
+            ["write_all", bytes, buffer, seconds] => {
+                let figures = number(bytes).zip(number(seconds));
+                if let (Some((bytes, seconds)), Ok(buffer)) = (figures, buffer.parse()) {
+                    let samples = self.ours.entry(buffer).or_default();
+                    samples.push(bytes / seconds / 1e6);
+                }
+            }
             // The size, how many, the peak, and the mean in MiB/s.
             [size, _, _, mean, _] if size == PIECE.to_string() => {
-                number(mean).map(|mean| (Side::Reference, mean * f64::from(1 << 20) / 1e6))
+                let mean = number(mean).map(|mean| mean * f64::from(1 << 20) / 1e6);
+                self.reference.extend(mean);
             }
-            _ => None,
-        };
-        if let Some((side, figure)) = figure {
-            self.samples.entry(side).or_default().push(figure);
+            _ => {}
         }
     }
 
-    fn row(&self, bytes: u64) -> Result<Vec<Row>> {
-        let rate = |side| guest::typical("write_all", self.samples.get(&side));
-        Ok(vec![Row {
-            case: format!("write_all of {} MiB", bytes >> 20),
-            unit: "MB/s",
-            ours: rate(Side::Ours)?,
-            reference: Some(rate(Side::Reference)?),
-            bar: Some(Bar::NotBelow(0.9)),
-        }])
+    fn rows(&self, bytes: u64) -> Result<Vec<Row>> {
+        let reference = guest::typical("ib_write_bw", Some(&self.reference))?;
+        let row = |buffer: u32| {
+            let case = format!("write_all of {} MiB, by {} KiB", bytes >> 20, buffer >> 10);
+            let ours = guest::typical(&case, self.ours.get(&buffer))?;
+            Ok(Row {
+                case,
+                unit: "MB/s",
+                ours,
+                reference: Some(reference),
+                bar: Some(Bar::NotBelow(0.9)),
+            })
+        };
+        BUFFERS.into_iter().map(row).collect()
     }
 }
 
@@ -121,10 +141,11 @@ mod tests {
     use super::*;
 
     #[test]
-    fn transcript_becomes_a_row() {
+    fn transcript_becomes_rows() {
         let mut transcript = Transcript::default();
         for _ in 0..ROUNDS {
-            transcript.read("write_all 67108864 2");
+            transcript.read("write_all 67108864 131072 4");
+            transcript.read("write_all 67108864 1048576 2");
             transcript.read(
                 " #bytes     #iterations    BW peak[MB/sec]    BW average[MB/sec]   MsgRate[Mpps]",
             );
@@ -132,16 +153,19 @@ mod tests {
                 " 65536      1024             40.00              30.00              0.000480",
             );
         }
-        let rows = transcript.row(SHORT).unwrap();
-        assert_eq!(rows[0].case, "write_all of 64 MiB");
-        assert!((rows[0].ours - 33.554_432).abs() < 1e-6);
-        assert!((rows[0].reference.unwrap() - 31.457_28).abs() < 1e-6);
-        assert_eq!(rows[0].pass(), Some(true));
+        let rows = transcript.rows(SHORT).unwrap();
+        assert_eq!(rows[0].case, "write_all of 64 MiB, by 128 KiB");
+        assert!((rows[0].ours - 16.777_216).abs() < 1e-6);
+        assert_eq!(rows[0].pass(), Some(false));
+        assert_eq!(rows[1].case, "write_all of 64 MiB, by 1024 KiB");
+        assert!((rows[1].ours - 33.554_432).abs() < 1e-6);
+        assert!((rows[1].reference.unwrap() - 31.457_28).abs() < 1e-6);
+        assert_eq!(rows[1].pass(), Some(true));
     }
 
     #[test]
     fn runs_without_a_result_are_noticed() {
-        let error = Transcript::default().row(SHORT).unwrap_err().to_string();
+        let error = Transcript::default().rows(SHORT).unwrap_err().to_string();
         assert!(error.contains("gave 0 figures"), "{error}");
     }
 }
