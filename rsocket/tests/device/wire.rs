@@ -64,7 +64,7 @@ fn check_connect_data(said: &[u8], asks: bool, separate: bool) {
     let endian = u8::from(ByteOrder::HOST == ByteOrder::Big);
     assert_eq!(said[..8], [1, 2 | endian, 1, 0x80, 0, 0, 0, 0]);
     assert_ne!(said[8..16], [0; 8], "the table");
-    assert_eq!(said[20..24], 2_u32.to_be_bytes());
+    assert_eq!(said[20..24], 8_u32.to_be_bytes(), "its entries");
     assert_ne!(said[24..32], [0; 8], "the buffer");
     assert_eq!(said[36..40], HALF.to_be_bytes());
     assert!(said[40..].iter().all(|&byte| byte == 0));

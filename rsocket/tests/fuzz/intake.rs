@@ -99,7 +99,7 @@ pub(crate) fn run(input: &[u8]) {
     };
     let mut host = Host {
         stream: Stream::new(settings, &local, &peer),
-        exposed: Exposed([0; 32 + 24 * MAPPINGS as usize]),
+        exposed: Exposed([0; size_of::<Exposed>()]),
         posted: vec![],
         burst: Burst::default(),
     };

@@ -113,6 +113,54 @@ fn a_half_that_was_read_is_offered_again() {
     assert_eq!(target(update).map(|target| target.addr), Some(BUFFER));
 }
 
+/// Who has a larger table is told of less than half of the buffer when it knows of less than that.
+#[test]
+fn a_peer_that_is_held_up_hears_of_parts() {
+    let mut peer = peer();
+    peer.targets.len = 8;
+    let mut side = facing(Settings::default(), &peer);
+    assert_eq!(told(&mut side).len(), 1);
+    receive(&mut side, Message::Data(65536)).unwrap();
+    side.stream.consume(30_000);
+    assert_eq!(told(&mut side), [], "it knows of half of the buffer");
+    receive(&mut side, Message::Data(50_000)).unwrap();
+    let parts = |side: &mut Side| -> Vec<_> {
+        let targets = told(side).into_iter().filter_map(|update| target(&update));
+        targets
+            .map(|target| (target.addr - BUFFER, target.len))
+            .collect()
+    };
+    assert_eq!(parts(&mut side), [(0, 16384)]);
+    side.stream.consume(20_000);
+    assert_eq!(parts(&mut side), [(16384, 32768)]);
+    receive(&mut side, Message::Data(15_536)).unwrap();
+    receive(&mut side, Message::Data(49_152)).unwrap();
+    side.stream.consume(131_072 - 50_000);
+    assert_eq!(parts(&mut side), [(49_152, 65_536)]);
+    side.stream.consume(49_152);
+    assert_eq!(
+        parts(&mut side),
+        [(114_688, 16_384)],
+        "up to the buffer's end"
+    );
+    receive(&mut side, Message::Data(65_536)).unwrap();
+    let failed = receive(&mut side, Message::Data(16_385)).unwrap_err();
+    assert_eq!(failed, Failure::Violation(Violation::Overflow(16_385)));
+}
+
+/// One without is told of halves, whatever it knows.
+#[test]
+fn a_peer_with_two_entries_hears_of_halves() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    receive(&mut side, Message::Data(65536)).unwrap();
+    receive(&mut side, Message::Data(65536)).unwrap();
+    side.stream.consume(65535);
+    assert_eq!(told(&mut side), []);
+    side.stream.consume(1);
+    assert_eq!(told(&mut side).len(), 1);
+}
+
 /// T-WP12
 #[test]
 fn every_entry_of_a_larger_table_has_its_turn() {

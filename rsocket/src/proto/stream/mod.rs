@@ -12,6 +12,7 @@ mod progress;
 mod receiving;
 mod sending;
 mod settings;
+mod targets;
 
 use super::{ByteOrder, ConnectData, Control, Mapping, Message, Target};
 pub use ending::{Direction, Readiness};

@@ -3,12 +3,15 @@
 use std::{collections::VecDeque, ops::Range};
 
 use super::{
-    Local, Stream,
+    Local, Stream, TARGETS,
     failure::Violation,
     outgoing::{Outgoing, Payload, Place, Tag},
     settings::Settings,
 };
 use crate::proto::{ByteOrder, ConnectData, Message, Target};
+
+/// No target is less than this, of what could be more.
+const LEAST_PART: u32 = 16 << 10;
 
 #[derive(Debug)]
 pub(super) struct Receiving {
@@ -19,9 +22,11 @@ pub(super) struct Receiving {
     /// Where in the buffer the first unread byte is.
     at: u32,
     half: u32,
-    /// What the peer may still write to the half it is writing, and whether it knows of the next.
-    half_left: u32,
-    next_known: bool,
+    /// The least that the peer is told of at once.
+    part: u32,
+    /// What the peer may still write, and where in the buffer that begins.
+    room: u32,
+    room_at: u32,
     /// Messages that have been read, of which the peer has been told, that have arrived.
     done: u16,
     limit: u16,
@@ -53,6 +58,17 @@ impl Update {
     }
 }
 
+/// The least that a peer with so many entries is told of at once: they last for the whole buffer.
+fn part(half: u32, entries: u32) -> u32 {
+    let mut part = half;
+    let mut parts = 2;
+    while part % 2 == 0 && part > LEAST_PART && parts * 2 <= entries.min(TARGETS) {
+        part /= 2;
+        parts *= 2;
+    }
+    part
+}
+
 impl Receiving {
     pub(super) fn new(settings: &Settings, local: &Local, peer: &ConnectData) -> Self {
         let half = settings.half();
@@ -61,8 +77,9 @@ impl Receiving {
             unread: 0,
             at: 0,
             half,
-            half_left: half,
-            next_known: false,
+            part: part(half, peer.targets.len),
+            room: half,
+            room_at: 0,
             done: 0,
             limit: settings.recv_depth,
             arrived: 0,
@@ -96,15 +113,12 @@ impl Receiving {
     /// So many bytes have been written after those before.
     pub(super) fn arrived(&mut self, len: u32, unwanted: bool) -> Result<(), Violation> {
         self.count_message()?;
-        // A message does not go on in the next half.
-        self.half_left = self
-            .half_left
-            .checked_sub(len)
-            .ok_or(Violation::Overflow(len))?;
-        if self.half_left == 0 && self.next_known {
-            self.next_known = false;
-            self.half_left = self.half;
+        // A message does not go on at the buffer's beginning.
+        if len > self.room.min(2 * self.half - self.room_at) {
+            return Err(Violation::Overflow(len));
         }
+        self.room -= len;
+        self.room_at = (self.room_at + len) % (2 * self.half);
         self.waiting.push_back(len);
         self.unread += len;
         if unwanted {
@@ -142,11 +156,26 @@ impl Receiving {
 
     /// What the peer is to be told now, if anything.
     pub(super) fn update_due(&self) -> Option<Update> {
-        if self.free >= self.half {
+        let least = if self.room < self.half {
+            self.part
+        } else {
+            self.half
+        };
+        if self.free >= least {
             return Some(Update::CreditsAndTarget);
         }
         let beyond = self.done.wrapping_sub(self.tell_at);
         (beyond < 1 << 15).then_some(Update::Credits)
+    }
+
+    /// How much of the free room is the next target: half of the buffer, or half of that, and so on.
+    fn next_part(&self) -> u32 {
+        let most = self.free.min(2 * self.half - self.free_at);
+        let mut len = self.half;
+        while len > most {
+            len /= 2;
+        }
+        len
     }
 
     /// Makes the message of an update that is due.
@@ -155,10 +184,11 @@ impl Receiving {
         self.limit = self.done.wrapping_add(self.depth);
         let mut outgoing = Outgoing::bare(Tag::Credit, Some(Message::Credit(self.limit)));
         if update == Update::CreditsAndTarget {
+            let len = self.next_part();
             let target = Target {
                 addr: self.buffer_addr.wrapping_add(self.free_at.into()),
                 rkey: self.buffer_rkey,
-                len: self.half,
+                len,
             };
             let place = if settings.inlines_targets() {
                 Place::Inline
@@ -170,13 +200,9 @@ impl Receiving {
             outgoing.addr = self.peer_table.addr.wrapping_add(entry);
             outgoing.rkey = self.peer_table.rkey;
             self.peer_entry = (self.peer_entry + 1) % self.peer_table.len;
-            self.free -= self.half;
-            self.free_at = (self.free_at + self.half) % (2 * self.half);
-            if self.half_left == 0 {
-                self.half_left = self.half;
-            } else {
-                self.next_known = true;
-            }
+            self.free -= len;
+            self.free_at = (self.free_at + len) % (2 * self.half);
+            self.room += len;
         }
         outgoing
     }

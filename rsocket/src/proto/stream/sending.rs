@@ -4,6 +4,7 @@ use super::{
     Stream, Table,
     outgoing::{Outgoing, Payload, Place, Tag},
     settings::{CONTROL_SLOTS, Framing, SEND_LOWAT, Settings},
+    targets::Targets,
 };
 use crate::proto::{ByteOrder, ConnectData, Mapping, Message, Target};
 
@@ -56,10 +57,7 @@ pub(super) struct Sending {
     buffer_free: u32,
     /// Where in the buffer the next bytes go.
     buffer_at: u32,
-    /// What every target covers.
-    half: u32,
-    targets: [Target; super::TARGETS as usize],
-    current: usize,
+    targets: Targets,
 }
 
 impl Sending {
@@ -80,14 +78,12 @@ impl Sending {
             buffer_size: settings.send_buffer,
             buffer_free: settings.send_buffer,
             buffer_at: 0,
-            half: peer.first.len,
-            targets: [peer.first, Target::default()],
-            current: 0,
+            targets: Targets::new(peer.first),
         }
     }
 
     fn can_send(&self) -> bool {
-        self.has_room() && self.sent != self.limit && self.targets[self.current].len > 0
+        self.has_room() && self.sent != self.limit && self.targets.room() > 0
     }
 
     /// Whether there is room on this side. What has been sent gives it back.
@@ -129,19 +125,7 @@ impl Sending {
     /// The peer grants credits, and may have written targets.
     pub(super) fn granted(&mut self, limit: u16, table: &mut impl Table, order: ByteOrder) {
         self.limit = limit;
-        for (target, index) in self.targets.iter_mut().zip(0..) {
-            // One that is in use has not been written again.
-            if target.len > 0 {
-                continue;
-            }
-            let written = Target::decode(&table.target(index), order);
-            // The next one may be on its way: what is not a whole half is not there yet. It is left
-            // alone, since to clear it could undo what the device writes at this moment.
-            if written.len == self.half {
-                table.clear_target(index);
-                *target = written;
-            }
-        }
+        self.targets.take(table, order);
     }
 
     /// Takes room in the send buffer for `len` bytes, and says where they go.
@@ -158,13 +142,7 @@ impl Sending {
 
     /// Takes a credit, queue entries, and the next `len` bytes of the target.
     fn data(&mut self, len: u32) -> Outgoing {
-        let target = &mut self.targets[self.current];
-        let Target { addr, rkey, .. } = *target;
-        target.addr = addr.wrapping_add(len.into());
-        target.len -= len;
-        if target.len == 0 {
-            self.current = (self.current + 1) % self.targets.len();
-        }
+        let Target { addr, rkey, .. } = self.targets.use_up(len);
         self.sent = self.sent.wrapping_add(1);
         self.free -= self.entries;
         Outgoing {
@@ -195,9 +173,7 @@ impl Stream {
             return None;
         }
         let sending = &self.sending;
-        let room = sending
-            .buffer_free
-            .min(sending.targets[sending.current].len);
+        let room = sending.buffer_free.min(sending.targets.room());
         let len = burst.next(left, room);
         Some(self.sending.data(len))
     }

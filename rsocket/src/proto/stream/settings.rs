@@ -4,8 +4,9 @@
 /// the data.
 pub const CONTROL_SLOTS: u16 = 4;
 
-/// The entries of the table of targets that each side exposes here.
-pub const TARGETS: u32 = 2;
+/// The entries of the table of targets that each side exposes here. Those of the original have two: with
+/// more, a peer that is of this kind can be told of room in smaller parts, before half of the buffer is free.
+pub const TARGETS: u32 = 8;
 
 /// Receives beyond those that the peer is told of, for control messages: these need no credit, and
 /// would otherwise be turned away, to come again after two thirds of a second.
@@ -145,7 +146,7 @@ mod tests {
             iomap_size: 3,
             ..Settings::default()
         };
-        assert_eq!(settings.table_size(), 2 * 16 + 3 * 24);
+        assert_eq!(settings.table_size(), 8 * 16 + 3 * 24);
         assert_eq!(settings.half(), 65536);
     }
 
