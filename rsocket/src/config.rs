@@ -34,14 +34,21 @@ impl Config {
             recv_depth,
             send_buffer,
             recv_buffer,
+            send_buffer_max,
+            recv_buffer_max,
             inline,
             iomap_size,
             framing: _,
         } = &mut config.settings;
         set(send_depth, folder, "sqsize_default");
         set(recv_depth, folder, "rqsize_default");
-        set(send_buffer, folder, "wmem_default");
-        set(recv_buffer, folder, "mem_default");
+        // Who says how much it is means that.
+        if set(send_buffer, folder, "wmem_default") {
+            *send_buffer_max = *send_buffer;
+        }
+        if set(recv_buffer, folder, "mem_default") {
+            *recv_buffer_max = *recv_buffer;
+        }
         set(inline, folder, "inline_default");
         set(iomap_size, folder, "iomap_size");
         *iomap_size = decode_size(encode_size(*iomap_size));
@@ -52,11 +59,16 @@ impl Config {
     }
 }
 
-fn set<T: std::str::FromStr>(value: &mut T, folder: &Path, file: &str) {
+/// Returns whether anything is set.
+fn set<T: std::str::FromStr>(value: &mut T, folder: &Path, file: &str) -> bool {
     let text = fs::read_to_string(folder.join(file)).unwrap_or_default();
     let number = text.split_whitespace().next().map(str::parse);
-    if let Some(Ok(number)) = number {
-        *value = number;
+    match number {
+        Some(Ok(number)) => {
+            *value = number;
+            true
+        }
+        _ => false,
     }
 }
 
@@ -92,6 +104,8 @@ mod tests {
                 recv_depth: 200,
                 send_buffer: 8192,
                 recv_buffer: 16384,
+                send_buffer_max: 8192,
+                recv_buffer_max: 16384,
                 inline: 0,
                 iomap_size: 256,
                 ..Settings::default()

@@ -475,8 +475,29 @@ impl State {
         Ok(came)
     }
 
+    /// Gives the stream larger buffers, where it wants them. Where there is no memory for them, those that
+    /// there are do.
+    fn grow(&mut self) {
+        let Self {
+            stream, memory, qp, ..
+        } = self;
+        if let Some(size) = stream.wants_to_receive() {
+            match memory.grow_receive(qp.pd(), size) {
+                Some((addr, rkey)) => stream.receive_into(addr, rkey),
+                None => stream.keep_receiving(),
+            }
+        }
+        if let Some(size) = stream.wants_to_send() {
+            match memory.grow_send(qp.pd(), size) {
+                Some(()) => stream.send_from_new(),
+                None => stream.keep_sending(),
+            }
+        }
+    }
+
     /// Posts what the stream wants to tell.
     fn pump(&mut self) -> io::Result<()> {
+        self.grow();
         while let Some(outgoing) = self.stream.control() {
             self.post(outgoing, &[])?;
         }

@@ -90,10 +90,7 @@ impl Endpoint {
         let mut qp = id.init_qp(qp).map_err(verbs::Error::from)?;
         let memory = Memory::new(pd, &settings)?;
         for index in 0..settings.recv_depth + SPARE_RECEIVES {
-            let place = match settings.framing {
-                Framing::Immediate => None,
-                Framing::Separate => Some(Box::new(memory.message_slot(index))),
-            };
+            let place = memory.message_slot(index).map(Box::new);
             qp.post_recv(place).map_err(verbs::Error::from)?;
         }
         Ok(Self {

@@ -1,5 +1,11 @@
 //! The registered memory of one connection.
 
+use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+
+use rustix::{
+    process::{Resource, getrlimit},
+    thread::{CapabilitySet, capabilities},
+};
 use verbs::{Mapping as Pages, ProtectionDomain, RemoteAccess, RemoteRegion};
 
 use crate::proto::{
@@ -17,12 +23,52 @@ pub(crate) const MESSAGE: usize = 4;
 #[derive(Debug)]
 pub(crate) struct Memory {
     table: RemoteRegion,
-    /// The receive buffer, and then, where messages are separate, a place for each receive.
     receive: RemoteRegion,
     /// The send buffer, and then, where requests cannot carry targets, places for these.
     send: RemoteRegion,
     send_buffer: usize,
-    recv_buffer: usize,
+    slots: usize,
+    /// Where messages are separate, a place for each receive.
+    messages: Option<RemoteRegion>,
+    /// The buffers that have grown.
+    grown: Vec<Share>,
+}
+
+/// The bytes of all buffers of the process that have grown.
+static GROWN: AtomicU64 = AtomicU64::new(0);
+
+/// Buffers that have grown take no more than one part in so many of what the process may lock: new connections
+/// need some, too.
+const PART: u64 = 4;
+
+/// A part of what buffers may grow by.
+#[derive(Debug)]
+struct Share {
+    bytes: u64,
+    taken: &'static AtomicU64,
+}
+
+impl Share {
+    /// Takes so many bytes of the `most` that there are, if they are left.
+    fn take(bytes: u64, taken: &'static AtomicU64, most: u64) -> Option<Self> {
+        let sum = |taken: u64| taken.checked_add(bytes).filter(|&sum| sum <= most);
+        let took = taken.fetch_update(Relaxed, Relaxed, sum);
+        took.ok().map(|_| Self { bytes, taken })
+    }
+}
+
+impl Drop for Share {
+    fn drop(&mut self) {
+        self.taken.fetch_sub(self.bytes, Relaxed);
+    }
+}
+
+/// What buffers may grow to in sum: a part of what the process may lock, if that is limited.
+fn allowance() -> u64 {
+    let unlimited =
+        capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
+    let limit = getrlimit(Resource::Memlock).current.filter(|_| !unlimited);
+    limit.map_or(u64::MAX, |limit| limit / PART)
 }
 
 /// Memory of its own pages, which is one page less than the heap takes for a buffer.
@@ -37,18 +83,53 @@ impl Memory {
     pub(crate) fn new(pd: &ProtectionDomain, settings: &Settings) -> verbs::Result<Self> {
         let (send_buffer, recv_buffer) =
             (settings.send_buffer as usize, settings.recv_buffer as usize);
+        let slots = settings.slots_size();
         let messages = match settings.framing {
-            Framing::Immediate => 0,
-            Framing::Separate => usize::from(settings.recv_depth + SPARE_RECEIVES) * MESSAGE,
+            Framing::Immediate => None,
+            Framing::Separate => {
+                let len = usize::from(settings.recv_depth + SPARE_RECEIVES) * MESSAGE;
+                Some(pages(pd, len, RemoteAccess::empty())?)
+            }
         };
-        let local = RemoteAccess::empty();
         Ok(Self {
             table: pd.alloc_remote(settings.table_size(), RemoteAccess::WRITE)?,
-            receive: pages(pd, recv_buffer + messages, RemoteAccess::WRITE)?,
-            send: pages(pd, send_buffer + settings.slots_size(), local)?,
+            receive: pages(pd, recv_buffer, RemoteAccess::WRITE)?,
+            send: pages(pd, send_buffer + slots, RemoteAccess::empty())?,
             send_buffer,
-            recv_buffer,
+            slots,
+            messages,
+            grown: Vec::new(),
         })
+    }
+
+    /// Memory for a buffer of so many bytes, and `beside`, in the place of a smaller one.
+    fn larger(
+        &mut self,
+        pd: &ProtectionDomain,
+        bytes: u32,
+        beside: usize,
+        access: RemoteAccess,
+    ) -> Option<RemoteRegion> {
+        let share = Share::take(bytes.into(), &GROWN, allowance())?;
+        let memory = pages(pd, bytes as usize + beside, access).ok()?;
+        self.grown.push(share);
+        Some(memory)
+    }
+
+    /// Makes a receive buffer of so many bytes in the place of the one there is, into which nothing comes any
+    /// more. Returns where it is, and its key; `None` if there is no memory for it.
+    pub(crate) fn grow_receive(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<(u64, u32)> {
+        self.receive = self.larger(pd, bytes, 0, RemoteAccess::WRITE)?;
+        let token = self.receive.token();
+        Some((token.addr, token.rkey))
+    }
+
+    /// Makes a send buffer of so many bytes in the place of the one there is, which lives on for what is being
+    /// sent from it; `None` if there is no memory for it.
+    pub(crate) fn grow_send(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<()> {
+        self.send = self.larger(pd, bytes, self.slots, RemoteAccess::empty())?;
+        self.send_buffer = bytes as usize;
+        Some(())
     }
 
     /// What the peer is told of it.
@@ -82,9 +163,10 @@ impl Memory {
     }
 
     /// The place of a receive, where messages are separate.
-    pub(crate) fn message_slot(&self, index: u16) -> RemoteRegion {
-        let at = self.recv_buffer + usize::from(index) * MESSAGE;
-        self.receive.slice(at..at + MESSAGE)
+    pub(crate) fn message_slot(&self, index: u16) -> Option<RemoteRegion> {
+        let at = usize::from(index) * MESSAGE;
+        let messages = self.messages.as_ref();
+        messages.map(|messages| messages.slice(at..at + MESSAGE))
     }
 }
 
@@ -109,5 +191,28 @@ impl Table for Memory {
         let mut entry = [0; Mapping::SIZE];
         self.table.read(at, &mut entry);
         entry
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn buffers_grow_while_there_is_something_left() {
+        static TAKEN: AtomicU64 = AtomicU64::new(0);
+        let take = |bytes| Share::take(bytes, &TAKEN, 100);
+        let first = take(60).unwrap();
+        assert!(take(41).is_none());
+        let second = take(40).unwrap();
+        assert!(take(1).is_none());
+        drop(first);
+        assert!(take(61).is_none());
+        let third = take(60).unwrap();
+        drop((second, third));
+        assert_eq!(TAKEN.load(Relaxed), 0);
+        let all = Share::take(u64::MAX, &TAKEN, u64::MAX);
+        assert!(Share::take(1, &TAKEN, u64::MAX).is_none());
+        drop(all);
     }
 }

@@ -46,7 +46,8 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults of rsockets: queues of 384, buffers of 128 KiB, 64 bytes inline.
+    /// The defaults of rsockets: queues of 384, buffers of 128 KiB, 64 bytes inline. Unlike the original's, the
+    /// buffers grow where much is sent.
     pub fn new() -> Self {
         Self::default()
     }
@@ -63,15 +64,17 @@ impl Options {
         self
     }
 
-    /// The size of the send buffer in bytes; at least 4096.
+    /// The size of the send buffer in bytes; at least 4096. If it is not set, the buffer grows to 512 KiB where
+    /// it is full again and again.
     pub fn send_buffer(mut self, bytes: u32) -> Self {
-        self.settings.send_buffer = bytes;
+        self.settings.set_send_buffer(bytes);
         self
     }
 
-    /// The size of the receive buffer in bytes; at least 4096.
+    /// The size of the receive buffer in bytes; at least 4096. If it is not set, the buffer grows to 512 KiB
+    /// where the peer runs out of room again and again while everything is read, and is not of the C library.
     pub fn receive_buffer(mut self, bytes: u32) -> Self {
-        self.settings.recv_buffer = bytes;
+        self.settings.set_recv_buffer(bytes);
         self
     }
 

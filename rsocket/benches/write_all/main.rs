@@ -1,13 +1,14 @@
 //! One call that writes much.
 //!
 //! ```text
-//! write_all server ADDR BUFFER
-//! write_all client ADDR BYTES BUFFER
+//! write_all server ADDR default|BUFFER
+//! write_all client ADDR BYTES default|BUFFER
 //! ```
 //!
 //! The server receives until the end, and says so. The client connects, writes so many bytes with one
-//! `write_all`, waits for the server to have them, and prints `write_all BYTES BUFFER SECONDS`. What the
-//! server receives into, and the client sends from, has `BUFFER` bytes. `cargo xtask bench rsocket` runs it beside perftest's `ib_write_bw`.
+//! `write_all`, waits for the server to have them, and prints `write_all BYTES default|BUFFER SECONDS`. What the
+//! server receives into, and the client sends from, has `BUFFER` bytes, or what it has if nobody says.
+//! `cargo xtask bench rsocket` runs it beside perftest's `ib_write_bw`.
 
 #![expect(clippy::print_stdout, reason = "of a program for the terminal")]
 
@@ -32,14 +33,28 @@ fn main() -> Result<()> {
     let arguments: Vec<String> = std::env::args().skip(1).collect();
     let words: Vec<&str> = arguments.iter().map(String::as_str).collect();
     match words[..] {
-        ["server", addr, buffer] => server(addr.parse()?, buffer.parse()?),
-        ["client", addr, bytes, buffer] => client(addr.parse()?, bytes.parse()?, buffer.parse()?),
-        _ => Err("usage: write_all server ADDR BUFFER | client ADDR BYTES BUFFER".into()),
+        ["server", addr, buffer] => server(addr.parse()?, &options(buffer)?),
+        ["client", addr, bytes, buffer] => {
+            let seconds = client(addr.parse()?, bytes.parse()?, &options(buffer)?)?;
+            println!("write_all {bytes} {buffer} {seconds}");
+            Ok(())
+        }
+        _ => Err(
+            "usage: write_all server ADDR default|BUFFER | client ADDR BYTES default|BUFFER".into(),
+        ),
     }
 }
 
-fn server(addr: SocketAddr, buffer: u32) -> Result<()> {
-    let options = Options::new().receive_buffer(buffer);
+fn options(buffer: &str) -> Result<Options> {
+    let options = Options::new();
+    if buffer == "default" {
+        return Ok(options);
+    }
+    let buffer = buffer.parse()?;
+    Ok(options.receive_buffer(buffer).send_buffer(buffer))
+}
+
+fn server(addr: SocketAddr, options: &Options) -> Result<()> {
     let (mut stream, _) = options.bind(addr)?.accept()?;
     let mut piece = vec![0; PIECE];
     let mut sum = 0_u64;
@@ -53,9 +68,9 @@ fn server(addr: SocketAddr, buffer: u32) -> Result<()> {
     Ok(stream.write_all(&sum.to_le_bytes())?)
 }
 
-fn client(addr: SocketAddr, len: usize, buffer: u32) -> Result<()> {
+/// Returns how many seconds it takes.
+fn client(addr: SocketAddr, len: usize, options: &Options) -> Result<f64> {
     let bytes = vec![7; len];
-    let options = Options::new().send_buffer(buffer);
     let begun = Instant::now();
     let mut stream = loop {
         match options.connect(addr) {
@@ -76,6 +91,5 @@ fn client(addr: SocketAddr, len: usize, buffer: u32) -> Result<()> {
     if u64::from_le_bytes(sum) != len as u64 {
         return Err("not all has come".into());
     }
-    println!("write_all {len} {buffer} {seconds}");
-    Ok(())
+    Ok(seconds)
 }

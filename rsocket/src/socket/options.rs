@@ -78,7 +78,7 @@ impl Choices {
 
 /// Defines the reading and the setting of a size that is fixed when the connection is made.
 macro_rules! size {
-    ($(#[$doc:meta])* $get:ident, $set:ident, $field:ident: $type:ty) => {
+    ($(#[$doc:meta])* $get:ident, $set:ident, $field:ident: $type:ty, $put:expr) => {
         $(#[$doc])*
         ///
         /// After connecting it is what the connection has.
@@ -91,7 +91,8 @@ macro_rules! size {
         /// # Errors
         /// - `InvalidInput`: it is too late.
         pub fn $set(&self, value: $type) -> io::Result<()> {
-            self.set_size(|settings| settings.$field = value)
+            let put: fn(&mut Settings, $type) = $put;
+            self.set_size(|settings| put(settings, value))
         }
     };
 }
@@ -164,19 +165,22 @@ impl Socket {
 
     size!(
         /// The depth of the send queue.
-        send_queue, set_send_queue, send_depth: u16);
+        send_queue, set_send_queue, send_depth: u16,
+        |settings, value| settings.send_depth = value);
     size!(
         /// How many messages can be waiting to be read.
-        receive_queue, set_receive_queue, recv_depth: u16);
+        receive_queue, set_receive_queue, recv_depth: u16,
+        |settings, value| settings.recv_depth = value);
     size!(
         /// The size of the send buffer, in bytes.
-        send_buffer, set_send_buffer, send_buffer: u32);
+        send_buffer, set_send_buffer, send_buffer: u32, Settings::set_send_buffer);
     size!(
         /// The size of the receive buffer, in bytes.
-        receive_buffer, set_receive_buffer, recv_buffer: u32);
+        receive_buffer, set_receive_buffer, recv_buffer: u32, Settings::set_recv_buffer);
     size!(
         /// The most bytes that are sent without being copied to the send buffer.
-        inline, set_inline, inline: u32);
+        inline, set_inline, inline: u32,
+        |settings, value| settings.inline = value);
 
     /// How many buffers the *peer* may map for this side to write to.
     pub fn iomap_size(&self) -> u16 {

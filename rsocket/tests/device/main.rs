@@ -5,6 +5,7 @@ mod asynchronous;
 mod datagrams;
 mod deaf;
 mod endings;
+mod growth;
 mod handshakes;
 mod held;
 mod limits;

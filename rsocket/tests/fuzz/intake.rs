@@ -11,6 +11,8 @@ use rsocket::proto::{
 
 /// The most mappings that the peer may announce.
 const MAPPINGS: u16 = 3;
+/// What the buffers of 4096 bytes may grow to.
+const LARGER: u32 = 16384;
 
 /// What the peer writes to as it likes.
 struct Exposed([u8; TARGETS as usize * Target::SIZE + MAPPINGS as usize * Mapping::SIZE]);
@@ -38,10 +40,13 @@ struct Host {
     /// What has been posted and has not completed.
     posted: Vec<Tag>,
     burst: Burst,
+    /// The bytes of the buffers.
+    send_buffer: u32,
+    recv_buffer: u32,
 }
 
 /// The steps by what their first bytes are, and how many bytes they take.
-const STEPS: [(u8, usize); 9] = [
+const STEPS: [(u8, usize); 10] = [
     (b'w', 17),
     (b'm', 4),
     (b'c', 2),
@@ -51,6 +56,7 @@ const STEPS: [(u8, usize); 9] = [
     (b'a', 3),
     (b'p', 10),
     (b'k', 0),
+    (b'g', 1),
 ];
 
 /// A step with something in it that may make sense.
@@ -82,6 +88,8 @@ pub(crate) fn run(input: &[u8]) {
         recv_depth: 16,
         send_buffer: 4096,
         recv_buffer: 4096,
+        send_buffer_max: LARGER,
+        recv_buffer_max: LARGER,
         inline: 64,
         iomap_size: MAPPINGS,
         framing: Framing::Immediate,
@@ -102,6 +110,8 @@ pub(crate) fn run(input: &[u8]) {
         exposed: Exposed([0; size_of::<Exposed>()]),
         posted: vec![],
         burst: Burst::default(),
+        send_buffer: 4096,
+        recv_buffer: 4096,
     };
     let mut rest = &input[ConnectData::SIZE..];
     while let Some((name, after)) = rest.split_first() {
@@ -168,7 +178,8 @@ impl Host {
                 let wanted = pair(bytes);
                 let (first, second) = self.stream.next_bytes(wanted);
                 let len = first.len() + second.len();
-                assert!(len <= wanted && first.end <= 4096 && second.end <= 4096);
+                assert!(len <= wanted);
+                assert!(first.end <= self.recv_buffer && second.end <= self.recv_buffer);
                 self.stream.consume(len);
             }
             b'e' => self.stream.shut_down(match bytes[0] % 3 {
@@ -201,10 +212,28 @@ impl Host {
                 }
             }
             b'k' => self.stream.keep_alive(),
+            b'g' => self.grow(bytes[0] & 1 == 0, bytes[0] & 2 == 0),
             _ => {}
         }
         while let Some(outgoing) = self.stream.control() {
             self.post(outgoing);
+        }
+    }
+
+    fn grow(&mut self, sends: bool, receives: bool) {
+        match self.stream.wants_to_send() {
+            Some(size) if sends => {
+                self.send_buffer = size;
+                self.stream.send_from_new();
+            }
+            _ => self.stream.keep_sending(),
+        }
+        match self.stream.wants_to_receive() {
+            Some(size) if receives => {
+                self.recv_buffer = size;
+                self.stream.receive_into(0x4000_0000, 0xb1);
+            }
+            _ => self.stream.keep_receiving(),
         }
     }
 
@@ -217,7 +246,7 @@ impl Host {
         };
         match place {
             Some(Place::Buffer(first, second)) => {
-                assert!(first.end <= 4096 && second.end <= 4096);
+                assert!(first.end <= self.send_buffer && second.end <= self.send_buffer);
             }
             Some(Place::Slot(slot)) => assert!(*slot < 4),
             Some(Place::Inline) | None => {}
@@ -231,7 +260,7 @@ impl Host {
 
     fn check(&self) {
         assert!(self.posted.len() <= 16, "more than the send queue holds");
-        assert!(self.stream.unread() <= 4096);
+        assert!(self.stream.unread() <= self.recv_buffer);
         let readiness = self.stream.readiness();
         assert_eq!(readiness.failed, self.stream.failure().is_some());
     }

@@ -5,6 +5,7 @@
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod datagrams;
+mod growth;
 mod probe;
 mod schedule;
 mod side;
@@ -29,17 +30,26 @@ fn seeds() -> std::ops::Range<u64> {
     }
 }
 
-fn run(trouble: Trouble) {
+/// Returns how many buffers for receiving, and for sending, have grown.
+fn run(trouble: Trouble) -> [usize; 2] {
+    let mut grown = [0; 2];
     for seed in seeds() {
         let result = panic::catch_unwind(|| Run::new(seed, trouble).run());
         assert!(result.is_ok(), "{trouble:?}: SEED={seed} fails");
+        for (sum, more) in grown.iter_mut().zip(result.into_iter().flatten()) {
+            *sum += more;
+        }
     }
+    grown
 }
 
 /// T-DT1, T-DT3, T-DT8
 #[test]
 fn nothing_is_lost_or_changed_and_nothing_hangs() {
-    run(Trouble::None);
+    let grown = run(Trouble::None);
+    if env::var_os("SEED").is_none() {
+        assert!(grown.iter().all(|&grown| grown > 10), "{grown:?}");
+    }
 }
 
 #[test]

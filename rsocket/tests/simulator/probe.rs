@@ -14,7 +14,7 @@ const PEER_TABLE: u64 = 0x7fac_cc02_4000;
 const PEER_BUFFER: u64 = 0x7fac_cc02_6000;
 
 /// A peer with large buffers.
-fn peer() -> ConnectData {
+pub(crate) fn peer() -> ConnectData {
     ConnectData {
         order: ByteOrder::Little,
         credits: 384,
@@ -32,17 +32,17 @@ fn peer() -> ConnectData {
     }
 }
 
-fn facing(settings: Settings, peer: &ConnectData) -> Side {
+pub(crate) fn facing(settings: Settings, peer: &ConnectData) -> Side {
     let local = side::local(ByteOrder::Little);
     Side::new(settings, Stream::new(settings, &local, peer))
 }
 
-fn receive(side: &mut Side, message: Message) -> Result<(), Failure> {
+pub(crate) fn receive(side: &mut Side, message: Message) -> Result<(), Failure> {
     side.stream.received(message, &mut side.exposed)
 }
 
 /// What the stream wants to tell, all of it, and completed at once.
-fn told(side: &mut Side) -> Vec<Outgoing> {
+pub(crate) fn told(side: &mut Side) -> Vec<Outgoing> {
     let mut told = vec![];
     while let Some(outgoing) = side.stream.control() {
         side.stream.sent(outgoing.tag, true);
@@ -51,7 +51,7 @@ fn told(side: &mut Side) -> Vec<Outgoing> {
     told
 }
 
-fn target(outgoing: &Outgoing) -> Option<Target> {
+pub(crate) fn target(outgoing: &Outgoing) -> Option<Target> {
     match &outgoing.payload {
         Payload::Target(entry, _) => Some(Target::decode(entry, ByteOrder::Little)),
         _ => None,

@@ -30,11 +30,14 @@ pub(crate) enum Trouble {
 
 fn settings(rng: &mut Rng) -> Settings {
     let sizes = [4096, 4098, 6000, 16384, 131_072];
+    let (send_buffer, recv_buffer) = (*rng.choice(&sizes).unwrap(), *rng.choice(&sizes).unwrap());
     let settings = Settings {
         send_depth: rng.u16(16..64),
         recv_depth: rng.u16(16..64),
-        send_buffer: *rng.choice(&sizes).unwrap(),
-        recv_buffer: *rng.choice(&sizes).unwrap(),
+        send_buffer,
+        recv_buffer,
+        send_buffer_max: send_buffer * rng.u32(0..6),
+        recv_buffer_max: recv_buffer * rng.u32(0..6),
         inline: *rng.choice(&[0, 4, 16, 24, 64, 256]).unwrap(),
         iomap_size: rng.u16(0..4),
         framing: Framing::Immediate,
@@ -120,6 +123,7 @@ impl Run {
         let mut wire = connect(both, orders);
         for side in &mut wire.sides {
             side.trusts = trouble != Trouble::Hostile;
+            side.has_memory = rng.u8(0..4) > 0;
         }
         Self {
             wire,
@@ -131,8 +135,9 @@ impl Run {
         }
     }
 
-    /// Runs until both programs have what they want, or as much as they can have.
-    pub(crate) fn run(mut self) {
+    /// Runs until both programs have what they want, or as much as they can have. Returns how many buffers
+    /// for receiving, and for sending, have grown.
+    pub(crate) fn run(mut self) -> [usize; 2] {
         let trouble_at = self.rng.usize(0..3000);
         let mut step = 0;
         while !self.is_over() {
@@ -147,7 +152,9 @@ impl Run {
             }
             self.step();
         }
+        let grown = self.wire.sides.each_ref().map(Side::grown);
         self.check_end();
+        [grown[0][0] + grown[1][0], grown[0][1] + grown[1][1]]
     }
 
     fn step(&mut self) {

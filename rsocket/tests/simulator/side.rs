@@ -18,6 +18,8 @@ pub(crate) const MAPPED: u64 = 0x3000_0000;
 pub(crate) const TABLE_KEY: u32 = 0x70;
 pub(crate) const BUFFER_KEY: u32 = 0xb0;
 pub(crate) const MAPPED_KEY: u32 = 0x30;
+/// How far behind a receive buffer the next one is that takes its place. Its key is the next, too.
+const NEXT_BUFFER: u64 = 0x100_0000;
 
 /// A request as the device has it.
 #[derive(Debug)]
@@ -38,7 +40,8 @@ pub(crate) struct Write {
 #[derive(Debug)]
 pub(crate) enum From {
     Itself(Vec<u8>),
-    Buffer(std::ops::Range<u32>, std::ops::Range<u32>),
+    /// Of this one of the buffers that there have been.
+    Buffer(usize, std::ops::Range<u32>, std::ops::Range<u32>),
     Slot(u16),
 }
 
@@ -54,7 +57,17 @@ pub(crate) enum Completion {
 pub(crate) struct Exposed {
     pub(crate) table: Vec<u8>,
     pub(crate) buffer: Vec<u8>,
+    /// How often that one has taken the place of another.
+    grown: u32,
     pub(crate) mapped: Vec<u8>,
+}
+
+impl Exposed {
+    /// Where the receive buffer is, and its key.
+    fn place(&self) -> (u64, u32) {
+        let addr = BUFFER + NEXT_BUFFER * u64::from(self.grown);
+        (addr, BUFFER_KEY + self.grown)
+    }
 }
 
 impl Table for Exposed {
@@ -83,7 +96,8 @@ pub(crate) struct Side {
     pub(crate) settings: Settings,
     pub(crate) stream: Stream,
     pub(crate) exposed: Exposed,
-    send_buffer: Vec<u8>,
+    /// The last one is in use; from those before, something may still be in flight.
+    send_buffers: Vec<Vec<u8>>,
     slots: [[u8; Target::SIZE]; 4],
     /// Posted, and not yet seen by the peer.
     pub(crate) queue: VecDeque<Request>,
@@ -94,6 +108,8 @@ pub(crate) struct Side {
     pub(crate) receives: u16,
     /// Whether the peer keeps to the protocol.
     pub(crate) trusts: bool,
+    /// Whether there is memory for larger buffers.
+    pub(crate) has_memory: bool,
 }
 
 /// What a host tells of its memory.
@@ -115,15 +131,17 @@ impl Side {
             exposed: Exposed {
                 table: vec![0; settings.table_size()],
                 buffer: vec![0; settings.recv_buffer as usize],
+                grown: 0,
                 mapped: vec![0; 1 << 14],
             },
-            send_buffer: vec![0; settings.send_buffer as usize],
+            send_buffers: vec![vec![0; settings.send_buffer as usize]],
             slots: [[0; Target::SIZE]; 4],
             queue: VecDeque::new(),
             unacknowledged: VecDeque::new(),
             completions: VecDeque::new(),
             receives: settings.recv_depth + SPARE_RECEIVES,
             trusts: true,
+            has_memory: true,
         }
     }
 
@@ -174,9 +192,11 @@ impl Side {
             }
             Place::Buffer(first, second) => {
                 let (head, tail) = bytes.split_at(first.len());
-                self.send_buffer[first.start as usize..first.end as usize].copy_from_slice(head);
-                self.send_buffer[second.start as usize..second.end as usize].copy_from_slice(tail);
-                From::Buffer(first, second)
+                let last = self.send_buffers.len() - 1;
+                let buffer = &mut self.send_buffers[last];
+                buffer[first.start as usize..first.end as usize].copy_from_slice(head);
+                buffer[second.start as usize..second.end as usize].copy_from_slice(tail);
+                From::Buffer(last, first, second)
             }
             Place::Slot(slot) => {
                 self.slots[usize::from(slot)].copy_from_slice(&bytes);
@@ -195,12 +215,14 @@ impl Side {
 
     /// What the device reads when it comes to a request: later than it was posted.
     pub(crate) fn fetch(&self, from: &From) -> Vec<u8> {
-        let part = |range: &std::ops::Range<u32>| {
-            &self.send_buffer[range.start as usize..range.end as usize]
+        let part = |buffer: usize, range: &std::ops::Range<u32>| {
+            &self.send_buffers[buffer][range.start as usize..range.end as usize]
         };
         match from {
             From::Itself(bytes) => bytes.clone(),
-            From::Buffer(first, second) => [part(first), part(second)].concat(),
+            From::Buffer(buffer, first, second) => {
+                [part(*buffer, first), part(*buffer, second)].concat()
+            }
             From::Slot(slot) => self.slots[usize::from(*slot)].to_vec(),
         }
     }
@@ -220,7 +242,35 @@ impl Side {
         self.pump();
     }
 
+    /// How often the buffer for receiving, and that for sending, has grown.
+    pub(crate) fn grown(&self) -> [usize; 2] {
+        [self.exposed.grown as usize, self.send_buffers.len() - 1]
+    }
+
+    /// Gives the stream the larger buffers it wants, if there is memory.
+    fn grow(&mut self) {
+        if let Some(size) = self.stream.wants_to_receive() {
+            if self.has_memory {
+                self.exposed.grown += 1;
+                self.exposed.buffer = vec![0; size as usize];
+                let (addr, rkey) = self.exposed.place();
+                self.stream.receive_into(addr, rkey);
+            } else {
+                self.stream.keep_receiving();
+            }
+        }
+        if let Some(size) = self.stream.wants_to_send() {
+            if self.has_memory {
+                self.send_buffers.push(vec![0; size as usize]);
+                self.stream.send_from_new();
+            } else {
+                self.stream.keep_sending();
+            }
+        }
+    }
+
     pub(crate) fn pump(&mut self) {
+        self.grow();
         while let Some(outgoing) = self.stream.control() {
             self.post(outgoing, &[]);
         }
@@ -228,9 +278,10 @@ impl Side {
 
     /// Takes in `bytes` from the peer's device; `false` if it must not write there.
     pub(crate) fn write(&mut self, addr: u64, rkey: u32, bytes: &[u8]) -> bool {
+        let (buffer, buffer_key) = self.exposed.place();
         let (base, memory) = match rkey {
             TABLE_KEY => (TABLE, &mut self.exposed.table),
-            BUFFER_KEY => (BUFFER, &mut self.exposed.buffer),
+            _ if rkey == buffer_key => (buffer, &mut self.exposed.buffer),
             MAPPED_KEY => (MAPPED, &mut self.exposed.mapped),
             _ => return false,
         };

@@ -6,6 +6,7 @@
 
 mod ending;
 mod failure;
+mod growth;
 mod iomap;
 mod outgoing;
 mod progress;

@@ -5,6 +5,7 @@ use std::{collections::VecDeque, ops::Range};
 use super::{
     Local, Stream, TARGETS,
     failure::Violation,
+    growth::Growth,
     outgoing::{Outgoing, Payload, Place, Tag},
     settings::Settings,
 };
@@ -21,8 +22,10 @@ pub(super) struct Receiving {
     unread: u32,
     /// Where in the buffer the first unread byte is.
     at: u32,
+    /// The bytes of the buffer; half of what it had first, which is the most that a target covers; and the least
+    /// that the peer is told of at once.
+    size: u32,
     half: u32,
-    /// The least that the peer is told of at once.
     part: u32,
     /// What the peer may still write, and where in the buffer that begins.
     room: u32,
@@ -39,6 +42,9 @@ pub(super) struct Receiving {
     free_at: u32,
     buffer_addr: u64,
     buffer_rkey: u32,
+    growth: Growth,
+    /// The peer has run out of room, and not everything has been read since.
+    ran_out: bool,
     /// The peer's table, and which of its entries is written next.
     peer_table: Target,
     peer_entry: u32,
@@ -59,25 +65,27 @@ impl Update {
 }
 
 /// The least that a peer with so many entries is told of at once: they last for the whole buffer.
-fn part(half: u32, entries: u32) -> u32 {
+fn part(size: u32, half: u32, entries: u32) -> u32 {
     let mut part = half;
-    let mut parts = 2;
-    while part % 2 == 0 && part > LEAST_PART && parts * 2 <= entries.min(TARGETS) {
+    while part % 2 == 0 && part > LEAST_PART && size / (part / 2) <= entries {
         part /= 2;
-        parts *= 2;
     }
     part
 }
 
 impl Receiving {
     pub(super) fn new(settings: &Settings, local: &Local, peer: &ConnectData) -> Self {
-        let half = settings.half();
+        let (size, half) = (2 * settings.half(), settings.half());
+        let entries = peer.targets.len.min(TARGETS);
+        // Whole halves, of which each has an entry.
+        let most = (settings.recv_buffer_max / half).min(entries) * half;
         Self {
             waiting: VecDeque::with_capacity(settings.recv_depth.into()),
             unread: 0,
             at: 0,
+            size,
             half,
-            part: part(half, peer.targets.len),
+            part: part(size, half, entries),
             room: half,
             room_at: 0,
             done: 0,
@@ -90,6 +98,8 @@ impl Receiving {
             free_at: half,
             buffer_addr: local.buffer_addr,
             buffer_rkey: local.buffer_rkey,
+            growth: Growth::new(size, most),
+            ran_out: false,
             peer_table: peer.targets,
             peer_entry: 1,
             peer_order: peer.order,
@@ -114,11 +124,12 @@ impl Receiving {
     pub(super) fn arrived(&mut self, len: u32, unwanted: bool) -> Result<(), Violation> {
         self.count_message()?;
         // A message does not go on at the buffer's beginning.
-        if len > self.room.min(2 * self.half - self.room_at) {
+        if len > self.room.min(self.size - self.room_at) {
             return Err(Violation::Overflow(len));
         }
         self.room -= len;
-        self.room_at = (self.room_at + len) % (2 * self.half);
+        self.room_at = (self.room_at + len) % self.size;
+        self.ran_out |= self.room == 0 && !unwanted;
         self.waiting.push_back(len);
         self.unread += len;
         if unwanted {
@@ -150,8 +161,28 @@ impl Receiving {
             self.done = self.done.wrapping_add(1);
         }
         self.unread -= len;
-        self.at = (self.at + len) % (2 * self.half);
+        self.at = (self.at + len) % self.size;
         self.free += len;
+        if self.unread == 0 && self.ran_out {
+            self.ran_out = false;
+            self.growth.held_up();
+        }
+    }
+
+    /// The size that the buffer is to have, when nothing is in it, nor on its way there.
+    fn wanted(&self) -> Option<u32> {
+        let is_empty = self.room == 0 && self.unread == 0;
+        self.growth.wanted().filter(|_| is_empty)
+    }
+
+    /// Another buffer takes the place of that one.
+    fn replace(&mut self, size: u32, addr: u64, rkey: u32) {
+        self.part = part(size, self.half, self.peer_table.len.min(TARGETS));
+        self.size = size;
+        (self.buffer_addr, self.buffer_rkey) = (addr, rkey);
+        self.free = size;
+        (self.at, self.room_at, self.free_at) = (0, 0, 0);
+        self.growth.end();
     }
 
     /// What the peer is to be told now, if anything.
@@ -161,7 +192,8 @@ impl Receiving {
         } else {
             self.half
         };
-        if self.free >= least {
+        // Before it grows, the peer fills the room it knows of, and is told of no more.
+        if self.free >= least && self.growth.wanted().is_none() {
             return Some(Update::CreditsAndTarget);
         }
         let beyond = self.done.wrapping_sub(self.tell_at);
@@ -170,7 +202,7 @@ impl Receiving {
 
     /// How much of the free room is the next target: half of the buffer, or half of that, and so on.
     fn next_part(&self) -> u32 {
-        let most = self.free.min(2 * self.half - self.free_at);
+        let most = self.free.min(self.size - self.free_at);
         let mut len = self.half;
         while len > most {
             len /= 2;
@@ -201,7 +233,7 @@ impl Receiving {
             outgoing.rkey = self.peer_table.rkey;
             self.peer_entry = (self.peer_entry + 1) % self.peer_table.len;
             self.free -= len;
-            self.free_at = (self.free_at + len) % (2 * self.half);
+            self.free_at = (self.free_at + len) % self.size;
             self.room += len;
         }
         outgoing
@@ -219,7 +251,7 @@ impl Stream {
     pub fn next_bytes(&self, len: usize) -> (Range<u32>, Range<u32>) {
         let receiving = &self.receiving;
         let len = u32::try_from(len).map_or(receiving.unread, |len| len.min(receiving.unread));
-        let first = len.min(2 * receiving.half - receiving.at);
+        let first = len.min(receiving.size - receiving.at);
         (receiving.at..receiving.at + first, 0..len - first)
     }
 
@@ -231,5 +263,25 @@ impl Stream {
         if len > 0 {
             self.receiving.consume(len);
         }
+    }
+
+    /// The size of the receive buffer that is to take the place of the one there is, if another is to.
+    /// Until [`receive_into`](Self::receive_into) has named it, or [`keep_receiving`](Self::keep_receiving)
+    /// has said that there is none, the peer is told of no room.
+    pub fn wants_to_receive(&self) -> Option<u32> {
+        self.receiving.wanted()
+    }
+
+    /// From now on the receive buffer is one of the size that was wanted, at that address, with that key.
+    /// Nothing arrives in the one before any more.
+    pub fn receive_into(&mut self, addr: u64, rkey: u32) {
+        if let Some(size) = self.receiving.wanted() {
+            self.receiving.replace(size, addr, rkey);
+        }
+    }
+
+    /// The receive buffer stays what it is.
+    pub fn keep_receiving(&mut self) {
+        self.receiving.growth.end();
     }
 }

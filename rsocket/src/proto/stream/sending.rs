@@ -2,6 +2,7 @@
 
 use super::{
     Stream, Table,
+    growth::Growth,
     outgoing::{Outgoing, Payload, Place, Tag},
     settings::{CONTROL_SLOTS, Framing, SEND_LOWAT, Settings},
     targets::Targets,
@@ -57,6 +58,11 @@ pub(super) struct Sending {
     buffer_free: u32,
     /// Where in the buffer the next bytes go.
     buffer_at: u32,
+    /// Bytes that are in flight from the buffer before.
+    leaving: u32,
+    growth: Growth,
+    /// Nothing has completed since the buffer held somebody up.
+    waits: bool,
     targets: Targets,
 }
 
@@ -78,6 +84,9 @@ impl Sending {
             buffer_size: settings.send_buffer,
             buffer_free: settings.send_buffer,
             buffer_at: 0,
+            leaving: 0,
+            growth: Growth::new(settings.send_buffer, settings.send_buffer_max),
+            waits: false,
             targets: Targets::new(peer.first),
         }
     }
@@ -105,11 +114,15 @@ impl Sending {
         } else {
             self.free += 1;
         }
-        self.buffer_free += match tag {
+        self.waits = false;
+        let len = match tag {
             Tag::Data(len) | Tag::Direct(len) => len,
             Tag::Mapping => Mapping::BYTES,
             Tag::Credit | Tag::Control(_) | Tag::KeepAlive | Tag::Trailer { .. } => 0,
         };
+        let left = len.min(self.leaving);
+        self.leaving -= left;
+        self.buffer_free += len - left;
         debug_assert!(self.control_free <= CONTROL_SLOTS && self.free <= self.data_depth);
         debug_assert!(self.buffer_free <= self.buffer_size);
     }
@@ -126,6 +139,24 @@ impl Sending {
     pub(super) fn granted(&mut self, limit: u16, table: &mut impl Table, order: ByteOrder) {
         self.limit = limit;
         self.targets.take(table, order);
+    }
+
+    /// Who has something to send waits. If that is for room in the buffer alone, it is too small.
+    fn count_wait(&mut self) {
+        let has_others = self.sent != self.limit && self.free >= self.entries;
+        let waits = has_others && self.targets.room() > 0 && self.buffer_free < SEND_LOWAT;
+        if waits && !self.waits {
+            self.waits = true;
+            self.growth.held_up();
+        }
+    }
+
+    /// Another buffer takes the place of that one, from which what is in flight is still sent.
+    fn replace(&mut self, size: u32) {
+        self.leaving += self.buffer_size - self.buffer_free;
+        (self.buffer_size, self.buffer_free) = (size, size);
+        self.buffer_at = 0;
+        self.growth.end();
     }
 
     /// Takes room in the send buffer for `len` bytes, and says where they go.
@@ -169,13 +200,35 @@ impl Stream {
     /// The request that sends the next of `left` bytes; `None` if it has to wait, or is over.
     /// Mappings have to be [announced](Self::announce) before.
     pub fn send(&mut self, burst: &mut Burst, left: usize) -> Option<Outgoing> {
-        if left == 0 || !self.can_send() {
+        if left == 0 {
+            return None;
+        }
+        if !self.can_send() {
+            self.sending.count_wait();
             return None;
         }
         let sending = &self.sending;
         let room = sending.buffer_free.min(sending.targets.room());
         let len = burst.next(left, room);
         Some(self.sending.data(len))
+    }
+
+    /// The size of the send buffer that is to take the place of the one there is, if another is to.
+    pub fn wants_to_send(&self) -> Option<u32> {
+        self.sending.growth.wanted()
+    }
+
+    /// From now on the send buffer is one of the size that was wanted. What was posted is sent from the one
+    /// before.
+    pub fn send_from_new(&mut self) {
+        if let Some(size) = self.sending.growth.wanted() {
+            self.sending.replace(size);
+        }
+    }
+
+    /// The send buffer stays what it is.
+    pub fn keep_sending(&mut self) {
+        self.sending.growth.end();
     }
 
     /// The request that writes the next of `left` bytes to where a mapping of the peer is.

@@ -42,6 +42,11 @@ pub struct Settings {
     pub send_buffer: u32,
     /// The size of the receive buffer, in bytes: an even number.
     pub recv_buffer: u32,
+    /// What the send buffer may grow to when it is full again and again while the peer has room.
+    pub send_buffer_max: u32,
+    /// What the receive buffer may grow to when the peer runs out of room again and again while
+    /// everything is read: as far as the peer's table of targets goes, which is not at all for the original.
+    pub recv_buffer_max: u32,
     /// The most bytes that a request can carry itself.
     pub inline: u32,
     /// How many mappings the peer may announce.
@@ -57,6 +62,8 @@ impl Default for Settings {
             recv_depth: 384,
             send_buffer: 128 << 10,
             recv_buffer: 128 << 10,
+            send_buffer_max: 512 << 10,
+            recv_buffer_max: 512 << 10,
             inline: 64,
             iomap_size: 0,
             framing: Framing::Immediate,
@@ -76,8 +83,20 @@ impl Settings {
             recv_depth: depth(self.recv_depth, SPARE_RECEIVES),
             send_buffer: self.send_buffer.clamp(MIN_BUFFER, MAX_BUFFER),
             recv_buffer: self.recv_buffer.clamp(MIN_BUFFER, MAX_BUFFER) & !1,
+            send_buffer_max: self.send_buffer_max.min(MAX_BUFFER),
+            recv_buffer_max: self.recv_buffer_max.min(MAX_BUFFER),
             ..self
         }
+    }
+
+    /// The send buffer has so many bytes, and does not grow.
+    pub(crate) fn set_send_buffer(&mut self, bytes: u32) {
+        (self.send_buffer, self.send_buffer_max) = (bytes, bytes);
+    }
+
+    /// The receive buffer has so many bytes, and does not grow.
+    pub(crate) fn set_recv_buffer(&mut self, bytes: u32) {
+        (self.recv_buffer, self.recv_buffer_max) = (bytes, bytes);
     }
 
     /// The bytes that a target covers: half of the receive buffer.

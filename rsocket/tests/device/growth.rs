@@ -1,0 +1,111 @@
+//! Buffers that grow while much is sent, as the kernel sees them.
+
+use std::{
+    io::{Read, Write},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use rsocket::{Options, Stream};
+
+use crate::local;
+
+const PATIENCE: Duration = Duration::from_secs(20);
+const LEN: usize = 4 << 20;
+
+/// How many memory regions of so many bytes the kernel has.
+fn regions(bytes: usize) -> usize {
+    let output = Command::new("rdma")
+        .args(["resource", "show", "mr"])
+        .output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    let text = String::from_utf8(output.stdout).unwrap();
+    let len = bytes.to_string();
+    let is_it = |words: [&str; 2]| words[0] == "mrlen" && words[1] == len;
+    text.lines()
+        .filter(|line| {
+            let words: Vec<&str> = line.split_whitespace().collect();
+            words.windows(2).any(|pair| is_it([pair[0], pair[1]]))
+        })
+        .count()
+}
+
+fn pair(asks: &Options, listens: &Options) -> (Stream, Stream) {
+    let listener = listens.bind(local()).unwrap();
+    let client = asks.connect(listener.local_addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    for stream in [&client, &server] {
+        stream.set_read_timeout(Some(PATIENCE));
+        stream.set_write_timeout(Some(PATIENCE));
+    }
+    (client, server)
+}
+
+/// Sends bytes one way, of which the reader takes `piece` at a time.
+fn send(from: &mut Stream, to: &mut Stream, piece: usize) {
+    let bytes: Vec<u8> = (0..LEN)
+        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 11) as u8)
+        .collect();
+    thread::scope(|scope| {
+        scope.spawn(|| from.write_all(&bytes).unwrap());
+        let mut got = vec![0; LEN];
+        for place in got.chunks_mut(piece) {
+            to.read_exact(place).unwrap();
+        }
+        assert!(got == bytes, "what arrived is not what was sent");
+    });
+}
+
+/// Fills the peer's buffer of `size` bytes, which is then read at once.
+fn fill(from: &mut Stream, to: &mut Stream, size: usize) {
+    let mut buf = vec![0; size];
+    thread::scope(|scope| {
+        scope.spawn(|| from.write_all(&vec![7; size]).unwrap());
+        let until = Instant::now() + PATIENCE;
+        while to.peek(&mut buf).unwrap() < size {
+            assert!(Instant::now() < until, "the buffer is not filled");
+        }
+    });
+    to.read_exact(&mut buf).unwrap();
+    assert!(buf.iter().all(|&byte| byte == 7));
+}
+
+#[test]
+fn buffers_grow_where_much_is_sent() {
+    const LARGER: usize = 512 << 10;
+    const FIRST: usize = 128 << 10;
+    let (first, larger) = (regions(FIRST), regions(LARGER));
+    for piece in [LEN, 16 << 10] {
+        let (mut client, mut server) = pair(&Options::new(), &Options::new());
+        assert_eq!(regions(FIRST), first + 4, "two at each side");
+        for _ in 0..8 {
+            fill(&mut client, &mut server, FIRST);
+        }
+        assert!(regions(LARGER) > larger, "the server's");
+        send(&mut client, &mut server, piece);
+        assert_eq!((regions(FIRST), regions(LARGER)), (first + 2, larger + 2));
+        fill(&mut client, &mut server, LARGER);
+        // They work in the other direction, too.
+        send(&mut server, &mut client, piece);
+        drop((client, server));
+        assert_eq!((regions(FIRST), regions(LARGER)), (first, larger));
+    }
+}
+
+#[test]
+fn buffers_stay_what_somebody_has_said() {
+    const SIZE: usize = 96 << 10;
+    let said = Options::new()
+        .send_buffer(96 << 10)
+        .receive_buffer(96 << 10);
+    let before = regions(SIZE);
+    let (mut client, mut server) = pair(&said, &said);
+    assert_eq!(regions(SIZE), before + 4);
+    for _ in 0..20 {
+        fill(&mut client, &mut server, SIZE);
+    }
+    send(&mut client, &mut server, LEN);
+    assert_eq!(regions(SIZE), before + 4);
+}
