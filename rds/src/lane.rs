@@ -2,10 +2,7 @@
 
 use std::{sync::Arc, time::Duration};
 
-use cm::{
-    CmId, ConnParam, Connection, Key,
-    phases::{Connected, HasDevice},
-};
+use cm::{CmId, ConnParam, Connection, Key, phases::HasDevice};
 use verbs::{
     Attributes, CompletionQueue, CqKey, Init, Notify, PoolBuf, QueuePair, Rc, RemoteRegion,
     RnrTimer, Rtr, Rts, With,
@@ -13,6 +10,7 @@ use verbs::{
 
 use crate::{
     device::Device,
+    engine::Undertaker,
     outbound::Payload,
     proto::{
         connection::{Completion, Tag},
@@ -296,9 +294,8 @@ impl Lane {
         }
     }
 
-    /// Takes everything back from the device; `false` if it does not let go. The identifier, which may be
-    /// slow to end, is returned where there is one.
-    pub(crate) fn destroy(&mut self) -> (bool, Option<CmId<Connected>>) {
+    /// Takes everything back from the device; `false` if it does not let go. The identifier may be slow to end.
+    pub(crate) fn destroy(&mut self, undertaker: &mut Undertaker) -> bool {
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
         let (ends, id) = match stage {
             Stage::Accepted(ends) => (*ends, None),
@@ -307,20 +304,24 @@ impl Lane {
                 let (qp, id) = qp.into_parts();
                 (Ends { qp, cq, device }, Some(id))
             }
-            Stage::Resolving | Stage::Asked(_) | Stage::Gone => return (true, None),
+            Stage::Resolving | Stage::Asked(_) | Stage::Gone => return true,
         };
         let Ends { qp, cq, device } = ends;
-        match qp.destroy() {
+        let destroyed = qp.destroy();
+        if let Some(id) = id {
+            undertaker.destroy(id);
+        }
+        match destroyed {
             Ok(leftover) => {
                 for work in leftover.send {
                     Posted::give_back(work);
                 }
-                (true, id)
+                true
             }
             Err(refused) => {
                 let qp = refused.value;
                 self.stage = Stage::Accepted(Box::new(Ends { qp, cq, device }));
-                (false, id)
+                false
             }
         }
     }

@@ -233,10 +233,8 @@ impl<S: Driven> Shared<S> {
             (bell, name)
         };
         let waited = sleep([self.channel.as_fd(), bell.as_fd()], deadline);
-        self.eager.store(
-            self.is_worth_looking(start.elapsed(), polling_time),
-            Relaxed,
-        );
+        let eager = self.is_worth_looking(start.elapsed(), polling_time);
+        self.eager.store(eager, Relaxed);
         let ended = self.end_wait(name);
         // If it has been rung since, the next wait is a short one.
         if let Ok([_, true]) = waited {
@@ -389,6 +387,16 @@ mod tests {
         }
     }
 
+    fn numbers() -> Shared<Numbers> {
+        let channel = Bell::new().unwrap();
+        let watcher = Watcher::new(channel.as_fd()).unwrap();
+        Shared::new(channel, watcher, |waiters| Numbers {
+            waiters,
+            completed: vec![],
+            arrived: vec![],
+        })
+    }
+
     fn take(shared: &Shared<Numbers>) -> io::Result<u32> {
         shared.until(Interest::READ, Patience::Watch(0), |state| {
             Ok(state.arrived.pop())
@@ -401,13 +409,7 @@ mod tests {
 
     #[test]
     fn who_sleeps_for_a_moment_looks_for_longer_the_next_time() {
-        let channel = Bell::new().unwrap();
-        let watcher = Watcher::new(channel.as_fd()).unwrap();
-        let shared = Shared::new(channel, watcher, |waiters| Numbers {
-            waiters,
-            completed: vec![],
-            arrived: vec![],
-        });
+        let shared = numbers();
         let unit = Duration::from_micros(10);
         let after = |waited| shared.is_worth_looking(Duration::from_micros(waited), unit);
         assert!((0..20).all(|_| after(99)));
@@ -421,13 +423,7 @@ mod tests {
     /// One of two takes what has come, and finds something for the other by that.
     #[test]
     fn who_shares_a_watcher_passes_on_what_it_leaves() {
-        let channel = Bell::new().unwrap();
-        let watcher = Watcher::new(channel.as_fd()).unwrap();
-        let shared = Shared::new(channel, watcher, |waiters| Numbers {
-            waiters,
-            completed: vec![],
-            arrived: vec![],
-        });
+        let shared = numbers();
         let nothing = |taken: io::Result<u32>| taken.unwrap_err().kind();
         assert_eq!(nothing(take(&shared)), io::ErrorKind::WouldBlock);
         shared.lock().completed = vec![1, 2];

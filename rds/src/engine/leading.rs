@@ -100,7 +100,8 @@ impl Shared {
             return Some(state);
         }
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        if left().is_some_and(|left| left.is_zero()) {
+        let mut sleeps_for = left();
+        if sleeps_for.is_some_and(|left| left.is_zero()) {
             return None;
         }
         let bell = Arc::clone(&self.leader);
@@ -116,17 +117,17 @@ impl Shared {
             let came;
             (state, came) = self.look_for(busy_poll, deadline, receiving, state);
             if came {
-                self.resign(&mut state);
+                self.resign(&mut state, self.now());
                 return Some(state);
             }
+            sleeps_for = left();
         }
-        let left = left();
         let devices = state.devices();
         drop(state);
         let ready = {
             let mut fds: Vec<BorrowedFd<'_>> = vec![bell.as_fd()];
             fds.extend(devices.iter().map(|device| device.channel.as_fd()));
-            sleep(&fds, left)
+            sleep(&fds, sleeps_for)
         };
         let mut state = self.lock_here();
         for (device, ready) in devices.iter().zip(&ready[1..]) {
@@ -137,8 +138,9 @@ impl Shared {
         // Gone devices are closed when nobody has them.
         drop(devices);
         state.receiving = receiving;
-        state.complete(self.now());
-        self.resign(&mut state);
+        let now = self.now();
+        state.complete(now);
+        self.resign(&mut state, now);
         Some(state)
     }
 
@@ -181,8 +183,7 @@ impl Shared {
     }
 
     /// The call that leads has done what it could, and leaves.
-    fn resign(&self, state: &mut State) {
-        let now = self.now();
+    fn resign(&self, state: &mut State, now: Duration) {
         let since = state.leader.take().map_or(now, |leader| {
             if leader.rung {
                 self.leader.clear();

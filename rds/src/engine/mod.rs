@@ -32,6 +32,7 @@ use clock::Clock;
 pub(crate) use operations::{Exported, Progress};
 pub use options::EngineOptions;
 pub(crate) use state::State;
+pub(crate) use undertaker::Undertaker;
 
 use crate::{bell::Bell, socket::Socket};
 

@@ -322,10 +322,7 @@ impl State {
             return;
         };
         let has_unheard = lane.has_unheard();
-        let (has_let_go, identifier) = lane.destroy();
-        if let Some(identifier) = identifier {
-            self.undertaker.destroy(identifier);
-        }
+        let has_let_go = lane.destroy(&mut self.undertaker);
         if !has_let_go {
             lane.refusals += 1;
             if lane.refusals < REFUSALS {
@@ -400,10 +397,7 @@ impl State {
         }
         for (_, mut lane) in std::mem::take(&mut self.lanes) {
             // What is not destroyed here is when it is dropped.
-            let (_, identifier) = lane.destroy();
-            if let Some(identifier) = identifier {
-                self.undertaker.destroy(identifier);
-            }
+            lane.destroy(&mut self.undertaker);
         }
         self.undertaker.wait();
     }

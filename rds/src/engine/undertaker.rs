@@ -8,13 +8,13 @@ use std::thread::{self, JoinHandle};
 
 /// The threads that destroy something.
 #[derive(Debug, Default)]
-pub(super) struct Undertaker {
+pub(crate) struct Undertaker {
     threads: Vec<JoinHandle<()>>,
 }
 
 impl Undertaker {
     /// Destroys something. Does not block, if there is a thread to be had.
-    pub(super) fn destroy(&mut self, what: impl Send + 'static) {
+    pub(crate) fn destroy(&mut self, what: impl Send + 'static) {
         self.threads.retain(|thread| !thread.is_finished());
         let thread = thread::Builder::new().name("rds-end".to_owned());
         // Without a thread, it is dropped here.

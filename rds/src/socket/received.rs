@@ -58,6 +58,32 @@ impl Latency {
     }
 }
 
+/// Who reads two clocks reads them within this, unless something else runs in between.
+const MOMENT: Duration = Duration::from_micros(100);
+const TRIES: u32 = 8;
+
+/// When that was by the clock on the wall. `look` reads that clock, and when it begins and ends to.
+fn by_the_wall(
+    at: Instant,
+    mut look: impl FnMut() -> (Instant, SystemTime, Instant),
+) -> SystemTime {
+    let (mut before, mut wall, after) = look();
+    let mut doubt = after.saturating_duration_since(before);
+    for _ in 1..TRIES {
+        if doubt <= MOMENT {
+            break;
+        }
+        let (begin, time, end) = look();
+        let less = end.saturating_duration_since(begin);
+        if less < doubt {
+            (before, wall, doubt) = (begin, time, less);
+        }
+    }
+    // Never later than it is now.
+    let since = before.saturating_duration_since(at);
+    wall.checked_sub(since).unwrap_or(wall)
+}
+
 /// A message that has arrived. It owns its bytes, which have not been copied if they are many.
 #[derive(Debug)]
 pub struct Message {
@@ -97,8 +123,9 @@ impl Message {
     /// [exactly](crate::Socket::set_exact_times).
     #[doc(alias = "SO_TIMESTAMP")]
     pub fn timestamp(&self) -> SystemTime {
-        let now = SystemTime::now();
-        now.checked_sub(self.whole.elapsed()).unwrap_or(now)
+        by_the_wall(self.whole, || {
+            (Instant::now(), SystemTime::now(), Instant::now())
+        })
     }
 
     /// Memory of the sender's that the receiver may read and write.
@@ -169,6 +196,29 @@ mod tests {
             bodies: Bodies::Many(bodies.collect()),
             cookie: None,
         }
+    }
+
+    /// Two clocks that are read while something else runs for so many milliseconds in between.
+    fn at_a_second(pauses: &[u64]) -> (SystemTime, usize) {
+        let (begin, epoch) = (Instant::now(), SystemTime::UNIX_EPOCH);
+        let at = begin + Duration::from_secs(1);
+        let mut time = Duration::from_secs(10);
+        let mut pauses_left = pauses.iter();
+        let found = by_the_wall(at, || {
+            let before = begin + time;
+            time += Duration::from_millis(*pauses_left.next().unwrap());
+            (before, epoch + time, begin + time)
+        });
+        (found, pauses_left.len())
+    }
+
+    #[test]
+    fn who_is_interrupted_reads_the_clocks_again() {
+        let after = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
+        assert_eq!(at_a_second(&[0, 5]), (after(1000), 1));
+        assert_eq!(at_a_second(&[500, 0, 5]), (after(1000), 1));
+        let busy = [9, 8, 7, 3, 4, 5, 6, 7, 0];
+        assert_eq!(at_a_second(&busy), (after(1003), 1));
     }
 
     #[test]

@@ -198,11 +198,11 @@ impl Socket {
                 let kind = io::ErrorKind::Unsupported;
                 Err(io::Error::new(kind, reason))
             };
-            if state.node.is_here(to.ip()) && to.port() == 0 {
+            let is_here = state.node.is_here(to.ip());
+            if is_here && to.port() == 0 {
                 return unsupported("an operation before a ping to this host");
             }
-            if options.atomic.is_some() && state.node.is_here(to.ip()) && !state.can_change(to.ip())
-            {
+            if options.atomic.is_some() && is_here && !state.can_change(to.ip()) {
                 return unsupported("the device of this host has no atomic operations");
             }
         }
@@ -313,17 +313,16 @@ impl Socket {
             state.look(now, connection);
         }
         if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
-            let mut failed = false;
-            let mut ended = |state: &mut State, status, report: Report| {
-                failed |= status != Status::Success;
+            let ended = |state: &mut State, status, report: Report| {
                 state.node.ended(connection::Notification {
                     owner: self.id,
                     token: report.token,
                     status,
                     requested: report.notify,
                 });
-                failed
+                status == Status::Success
             };
+            // Whether the operations, if there are any, have all been done.
             let mut done = None;
             if let Some(rdma) = &draft.rdma {
                 let status = state.operate(to.ip(), rdma, &draft.payload.rdma);
@@ -333,13 +332,13 @@ impl Socket {
             {
                 let status = match done {
                     // Between hosts, the connection would be lost with the first.
-                    Some(true) => Status::Dropped,
+                    Some(false) => Status::Dropped,
                     _ => state.change(to.ip(), atomic, place),
                 };
                 done = Some(ended(state, status, atomic.report));
             }
-            operation = done.map(|failed| state.operations.at_once(self.id, to.ip(), failed));
-            if !failed && !draft.is_silent() {
+            operation = done.map(|done| state.operations.at_once(self.id, to.ip(), !done));
+            if done != Some(false) && !draft.is_silent() {
                 let delivery = Delivery {
                     sequence: 0,
                     times: Some((now, now)),

@@ -2,7 +2,7 @@
 //! connection in the name of the other, takes nothing of what it is sent, and leaves.
 
 use std::{
-    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    sync::atomic::{AtomicBool, Ordering::Relaxed},
     thread,
     time::{Duration, Instant},
 };
@@ -10,19 +10,12 @@ use std::{
 use rds::{ExportOptions, Notification, Rdma, Received, SendOptions, Socket, Status};
 
 use crate::{
-    PATIENCE, addr, any, counter, other, pattern,
+    PATIENCE, addr, any, counter,
+    crossing::{Over, everything_arrives},
+    other, pattern,
     prober::{Answer, dial, proposal},
     socket,
 };
-
-/// Tells the other threads that it is over, also where this one panics.
-pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
-
-impl Drop for Over<'_> {
-    fn drop(&mut self) {
-        self.0.store(true, Relaxed);
-    }
-}
 
 /// Takes the place of `b` at `a`, and leaves. Nothing that `a` sends meanwhile arrives anywhere.
 fn interlope(a: &Socket, b: &Socket) {
@@ -44,54 +37,13 @@ fn interlope(a: &Socket, b: &Socket) {
 #[test]
 fn connections_that_others_end_lose_nothing() {
     let (a, b) = (socket(any()), socket(other()));
-    let over = AtomicBool::new(false);
-    let seen = [AtomicU64::new(0), AtomicU64::new(0)];
-    let send = |from: &Socket, to: &Socket| {
-        let mut next = 0_u64;
-        while !over.load(Relaxed) {
-            let bytes = [&next.to_le_bytes()[..], &pattern(6000, 3)].concat();
-            from.send_to(&bytes, addr(to)).unwrap();
-            next += 1;
-        }
-        from.send_to(&next.to_le_bytes(), addr(to)).unwrap();
-    };
-    let take = |at: &Socket, seen: &AtomicU64| {
-        let mut buf = vec![0; 8192];
-        let mut next = 0_u64;
-        loop {
-            let (len, _) = at.recv_from(&mut buf).unwrap();
-            let (number, rest) = buf[..len].split_first_chunk().unwrap();
-            assert_eq!(u64::from_le_bytes(*number), next);
-            if rest.is_empty() {
-                return next;
-            }
-            assert_eq!(rest, pattern(6000, 3));
-            next += 1;
-            seen.store(next, Relaxed);
-        }
-    };
-    thread::scope(|scope| {
-        scope.spawn(|| send(&a, &b));
-        scope.spawn(|| send(&b, &a));
-        scope.spawn(|| take(&a, &seen[0]));
-        scope.spawn(|| take(&b, &seen[1]));
-        let end = Over(&over);
-        let progress = || {
-            let before = seen.each_ref().map(|seen| seen.load(Relaxed));
-            let until = Instant::now() + PATIENCE.unwrap();
-            while (0..2).any(|side| seen[side].load(Relaxed) <= before[side]) {
-                assert!(Instant::now() < until, "nothing comes any more");
-                thread::sleep(Duration::from_millis(1));
-            }
-        };
+    everything_arrives(&a, &b, |progress| {
         for _ in 0..3 {
             progress();
             interlope(&a, &b);
             progress();
             interlope(&b, &a);
         }
-        progress();
-        drop(end);
     });
     assert!(counter(a.engine(), "conn_reset") >= 6);
 }

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod crossing;
 mod deaf;
 mod hostile;
 mod interlopers;

@@ -31,6 +31,14 @@ fn pair() -> (Socket, Socket, SocketAddr, SocketAddr) {
     (a, b, at_a, at_b)
 }
 
+/// Others of the same engine: at the same address, and at another.
+fn neighbours(a: &Socket) -> [Socket; 2] {
+    let beside = a.engine().socket().unwrap();
+    beside.bind_to(other()).unwrap();
+    beside.set_read_timeout(crate::PATIENCE);
+    [another_of(a), beside]
+}
+
 /// Gives a cookie to a peer, as a program does.
 fn hand_over(from: &Socket, cookie: Cookie, to: &Socket) -> Cookie {
     let options = SendOptions::new().to(addr(to)).cookie(cookie);
@@ -329,10 +337,7 @@ fn memory_that_cannot_be_exported() {
 #[test]
 fn memory_of_the_same_engine_is_written_and_read() {
     let a = socket(any());
-    let beside = a.engine().socket().unwrap();
-    beside.bind_to(other()).unwrap();
-    beside.set_read_timeout(crate::PATIENCE);
-    for b in [another_of(&a), beside] {
+    for b in neighbours(&a) {
         let memory = a.alloc(5000).unwrap();
         let cookie = a.export(&memory, ExportOptions::new()).unwrap();
         assert_eq!(hand_over(&a, cookie, &b), cookie);
@@ -399,10 +404,7 @@ fn memory_of_the_same_engine_is_written_and_read() {
 #[test]
 fn numbers_of_the_same_engine_are_changed_in_one_step() {
     let a = socket(any());
-    let beside = a.engine().socket().unwrap();
-    beside.bind_to(other()).unwrap();
-    beside.set_read_timeout(crate::PATIENCE);
-    for b in [another_of(&a), beside] {
+    for b in neighbours(&a) {
         let memory = a.alloc(4096).unwrap();
         memory.store(8, 40);
         let cookie = a.export(&memory, ExportOptions::new()).unwrap();

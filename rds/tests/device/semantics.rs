@@ -3,6 +3,7 @@
 use std::{
     collections::HashSet,
     io::{self, IoSlice},
+    iter,
     net::{Ipv6Addr, SocketAddr},
     thread,
     time::Duration,
@@ -146,7 +147,12 @@ fn messages_know_when_they_came() {
     a.set_send_limit(1 << 20).unwrap();
     b.set_exact_times(true);
     let mut last = before;
-    for len in [0, 1 << 20] {
+    let mut takes_time = false;
+    // It may happen that all frames of one are seen at once.
+    for len in iter::once(0).chain(iter::repeat_n(1 << 20, 20)) {
+        if takes_time {
+            break;
+        }
         a.send_to(&pattern(len, 1), addr(&b)).unwrap();
         while b.queued().unwrap().1 < len as u64 {
             thread::sleep(Duration::from_millis(1));
@@ -157,8 +163,10 @@ fn messages_know_when_they_came() {
         assert!(message.timestamp() >= last);
         last = message.timestamp();
         assert_eq!(message.latency().as_nanos()[0], 0);
-        assert_eq!(message.latency().assembly > Duration::ZERO, len > 0);
+        takes_time = message.latency().assembly > Duration::ZERO;
+        assert!(len > 0 || !takes_time);
     }
+    assert!(takes_time);
     assert!(last <= std::time::SystemTime::now());
     // Otherwise they are right but for some ticks of a guest that may be slow.
     b.set_exact_times(false);

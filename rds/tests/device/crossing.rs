@@ -1,0 +1,79 @@
+//! Messages that cross between two sockets for as long as something else goes wrong.
+
+use std::{
+    sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rds::Socket;
+
+use crate::{PATIENCE, addr, pattern};
+
+/// What follows the number of a message. The last one has nothing.
+const REST: usize = 6000;
+
+/// Tells the other threads that it is over, also where this one panics.
+pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
+
+impl Drop for Over<'_> {
+    fn drop(&mut self) {
+        self.0.store(true, Relaxed);
+    }
+}
+
+pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
+    let until = Instant::now() + PATIENCE.unwrap();
+    while !is_so() {
+        assert!(Instant::now() < until, "{what}");
+        thread::sleep(Duration::from_millis(1));
+    }
+}
+
+fn send(from: &Socket, to: &Socket, over: &AtomicBool) {
+    let mut next = 0_u64;
+    while !over.load(Relaxed) {
+        let bytes = [&next.to_le_bytes()[..], &pattern(REST, 3)].concat();
+        from.send_to(&bytes, addr(to)).unwrap();
+        next += 1;
+    }
+    from.send_to(&next.to_le_bytes(), addr(to)).unwrap();
+}
+
+fn take(at: &Socket, seen: &AtomicU64) {
+    let mut buf = vec![0; REST + 100];
+    let mut next = 0_u64;
+    loop {
+        let (len, _) = at.recv_from(&mut buf).unwrap();
+        let (number, rest) = buf[..len].split_first_chunk().unwrap();
+        assert_eq!(u64::from_le_bytes(*number), next);
+        if rest.is_empty() {
+            return;
+        }
+        assert_eq!(rest, pattern(REST, 3));
+        next += 1;
+        seen.store(next, Relaxed);
+    }
+}
+
+/// Messages go both ways during `trouble`, and all of them arrive, once and in order. What `trouble` is
+/// given waits until some more have come to each side.
+pub(crate) fn everything_arrives(a: &Socket, b: &Socket, trouble: impl FnOnce(&dyn Fn())) {
+    let over = AtomicBool::new(false);
+    let seen = [AtomicU64::new(0), AtomicU64::new(0)];
+    thread::scope(|scope| {
+        scope.spawn(|| send(a, b, &over));
+        scope.spawn(|| send(b, a, &over));
+        scope.spawn(|| take(a, &seen[0]));
+        scope.spawn(|| take(b, &seen[1]));
+        let end = Over(&over);
+        let progress = || {
+            let before = seen.each_ref().map(|seen| seen.load(Relaxed));
+            let comes = |side: usize| seen[side].load(Relaxed) > before[side];
+            await_that("nothing comes any more", || comes(0) && comes(1));
+        };
+        trouble(&progress);
+        progress();
+        drop(end);
+    });
+}
