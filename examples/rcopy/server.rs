@@ -4,7 +4,7 @@ use std::{
     ffi::OsStr,
     fs::{File, OpenOptions},
     io::{self, Read, Write},
-    net::Ipv6Addr,
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
     os::unix::{ffi::OsStrExt, fs::OpenOptionsExt},
     path::{Component, Path, PathBuf},
 };
@@ -23,8 +23,8 @@ const EIO: u32 = 5;
 
 #[expect(clippy::print_stdout, reason = "what the program tells its user")]
 pub(crate) fn run(directory: Option<&Path>, port: u16) -> Result<()> {
-    let listener = Listener::bind((Ipv6Addr::UNSPECIFIED, port))
-        .with_context(|| format!("cannot listen at port {port}"))?;
+    let listener =
+        Listener::bind((any()?, port)).with_context(|| format!("cannot listen at port {port}"))?;
     loop {
         println!("waiting for a client");
         let (mut stream, peer) = match listener.accept() {
@@ -36,6 +36,16 @@ pub(crate) fn run(directory: Option<&Path>, port: u16) -> Result<()> {
             println!("the client is gone: {err:#}");
         }
     }
+}
+
+/// Every address of this host. One of IPv6 is for clients of IPv4, too, but not over iWARP: there the kernel
+/// turns them away.
+fn any() -> Result<IpAddr> {
+    let devices = cm::devices().context("cannot list the devices")?;
+    Ok(match devices.iter().any(verbs::Context::is_iwarp) {
+        true => Ipv4Addr::UNSPECIFIED.into(),
+        false => Ipv6Addr::UNSPECIFIED.into(),
+    })
 }
 
 /// Does what a client wants, until it goes.

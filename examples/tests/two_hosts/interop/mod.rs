@@ -428,7 +428,8 @@ fn datagrams_of_rsockets_speak_with_the_originals_over_roce() {
 
 #[test]
 fn every_tool_of_rsockets_speaks_with_its_original_over_iwarp() {
-    play("siw", AGAIN_OVER_IWARP, [rstream::cells("siw")]);
+    let tools = [rstream::cells("siw"), rcopy::cells()];
+    play("siw", AGAIN_OVER_IWARP, tools);
 }
 
 #[test]

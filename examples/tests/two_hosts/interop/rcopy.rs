@@ -8,6 +8,12 @@ const C: &str = "rcopy";
 /// Sizes of files: with and without whole pages and messages.
 const SIZES: [u64; 4] = [1, 4096, 65537, 3_000_000];
 
+/// After so many seconds a copy is begun anew. Over iWARP the kernel may have lost the connection, of which
+/// nobody is told.
+const PATIENCE: u32 = 20;
+/// The same for what takes long.
+const LONG_PATIENCE: u32 = 7200;
+
 /// A GiB.
 const LARGE: u64 = 1 << 30;
 
@@ -21,7 +27,7 @@ pub(super) fn cells() -> Vec<Cell> {
             Who::OursServesC | Who::CServesOurs => None,
         };
         let sizes: Vec<u64> = empty.into_iter().chain(SIZES).collect();
-        copying("rcopy", who, &format!("-p {port}"), &sizes)
+        copying("rcopy", who, &format!("-p {port}"), &sizes, PATIENCE)
     };
     (7601..).zip(DIRECTIONS).map(cell).collect()
 }
@@ -29,12 +35,12 @@ pub(super) fn cells() -> Vec<Cell> {
 /// A large file, at the port that the tools have agreed on.
 pub(super) fn large() -> Vec<Cell> {
     DIRECTIONS
-        .map(|who| copying("rcopy 1 GiB", who, "", &[LARGE]))
+        .map(|who| copying("rcopy 1 GiB", who, "", &[LARGE], LONG_PATIENCE))
         .into()
 }
 
-/// A cell in which files of these sizes are copied.
-fn copying(row: &str, who: Who, options: &str, sizes: &[u64]) -> Cell {
+/// A cell in which files of these sizes are copied, each attempt within so many seconds.
+fn copying(row: &str, who: Who, options: &str, sizes: &[u64], seconds: u32) -> Cell {
     let (server, client) = who.programs(OURS, C);
     let folder = format!("/tmp/rcopy{}", options.trim_start_matches("-p "));
     let count = sizes.len();
@@ -55,7 +61,7 @@ fn copying(row: &str, who: Who, options: &str, sizes: &[u64]) -> Cell {
             "mkdir {folder}; cd {folder}; echo > done; for size in {words}; do \
              head -c $size /dev/urandom > $size; done; \
              for file in {words} done; do for i in $(seq 40); do \
-             {client} $file $A:{folder}/$file {options} > /dev/null 2>&1 && break; sleep 0.5; \
+             timeout {seconds} {client} $file $A:{folder}/$file {options} > /dev/null 2>&1 && break; sleep 0.5; \
              done; done; {sums}"
         ),
         check: Box::new(move |said| are_copies(said, count)),
