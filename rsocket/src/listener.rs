@@ -221,6 +221,9 @@ impl Drop for Listener {
 impl Options {
     /// Listens at an address. Port 0 takes a free port.
     ///
+    /// At `::`, all addresses of this host, it takes clients of IPv4, too; but not over iWARP, where Linux
+    /// turns them away.
+    ///
     /// # Errors
     /// - `NotFound`, `ENODEV`: there is no RDMA device, or none with that address.
     /// - `AddrInUse`: somebody else listens there.
