@@ -45,9 +45,11 @@ fn pair(asks: &Options, listens: &Options) -> (Stream, Stream) {
 
 /// Sends bytes one way, of which the reader takes `piece` at a time.
 fn send(from: &mut Stream, to: &mut Stream, piece: usize) {
-    let bytes: Vec<u8> = (0..LEN)
-        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 11) as u8)
-        .collect();
+    let byte = |i: usize| {
+        let [byte, ..] = (i.wrapping_mul(0x9e37_79b1) >> 11).to_le_bytes();
+        byte
+    };
+    let bytes: Vec<u8> = (0..LEN).map(byte).collect();
     thread::scope(|scope| {
         scope.spawn(|| from.write_all(&bytes).unwrap());
         let mut got = vec![0; LEN];
