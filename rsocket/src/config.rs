@@ -1,6 +1,6 @@
 //! What the system's administrator has set, for sockets that say nothing else.
 
-use std::{fs, path::Path, sync::OnceLock, time::Duration};
+use std::{fs, path::Path, str::FromStr, sync::OnceLock, time::Duration};
 
 use crate::proto::{decode_size, encode_size, stream::Settings};
 
@@ -32,26 +32,25 @@ impl Config {
         let Settings {
             send_depth,
             recv_depth,
-            send_buffer,
-            recv_buffer,
-            send_buffer_max,
-            recv_buffer_max,
+            send_buffer: _,
+            recv_buffer: _,
+            send_buffer_max: _,
+            recv_buffer_max: _,
             inline,
             iomap_size,
             framing: _,
         } = &mut config.settings;
         set(send_depth, folder, "sqsize_default");
         set(recv_depth, folder, "rqsize_default");
-        // Who says how much it is means that.
-        if set(send_buffer, folder, "wmem_default") {
-            *send_buffer_max = *send_buffer;
-        }
-        if set(recv_buffer, folder, "mem_default") {
-            *recv_buffer_max = *recv_buffer;
-        }
         set(inline, folder, "inline_default");
         set(iomap_size, folder, "iomap_size");
         *iomap_size = decode_size(encode_size(*iomap_size));
+        if let Some(bytes) = number(folder, "wmem_default") {
+            config.settings.set_send_buffer(bytes);
+        }
+        if let Some(bytes) = number(folder, "mem_default") {
+            config.settings.set_recv_buffer(bytes);
+        }
         let mut micros = 10_u32;
         set(&mut micros, folder, "polling_time");
         config.polling_time = Duration::from_micros(micros.into());
@@ -59,17 +58,15 @@ impl Config {
     }
 }
 
-/// Returns whether anything is set.
-fn set<T: std::str::FromStr>(value: &mut T, folder: &Path, file: &str) -> bool {
-    let text = fs::read_to_string(folder.join(file)).unwrap_or_default();
-    let number = text.split_whitespace().next().map(str::parse);
-    match number {
-        Some(Ok(number)) => {
-            *value = number;
-            true
-        }
-        _ => false,
+fn set<T: FromStr>(value: &mut T, folder: &Path, file: &str) {
+    if let Some(number) = number(folder, file) {
+        *value = number;
     }
+}
+
+fn number<T: FromStr>(folder: &Path, file: &str) -> Option<T> {
+    let text = fs::read_to_string(folder.join(file)).ok()?;
+    text.split_whitespace().next()?.parse().ok()
 }
 
 /// What was set when it was first asked for.

@@ -4,14 +4,13 @@ use std::{
     io::{Read, Write},
     process::Command,
     thread,
-    time::{Duration, Instant},
+    time::Instant,
 };
 
 use rsocket::{Options, Stream};
 
-use crate::local;
+use crate::streams::{PATIENCE, pair, pattern};
 
-const PATIENCE: Duration = Duration::from_secs(20);
 const LEN: usize = 4 << 20;
 
 /// How many memory regions of so many bytes the kernel has.
@@ -32,24 +31,9 @@ fn regions(bytes: usize) -> usize {
         .count()
 }
 
-fn pair(asks: &Options, listens: &Options) -> (Stream, Stream) {
-    let listener = listens.bind(local()).unwrap();
-    let client = asks.connect(listener.local_addr()).unwrap();
-    let (server, _) = listener.accept().unwrap();
-    for stream in [&client, &server] {
-        stream.set_read_timeout(Some(PATIENCE));
-        stream.set_write_timeout(Some(PATIENCE));
-    }
-    (client, server)
-}
-
 /// Sends bytes one way, of which the reader takes `piece` at a time.
 fn send(from: &mut Stream, to: &mut Stream, piece: usize) {
-    let byte = |i: usize| {
-        let [byte, ..] = (i.wrapping_mul(0x9e37_79b1) >> 11).to_le_bytes();
-        byte
-    };
-    let bytes: Vec<u8> = (0..LEN).map(byte).collect();
+    let bytes = pattern(0, LEN);
     thread::scope(|scope| {
         scope.spawn(|| from.write_all(&bytes).unwrap());
         let mut got = vec![0; LEN];
@@ -80,7 +64,7 @@ fn buffers_grow_where_much_is_sent() {
     const FIRST: usize = 128 << 10;
     let (first, larger) = (regions(FIRST), regions(LARGER));
     for piece in [LEN, 16 << 10] {
-        let (mut client, mut server) = pair(&Options::new(), &Options::new());
+        let (mut client, mut server) = pair(&Options::new());
         assert_eq!(regions(FIRST), first + 4, "two at each side");
         for _ in 0..8 {
             fill(&mut client, &mut server, FIRST);
@@ -103,7 +87,7 @@ fn buffers_stay_what_somebody_has_said() {
         .send_buffer(96 << 10)
         .receive_buffer(96 << 10);
     let before = regions(SIZE);
-    let (mut client, mut server) = pair(&said, &said);
+    let (mut client, mut server) = pair(&said);
     assert_eq!(regions(SIZE), before + 4);
     for _ in 0..20 {
         fill(&mut client, &mut server, SIZE);

@@ -12,10 +12,10 @@ use rsocket::{Listener, Options, Stream};
 
 use crate::{local, often};
 
-const PATIENCE: Duration = Duration::from_secs(20);
+pub(crate) const PATIENCE: Duration = Duration::from_secs(20);
 
 /// Two ends of a connection.
-fn pair(options: &Options) -> (Stream, Stream) {
+pub(crate) fn pair(options: &Options) -> (Stream, Stream) {
     let listener = options.bind(local()).unwrap();
     let client = options.connect(listener.local_addr()).unwrap();
     let (server, peer) = listener.accept().unwrap();
@@ -28,7 +28,7 @@ fn pair(options: &Options) -> (Stream, Stream) {
     (client, server)
 }
 
-fn pattern(seed: u8, len: usize) -> Vec<u8> {
+pub(crate) fn pattern(seed: u8, len: usize) -> Vec<u8> {
     (0..len)
         .map(|i| {
             let [byte, ..] = (i.wrapping_mul(0x9e37_79b1) >> 9).to_le_bytes();

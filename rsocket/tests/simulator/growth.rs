@@ -1,32 +1,18 @@
 //! Buffers that grow, and those that do not.
 
 use rsocket::proto::{
-    ByteOrder, ConnectData, Message, Target,
+    ByteOrder, ConnectData, Message,
     stream::{Burst, Failure, Outgoing, Payload, Place, Settings, Violation},
 };
 
 use crate::{
-    probe::{facing, peer, receive, target, told},
+    probe::{facing, parts, peer, peer_of_eight, receive, told},
     side::{BUFFER, Side},
 };
 
 const BUFFER_SIZE: u32 = 128 << 10;
 const LARGER: u32 = 512 << 10;
 const ELSEWHERE: u64 = 0x5000_0000;
-
-/// A peer that can be told of eight targets at once.
-fn peer_of_eight() -> ConnectData {
-    let mut peer = peer();
-    peer.targets.len = 8;
-    peer
-}
-
-/// What the peer is told of, from where the buffer begins.
-fn parts(side: &mut Side, buffer: u64) -> Vec<(u64, u32)> {
-    let targets = told(side).into_iter().filter_map(|update| target(&update));
-    let part = |target: Target| (target.addr - buffer, target.len);
-    targets.map(part).collect()
-}
 
 /// The peer fills the whole buffer, and all of it is read.
 fn fill_and_read(side: &mut Side) {

@@ -32,6 +32,13 @@ pub(crate) fn peer() -> ConnectData {
     }
 }
 
+/// One that can be told of eight targets at once.
+pub(crate) fn peer_of_eight() -> ConnectData {
+    let mut peer = peer();
+    peer.targets.len = 8;
+    peer
+}
+
 pub(crate) fn facing(settings: Settings, peer: &ConnectData) -> Side {
     let local = side::local(ByteOrder::Little);
     Side::new(settings, Stream::new(settings, &local, peer))
@@ -51,11 +58,18 @@ pub(crate) fn told(side: &mut Side) -> Vec<Outgoing> {
     told
 }
 
-pub(crate) fn target(outgoing: &Outgoing) -> Option<Target> {
+fn target(outgoing: &Outgoing) -> Option<Target> {
     match &outgoing.payload {
         Payload::Target(entry, _) => Some(Target::decode(entry, ByteOrder::Little)),
         _ => None,
     }
+}
+
+/// The targets that the peer is told of, from where the buffer begins.
+pub(crate) fn parts(side: &mut Side, buffer: u64) -> Vec<(u64, u32)> {
+    let targets = told(side).into_iter().filter_map(|update| target(&update));
+    let part = |target: Target| (target.addr - buffer, target.len);
+    targets.map(part).collect()
 }
 
 /// T-WP6
@@ -116,30 +130,22 @@ fn a_half_that_was_read_is_offered_again() {
 /// Who has a larger table is told of less than half of the buffer when it knows of less than that.
 #[test]
 fn a_peer_that_is_held_up_hears_of_parts() {
-    let mut peer = peer();
-    peer.targets.len = 8;
-    let mut side = facing(Settings::default(), &peer);
+    let mut side = facing(Settings::default(), &peer_of_eight());
     assert_eq!(told(&mut side).len(), 1);
     receive(&mut side, Message::Data(65536)).unwrap();
     side.stream.consume(30_000);
     assert_eq!(told(&mut side), [], "it knows of half of the buffer");
     receive(&mut side, Message::Data(50_000)).unwrap();
-    let parts = |side: &mut Side| -> Vec<_> {
-        let targets = told(side).into_iter().filter_map(|update| target(&update));
-        targets
-            .map(|target| (target.addr - BUFFER, target.len))
-            .collect()
-    };
-    assert_eq!(parts(&mut side), [(0, 16384)]);
+    assert_eq!(parts(&mut side, BUFFER), [(0, 16384)]);
     side.stream.consume(20_000);
-    assert_eq!(parts(&mut side), [(16384, 32768)]);
+    assert_eq!(parts(&mut side, BUFFER), [(16384, 32768)]);
     receive(&mut side, Message::Data(15_536)).unwrap();
     receive(&mut side, Message::Data(49_152)).unwrap();
     side.stream.consume(131_072 - 50_000);
-    assert_eq!(parts(&mut side), [(49_152, 65_536)]);
+    assert_eq!(parts(&mut side, BUFFER), [(49_152, 65_536)]);
     side.stream.consume(49_152);
     assert_eq!(
-        parts(&mut side),
+        parts(&mut side, BUFFER),
         [(114_688, 16_384)],
         "up to the buffer's end"
     );

@@ -1,6 +1,6 @@
 //! rdmacm-utils' `rcopy` (T-X8): the files arrive as they were.
 
-use super::{Cell, Said, THROUGH, Who};
+use super::{Cell, Limits, Said, THROUGH, Who};
 
 const OURS: &str = env!("CARGO_BIN_EXE_rcopy");
 const C: &str = "rcopy";
@@ -11,8 +11,6 @@ const SIZES: [u64; 4] = [1, 4096, 65537, 3_000_000];
 /// After so many seconds a copy is begun anew. Over iWARP the kernel may have lost the connection, of which
 /// nobody is told.
 const PATIENCE: u32 = 20;
-/// The same for what takes long.
-const LONG_PATIENCE: u32 = 7200;
 
 /// A GiB.
 const LARGE: u64 = 1 << 30;
@@ -35,7 +33,7 @@ pub(super) fn cells() -> Vec<Cell> {
 /// A large file, at the port that the tools have agreed on.
 pub(super) fn large() -> Vec<Cell> {
     DIRECTIONS
-        .map(|who| copying("rcopy 1 GiB", who, "", &[LARGE], LONG_PATIENCE))
+        .map(|who| copying("rcopy 1 GiB", who, "", &[LARGE], Limits::LONG.client))
         .into()
 }
 
