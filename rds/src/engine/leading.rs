@@ -6,12 +6,14 @@
 //!
 //! When it returns, the next one comes soon, as a rule. So it does not ask for completions to be
 //! announced, nor has the thread told of them: who waits next looks first, and asks only before it
-//! sleeps. But the thread sees once in a while whether calls still come. If none does, it takes over,
-//! and so it does at once if somebody else waits, in whatever way.
+//! sleeps. Calls that send look as well: while they come, the thread leaves completions to them. But it
+//! sees once in a while whether calls still come. If none does, it takes over, and so it does at once if
+//! somebody else waits, in whatever way.
 //!
 //! Whoever takes an event off a channel has its queue armed again before it sleeps, or leaves that to
-//! who comes next; and whoever handles completions wakes everybody they concern. So nothing is lost,
-//! whoever comes first.
+//! who comes next; so does who leaves the event where it is, which wakes everybody who sleeps on the
+//! channel. And whoever handles completions wakes everybody they concern. So nothing is lost, whoever
+//! comes first.
 
 use std::{
     ops::Bound,
@@ -24,9 +26,14 @@ use std::{
 use rustix::{event::epoll, io::Errno};
 
 use super::{Shared, State, sleep};
-use crate::{bell::Bell, device::Device, proto::SocketId, socket::Waiters};
+use crate::{
+    bell::Bell,
+    device::Device,
+    proto::{SocketId, node::ConnectionId},
+    socket::Waiters,
+};
 
-/// If no call has waited for so long, the thread handles completions.
+/// If no call has come for so long, the thread handles completions.
 const ABSENCE: Duration = Duration::from_millis(10);
 
 /// While a call has led for less, the thread keeps seeing to that: to be asked to is dearer.
@@ -37,6 +44,9 @@ const TURN: u32 = 16;
 
 /// So often a call looks before it asks for the time again, which may be dearer than a look.
 const LOOKS: u32 = 16;
+
+/// So few connections are all looked at sooner than one is told which of them has something.
+const FEW: usize = 4;
 
 /// The call that works for all sockets while it waits.
 #[derive(Debug)]
@@ -84,7 +94,7 @@ impl Shared {
         let busy_poll = waiters.busy_poll();
         let looks = !busy_poll.is_zero();
         // What is there already needs no announcement.
-        let came = state.complete(now) || !looks && state.arm(now);
+        let came = state.catch_up(now) || !looks && state.arm(now);
         if came {
             self.drive_at(&mut state, now);
         }
@@ -130,16 +140,26 @@ impl Shared {
             sleep(&fds, sleeps_for)
         };
         let mut state = self.lock_here();
-        for (device, ready) in devices.iter().zip(&ready[1..]) {
-            if *ready {
-                state.take_events(device);
+        let is_told = ready[1..].contains(&true);
+        let few = state.lanes.len() <= FEW;
+        if !few {
+            for (device, ready) in devices.iter().zip(&ready[1..]) {
+                if *ready {
+                    state.take_events(device);
+                }
             }
         }
         // Gone devices are closed when nobody has them.
         drop(devices);
         state.receiving = receiving;
         let now = self.now();
-        state.complete(now);
+        if is_told && few {
+            // The caller has its message, and perhaps the peer its answer, before the event is taken.
+            state.has_events = true;
+            state.look_everywhere(now);
+        } else {
+            state.complete(now);
+        }
         self.resign(&mut state, now);
         Some(state)
     }
@@ -199,6 +219,16 @@ impl Shared {
         }
     }
 
+    /// The thread has handled what it was told of. While calls come that do so themselves, it leaves that
+    /// to them, unless somebody waits for it.
+    pub(super) fn leave_to_calls(&self, state: &mut State, now: Duration) {
+        let alone = self.followers.load(Relaxed) == 0 && state.observed.is_empty();
+        if alone && state.watch == Watch::Thread && state.calls_come(now) {
+            state.leave_out_thread();
+            state.watch = Watch::Calls(Some(state.called_at + ABSENCE));
+        }
+    }
+
     /// Handles what has completed, if nobody else is about to. Returns whether there was anything.
     pub(crate) fn look(&self, state: &mut State) -> bool {
         if state.is_watched() {
@@ -206,6 +236,7 @@ impl Shared {
         }
         let now = self.now();
         let any = state.look_everywhere(now);
+        state.called_at = now;
         self.drive_at(state, now);
         any
     }
@@ -235,6 +266,27 @@ impl State {
         }
     }
 
+    /// Takes all events that there are, of all devices.
+    pub(super) fn take_all_events(&mut self) {
+        self.has_events = false;
+        for device in self.devices() {
+            self.take_events(&device);
+        }
+    }
+
+    /// Handles what has completed since a call was told of completions. Returns whether there was anything;
+    /// if not, no event is left, and who has announced one is due.
+    fn catch_up(&mut self, now: Duration) -> bool {
+        if !self.has_events {
+            return self.complete(now);
+        }
+        if self.look_everywhere(now) {
+            return true;
+        }
+        self.take_all_events();
+        false
+    }
+
     /// Handles what has completed of any connection, whether or not it is announced. Returns whether there
     /// was anything.
     fn look_everywhere(&mut self, now: Duration) -> bool {
@@ -245,6 +297,21 @@ impl State {
             after = Bound::Excluded(id);
         }
         any
+    }
+
+    /// Handles what has completed by the time that a call sends to a connection.
+    pub(crate) fn look_to_send(&mut self, now: Duration, id: ConnectionId) {
+        if self.lanes.len() > FEW {
+            self.look(now, id);
+            return;
+        }
+        self.look_everywhere(now);
+        self.called_at = now;
+    }
+
+    /// Whether calls handle completions, so that there is nothing left to do for the thread.
+    fn calls_come(&self, now: Duration) -> bool {
+        now < self.called_at + ABSENCE
     }
 
     /// Whether somebody is told of completions now, so that all queues have to announce them.
@@ -263,7 +330,7 @@ impl State {
     /// The call that has led `since` then leaves, and is `alone` if nobody else waits. Returns whether
     /// the thread has to be rung for.
     fn pass_on(&mut self, now: Duration, since: Duration, alone: bool) -> bool {
-        self.left_at = now;
+        self.called_at = now;
         if !alone {
             return self.tell_thread(now);
         }
@@ -291,8 +358,8 @@ impl State {
                 self.watch = Watch::Calls(Some(now + ABSENCE));
             }
             Some(_) => self.watch = Watch::Calls(None),
-            None if now < self.left_at + ABSENCE => {
-                self.watch = Watch::Calls(Some(self.left_at + ABSENCE));
+            None if self.calls_come(now) => {
+                self.watch = Watch::Calls(Some(self.called_at + ABSENCE));
             }
             None => {
                 self.tell_thread(now);
@@ -317,6 +384,10 @@ impl State {
         if self.watch == Watch::Thread {
             return false;
         }
+        if self.has_events {
+            // Or the thread would be woken by them.
+            self.take_all_events();
+        }
         let told = self.devices_here().iter().all(|device| {
             let data = epoll::EventData::new_u64(0);
             let added = epoll::add(&self.poller, &device.channel, data, epoll::EventFlags::IN);
@@ -327,9 +398,7 @@ impl State {
             return false;
         }
         // There is no memory for it: so the thread looks now and then.
-        for device in self.devices() {
-            self.take_events(&device);
-        }
+        self.take_all_events();
         self.complete(now);
         self.relieve_at(now + ABSENCE)
     }

@@ -250,11 +250,12 @@ impl Shared {
                 state.handle(now, event);
             }
             if ready[2] {
-                for device in state.devices() {
-                    state.take_events(&device);
-                }
+                state.take_all_events();
+                state.complete(now);
+                self.leave_to_calls(&mut state, now);
+            } else {
+                state.complete(now);
             }
-            state.complete(now);
             state.work(now);
             let tasks = std::mem::take(&mut state.tasks);
             drop(state);

@@ -67,10 +67,12 @@ pub(crate) struct State {
     pub(super) poller: Arc<OwnedFd>,
     pub(super) leader: Option<Leader>,
     pub(super) watch: Watch,
+    /// There may be events that the last call that led has left where they are.
+    pub(super) has_events: bool,
     /// How often a call that would have waited has found something.
     pub(super) found: u32,
-    /// When the last call that led has left.
-    pub(super) left_at: Duration,
+    /// When a call has last handled what has completed of any connection.
+    pub(super) called_at: Duration,
     /// Sockets that somebody may wait for by the descriptor, or in a task, since no call has.
     pub(super) observed: BTreeSet<SocketId>,
     /// The socket of which a call is about to receive: its descriptor shows what that leaves.
@@ -117,8 +119,9 @@ impl State {
             poller,
             leader: None,
             watch: Watch::Thread,
+            has_events: false,
             found: 0,
-            left_at: Duration::ZERO,
+            called_at: Duration::ZERO,
             observed: BTreeSet::new(),
             receiving: None,
             lost: Vec::new(),

@@ -310,7 +310,7 @@ impl Socket {
         let now = self.engine.inner().now();
         let mut operation = None;
         if let node::Sent::Queued(connection, _) = sent {
-            state.look(now, connection);
+            state.look_to_send(now, connection);
         }
         if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
             let ended = |state: &mut State, status, report: Report| {

@@ -1,13 +1,13 @@
 //! Messages between two engines, over the device.
 
 use std::{
-    io::{self, IoSliceMut},
+    io::{self, IoSlice, IoSliceMut},
     net::SocketAddr,
     thread,
     time::{Duration, Instant},
 };
 
-use rds::{Engine, EngineOptions, Interest, Received};
+use rds::{Engine, EngineOptions, Interest, Received, SendOptions};
 
 use crate::{PATIENCE, addr, another_of, any, other, pattern, socket};
 
@@ -262,6 +262,39 @@ fn after_calls_that_have_waited_the_thread_works_on() {
     }
     let descriptor = std::os::fd::AsFd::as_fd(&b);
     assert!(verbs::fd::wait_readable("poll", descriptor, PATIENCE).unwrap());
+}
+
+/// Calls that send handle completions as well. What the device has no room for then is posted though
+/// no more calls come.
+#[test]
+fn after_calls_that_have_sent_the_thread_works_on() {
+    const LEN: usize = 64 << 10;
+    const MESSAGES: u8 = 64;
+    let (a, b) = (socket(any()), socket(other()));
+    a.set_send_limit(8 << 20).unwrap();
+    b.set_recv_limit(16 << 20).unwrap();
+    for round in 0..5 {
+        thread::scope(|scope| {
+            let receiving = scope.spawn(|| {
+                for message in 0..MESSAGES {
+                    match b.recv().unwrap() {
+                        Received::Message(got) => {
+                            let expected = pattern(LEN, message ^ round);
+                            assert!(got.to_vec() == expected, "message {message}");
+                        }
+                        other => panic!("{other:?}"),
+                    }
+                }
+            });
+            for message in 0..MESSAGES {
+                let options = SendOptions::new().dont_wait();
+                let bytes = pattern(LEN, message ^ round);
+                let sent = a.send_msg(&[IoSlice::new(&bytes)], &options.to(addr(&b)));
+                assert_eq!(sent.unwrap().len, LEN);
+            }
+            receiving.join().unwrap();
+        });
+    }
 }
 
 /// One of two calls of an engine works for both. When it has returned, the other is still told.
