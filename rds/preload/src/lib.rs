@@ -16,13 +16,16 @@
 //!
 //! # Limits
 //! - One process at a time for each address: see [`rds::Engine`].
-//! - In a child, what was a socket of its parent's is none. It can make others if the parent has made
-//!   none before, or after `exec`; so `rds-stress -D`, which tries a socket before it forks, fails.
+//! - In a child, what was a socket of its parent's is none. It can make others if none of the parent's
+//!   has been used before, or after `exec`. So that this is not too narrow, the first address of a process
+//!   is not taken before the socket is used, or for a tenth of a second: that another process has it is
+//!   told then.
 //! - `RDS_INFO_*` tells of the process itself.
 //! - `epoll` sees what can be received; that something can be sent, it always says.
 //! - Not seen: `sendmmsg`, `recvmmsg`, `io_uring`.
 
 mod address;
+mod binding;
 mod control;
 mod files;
 mod memory;

@@ -10,11 +10,11 @@ use rds::{
 };
 
 use crate::{
-    address,
+    address, binding,
     control::{export, free, refused},
     memory::{bytes, bytes_mut, give},
     sockets::AF_RDS,
-    table::{Chosen, Held, find, run, with},
+    table::{Chosen, Held, find, trying, with},
 };
 
 /// Options of RDS.
@@ -169,6 +169,9 @@ unsafe fn set(
     let len = usize::try_from(len).unwrap_or(usize::MAX);
     // SAFETY: as the caller promises.
     let value = unsafe { bytes(value, len) }?;
+    if level == LEVEL && option != name::FREE_MR {
+        binding::settle(&held.socket)?;
+    }
     match level {
         libc::SOL_SOCKET => set_general(held, option, value)?,
         // SAFETY: as the caller promises.
@@ -254,10 +257,14 @@ unsafe fn get(
 }
 
 interpose! {
-    find, with:
+    find, trying:
     fn setsockopt(
         fd: c_int, level: c_int, name: c_int, value: *const c_void, len: socklen_t,
     ) -> c_int => set;
+}
+
+interpose! {
+    find, with:
     fn getsockopt(
         fd: c_int, level: c_int, name: c_int, value: *mut c_void, len: *mut socklen_t,
     ) -> c_int => get;
@@ -307,7 +314,7 @@ unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_i
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     if let Some(held) = find(fd) {
         // SAFETY: as the caller promises.
-        return run(|| unsafe { ask(&held, request, arg) });
+        return with(&held, |held| unsafe { ask(held, request, arg) });
     }
     let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
     // SAFETY: as the caller promises.

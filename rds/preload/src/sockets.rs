@@ -12,8 +12,9 @@ use rds::{Engine, Socket};
 
 use crate::{
     address::{self, NOWHERE},
+    binding,
     memory::{bytes, give},
-    table::{Held, SOCKETS, find, run, with},
+    table::{Held, SOCKETS, find, run, trying, with},
 };
 
 /// `AF_RDS`.
@@ -22,6 +23,7 @@ pub(crate) const AF_RDS: c_int = 21;
 /// In a child, no descriptor is a socket any more: it must not close what its parent uses.
 unsafe extern "C" fn child() {
     SOCKETS.forget_all();
+    binding::forget();
 }
 
 /// Makes a socket, and a descriptor for the program.
@@ -78,7 +80,7 @@ pub(crate) unsafe fn raw<'a>(addr: *const sockaddr, len: socklen_t) -> io::Resul
 unsafe fn bind_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::Result<c_int> {
     // SAFETY: as the caller promises.
     let addr = address::read(unsafe { raw(addr, len) }?, libc::EINVAL)?;
-    held.socket.bind_to(addr)?;
+    binding::bind(&held.socket, addr)?;
     held.chosen().bound = true;
     Ok(0)
 }
@@ -124,8 +126,12 @@ unsafe fn never_accept4(
 }
 
 interpose! {
-    find, with:
+    find, trying:
     fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => bind_to;
+}
+
+interpose! {
+    find, with:
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => connect_to;
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => name_of;
     fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => peer_of;

@@ -11,6 +11,8 @@ use interpose::Table;
 use libc::c_int;
 use rds::{Socket, proto::control::LatencyPoints};
 
+use crate::binding;
+
 /// What the program has chosen that the socket itself does not know.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Chosen {
@@ -26,14 +28,14 @@ pub(crate) struct Chosen {
 /// A socket, which the program may know by several descriptors. It is closed with the last.
 #[derive(Debug)]
 pub(crate) struct Held {
-    pub(crate) socket: Socket,
+    pub(crate) socket: Arc<Socket>,
     chosen: Mutex<Chosen>,
 }
 
 impl Held {
     pub(crate) fn new(socket: Socket) -> Self {
         Self {
-            socket,
+            socket: Arc::new(socket),
             chosen: Mutex::default(),
         }
     }
@@ -55,7 +57,15 @@ pub(crate) fn run<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
     interpose::run(rds::errno, call)
 }
 
-/// The same for a call with a socket.
+/// The same for a call that uses a socket.
 pub(crate) fn with<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Result<T>) -> T {
+    run(|| {
+        binding::settle(&held.socket)?;
+        call(held)
+    })
+}
+
+/// The same for one that may only try it.
+pub(crate) fn trying<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Result<T>) -> T {
     run(|| call(held))
 }

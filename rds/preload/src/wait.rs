@@ -10,7 +10,10 @@ use interpose::{Polled, Selected, milliseconds, real};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timespec, timeval};
 use rds::Interest;
 
-use crate::table::{Held, SOCKETS, run};
+use crate::{
+    binding,
+    table::{Held, SOCKETS, run},
+};
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
@@ -54,6 +57,9 @@ fn state_of(held: &Held, wanted: c_short) -> io::Result<c_short> {
 /// Waits for entries of which some are sockets of this crate.
 fn wait(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
     let held: Vec<Option<Arc<Held>>> = fds.iter().map(|asked| SOCKETS.find(asked.fd)).collect();
+    for held in held.iter().flatten() {
+        binding::settle(&held.socket)?;
+    }
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
     let mut own: Vec<pollfd> = fds.to_vec();

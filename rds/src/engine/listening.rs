@@ -12,7 +12,7 @@ use std::{
 use cm::{CmId, Key, phases::Listening};
 use rustix::io::Errno;
 
-use super::State;
+use super::{State, claim_devices};
 use crate::{device::Device, proto::wire::Family};
 
 /// How many peers may wait to be accepted.
@@ -129,6 +129,7 @@ impl State {
         if self.listeners.has(ip) {
             return Ok(());
         }
+        claim_devices()?;
         let mut id = self.channel.create_id().map_err(fail)?;
         if ip.is_ipv6() {
             id.set_af_only(true).map_err(fail)?;

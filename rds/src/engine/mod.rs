@@ -73,8 +73,27 @@ pub(crate) struct Shared {
     process: u64,
 }
 
-/// The process that has started the first engine.
+/// The process that has first listened at an address, and so opened a device.
 static FIRST: AtomicU64 = AtomicU64::new(0);
+
+/// Whether this process may open devices: none that it descends from has.
+///
+/// The kernel lets nobody write to a device that another process has opened, and the connection manager
+/// opens each only once.
+fn check_process(first: u64) -> io::Result<()> {
+    if [0, verbs::fork_generation()].contains(&first) {
+        return Ok(());
+    }
+    let reason = "this is the child of a process that has used RDS: it has to exec first";
+    Err(io::Error::new(io::ErrorKind::Unsupported, reason))
+}
+
+/// This process is about to open a device.
+fn claim_devices() -> io::Result<()> {
+    let own = verbs::fork_generation();
+    let first = FIRST.compare_exchange(0, own, Relaxed, Relaxed);
+    first.map_or_else(check_process, |_| Ok(()))
+}
 
 static DEFAULT: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
@@ -97,14 +116,7 @@ impl Engine {
     }
 
     fn start(mut options: EngineOptions) -> io::Result<Self> {
-        let own = verbs::fork_generation();
-        let first = FIRST.compare_exchange(0, own, Relaxed, Relaxed);
-        if first.is_err_and(|first| first != own) {
-            // The kernel lets nobody write to a device that another process has opened, and the
-            // connection manager opens each only once.
-            let reason = "this is the child of a process that has used RDS: it has to exec first";
-            return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
-        }
+        check_process(FIRST.load(Relaxed))?;
         let channel = Arc::new(EventChannel::new()?);
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let micros = wall.unwrap_or_default().as_micros();
@@ -129,7 +141,7 @@ impl Engine {
             followers: AtomicUsize::new(0),
             clock,
             stopped: AtomicBool::new(false),
-            process: own,
+            process: verbs::fork_generation(),
         });
         let driven = Arc::clone(&shared);
         let thread = thread::Builder::new()

@@ -118,8 +118,8 @@ impl EngineOptions {
     ///
     /// # Errors
     /// - `NotFound`: there is no RDMA device.
-    /// - `Unsupported`: the process is the child of one that has started an engine. One that has
-    ///   not may fork, and its children start theirs.
+    /// - `Unsupported`: the process is the child of one whose sockets have had an address of a device. As
+    ///   long as none has, a process may fork, and its children start engines of theirs.
     /// - Whatever making descriptors or a thread fails with.
     pub fn start(self) -> io::Result<Engine> {
         Engine::start(self)

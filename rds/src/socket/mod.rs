@@ -168,6 +168,7 @@ impl Socket {
     /// - `AddrInUse`: another socket has it; another process has RDS at that address; or the kernel
     ///   has, as the module `rds_rdma` is loaded. The text says which.
     /// - `AddrNotAvailable`: no RDMA device has that address.
+    /// - `Unsupported`: the process is the child of one that has had an address of a device.
     /// - `ENOPROTOOPT`: it is this host's own, and another [transport](Self::set_transport) chosen.
     ///
     /// # References

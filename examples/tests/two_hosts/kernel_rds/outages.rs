@@ -13,7 +13,7 @@ pub(super) fn idle() {
     let b = format!(
         "{PREPARE} && {} && sleep 20 && {CUT} && sleep 20 && {RESTORE} && sleep 20 && {}",
         roles(&["sizes $B:4000 $A:4000"]),
-        roles(&["resets $B", "sizes $B:4000 $A:4000", "stop $B:4000 $A:4000"]),
+        roles(&["sizes $B:4000 $A:4000", "stop $B:4000 $A:4000"]),
     );
     let printed = run_with(&["--rds", "b"], 280, &format!("{OURS} serve $A:4000"), &b);
     let echoed = printed.b.iter().filter(|line| *line == "echoed 11");

@@ -18,7 +18,8 @@ severed OWN C R N     has the other's memory read and written, and long messages
 slow OWN S            has room for 20 000 bytes, and reads nothing for so long
 press OWN PEER        sends to one that is slow until it may not, and waits to be told that it may again
 calls IP              what the calls refuse, and with which number
-child OWN             what a child can do whose parent has had a socket, where that is less than in the kernel
+child OWN             what children can do whose parent has, or has had, a socket, where that is less than in
+                      the kernel
 info OWN              everything that there is to be told, in hexadecimal, with messages that wait
 
 OWN and PEER are IP:PORT.
@@ -631,14 +632,57 @@ def calls(ip):
     print("calls are as they should be")
 
 
-def child(own):
-    Socket(parse(own)).close()
-    if os.fork() == 0:
-        refused(errno.EOPNOTSUPP, Socket)
+def forked(role, *arguments):
+    """Runs that in a child, and returns what to call to see how it has ended."""
+    own = os.fork()
+    if own == 0:
+        try:
+            role(*arguments)
+        except BaseException as error:
+            print("in a child:", repr(error), flush=True)
+            os._exit(1)
         os._exit(0)
-    _, status = os.wait()
-    assert status == 0, status
-    print("children are told")
+
+    def ended():
+        _, status = os.waitpid(own, 0)
+        assert status == 0, status
+
+    return ended
+
+
+def try_out(own):
+    """As programs do before they fork, to see what there is."""
+    with Socket(parse(own)) as sock:
+        sock.free_mr(0)
+
+
+def talk_to_oneself(own):
+    with Socket(parse(own)) as sock:
+        sock.send(b"hello", parse(own))
+        assert sock.recv_soon().data == b"hello"
+
+
+def child(own):
+    try_out(own)
+    forked(talk_to_oneself, own)()
+
+    def wait(own):
+        with Socket(parse(own)):
+            time.sleep(2)
+
+    def come_later(own):
+        with Socket(parse(own)) as sock:
+            refused(errno.EADDRINUSE, sock.recv)
+
+    # The address is taken although it is not used yet.
+    has_waited = forked(wait, own)
+    time.sleep(1)
+    forked(come_later, own)()
+    has_waited()
+    # And by this process, too; from then on its children can have none.
+    talk_to_oneself(own)
+    forked(refused, errno.EOPNOTSUPP, Socket)()
+    print("children have what their parent has not used")
 
 
 def info(own):
