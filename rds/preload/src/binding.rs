@@ -50,7 +50,6 @@ pub(crate) fn forget() {
 /// Gives a socket its address, at once or when it is used. What can be wrong with it is told at once, but
 /// for that another process has it.
 pub(crate) fn bind(socket: &Arc<Socket>, addr: SocketAddr) -> io::Result<()> {
-    settle(socket)?;
     if may_wait(addr) && postpone(socket, addr) {
         let unused = Arc::downgrade(socket);
         let later = move || {
@@ -85,34 +84,31 @@ fn postpone(socket: &Arc<Socket>, addr: SocketAddr) -> bool {
 /// Takes the address that has been postponed: the socket is about to be used.
 ///
 /// # Errors
-/// As those of [`bind`]. The next call tries again.
+/// As those of [`Socket::bind_to`], if it is this socket's. The next call tries again.
 pub(crate) fn settle(socket: &Arc<Socket>) -> io::Result<()> {
     if !ANY.load(SeqCst) {
         return Ok(());
     }
-    let is_own = postponed()
-        .as_ref()
-        .is_some_and(|postponed| postponed.socket.as_ptr() == Arc::as_ptr(socket));
-    match take() {
-        Some(Err(err)) if is_own => Err(err),
-        // The socket whose it is hears of it.
-        _ => Ok(()),
-    }
-}
-
-/// Takes the address, if it is still wanted; what has come of it.
-fn take() -> Option<io::Result<()>> {
     let mut postponed = postponed();
-    let Postponed { socket, addr } = postponed.as_ref()?;
-    let result = socket.upgrade().map(|socket| {
+    let Some(Postponed {
+        socket: whose,
+        addr,
+    }) = postponed.as_ref()
+    else {
+        return Ok(());
+    };
+    let is_own = whose.as_ptr() == Arc::as_ptr(socket);
+    // If it has been closed, nobody wants the address any more.
+    let result = whose.upgrade().map_or(Ok(()), |whose| {
         TAKEN.store(true, SeqCst);
-        socket.bind_to(*addr).map(drop)
+        whose.bind_to(*addr).map(drop)
     });
-    if !matches!(result, Some(Err(_))) {
+    if result.is_ok() {
         *postponed = None;
         ANY.store(false, SeqCst);
     }
-    result
+    // The socket whose it is hears what is wrong.
+    if is_own { result } else { Ok(()) }
 }
 
 /// Whether it is the first of the process, and it is plain without opening a device that it can be had.

@@ -14,7 +14,7 @@ use crate::{
     address::{self, NOWHERE},
     binding,
     memory::{bytes, give},
-    table::{Held, SOCKETS, find, run, trying, with},
+    table::{Held, SOCKETS, find, run, with},
 };
 
 /// `AF_RDS`.
@@ -126,12 +126,8 @@ unsafe fn never_accept4(
 }
 
 interpose! {
-    find, trying:
-    fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => bind_to;
-}
-
-interpose! {
     find, with:
+    fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => bind_to;
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => connect_to;
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => name_of;
     fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => peer_of;

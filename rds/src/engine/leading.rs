@@ -141,8 +141,10 @@ impl Shared {
         };
         let mut state = self.lock_here();
         let is_told = ready[1..].contains(&true);
-        let few = state.lanes.len() <= FEW;
-        if !few {
+        if is_told && state.lanes.len() <= FEW {
+            // The caller has its message, and perhaps the peer its answer, before the event is taken.
+            state.has_events = true;
+        } else {
             for (device, ready) in devices.iter().zip(&ready[1..]) {
                 if *ready {
                     state.take_events(device);
@@ -153,9 +155,7 @@ impl Shared {
         drop(devices);
         state.receiving = receiving;
         let now = self.now();
-        if is_told && few {
-            // The caller has its message, and perhaps the peer its answer, before the event is taken.
-            state.has_events = true;
+        if state.has_events {
             state.look_everywhere(now);
         } else {
             state.complete(now);

@@ -263,10 +263,10 @@ impl Shared {
             }
             if ready[2] {
                 state.take_all_events();
-                state.complete(now);
+            }
+            state.complete(now);
+            if ready[2] {
                 self.leave_to_calls(&mut state, now);
-            } else {
-                state.complete(now);
             }
             state.work(now);
             let tasks = std::mem::take(&mut state.tasks);
