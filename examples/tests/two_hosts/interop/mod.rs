@@ -148,8 +148,11 @@ struct Limits {
     one_host: bool,
 }
 
-/// How often what has failed is played again over iWARP.
-const AGAIN_OVER_IWARP: u32 = 2;
+/// How often what has failed is played again over iWARP. There a message is lost for ever that
+/// comes before the kernel's `siw_accept` listens to its socket: of a slow guest that is one
+/// connection of a few, and a server of one message, like `rdma_xserver`, hangs while its client
+/// has succeeded.
+const AGAIN_OVER_IWARP: u32 = 5;
 
 /// The same where datagrams may be lost, which these tools do not send again.
 const AGAIN_BY_DATAGRAMS: u32 = 1;
@@ -174,10 +177,11 @@ impl Limits {
 
     /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`):
     /// there a side that fails gets another attempt, and what has failed in the end other rounds.
+    /// What hangs takes the time of the cells after it, so there are not many of them.
     fn of(device: &str) -> Self {
         match device {
             "siw" => Self {
-                cells: usize::MAX,
+                cells: 8,
                 memory: 1024,
                 clients: 240,
                 client: 60,
@@ -193,6 +197,12 @@ impl Limits {
                 one_host: false,
             },
         }
+    }
+
+    /// For what is played again: each cell has guests of its own, in which nothing hangs of those
+    /// before it.
+    fn again(self) -> Self {
+        Self { cells: 1, ..self }
     }
 
     /// How long a server waits for its turn, if nobody ends it.
@@ -238,10 +248,11 @@ fn play_within(
     let cells: Vec<Cell> = tools.into_iter().flatten().collect();
     let mut left: Vec<&Cell> = cells.iter().collect();
     let mut failures = Vec::new();
-    for _ in 0..=again {
+    for turn in 0..=again {
         if left.is_empty() {
             break;
         }
+        let limits = if turn == 0 { limits } else { limits.again() };
         let complaints: Vec<_> = left
             .chunks(limits.cells)
             .flat_map(|cells| round(limits, device, cells))
@@ -252,6 +263,9 @@ fn play_within(
             .zip(complaints)
             .filter_map(failed)
             .collect();
+        for (_, complaint) in &failures {
+            println!("turn {turn}: {complaint}");
+        }
         left = failures.iter().map(|&(cell, _)| cell).collect();
     }
     let passed = |cell: &Cell| !left.iter().any(|&failed| std::ptr::eq(failed, cell));
