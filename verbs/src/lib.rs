@@ -99,7 +99,7 @@
 //!
 //! Not here yet: memory that the provider allocates (rdma-core 64), the export of device memory as
 //! a dma-buf (62), and encryption by flows (`ibv_create_flow_action_esp`).
-//! A request has at most [32](work::MAX_SGE) elements.
+//! A request has at most [128](work::MAX_SGE) elements.
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
 //! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is

@@ -1,8 +1,8 @@
 //! A send work request as `ibv_wr_*` builds it: call by call, in the provider's own memory.
 
 use std::{
-    array,
     ffi::c_void,
+    mem::MaybeUninit,
     ptr::{self, NonNull},
     slice,
 };
@@ -84,14 +84,16 @@ impl Builder {
             // SAFETY: the caller's promise.
             list if wrong => unsafe { self.joined(list) },
             list => {
-                let bufs: [_; MAX_SGE] = array::from_fn(|i| {
-                    let (addr, len) = list.get(i).map_or((0, 0), |sge| (sge.addr, sge.length));
-                    ffi::ibv_data_buf {
-                        addr: start(addr),
-                        length: len as usize,
-                    }
-                });
-                call!(self, ibv_wr_set_inline_data_list(list.len(), bufs.as_ptr()));
+                let mut bufs = [const { MaybeUninit::uninit() }; MAX_SGE];
+                for (buf, sge) in bufs.iter_mut().zip(list) {
+                    buf.write(ffi::ibv_data_buf {
+                        addr: start(sge.addr),
+                        length: sge.length as usize,
+                    });
+                }
+                // As many of them as there are elements, which are at most `MAX_SGE`, are written.
+                let first = bufs.as_ptr().cast();
+                call!(self, ibv_wr_set_inline_data_list(list.len(), first));
             }
         }
     }

@@ -2,7 +2,7 @@
 
 use std::{io::ErrorKind, time::Duration};
 
-use verbs::{CqKey, Notify, QueuePair, Rc, Reset, SharedBuf};
+use verbs::{CqKey, Notify, QueuePair, Rc, Reset, SharedBuf, work::MAX_SGE};
 
 use crate::loopback::{Fixture, open};
 
@@ -114,15 +114,18 @@ fn a_completion_queue_refuses_what_could_overflow_it() {
 fn a_queue_pair_refused_by_the_device_gives_its_reservation_back() {
     let Fixture { ctx, pd } = Fixture::new();
     let cq = ctx.create_cq(4).unwrap();
-    let err = pd
-        .qp_builder::<Rc>(&cq, &cq)
-        .max_send_sge(33)
-        .create()
-        .unwrap_err();
+    let elements = u32::try_from(MAX_SGE).unwrap();
+    let with = |elements| {
+        let builder = pd.qp_builder::<Rc>(&cq, &cq).max_send_sge(elements);
+        builder.create().unwrap_err().to_string()
+    };
     assert_eq!(
-        err.to_string(),
-        "`ibv_create_qp` failed: max_send_sge is 33, and at most 32"
+        with(elements + 1),
+        "`ibv_create_qp` failed: max_send_sge is 129, and at most 128"
     );
+    let refused = with(elements);
+    assert!(refused.starts_with("`ibv_create_qp` failed"), "{refused}");
+    assert!(refused.contains("Invalid argument"), "{refused}");
     assert_eq!(cq.available(), cq.capacity());
 }
 

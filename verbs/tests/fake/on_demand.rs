@@ -3,7 +3,7 @@
 use std::sync::atomic::Ordering;
 
 use ibverbs_sys::ibv_access_flags as flag;
-use verbs::{Advice, HugePage, Mapping, RemoteAccess};
+use verbs::{Advice, HugePage, Mapping, RemoteAccess, work::MAX_SGE};
 
 use crate::{
     fixture::Fixture,
@@ -165,10 +165,11 @@ fn bad_advice_is_an_error() {
         err.to_string(),
         "`ibv_advise_mr` failed (PREFETCH): Invalid argument (os error 22)"
     );
-    let many: Vec<_> = (0..33).map(|_| fixture.pd.alloc_buf(1).unwrap()).collect();
+    let many = (0..=MAX_SGE).map(|_| fixture.pd.alloc_buf(1).unwrap());
+    let many: Vec<_> = many.collect();
     let err = fixture
         .pd
         .advise(&many, Advice::PREFETCH, true)
         .unwrap_err();
-    assert!(err.to_string().contains("more than 32 elements"), "{err}");
+    assert!(err.to_string().contains("more than 128 elements"), "{err}");
 }

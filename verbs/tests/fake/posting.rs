@@ -1,6 +1,6 @@
 //! Posting and completing on a device that fails on demand.
 
-use std::rc::Rc as Shared;
+use std::{io::IoSlice, rc::Rc as Shared};
 
 use ibverbs_sys as ffi;
 use verbs::{
@@ -51,6 +51,58 @@ fn a_request_reaches_the_device_as_it_was_posted() {
         panic!("a send has completed");
     };
     assert_eq!(&*done.work, b"hello");
+}
+
+#[test]
+fn a_request_has_as_many_elements_as_the_device_takes() {
+    const ELEMENTS: u8 = 96;
+    let fixture = Fixture::new();
+    let (mut cq, fake) = (fixture.cq(8), &fixture.fake);
+    fake.describe(|device| device.attr.orig_attr.max_sge = ELEMENTS.into());
+    let builder = fixture.pd.qp_builder(&cq, &cq).send_ops(SendOps::SEND);
+    let builder = builder.max_send_wr(4).max_inline_data(ELEMENTS.into());
+    let builder = builder
+        .max_send_sge(ELEMENTS.into())
+        .max_recv_sge(ELEMENTS.into());
+    let mut qp = fixture.connect(builder.create_for::<Vec<Buf>, Vec<Buf>>().unwrap());
+    let bytes: Vec<u8> = (0..ELEMENTS).collect();
+    let work = || -> Vec<Buf> {
+        let buf = |&byte: &u8| fixture.pd.register_buf([byte]).unwrap();
+        bytes.iter().map(buf).collect()
+    };
+
+    qp.post(Send::new(work())).unwrap();
+    let mut batch = qp.batch();
+    batch.push(Send::new(work())).unwrap();
+    batch.post().unwrap();
+    let mut batch = qp.extended_batch().unwrap();
+    batch.push(Send::new(work())).unwrap();
+    let parts: Vec<_> = bytes.chunks(1).map(IoSlice::new).collect();
+    batch.push(Send::new(vec![]).inline_list(&parts)).unwrap();
+    batch.post().unwrap();
+    let sends = fake.sends(qp.qp_num());
+    assert_eq!(sends.len(), 4);
+    for (i, send) in sends.iter().enumerate() {
+        let sent = send.inline.clone().unwrap_or_else(|| send.bytes());
+        assert_eq!(sent, bytes, "request {i}");
+    }
+
+    qp.post_recv(work()).unwrap();
+    let message: Vec<u8> = bytes.iter().rev().copied().collect();
+    fake.complete_receive(qp.qp_num(), &message);
+    let wc = cq.poll().unwrap().next().unwrap();
+    let Ok(Completed::Receive(done)) = qp.complete(wc) else {
+        panic!("a receive has completed");
+    };
+    let received: Vec<u8> = done.work.iter().flat_map(|buf| buf.to_vec()).collect();
+    assert_eq!(received, message);
+
+    let mut many = work();
+    many.extend(work());
+    let refused = qp.post_recv(many).unwrap_err();
+    assert_eq!(refused.value.len(), 2 * usize::from(ELEMENTS));
+    let error = refused.error.to_string();
+    assert!(error.contains("192") && error.contains("96"), "{error}");
 }
 
 #[test]
