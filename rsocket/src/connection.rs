@@ -218,13 +218,26 @@ impl Connection {
         self.shared.lock().qp.query().ok()?.path_mtu.bytes()
     }
 
-    /// Ends a direction, or both, and tells the peer.
+    /// Ends a direction, or both, and tells the peer: at once, or when there is room for that, though
+    /// nobody may call any more.
     pub(crate) fn shut_down(&self, direction: Direction) -> io::Result<()> {
         let mut state = self.shared.lock();
         state.stream.shut_down(direction);
         state.process()?;
         state.wake();
+        let has_told = state.stream.has_told();
+        drop(state);
+        if !has_told && let Some(engine) = self.engine.upgrade() {
+            engine.tell(self.key);
+        }
         Ok(())
+    }
+
+    /// Whether the peer has been told of every end of this side, or the connection is over.
+    pub(crate) fn has_told(&self) -> io::Result<bool> {
+        let mut state = self.shared.lock();
+        state.process()?;
+        Ok(state.stream.has_told())
     }
 
     /// Waits until everything that was sent has arrived, or the connection is over.

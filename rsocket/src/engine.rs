@@ -30,7 +30,7 @@ use crate::{
     waiting::sleep,
 };
 
-/// How often a connection that lingers is looked at.
+/// How often a connection is looked at that lingers, or has to tell its peer something.
 const LINGER_CHECK: Duration = Duration::from_millis(10);
 
 /// How many sockets for datagrams take something from UDP in one turn.
@@ -72,6 +72,8 @@ struct Timers {
     keep_alive: Vec<KeepAlive>,
     /// Connections that nobody has any more, until when they may take to end.
     lingering: Vec<(Instant, Arc<Connection>)>,
+    /// Connections that had no room to tell their peers of an end.
+    telling: BTreeSet<Key>,
     /// When to look whether what connections send is acknowledged.
     checks: BTreeSet<(Instant, Key)>,
 }
@@ -224,6 +226,12 @@ impl Engine {
         self.bell.ring();
     }
 
+    /// Lets a connection tell its peer of an end as soon as it has room for that.
+    pub(crate) fn tell(&self, key: Key) {
+        self.timers().telling.insert(key);
+        self.bell.ring();
+    }
+
     fn run(self: Arc<Self>) {
         loop {
             let next = self.run_timers();
@@ -293,6 +301,7 @@ impl Engine {
             checks.push((at, key));
         }
         let mut lingering = std::mem::take(&mut timers.lingering);
+        let mut telling = std::mem::take(&mut timers.telling);
         drop(timers);
         for connection in signs {
             // A failure is the connection's own.
@@ -306,10 +315,16 @@ impl Engine {
         lingering.retain(|(deadline, connection)| {
             *deadline > now && !connection.is_flushed().unwrap_or(true)
         });
+        telling.retain(|key| {
+            let connection = self.connection(*key);
+            connection.is_some_and(|found| !found.has_told().unwrap_or(true))
+        });
         let mut timers = self.timers();
         timers.checks.extend(checks);
         timers.lingering.append(&mut lingering);
-        let linger = (!timers.lingering.is_empty()).then(|| now + LINGER_CHECK);
+        timers.telling.append(&mut telling);
+        let soon = !timers.lingering.is_empty() || !timers.telling.is_empty();
+        let linger = soon.then(|| now + LINGER_CHECK);
         let signs = timers.keep_alive.iter().map(|timer| timer.next);
         let check = timers.checks.first().map(|(at, _)| *at);
         signs.chain(linger).chain(check).min()

@@ -3,16 +3,18 @@
 use std::{
     env, fs,
     io::{self, Read, Write},
+    net::Shutdown,
     process::{Child, Command, Stdio},
     thread,
     time::{Duration, Instant},
 };
 
-use rsocket::{Listener, Options, Stream};
+use rsocket::{Listener, Options, Stream, proto::ConnectData};
 
 use crate::{
     held::{held, wait_for_the_rest_to_go},
     local, often,
+    probe::{Probe, RECEIVES},
 };
 
 const PATIENCE: Duration = Duration::from_secs(20);
@@ -204,4 +206,31 @@ fn idle_connections_have_no_threads() {
         pair[0].write_all(b"still here").unwrap();
         pair[1].read_exact(&mut [0; 10]).unwrap();
     }
+}
+
+/// What tells the peer waits for room on this side, and then nobody calls any more.
+#[test]
+fn an_end_is_told_though_nobody_calls_any_more() {
+    const CREDITS: u32 = 0x8000_0000;
+    const SHUTDOWN: u32 = 0xe000_0002;
+    let listener = Options::new().receive_queue(16).bind(local()).unwrap();
+    let plain = |data: ConnectData| data.encode().to_vec();
+    let (mut probe, _) = Probe::connect(listener.local_addr(), plain).unwrap();
+    let (mut stream, _) = listener.accept().unwrap();
+    // The peer has no more receives.
+    probe.withhold_receives();
+    probe.say(CREDITS + 2 * u32::from(RECEIVES));
+    for _ in 0..RECEIVES {
+        stream.write_all(b"x").unwrap();
+    }
+    // So of five messages about credits not even the first can arrive, and four may be in flight.
+    for _ in 0..5 {
+        for _ in 0..8 {
+            probe.send(b"y");
+        }
+        stream.read_exact(&mut [0; 8]).unwrap();
+    }
+    stream.shutdown(Shutdown::Write).unwrap();
+    probe.receive_again();
+    while probe.hear() != SHUTDOWN {}
 }

@@ -20,7 +20,7 @@ const RESOLVING: Duration = Duration::from_secs(5);
 /// How many messages a probe takes, and says that it does.
 pub(crate) const CREDITS: u16 = 384;
 /// Receives for these, and for messages that need no credit.
-const RECEIVES: u16 = CREDITS + 16;
+pub(crate) const RECEIVES: u16 = CREDITS + 16;
 const SENDS: u32 = 16;
 const INLINE: u32 = 16;
 /// The size of a message that comes on its own.
@@ -119,6 +119,7 @@ impl Memory {
             peer,
             receive: 0,
             heard: VecDeque::new(),
+            withheld: None,
         }
     }
 }
@@ -183,6 +184,8 @@ pub(crate) struct Probe {
     receive: u16,
     /// What it has said that nobody has asked for yet.
     heard: VecDeque<u32>,
+    /// How many receives have not been posted again, while they are not.
+    withheld: Option<u16>,
 }
 
 impl Probe {
@@ -226,10 +229,32 @@ impl Probe {
             done.read(0, &mut word);
             u32::from_ne_bytes(word)
         });
-        let again = place(&memory.words, self.receive);
-        connection.qp_mut().post_recv(Some(again)).unwrap();
-        self.receive = (self.receive + 1) % RECEIVES;
+        drop(completions);
+        match &mut self.withheld {
+            Some(withheld) => *withheld += 1,
+            None => self.receive(),
+        }
         Some(word)
+    }
+
+    /// Posts one more receive.
+    fn receive(&mut self) {
+        let place = place(&self.memory.words, self.receive);
+        let qp = self.connection.qp_mut();
+        qp.post_recv(Some(place)).unwrap();
+        self.receive = (self.receive + 1) % RECEIVES;
+    }
+
+    /// From now on a message that has come leaves no room for another.
+    pub(crate) fn withhold_receives(&mut self) {
+        self.withheld = Some(0);
+    }
+
+    /// The end of that.
+    pub(crate) fn receive_again(&mut self) {
+        for _ in 0..self.withheld.take().unwrap_or(0) {
+            self.receive();
+        }
     }
 
     /// The next message.

@@ -200,10 +200,15 @@ impl Stream {
         self.keep_alive_due = true;
     }
 
+    /// Whether what [`shut_down`](Self::shut_down) wants to tell has been posted, or is of no use any more.
+    pub fn has_told(&self) -> bool {
+        !(self.ending.has_news() && self.is_connected())
+    }
+
     /// Whether everything that was posted has completed, and nothing is waiting to be told; or what
     /// has not is of no use any more.
     pub fn is_flushed(&self) -> bool {
-        let idle = self.sending.is_idle() && !(self.ending.has_news() && self.is_connected());
+        let idle = self.sending.is_idle() && self.has_told();
         idle || self.ending.is_deaf() || self.failure().is_some()
     }
 
