@@ -7,7 +7,8 @@
 //!   the program in the variable `XTASK`.
 //! - *harness*: xtask's own tests against real guests, in `tests/harness.rs`.
 //!
-//! Of the last two, two tests run at a time.
+//! Of the last two, two tests run at a time. Whatever runs, cargo is asked for the tests of the whole workspace: the
+//! features of its dependencies are the same each time then, and everything is built once.
 //!
 //! A complete run closes with the coverage of pyverbs, see [`pyverbs`], and the cases of RDS, see [`conformance`].
 //!
@@ -87,6 +88,9 @@ const CHECKED_BY_VALGRIND: [&str; 8] = [
     "rsocket-preload",
     "rds-preload",
 ];
+
+/// The packages that have tests of what is different over iWARP.
+const ALSO_OVER_IWARP: [&str; 2] = ["cm", "rsocket"];
 
 /// What the names of tests have in them that must pass over iWARP, too, because it is different there.
 const DIFFERENT_OVER_IWARP: [&str; 4] = [
@@ -188,14 +192,13 @@ impl Suite<'_> {
 
     /// Runs the integration tests called `name`, which start guests themselves.
     fn on_host(&self, name: &str, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
-        let packages = self.packages_with(name);
-        if packages.is_empty() {
+        if self.packages_with(name).is_empty() {
             println!("there are no tests called {name} yet");
             return Ok(());
         }
         let mut cargo = self.cargo();
-        cargo.args(["test", "--locked", "--no-fail-fast", "--test", name]);
-        cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+        cargo.args(["test", "--locked", "--workspace", "--no-fail-fast"]);
+        cargo.args(["--test", name]);
         cargo
             .args(["--", &format!("--test-threads={AT_ONCE}")])
             .args(&self.options.filter);
@@ -205,22 +208,13 @@ impl Suite<'_> {
     }
 
     fn device(&self, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
-        let mut packages = self.packages_with("device");
         let mut arguments: Vec<&str> = self.options.filter.as_deref().into_iter().collect();
+        let mut excluded = &[][..];
         if self.options.sanitize {
-            packages.retain(|package| !LOADED_ELSEWHERE.contains(package));
+            excluded = &LOADED_ELSEWHERE;
             arguments.extend(["--skip", MEASURING_MEMORY]);
         }
-        if packages.is_empty() {
-            println!("there are no tests called device yet");
-            return Ok(());
-        }
-        let programs = self.build_device_tests(&packages)?;
-        ensure!(
-            programs.len() == packages.len(),
-            "cargo did not build all of the device tests"
-        );
-
+        let programs = self.build_device_tests(|package| !excluded.contains(&package))?;
         let plan = Run::single(device_script(&programs, &arguments)?)
             .memory_mib(2048)
             // Forgotten objects leak by design, and tests show it.
@@ -241,7 +235,7 @@ impl Suite<'_> {
 
     /// Runs what is different over iWARP, on Soft-iWARP.
     fn iwarp(&self, counts: &mut Counts) -> Result<()> {
-        let programs = self.build_device_tests(&["cm", "rsocket"])?;
+        let programs = self.build_device_tests(|package| ALSO_OVER_IWARP.contains(&package))?;
         let plan = Run::single(device_script(&programs, &DIFFERENT_OVER_IWARP)?)
             .device(Device::Siw)
             .by_line();
@@ -291,7 +285,7 @@ impl Suite<'_> {
                 .iter()
                 .flat_map(|name| ["--package", name]),
         );
-        let programs = build(&mut cargo, |test| !COMPILING.contains(&test))?;
+        let programs = self.build(&mut cargo, |test| !COMPILING.contains(&test))?;
         let suppressions = self.workspace.root().join("ci/valgrind.supp");
         let mut failed = Vec::new();
         for program in &programs {
@@ -319,7 +313,8 @@ impl Suite<'_> {
         self.require_some(*counts)
     }
 
-    fn build_device_tests(&self, packages: &[&str]) -> Result<Vec<Program>> {
+    /// Builds the device tests of all packages, and returns those of the packages that are wanted.
+    fn build_device_tests(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
         let mut cargo = self.cargo();
         if self.options.sanitize {
             cargo = Command::new("rustup");
@@ -331,16 +326,60 @@ impl Suite<'_> {
                 .env_remove("RUSTUP_TOOLCHAIN")
                 .env("RUSTFLAGS", "-Zsanitizer=address");
         }
-        cargo.args(["test", "--locked", "--no-run", "--test", "device"]);
-        cargo.args(packages.iter().flat_map(|package| ["--package", package]));
+        cargo.args(["test", "--locked", "--no-run", "--workspace"]);
+        cargo.args(["--test", "device"]);
         if self.options.sanitize {
             cargo.args(["--target", SANITIZED_TARGET, "--target-dir"]);
             cargo.arg(self.workspace.target().join("sanitize"));
         }
-        build(&mut cargo, |test| test == "device")
+        let mut programs = self.build(&mut cargo, |test| test == "device")?;
+        programs.retain(|program| wanted(&program.package));
+        let expected = self.packages_with("device").into_iter();
+        ensure!(
+            programs.len() == expected.filter(|package| wanted(package)).count(),
+            "cargo did not build all of the device tests"
+        );
+        Ok(programs)
     }
 
-    /// The script that runs the programs one after the other, each in its package's folder as cargo does.
+    /// Builds test programs with a `cargo test --no-run`, and returns those with a wanted name.
+    fn build(&self, cargo: &mut Command, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
+        cargo.arg("--message-format=json-render-diagnostics");
+        cargo.stdout(Stdio::piped());
+        let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
+        let messages = child
+            .child()
+            .stdout
+            .take()
+            .context("cargo has no standard output")?;
+        let mut programs = Vec::new();
+        for message in Message::parse_stream(BufReader::new(messages)) {
+            let Message::CompilerArtifact(artifact) = message? else {
+                continue;
+            };
+            let Some(executable) = artifact.executable else {
+                continue;
+            };
+            if wanted(&artifact.target.name) {
+                let folder = artifact
+                    .manifest_path
+                    .parent()
+                    .context("a manifest without a folder")?;
+                programs.push(Program {
+                    package: self
+                        .workspace
+                        .package(&artifact.package_id)?
+                        .name
+                        .to_string(),
+                    folder: folder.into(),
+                    executable: executable.into(),
+                });
+            }
+        }
+        ensure!(child.wait()?.success(), "the tests do not build");
+        Ok(programs)
+    }
+
     fn cargo(&self) -> Command {
         let mut cargo = workspace::cargo(self.workspace);
         if self.options.long {
@@ -366,7 +405,8 @@ impl Suite<'_> {
     }
 }
 
-/// Runs each program, one test at a time, and fails when one has failed.
+/// The script that runs the programs one after the other, each in its package's folder as cargo does, one test at
+/// a time, and fails when one has failed.
 fn device_script(programs: &[Program], arguments: &[&str]) -> Result<String> {
     let arguments = shlex::try_join(arguments.iter().copied())?;
     let mut script = String::from("code=0\n");
@@ -378,40 +418,6 @@ fn device_script(programs: &[Program], arguments: &[&str]) -> Result<String> {
         );
     }
     Ok(script + "exit $code\n")
-}
-
-/// Builds test programs with a `cargo test --no-run`, and returns those with a wanted name.
-fn build(cargo: &mut Command, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
-    cargo.arg("--message-format=json-render-diagnostics");
-    cargo.stdout(Stdio::piped());
-    let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
-    let messages = child
-        .child()
-        .stdout
-        .take()
-        .context("cargo has no standard output")?;
-    let mut programs = Vec::new();
-    for message in Message::parse_stream(BufReader::new(messages)) {
-        let Message::CompilerArtifact(artifact) = message? else {
-            continue;
-        };
-        let Some(executable) = artifact.executable else {
-            continue;
-        };
-        if wanted(&artifact.target.name) {
-            let folder = artifact
-                .manifest_path
-                .parent()
-                .context("a manifest without a folder")?;
-            programs.push(Program {
-                package: folder.file_name().unwrap_or_default().to_owned(),
-                folder: folder.into(),
-                executable: executable.into(),
-            });
-        }
-    }
-    ensure!(child.wait()?.success(), "the tests do not build");
-    Ok(programs)
 }
 
 /// Runs test programs, passing their output on and counting.

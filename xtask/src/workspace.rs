@@ -5,7 +5,7 @@ use std::process::Command;
 
 use anyhow::{Context, Result};
 use cargo_metadata::semver::Version;
-use cargo_metadata::{Metadata, MetadataCommand, Package, Target};
+use cargo_metadata::{Metadata, MetadataCommand, Package, PackageId, Target};
 
 /// The workspace, as cargo sees it.
 #[derive(Debug)]
@@ -54,6 +54,16 @@ impl Workspace {
             .packages
             .iter()
             .find_map(|package| package.rust_version.as_ref())
+    }
+
+    /// The package of the workspace that cargo means.
+    pub(crate) fn package(&self, id: &PackageId) -> Result<&Package> {
+        let found = self
+            .metadata
+            .packages
+            .iter()
+            .find(|package| package.id == *id);
+        found.with_context(|| format!("{id} is no package of the workspace"))
     }
 
     /// The packages that have an integration test called `name`, with that test.
