@@ -169,7 +169,7 @@ impl EventChannel {
 
 impl Drop for EventChannel {
     fn drop(&mut self) {
-        let waiting = self.handle.registry().take_all_parked();
+        let waiting = self.handle.registry().close();
         // Destroyed here, outside the lock.
         drop(waiting);
     }

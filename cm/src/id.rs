@@ -263,7 +263,8 @@ impl<P: IdPhase> CmId<P> {
     }
 
     /// Gives the identifier to the channel, and makes the call whose end an event will tell. The
-    /// call is made under the lock of the registry, so the event finds the identifier there.
+    /// call is made under the lock of the registry, so the event finds the identifier there. When the
+    /// channel was dropped, no event will, and the call is refused.
     pub(crate) fn start(
         self,
         phase: Phase,
@@ -273,6 +274,12 @@ impl<P: IdPhase> CmId<P> {
         let (key, channel) = (self.raw.key, Arc::clone(&self.raw.channel));
         let raw = self.raw.as_ptr();
         let mut registry = channel.registry();
+        if registry.is_closed() {
+            drop(registry);
+            let reason = "its event channel was dropped, so nobody would hear how it ends";
+            let error = Error::refused(name, io::ErrorKind::InvalidInput, reason);
+            return Err(Refused { value: self, error });
+        }
         registry.park(self.raw, phase);
         match cvt_neg(name, call(raw)) {
             Ok(_) => Ok(()),

@@ -15,6 +15,8 @@ pub struct Key(u64);
 #[derive(Debug, Default)]
 pub(crate) struct Registry {
     entries: HashMap<Key, Entry>,
+    /// Whether nobody reads events any more.
+    closed: bool,
 }
 
 #[derive(Debug)]
@@ -72,9 +74,14 @@ impl Registry {
         }
     }
 
+    /// Whether nobody reads events any more, so that nothing may be [parked](Self::park).
+    pub(crate) fn is_closed(&self) -> bool {
+        self.closed
+    }
+
     /// Takes an identifier over, until an event returns it.
     pub(crate) fn park(&mut self, id: RawId, phase: Phase) {
-        debug_assert!(phase.is_pending());
+        debug_assert!(phase.is_pending() && !self.closed);
         let entry = self.entries.entry(id.key()).or_insert_with(|| Entry {
             phase,
             parked: None,
@@ -127,8 +134,9 @@ impl Registry {
             .map_or_else(Vec::new, |entry| entry.groups.clone())
     }
 
-    /// Takes out every identifier that waits for an event.
-    pub(crate) fn take_all_parked(&mut self) -> Vec<RawId> {
+    /// Takes out every identifier that waits for an event, as nobody reads any more.
+    pub(crate) fn close(&mut self) -> Vec<RawId> {
+        self.closed = true;
         let waiting: Vec<Key> = self
             .entries
             .iter()
