@@ -4,6 +4,7 @@ use std::{
     any::Any,
     ffi::CStr,
     fmt,
+    num::NonZero,
     ptr::NonNull,
     sync::{Arc, OnceLock},
 };
@@ -30,6 +31,10 @@ struct Inner {
     /// What the device has answered so far; see `vendor_id`.
     vendor_id: OnceLock<u32>,
 }
+
+/// Which open device something belongs to: to be compared, and nothing else.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct ContextId(NonZero<usize>);
 
 /// Who closes the device.
 enum Owner {
@@ -75,6 +80,12 @@ impl Context {
                 vendor_id: OnceLock::new(),
             }),
         }
+    }
+
+    /// The name of the open device in this process.
+    #[inline]
+    pub(crate) fn id(&self) -> ContextId {
+        ContextId(self.inner.raw.addr())
     }
 
     /// The C object, for calls that this crate does not wrap. It is open for as long as `self`

@@ -174,13 +174,16 @@ impl DeviceMemory {
     }
 
     fn check(&self, call: &'static str, offset: usize, len: usize) -> Result<u64> {
-        let fits = self
-            .len()
-            .is_none_or(|all| offset.checked_add(len).is_some_and(|end| end <= all));
+        // What is not known of imported memory, the provider does; but it may not expect a sum beyond the last number.
+        let end = offset.checked_add(len);
+        let fits = end.is_some_and(|end| self.len().is_none_or(|all| end <= all));
         if fits {
             return Ok(offset as u64);
         }
-        let reason = format!("the memory has {} bytes", self.len().unwrap_or(0));
+        let reason = match self.len() {
+            Some(all) => format!("the memory has {all} bytes"),
+            None => "no memory has so many bytes".to_owned(),
+        };
         Err(Error::refused(call, io::ErrorKind::InvalidInput, reason)
             .detail(format!("{len} bytes at {offset}")))
     }

@@ -147,6 +147,7 @@ mod parent_domain;
 mod pd;
 mod qp;
 mod quirk;
+mod recv_limits;
 mod recv_list;
 mod rss;
 mod scope;

@@ -25,8 +25,9 @@ pub enum WindowType {
 /// `ibv_mw`—A memory window: an RKey of its own for a part of a region, bound by a
 /// [request](crate::SendQueue::bind_window) instead of a call into the kernel.
 ///
-/// It keeps the region that it was bound to last, and of type 2 the queue pair that bound it, which
-/// exists until the window is bound again or dropped. Dropping it revokes its RKey.
+/// It keeps the region that it was bound to last, and the one before that, whose binding may be in force until the
+/// last one's request has succeeded. Of type 2 it keeps every queue pair that has bound it, with the last region of
+/// each, until it is dropped. Dropping it revokes its RKey.
 ///
 /// Soft-RoCE of kernel 6.1 does not hold peers to the bounds of a window.
 ///
@@ -37,24 +38,36 @@ pub struct MemoryWindow {
     // INVARIANT: allocated, and deallocated only in `drop`.
     raw: NonNull<ffi::ibv_mw>,
     window_type: WindowType,
-    /// Dropped after the window.
-    bound: Bound,
+    /// Dropped after the window, as is `earlier`.
+    bound: Option<Bound>,
+    /// Bindings before the last one, of which the device may still hold on to one: a later one that fails ends nothing.
+    /// Those by the same queue pair are over when two more have been posted to it.
+    earlier: Vec<Bound>,
     pd: ProtectionDomain,
 }
 
 /// What a window is bound to.
-#[derive(Default)]
+#[derive(Clone)]
 struct Bound {
-    region: Option<RemoteRegion>,
+    region: RemoteRegion,
     /// The queue pair that a window of type 2 was bound by: the kernel does not let go of one
     /// before the window.
-    #[expect(dead_code, reason = "held")]
     qp: Option<Arc<dyn Any + Send + Sync>>,
+}
+
+impl Bound {
+    /// Whether both were bound by one queue pair, or neither belongs to one.
+    fn is_by_same(&self, other: &Self) -> bool {
+        match (&self.qp, &other.qp) {
+            (Some(one), Some(other)) => Arc::ptr_eq(one, other),
+            (one, other) => one.is_none() && other.is_none(),
+        }
+    }
 }
 
 /// How a window was before a binding that may not come to be.
 pub(crate) struct Before {
-    bound: Bound,
+    bound: Option<Bound>,
     rkey: u32,
 }
 
@@ -85,7 +98,8 @@ impl ProtectionDomain {
         Ok(MemoryWindow {
             raw,
             window_type,
-            bound: Bound::default(),
+            bound: None,
+            earlier: Vec::new(),
             pd: self.clone(),
         })
     }
@@ -121,8 +135,12 @@ impl MemoryWindow {
         rkey: u32,
         qp: Option<Arc<dyn Any + Send + Sync>>,
     ) -> Before {
-        let region = Some(region.clone());
-        let bound = Bound { region, qp };
+        if let Some(last) = &self.bound {
+            self.earlier.retain(|bound| !bound.is_by_same(last));
+            self.earlier.push(last.clone());
+        }
+        let region = region.clone();
+        let bound = Some(Bound { region, qp });
         self.replace(Before { bound, rkey })
     }
 
@@ -147,7 +165,7 @@ impl fmt::Debug for MemoryWindow {
         f.debug_struct("MemoryWindow")
             .field("type", &self.window_type)
             .field("rkey", &self.rkey())
-            .field("bound", &self.bound.region)
+            .field("bound", &self.bound.as_ref().map(|bound| &bound.region))
             .finish_non_exhaustive()
     }
 }

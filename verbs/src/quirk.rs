@@ -1,13 +1,21 @@
-//! What is wrong with Soft-RoCE's provider, and must be worked around: releases of distributions
-//! have these bugs for years.
+//! What providers do that others do not. Most of it is wrong with Soft-RoCE's, and must be worked around: releases of
+//! distributions have these bugs for years.
 
 use ibverbs_sys::late;
 
 use crate::{context::Context, error::Result};
 
+const SOFT_ROCE: u32 = 0xff_ffff;
+const SOFT_IWARP: u32 = 0x62_6d74;
+
 fn is_soft_roce(ctx: &Context) -> Result<bool> {
-    const VENDOR: u32 = 0xff_ffff;
-    Ok(ctx.vendor_id()? == VENDOR)
+    Ok(ctx.vendor_id()? == SOFT_ROCE)
+}
+
+/// Whether the provider may copy messages to where receives say that memory is, instead of the device. Those of the
+/// devices in software do not; of others it is not known here.
+pub(crate) fn copies_messages(ctx: &Context) -> bool {
+    !matches!(ctx.vendor_id(), Ok(SOFT_ROCE | SOFT_IWARP))
 }
 
 /// After `ibv_next_poll` has found nothing, `ibv_end_poll` takes a completion that is not there,

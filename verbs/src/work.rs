@@ -13,6 +13,8 @@ use std::{
 
 use ibverbs_sys as ffi;
 
+use crate::context::ContextId;
+
 /// The most scatter/gather elements a request can have here. No device that we know of takes more: most
 /// take 32 at most, and a few up to 96. Where one does, the rest cannot be used.
 pub const MAX_SGE: usize = 128;
@@ -69,6 +71,19 @@ pub struct SgeList {
     // INVARIANT: where the element lies for as long as the work does, if there is one element and
     // this is not null.
     resident: *mut ffi::ibv_sge,
+    special: Option<Special>,
+}
+
+/// What has to be known of elements that are not memory of this process, at the addresses by which the
+/// process knows it.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) struct Special {
+    /// The only device that such elements mean anything to; `None` if they are of several.
+    pub(crate) device: Option<ContextId>,
+    /// Whether an address is only the device's: to this process it means other memory, or none.
+    pub(crate) elsewhere: bool,
+    /// Whether an element is no memory at all.
+    pub(crate) nowhere: bool,
 }
 
 impl SgeList {
@@ -78,6 +93,7 @@ impl SgeList {
             elements: [const { MaybeUninit::uninit() }; MAX_SGE],
             len: 0,
             resident: ptr::null_mut(),
+            special: None,
         }
     }
 
@@ -148,6 +164,64 @@ impl SgeList {
         self.resident = sge.as_ptr().cast();
         // SAFETY: it exists, and is not being changed, as the caller promises.
         self.push(unsafe { *sge.as_ptr() });
+    }
+
+    /// Adds an element whose address is only the device's.
+    pub(crate) fn push_elsewhere(&mut self, sge: Sge, device: ContextId) {
+        self.push_special(sge, device, false);
+    }
+
+    /// Adds an element that is no memory at all.
+    pub(crate) fn push_nowhere(&mut self, sge: Sge, device: ContextId) {
+        self.push_special(sge, device, true);
+    }
+
+    fn push_special(&mut self, sge: Sge, device: ContextId, nowhere: bool) {
+        self.push(sge);
+        let device = Some(device);
+        let before = self.special.unwrap_or(Special {
+            device,
+            elsewhere: false,
+            nowhere: false,
+        });
+        self.special = Some(Special {
+            device: device.filter(|_| before.device == device),
+            elsewhere: before.elsewhere || !nowhere,
+            nowhere: before.nowhere || nowhere,
+        });
+    }
+
+    /// What has to be known of elements that are not just memory of this process.
+    #[inline]
+    pub(crate) fn special(&self) -> Option<Special> {
+        self.special
+    }
+
+    /// Leaves out the elements without bytes. A receive must not have any: in what some providers write
+    /// for the device, no bytes mean 2 GiB.
+    pub(crate) fn drop_empty(&mut self) {
+        let mut kept = 0;
+        for index in 0..self.elements().len() {
+            let sge = self.elements()[index];
+            if sge.length > 0 {
+                self.elements[kept].write(sge);
+                kept += 1;
+            }
+        }
+        if kept < self.len {
+            self.len = kept;
+            // Whichever it was, it may be gone.
+            self.resident = ptr::null_mut();
+        }
+    }
+
+    /// Whether there is anything to [leave out](Self::drop_empty).
+    #[inline]
+    pub(crate) fn has_empty(&self) -> bool {
+        match self.elements() {
+            [sge] => sge.length == 0,
+            list => list.iter().any(|sge| sge.length == 0),
+        }
     }
 
     /// The number of elements that were pushed.
@@ -342,5 +416,16 @@ mod tests {
     fn too_many_elements_are_counted_and_not_stored() {
         let list = SgeList::of(&Elements(MAX_SGE + 9));
         assert_eq!(list.len(), MAX_SGE + 9);
+    }
+
+    #[test]
+    fn elements_without_bytes_are_left_out() {
+        let mut list = SgeList::of(&(Elements(1), [Elements(3), Elements(1), Elements(2)]));
+        list.drop_empty();
+        let lengths: Vec<_> = list.elements().iter().map(|sge| sge.length).collect();
+        assert_eq!((lengths, list.len()), (vec![1, 2, 1], 3));
+        let mut list = SgeList::of(&Elements(1));
+        list.drop_empty();
+        assert_eq!(list.len(), 0);
     }
 }

@@ -203,17 +203,18 @@ fn received(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> 
     }
 }
 
-/// The device that does nothing needs no attributes.
+/// The device that does nothing needs no attributes but the state.
 fn bring_up(qp: QueuePair<Rc, Reset>) -> Result<QueuePair<Rc, Rts>> {
     let none = ibverbs_sys::ibv_qp_attr::zeroed();
+    let state = ibverbs_sys::ibv_qp_attr_mask::IBV_QP_STATE.0;
     let qp = qp
-        .to_init(&Attributes::from_raw(none, 0))
+        .to_init(&Attributes::from_raw(none, state))
         .map_err(|it| it.error)?;
     let qp = qp
-        .to_rtr(&Attributes::from_raw(none, 0))
+        .to_rtr(&Attributes::from_raw(none, state))
         .map_err(|it| it.error)?;
     Ok(qp
-        .to_rts(&Attributes::from_raw(none, 0))
+        .to_rts(&Attributes::from_raw(none, state))
         .map_err(|it| it.error)?)
 }
 

@@ -178,6 +178,7 @@ impl<'a> ExtendedCqBuilder<'a> {
     /// `ibv_create_cq_ex(ctx, …)`—Creates the queue. Enters the kernel.
     ///
     /// # Errors
+    /// - `InvalidInput`: the parent domain is of another device.
     /// - `EOPNOTSUPP`, `ENOSYS`: the device has no extended queues, or not all of the fields.
     /// - `EINVAL`: no entries at all, more than the device allows, or a completion vector that it
     ///   does not have.
@@ -187,6 +188,11 @@ impl<'a> ExtendedCqBuilder<'a> {
     /// [ibv_create_cq_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
     #[doc(alias = "ibv_create_cq_ex")]
     pub fn create(self) -> Result<ExtendedCq> {
+        const CALL: &str = "ibv_create_cq_ex";
+        if self.pd.is_some_and(|pd| pd.context() != self.ctx) {
+            let reason = "the parent domain is of another device";
+            return Err(Error::refused(CALL, io::ErrorKind::InvalidInput, reason));
+        }
         let own_channel = match self.waitable {
             true => Some(self.ctx.create_comp_channel()?),
             false => None,
@@ -214,7 +220,7 @@ impl<'a> ExtendedCqBuilder<'a> {
         // exist for as long as `handle` holds them. C keeps no pointer to the attributes, and the
         // key is a number that only comes back with events.
         let raw = unsafe { ffi::ibv_create_cq_ex(self.ctx.as_raw(), &raw mut attr) };
-        let raw = cvt_ptr("ibv_create_cq_ex", raw).map_err(|err| {
+        let raw = cvt_ptr(CALL, raw).map_err(|err| {
             let (cqe, vector, fields) = (self.cqe, self.vector, self.fields);
             err.detail(format!("{cqe} entries, vector {vector}, with {fields:?}"))
         })?;

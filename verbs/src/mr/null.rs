@@ -108,8 +108,10 @@ impl Drop for Inner {
 unsafe impl Gather for NullBuf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
+        let mr = &self.region.inner.0;
         // SAFETY: see above.
-        list.push(unsafe { element(0, self.len, self.region.inner.0.lkey()) });
+        let sge = unsafe { element(0, self.len, mr.lkey()) };
+        list.push_nowhere(sge, mr.pd().context().id());
     }
 }
 

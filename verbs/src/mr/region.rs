@@ -15,6 +15,7 @@ use super::{
     on_demand::Implicit,
 };
 use crate::{
+    context::ContextId,
     error::{Refused, Result, cvt_ptr, found},
     pd::ProtectionDomain,
     work::{Sge, SgeList},
@@ -269,7 +270,7 @@ impl Drop for Region {
 
 /// A byte's address in requests, if it was registered under its own. The device may use it from now
 /// on, which is what exposing says.
-fn address(byte: NonNull<u8>) -> u64 {
+pub(super) fn address(byte: NonNull<u8>) -> u64 {
     byte.as_ptr().expose_provenance() as u64
 }
 
@@ -323,16 +324,27 @@ pub(super) unsafe fn element(addr: u64, length: u32, lkey: u32) -> Sge {
 }
 
 /// Adds `len` bytes from `addr` to a list: in several elements, if they are more than 4 GiB, for
-/// which a request may then be refused.
+/// which a request may then be refused. The address is that of the bytes in this process, unless it
+/// means something to a device only.
 ///
 /// # Safety
 /// - As for [`element`].
 #[inline]
-pub(super) unsafe fn push_elements(list: &mut SgeList, mut addr: u64, mut len: u64, lkey: u32) {
+pub(super) unsafe fn push_elements(
+    list: &mut SgeList,
+    mut addr: u64,
+    mut len: u64,
+    lkey: u32,
+    device: Option<ContextId>,
+) {
     loop {
         let part = u32::try_from(len).unwrap_or(1 << 31);
         // SAFETY: a part of the caller's range.
-        list.push(unsafe { element(addr, part, lkey) });
+        let sge = unsafe { element(addr, part, lkey) };
+        match device {
+            None => list.push(sge),
+            Some(device) => list.push_elsewhere(sge, device),
+        }
         addr = addr.wrapping_add(part.into());
         len -= u64::from(part);
         if len == 0 {

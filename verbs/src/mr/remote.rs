@@ -14,7 +14,7 @@ use ibverbs_sys::ibv_mr;
 
 use super::{
     copying::{copy_in, copy_out},
-    region::{Region, push_elements},
+    region::{Region, address, push_elements},
 };
 use crate::{
     access::RemoteAccess,
@@ -303,8 +303,12 @@ impl fmt::Debug for RemoteRegion {
 unsafe impl Gather for RemoteRegion {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        // SAFETY: the range is inside the region, registered with this key under this address.
-        unsafe { push_elements(list, self.iova, self.len as u64, self.region.mr().lkey()) };
+        let mr = self.region.mr();
+        let known_here = self.iova == address(self.start);
+        let device = (!known_here).then(|| mr.pd().context().id());
+        // SAFETY: the range is inside the region, registered with this key under this address, which is
+        // only the device's if it is not that of the bytes.
+        unsafe { push_elements(list, self.iova, self.len as u64, mr.lkey(), device) };
     }
 }
 

@@ -242,8 +242,10 @@ impl Drop for Inner {
 unsafe impl Gather for UnmappedRegion {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
+        let mr = &self.inner.mr;
+        let device = Some(mr.pd().context().id());
         // SAFETY: the range is registered with this key, under this address (invariant).
-        unsafe { push_elements(list, self.addr, self.len, self.inner.mr.lkey()) };
+        unsafe { push_elements(list, self.addr, self.len, mr.lkey(), device) };
     }
 }
 

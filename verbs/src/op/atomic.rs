@@ -15,7 +15,7 @@ use crate::{
 /// `IBV_WR_ATOMIC_CMP_AND_SWP`—Replaces a number in the peer's memory, if it is the one expected.
 ///
 /// The number is 8 bytes, at an address that is a multiple of 8, in this machine's order. The work
-/// is 8 bytes long, and gets what was there before.
+/// is one element of 8 bytes, and gets what was there before; any other is refused.
 ///
 /// # References
 /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -47,7 +47,7 @@ impl<W: Scatter> CompareSwap<W> {
     common_options!();
 }
 
-request!(CompareSwap, transport: Reliable, work: Scatter, |this, to| {
+request!(CompareSwap, transport: Reliable, work: Scatter, parts: { const EXACTLY: Option<u32> = Some(8); }, |this, to| {
     to.atomic_cmp_swp(this.remote, this.compare, this.swap);
 });
 
@@ -82,7 +82,7 @@ impl<W: Scatter> FetchAdd<W> {
     common_options!();
 }
 
-request!(FetchAdd, transport: Reliable, work: Scatter, |this, to| {
+request!(FetchAdd, transport: Reliable, work: Scatter, parts: { const EXACTLY: Option<u32> = Some(8); }, |this, to| {
     to.atomic_fetch_add(this.remote, this.add);
 });
 

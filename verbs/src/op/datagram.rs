@@ -9,7 +9,7 @@ use super::{
     request,
 };
 use crate::{
-    ah::HasAddress,
+    ah::{AddressHandle, HasAddress},
     bounded::QpNum,
     qp::Datagram,
     work::{Gather, SgeList},
@@ -83,7 +83,12 @@ impl<W: DatagramWork> SendTo<W> {
     common_options!();
 }
 
-request!(SendTo, transport: Datagram, work: DatagramWork, |this, to| {
+request!(SendTo, transport: Datagram, work: DatagramWork, parts: {
+    #[inline]
+    fn address(&self) -> Option<&AddressHandle> {
+        Some(self.work.ah())
+    }
+}, |this, to| {
     match this.imm_data {
         None => to.send(),
         Some(imm_data) => to.send_imm(imm_data),

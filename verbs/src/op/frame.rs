@@ -26,7 +26,8 @@ pub struct SendFrame<W> {
 }
 
 impl<W: Gather> SendFrame<W> {
-    /// The bytes of `work`, as they are.
+    /// The bytes of `work`, as they are. The first element has at least the 14 bytes of Ethernet's header, in memory
+    /// of this process: device libraries look at them.
     #[inline]
     pub fn new(work: W) -> Self {
         let flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
@@ -59,6 +60,8 @@ impl<W: Gather> SendFrame<W> {
 }
 
 impl<W> Parts for SendFrame<W> {
+    const LOOKED_AT: u32 = 14;
+
     #[inline]
     fn flags(&self) -> ffi::ibv_send_flags {
         self.flags

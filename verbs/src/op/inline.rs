@@ -6,6 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::{Describe, Emit, ExtendedRequest, Parts, Send, SendFrame, SendRequest, SendTo, Write};
 use crate::{
+    ah::AddressHandle,
     qp::Transport,
     work::{Sge, SgeList},
 };
@@ -105,10 +106,16 @@ macro_rules! inline {
     ($name:ident, |$this:ident, $list:ident| $gather:expr) => {
         impl<R: Parts> Parts for $name<'_, R> {
             const INLINE: bool = true;
+            const LOOKED_AT: u32 = R::LOOKED_AT;
 
             #[inline]
             fn flags(&self) -> ffi::ibv_send_flags {
                 self.request.flags() | ffi::ibv_send_flags::IBV_SEND_INLINE
+            }
+
+            #[inline]
+            fn address(&self) -> Option<&AddressHandle> {
+                self.request.address()
             }
         }
 

@@ -55,12 +55,14 @@ pub use tso::{SendFrameTso, SendTso};
 
 pub(crate) use builder::Builder;
 use emit::{Emit, EmitExtended};
+pub(crate) use sealed::Parts;
 pub(crate) use sealed::Segments;
-use sealed::{Describe, DescribeExtended, Parts};
+use sealed::{Describe, DescribeExtended};
 pub(crate) use wr::SendWr;
 
 mod sealed {
     use super::{Emit, EmitExtended, ffi};
+    use crate::ah::AddressHandle;
 
     /// What is known of a request besides its operation.
     pub trait Parts {
@@ -70,12 +72,24 @@ mod sealed {
         /// Whether the operation has elements.
         const DATA: bool = true;
 
+        /// How many bytes the only element must have, where the device writes so many whatever it has.
+        const EXACTLY: Option<u32> = None;
+
+        /// How many bytes the first element has at least, because providers look at them.
+        const LOOKED_AT: u32 = 0;
+
         /// The flags that the caller asked for.
         fn flags(&self) -> ffi::ibv_send_flags;
 
         /// How the device is to cut the data.
         #[inline]
         fn segments(&self) -> Option<Segments> {
+            None
+        }
+
+        /// Where it is sent to, if it says so itself.
+        #[inline]
+        fn address(&self) -> Option<&AddressHandle> {
             None
         }
     }
@@ -157,10 +171,25 @@ macro_rules! common_options {
 }
 pub(crate) use common_options;
 
-/// Implements the traits of a request for the transports that satisfy a bound.
+/// Implements the traits of a request for the transports that satisfy a bound. What [`Parts`] has besides the flags
+/// can be given.
 macro_rules! request {
     ($name:ident, transport: $transport:path, work: $work:path, |$this:ident, $to:ident| $describe:block) => {
-        impl<W> Parts for $name<W> {
+        request!($name, transport: $transport, work: $work, parts: {}, |$this, $to| $describe);
+    };
+    (
+        $name:ident,
+        transport: $transport:path,
+        work: $work:path,
+        parts: { $($part:item)* },
+        |$this:ident, $to:ident| $describe:block
+    ) => {
+        impl<W> Parts for $name<W>
+        where
+            W: $work,
+        {
+            $($part)*
+
             #[inline]
             fn flags(&self) -> ffi::ibv_send_flags {
                 self.flags

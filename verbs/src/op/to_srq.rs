@@ -48,6 +48,7 @@ impl<R: SendRequest<Rc>> ToSrq<R> {
 impl<R: Parts> Parts for ToSrq<R> {
     const INLINE: bool = R::INLINE;
     const DATA: bool = R::DATA;
+    const EXACTLY: Option<u32> = R::EXACTLY;
 
     #[inline]
     fn flags(&self) -> ffi::ibv_send_flags {

@@ -6,6 +6,7 @@ use super::{
     DatagramWork, Describe, Emit, ExtendedRequest, Parts, Segments, SendRequest, common_options,
 };
 use crate::{
+    ah::AddressHandle,
     bounded::QpNum,
     qp::{Datagram, RawPacket},
     work::{Gather, SgeList},
@@ -59,7 +60,12 @@ impl<'h, W: DatagramWork> SendTso<'h, W> {
     common_options!();
 }
 
-impl<W> Parts for SendTso<'_, W> {
+impl<W: DatagramWork> Parts for SendTso<'_, W> {
+    #[inline]
+    fn address(&self) -> Option<&AddressHandle> {
+        Some(self.work.ah())
+    }
+
     #[inline]
     fn flags(&self) -> ffi::ibv_send_flags {
         self.flags
@@ -159,6 +165,8 @@ impl<'h, W: Gather> SendFrameTso<'h, W> {
 }
 
 impl<W> Parts for SendFrameTso<'_, W> {
+    const LOOKED_AT: u32 = 6;
+
     #[inline]
     fn flags(&self) -> ffi::ibv_send_flags {
         self.flags

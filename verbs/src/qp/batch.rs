@@ -90,9 +90,7 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
             let value = ManuallyDrop::into_inner(request);
             Err(Refused { value, error })
         };
-        let refusal = sending
-            .limits
-            .refusal(POST_SEND, &sges, R::INLINE, request.segments());
+        let refusal = sending.limits.refusal(POST_SEND, &sges, &*request);
         if let Some(error) = refusal {
             return refuse(request, error);
         }

@@ -17,7 +17,7 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno},
     mr::{RemoteRegion, RemoteToken},
     mw::{Before, MemoryWindow, WindowType},
-    op::{SendOps, SendWr},
+    op::{Parts, SendOps, SendWr},
     pd::ProtectionDomain,
     work::SgeList,
 };
@@ -32,7 +32,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
     /// # Errors
     /// The work is given back:
     /// - `WouldBlock`: as many requests are in flight as the queue can hold.
-    /// - `InvalidInput`: the window and the queue pair are of different domains.
+    /// - `InvalidInput`: the window and the queue pair are of different domains, or the region is of another device.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.
     ///
     /// On Soft-RoCE a binding that the kernel could not be told of counts as posted, as other
@@ -53,7 +53,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
             WindowType::Type1 => "ibv_bind_mw",
             WindowType::Type2 => "ibv_post_send",
         };
-        if let Err(error) = same_domain(call, window, &self.inner.pd) {
+        if let Err(error) = same_domain(call, window, region, &self.inner.pd) {
             return Err(Refused { value: work, error });
         }
         let raw = self.inner.raw;
@@ -129,12 +129,31 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> QueuePair<T, Rts, SW,
     }
 }
 
-fn same_domain(call: &'static str, window: &MemoryWindow, pd: &ProtectionDomain) -> Result<()> {
-    if window.pd() == pd {
+fn same_domain(
+    call: &'static str,
+    window: &MemoryWindow,
+    region: &RemoteRegion,
+    pd: &ProtectionDomain,
+) -> Result<()> {
+    let reason = if window.pd() != pd {
+        "the window and the queue pair are of different protection domains"
+    } else if region.pd().context() != pd.context() {
+        "the region and the queue pair are of different devices"
+    } else {
         return Ok(());
-    }
-    let reason = "the window and the queue pair are of different protection domains";
+    };
     Err(Error::refused(call, io::ErrorKind::InvalidInput, reason))
+}
+
+/// What a binding is, as a request.
+struct Bind;
+
+impl Parts for Bind {
+    const DATA: bool = false;
+
+    fn flags(&self) -> ffi::ibv_send_flags {
+        ffi::ibv_send_flags::IBV_SEND_SIGNALED
+    }
 }
 
 fn bind_info(region: &RemoteRegion, access: RemoteAccess) -> ffi::ibv_mw_bind_info {
@@ -169,7 +188,8 @@ impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q,
     ///
     /// # Errors
     /// The work is given back:
-    /// - `InvalidInput`: the window is of type 1, or of another domain than the queue pair.
+    /// - `InvalidInput`: the window is of type 1, or of another domain than the queue pair; or the region is of another
+    ///   device.
     /// - Otherwise as for [`push`](Self::push).
     ///
     /// # References
@@ -183,7 +203,7 @@ impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q,
         work: SW,
     ) -> Result<RemoteToken, Refused<SW>> {
         let call = SendOps::BIND_MW.call();
-        if let Err(error) = same_domain(call, window, &self.queue.inner.pd) {
+        if let Err(error) = same_domain(call, window, region, &self.queue.inner.pd) {
             return Err(Refused { value: work, error });
         }
         if window.window_type() != WindowType::Type2 {
@@ -192,12 +212,10 @@ impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q,
             return Err(Refused { value: work, error });
         }
         let qp = Arc::clone(&self.queue.inner) as Arc<dyn Any + Send + Sync>;
-        let parts = (ffi::ibv_send_flags::IBV_SEND_SIGNALED, None);
-        let (mut builder, vacancy) =
-            match self.begin(SendOps::BIND_MW, &SgeList::new(), false, parts) {
-                Ok(begun) => begun,
-                Err(error) => return Err(Refused { value: work, error }),
-            };
+        let (mut builder, vacancy) = match self.begin(SendOps::BIND_MW, &SgeList::new(), &Bind) {
+            Ok(begun) => begun,
+            Err(error) => return Err(Refused { value: work, error }),
+        };
         let rkey = ffi::ibv_inc_rkey(window.rkey());
         // SAFETY: the window exists, and its key is still the old one; the region is registered
         // for as long as `region` lives.

@@ -42,6 +42,7 @@ pub struct QueuePairBuilder<'a, T> {
     send_ops: SendOps,
     max_tso_header: u16,
     flags: QpFlags,
+    receives_elsewhere: bool,
     srq: Option<Arc<SrqInner>>,
     transport: PhantomData<T>,
 }
@@ -78,6 +79,7 @@ impl ProtectionDomain {
             send_ops: SendOps::empty(),
             max_tso_header: 0,
             flags: QpFlags::empty(),
+            receives_elsewhere: false,
             srq: None,
             transport: PhantomData,
         }
@@ -113,6 +115,20 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// device may allow more than asked for.
     pub fn max_inline_data(mut self, bytes: u32) -> Self {
         self.max_inline_data = bytes;
+        self
+    }
+
+    /// Lets messages be received in memory that has [no address](crate::UnmappedRegion) in this process, or was
+    /// registered under [another](crate::RemoteRegistration::iova). Otherwise only Soft-RoCE and Soft-iWARP take such
+    /// receives: other devices' libraries may copy short messages by themselves, to whatever is at that address here.
+    ///
+    /// # Safety
+    /// - The device's library leaves it to the device to write what arrives by this queue pair. mlx5's does if
+    ///   `MLX5_SCATTER_TO_CQE=0` is in the environment, or the queue pair is
+    ///   [made](Self::create_with) with `MLX5DV_QP_CREATE_DISABLE_SCATTER_TO_CQE`.
+    #[doc(alias = "MLX5_SCATTER_TO_CQE")]
+    pub unsafe fn receives_elsewhere(mut self) -> Self {
+        self.receives_elsewhere = true;
         self
     }
 
@@ -305,6 +321,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             Some(unsafe { Extended::of::<T>(raw, self.send_ops, quirks) }?)
         };
         inner.extend(extended, tso, quirks.fails_posted);
+        if self.receives_elsewhere {
+            inner.receive_elsewhere();
+        }
         // SAFETY: as its type says: made with `T::RAW`, in the state that queue pairs are made in.
         Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
     }

@@ -10,7 +10,7 @@ use super::{
 };
 use crate::{
     error::{Error, Refused, Result},
-    op::{Builder, ExtendedRequest, Segments, SendOps},
+    op::{Builder, ExtendedRequest, Parts, SendOps},
     work::SgeList,
 };
 
@@ -145,8 +145,7 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         request.describe_extended(&mut op);
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        let parts = (request.flags(), request.segments());
-        let (mut builder, vacancy) = match self.begin(op, &sges, R::INLINE, parts) {
+        let (mut builder, vacancy) = match self.begin(op, &sges, &request) {
             Ok(begun) => begun,
             Err(error) => {
                 return Err(Refused {
@@ -170,25 +169,25 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     /// Begins one more request, if the queue can take it: it must be described, and its work be
     /// filled in.
     #[inline]
-    pub(super) fn begin(
+    pub(super) fn begin<R: Parts>(
         &mut self,
         op: SendOps,
         sges: &SgeList,
-        inline: bool,
-        (flags, segments): (ffi::ibv_send_flags, Option<Segments>),
+        request: &R,
     ) -> Result<(Builder, Vacancy<'_, SW>)> {
         let sending = self.queue.sending_mut();
-        if let Some(error) = self.table.refusal(op, sges, inline) {
+        if let Some(error) = self.table.refusal(op, sges, R::INLINE) {
             return Err(error);
         }
-        if let Some(error) = sending.limits.refusal(op.call(), sges, inline, segments) {
+        if let Some(error) = sending.limits.refusal(op.call(), sges, request) {
             return Err(error);
         }
         let Some(vacancy) = sending.in_flight.vacancy() else {
             return Err(refusal::full(op.call()));
         };
         let id = vacancy.id();
-        let (flags, unsignaled) = sending.signaling.flags(flags, |it| it.unsignaled(id));
+        let (flags, unsignaled) =
+            (sending.signaling).flags(request.flags(), |it| it.unsignaled(id));
         sending.signaling.posted(unsignaled, id.next());
         // SAFETY: the queue pair exists for as long as `self.queue` lives. It was started when
         // `self` was made, and is ended when `self` is, and nobody else gets at the send queue

@@ -1,5 +1,7 @@
 //! The call behind every transition, and what its failing means.
 
+use std::io;
+
 use ibverbs_sys as ffi;
 
 use super::{
@@ -7,7 +9,25 @@ use super::{
     state::{QpState, State},
     transport::Transport,
 };
-use crate::error::{Result, cvt_errno};
+use crate::{
+    context::Context,
+    error::{Error, Result, cvt_errno},
+};
+
+/// Whether attributes of this mask bring a queue pair to another state at all. Those of
+/// [`Attributes::from_raw`](super::Attributes::from_raw) need not.
+pub(super) fn check_target(ctx: &Context, mask: u32, to: &'static str) -> Result<()> {
+    let names_it = mask & ffi::ibv_qp_attr_mask::IBV_QP_STATE.0 != 0;
+    if names_it || (mask == 0 && ctx.is_iwarp()) {
+        return Ok(());
+    }
+    let reason = format!("to {to}, but the mask is {mask:#x}, without IBV_QP_STATE");
+    Err(Error::refused(
+        "ibv_modify_qp",
+        io::ErrorKind::InvalidInput,
+        reason,
+    ))
+}
 
 /// Modifies a queue pair of transport `T`, which the program has brought to the state `S`, on its
 /// way to the state `to`.

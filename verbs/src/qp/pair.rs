@@ -215,7 +215,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         attributes: &Attributes<T, To>,
     ) -> Result<QueuePair<T, To, SW, RW>, Refused<Self>> {
         let (attr, mask) = attributes.as_raw();
-        match self.modify_raw(*attr, mask, To::NAME) {
+        let complete = modify::check_target(self.send.inner.pd.context(), mask, To::NAME);
+        match complete.and_then(|()| self.modify_raw(*attr, mask, To::NAME)) {
             Ok(()) => Ok(self.with_state()),
             Err(error) => Err(Refused { value: self, error }),
         }

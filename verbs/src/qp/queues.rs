@@ -20,10 +20,12 @@ use super::{
 };
 use crate::{
     bounded::QpNum,
+    context::ContextId,
     cq::{Reservation, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno},
-    op::{Segments, SendRequest, SendWr},
+    op::{Parts as Described, SendRequest, SendWr},
     pd::ProtectionDomain,
+    recv_limits::RecvLimits,
     recv_list::RecvList,
     srq::{Entries, SrqInner},
     work::{Scatter, SgeList},
@@ -62,7 +64,7 @@ pub(super) struct Sending<SW> {
 pub(super) struct Receiving<RW> {
     pub(super) in_flight: ManuallyDrop<InFlight<RW>>,
     pub(super) reservation: ManuallyDrop<Reservation>,
-    pub(super) max_sge: NonZero<u32>,
+    pub(super) limits: RecvLimits,
     pub(super) staging: RecvList,
 }
 
@@ -102,6 +104,7 @@ impl<SW, RW> Inner<SW, RW> {
             reservation: ManuallyDrop::new(send.reservation),
             limits: Limits {
                 max_sge: send.max_sge,
+                device: pd.context().id(),
                 max_inline,
                 tso: TsoLimits::default(),
             },
@@ -113,7 +116,7 @@ impl<SW, RW> Inner<SW, RW> {
         let receive = UnsafeCell::new(Receiving {
             in_flight: ManuallyDrop::new(receive.in_flight),
             reservation: ManuallyDrop::new(receive.reservation),
-            max_sge: receive.max_sge,
+            limits: RecvLimits::new(&pd, receive.max_sge.get()),
             staging: RecvList::default(),
         });
         // SAFETY: a queue pair, as the caller promises.
@@ -142,6 +145,12 @@ impl<SW, RW> Inner<SW, RW> {
         send.extended = extended;
         send.limits.tso = tso;
         send.fails_posted = fails_posted;
+    }
+
+    /// Notes that only the device writes what arrives.
+    pub(super) fn receive_elsewhere(&mut self) {
+        let limits = &mut self.receive.get_mut().limits;
+        *limits = limits.elsewhere();
     }
 
     /// Destroys the queue pair, after which the device has let go of what was in flight. Nothing
@@ -372,9 +381,7 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
             let value = ManuallyDrop::into_inner(request);
             Err(Refused { value, error })
         };
-        let refusal = sending
-            .limits
-            .refusal(POST_SEND, &sges, R::INLINE, request.segments());
+        let refusal = sending.limits.refusal(POST_SEND, &sges, &*request);
         if let Some(error) = refusal {
             return refuse(request, error);
         }
@@ -438,7 +445,7 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
 
     /// The most elements of a receive.
     pub fn max_sge(&self) -> usize {
-        self.receiving().max_sge.get() as usize
+        self.receiving().limits.max_sge() as usize
     }
 
     /// The name of the queue pair, which its completions carry.
@@ -487,12 +494,14 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         let (inner, receiving) = self.parts();
         // First of all, as for a request to send.
         let Some(vacancy) = receiving.in_flight.vacancy() else {
-            return Err(full_of_receives(receiving.max_sge, work));
+            return Err(full_of_receives(receiving.limits, work));
         };
         let mut sges = SgeList::of(&work);
-        if sges.len() > receiving.max_sge.get() as usize {
-            let error = refusal::elements(POST_RECV, sges.len(), receiving.max_sge.get());
+        if let Some(error) = receiving.limits.refusal(POST_RECV, &sges) {
             return Err(Refused { value: work, error });
+        }
+        if sges.has_empty() {
+            return self.post_without_empty(work);
         }
         let (mut single, num_sge) = (MaybeUninit::uninit(), sges.count());
         let mut wr = ffi::ibv_recv_wr {
@@ -516,6 +525,33 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
         vacancy.fill(work);
         Ok(())
     }
+
+    /// Posts work of which some elements have no bytes, or all.
+    #[cold]
+    #[inline(never)]
+    fn post_without_empty(&mut self, work: RW) -> Result<(), Refused<RW>> {
+        let (inner, receiving) = self.parts();
+        let Some(vacancy) = receiving.in_flight.vacancy() else {
+            return Err(full_of_receives(receiving.limits, work));
+        };
+        let mut sges = SgeList::of(&work);
+        sges.drop_empty();
+        let mut wr = ffi::ibv_recv_wr {
+            wr_id: vacancy.id().0,
+            next: ptr::null_mut(),
+            sg_list: sges.as_mut_ptr(),
+            num_sge: sges.count(),
+        };
+        let mut bad = ptr::null_mut();
+        // SAFETY: as for `post`.
+        let errno = unsafe { ffi::ibv_post_recv(inner.raw.as_ptr(), &raw mut wr, &raw mut bad) };
+        if errno != 0 {
+            let error = refusal::device(POST_RECV, errno);
+            return Err(Refused { value: work, error });
+        }
+        vacancy.fill(work);
+        Ok(())
+    }
 }
 
 #[inline(always)]
@@ -532,13 +568,9 @@ fn given_back<W>(
 /// A receive that could not be posted because the queue is full, if for no better reason.
 #[cold]
 #[inline(never)]
-fn full_of_receives<W: Scatter>(max_sge: NonZero<u32>, work: W) -> Refused<W> {
-    let elements = SgeList::of(&work).len();
-    let error = if elements > max_sge.get() as usize {
-        refusal::elements(POST_RECV, elements, max_sge.get())
-    } else {
-        refusal::full(POST_RECV)
-    };
+fn full_of_receives<W: Scatter>(limits: RecvLimits, work: W) -> Refused<W> {
+    let error = limits.refusal(POST_RECV, &SgeList::of(&work));
+    let error = error.unwrap_or_else(|| refusal::full(POST_RECV));
     Refused { value: work, error }
 }
 
@@ -552,10 +584,17 @@ pub(super) fn posted_anyway(fails_posted: bool, bad: MaybeUninit<*mut ffi::ibv_s
     fails_posted && unsafe { bad.assume_init() }.is_null()
 }
 
+/// Whether the first element has so many bytes, and all of them are memory of this process.
+fn can_be_looked_at(sges: &SgeList, bytes: u32) -> bool {
+    let first = sges.elements().first();
+    sges.special().is_none() && first.is_some_and(|sge| sge.length >= bytes)
+}
+
 /// What the requests of a send queue may be like.
 #[derive(Debug)]
 pub(super) struct Limits {
     pub(super) max_sge: NonZero<u32>,
+    device: ContextId,
     max_inline: u32,
     tso: TsoLimits,
 }
@@ -567,7 +606,7 @@ impl Limits {
     pub(super) fn refused<T: Transport, R: SendRequest<T>>(&self, request: R) -> Refused<R> {
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        let error = self.refusal(POST_SEND, &sges, R::INLINE, request.segments());
+        let error = self.refusal(POST_SEND, &sges, &request);
         let error = error.unwrap_or_else(|| refusal::full(POST_SEND));
         Refused {
             value: request,
@@ -577,20 +616,36 @@ impl Limits {
 
     /// Why a request with these elements cannot be posted, whatever is in flight.
     #[inline]
-    pub(super) fn refusal(
+    pub(super) fn refusal<R: Described>(
         &self,
         call: &'static str,
         sges: &SgeList,
-        inline: bool,
-        segments: Option<Segments>,
+        request: &R,
     ) -> Option<Error> {
         let max_sge = self.max_sge.get();
+        let of_another = || {
+            sges.special()
+                .is_some_and(|it| it.device != Some(self.device))
+        };
+        let to_another = || {
+            let ah = request.address();
+            ah.is_some_and(|ah| ah.pd().context().id() != self.device)
+        };
         if sges.len() > max_sge as usize {
             Some(refusal::elements(call, sges.len(), max_sge))
-        } else if inline && sges.bytes() > u64::from(self.max_inline) {
+        } else if R::INLINE && sges.bytes() > u64::from(self.max_inline) {
             Some(refusal::inline(call, sges.bytes(), self.max_inline))
+        } else if let Some(bytes) = R::EXACTLY
+            && (sges.len() != 1 || sges.bytes() != u64::from(bytes))
+        {
+            Some(refusal::not_exactly(call, sges.len(), sges.bytes(), bytes))
+        } else if R::LOOKED_AT > 0 && !can_be_looked_at(sges, R::LOOKED_AT) {
+            Some(refusal::not_looked_at(call, R::LOOKED_AT))
+        } else if of_another() || to_another() {
+            Some(refusal::of_another_device(call))
         } else {
-            segments.and_then(|segments| self.tso.refusal(call, segments, sges.bytes()))
+            let segments = request.segments()?;
+            self.tso.refusal(call, segments, sges.bytes())
         }
     }
 }

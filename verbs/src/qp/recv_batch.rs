@@ -60,11 +60,11 @@ impl<T: Transport, SW, RW: Scatter> RecvBatch<'_, T, SW, RW> {
     #[inline]
     pub fn push(&mut self, work: RW) -> Result<(), Refused<RW>> {
         let receiving = self.queue.receiving_mut();
-        let sges = SgeList::of(&work);
-        if sges.len() > receiving.max_sge.get() as usize {
-            let error = refusal::elements(CALL, sges.len(), receiving.max_sge.get());
+        let mut sges = SgeList::of(&work);
+        if let Some(error) = receiving.limits.refusal(CALL, &sges) {
             return Err(Refused { value: work, error });
         }
+        sges.drop_empty();
         let Some(vacancy) = receiving.in_flight.vacancy() else {
             let error = refusal::full(CALL);
             return Err(Refused { value: work, error });

@@ -31,6 +31,32 @@ pub(super) fn inline(call: &'static str, found: u64, limit: u32) -> Error {
 
 #[cold]
 #[inline(never)]
+pub(super) fn not_exactly(call: &'static str, elements: usize, bytes: u64, wanted: u32) -> Error {
+    let reason = format!(
+        "{elements} elements of {bytes} bytes, and the operation has one of {wanted} bytes"
+    );
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn not_looked_at(call: &'static str, wanted: u32) -> Error {
+    let reason = format!(
+        "the first element must have {wanted} bytes, and all must be memory of this process, at which the device's \
+         library may look"
+    );
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+#[inline(never)]
+pub(super) fn of_another_device(call: &'static str) -> Error {
+    let reason = "the memory, or the address handle, is of another device";
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}
+
+#[cold]
+#[inline(never)]
 pub(super) fn segments(
     call: &'static str,
     segments: Segments,

@@ -17,6 +17,7 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno, cvt_ptr},
     mr::Buf,
     pd::ProtectionDomain,
+    recv_limits::RecvLimits,
     work::{MAX_SGE, Scatter, SgeList},
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
 };
@@ -61,7 +62,7 @@ pub struct WorkQueue<RW: Send + 'static = Buf> {
     // INVARIANT: holds the work of every receive that is posted and has not come back. Parked in
     // `inner` when this is dropped.
     in_flight: InFlight<RW>,
-    max_sge: u32,
+    limits: RecvLimits,
 }
 
 /// The part that indirection tables share.
@@ -193,7 +194,7 @@ impl WorkQueueBuilder<'_> {
                 self.max_wr,
                 Order::of_receives(self.pd.context()),
             ),
-            max_sge: self.max_sge,
+            limits: RecvLimits::new(self.pd, self.max_sge),
         })
     }
 }
@@ -327,10 +328,10 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
     pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
         const CALL: &str = "ibv_post_wq_recv";
         let mut sges = SgeList::of(&work);
-        if sges.len() > self.max_sge as usize {
-            let error = refusal::elements(CALL, sges.len(), self.max_sge);
+        if let Some(error) = self.limits.refusal(CALL, &sges) {
             return Err(Refused { value: work, error });
         }
+        sges.drop_empty();
         let raw = self.as_raw();
         let Some(vacancy) = self.in_flight.vacancy() else {
             let error = refusal::full(CALL);

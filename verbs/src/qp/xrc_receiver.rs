@@ -195,7 +195,9 @@ impl<S: State> XrcReceiver<S> {
         self,
         attributes: &Attributes<XrcRecv, To>,
     ) -> Result<XrcReceiver<To>, Refused<Self>> {
-        match self.modify_to(attributes) {
+        let (_, mask) = attributes.as_raw();
+        let complete = modify::check_target(self.inner.xrcd.context(), mask, To::NAME);
+        match complete.and_then(|()| self.modify_to(attributes)) {
             Ok(()) => Ok(XrcReceiver {
                 inner: self.inner,
                 state: PhantomData,

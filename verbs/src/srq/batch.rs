@@ -50,8 +50,8 @@ impl<RW: Scatter + Send + 'static> SrqBatch<'_, RW> {
     /// The work is given back, and the batch is as it was; see [`SharedReceiveQueue::post`].
     #[inline]
     pub fn push(&mut self, work: RW) -> Result<(), Refused<RW>> {
-        let sges = SgeList::of(&work);
-        let slot = match self.srq.slot_for(&sges) {
+        let mut sges = SgeList::of(&work);
+        let slot = match self.srq.slot_for(&mut sges) {
             Ok(slot) => slot,
             Err(error) => return Err(Refused { value: work, error }),
         };

@@ -23,6 +23,7 @@ use crate::{
     mr::Buf,
     pd::ProtectionDomain,
     qp::Completion,
+    recv_limits::RecvLimits,
     recv_list::RecvList,
     work::{Scatter, SgeList},
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
@@ -68,7 +69,7 @@ pub(crate) struct SrqInner {
     raw: NonNull<ffi::ibv_srq>,
     queue: QueueId,
     id: QpId,
-    max_sge: u32,
+    limits: RecvLimits,
     /// The work in flight, when its owner is gone.
     parked: Mutex<Vec<Box<dyn Any + Send>>>,
     /// What is reserved for its receives.
@@ -129,7 +130,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
 
     /// The most elements of a receive.
     pub fn max_sge(&self) -> usize {
-        self.inner.max_sge as usize
+        self.inner.limits.max_sge() as usize
     }
 
     /// `ibv_get_srq_num`—The number by which XRC senders [name](crate::op::ToSrq) the queue.
@@ -274,7 +275,7 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
     #[inline]
     pub fn post(&mut self, work: RW) -> Result<(), Refused<RW>> {
         let mut sges = SgeList::of(&work);
-        let slot = match self.slot_for(&sges) {
+        let slot = match self.slot_for(&mut sges) {
             Ok(slot) => slot,
             Err(error) => return Err(Refused { value: work, error }),
         };
@@ -301,21 +302,15 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
 const CALL: &str = "ibv_post_srq_recv";
 
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
-    /// Where the work of these elements goes.
+    /// Where the work of these elements goes, of which those without bytes are left out.
     #[inline]
-    fn slot_for(&self, sges: &SgeList) -> Result<u32> {
-        let (found, limit) = (sges.len(), self.inner.max_sge);
-        if found > limit as usize {
-            return Err(too_many(found, limit));
+    fn slot_for(&self, sges: &mut SgeList) -> Result<u32> {
+        if let Some(error) = self.inner.limits.refusal(CALL, sges) {
+            return Err(error);
         }
+        sges.drop_empty();
         self.posted.free().ok_or_else(full)
     }
-}
-
-#[cold]
-fn too_many(found: usize, limit: u32) -> Error {
-    let reason = format!("{found} elements, and the queue was made for {limit}");
-    Error::refused(CALL, io::ErrorKind::InvalidInput, reason)
 }
 
 #[cold]

@@ -488,16 +488,22 @@ fn inline_data_arrive_and_stay_within_their_room() {
 
 #[test]
 fn an_atomic_of_the_wrong_size_or_place_fails_alone() {
-    for (work, at) in [(4, 0..8), (8, 4..12)] {
-        let mut link = Link::new();
-        let region = link.remote(RemoteAccess::ATOMIC);
-        region.store(0, 1);
-        let number = region.token().slice(at).unwrap();
-        link.post(FetchAdd::new(link.buf(&vec![7; work]), number, 1));
-        let (status, _, back) = link.sent();
-        assert_ne!(status, WcStatus::SUCCESS);
-        assert_eq!(*back, vec![7; work], "nothing has been written");
-    }
+    let mut link = Link::new();
+    let region = link.remote(RemoteAccess::ATOMIC);
+    region.store(0, 1);
+    // There are devices that would write 8 bytes into 4.
+    let token = region.token().slice(0..8).unwrap();
+    let short = FetchAdd::new(link.buf(&[7; 4]), token, 1);
+    let mut batch = link.a.extended_batch().unwrap();
+    let refused = batch.push(short);
+    assert_eq!(refused.unwrap_err().error.kind(), ErrorKind::InvalidInput);
+    drop(batch);
+    let unaligned = region.token().slice(4..12).unwrap();
+    link.post(FetchAdd::new(link.buf(&[7; 8]), unaligned, 1));
+    let (status, _, back) = link.sent();
+    assert_ne!(status, WcStatus::SUCCESS);
+    assert_eq!(*back, [7; 8], "nothing has been written");
+    assert_eq!(region.load(0), 1);
 }
 
 #[test]

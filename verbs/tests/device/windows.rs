@@ -3,8 +3,8 @@
 use std::{io::ErrorKind, time::Duration};
 
 use verbs::{
-    Buf, Completed, CompletionQueue, QueuePair, Rc, RemoteAccess, RemoteToken, Rts, WcStatus,
-    WindowType,
+    Buf, Completed, CompletionQueue, MemoryWindow, QueuePair, Rc, RemoteAccess, RemoteToken, Rts,
+    WcStatus, WindowType,
     op::{LocalInvalidate, Send, Write},
 };
 
@@ -165,6 +165,32 @@ fn a_queue_pair_outlives_its_owner_while_a_window_of_type_2_is_bound() {
     assert_eq!(cq.available(), room);
     drop(window);
     assert!(cq.available() > room, "the queue pair is gone");
+}
+
+/// As it was never invalidated, the device refuses to bind the window anew, and the first binding stays.
+#[test]
+fn a_queue_pair_outlives_its_owner_while_another_may_not_have_bound_the_window() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let (_a, mut first) = fixture.pair::<Buf, Buf>(&cq, 8);
+    let (_b, mut second) = fixture.pair::<Buf, Buf>(&cq, 8);
+    let room = cq.available();
+    let region = fixture.pd.alloc_for_windows(64).unwrap();
+    let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
+    let bind = |qp: &mut QueuePair<Rc, Rts>, window: &mut MemoryWindow| {
+        let work = small(&fixture);
+        qp.bind_window(window, &region, RemoteAccess::WRITE, work)
+            .unwrap();
+    };
+    bind(&mut first, &mut window);
+    assert_eq!(status(&mut cq, &mut first), WcStatus::SUCCESS);
+    drop(first);
+    bind(&mut second, &mut window);
+    assert_ne!(status(&mut cq, &mut second), WcStatus::SUCCESS);
+    drop(second);
+    assert_eq!(cq.available(), room, "both are still there");
+    drop(window);
+    assert!(cq.available() > room, "both are gone");
 }
 
 #[test]

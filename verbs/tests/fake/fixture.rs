@@ -21,6 +21,11 @@ impl Fixture {
         Self::on(Fake::new())
     }
 
+    /// On a device beside that of another fixture.
+    pub(crate) fn beside() -> Self {
+        Self::on(Fake::named("fake1"))
+    }
+
     /// On a device that speaks iWARP.
     pub(crate) fn iwarp() -> Self {
         let fake = Fake::new();
@@ -50,6 +55,8 @@ impl Fixture {
         let builder = self.pd.qp_builder(cq, cq);
         let builder = builder.max_send_wr(depth).max_recv_wr(depth);
         let builder = builder.max_send_sge(4).max_recv_sge(4);
+        // SAFETY: the fake copies nothing; only tests do, to where the elements are.
+        let builder = unsafe { builder.receives_elsewhere() };
         self.connect(builder.create_for().unwrap())
     }
 

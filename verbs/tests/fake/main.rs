@@ -12,6 +12,7 @@ mod faults;
 mod fixture;
 mod interleavings;
 mod memory;
+mod of_another_device;
 mod on_demand;
 mod orders;
 mod overtaking;

@@ -4,12 +4,12 @@ use std::{io::IoSlice, rc::Rc as Shared};
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, QueuePair, Rc, Rts, SharedReceiveQueue, WcStatus, With,
-    op::{Send, SendOps},
+    Buf, Completed, QueuePair, Rc, RemoteToken, Rts, SharedReceiveQueue, WcStatus, With,
+    op::{CompareSwap, FetchAdd, Send, SendOps},
     work::{Gather, Scatter, SgeList},
 };
 
-use crate::{fixture::Fixture, provider::wc};
+use crate::{fixture::Fixture, provider::wc, unmapped::refusal};
 
 /// Work that can be counted: the count goes down when it is dropped.
 #[derive(Debug)]
@@ -459,4 +459,29 @@ fn a_queue_of_unsignaled_requests_never_fills_up() {
         }
     }
     assert!((25..=50).contains(&completions), "{completions}");
+}
+
+/// Some devices write 8 bytes whatever the element has.
+#[test]
+fn an_atomic_operation_has_one_element_of_8_bytes() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let remote = RemoteToken {
+        addr: 64,
+        len: 8,
+        rkey: 9,
+    };
+    let mut qp: QueuePair<Rc, Rts, Vec<Buf>> = fixture.rc(&cq, 2);
+    for lens in [&[][..], &[4], &[9], &[4, 4]] {
+        let buf = |&len: &usize| fixture.pd.alloc_buf(len).unwrap();
+        let work = || lens.iter().map(buf).collect::<Vec<_>>();
+        let added = refusal(qp.post(FetchAdd::new(work(), remote, 1)));
+        let swapped = refusal(qp.post(CompareSwap::new(work(), remote, 1, 2)));
+        let batched = refusal(qp.batch().push(FetchAdd::new(work(), remote, 1)));
+        for refused in [added, swapped, batched] {
+            assert!(refused.contains("has one of 8 bytes"), "{refused}");
+        }
+    }
+    let work = vec![fixture.pd.alloc_buf(8).unwrap()];
+    qp.post(FetchAdd::new(work, remote, 1)).unwrap();
 }

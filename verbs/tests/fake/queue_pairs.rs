@@ -5,14 +5,42 @@ use std::io::ErrorKind;
 use ibverbs_sys as ffi;
 use verbs::{
     AckTimeout, AddressVector, Addressed, AlternatePath, Attributes, Buf, EventType, Gid, Init,
-    MigState, Psn, QpFlags, QpState, QueuePair, RateLimit, Rc, Rtr, Rts, Sqd, Ud, WcStatus,
+    MigState, Psn, QpFlags, QpState, QueuePair, RateLimit, Rc, Reset, Rtr, Rts, Sqd, Ud, WcStatus,
     WrOpcode, op::SendTo,
 };
 
 use crate::fixture::Fixture;
 
-fn way(last: u8) -> AddressVector {
+pub(crate) fn way(last: u8) -> AddressVector {
     AddressVector::global(1, 1, Gid([last; 16]))
+}
+
+/// The types say what state a queue pair is in, so no transition succeeds that makes none.
+#[test]
+fn a_transition_names_its_state() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    for mask in [0, ffi::ibv_qp_attr_mask::IBV_QP_PORT.0] {
+        let attributes = Attributes::<Rc, Init>::from_raw(ffi::ibv_qp_attr::zeroed(), mask);
+        let refused = qp.to_init(&attributes).unwrap_err();
+        assert!(
+            refused.error.to_string().contains("without IBV_QP_STATE"),
+            "{}",
+            refused.error
+        );
+        qp = refused.value;
+    }
+}
+
+/// There the kernel makes transitions itself.
+#[test]
+fn a_transition_on_iwarp_may_have_nothing_to_say() {
+    let fixture = Fixture::iwarp();
+    let cq = fixture.cq(8);
+    let qp: QueuePair<Rc, Reset> = fixture.pd.qp_builder(&cq, &cq).create().unwrap();
+    let nothing = Attributes::<Rc, Init>::from_raw(ffi::ibv_qp_attr::zeroed(), 0);
+    assert!(qp.to_init(&nothing).is_ok());
 }
 
 #[test]

@@ -1,6 +1,6 @@
 //! Raw packets, and queue pairs of a device's maker.
 
-use std::io::ErrorKind;
+use std::io::{ErrorKind, IoSlice};
 
 use ibverbs_sys as ffi;
 use verbs::{
@@ -9,7 +9,7 @@ use verbs::{
     op::{SendFrame, SendFrameTso, SendOps},
 };
 
-use crate::fixture::Fixture;
+use crate::{fixture::Fixture, unmapped::refusal};
 
 const FRAME: &[u8; 18] = b"\x33\x33\0\0\0\x01\x02\0\0\0\0\x01\x88\xb5data";
 
@@ -53,6 +53,31 @@ fn create_raw_qp_with_attr() {
     let nothing = fixture.pd.alloc_buf(1).unwrap();
     qp.post(SendFrame::new(nothing).inline(&FRAME[..])).unwrap();
     assert_eq!(fixture.fake.sends(qp.qp_num())[0].bytes(), FRAME);
+}
+
+/// Libraries look at Ethernet's header.
+#[test]
+fn a_frame_without_its_header_in_one_piece_is_refused() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let builder = fixture.pd.qp_builder(&cq, &cq).max_inline_data(64);
+    let mut qp = bring_up(builder.max_send_sge(2).create().unwrap());
+    let buf = |len| fixture.pd.alloc_buf(len).unwrap();
+    let mut refused = vec![refusal(qp.post(SendFrame::new(buf(13))))];
+    let mut empty = buf(14);
+    empty.set_len(0);
+    refused.push(refusal(qp.post(SendFrame::new(empty))));
+    refused.push(refusal(
+        qp.post(SendFrame::new(buf(14)).inline(&FRAME[..13])),
+    ));
+    let pieces = [IoSlice::new(&FRAME[..6]), IoSlice::new(&FRAME[6..])];
+    refused.push(refusal(
+        qp.post(SendFrame::new(buf(14)).inline_list(&pieces)),
+    ));
+    for refused in refused {
+        assert!(refused.contains("must have 14 bytes"), "{refused}");
+    }
+    qp.post(SendFrame::new(buf(14))).unwrap();
 }
 
 #[test]
@@ -132,7 +157,7 @@ fn the_device_cuts_frames_within_its_limits() {
     let mut batch = qp.extended_batch().unwrap();
     batch.push(tso().unsignaled()).unwrap();
     batch
-        .push(SendFrame::new(stretch(3)).ip_checksum())
+        .push(SendFrame::new(stretch(14)).ip_checksum())
         .unwrap();
     batch.post().unwrap();
     let sends = fixture.fake.sends(qp.qp_num());
@@ -145,7 +170,10 @@ fn the_device_cuts_frames_within_its_limits() {
         assert_eq!((send.is_signaled(), send.datagram), (i < 2, None));
     }
     assert_eq!(sends[3].opcode, ffi::ibv_wr_opcode::IBV_WR_SEND);
-    assert_eq!((sends[3].bytes(), &sends[3].tso), (vec![0, 1, 2], &None));
+    assert_eq!(
+        (sends[3].bytes(), &sends[3].tso),
+        ((0..14).collect(), &None)
+    );
     let sent = |_| fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
     (0..4).for_each(sent);
     let mut done = Vec::new();
@@ -156,7 +184,7 @@ fn the_device_cuts_frames_within_its_limits() {
         done.push((last.work.len(), opcode));
     }
     let (tso, send) = (WcOpcode::TSO, WcOpcode::SEND);
-    assert_eq!(done, [(100, tso), (100, tso), (100, send), (3, send)]);
+    assert_eq!(done, [(100, tso), (100, tso), (100, send), (14, send)]);
 }
 
 #[test]

@@ -9,7 +9,8 @@ use std::{
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
-    DmaBufRange, QueuePair, Rc, RemoteAccess, Rts, UnmappedRegion,
+    Buf, DmaBufRange, Mapping, QpNum, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Rts,
+    SharedReceiveQueue, UnmappedRegion,
     op::{Send, Write},
 };
 
@@ -253,4 +254,85 @@ fn a_null_region_takes_and_gives_any_number_of_bytes() {
     assert!(!fixture.fake.live().contains(&"ibv_mr"));
     fixture.fake.fail("ibv_alloc_null_mr", libc::EOPNOTSUPP);
     assert!(fixture.pd.alloc_null_mr().is_err());
+}
+
+/// The refusal of a request or a receive.
+pub(crate) fn refusal<W>(posted: Result<(), Refused<W>>) -> String {
+    posted
+        .map_err(|refused| refused.error)
+        .unwrap_err()
+        .to_string()
+}
+
+/// A region whose bytes the device knows by other addresses than this process.
+pub(crate) fn zero_based(fixture: &Fixture) -> RemoteRegion {
+    let registration = fixture.pd.register(Mapping::new(4096).unwrap());
+    let registration = registration.remote(RemoteAccess::WRITE).zero_based();
+    registration.create().map_err(|it| it.error).unwrap()
+}
+
+#[test]
+fn nothing_is_received_where_a_library_would_copy_to_another_place() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let region = zero_based(&fixture);
+    let builder = fixture.pd.qp_builder(&cq, &cq).max_recv_wr(2);
+    let mut qp: QueuePair<Rc, Rts, Buf, RemoteRegion> =
+        fixture.connect(builder.create_for().unwrap());
+    let wrong = "copy what arrives";
+    let refused = refusal(qp.post_recv(region.clone()));
+    assert!(refused.contains(wrong), "{refused}");
+    let mut batch = qp.recv_batch();
+    let refused = refusal(batch.push(region.clone()));
+    assert!(refused.contains(wrong), "{refused}");
+    drop(batch);
+    let mut srq: SharedReceiveQueue<RemoteRegion> = fixture.pd.create_srq(2, 1).unwrap();
+    let refused = refusal(srq.post(region.clone()));
+    assert!(refused.contains(wrong), "{refused}");
+    // Under its own addresses it can.
+    let own = fixture.pd.alloc_remote(64, RemoteAccess::WRITE).unwrap();
+    qp.post_recv(own.clone()).map_err(|it| it.error).unwrap();
+    srq.post(own).map_err(|it| it.error).unwrap();
+    // What is sent, the device reads.
+    let mut qp: QueuePair<Rc, Rts, RemoteRegion> = fixture.rc(&cq, 1);
+    qp.post(Send::new(region)).map_err(|it| it.error).unwrap();
+}
+
+#[test]
+fn a_shared_receive_queue_takes_no_null_region() {
+    let fixture = Fixture::new();
+    let null = fixture.pd.alloc_null_mr().unwrap();
+    let mut srq = fixture.pd.create_srq(2, 2).unwrap();
+    let buf = fixture.pd.alloc_buf(4).unwrap();
+    let refused = refusal(srq.post((null.buf(4), buf)));
+    assert!(refused.contains("there is no memory"), "{refused}");
+}
+
+#[test]
+fn receives_have_no_elements_without_bytes() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let elements = |qp: QpNum| -> Vec<usize> {
+        let receives = fixture.fake.receives(qp);
+        receives.iter().map(|posted| posted.sges.len()).collect()
+    };
+    let mut single: QueuePair<Rc, Rts> = fixture.rc(&cq, 3);
+    let empty = || {
+        let mut buf = fixture.pd.alloc_buf(8).unwrap();
+        buf.set_len(0);
+        buf
+    };
+    single.post_recv(empty()).map_err(|it| it.error).unwrap();
+    single
+        .post_recv(fixture.pd.alloc_buf(8).unwrap())
+        .map_err(|it| it.error)
+        .unwrap();
+    let mut batch = single.recv_batch();
+    batch.push(empty()).map_err(|it| it.error).unwrap();
+    batch.post().map_err(|it| it.error).unwrap();
+    assert_eq!(elements(single.qp_num()), [0, 1, 0]);
+    let mut pair: QueuePair<Rc, Rts, Buf, [Buf; 3]> = fixture.rc(&cq, 1);
+    let work = [empty(), fixture.pd.alloc_buf(8).unwrap(), empty()];
+    pair.post_recv(work).map_err(|it| it.error).unwrap();
+    assert_eq!(elements(pair.qp_num()), [1]);
 }

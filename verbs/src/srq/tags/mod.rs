@@ -20,6 +20,7 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno, cvt_ptr},
     mr::Buf,
     pd::ProtectionDomain,
+    recv_limits::RecvLimits,
     work::{MAX_SGE, Scatter, SgeList},
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
 };
@@ -89,7 +90,7 @@ pub struct TagMatchingQueue<RW: Send + 'static = Buf> {
     /// The number of the next entry.
     next: u64,
     unexpected: u32,
-    max_tagged_sge: u32,
+    tagged: RecvLimits,
 }
 
 /// How much a [`TagMatchingQueue`] is to hold.
@@ -233,7 +234,10 @@ impl ProtectionDomain {
             operations: Slab::new(max_ops),
             next: 0,
             unexpected: 0,
-            max_tagged_sge: caps.max_sge.min(u32::try_from(MAX_SGE).unwrap_or(u32::MAX)),
+            tagged: RecvLimits::shared(
+                self,
+                caps.max_sge.min(u32::try_from(MAX_SGE).unwrap_or(u32::MAX)),
+            ),
         })
     }
 }
@@ -299,11 +303,15 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
             let reason = format!("no tag can be {tag:#x} in the bits {mask:#x}");
             return refuse(io::ErrorKind::InvalidInput, reason);
         }
-        if sges.len() > self.max_tagged_sge as usize {
-            let (found, limit) = (sges.len(), self.max_tagged_sge);
+        if sges.len() > self.tagged.max_sge() as usize {
+            let (found, limit) = (sges.len(), self.tagged.max_sge());
             let reason = format!("{found} elements, and a tagged buffer has at most {limit}");
             return refuse(io::ErrorKind::InvalidInput, reason);
         }
+        if let Some(error) = self.tagged.refusal(POST, sges) {
+            return Err(error);
+        }
+        sges.drop_empty();
         let Some(slot) = self.entries.free() else {
             let reason = "there are as many tagged buffers as the queue can hold".to_owned();
             return refuse(io::ErrorKind::WouldBlock, reason);

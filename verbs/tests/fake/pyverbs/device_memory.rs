@@ -125,6 +125,9 @@ fn import_dm() {
     let mut bytes = [0; 64];
     imported.read(0, &mut bytes).unwrap();
     assert_eq!(bytes, [0xab; 64]);
+    // How much there is only the provider knows, but no memory has this.
+    let beyond = imported.read(usize::MAX - 3, &mut bytes).unwrap_err();
+    assert_eq!(beyond.kind(), ErrorKind::InvalidInput, "{beyond}");
     drop(imported);
     assert!(fixture.fake.calls().contains(&"ibv_unimport_dm"));
     assert!(!fixture.fake.calls().contains(&"ibv_free_dm"));

@@ -1,0 +1,94 @@
+//! What receives may be like.
+
+use std::{io, num::NonZero};
+
+use crate::{
+    context::ContextId,
+    error::Error,
+    pd::ProtectionDomain,
+    quirk,
+    work::{SgeList, Special},
+};
+
+/// What the receives of a queue may be like.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct RecvLimits {
+    /// Not zero, so that a receive of one element needs no look at it.
+    max_sge: NonZero<u32>,
+    device: ContextId,
+    /// Whether memory may be named by addresses that are only the device's.
+    elsewhere: bool,
+    /// Whether elements may be no memory at all.
+    nowhere: bool,
+}
+
+impl RecvLimits {
+    /// What a queue of its own can take, be it a queue pair's or a work queue. All take at least one element.
+    ///
+    /// The device's library may copy short messages by itself, to the addresses of the elements as this
+    /// process has them: mlx5's does so when it is told of the completion, and hns', too. On shared
+    /// receive queues mlx5's also copies to where there is no memory.
+    pub(crate) fn new(pd: &ProtectionDomain, max_sge: u32) -> Self {
+        Self {
+            max_sge: NonZero::new(max_sge).unwrap_or(NonZero::<u32>::MIN),
+            device: pd.context().id(),
+            elsewhere: !quirk::copies_messages(pd.context()),
+            nowhere: true,
+        }
+    }
+
+    /// What a shared receive queue can take.
+    pub(crate) fn shared(pd: &ProtectionDomain, max_sge: u32) -> Self {
+        let limits = Self::new(pd, max_sge);
+        Self {
+            nowhere: limits.elsewhere,
+            ..limits
+        }
+    }
+
+    /// The same, where it is known that only the device writes what arrives.
+    pub(crate) fn elsewhere(self) -> Self {
+        Self {
+            elsewhere: true,
+            ..self
+        }
+    }
+
+    /// The most elements of a receive.
+    #[inline]
+    pub(crate) fn max_sge(&self) -> u32 {
+        self.max_sge.get()
+    }
+
+    /// Why a receive with these elements cannot be posted, whatever is in flight.
+    #[inline]
+    pub(crate) fn refusal(&self, call: &'static str, sges: &SgeList) -> Option<Error> {
+        let max_sge = self.max_sge.get();
+        if sges.len() > max_sge as usize {
+            return Some(too_many(call, sges.len(), max_sge));
+        }
+        self.misplaced(call, sges.special()?)
+    }
+
+    #[cold]
+    fn misplaced(&self, call: &'static str, special: Special) -> Option<Error> {
+        let reason = if special.device != Some(self.device) {
+            "the memory is of another device"
+        } else if special.elsewhere && !self.elsewhere {
+            "the region was registered under other addresses than its own, to which the device's library may \
+             copy what arrives"
+        } else if special.nowhere && !self.nowhere {
+            "there is no memory, to which the device's library may copy what arrives by a shared receive queue"
+        } else {
+            return None;
+        };
+        Some(Error::refused(call, io::ErrorKind::InvalidInput, reason))
+    }
+}
+
+#[cold]
+#[inline(never)]
+fn too_many(call: &'static str, found: usize, limit: u32) -> Error {
+    let reason = format!("{found} elements, and the queue was made for {limit}");
+    Error::refused(call, io::ErrorKind::InvalidInput, reason)
+}

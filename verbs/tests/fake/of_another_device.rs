@@ -1,0 +1,65 @@
+//! Objects and memory of one device with those of another: providers trust what they are given.
+
+use verbs::{
+    Addressed, Attributes, Buf, Init, Psn, QueuePair, Rc, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
+    WindowType,
+    op::{Send, SendTo},
+};
+
+use crate::{
+    fixture::Fixture,
+    queue_pairs::way,
+    unmapped::{refusal, zero_based},
+};
+
+const WRONG: &str = "of another device";
+
+#[test]
+fn memory_of_another_device_is_refused_where_its_addresses_mean_others() {
+    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts, RemoteRegion, RemoteRegion> = fixture.rc(&cq, 2);
+    let refused = refusal(qp.post(Send::new(zero_based(&other))));
+    assert!(refused.contains(WRONG), "{refused}");
+    let refused = refusal(qp.post_recv(zero_based(&other)));
+    assert!(refused.contains(WRONG), "{refused}");
+    let mut batch = qp.batch();
+    let refused = refusal(batch.push(Send::new(zero_based(&other))));
+    assert!(refused.contains(WRONG), "{refused}");
+}
+
+#[test]
+fn an_address_handle_of_another_device_is_refused() {
+    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let cq = fixture.cq(8);
+    let qp = fixture.pd.qp_builder::<Ud>(&cq, &cq).create_for().unwrap();
+    let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, 7)).unwrap();
+    let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
+    let rts = Attributes::<Ud, Rts>::new(Psn::default());
+    let mut qp: QueuePair<Ud, Rts, Addressed<Buf>> = qp.to_rts(&rts).unwrap();
+    let ah = other.pd.create_ah(&way(3)).unwrap();
+    let work = Addressed::new(fixture.pd.alloc_buf(4).unwrap(), &ah);
+    let refused = refusal(qp.post(SendTo::new(work, qp.qp_num(), 7)));
+    assert!(refused.contains(WRONG), "{refused}");
+}
+
+#[test]
+fn a_parent_domain_of_another_device_is_refused() {
+    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let parent = other.pd.parent_domain_builder().create().unwrap();
+    let refused = fixture.ctx.cq_ex_builder(4).parent_domain(&parent).create();
+    let refused = refused.unwrap_err().to_string();
+    assert!(refused.contains(WRONG), "{refused}");
+}
+
+#[test]
+fn a_window_is_not_bound_to_a_region_of_another_device() {
+    let (fixture, other) = (Fixture::new(), Fixture::beside());
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts, ()> = fixture.rc(&cq, 2);
+    let region = other.pd.alloc_for_windows(64).unwrap();
+    let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
+    let refused = qp.bind_window(&mut window, &region, RemoteAccess::READ, ());
+    let refused = refused.unwrap_err().error.to_string();
+    assert!(refused.contains("different devices"), "{refused}");
+}
