@@ -1,14 +1,14 @@
 //! One host of the simulation: a node, and the queue pairs below it.
 
 use std::{
-    collections::{HashMap, VecDeque},
+    collections::{HashMap, HashSet, VecDeque},
     net::{IpAddr, SocketAddr},
     ops::Range,
     time::Duration,
 };
 
 use rds::proto::{
-    connection::{Body, Completion, Request, Tag},
+    connection::{Body, Completion, Direction, Request, Tag},
     link::{Action, Attempt, Failure, RequestId},
     node::{ConnectionId, Node},
     wire::{CongestionMap, Header, RESERVED_PORT},
@@ -25,7 +25,8 @@ pub(crate) struct Posted {
 #[derive(Debug)]
 pub(crate) enum What {
     Frame([u8; Header::SIZE], Bytes),
-    Operation(u64),
+    /// An operation of a message, and whether it fetches anything.
+    Operation(u64, bool),
     Probe,
 }
 
@@ -94,6 +95,8 @@ pub(crate) struct Host {
     requests: HashMap<RequestId, usize>,
     /// Bytes that the device may read.
     pub(crate) payloads: HashMap<u64, Vec<u8>>,
+    /// Operations that have been done, and all that they fetch is here.
+    pub(crate) operated: HashSet<u64>,
     depth: u32,
 }
 
@@ -106,6 +109,7 @@ impl Host {
             pairs: Vec::new(),
             requests: HashMap::new(),
             payloads: HashMap::new(),
+            operated: HashSet::new(),
             depth,
         }
     }
@@ -227,9 +231,10 @@ impl Host {
                     };
                     What::Frame(header, bytes)
                 }
-                Request::Rdma { payload, .. } | Request::Atomic { payload, .. } => {
-                    What::Operation(*payload)
+                Request::Rdma { rdma, payload } => {
+                    What::Operation(*payload, rdma.direction == Direction::Read)
                 }
+                Request::Atomic { payload, .. } => What::Operation(*payload, true),
             };
             pair.queue.push_back(Posted {
                 tag: work.tag,

@@ -11,7 +11,7 @@ use std::{
 use fastrand::Rng;
 use rds::proto::{
     SocketId,
-    connection::{Direction, Draft, Rdma, Report},
+    connection::{Direction, Draft, Rdma, Report, Status},
     node::{Event, Node, Sent, Settings, SocketError},
     wire::{Flags, Header},
 };
@@ -208,7 +208,10 @@ impl Run {
         draft.silent = silent;
         if with_operation {
             draft.rdma = Some(Rdma {
-                direction: Direction::Write,
+                direction: *self
+                    .rng
+                    .choice(&[Direction::Write, Direction::Read])
+                    .unwrap(),
                 rkey: 0x300,
                 addr: 0,
                 len: 64,
@@ -255,6 +258,13 @@ impl Run {
                     assert_eq!(*owner, id);
                     *told += 1;
                     assert_eq!(*told, 1, "{notification:?} was told before");
+                    let operation = notification.token;
+                    // Who lies may acknowledge what has not arrived.
+                    let honest = self.trouble != Trouble::Hostile;
+                    if notification.status == Status::Success && honest {
+                        let done = host.operated.contains(&operation);
+                        assert!(done, "{notification:?} was not done");
+                    }
                 }
                 Some(Event::Message(delivery)) if self.trouble == Trouble::Hostile => {
                     let bodies = delivery.bodies.as_slice().concat();

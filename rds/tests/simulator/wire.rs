@@ -68,9 +68,13 @@ impl Wire {
                 self.hosts[1 - from].pairs[peer].done.push_back(done);
             }
             What::Probe => {}
-            What::Operation(payload) => {
-                let known = self.hosts[from].payloads.contains_key(payload);
+            &What::Operation(payload, fetches) => {
+                let host = &mut self.hosts[from];
+                let known = host.payloads.contains_key(&payload);
                 assert!(known, "the device reads memory it was given");
+                if !fetches {
+                    host.operated.insert(payload);
+                }
             }
         }
         let pair = &mut self.hosts[from].pairs[index];
@@ -80,11 +84,15 @@ impl Wire {
 
     /// The device of a host completes what has arrived, up to the next that is signalled.
     pub(crate) fn acknowledge(&mut self, i: usize, index: usize) -> bool {
-        let pair = &mut self.hosts[i].pairs[index];
+        let host = &mut self.hosts[i];
+        let pair = &mut host.pairs[index];
         let Some(signalled) = pair.arrived.iter().position(|posted| posted.signalled) else {
             return false;
         };
         for posted in pair.arrived.drain(..=signalled) {
+            if let What::Operation(operation, _) = posted.what {
+                host.operated.insert(operation);
+            }
             pair.done
                 .push_back(Done::Sent(posted.tag, Completion::Success));
         }

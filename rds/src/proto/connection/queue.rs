@@ -2,12 +2,14 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Draft, Fate, Finished, Message, Notification, Report, Status};
+use super::message::{Direction, Draft, Fate, Finished, Message, Notification, Report, Status};
 use crate::proto::wire::Flags;
 
 /// What has become of an operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
+    /// The device has done it.
+    done: bool,
     status: Option<Status>,
     told: bool,
 }
@@ -127,6 +129,16 @@ impl<P> Entry<P> {
         }
     }
 
+    /// Whether an operation has been done whose message is over. If the peer has that, its device has done
+    /// what goes before; but what was to be fetched may not have come.
+    fn is_done(&self, is_rdma: bool) -> bool {
+        let draft = self.draft();
+        let rdma = draft.and_then(|draft| draft.rdma);
+        let writes = rdma.is_some_and(|rdma| rdma.direction == Direction::Write);
+        let outcome = if is_rdma { self.rdma } else { self.atomic };
+        outcome.done || is_rdma && writes && !self.is_silent()
+    }
+
     /// The device has completed a request.
     fn completed(&mut self, told: &mut VecDeque<Notification>, part: Part, completion: Completion) {
         self.in_flight = self.in_flight.saturating_sub(1);
@@ -134,10 +146,15 @@ impl<P> Entry<P> {
             Completion::Success => Status::Success,
             Completion::RemoteError => Status::RemoteError,
             Completion::OtherError => Status::OtherError,
-            // Whether it has been done shows when the connection is made anew.
+            // Whether it has been done shows when the device has let go of all.
             Completion::Flushed => return,
         };
         let success = status == Status::Success;
+        match part {
+            Part::Rdma => self.rdma.done = success,
+            Part::Atomic => self.atomic.done = success,
+            Part::Frame | Part::LastFrame => {}
+        }
         match part {
             Part::Frame => {}
             Part::LastFrame => self.settle(told, status, |report, _| !success || !report.remote),
@@ -299,11 +316,8 @@ impl<P> Queue<P> {
         self.pongs -= usize::from(entry.message.is_none());
         let fate = *entry.fate.get_or_insert(fate);
         match fate {
-            // The device may say more of silent operations.
-            Fate::Done if entry.is_silent() => {}
-            Fate::Done => entry.settle(&mut self.notifications, Status::Success, |report, _| {
-                report.remote
-            }),
+            // The device may say more.
+            Fate::Done => {}
             Fate::Cancelled => {
                 entry.settle(&mut self.notifications, Status::Cancelled, |_, _| true)
             }
@@ -318,9 +332,16 @@ impl<P> Queue<P> {
 
     /// The device has let go, and the peer has handled it or never will.
     fn finish(&mut self, mut entry: Entry<P>) {
-        let fate = entry.fate.unwrap_or(Fate::Done);
+        let mut fate = entry.fate.unwrap_or(Fate::Done);
         if fate == Fate::Done {
-            entry.settle(&mut self.notifications, Status::Success, |_, _| true);
+            let (rdma, atomic) = (entry.is_done(true), entry.is_done(false));
+            let done = |_, is_rdma| if is_rdma { rdma } else { atomic };
+            entry.settle(&mut self.notifications, Status::Success, done);
+            entry.settle(&mut self.notifications, Status::Dropped, |_, _| true);
+            let dropped = |outcome: &Outcome| outcome.status == Some(Status::Dropped);
+            if entry.is_silent() && [entry.rdma, entry.atomic].iter().any(dropped) {
+                fate = Fate::Dropped;
+            }
         }
         let Some(owner) = entry.message.as_ref().map(|message| message.owner) else {
             return;
@@ -412,11 +433,6 @@ impl<P> Queue<P> {
         self.operations = 0;
         for mut entry in std::mem::take(&mut self.leaving) {
             entry.in_flight = 0;
-            if entry.is_silent() {
-                // What the device has not said to be done may not be.
-                entry.fate = Some(Fate::Dropped);
-                entry.settle(&mut self.notifications, Status::Dropped, |_, _| true);
-            }
             self.finish(entry);
         }
         let mut at = 0;

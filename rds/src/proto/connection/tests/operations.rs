@@ -18,6 +18,20 @@ fn rdma(notify: bool, remote: bool, token: u64) -> Rdma {
     }
 }
 
+fn atomic(token: u64) -> Atomic {
+    Atomic {
+        op: AtomicOp::FetchAdd(1),
+        rkey: 0x300,
+        addr: 0xc40,
+        fence: false,
+        report: Report {
+            token,
+            notify: true,
+            remote: false,
+        },
+    }
+}
+
 fn with_rdma(len: u32, rdma: Rdma, silent: bool) -> Message<Vec<u8>> {
     message(Draft {
         rdma: Some(rdma),
@@ -63,6 +77,99 @@ fn operations_are_not_done_twice() {
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].header().sequence, 3);
     assert_eq!(told(&mut a), []);
+}
+
+/// A part of U-P11: nobody knows whether what is flushed has been done.
+#[test]
+fn what_is_flushed_has_not_succeeded() {
+    // A silent one.
+    let mut a = up(1);
+    a.send(with_rdma(0, rdma(true, false, 1), true), false)
+        .unwrap();
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    a.completed(op, Completion::Flushed);
+    assert_eq!(told(&mut a), [(1, Status::Dropped)]);
+    assert_eq!(a.finished().unwrap().failed, Some(Status::Dropped));
+    // A silent one after which something else is posted.
+    let (mut both, atomic) = (rdma(true, false, 2), atomic(3));
+    both.fence = false;
+    let mut with_both = with_rdma(0, both, true);
+    with_both.draft.atomic = Some(atomic);
+    a.send(with_both, false).unwrap();
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    let (_, change) = next(&mut a).unwrap().unwrap_err();
+    a.completed(op, Completion::Success);
+    a.completed(change, Completion::Flushed);
+    let mut ends = told(&mut a);
+    ends.sort_unstable_by_key(|(token, _)| *token);
+    assert_eq!(ends, [(2, Status::Success), (3, Status::Dropped)]);
+    assert_eq!(a.finished().unwrap().failed, Some(Status::Dropped));
+}
+
+/// The peer has the message, so its device has done what was posted before. But what that was to fetch may
+/// not have come.
+#[test]
+fn what_is_to_be_fetched_and_is_flushed_has_not_succeeded() {
+    let done_first = [
+        (Direction::Read, Status::Dropped),
+        (Direction::Write, Status::Success),
+    ];
+    for (direction, expected) in done_first {
+        for (remote, flushed_first, resets) in [
+            (false, false, false),
+            (true, false, false),
+            (false, true, false),
+            (true, true, false),
+            (false, false, true),
+            (true, false, true),
+        ] {
+            let mut a = up(1);
+            let operation = Rdma {
+                direction,
+                fence: false,
+                ..rdma(true, remote, 1)
+            };
+            let mut message = with_rdma(5, operation, false);
+            message.draft.atomic = Some(atomic(2));
+            let sequence = a.send(message, false).unwrap();
+            let (_, op) = next(&mut a).unwrap().unwrap_err();
+            let (_, change) = next(&mut a).unwrap().unwrap_err();
+            let chasing = frames(&mut a);
+            if !flushed_first {
+                a.received(NOW, &ack_frame(sequence), vec![]).unwrap();
+                assert_eq!(told(&mut a), [], "the device has it still");
+            }
+            if resets {
+                a.reset();
+            } else {
+                for tag in [op, change, chasing[0].tag] {
+                    a.completed(tag, Completion::Flushed);
+                }
+            }
+            if flushed_first {
+                a.received(NOW, &ack_frame(sequence), vec![]).unwrap();
+            }
+            let mut ends = told(&mut a);
+            ends.sort_unstable_by_key(|(token, _)| *token);
+            assert_eq!(ends, [(1, expected), (2, Status::Dropped)], "{direction:?}");
+            let finished = a.finished().unwrap();
+            assert_eq!(finished.fate, Fate::Done);
+            assert_eq!(finished.failed, Some(Status::Dropped));
+        }
+    }
+    // What has come has, whatever becomes of the message.
+    let mut a = up(1);
+    let read = Rdma {
+        direction: Direction::Read,
+        ..rdma(true, false, 1)
+    };
+    let sequence = a.send(with_rdma(5, read, false), false).unwrap();
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    let chasing = frames(&mut a);
+    a.completed(op, Completion::Success);
+    a.received(NOW, &ack_frame(sequence), vec![]).unwrap();
+    a.completed(chasing[0].tag, Completion::Flushed);
+    assert_eq!(told(&mut a), [(1, Status::Success)]);
 }
 
 #[test]
