@@ -354,6 +354,15 @@ impl Host {
         }
     }
 
+    /// Whether the device still has an operation.
+    pub(crate) fn has_operation(&self, operation: u64) -> bool {
+        let mut posted = self
+            .pairs
+            .iter()
+            .flat_map(|pair| pair.queue.iter().chain(&pair.arrived));
+        posted.any(|posted| matches!(posted.what, What::Operation(id, _) if id == operation))
+    }
+
     /// The address of a port here.
     pub(crate) fn addr(&self, port: u16) -> SocketAddr {
         (self.ip, port).into()

@@ -259,6 +259,7 @@ impl Run {
                     *told += 1;
                     assert_eq!(*told, 1, "{notification:?} was told before");
                     let operation = notification.token;
+                    assert!(!host.has_operation(operation), "{notification:?} too early");
                     // Who lies may acknowledge what has not arrived.
                     let honest = self.trouble != Trouble::Hostile;
                     if notification.status == Status::Success && honest {

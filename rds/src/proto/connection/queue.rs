@@ -314,15 +314,7 @@ impl<P> Queue<P> {
             self.picked -= 1;
         }
         self.pongs -= usize::from(entry.message.is_none());
-        let fate = *entry.fate.get_or_insert(fate);
-        match fate {
-            // The device may say more.
-            Fate::Done => {}
-            Fate::Cancelled => {
-                entry.settle(&mut self.notifications, Status::Cancelled, |_, _| true)
-            }
-            Fate::Dropped => entry.settle(&mut self.notifications, Status::Dropped, |_, _| true),
-        }
+        entry.fate.get_or_insert(fate);
         if entry.in_flight == 0 {
             self.finish(entry);
         } else {
@@ -333,15 +325,17 @@ impl<P> Queue<P> {
     /// The device has let go, and the peer has handled it or never will.
     fn finish(&mut self, mut entry: Entry<P>) {
         let mut fate = entry.fate.unwrap_or(Fate::Done);
-        if fate == Fate::Done {
+        if fate == Fate::Cancelled {
+            entry.settle(&mut self.notifications, Status::Cancelled, |_, _| true);
+        } else if fate == Fate::Done {
             let (rdma, atomic) = (entry.is_done(true), entry.is_done(false));
             let done = |_, is_rdma| if is_rdma { rdma } else { atomic };
             entry.settle(&mut self.notifications, Status::Success, done);
-            entry.settle(&mut self.notifications, Status::Dropped, |_, _| true);
-            let dropped = |outcome: &Outcome| outcome.status == Some(Status::Dropped);
-            if entry.is_silent() && [entry.rdma, entry.atomic].iter().any(dropped) {
-                fate = Fate::Dropped;
-            }
+        }
+        entry.settle(&mut self.notifications, Status::Dropped, |_, _| true);
+        let dropped = |outcome: &Outcome| outcome.status == Some(Status::Dropped);
+        if entry.is_silent() && [entry.rdma, entry.atomic].iter().any(dropped) {
+            fate = Fate::Dropped;
         }
         let Some(owner) = entry.message.as_ref().map(|message| message.owner) else {
             return;

@@ -321,3 +321,40 @@ fn what_cannot_be_sent_any_more_is_given_up() {
     a.payloads(|payload| left.push(payload.len()));
     assert_eq!(left, [4]);
 }
+
+/// The memory of an operation is its program's again when its end is told.
+#[test]
+fn an_end_is_told_when_the_device_has_let_go() {
+    // Taken back.
+    let mut a = up(1);
+    a.send(with_rdma(5, rdma(true, false, 1), false), false)
+        .unwrap();
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    let chasing = frames(&mut a);
+    a.cancel(OWNER, None);
+    assert_eq!(told(&mut a), [], "the device has it still");
+    a.completed(op, Completion::Success);
+    complete(&mut a, &chasing);
+    assert_eq!(told(&mut a), [(1, Status::Success)], "it has been done");
+    assert_eq!(a.finished().unwrap().fate, Fate::Cancelled);
+    // The same, and the connection is lost.
+    let remote = rdma(true, true, 2);
+    a.send(with_rdma(5, remote, false), false).unwrap();
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    let chasing = frames(&mut a);
+    a.cancel(OWNER, None);
+    a.completed(op, Completion::Flushed);
+    assert_eq!(told(&mut a), [], "the device has the message still");
+    a.completed(chasing[0].tag, Completion::Flushed);
+    assert_eq!(told(&mut a), [(2, Status::Cancelled)]);
+    // Acknowledged.
+    let sequence = a.send(with_rdma(5, rdma(true, true, 3), false), false);
+    let (_, op) = next(&mut a).unwrap().unwrap_err();
+    let chasing = frames(&mut a);
+    a.received(NOW, &ack_frame(sequence.unwrap()), vec![])
+        .unwrap();
+    assert_eq!(told(&mut a), [], "the device has it still");
+    a.completed(op, Completion::Success);
+    complete(&mut a, &chasing);
+    assert_eq!(told(&mut a), [(3, Status::Success)]);
+}
