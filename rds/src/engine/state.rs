@@ -174,6 +174,8 @@ impl State {
                 .map_err(|err| verbs::Error::from_errno("epoll_ctl", err.raw_os_error()))?;
         }
         self.devices.push(Arc::clone(&device));
+        // It knows which there were.
+        self.stop_leader();
         Ok(device)
     }
 

@@ -2,12 +2,12 @@
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
-    net::SocketAddr,
+    net::{Ipv4Addr, SocketAddr},
     thread,
     time::{Duration, Instant},
 };
 
-use rds::{Engine, EngineOptions, Interest, Received, SendOptions};
+use rds::{Engine, EngineOptions, Interest, Received, SendOptions, proto::connection::Settings};
 
 use crate::{PATIENCE, addr, another_of, any, other, pattern, socket};
 
@@ -332,4 +332,38 @@ fn a_descriptor_tells_when_to_try() {
     b.recv().unwrap();
     while b.readiness(Interest::Read).unwrap().map_changed {}
     assert!(!readable(Duration::ZERO));
+}
+
+/// A call that waits works for all sockets, also for those whose device is opened meanwhile.
+#[test]
+fn who_waits_hears_of_a_device_that_is_opened_later() {
+    // Nothing else is to wake the thread.
+    let mut settings = Settings::default();
+    (settings.ack_after, settings.keepalive) = (None, None);
+    let engine = EngineOptions::new().connection(settings).start().unwrap();
+    let here = || {
+        let socket = engine.socket().unwrap();
+        // It needs no device.
+        socket.bind_to((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
+        socket.set_read_timeout(PATIENCE);
+        socket
+    };
+    let (first, second) = (here(), here());
+    let b = socket(SocketAddr::new(other().ip(), 0));
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| first.recv().unwrap());
+        thread::sleep(Duration::from_millis(100));
+        let a = engine.socket().unwrap();
+        a.bind_to(any()).unwrap();
+        // Less than that of the call that waits.
+        a.set_read_timeout(PATIENCE.map(|time| time / 3));
+        for round in 0..20 {
+            b.send_to(&pattern(round, 4), addr(&a)).unwrap();
+            assert_eq!(a.recv_from(&mut [0; 32]).unwrap(), (round, addr(&b)));
+            a.send_to(b"pong", addr(&b)).unwrap();
+            b.recv().unwrap();
+        }
+        second.send_to(b"over", addr(&first)).unwrap();
+        waiting.join().unwrap();
+    });
 }
