@@ -255,6 +255,7 @@ impl Socket {
         let peer = payload.operation;
         let mut payload = Arc::new(payload);
         self.waiters.set_blocked(&mut state.node, false);
+        let mut looked = false;
         loop {
             device = device.filter(|device| {
                 let is_there = state.has_device(device);
@@ -292,6 +293,10 @@ impl Socket {
             match refused.error {
                 SocketError::Full | SocketError::Congested(_) if !dont_wait => {}
                 SocketError::Full | SocketError::Congested(_) => {
+                    if !looked && self.engine.inner().look(&mut state) {
+                        looked = true;
+                        continue;
+                    }
                     self.waiters.set_blocked(&mut state.node, true);
                     return Err(socket_error(refused.error));
                 }
@@ -375,12 +380,19 @@ impl Socket {
         };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
+        let mut looked = false;
         loop {
             let progress = state.operations.progress(self.id, peer, operation);
             match progress {
                 Progress { failed: true, .. } => return Err(Errno::IO.into()),
                 Progress { ended, .. } if ended >= operation => return Ok(ended),
-                _ if dont_wait || nonblocking => return Err(io::ErrorKind::WouldBlock.into()),
+                _ if dont_wait || nonblocking => {
+                    if !looked && self.engine.inner().look(&mut state) {
+                        looked = true;
+                        continue;
+                    }
+                    return Err(io::ErrorKind::WouldBlock.into());
+                }
                 _ => {}
             }
             state = self

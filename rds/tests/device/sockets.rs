@@ -367,3 +367,23 @@ fn who_waits_hears_of_a_device_that_is_opened_later() {
         waiting.join().unwrap();
     });
 }
+
+/// While calls send, the thread leaves completions to them: those that find no room look for it.
+#[test]
+fn who_only_tries_to_send_finds_room() {
+    const MESSAGES: usize = 100;
+    let (a, b) = (socket(any()), socket(other()));
+    a.set_send_limit(8).unwrap();
+    let options = SendOptions::new().dont_wait().to(addr(&b));
+    let mut refused = 0;
+    for _ in 0..MESSAGES {
+        while let Err(err) = a.send_msg(&[IoSlice::new(&[0; 8])], &options) {
+            assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+            refused += 1;
+            thread::sleep(Duration::from_millis(1));
+        }
+        b.recv().unwrap();
+    }
+    // The peer has posted its acknowledgement when its call has returned.
+    assert!(refused < MESSAGES, "{refused} for {MESSAGES} messages");
+}
