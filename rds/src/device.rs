@@ -10,6 +10,7 @@ use verbs::{
 };
 
 use crate::{
+    lane::RESERVED,
     loopback::{Loopback, Unchanged},
     proto::connection::AtomicOp,
     slots::Slots,
@@ -81,6 +82,11 @@ impl Device {
         // One that has failed is made anew when it is needed again.
         *place = Some(loopback);
         Ok(before)
+    }
+
+    /// How many requests a connection can have at once, beside those for which room is kept.
+    pub(crate) fn room(&self) -> u32 {
+        self.sends.saturating_sub(RESERVED)
     }
 
     /// Memory for a frame with so many bytes of a message.

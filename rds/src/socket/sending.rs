@@ -149,7 +149,9 @@ impl Socket {
     /// - `Unsupported`: an atomic operation on memory of a socket of the same engine, whose device has
     ///   none, or speaks iWARP. Or an operation before a message to port 0 of this host.
     /// - `EFAULT`: the number of an atomic operation is at no multiple of 8.
-    /// - `EMSGSIZE`: an operation on more than 1 MiB, or more than 1024 pieces.
+    /// - `EMSGSIZE`: an operation on more than 1 MiB, or more than 1024 pieces; or on more than fit into
+    ///   [the send queue](crate::EngineOptions::sends): 1024 do by default if the device takes 8 with a
+    ///   request, as most do.
     ///
     /// # References
     /// [sendmsg(2)](https://man7.org/linux/man-pages/man2/sendmsg.2.html)
@@ -231,10 +233,14 @@ impl Socket {
             urgent: payload.name().is_some() || options.has_operation(),
             ..Draft::new(len, ())
         };
+        // Whether a connection never has room for it.
+        let mut too_many = false;
         if let Some(rdma) = &options.rdma {
             // Without one, the error says why.
             let own = device.clone().map_or_else(|| self.device(), Ok)?;
-            draft.rdma = Some(rdma.check(&own.pd, own.elements)?);
+            let checked = rdma.check(&own.pd, own.elements)?;
+            too_many = checked.requests > own.room();
+            draft.rdma = Some(checked);
             payload.rdma.clone_from(&rdma.local);
         }
         if let Some(atomic) = &options.atomic {
@@ -250,7 +256,11 @@ impl Socket {
         let mut state = self.engine.inner().lock_here();
         if options.has_operation() {
             let to = state.node.can_send(self.id, options.to, len);
-            payload.operation = Some(to.map_err(socket_error)?.ip());
+            let ip = to.map_err(socket_error)?.ip();
+            if too_many && !state.node.is_here(ip) {
+                return Err(Errno::MSGSIZE.into());
+            }
+            payload.operation = Some(ip);
         }
         let peer = payload.operation;
         let mut payload = Arc::new(payload);

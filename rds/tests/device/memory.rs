@@ -3,10 +3,11 @@
 use std::{net::SocketAddr, time::Duration};
 
 use rds::{
-    Atomic, Cookie, ExportOptions, Notification, Rdma, Received, SendOptions, Socket, Status,
+    Atomic, Cookie, EngineOptions, ExportOptions, Notification, Rdma, Received, SendOptions,
+    Socket, Status,
 };
 
-use crate::{addr, another_of, any, other, pattern, socket};
+use crate::{PATIENCE, addr, another_of, any, other, pattern, socket};
 
 /// What comes next, which has to be a message.
 fn message(socket: &Socket) -> rds::Message {
@@ -35,7 +36,7 @@ fn pair() -> (Socket, Socket, SocketAddr, SocketAddr) {
 fn neighbours(a: &Socket) -> [Socket; 2] {
     let beside = a.engine().socket().unwrap();
     beside.bind_to(other()).unwrap();
-    beside.set_read_timeout(crate::PATIENCE);
+    beside.set_read_timeout(PATIENCE);
     [another_of(a), beside]
 }
 
@@ -516,4 +517,38 @@ fn no_addition_is_lost_between_hosts_and_here() {
         scope.spawn(|| add(&host));
     });
     assert_eq!(memory.load(0), 2 * EACH);
+}
+
+/// All requests of an operation are posted at once. Between sockets of one engine, none is.
+#[test]
+fn an_operation_fits_into_the_send_queue() {
+    let engine = EngineOptions::new().sends(16).start().unwrap();
+    let client = engine.socket().unwrap();
+    client.bind_to(any()).unwrap();
+    client.set_read_timeout(PATIENCE);
+    let (server, beside) = (socket(other()), another_of(&client));
+    let local = client.alloc(1024).unwrap();
+    for (peer, fits) in [(&server, false), (&beside, true)] {
+        let memory = peer.alloc(1024).unwrap();
+        let cookie = peer.export(&memory, ExportOptions::new()).unwrap();
+        hand_over(peer, cookie, &client);
+        let write = |pieces| {
+            let pieces = (0..pieces).map(|at| local.slice(at..at + 1)).collect();
+            let write = Rdma::write(pieces, cookie).notify();
+            let options = SendOptions::new().to(addr(peer)).rdma(write);
+            client.send_msg(&[], &options)
+        };
+        match write(1024) {
+            Err(err) => assert_eq!((rds::errno(&err), fits), (90, false)),
+            Ok(_) => {
+                assert!(fits, "it is never posted");
+                assert_eq!(ended(&client).1, Status::Success);
+                message(peer);
+            }
+        }
+        // Any device takes two pieces with a request.
+        write(28).unwrap();
+        assert_eq!(ended(&client).1, Status::Success);
+        message(peer);
+    }
 }
