@@ -104,18 +104,13 @@ impl Outbound {
             return Ok(Some(Frame { slot, rest: None }));
         }
         let index = (range.start / FRAGMENT) as usize;
-        let slot = match self.lock().get_mut(index).and_then(Option::take) {
-            None => return Ok(None),
-            Some(Body::Slot(slot)) if slot.pool().pd() == &device.pd => slot,
-            // Another device had it, or none.
-            Some(body) => {
-                let bytes = body.as_ref();
-                let mut slot = device.slot(bytes.len())?;
-                slot[Header::SIZE..].copy_from_slice(bytes);
-                slot
-            }
+        let mut frames = self.lock();
+        let Some(place) = frames.get_mut(index) else {
+            return Ok(None);
         };
-        Ok(Some(Frame { slot, rest: None }))
+        let is_here = |slot: &PoolBuf| slot.pool().pd() == &device.pd;
+        let slot = take_from(place, is_here, |len| device.slot(len))?;
+        Ok(slot.map(|slot| Frame { slot, rest: None }))
     }
 
     /// Gives a frame back.
@@ -159,6 +154,33 @@ impl Outbound {
                 Bodies::Many(bodies)
             }
             (None, _) => Bodies::Many(bodies),
+        }
+    }
+}
+
+/// Takes a body out of its place, or a copy of it into a `slot`, if it is in none that `is_here`. It stays
+/// if there is no slot.
+fn take_from(
+    place: &mut Option<Body>,
+    is_here: impl FnOnce(&PoolBuf) -> bool,
+    slot: impl FnOnce(usize) -> verbs::Result<PoolBuf>,
+) -> verbs::Result<Option<PoolBuf>> {
+    match place.take() {
+        None => Ok(None),
+        Some(Body::Slot(slot)) if is_here(&slot) => Ok(Some(slot)),
+        // Another device had it, or none.
+        Some(body) => {
+            let bytes = body.as_ref();
+            match slot(bytes.len()) {
+                Ok(mut slot) => {
+                    slot[Header::SIZE..].copy_from_slice(bytes);
+                    Ok(Some(slot))
+                }
+                Err(err) => {
+                    *place = Some(body);
+                    Err(err)
+                }
+            }
         }
     }
 }
@@ -216,6 +238,21 @@ mod tests {
             .collect();
         assert_eq!(joined, bytes);
         assert!(outbound.bodies().as_slice().is_empty(), "they are taken");
+    }
+
+    #[test]
+    fn what_finds_no_memory_stays() {
+        let mut place = Some(Body::Heap(b"hello".as_slice().into()));
+        let none = |len| {
+            assert_eq!(len, 5);
+            Err(verbs::Error::from_errno("ibv_reg_mr", 12))
+        };
+        for _ in 0..2 {
+            take_from(&mut place, |_| true, none).unwrap_err();
+            assert_eq!(place.as_ref().map(Body::as_ref), Some(b"hello".as_slice()));
+        }
+        let nothing = take_from(&mut None, |_| true, none).unwrap();
+        assert!(nothing.is_none());
     }
 
     #[test]
