@@ -157,10 +157,18 @@ impl State {
     }
 
     pub(super) fn go(&mut self) -> io::Result<()> {
+        let mut failed = HashSet::new();
+        let mut result = Ok(());
         for ip in self.listeners.held.take().unwrap_or_default() {
-            self.bind(ip)?;
+            if let Err(err) = self.bind(ip) {
+                failed.insert(ip);
+                result = Err(err);
+            }
         }
-        Ok(())
+        if result.is_err() {
+            self.listeners.held = Some(failed);
+        }
+        result
     }
 
     /// The device of an address that was listened at is gone.

@@ -175,7 +175,8 @@ impl Engine {
     /// Lets peers in.
     ///
     /// # Errors
-    /// As for [`Socket::bind_to`]: an address could not be listened at.
+    /// As for [`Socket::bind_to`]: an address could not be listened at. All others are; the next call tries
+    /// this one again, and until one succeeds, peers are kept out of addresses that are bound to meanwhile.
     pub fn go(&self) -> io::Result<()> {
         self.inner().lock()?.go()
     }

@@ -7,9 +7,11 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rds::{Engine, EngineOptions, Interest, Received, SendOptions, proto::connection::Settings};
+use rds::{
+    Engine, EngineOptions, Interest, Received, SendOptions, Socket, proto::connection::Settings,
+};
 
-use crate::{PATIENCE, addr, another_of, any, other, pattern, socket};
+use crate::{PATIENCE, addr, another_of, any, other, pattern, socket, third};
 
 #[test]
 fn a_message_arrives_at_another_socket_of_the_process() {
@@ -366,6 +368,35 @@ fn who_waits_hears_of_a_device_that_is_opened_later() {
         second.send_to(b"over", addr(&first)).unwrap();
         waiting.join().unwrap();
     });
+}
+
+/// An address that cannot be listened at is tried again, and keeps no other from being.
+#[test]
+fn addresses_that_are_held_are_not_lost() {
+    let from = socket(any());
+    for _ in 0..8 {
+        let engine = EngineOptions::new().start().unwrap();
+        engine.hold().unwrap();
+        let [a, b] = [other(), third()].map(|addr| {
+            let socket = engine.socket().unwrap();
+            socket.bind_to(addr).unwrap();
+            socket.set_read_timeout(PATIENCE);
+            socket
+        });
+        let interloper = socket(other());
+        for _ in 0..2 {
+            let err = engine.go().unwrap_err();
+            assert_eq!(err.kind(), io::ErrorKind::AddrInUse);
+        }
+        let hears = |to: &Socket| {
+            from.send_to(b"hello", addr(to)).unwrap();
+            assert_eq!(to.recv_from(&mut [0; 8]).unwrap(), (5, addr(&from)));
+        };
+        hears(&b);
+        drop(interloper);
+        engine.go().unwrap();
+        hears(&a);
+    }
 }
 
 /// While calls send, the thread leaves completions to them: those that find no room look for it.
