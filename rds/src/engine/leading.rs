@@ -42,6 +42,10 @@ const LONG: Duration = Duration::from_secs(1);
 /// So often a call that waits finds something at once before it lets others in: it might do so for ever.
 const TURN: u32 = 16;
 
+/// A call that keeps finding something, none of which is its own, ends so long after its time. Before, what
+/// it finds may be its own.
+const LATE: Duration = Duration::from_millis(10);
+
 /// So often a call looks before it asks for the time again, which may be dearer than a look.
 const LOOKS: u32 = 16;
 
@@ -89,10 +93,15 @@ impl Shared {
         }
         state.observed.remove(&waiters.id());
         let now = self.now();
+        let late = |at| self.clock.instant(now).saturating_duration_since(at);
+        if deadline.is_some_and(|at| late(at) >= LATE) {
+            return None;
+        }
         let receiving = receiving.then(|| waiters.id());
         state.receiving = receiving;
         let busy_poll = waiters.busy_poll();
         let looks = !busy_poll.is_zero();
+        let everywhere = state.has_events;
         // What is there already needs no announcement.
         let came = state.catch_up(now) || !looks && state.arm(now);
         if came {
@@ -101,7 +110,15 @@ impl Shared {
         state.receiving = None;
         if came {
             state.found = state.found.wrapping_add(1);
-            if state.found % TURN == 0 {
+            let turn = state.found % TURN == 0;
+            if turn && !everywhere && state.watch != Watch::Thread {
+                // Others may have something, too, of which the thread is not told.
+                state.take_all_events();
+            }
+            if turn || everywhere {
+                state.called_at = now;
+            }
+            if turn {
                 waiters.show_if_watched(&mut state.node);
                 drop(state);
                 thread::yield_now();
