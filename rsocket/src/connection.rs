@@ -500,6 +500,9 @@ impl State {
                 None => stream.keep_receiving(),
             }
         }
+        if !stream.uses_old_buffer() {
+            memory.end_old_receive();
+        }
         if let Some(size) = stream.wants_to_send() {
             match memory.grow_send(qp.pd(), size) {
                 Some(()) => stream.send_from_new(),
@@ -585,32 +588,28 @@ impl State {
 
     fn recv(&mut self, bufs: &mut [IoSliceMut<'_>], peek: bool) -> io::Result<Option<usize>> {
         let wanted = bufs.iter().map(|buf| buf.len()).sum();
-        let (first, second) = self.stream.next_bytes(wanted);
-        let len = first.len() + second.len();
-        if len == 0 {
+        if wanted == 0 || self.stream.unread() == 0 {
             return match self.stream.failure() {
                 Some(failure) if !self.stream.is_readable() => Err(failure_error(failure)),
                 _ if wanted == 0 || !self.stream.is_readable() => Ok(Some(0)),
                 _ => Ok(None),
             };
         }
-        let mut filled = 0;
-        for buf in bufs {
-            let mut rest = &mut buf[..];
-            while !rest.is_empty() && filled < len {
-                let at = if filled < first.len() {
-                    first.start as usize + filled
-                } else {
-                    second.start as usize + filled - first.len()
-                };
-                let piece_end = if filled < first.len() {
-                    first.len()
-                } else {
-                    len
-                };
-                let (piece, after) = rest.split_at_mut(rest.len().min(piece_end - filled));
-                self.memory.read(at, piece);
-                filled += piece.len();
+        let mut len = 0;
+        let mut bufs = bufs.iter_mut();
+        let mut rest = &mut [][..];
+        for piece in self.stream.next_bytes(wanted) {
+            let mut at = piece.range.start as usize;
+            let end = piece.range.end as usize;
+            while at < end {
+                if rest.is_empty() {
+                    let Some(buf) = bufs.next() else { break };
+                    rest = &mut buf[..];
+                }
+                let (place, after) = rest.split_at_mut(rest.len().min(end - at));
+                self.memory.read(piece.is_old, at, place);
+                at += place.len();
+                len += place.len();
                 rest = after;
             }
         }

@@ -18,12 +18,14 @@ pub(crate) const MESSAGE: usize = 4;
 
 /// The table and the buffers of one side of a connection.
 ///
-/// None of it is ever borrowed: the peer writes to the first two at any time, and the device reads
-/// the third while the program fills other parts of it.
+/// None of it is ever borrowed: the peer writes to the first three at any time, and the device reads
+/// the send buffer while the program fills other parts of it.
 #[derive(Debug)]
 pub(crate) struct Memory {
     table: RemoteRegion,
     receive: RemoteRegion,
+    /// The receive buffer before, as long as it is used.
+    old_receive: Option<RemoteRegion>,
     /// The send buffer, and then, where requests cannot carry targets, places for these.
     send: RemoteRegion,
     send_buffer: usize,
@@ -94,6 +96,7 @@ impl Memory {
         Ok(Self {
             table: pd.alloc_remote(settings.table_size(), RemoteAccess::WRITE)?,
             receive: pages(pd, recv_buffer, RemoteAccess::WRITE)?,
+            old_receive: None,
             send: pages(pd, send_buffer + slots, RemoteAccess::empty())?,
             send_buffer,
             slots,
@@ -116,12 +119,19 @@ impl Memory {
         Some(memory)
     }
 
-    /// Makes a receive buffer of so many bytes in the place of the one there is, into which nothing comes any
-    /// more. Returns where it is, and its key; `None` if there is no memory for it.
+    /// Makes a receive buffer of so many bytes in the place of the one there is, which stays until
+    /// [`end_old_receive`](Self::end_old_receive). Returns where it is, and its key; `None` if there is no memory
+    /// for it.
     pub(crate) fn grow_receive(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<(u64, u32)> {
-        self.receive = self.larger(pd, bytes, 0, RemoteAccess::WRITE)?;
-        let token = self.receive.token();
+        let larger = self.larger(pd, bytes, 0, RemoteAccess::WRITE)?;
+        let token = larger.token();
+        self.old_receive = Some(std::mem::replace(&mut self.receive, larger));
         Some((token.addr, token.rkey))
+    }
+
+    /// Nothing comes into the receive buffer before any more, and all of it has been read.
+    pub(crate) fn end_old_receive(&mut self) {
+        self.old_receive = None;
     }
 
     /// Makes a send buffer of so many bytes in the place of the one there is, which lives on for what is being
@@ -144,9 +154,10 @@ impl Memory {
         }
     }
 
-    /// What has arrived at `at`.
-    pub(crate) fn read(&self, at: usize, bytes: &mut [u8]) {
-        self.receive.read(at, bytes);
+    /// What has arrived at `at` in the receive buffer, or in the one before.
+    pub(crate) fn read(&self, is_old: bool, at: usize, bytes: &mut [u8]) {
+        let old = self.old_receive.as_ref().filter(|_| is_old);
+        old.unwrap_or(&self.receive).read(at, bytes);
     }
 
     /// Fills a part of the send buffer, and gives it as something to be sent.

@@ -44,18 +44,32 @@ fn send(from: &mut Stream, to: &mut Stream, piece: usize) {
     });
 }
 
-/// Fills the peer's buffer of `size` bytes, which is then read at once.
-fn fill(from: &mut Stream, to: &mut Stream, size: usize) {
+/// Sends so many bytes, and looks until all of them are there before it reads, `pieces` one after the other.
+fn send_and_look(from: &mut Stream, to: &mut Stream, pieces: &[usize]) {
+    let size: usize = pieces.iter().sum();
+    let bytes = pattern(size.to_le_bytes()[0], size);
     let mut buf = vec![0; size];
     thread::scope(|scope| {
-        scope.spawn(|| from.write_all(&vec![7; size]).unwrap());
+        scope.spawn(|| from.write_all(&bytes).unwrap());
         let until = Instant::now() + PATIENCE;
         while to.peek(&mut buf).unwrap() < size {
-            assert!(Instant::now() < until, "the buffer is not filled");
+            assert!(Instant::now() < until, "not all of it comes");
         }
     });
-    to.read_exact(&mut buf).unwrap();
-    assert!(buf.iter().all(|&byte| byte == 7));
+    assert!(buf == bytes, "what is there is not what was sent");
+    buf.fill(0);
+    let mut rest = &mut buf[..];
+    for &piece in pieces {
+        let (place, after) = rest.split_at_mut(piece);
+        to.read_exact(place).unwrap();
+        rest = after;
+    }
+    assert!(buf == bytes, "what is read is not what was sent");
+}
+
+/// Fills the peer's buffer of `size` bytes, which is then read at once.
+fn fill(from: &mut Stream, to: &mut Stream, size: usize) {
+    send_and_look(from, to, &[size]);
 }
 
 #[test]
@@ -78,6 +92,27 @@ fn buffers_grow_where_much_is_sent() {
         drop((client, server));
         assert_eq!((regions(FIRST), regions(LARGER)), (first, larger));
     }
+}
+
+/// The last bytes of the buffer before, and the first ones of the new one.
+#[test]
+fn a_message_comes_whole_while_a_buffer_grows() {
+    const FIRST: usize = 128 << 10;
+    // That one stays.
+    let said = Options::new().send_buffer(256 << 10);
+    let (mut client, mut server) = pair(&said);
+    for _ in 0..7 {
+        fill(&mut client, &mut server, FIRST);
+    }
+    // With the first of these the client hears of half of the buffer, and with the second it has been too small
+    // for the last time.
+    let (before, last) = (regions(FIRST), FIRST - 70_000);
+    send_and_look(&mut client, &mut server, &[70_000, last]);
+    send_and_look(&mut client, &mut server, &[65_000]);
+    assert_eq!(regions(FIRST), before, "536 bytes of room are left in it");
+    send_and_look(&mut client, &mut server, &[100, 500, 400]);
+    assert_eq!(regions(FIRST), before - 1, "it is used up, and read");
+    send_and_look(&mut client, &mut server, &[300_000]);
 }
 
 #[test]

@@ -11,7 +11,8 @@ use rsocket::proto::{
 
 /// The most mappings that the peer may announce.
 const MAPPINGS: u16 = 3;
-/// What the buffers of 4096 bytes may grow to.
+/// The bytes of the buffers first, and what they may grow to.
+const FIRST: u32 = 4096;
 const LARGER: u32 = 16384;
 
 /// What the peer writes to as it likes.
@@ -86,8 +87,8 @@ pub(crate) fn run(input: &[u8]) {
     let mut settings = Settings {
         send_depth: 16,
         recv_depth: 16,
-        send_buffer: 4096,
-        recv_buffer: 4096,
+        send_buffer: FIRST,
+        recv_buffer: FIRST,
         send_buffer_max: LARGER,
         recv_buffer_max: LARGER,
         inline: 64,
@@ -110,8 +111,8 @@ pub(crate) fn run(input: &[u8]) {
         exposed: Exposed([0; size_of::<Exposed>()]),
         posted: vec![],
         burst: Burst::default(),
-        send_buffer: 4096,
-        recv_buffer: 4096,
+        send_buffer: FIRST,
+        recv_buffer: FIRST,
     };
     let mut rest = &input[ConnectData::SIZE..];
     while let Some((name, after)) = rest.split_first() {
@@ -176,10 +177,17 @@ impl Host {
             }
             b'r' => {
                 let wanted = pair(bytes);
-                let (first, second) = self.stream.next_bytes(wanted);
-                let len = first.len() + second.len();
-                assert!(len <= wanted);
-                assert!(first.end <= self.recv_buffer && second.end <= self.recv_buffer);
+                let mut len = 0;
+                for piece in self.stream.next_bytes(wanted) {
+                    let size = if piece.is_old {
+                        FIRST
+                    } else {
+                        self.recv_buffer
+                    };
+                    assert!(piece.range.end <= size);
+                    len += piece.range.len();
+                }
+                assert_eq!(len, wanted.min(self.stream.unread() as usize));
                 self.stream.consume(len);
             }
             b'e' => self.stream.shut_down(match bytes[0] % 3 {
@@ -260,7 +268,12 @@ impl Host {
 
     fn check(&self) {
         assert!(self.posted.len() <= 16, "more than the send queue holds");
-        assert!(self.stream.unread() <= self.recv_buffer);
+        let old = if self.stream.uses_old_buffer() {
+            FIRST
+        } else {
+            0
+        };
+        assert!(self.stream.unread() <= self.recv_buffer + old);
         let readiness = self.stream.readiness();
         assert_eq!(readiness.failed, self.stream.failure().is_some());
     }

@@ -1,18 +1,25 @@
 //! Buffers that grow, and those that do not.
 
+use std::ops::Range;
+
+use fastrand::Rng;
 use rsocket::proto::{
-    ByteOrder, ConnectData, Message,
+    ByteOrder, ConnectData, Control, Message,
     stream::{Burst, Failure, Outgoing, Payload, Place, Settings, Violation},
 };
 
 use crate::{
     probe::{facing, parts, peer, peer_of_eight, receive, told},
+    schedule::{connect, pattern},
+    seeds,
     side::{BUFFER, Side},
+    wire::Wire,
 };
 
 const BUFFER_SIZE: u32 = 128 << 10;
 const LARGER: u32 = 512 << 10;
 const ELSEWHERE: u64 = 0x5000_0000;
+const ELSEWHERE_KEY: u32 = 0xb1;
 
 /// The peer fills the whole buffer, and all of it is read.
 fn fill_and_read(side: &mut Side) {
@@ -20,6 +27,12 @@ fn fill_and_read(side: &mut Side) {
         receive(side, Message::Data(BUFFER_SIZE / 2)).unwrap();
     }
     side.stream.consume(BUFFER_SIZE as usize);
+}
+
+/// Where the next bytes are, and whether that is in the buffer before.
+fn pieces(side: &Side, len: usize) -> Vec<(bool, Range<u32>)> {
+    let pieces = side.stream.next_bytes(len);
+    pieces.map(|piece| (piece.is_old, piece.range)).collect()
 }
 
 /// A side whose receive buffer has been too small for so many times.
@@ -40,52 +53,104 @@ fn held_up(settings: Settings, peer: &ConnectData, times: usize) -> Side {
 fn a_receive_buffer_grows_where_the_peer_runs_out_of_room() {
     let mut side = held_up(Settings::default(), &peer_of_eight(), 8);
     assert_eq!(side.stream.wants_to_receive(), Some(LARGER));
-    assert_eq!(parts(&mut side, BUFFER), [], "not of what is given up");
-    side.stream.receive_into(ELSEWHERE, 0xb1);
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
     assert_eq!(side.stream.wants_to_receive(), None);
+    assert!(!side.stream.uses_old_buffer());
     let halves: Vec<_> = (0..8).map(|half| (half << 16, 1 << 16)).collect();
     assert_eq!(parts(&mut side, ELSEWHERE), halves);
     // A message goes on where the next target does, and not beyond the end.
     receive(&mut side, Message::Data(LARGER - 100)).unwrap();
-    assert_eq!(side.stream.next_bytes(usize::MAX), (0..LARGER - 100, 0..0));
+    assert_eq!(pieces(&side, usize::MAX), [(false, 0..LARGER - 100)]);
     side.stream.consume(usize::MAX);
     assert_eq!(parts(&mut side, ELSEWHERE).len(), 7);
     let failed = receive(&mut side, Message::Data(101)).unwrap_err();
     assert_eq!(failed, Failure::Violation(Violation::Overflow(101)));
 }
 
-/// It grows when nothing is in it, nor on its way there: what the peer knows of comes first.
-#[test]
-fn what_is_on_its_way_comes_first() {
+/// A side that wants a larger receive buffer, whose peer knows of the first half of the one there is.
+fn half_told() -> Side {
     let mut side = held_up(Settings::default(), &peer_of_eight(), 7);
     told(&mut side);
     receive(&mut side, Message::Data(BUFFER_SIZE)).unwrap();
     side.stream.consume(70_000);
     assert_eq!(parts(&mut side, BUFFER), [(0, 65_536)]);
     side.stream.consume(usize::MAX);
-    assert_eq!(side.stream.wants_to_receive(), None);
-    assert_eq!(parts(&mut side, BUFFER), [], "it is to grow");
-    receive(&mut side, Message::Data(65_000)).unwrap();
-    side.stream.consume(usize::MAX);
-    assert_eq!(side.stream.wants_to_receive(), None, "there may be more");
-    receive(&mut side, Message::Data(536)).unwrap();
-    assert_eq!(side.stream.wants_to_receive(), None, "it is not read");
-    side.stream.consume(536);
     assert_eq!(side.stream.wants_to_receive(), Some(LARGER));
+    side
+}
+
+/// What the peer knows of comes first, and is no reason to wait with what comes after it.
+#[test]
+fn the_peer_uses_the_room_it_knows_of_and_then_the_new_one() {
+    let mut side = half_told();
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
+    assert_eq!(side.stream.wants_to_receive(), None);
+    let halves = |which: Range<u64>| which.map(|half| (half << 16, 1 << 16)).collect::<Vec<_>>();
+    // What it knows of can be four entries of its table, which has eight.
+    assert_eq!(parts(&mut side, ELSEWHERE), halves(0..4));
+    receive(&mut side, Message::Data(10_000)).unwrap();
+    assert_eq!(parts(&mut side, ELSEWHERE), []);
+    receive(&mut side, Message::Data(55_000)).unwrap();
+    assert_eq!(parts(&mut side, ELSEWHERE), halves(4..7));
+    receive(&mut side, Message::Data(536)).unwrap();
+    assert_eq!(parts(&mut side, ELSEWHERE), halves(7..8));
+    receive(&mut side, Message::Data(1000)).unwrap();
+    // It is all there to be looked at, and the first buffer goes when it is read.
+    assert_eq!(side.stream.unread(), 66_536);
+    let both = [(true, 0..65_536), (false, 0..1000)];
+    assert_eq!(pieces(&side, usize::MAX), both);
+    assert_eq!(pieces(&side, 65_536), both[..1]);
+    assert_eq!(
+        pieces(&side, 65_537),
+        [(true, 0..65_536), (false, 0..1)],
+        "a byte beyond"
+    );
+    side.stream.consume(65_535);
+    assert!(side.stream.uses_old_buffer());
+    side.stream.consume(2);
+    assert!(!side.stream.uses_old_buffer());
+    assert_eq!(pieces(&side, usize::MAX), [(false, 1..1000)]);
+    assert_eq!(side.stream.unread(), 999);
+}
+
+/// All of it has been read, but there is room of which the peer knows.
+#[test]
+fn a_buffer_is_there_for_as_long_as_the_peer_may_write_to_it() {
+    let mut side = half_told();
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
+    told(&mut side);
+    receive(&mut side, Message::Data(65_535)).unwrap();
+    side.stream.consume(usize::MAX);
+    assert!(side.stream.uses_old_buffer());
+    // A message does not go on in another buffer.
+    let failed = receive(&mut side, Message::Data(2)).unwrap_err();
+    assert_eq!(failed, Failure::Violation(Violation::Overflow(2)));
+    let mut side = half_told();
+    side.stream.receive_into(ELSEWHERE, ELSEWHERE_KEY);
+    told(&mut side);
+    receive(&mut side, Message::Data(65_536)).unwrap();
+    side.stream.consume(usize::MAX);
+    assert!(!side.stream.uses_old_buffer());
+}
+
+#[test]
+fn a_receive_buffer_stays_where_there_is_no_memory() {
+    let mut side = half_told();
     side.stream.keep_receiving();
     assert_eq!(side.stream.wants_to_receive(), None);
-    assert_eq!(
-        parts(&mut side, BUFFER)
-            .iter()
-            .map(|part| part.1)
-            .sum::<u32>(),
-        BUFFER_SIZE
-    );
+    assert_eq!(parts(&mut side, BUFFER), [(65_536, 65_536)]);
     for _ in 0..20 {
         fill_and_read(&mut side);
-        assert_eq!(side.stream.wants_to_receive(), None, "there is no memory");
+        assert_eq!(side.stream.wants_to_receive(), None);
         assert_eq!(parts(&mut side, BUFFER).len(), 2);
     }
+}
+
+#[test]
+fn a_receive_buffer_stays_where_nothing_more_comes() {
+    let mut side = half_told();
+    receive(&mut side, Message::Control(Control::Shutdown)).unwrap();
+    assert_eq!(side.stream.wants_to_receive(), None);
 }
 
 #[test]
@@ -195,4 +260,156 @@ fn a_send_buffer_stays_where_something_else_is_waited_for() {
     waits(&mut facing(Settings::default(), &few));
     let told = ConnectData::decode(&few.encode()).unwrap();
     assert_eq!((told.credits, told.order), (1, ByteOrder::Little));
+}
+
+/// Two hosts with the usual buffers, and how many bytes each has sent, and has received.
+struct Talk {
+    wire: Wire,
+    sent: [usize; 2],
+    received: [usize; 2],
+}
+
+impl Talk {
+    fn new() -> Self {
+        let mut wire = connect([Settings::default(); 2], [ByteOrder::Little; 2]);
+        wire.settle();
+        Self {
+            wire,
+            sent: [0; 2],
+            received: [0; 2],
+        }
+    }
+
+    /// Writes so many bytes, or as many as there is room for. Returns how many those were.
+    fn write(&mut self, from: usize, len: usize) -> usize {
+        let bytes: Vec<u8> = pattern(from, self.sent[from]).take(len).collect();
+        let (mut burst, mut done) = (Burst::default(), 0);
+        loop {
+            let side = &mut self.wire.sides[from];
+            let Some(outgoing) = side.stream.send(&mut burst, len - done) else {
+                break;
+            };
+            done += side.post(outgoing, &bytes[done..]);
+            self.wire.settle();
+        }
+        self.sent[from] += done;
+        done
+    }
+
+    fn unread(&self, at: usize) -> usize {
+        self.wire.sides[at].stream.unread() as usize
+    }
+
+    fn read(&mut self, at: usize, len: usize) {
+        let bytes = self.wire.sides[at].read(len);
+        let right = pattern(1 - at, self.received[at]).take(bytes.len());
+        assert!(right.eq(bytes.iter().copied()), "wrong bytes");
+        self.received[at] += bytes.len();
+        self.wire.settle();
+    }
+
+    /// Eight times the peer of `at` runs out of room, and everything is read. The last time it has been told of
+    /// some before that, of which it uses all but 536 bytes, which are read.
+    fn leave_little(&mut self, at: usize) {
+        let size = BUFFER_SIZE as usize;
+        for _ in 0..7 {
+            assert_eq!(self.write(1 - at, size), size);
+            self.read(at, size);
+        }
+        assert_eq!(self.write(1 - at, size), size);
+        self.read(at, 70_000);
+        self.read(at, size);
+        assert_eq!(self.write(1 - at, 65_000), 65_000);
+        self.read(at, size);
+    }
+}
+
+/// Who looks how much there is, and reads when it is enough.
+#[test]
+fn a_message_comes_whole_while_a_receive_buffer_grows() {
+    let mut talk = Talk::new();
+    talk.leave_little(1);
+    assert_eq!(talk.write(0, 1000), 1000);
+    assert_eq!(talk.unread(1), 1000, "nothing is read before all is there");
+    talk.read(1, 1000);
+    assert_eq!(talk.unread(1), 0);
+}
+
+/// Each writes before it reads.
+#[test]
+fn both_can_write_while_their_receive_buffers_grow() {
+    let mut talk = Talk::new();
+    talk.leave_little(0);
+    talk.leave_little(1);
+    for side in [0, 1] {
+        assert_eq!(talk.write(side, 1000), 1000, "side {side}");
+    }
+    for side in [0, 1] {
+        talk.read(side, 1000);
+        assert_eq!(talk.received[side], talk.sent[1 - side]);
+    }
+}
+
+/// The peer does not look while it is told of all there is: the simulation fails where an entry is written twice.
+#[test]
+fn what_is_told_of_both_buffers_fits_the_table() {
+    const PART: usize = 16 << 10;
+    let size = BUFFER_SIZE as usize;
+    let mut talk = Talk::new();
+    for _ in 0..7 {
+        talk.write(0, size);
+        talk.read(1, size);
+    }
+    assert_eq!(talk.write(0, size), size);
+    for _ in 0..size / PART {
+        let read = talk.wire.sides[1].read(PART);
+        talk.received[1] += read.len();
+        while talk.wire.deliver(1) || talk.wire.acknowledge(1) {
+            talk.wire.sides[1].poll(usize::MAX);
+        }
+    }
+    assert_eq!(talk.wire.sides[1].grown()[0], 1);
+    talk.wire.settle();
+    // It knows of half of the first one, in four entries, and of all of the other.
+    let both = size / 2 + LARGER as usize;
+    assert_eq!(talk.write(0, 2 * both), both);
+    assert_eq!(talk.unread(1), both);
+    talk.read(1, both);
+}
+
+/// Half of the first buffer fits wherever everything has been read, whatever was before, and whether or not there
+/// is memory.
+#[test]
+fn there_is_always_room_for_half_of_the_buffer() {
+    const HALF: usize = BUFFER_SIZE as usize / 2;
+    let mut grown = 0;
+    // It takes more time than the other schedules.
+    for seed in seeds().step_by(4) {
+        let rng = &mut Rng::with_seed(seed);
+        let mut talk = Talk::new();
+        for side in &mut talk.wire.sides {
+            side.has_memory = rng.u8(0..4) > 0;
+        }
+        for _ in 0..40 {
+            let from = rng.usize(0..2);
+            let wanted = [rng.usize(1..=HALF), HALF, 4 * HALF];
+            talk.write(from, *rng.choice(&wanted).unwrap());
+            while talk.unread(1 - from) > 0 {
+                talk.read(1 - from, 1 << rng.u32(8..20));
+            }
+            let least = rng.usize(1..=HALF);
+            for side in [0, 1] {
+                assert_eq!(talk.write(side, least), least, "SEED={seed}");
+            }
+            for side in [0, 1] {
+                assert_eq!(talk.unread(side), least, "SEED={seed}");
+                talk.read(side, least);
+            }
+        }
+        let sides = &talk.wire.sides;
+        grown += sides.iter().map(|side| side.grown()[0]).sum::<usize>();
+    }
+    if seeds().count() > 1 {
+        assert!(grown > 10, "{grown}");
+    }
 }

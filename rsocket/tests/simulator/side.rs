@@ -5,8 +5,8 @@ use std::collections::VecDeque;
 use rsocket::proto::{
     Mapping, Message, Target,
     stream::{
-        Framing, Local, Outgoing, Payload, Place, SPARE_RECEIVES, Settings, Stream, TARGETS, Table,
-        Tag,
+        Framing, Local, Outgoing, Payload, Piece, Place, SPARE_RECEIVES, Settings, Stream, TARGETS,
+        Table, Tag,
     },
 };
 
@@ -57,6 +57,8 @@ pub(crate) enum Completion {
 pub(crate) struct Exposed {
     pub(crate) table: Vec<u8>,
     pub(crate) buffer: Vec<u8>,
+    /// The buffer before that one, as long as it is used.
+    old: Option<Vec<u8>>,
     /// How often that one has taken the place of another.
     grown: u32,
     pub(crate) mapped: Vec<u8>,
@@ -131,6 +133,7 @@ impl Side {
             exposed: Exposed {
                 table: vec![0; settings.table_size()],
                 buffer: vec![0; settings.recv_buffer as usize],
+                old: None,
                 grown: 0,
                 mapped: vec![0; 1 << 14],
             },
@@ -252,12 +255,17 @@ impl Side {
         if let Some(size) = self.stream.wants_to_receive() {
             if self.has_memory {
                 self.exposed.grown += 1;
-                self.exposed.buffer = vec![0; size as usize];
+                let buffer = vec![0; size as usize];
+                let old = std::mem::replace(&mut self.exposed.buffer, buffer);
+                assert!(self.exposed.old.replace(old).is_none(), "two are old");
                 let (addr, rkey) = self.exposed.place();
                 self.stream.receive_into(addr, rkey);
             } else {
                 self.stream.keep_receiving();
             }
+        }
+        if !self.stream.uses_old_buffer() {
+            self.exposed.old = None;
         }
         if let Some(size) = self.stream.wants_to_send() {
             if self.has_memory {
@@ -279,10 +287,11 @@ impl Side {
     /// Takes in `bytes` from the peer's device; `false` if it must not write there.
     pub(crate) fn write(&mut self, addr: u64, rkey: u32, bytes: &[u8]) -> bool {
         let (buffer, buffer_key) = self.exposed.place();
-        let (base, memory) = match rkey {
-            TABLE_KEY => (TABLE, &mut self.exposed.table),
+        let (base, memory) = match (rkey, &mut self.exposed.old) {
+            (TABLE_KEY, _) => (TABLE, &mut self.exposed.table),
+            (MAPPED_KEY, _) => (MAPPED, &mut self.exposed.mapped),
             _ if rkey == buffer_key => (buffer, &mut self.exposed.buffer),
-            MAPPED_KEY => (MAPPED, &mut self.exposed.mapped),
+            (_, Some(old)) if rkey + 1 == buffer_key => (buffer - NEXT_BUFFER, old),
             _ => return false,
         };
         let Some(at) = addr
@@ -310,11 +319,17 @@ impl Side {
 
     /// Reads what has arrived, up to `len` bytes.
     pub(crate) fn read(&mut self, len: usize) -> Vec<u8> {
-        let (first, second) = self.stream.next_bytes(len);
-        let part = |range: std::ops::Range<u32>| {
-            &self.exposed.buffer[range.start as usize..range.end as usize]
+        let Exposed { buffer, old, .. } = &self.exposed;
+        let part = |piece: Piece| {
+            let memory = if piece.is_old {
+                old.as_ref().unwrap()
+            } else {
+                buffer
+            };
+            &memory[piece.range.start as usize..piece.range.end as usize]
         };
-        let bytes = [part(first), part(second)].concat();
+        let parts: Vec<_> = self.stream.next_bytes(len).map(part).collect();
+        let bytes = parts.concat();
         self.stream.consume(bytes.len());
         self.pump();
         bytes
