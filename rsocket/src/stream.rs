@@ -225,7 +225,8 @@ impl Write for Stream {
 }
 
 impl AsFd for Stream {
-    /// Readable when a nonblocking call that would have blocked is worth another try.
+    /// Readable when a nonblocking call that would have blocked is worth another try, and until that call
+    /// has been made again, or [`readiness`](Self::readiness) has been asked for.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.connection.as_fd()
     }

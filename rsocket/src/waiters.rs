@@ -99,6 +99,20 @@ impl Interest {
         self.any &= !less.any;
     }
 
+    /// The part of it that can be done now, or never again.
+    fn met_by(self, readiness: Readiness) -> Self {
+        let over = readiness.hung_up || readiness.failed;
+        Self {
+            read: self.read && (readiness.readable || over),
+            write: self.write && (readiness.writable || over),
+            any: self.any,
+        }
+    }
+
+    fn is_empty(self) -> bool {
+        self == Self::default()
+    }
+
     pub(crate) fn is_met(self, readiness: Readiness) -> bool {
         self.read && readiness.readable
             || self.write && readiness.writable
@@ -117,6 +131,8 @@ pub(crate) struct Watcher {
     bell: Bell,
     poller: Arc<OwnedFd>,
     watched: Interest,
+    /// What the bell has been rung for that nobody has tried since.
+    due: Interest,
     rung: bool,
 }
 
@@ -132,6 +148,7 @@ impl Watcher {
             bell,
             poller: Arc::new(poller),
             watched: Interest::default(),
+            due: Interest::default(),
             rung: false,
         })
     }
@@ -142,33 +159,41 @@ impl Watcher {
 
     /// Whether somebody may be waiting.
     pub(crate) fn is_watched(&self) -> bool {
-        self.watched != Interest::default()
+        !self.watched.is_empty()
     }
 
     /// Somebody is back, and tries for himself.
     pub(crate) fn leave(&mut self, interest: Interest) {
         self.watched.remove(interest);
+        self.due.remove(interest);
     }
 
-    /// Somebody is about to wait.
+    /// Somebody is about to wait, and has found nothing. What the bell was rung for else is still to be
+    /// tried.
     pub(crate) fn watch(&mut self, interest: Interest) {
         self.watched.add(interest);
-        if self.rung {
+        self.due.remove(interest);
+        if self.rung && self.due.is_empty() {
             self.rung = false;
             self.bell.clear();
         }
     }
 
     fn wake(&mut self, readiness: Readiness) {
-        if !self.rung && self.is_watched() && self.watched.is_met(readiness) {
-            self.ring();
+        if self.is_watched() {
+            self.ring(self.watched.met_by(readiness));
         }
     }
 
-    /// Whoever waits is to look.
-    pub(crate) fn ring(&mut self) {
-        self.rung = true;
-        self.bell.ring();
+    /// Whoever waits for one of these is to look.
+    pub(crate) fn ring(&mut self, interest: Interest) {
+        let mut new = interest;
+        new.remove(self.due);
+        if !new.is_empty() {
+            self.due.add(new);
+            self.rung = true;
+            self.bell.ring();
+        }
     }
 }
 

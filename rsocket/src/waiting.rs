@@ -188,10 +188,12 @@ impl<S: Driven> Shared<S> {
                 }
                 if let Patience::Watch(watcher) = patience {
                     self.watch(&mut state, watcher, interest)?;
-                    return match attempt(&mut state)? {
-                        Some(result) => Ok(result),
-                        None => Err(io::ErrorKind::WouldBlock.into()),
-                    };
+                    let result = attempt(&mut state)?;
+                    if result.is_some() {
+                        // What has come is taken, and not to be told.
+                        state.waiters().watchers[watcher].leave(interest);
+                    }
+                    return result.ok_or_else(|| io::ErrorKind::WouldBlock.into());
                 }
             }
             self.wait(interest, patience)?;
@@ -315,7 +317,7 @@ impl<S: Driven> Shared<S> {
         let mut state = self.lock();
         let watcher = &mut state.waiters().watchers[watcher];
         watcher.watch(interest);
-        watcher.ring();
+        watcher.ring(interest);
     }
 
     /// Makes the descriptor of a watcher tell of the next change.
@@ -349,6 +351,11 @@ mod tests {
         waiters: Waiters,
         completed: Vec<u32>,
         arrived: Vec<u32>,
+        /// Room has come that nobody knows of yet.
+        freed: bool,
+        room: bool,
+        /// What completes when an event is asked for.
+        late: Vec<u32>,
     }
 
     impl Driven for Numbers {
@@ -361,13 +368,15 @@ mod tests {
         fn readiness(&self) -> Readiness {
             Readiness {
                 readable: !self.arrived.is_empty(),
+                writable: self.room,
                 ..Readiness::default()
             }
         }
 
         fn process(&mut self) -> io::Result<bool> {
-            let came = !self.completed.is_empty();
+            let came = !self.completed.is_empty() || self.freed;
             self.arrived.append(&mut self.completed);
+            self.room |= std::mem::take(&mut self.freed);
             if came {
                 self.wake();
             }
@@ -375,6 +384,7 @@ mod tests {
         }
 
         fn arm(&mut self, _interest: Interest) -> io::Result<bool> {
+            self.completed.append(&mut self.late);
             self.process()
         }
 
@@ -394,6 +404,9 @@ mod tests {
             waiters,
             completed: vec![],
             arrived: vec![],
+            freed: false,
+            room: false,
+            late: vec![],
         })
     }
 
@@ -401,6 +414,17 @@ mod tests {
         shared.until(Interest::READ, Patience::Watch(0), |state| {
             Ok(state.arrived.pop())
         })
+    }
+
+    /// Uses up the room that there is.
+    fn fill(shared: &Shared<Numbers>) -> io::Result<()> {
+        shared.until(Interest::WRITE, Patience::Watch(0), |state| {
+            Ok(std::mem::take(&mut state.room).then_some(()))
+        })
+    }
+
+    fn would_block<T: std::fmt::Debug>(tried: io::Result<T>) -> bool {
+        tried.unwrap_err().kind() == io::ErrorKind::WouldBlock
     }
 
     fn is_readable(shared: &Shared<Numbers>) -> bool {
@@ -438,5 +462,47 @@ mod tests {
         shared.lock().completed = vec![3];
         assert!(shared.lock().process().unwrap());
         assert!(is_readable(&shared));
+    }
+
+    /// One descriptor tells of both directions.
+    #[test]
+    fn who_reads_keeps_the_descriptor_telling_of_room() {
+        let shared = numbers();
+        assert!(would_block(fill(&shared)));
+        shared.lock().freed = true;
+        assert!(would_block(take(&shared)));
+        assert!(is_readable(&shared), "there is room");
+        assert!(would_block(take(&shared)));
+        assert!(is_readable(&shared), "nobody has tried to write");
+        fill(&shared).unwrap();
+        assert!(would_block(take(&shared)));
+        assert!(!is_readable(&shared));
+        // And the other way round.
+        assert!(would_block(fill(&shared)));
+        shared.lock().completed = vec![1];
+        assert!(would_block(fill(&shared)));
+        assert!(is_readable(&shared), "there is a number");
+        assert_eq!(take(&shared).unwrap(), 1);
+        assert!(would_block(fill(&shared)));
+        assert!(!is_readable(&shared));
+    }
+
+    /// Something comes just when the descriptor begins to be watched.
+    #[test]
+    fn what_comes_at_the_last_moment_and_is_taken_is_not_told() {
+        let shared = numbers();
+        assert!(would_block(take(&shared)));
+        let mut tries = 0;
+        let taken = shared.until(Interest::READ, Patience::Watch(0), |state| {
+            tries += 1;
+            if tries == 1 {
+                // What is processed next finds nothing, what is armed for does.
+                state.late = vec![2];
+            }
+            Ok(state.arrived.pop())
+        });
+        assert_eq!(taken.unwrap(), 2);
+        assert!(would_block(fill(&shared)));
+        assert!(!is_readable(&shared), "it has been taken");
     }
 }

@@ -529,7 +529,8 @@ impl Socket {
 
 impl AsFd for Socket {
     /// A descriptor that stays the same from the beginning to the end. It becomes readable when a
-    /// nonblocking call that would have blocked is worth another try.
+    /// nonblocking call that would have blocked is worth another try, and stays so until that call has
+    /// been made again.
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.poller.as_fd()
     }
