@@ -237,6 +237,12 @@ impl Waiters {
             })
     }
 
+    /// What those who wait are interested in together with somebody who is about to.
+    pub(crate) fn interest_with(&self, mut own: Interest) -> Interest {
+        own.add(self.interest().unwrap_or_default());
+        own
+    }
+
     pub(crate) fn wake(&mut self, readiness: Readiness) {
         for watcher in &mut self.watchers {
             watcher.wake(readiness);

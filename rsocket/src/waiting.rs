@@ -227,7 +227,9 @@ impl<S: Driven> Shared<S> {
         let (bell, name) = {
             let mut state = self.lock();
             state.take_due_events(&self.channel)?;
-            if state.arm(interest)? || !interest.any && interest.is_met(state.readiness()) {
+            // The events that are taken are those of others, too.
+            let all = state.waiters().interest_with(interest);
+            if state.arm(all)? || !interest.any && interest.is_met(state.readiness()) {
                 return Ok(());
             }
             let bell = thread_bell()?;
@@ -262,7 +264,8 @@ impl<S: Driven> Shared<S> {
     ) -> io::Result<(Readiness, u64)> {
         let mut state = self.lock();
         state.take_due_events(&self.channel)?;
-        while state.arm(interest)? {}
+        let all = state.waiters().interest_with(interest);
+        while state.arm(all)? {}
         let name = state.waiters().add(interest, bell);
         Ok((state.readiness(), name))
     }
@@ -324,8 +327,7 @@ impl<S: Driven> Shared<S> {
     fn watch(&self, state: &mut S, watcher: usize, interest: Interest) -> io::Result<()> {
         let waiters = state.waiters();
         waiters.watchers[watcher].watch(interest);
-        // The events that are taken are those of others, too.
-        let interest = waiters.interest().unwrap_or(interest);
+        let interest = waiters.interest_with(interest);
         loop {
             state.take_due_events(&self.channel)?;
             if !state.arm(interest)? {
@@ -356,6 +358,8 @@ mod tests {
         room: bool,
         /// What completes when an event is asked for.
         late: Vec<u32>,
+        /// What events have been asked for.
+        asked: Vec<Interest>,
     }
 
     impl Driven for Numbers {
@@ -383,7 +387,8 @@ mod tests {
             Ok(came)
         }
 
-        fn arm(&mut self, _interest: Interest) -> io::Result<bool> {
+        fn arm(&mut self, interest: Interest) -> io::Result<bool> {
+            self.asked.push(interest);
             self.completed.append(&mut self.late);
             self.process()
         }
@@ -407,6 +412,7 @@ mod tests {
             freed: false,
             room: false,
             late: vec![],
+            asked: vec![],
         })
     }
 
@@ -504,5 +510,31 @@ mod tests {
         assert_eq!(taken.unwrap(), 2);
         assert!(would_block(fill(&shared)));
         assert!(!is_readable(&shared), "it has been taken");
+    }
+
+    /// Who begins to wait takes the events of those who wait already.
+    #[test]
+    fn who_waits_asks_for_what_others_wait_for() {
+        let shared = numbers();
+        let bell = Bell::new().unwrap();
+        let asked = || std::mem::take(&mut shared.lock().asked);
+        let begin = |interest| shared.begin_wait(interest, &bell).unwrap().1;
+        let writer = begin(Interest::WRITE);
+        assert_eq!(asked(), [Interest::WRITE]);
+        let reader = begin(Interest::READ);
+        assert_eq!(asked(), [Interest::BOTH]);
+        shared.end_wait(reader).unwrap();
+        assert_eq!(asked(), [Interest::WRITE]);
+        // So does who sleeps, and he leaves them theirs.
+        let now = Patience::Until(Instant::now());
+        shared.wait(Interest::READ, now).unwrap_err();
+        assert_eq!(asked(), [Interest::BOTH, Interest::WRITE]);
+        shared.end_wait(writer).unwrap();
+        shared.wait(Interest::READ, now).unwrap_err();
+        assert_eq!(
+            asked(),
+            [Interest::READ],
+            "of what concerns nobody, nobody is told"
+        );
     }
 }
