@@ -120,6 +120,11 @@ impl<T> Table<T> {
         }
     }
 
+    /// All things: one that has several descriptors as often.
+    pub fn all(&self) -> Vec<Arc<T>> {
+        self.lock().values().cloned().collect()
+    }
+
     /// All descriptors that stand for the same thing.
     pub fn same(&self, thing: &Arc<T>) -> Vec<c_int> {
         let things = self.lock();
@@ -141,6 +146,7 @@ mod tests {
         let thing = TABLE.find(5).unwrap();
         assert!(TABLE.add(9, Arc::clone(&thing)));
         assert_eq!(TABLE.same(&thing), [5, 9]);
+        assert_eq!(TABLE.all(), [Arc::clone(&thing), Arc::clone(&thing)]);
         assert!(!TABLE.add(-1, Arc::clone(&thing)) && !TABLE.add(65536, thing));
 
         // As in the child of a `vfork`.

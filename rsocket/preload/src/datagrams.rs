@@ -9,6 +9,7 @@ use rsocket_capi as own;
 use crate::{
     files::replace,
     table::{self, Held, SOCKETS},
+    wait,
 };
 
 /// Whether an error says that no RDMA device leads there, though something else may.
@@ -32,12 +33,14 @@ pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
         return false;
     }
     let known = SOCKETS.same(&held);
+    let watched = wait::leave(&held);
     drop((held, socket));
     let moved = known.iter().all(|&known| {
         let replaced = replace(udp.as_raw_fd(), known);
         drop(SOCKETS.remove(known));
         replaced
     });
+    wait::join(fd, watched);
     moved && known.contains(&fd)
 }
 

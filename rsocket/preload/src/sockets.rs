@@ -16,6 +16,7 @@ use crate::{
     files::replace,
     fork,
     table::{self, Held, SETS, SOCKETS, with},
+    wait,
 };
 
 /// What the system's administrator wants.
@@ -237,6 +238,7 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>) -> bool {
         real_bind(tcp, (&raw const name.storage).cast(), name.len);
     }
     let known = SOCKETS.same(&held);
+    let watched = wait::leave(&held);
     drop(held);
     let moved = known.iter().all(|&known| {
         let replaced = replace(tcp, known);
@@ -245,6 +247,7 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>) -> bool {
     });
     // SAFETY: it is ours, and nobody has used it.
     unsafe { libc::close(tcp) };
+    wait::join(fd, watched);
     moved && known.contains(&fd)
 }
 

@@ -9,10 +9,11 @@ use std::{
 
 use interpose::{Mask, Polled, Selected, duplicate, real, set_errno};
 use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
-use rsocket::EventSet;
+use rsocket::{EventSet, Interest};
 use rsocket_capi as own;
 
 use crate::{
+    files::borrow,
     fork,
     table::{self, Held, SETS, SOCKETS},
 };
@@ -137,6 +138,31 @@ pub(crate) fn control(
     let set = set_of(epfd)?;
     let name = u64::try_from(held.fd()).map_err(io::Error::other)?;
     own::control_socket(&set, op, name, &socket, event)
+}
+
+/// What an `epoll` was to tell about an rsocket.
+pub(crate) type Left = Vec<(Arc<EventSet>, Interest)>;
+
+/// Takes an rsocket out of every `epoll` that it is in.
+pub(crate) fn leave(held: &Held) -> Left {
+    let Ok(name) = u64::try_from(held.fd()) else {
+        return Left::new();
+    };
+    let taken = |set: Arc<EventSet>| {
+        let interest = set.take_socket(name)?;
+        Some((set, interest))
+    };
+    SETS.all().into_iter().filter_map(taken).collect()
+}
+
+/// Adds what is the kernel's now to where the rsocket in its place was.
+pub(crate) fn join(fd: c_int, left: Left) {
+    for (set, interest) in left {
+        if let Some(fd) = borrow(fd) {
+            // It can only fail for want of memory, and there is nobody to tell.
+            drop(set.add_fd(fd, interest));
+        }
+    }
 }
 
 /// # Safety

@@ -180,10 +180,20 @@ impl EventSet {
     /// # Errors
     /// - `ENOENT`: there is no such member.
     pub fn remove_socket(&self, name: u64) -> io::Result<()> {
-        let member = self.lock().remove(&name).filter(Member::is_there);
-        member.ok_or_else(|| os_error(Errno::NOENT))?;
+        let taken = self.take_socket(name);
+        taken.map(drop).ok_or_else(|| os_error(Errno::NOENT))
+    }
+
+    /// Removes a socket, and returns what was to be told about it; no events, if it was to be told once and
+    /// has been. `None` if there is no such member.
+    pub fn take_socket(&self, name: u64) -> Option<Interest> {
+        let member = self.lock().remove(&name).filter(Member::is_there)?;
         self.changed();
-        Ok(())
+        let mut interest = member.interest;
+        if member.done {
+            interest.events = PollEvents::empty();
+        }
+        Some(interest)
     }
 
     /// Waits until something has come, and returns at most `max` of it; nothing when the time is

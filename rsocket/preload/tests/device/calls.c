@@ -322,6 +322,43 @@ static void fallback(void) {
     passes(twin, server);
 }
 
+/* T-PL2: what turns to something of the kernel's stays in its epoll. */
+static void watched_fallback(void) {
+    struct sockaddr_in name = {.sin_family = AF_INET}, from;
+    struct epoll_event event = {.events = EPOLLIN, .data.u32 = 7}, events[2];
+    socklen_t length = sizeof name;
+    int set = epoll_create1(0), twin = dup(set);
+    char in[8];
+    name.sin_addr.s_addr = htonl(0x7f000002);
+    int peer = syscall(SYS_socket, AF_INET, SOCK_DGRAM, 0), client = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(syscall(SYS_bind, peer, &name, sizeof name) == 0);
+    CHECK(syscall(SYS_getsockname, peer, &name, &length) == 0);
+    CHECK(is_rsocket(client) && epoll_ctl(set, EPOLL_CTL_ADD, client, &event) == 0);
+    CHECK(sendto(client, "ask", 3, 0, (struct sockaddr *)&name, sizeof name) == 3);
+    CHECK(!is_rsocket(client) && epoll_wait(set, events, 2, 20) == 0);
+    CHECK(syscall(SYS_recvfrom, peer, in, sizeof in, 0, &from, &length) == 3);
+    CHECK(syscall(SYS_sendto, peer, "answer", 6, 0, &from, sizeof from) == 6);
+    CHECK(epoll_wait(set, events, 2, 20000) == 1);
+    CHECK(events[0].events == EPOLLIN && events[0].data.u32 == 7);
+    CHECK(recv(client, in, sizeof in, 0) == 6);
+    event.events = EPOLLOUT, event.data.u32 = 8;
+    CHECK(epoll_ctl(set, EPOLL_CTL_MOD, client, &event) == 0);
+    CHECK(epoll_wait(twin, events, 2, 20000) == 1 && events[0].data.u32 == 8);
+    CHECK(epoll_ctl(set, EPOLL_CTL_DEL, client, NULL) == 0);
+
+    int listener = syscall(SYS_socket, AF_INET, SOCK_STREAM, 0);
+    CHECK(syscall(SYS_bind, listener, &address, sizeof address) == 0);
+    CHECK(syscall(SYS_listen, listener, 4) == 0);
+    CHECK(syscall(SYS_getsockname, listener, &name, &length) == 0);
+    client = socket(AF_INET, SOCK_STREAM, 0);
+    event.events = EPOLLIN, event.data.u32 = 9;
+    CHECK(is_rsocket(client) && epoll_ctl(set, EPOLL_CTL_ADD, client, &event) == 0);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0 && !is_rsocket(client));
+    int server = syscall(SYS_accept, listener, NULL, NULL);
+    CHECK(epoll_wait(set, events, 2, 20) == 0 && write(server, "x", 1) == 1);
+    CHECK(epoll_wait(set, events, 2, 20000) == 1 && events[0].data.u32 == 9);
+}
+
 /* T-PL2: there is no device to be had. */
 static void no_device(void) {
     struct ends ends = connected();
@@ -376,7 +413,7 @@ static const struct {
     {"duplicates", duplicates},     {"files", files},       {"messages", messages},
     {"waiting", waiting},           {"epoll", ordinary_epoll}, {"sizes", sizes},
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
-    {"no-device", no_device},
+    {"watched-fallback", watched_fallback}, {"no-device", no_device},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

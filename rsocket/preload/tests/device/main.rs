@@ -250,6 +250,12 @@ fn what_turns_to_tcp_keeps_its_name_and_options() {
     call("fallback", &[]);
 }
 
+/// T-PL2
+#[test]
+fn what_turns_to_the_kernels_stays_in_its_epoll() {
+    call("watched-fallback", &[]);
+}
+
 /// T-PL2: the program does not see the files by which devices are opened.
 #[test]
 fn without_a_device_everything_is_as_without_the_library() {
