@@ -31,7 +31,32 @@ pub(crate) struct Opened {
     pub(crate) socket: Arc<Socket>,
     /// Unlike the descriptor, it is never used again.
     pub(crate) generation: u64,
-    pub(crate) mappings: Mutex<Vec<Mapped>>,
+    /// Absent once it is closed: nobody maps any more then.
+    mappings: Mutex<Option<Vec<Mapped>>>,
+}
+
+impl Opened {
+    /// The memory of the program's that the peer may write to.
+    ///
+    /// # Errors
+    /// - `EBADF`: it has been closed.
+    pub(crate) fn mappings<T>(
+        &self,
+        change: impl FnOnce(&mut Vec<Mapped>) -> io::Result<T>,
+    ) -> io::Result<T> {
+        let mappings = self.mappings.lock();
+        let mut mappings = mappings.unwrap_or_else(PoisonError::into_inner);
+        change(mappings.as_mut().ok_or_else(|| os(libc::EBADF))?)
+    }
+
+    /// Ends it. However long others may be in their calls with it, the memory is the program's alone when
+    /// this returns.
+    pub(crate) fn close(&self) {
+        self.socket.close();
+        let mappings = self.mappings.lock();
+        let mut mappings = mappings.unwrap_or_else(PoisonError::into_inner);
+        drop(mappings.take());
+    }
 }
 
 /// Memory of the program's, of which the peer knows.
@@ -97,7 +122,7 @@ pub(crate) fn add_socket(socket: Socket) -> RawFd {
     let opened = Opened {
         socket: Arc::new(socket),
         generation: GENERATION.fetch_add(1, Relaxed),
-        mappings: Mutex::default(),
+        mappings: Mutex::new(Some(Vec::new())),
     };
     insert(fd, Entry::Socket(Arc::new(opened)));
     fd

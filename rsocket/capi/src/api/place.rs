@@ -1,6 +1,6 @@
 //! Memory that one side maps and the other writes to.
 
-use std::{io, ptr::NonNull, sync::PoisonError};
+use std::{io, ptr::NonNull};
 
 use libc::{c_int, c_void, off_t, size_t};
 
@@ -40,22 +40,22 @@ pub unsafe extern "C" fn riomap(
         let address = off_t::try_from(start.addr().get()).map_err(|_| os(libc::EINVAL))?;
         let offset = if offset == -1 { address } else { offset };
         let name = u64::try_from(offset).map_err(|_| os(libc::EINVAL))?;
-        let buffer = if prot & libc::PROT_WRITE != 0 {
-            // SAFETY: as the caller promises. The mapping is dropped by `riounmap` and `rclose`.
-            let memory = unsafe { ProgramMemory::new(start, len) };
-            Some(opened.socket.map_memory(memory, len, Some(name))?)
-        } else {
-            None
-        };
-        let mut mappings = opened
-            .mappings
-            .lock()
-            .unwrap_or_else(PoisonError::into_inner);
-        mappings.push(Mapped {
-            start: start.addr().get(),
-            len,
-            buffer,
-        });
+        // As one, so that what is closed meanwhile has no mapping afterwards.
+        opened.mappings(|mappings| {
+            let buffer = if prot & libc::PROT_WRITE != 0 {
+                // SAFETY: as the caller promises. The mapping is dropped by `riounmap` and `rclose`.
+                let memory = unsafe { ProgramMemory::new(start, len) };
+                Some(opened.socket.map_memory(memory, len, Some(name))?)
+            } else {
+                None
+            };
+            mappings.push(Mapped {
+                start: start.addr().get(),
+                len,
+                buffer,
+            });
+            Ok(())
+        })?;
         Ok(offset)
     })
 }
@@ -68,12 +68,13 @@ pub unsafe extern "C" fn riomap(
 pub extern "C" fn riounmap(fd: c_int, buf: *mut c_void, len: size_t) -> c_int {
     run(|| {
         let opened = table::socket(fd)?;
-        let mappings = opened.mappings.lock();
-        let mut mappings = mappings.unwrap_or_else(PoisonError::into_inner);
-        let found = mappings
-            .iter()
-            .position(|mapped| mapped.start == buf.addr() && mapped.len == len);
-        drop(mappings.remove(found.ok_or_else(|| os(libc::EINVAL))?));
+        opened.mappings(|mappings| {
+            let found = mappings
+                .iter()
+                .position(|mapped| mapped.start == buf.addr() && mapped.len == len);
+            drop(mappings.remove(found.ok_or_else(|| os(libc::EINVAL))?));
+            Ok(())
+        })?;
         Ok(0)
     })
 }

@@ -150,7 +150,7 @@ pub extern "C" fn rclose(fd: c_int) -> c_int {
     run(|| match table::remove(fd) {
         Some(Entry::Socket(opened)) => {
             // The descriptor is closed with the last share of it, after it has left the table.
-            opened.socket.close();
+            opened.close();
             Ok(0)
         }
         Some(Entry::Set(_)) => Ok(0),

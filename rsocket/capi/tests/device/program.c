@@ -5,6 +5,8 @@
 #include <fcntl.h>
 #include <netinet/in.h>
 #include <netinet/tcp.h>
+#include <pthread.h>
+#include <semaphore.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
@@ -325,6 +327,8 @@ static void many(int client, int server) {
     CHECK(listens >= 0 && calls >= 0 && bind(listens, (void *)&name, sizeof name) == 0);
     CHECK(listen(listens, 1) == 0 && getsockname(listens, (void *)&name, &len) == 0);
     CHECK(connect(calls, (void *)&name, sizeof name) == 0);
+    /* It may come a moment later. */
+    CHECK(wait_for(listens, POLLIN) == POLLIN);
     struct pollfd fds[] = {{.fd = listens, .events = POLLIN | POLLOUT},
                            {.fd = calls, .events = POLLIN | POLLOUT},
                            {.fd = server, .events = POLLIN | POLLOUT},
@@ -470,6 +474,50 @@ static void interrupted(int accepting, int client, int server) {
     CHECK(rsend(client, "x", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
 }
 
+static sem_t held_up, let_go;
+
+static void hold_up(int number) {
+    (void)number;
+    sem_post(&held_up);
+    while (sem_wait(&let_go) != 0)
+        ;
+}
+
+static void *receive(void *fd) {
+    char byte;
+    rrecv(*(int *)fd, &byte, 1, 0);
+    return NULL;
+}
+
+/* Who is in a call when its socket is closed may take long to return. The peer writes nothing any more. */
+static void closed_in_use(int accepting) {
+    struct sigaction action = {.sa_handler = hold_up};
+    pthread_t thread;
+    char byte;
+    int client = rsocket(AF_INET, SOCK_STREAM, 0);
+    CHECK(sem_init(&held_up, 0, 0) == 0 && sem_init(&let_go, 0, 0) == 0);
+    CHECK(sigaction(SIGUSR1, &action, NULL) == 0);
+    CHECK(rconnect(client, (void *)&address, sizeof address) == 0);
+    int server = raccept(accepting, NULL, NULL);
+    CHECK(server >= 0 && riomap(client, target, 4096, PROT_WRITE, 0, 0) == 0);
+    CHECK(rsend(client, "m", 1, 0) == 1 && rrecv(server, &byte, 1, 0) == 1);
+    CHECK(riowrite(server, "before", 6, 0, 0) == 6);
+    CHECK(rsend(server, "m", 1, 0) == 1 && rrecv(client, &byte, 1, 0) == 1);
+    CHECK(memcmp(target, "before", 6) == 0);
+    CHECK(pthread_create(&thread, NULL, receive, &client) == 0);
+    usleep(100000);
+    CHECK(pthread_kill(thread, SIGUSR1) == 0 && sem_wait(&held_up) == 0);
+    CHECK(rclose(client) == 0);
+    memset(target, 0, 8);
+    riowrite(server, "after", 5, 0, 0);
+    for (int round = 0; round < 20; round++) {
+        CHECK(((volatile char *)target)[0] == 0);
+        usleep(10000);
+    }
+    CHECK(sem_post(&let_go) == 0 && pthread_join(thread, NULL) == 0);
+    CHECK(rclose(server) == 0);
+}
+
 /* The memory regions of everybody here. */
 static int regions(void) {
     int count = -1;
@@ -520,6 +568,7 @@ int main(int argc, char **argv) {
     placement(client, server);
     waiting(client, server);
     many(client, server);
+    closed_in_use(accepting);
     /* With a live mapping, and one that the peer has not been told of: T-IO7. */
     CHECK(riomap(client, target, 4096, PROT_WRITE, 0, 0) == 0);
     CHECK(rshutdown(client, SHUT_WR) == 0);
