@@ -90,7 +90,9 @@ impl Backlog {
 
     /// A connection is established.
     pub(crate) fn offer(&self, connection: Arc<Connection>, place: Place) {
-        self.lock().push_back((connection, place));
+        let mut waiting = self.lock();
+        waiting.push_back((connection, place));
+        // Before anybody can take it: that clears the bell.
         self.bell.ring();
     }
 
