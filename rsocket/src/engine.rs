@@ -70,8 +70,8 @@ enum Subject {
 #[derive(Debug, Default)]
 struct Timers {
     keep_alive: Vec<KeepAlive>,
-    /// Connections that nobody has any more, until when they may take to end.
-    lingering: Vec<(Instant, Arc<Connection>)>,
+    /// Connections that nobody has any more, until when they may take to end, if there is a limit.
+    lingering: Vec<(Option<Instant>, Arc<Connection>)>,
     /// Connections that had no room to tell their peers of an end.
     telling: BTreeSet<Key>,
     /// When to look whether what connections send is acknowledged.
@@ -221,7 +221,7 @@ impl Engine {
     }
 
     /// Ends a connection when everything it has sent has arrived, at `deadline` at the latest.
-    pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Instant) {
+    pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Option<Instant>) {
         self.timers().lingering.push((deadline, connection));
         self.bell.ring();
     }
@@ -313,7 +313,8 @@ impl Engine {
             next.is_some()
         });
         lingering.retain(|(deadline, connection)| {
-            *deadline > now && !connection.is_flushed().unwrap_or(true)
+            deadline.is_none_or(|deadline| deadline > now)
+                && !connection.is_flushed().unwrap_or(true)
         });
         telling.retain(|key| {
             let connection = self.connection(*key);

@@ -9,7 +9,7 @@ use std::{
         Arc, Mutex, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
-    time::{Duration, Instant},
+    time::Duration,
 };
 
 use crate::{
@@ -252,13 +252,12 @@ impl Drop for Stream {
         }
         // What fails here has failed for good, and there is nobody left to tell.
         drop(self.connection.shut_down(Direction::Both));
-        let Some(deadline) = Instant::now().checked_add(linger) else {
-            return;
-        };
+        let patience = Patience::from_timeout(Some(linger));
         if self.nonblocking.load(Relaxed) {
-            self.engine.linger(Arc::clone(&self.connection), deadline);
+            let connection = Arc::clone(&self.connection);
+            self.engine.linger(connection, patience.deadline());
         } else {
-            while let Err(err) = self.connection.flush(Patience::Until(deadline)) {
+            while let Err(err) = self.connection.flush(patience) {
                 if err.kind() != io::ErrorKind::Interrupted {
                     break;
                 }

@@ -47,6 +47,14 @@ impl Patience {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         deadline.map_or(Self::Endless, Self::Until)
     }
+
+    /// When it ends, if that is known.
+    pub(crate) fn deadline(self) -> Option<Instant> {
+        match self {
+            Self::Until(deadline) => Some(deadline),
+            Self::Watch(_) | Self::Endless => None,
+        }
+    }
 }
 
 thread_local! {
@@ -202,10 +210,7 @@ impl<S: Driven> Shared<S> {
 
     /// Waits until it is worth trying again.
     fn wait(&self, interest: Interest, patience: Patience) -> io::Result<()> {
-        let deadline = match patience {
-            Patience::Until(deadline) => Some(deadline),
-            Patience::Watch(_) | Patience::Endless => None,
-        };
+        let deadline = patience.deadline();
         let polling_time = config().polling_time;
         let eager = self.eager.load(Relaxed);
         let patience = if eager {

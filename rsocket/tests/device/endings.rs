@@ -234,3 +234,30 @@ fn an_end_is_told_though_nobody_calls_any_more() {
     probe.receive_again();
     while probe.hear() != SHUTDOWN {}
 }
+
+/// There is no time so late as the latest that may be said.
+#[test]
+fn an_end_may_take_as_long_as_it_likes() {
+    const CREDITS: u32 = 0x8000_0000;
+    const END: u32 = 0xe000_0000;
+    for nonblocking in [true, false] {
+        let options = Options::new().linger(Duration::MAX);
+        let listener = options.bind(local()).unwrap();
+        let plain = |data: ConnectData| data.encode().to_vec();
+        let (mut probe, _) = Probe::connect(listener.local_addr(), plain).unwrap();
+        let (mut stream, _) = listener.accept().unwrap();
+        // The last of these cannot arrive.
+        probe.withhold_receives();
+        probe.say(CREDITS + 2 * u32::from(RECEIVES));
+        for _ in 0..=RECEIVES {
+            stream.write_all(b"x").unwrap();
+        }
+        stream.set_nonblocking(nonblocking);
+        let dropping = thread::spawn(|| drop(stream));
+        thread::sleep(Duration::from_millis(100));
+        probe.receive_again();
+        while probe.hear() != END {}
+        drop(probe);
+        dropping.join().unwrap();
+    }
+}
