@@ -23,7 +23,7 @@ use crate::{
         ConnectData, Mapping, Message,
         stream::{
             Burst, Direction, Failure, Framing, MapError, Outgoing, Payload, Place, Placement,
-            Readiness, Settings, Stream,
+            Readiness, SPARE_RECEIVES, Settings, Stream,
         },
     },
     queue::Queue,
@@ -257,8 +257,8 @@ impl Connection {
     /// The connection manager says that the peer is gone.
     pub(crate) fn lost(&self) {
         let mut state = self.shared.lock();
-        // What it had sent counts. A queue that is broken has nothing more to say.
-        while let Ok(true) = state.process() {}
+        // What it had sent counts.
+        state.catch_up();
         state.stream.lost();
         // A queue pair that cannot be told so has ended in another way.
         drop(state.qp.to_error());
@@ -290,7 +290,7 @@ impl Connection {
             return None;
         }
         // What has completed counts, also if nobody has asked for it.
-        while let Ok(true) = state.process() {}
+        state.catch_up();
         state.check()
     }
 
@@ -439,6 +439,22 @@ impl State {
     /// Whether who waits for that may have to know what has been sent.
     fn awaits_sent(&self, interest: Interest) -> bool {
         interest.any || self.flushed || self.stream.waits_for_sent(interest.write)
+    }
+
+    /// Handles what has completed until now. What comes meanwhile may be left: a peer can send without end.
+    fn catch_up(&mut self) {
+        let Settings {
+            send_depth,
+            recv_depth,
+            ..
+        } = *self.stream.settings();
+        // Each round handles one completion at least. A queue that is broken has nothing more to say.
+        let most = u32::from(send_depth) + u32::from(recv_depth + SPARE_RECEIVES);
+        for _ in 0..most {
+            if !matches!(self.process(), Ok(true)) {
+                return;
+            }
+        }
     }
 
     /// Handles what has arrived. Returns whether there was something.

@@ -243,6 +243,16 @@ impl Waiters {
         own
     }
 
+    /// Everybody who waits is to look.
+    pub(crate) fn ring(&mut self) {
+        for watcher in &mut self.watchers {
+            watcher.ring(watcher.watched);
+        }
+        for (_, _, bell) in &self.waiting {
+            bell.ring();
+        }
+    }
+
     pub(crate) fn wake(&mut self, readiness: Readiness) {
         for watcher in &mut self.watchers {
             watcher.wake(readiness);

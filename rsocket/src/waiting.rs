@@ -31,6 +31,10 @@ const EAGER: u32 = 10;
 const SHORT: u32 = 30;
 const SELDOM: u32 = 8;
 
+/// How often a call handles what has come before it leaves the rest for later: a peer may send faster than
+/// that.
+const ROUNDS: u32 = 1024;
+
 /// How a call waits.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Patience {
@@ -128,6 +132,17 @@ pub(crate) trait Driven {
         let readiness = self.readiness();
         self.waiters().wake(readiness);
     }
+}
+
+/// Asks for events, and handles what came before that. Returns whether that is all, as it is unless a peer
+/// sends faster than this side can look.
+fn settle(state: &mut impl Driven, interest: Interest) -> io::Result<bool> {
+    for _ in 0..ROUNDS {
+        if !state.arm(interest)? {
+            return Ok(true);
+        }
+    }
+    Ok(false)
 }
 
 /// A socket that any thread may use.
@@ -270,7 +285,9 @@ impl<S: Driven> Shared<S> {
         let mut state = self.lock();
         state.take_due_events(&self.channel)?;
         let all = state.waiters().interest_with(interest);
-        while state.arm(all)? {}
+        if !settle(&mut *state, all)? {
+            bell.ring();
+        }
         let name = state.waiters().add(interest, bell);
         Ok((state.readiness(), name))
     }
@@ -289,7 +306,9 @@ impl<S: Driven> Shared<S> {
         if let Some(interest) = others {
             // The event that is taken was theirs, too: another one tells of what comes from now on, and
             // what has come is handled to the end.
-            while state.arm(interest)? {}
+            if !settle(&mut *state, interest)? {
+                state.waiters().ring();
+            }
         }
         Ok(())
     }
@@ -332,13 +351,15 @@ impl<S: Driven> Shared<S> {
     fn watch(&self, state: &mut S, watcher: usize, interest: Interest) -> io::Result<()> {
         let waiters = state.waiters();
         waiters.watchers[watcher].watch(interest);
-        let interest = waiters.interest_with(interest);
-        loop {
+        let all = waiters.interest_with(interest);
+        for _ in 0..ROUNDS {
             state.take_due_events(&self.channel)?;
-            if !state.arm(interest)? {
+            if !state.arm(all)? {
                 return Ok(());
             }
         }
+        state.waiters().watchers[watcher].ring(interest);
+        Ok(())
     }
 }
 
@@ -365,6 +386,8 @@ mod tests {
         late: Vec<u32>,
         /// What events have been asked for.
         asked: Vec<Interest>,
+        /// Something comes all the time, which is of no use.
+        flooded: bool,
     }
 
     impl Driven for Numbers {
@@ -389,7 +412,7 @@ mod tests {
             if came {
                 self.wake();
             }
-            Ok(came)
+            Ok(came || self.flooded)
         }
 
         fn arm(&mut self, interest: Interest) -> io::Result<bool> {
@@ -418,6 +441,7 @@ mod tests {
             room: false,
             late: vec![],
             asked: vec![],
+            flooded: false,
         })
     }
 
@@ -541,5 +565,28 @@ mod tests {
             [Interest::READ],
             "of what concerns nobody, nobody is told"
         );
+    }
+
+    #[test]
+    fn a_flood_keeps_nobody_in_a_call() {
+        let shared = numbers();
+        shared.lock().flooded = true;
+        assert!(would_block(take(&shared)));
+        assert!(is_readable(&shared), "there is more to look at");
+        assert!(would_block(fill(&shared)));
+        assert!(is_readable(&shared));
+        let bells = [(); 2].map(|()| Bell::new().unwrap());
+        let names = bells.each_ref().map(|bell| {
+            let name = shared.begin_wait(Interest::READ, bell).unwrap().1;
+            verbs::fd::wait_readable("poll", bell.as_fd(), None).unwrap();
+            bell.clear();
+            name
+        });
+        shared.end_wait(names[0]).unwrap();
+        verbs::fd::wait_readable("poll", bells[1].as_fd(), None).unwrap();
+        shared.end_wait(names[1]).unwrap();
+        shared.lock().flooded = false;
+        assert!(would_block(fill(&shared)) && would_block(take(&shared)));
+        assert!(!is_readable(&shared));
     }
 }
