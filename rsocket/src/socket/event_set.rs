@@ -226,16 +226,16 @@ impl EventSet {
         timeout: Option<Duration>,
     ) -> io::Result<Vec<Occurred>> {
         let mut next = *self.next.lock().unwrap_or_else(PoisonError::into_inner);
-        let held = self.hold(next);
+        let told = self.told(next);
         let kernel = PollEntry::fd(self.kernel.as_fd(), PollEvents::IN);
-        let sockets = held
+        let sockets = told
             .iter()
-            .map(|(_, interest, socket)| PollEntry::socket(socket, interest.events));
+            .map(|(_, interest, socket)| PollEntry::known(socket, interest.events));
         let mut entries: Vec<_> = [kernel].into_iter().chain(sockets).collect();
         poll_and(&mut entries, Some(bell), timeout)?;
         let mut occurred = Vec::new();
         let mut members = self.lock();
-        for (entry, (name, interest, _)) in entries[1..].iter().zip(&held) {
+        for (entry, (name, interest, _)) in entries[1..].iter().zip(&told) {
             if entry.ready().is_empty() || occurred.len() == max {
                 continue;
             }
@@ -281,13 +281,14 @@ impl EventSet {
         Ok(())
     }
 
-    /// The sockets of which anything is to be told, beginning with that called `first`.
-    fn hold(&self, first: u64) -> Vec<(u64, Interest, Arc<Socket>)> {
+    /// The sockets of which anything is to be told, beginning with that called `first`. They are not kept:
+    /// who drops one means to close it.
+    fn told(&self, first: u64) -> Vec<(u64, Interest, Weak<Socket>)> {
         let mut members = self.lock();
         members.retain(|_, member| member.is_there());
         let turn = members.range(first..).chain(members.range(..first));
         turn.filter(|(_, member)| !member.done)
-            .filter_map(|(name, member)| Some((*name, member.interest, member.socket.upgrade()?)))
+            .map(|(name, member)| (*name, member.interest, Weak::clone(&member.socket)))
             .collect()
     }
 }

@@ -3,7 +3,7 @@
 use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
-    sync::Arc,
+    sync::{Arc, Weak},
     time::{Duration, Instant},
 };
 
@@ -52,15 +52,48 @@ pub struct PollEntry<'a> {
 
 #[derive(Debug)]
 enum Subject<'a> {
-    Socket(&'a Socket),
+    Socket(Whose<'a>),
     Fd(BorrowedFd<'a>),
+}
+
+/// A socket of somebody else's.
+#[derive(Clone, Copy, Debug)]
+enum Whose<'a> {
+    /// It is there.
+    Lent(&'a Socket),
+    /// It may be dropped while it is waited for.
+    Known(&'a Weak<Socket>),
+}
+
+impl Whose<'_> {
+    /// Does something with it if it is there.
+    fn with<T>(self, call: impl FnOnce(&Socket) -> T) -> Option<T> {
+        match self {
+            Self::Lent(socket) => Some(call(socket)),
+            Self::Known(socket) => socket.upgrade().map(|socket| call(&socket)),
+        }
+    }
+
+    fn poll_events(self, asked: PollEvents) -> PollEvents {
+        self.with(|socket| socket.poll_events(asked))
+            .unwrap_or_default()
+    }
 }
 
 impl<'a> PollEntry<'a> {
     /// A socket, and what to wait for.
     pub fn socket(socket: &'a Socket, interest: PollEvents) -> Self {
         Self {
-            subject: Subject::Socket(socket),
+            subject: Subject::Socket(Whose::Lent(socket)),
+            interest,
+            ready: PollEvents::empty(),
+        }
+    }
+
+    /// A socket that may be dropped meanwhile; then nothing comes of it.
+    pub(super) fn known(socket: &'a Weak<Socket>, interest: PollEvents) -> Self {
+        Self {
+            subject: Subject::Socket(Whose::Known(socket)),
             interest,
             ready: PollEvents::empty(),
         }
@@ -199,7 +232,7 @@ impl PollEntry<'_> {
 /// A thread that waits for a socket; it does no more when this is dropped.
 #[derive(Debug)]
 struct Wait<'s> {
-    socket: &'s Socket,
+    socket: Whose<'s>,
     /// Among those who wait for the socket's state to change.
     name: u64,
     on: WaitsOn,
@@ -223,7 +256,9 @@ fn begin<'s>(entries: &[PollEntry<'s>], bell: &Bell) -> io::Result<Vec<Wait<'s>>
         Subject::Fd(_) => None,
     });
     sockets
-        .map(|(socket, interest)| socket.begin_wait(interest, bell))
+        .filter_map(|(socket, interest)| {
+            socket.with(|there| there.begin_wait(socket, interest, bell))
+        })
         .collect()
 }
 
@@ -247,7 +282,9 @@ impl Drop for Wait<'_> {
             WaitsOn::Datagram(port, name) => drop(port.shared().end_wait(*name)),
             WaitsOn::Opening(_) | WaitsOn::Listener(_) | WaitsOn::Nothing => {}
         }
-        self.socket.lock_raw().waiters.remove(self.name);
+        let name = self.name;
+        self.socket
+            .with(|socket| socket.lock_raw().waiters.remove(name));
     }
 }
 
@@ -268,7 +305,13 @@ fn interest(events: PollEvents) -> Interest {
 }
 
 impl Socket {
-    fn begin_wait(&self, events: PollEvents, bell: &Bell) -> io::Result<Wait<'_>> {
+    /// `whose` is this socket.
+    fn begin_wait<'s>(
+        &self,
+        whose: Whose<'s>,
+        events: PollEvents,
+        bell: &Bell,
+    ) -> io::Result<Wait<'s>> {
         let mut state = self.lock();
         let name = state.waiters.add(Interest::ANY, bell);
         let on = match &state.phase {
@@ -280,7 +323,7 @@ impl Socket {
         };
         drop(state);
         let mut wait = Wait {
-            socket: self,
+            socket: whose,
             name,
             on: WaitsOn::Nothing,
             met: false,

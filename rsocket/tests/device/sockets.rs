@@ -415,3 +415,37 @@ fn a_route_of_one_connection_is_good_for_another() {
     assert_eq!(accepted.recv(&mut place, RecvFlags::WAIT_ALL).unwrap(), 1);
     drop(server);
 }
+
+/// T-EP4: nobody but the program keeps it.
+#[test]
+fn who_is_dropped_while_a_set_is_waited_for_is_closed() {
+    let listener = listening();
+    let (client, server) = connected();
+    let (mut wake, woken) = UnixStream::pair().unwrap();
+    let set = EventSet::new().unwrap();
+    let interest = |data| Interest {
+        events: PollEvents::IN,
+        data,
+        ..Interest::default()
+    };
+    set.add_fd(woken.as_fd(), interest(1)).unwrap();
+    let members = [listener, server].map(Arc::new);
+    let listens_at = members[0].local_addr();
+    for (name, member) in (2..).zip(&members) {
+        set.add_socket(name, member, interest(name)).unwrap();
+    }
+    thread::scope(|scope| {
+        let waiting = scope.spawn(|| set.wait(1, Some(PATIENCE)).unwrap());
+        thread::sleep(Duration::from_millis(50));
+        drop(members);
+        assert_eq!(
+            wait_for(&client, PollEvents::IN),
+            PollEvents::IN | PollEvents::HUP
+        );
+        let another = Socket::new(Family::V4).unwrap();
+        assert_eq!(number(another.connect(listens_at)), ECONNREFUSED);
+        assert!(!waiting.is_finished(), "nothing has come");
+        wake.write_all(b"x").unwrap();
+        assert_eq!(waiting.join().unwrap()[0].data, 1);
+    });
+}
