@@ -105,7 +105,7 @@ async fn a_future_that_is_dropped_loses_nothing() {
         drop(timeout(Duration::from_micros(300), AsyncStream::connect(addr)).await);
     }
     let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
-    let (mut client, _) = (client.unwrap(), server.unwrap());
+    let (mut client, _server) = (client.unwrap(), server.unwrap());
     client.write_all(b"!").await.unwrap();
 }
 
