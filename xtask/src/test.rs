@@ -71,7 +71,7 @@ impl From<TestArguments> for Options {
 const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
 
 /// Crates whose device tests load their library into programs that know nothing of `AddressSanitizer`.
-const LOADED_ELSEWHERE: [&str; 2] = ["rsocket-capi", "rsocket-preload"];
+const LOADED_ELSEWHERE: [&str; 3] = ["rsocket-capi", "rsocket-preload", "rds-preload"];
 
 /// What the name of a test has in it that measures how memory grows: `AddressSanitizer` holds back what
 /// is freed.

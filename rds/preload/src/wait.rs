@@ -2,13 +2,14 @@
 
 use std::{
     io,
+    os::fd::AsRawFd,
     sync::Arc,
     time::{Duration, Instant},
 };
 
 use interpose::{Polled, Selected, milliseconds, real};
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timespec, timeval};
-use rds::Interest;
+use rds::Readiness;
 
 use crate::{
     binding,
@@ -33,14 +34,18 @@ fn real_poll(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
     Ok(ready)
 }
 
-/// What of `wanted` a socket can do now. Its descriptor is readable from then on when that is more.
+/// What of that a socket can be asked for.
+fn asked_of(events: c_short) -> Readiness {
+    Readiness {
+        readable: events & READ != 0,
+        writable: events & WRITE != 0,
+        map_changed: events & CHANGED != 0,
+    }
+}
+
+/// What of `wanted` a socket can do now. Of what it cannot, its descriptors tell from then on.
 fn state_of(held: &Held, wanted: c_short) -> io::Result<c_short> {
-    let interest = if wanted & WRITE != 0 {
-        Interest::ReadWrite
-    } else {
-        Interest::Read
-    };
-    let readiness = held.socket.readiness(interest)?;
+    let readiness = held.socket.readiness_of(asked_of(wanted))?;
     let mut state = 0;
     if readiness.readable {
         state |= READ;
@@ -54,6 +59,32 @@ fn state_of(held: &Held, wanted: c_short) -> io::Result<c_short> {
     Ok(state & wanted)
 }
 
+/// What to sleep on for entries of which some are sockets of this crate: for each its own descriptor, and
+/// then those that tell of room.
+fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<pollfd>> {
+    let mut all = asked.to_vec();
+    for (index, held) in held.iter().enumerate() {
+        let Some(held) = held else {
+            continue;
+        };
+        let wanted = asked_of(asked[index].events);
+        let told = wanted.readable || wanted.map_changed;
+        all[index].events = libc::POLLIN;
+        if !told {
+            // It is passed over, as is every negative one.
+            all[index].fd = -1;
+        }
+        if wanted.writable {
+            all.push(pollfd {
+                fd: held.socket.room_fd()?.as_raw_fd(),
+                events: libc::POLLIN,
+                revents: 0,
+            });
+        }
+    }
+    Ok(all)
+}
+
 /// Waits for entries of which some are sockets of this crate.
 fn wait(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
     let held: Vec<Option<Arc<Held>>> = fds.iter().map(|asked| SOCKETS.find(asked.fd)).collect();
@@ -62,15 +93,14 @@ fn wait(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
     }
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));
-    let mut own: Vec<pollfd> = fds.to_vec();
+    let mut own = descriptors(fds, &held)?;
     loop {
         let mut ready = false;
-        for ((entry, asked), held) in own.iter_mut().zip(&mut *fds).zip(&held) {
+        for (asked, held) in fds.iter_mut().zip(&held) {
             asked.revents = 0;
             if let Some(held) = held {
                 asked.revents = state_of(held, asked.events)?;
                 ready |= asked.revents != 0;
-                entry.events = libc::POLLIN;
             }
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));

@@ -407,6 +407,49 @@ impl Socket {
         Ok(readiness)
     }
 
+    /// What of `wanted` can be done without waiting, for who sleeps on a descriptor for each: that of the
+    /// socket if there is nothing to receive, or to be told of congestion, and
+    /// [`room_fd`](Self::room_fd) if nothing can be sent.
+    ///
+    /// Any number of threads may do so for one socket, each for something else. As with
+    /// [`Interest::Read`], the descriptor of the socket tells nothing of sending from then on, if what it
+    /// tells of is wanted.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the socket is of a parent process.
+    /// - Whatever making a descriptor fails with.
+    pub fn readiness_of(&self, wanted: Readiness) -> io::Result<Readiness> {
+        let mut state = self.lock()?;
+        if wanted.writable {
+            self.waiters.watch_room()?;
+        }
+        self.engine.inner().observe(&mut state, self.id);
+        if wanted.readable || wanted.map_changed {
+            self.waiters.watch();
+            self.waiters.set_blocked(&mut state.node, false);
+        }
+        let now = self.waiters.show(&mut state.node);
+        let readiness = Readiness {
+            readable: now.readable && wanted.readable,
+            writable: now.writable && wanted.writable,
+            map_changed: now.map_changed && wanted.map_changed,
+        };
+        if readiness.map_changed {
+            self.waiters.told();
+            self.waiters.show(&mut state.node);
+        }
+        Ok(readiness)
+    }
+
+    /// A descriptor that is readable while less is sent and not acknowledged than may be. Who finds it so
+    /// asks [`readiness_of`](Self::readiness_of), since it may have been readable for somebody else.
+    ///
+    /// # Errors
+    /// Whatever making a descriptor fails with.
+    pub fn room_fd(&self) -> io::Result<BorrowedFd<'_>> {
+        self.waiters.watch_room()
+    }
+
     /// Wakes a task when something changes next.
     pub(crate) fn wake_on_change(&self, waker: &Waker) {
         self.waiters.add_task(waker);

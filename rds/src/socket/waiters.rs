@@ -5,7 +5,7 @@ use std::{
     io,
     os::fd::{AsFd, BorrowedFd},
     sync::{
-        Condvar, Mutex, MutexGuard, PoisonError,
+        Condvar, Mutex, MutexGuard, OnceLock, PoisonError,
         atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
     },
     task::Waker,
@@ -29,6 +29,8 @@ pub(crate) struct Waiters {
     /// How many calls wait for that.
     waiting: AtomicUsize,
     bell: Bell,
+    /// Rung while something can be sent. There is one when somebody has asked for it.
+    room: OnceLock<Bell>,
     /// Somebody has the descriptor, so that it is worth keeping right.
     watched: AtomicBool,
     /// For how many microseconds a call looks before it sleeps.
@@ -41,6 +43,8 @@ pub(crate) struct Waiters {
 #[derive(Debug, Default)]
 struct Seen {
     rung: bool,
+    /// That of the other bell.
+    room_rung: bool,
     /// A call that does not wait could not send, and wants to know when it can.
     blocked: bool,
     /// A peer's map has come that nobody has been told of.
@@ -61,6 +65,7 @@ impl Waiters {
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
             bell: Bell::new()?,
+            room: OnceLock::new(),
             watched: AtomicBool::new(false),
             busy_poll: AtomicU64::new(micros(busy_poll)),
             seen: Mutex::default(),
@@ -111,7 +116,7 @@ impl Waiters {
         }
     }
 
-    /// Makes the descriptor readable exactly if there is something to be done; returns what.
+    /// Makes the descriptors readable exactly if there is something to be done; returns what.
     pub(crate) fn show(&self, node: &mut Node<Payload, Body>) -> Readiness {
         let mut seen = self.seen();
         // A socket that is closed has nothing.
@@ -125,6 +130,16 @@ impl Waiters {
                 self.bell.ring();
             } else {
                 self.bell.clear();
+            }
+        }
+        if let Some(room) = self.room.get()
+            && now.writable != seen.room_rung
+        {
+            seen.room_rung = now.writable;
+            if now.writable {
+                room.ring();
+            } else {
+                room.clear();
             }
         }
         Readiness {
@@ -161,6 +176,18 @@ impl Waiters {
     pub(crate) fn watch(&self) -> BorrowedFd<'_> {
         self.watched.store(true, Relaxed);
         self.bell.as_fd()
+    }
+
+    /// The descriptor that tells of room, which the next [`show`](Self::show) makes right, and from then
+    /// on whoever makes room.
+    pub(crate) fn watch_room(&self) -> io::Result<BorrowedFd<'_>> {
+        self.watched.store(true, Relaxed);
+        if let Some(room) = self.room.get() {
+            return Ok(room.as_fd());
+        }
+        let room = Bell::new()?;
+        // Another thread may have been faster.
+        Ok(self.room.get_or_init(|| room).as_fd())
     }
 
     /// Waits until something changes; `None` if that has not happened by `deadline`.
