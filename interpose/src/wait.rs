@@ -1,6 +1,6 @@
 //! Waiting for many descriptors.
 
-use std::{ptr, slice};
+use std::{io, ptr, slice, time::Duration};
 
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
@@ -12,7 +12,8 @@ pub trait Polled: Sized {
     fn of(fds: &[pollfd]) -> Option<Self>;
 
     /// Waits for the same descriptors, some of which are the library's, as `poll` does.
-    fn wait(self, fds: &mut [pollfd], timeout: c_int) -> c_int;
+    /// Meanwhile, `mask` says which signals are let through.
+    fn wait(self, fds: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int;
 }
 
 /// What a library waits for in `select`: descriptors to be read, written, and with exceptions.
@@ -23,11 +24,18 @@ pub trait Selected: Sized {
     /// The sets are null or valid.
     unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self>;
 
-    /// Waits for the same descriptors, some of which are the library's, as `select` does.
+    /// Waits for the same descriptors, some of which are the library's, as `select` does. Meanwhile,
+    /// `mask` says which signals are let through.
     ///
     /// # Safety
     /// The sets and the time are null or valid.
-    unsafe fn wait(self, count: c_int, sets: [*mut fd_set; 3], timeout: *mut timeval) -> c_int;
+    unsafe fn wait(
+        self,
+        count: c_int,
+        sets: [*mut fd_set; 3],
+        timeout: *mut timeval,
+        mask: Mask,
+    ) -> c_int;
 }
 
 /// # Safety
@@ -46,7 +54,7 @@ pub unsafe fn poll<P: Polled>(fds: *mut pollfd, count: nfds_t, timeout: c_int) -
     // SAFETY: as the caller promises.
     let asked = unsafe { entries(fds, count) };
     if let Some(own) = P::of(asked) {
-        return own.wait(asked, timeout);
+        return own.wait(asked, timeout, Mask::SAME);
     }
     let real = real!(poll: unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int);
     // SAFETY: as the caller promises.
@@ -80,36 +88,54 @@ pub fn milliseconds(time: Option<timespec>) -> c_int {
     c_int::try_from(millis).unwrap_or(c_int::MAX)
 }
 
-/// The signals that a thread lets through while it waits.
-#[derive(Debug)]
+/// The signals that a thread lets through while it sleeps: those that it lets through anyway, or others.
+#[derive(Clone, Copy, Debug)]
 pub struct Mask(Option<sigset_t>);
 
 impl Mask {
-    /// Until it is dropped, the thread lets through what `mask` says, if it is not null.
+    /// Nothing changes.
+    pub const SAME: Self = Self(None);
+
+    /// What `mask` says, if it is not null.
     ///
     /// # Safety
     /// `mask` is null or valid.
     #[must_use]
     pub unsafe fn new(mask: *const sigset_t) -> Self {
-        if mask.is_null() {
-            return Self(None);
+        // SAFETY: null or valid, as the caller promises.
+        Self(unsafe { mask.as_ref() }.copied())
+    }
+
+    /// Whether anything changes.
+    #[must_use]
+    pub fn is_set(&self) -> bool {
+        self.0.is_some()
+    }
+
+    /// `poll(2)`, with these signals let through, and no others, exactly while it sleeps: one that has come
+    /// before, or comes at any time, ends it. Without a time, it sleeps for ever.
+    ///
+    /// # Errors
+    /// As for the call.
+    pub fn poll(&self, fds: &mut [pollfd], time: Option<Duration>) -> io::Result<c_int> {
+        let time = time.map(|time| timespec {
+            tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
+            tv_nsec: time.subsec_nanos().into(),
+        });
+        let time = time.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let mask = self.0.as_ref().map_or(ptr::null(), ptr::from_ref);
+        let count = nfds_t::try_from(fds.len()).map_err(io::Error::other)?;
+        let real = real!(ppoll: Ppoll);
+        // SAFETY: the entries are as many as is said, and the others are null or valid.
+        let ready = unsafe { real(fds.as_mut_ptr(), count, time, mask) };
+        if ready < 0 {
+            return Err(io::Error::last_os_error());
         }
-        // SAFETY: sets of signals are plain data.
-        let mut old = unsafe { std::mem::zeroed() };
-        // SAFETY: both are valid.
-        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, mask, &raw mut old) };
-        Self(Some(old))
+        Ok(ready)
     }
 }
 
-impl Drop for Mask {
-    fn drop(&mut self) {
-        if let Some(old) = &self.0 {
-            // SAFETY: the first is valid, and the second may be null.
-            unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, old, ptr::null_mut()) };
-        }
-    }
-}
+type Ppoll = unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
 
 /// # Safety
 /// As for the function of the same name.
@@ -125,12 +151,10 @@ pub unsafe fn ppoll<P: Polled>(
         // SAFETY: null or valid, as the caller promises.
         let timeout = milliseconds(unsafe { timeout.as_ref() }.copied());
         // SAFETY: as the caller promises.
-        let _mask = unsafe { Mask::new(mask) };
-        return own.wait(asked, timeout);
+        let mask = unsafe { Mask::new(mask) };
+        return own.wait(asked, timeout, mask);
     }
-    let real = real!(
-        ppoll: unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int
-    );
+    let real = real!(ppoll: Ppoll);
     // SAFETY: as the caller promises.
     unsafe { real(fds, count, timeout, mask) }
 }
@@ -148,7 +172,7 @@ pub unsafe fn select<S: Selected>(
     // SAFETY: as the caller promises.
     if let Some(own) = unsafe { S::of(count, sets) } {
         // SAFETY: as the caller promises.
-        return unsafe { own.wait(count, sets, timeout) };
+        return unsafe { own.wait(count, sets, timeout, Mask::SAME) };
     }
     let real = real!(
         select: unsafe extern "C" fn(
@@ -178,9 +202,9 @@ pub unsafe fn pselect<S: Selected>(
         });
         let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
         // SAFETY: as the caller promises.
-        let _mask = unsafe { Mask::new(mask) };
+        let mask = unsafe { Mask::new(mask) };
         // SAFETY: as the caller promises, and the time is ours.
-        return unsafe { own.wait(count, sets, time) };
+        return unsafe { own.wait(count, sets, time, mask) };
     }
     let real = real!(
         pselect: unsafe extern "C" fn(

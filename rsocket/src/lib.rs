@@ -50,7 +50,8 @@ pub use listener::{Incoming, Listener};
 pub use mapped::MappedBuffer;
 pub use options::Options;
 pub use socket::{
-    EventSet, Family, Interest, Occurred, PollEntry, PollEvents, RecvFlags, Socket, poll,
+    EventSet, Family, Interest, Occurred, PollEntry, PollEvents, RecvFlags, Sleep, SleepEntry,
+    Socket, poll, poll_by,
 };
 pub use stream::Stream;
 #[cfg(feature = "tokio")]

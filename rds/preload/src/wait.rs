@@ -7,8 +7,8 @@ use std::{
     time::{Duration, Instant},
 };
 
-use interpose::{Polled, Selected, milliseconds, real};
-use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timespec, timeval};
+use interpose::{Mask, Polled, Selected, milliseconds};
+use libc::{c_int, c_short, fd_set, pollfd, timespec, timeval};
 use rds::Readiness;
 
 use crate::{
@@ -20,19 +20,6 @@ const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 /// A peer's congestion has changed: it is told with what can be read.
 const CHANGED: c_short = READ | libc::POLLWRBAND;
-
-type Poll = unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int;
-
-fn real_poll(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
-    let real = real!(poll: Poll);
-    let count = nfds_t::try_from(fds.len()).map_err(io::Error::other)?;
-    // SAFETY: the entries are as many as is said.
-    let ready = unsafe { real(fds.as_mut_ptr(), count, timeout) };
-    if ready < 0 {
-        return Err(io::Error::last_os_error());
-    }
-    Ok(ready)
-}
 
 /// What of that a socket can be asked for.
 fn asked_of(events: c_short) -> Readiness {
@@ -86,7 +73,7 @@ fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<p
 }
 
 /// Waits for entries of which some are sockets of this crate.
-fn wait(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
+fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
     let held: Vec<Option<Arc<Held>>> = fds.iter().map(|asked| SOCKETS.find(asked.fd)).collect();
     for held in held.iter().flatten() {
         binding::settle(&held.socket)?;
@@ -105,13 +92,12 @@ fn wait(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let over = left.is_some_and(|left| left.is_zero());
-        let millis = match left {
-            _ if ready => 0,
-            // Rounded up: to wake up too early is to wait again.
-            Some(left) => c_int::try_from(left.as_micros().div_ceil(1000)).unwrap_or(c_int::MAX),
-            None => -1,
-        };
-        let woken = real_poll(&mut own, millis)?;
+        if ready {
+            // What there is comes before a signal.
+            Mask::SAME.poll(&mut own, Some(Duration::ZERO))?;
+        } else {
+            mask.poll(&mut own, left)?;
+        }
         let mut count = 0;
         for ((entry, asked), held) in own.iter().zip(&mut *fds).zip(&held) {
             if held.is_none() {
@@ -119,7 +105,7 @@ fn wait(fds: &mut [pollfd], timeout: c_int) -> io::Result<c_int> {
             }
             count += c_int::from(asked.revents != 0);
         }
-        if count > 0 || over || (woken == 0 && deadline.is_some() && millis == 0) {
+        if count > 0 || over {
             return Ok(count);
         }
     }
@@ -133,8 +119,8 @@ impl Polled for Polls {
         has_own(fds).then_some(Self)
     }
 
-    fn wait(self, fds: &mut [pollfd], timeout: c_int) -> c_int {
-        run(|| wait(fds, timeout))
+    fn wait(self, fds: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
+        run(|| wait(fds, timeout, mask))
     }
 }
 
@@ -205,8 +191,9 @@ unsafe fn wait_sets(
     asked: &mut [pollfd],
     sets: [*mut fd_set; 3],
     timeout: c_int,
+    mask: Mask,
 ) -> io::Result<c_int> {
-    wait(asked, timeout)?;
+    wait(asked, timeout, mask)?;
     if asked
         .iter()
         .any(|entry| entry.revents & libc::POLLNVAL != 0)
@@ -227,14 +214,20 @@ impl Selected for Selects {
         has_own(&asked).then_some(Self(asked))
     }
 
-    unsafe fn wait(mut self, _: c_int, sets: [*mut fd_set; 3], timeout: *mut timeval) -> c_int {
+    unsafe fn wait(
+        mut self,
+        _: c_int,
+        sets: [*mut fd_set; 3],
+        timeout: *mut timeval,
+        mask: Mask,
+    ) -> c_int {
         // SAFETY: null or valid, as the caller promises.
         let timeout = unsafe { timeout.as_ref() }.map(|time| timespec {
             tv_sec: time.tv_sec,
             tv_nsec: time.tv_usec * 1000,
         });
         // SAFETY: as the caller promises.
-        run(|| unsafe { wait_sets(&mut self.0, sets, milliseconds(timeout)) })
+        run(|| unsafe { wait_sets(&mut self.0, sets, milliseconds(timeout), mask) })
     }
 }
 

@@ -2,14 +2,14 @@
 
 use std::{
     io,
-    os::fd::{FromRawFd, OwnedFd},
+    os::fd::{AsRawFd, FromRawFd, OwnedFd},
     sync::Arc,
     time::Duration,
 };
 
 use interpose::{Mask, Polled, Selected, duplicate, real, set_errno};
-use libc::{c_int, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
-use rsocket::{EventSet, Interest};
+use libc::{c_int, c_short, epoll_event, fd_set, nfds_t, pollfd, sigset_t, timeval};
+use rsocket::{EventSet, Interest, PollEvents, Sleep};
 use rsocket_capi as own;
 
 use crate::{
@@ -21,6 +21,29 @@ use crate::{
 fn failed(err: &io::Error) -> c_int {
     set_errno(rsocket::errno(err));
     -1
+}
+
+/// How to sleep where other signals are let through meanwhile.
+fn sleep_with(mask: Mask) -> Option<Box<Sleep<'static>>> {
+    if !mask.is_set() {
+        return None;
+    }
+    Some(Box::new(move |entries, timeout| {
+        let mut fds: Vec<pollfd> = entries
+            .iter()
+            .map(|entry| pollfd {
+                fd: entry.fd.as_raw_fd(),
+                events: c_short::from_ne_bytes(entry.interest.bits().to_ne_bytes()),
+                revents: 0,
+            })
+            .collect();
+        mask.poll(&mut fds, timeout)?;
+        for (entry, fd) in entries.iter_mut().zip(&fds) {
+            let bits = u16::from_ne_bytes(fd.revents.to_ne_bytes());
+            entry.ready = PollEvents::from_bits_retain(bits);
+        }
+        Ok(())
+    }))
 }
 
 /// What there is to wait for, as `rpoll` knows it; nothing if none of it is an rsocket.
@@ -56,10 +79,12 @@ impl Polled for Asked {
         })
     }
 
-    fn wait(mut self, answers: &mut [pollfd], timeout: c_int) -> c_int {
+    fn wait(mut self, answers: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
         let count = self.fds.len() as nfds_t;
+        let mut sleep = sleep_with(mask);
         // SAFETY: the entries are as many as is said.
-        let ready = unsafe { own::rpoll(self.fds.as_mut_ptr(), count, timeout) };
+        let ready =
+            unsafe { own::poll_with(self.fds.as_mut_ptr(), count, timeout, sleep.as_deref_mut()) };
         for (answer, own) in answers.iter_mut().zip(&self.fds) {
             answer.revents = own.revents;
         }
@@ -97,14 +122,20 @@ impl Selected for Selects {
         (!held.is_empty()).then_some(Self(held))
     }
 
-    unsafe fn wait(self, count: c_int, sets: [*mut fd_set; 3], timeout: *mut timeval) -> c_int {
+    unsafe fn wait(
+        self,
+        count: c_int,
+        sets: [*mut fd_set; 3],
+        timeout: *mut timeval,
+        mask: Mask,
+    ) -> c_int {
         let known_as = |fd| {
             let found = self.0.iter().find(|(own, _)| *own == fd);
             found.map_or(fd, |(_, held)| held.fd())
         };
-        let [read, write, except] = sets;
+        let mut sleep = sleep_with(mask);
         // SAFETY: as the caller promises.
-        unsafe { own::select_by(count, read, write, except, timeout, known_as) }
+        unsafe { own::select_by(count, sets, timeout, known_as, sleep.as_deref_mut()) }
     }
 }
 
@@ -197,9 +228,20 @@ unsafe extern "C" fn epoll_ctl(
 
 /// # Safety
 /// `max` entries of `events` are writable.
-unsafe fn wait(set: &EventSet, events: *mut epoll_event, max: c_int, timeout: c_int) -> c_int {
+unsafe fn wait(
+    set: &EventSet,
+    events: *mut epoll_event,
+    max: c_int,
+    timeout: c_int,
+    mask: Mask,
+) -> c_int {
     let timeout = u64::try_from(timeout).ok().map(Duration::from_millis);
-    let occurred = match set.wait(usize::try_from(max).unwrap_or(0), timeout) {
+    let most = usize::try_from(max).unwrap_or(0);
+    let occurred = match sleep_with(mask) {
+        Some(mut sleep) => set.wait_by(most, timeout, &mut *sleep),
+        None => set.wait(most, timeout),
+    };
+    let occurred = match occurred {
         Ok(occurred) => occurred,
         Err(err) => return failed(&err),
     };
@@ -227,7 +269,7 @@ unsafe extern "C" fn epoll_wait(
 ) -> c_int {
     if let Some(set) = SETS.find(epfd) {
         // SAFETY: as the caller promises.
-        return unsafe { wait(&set, events, max, timeout) };
+        return unsafe { wait(&set, events, max, timeout, Mask::SAME) };
     }
     let real = real!(
         epoll_wait: unsafe extern "C" fn(c_int, *mut epoll_event, c_int, c_int) -> c_int
@@ -248,9 +290,9 @@ unsafe extern "C" fn epoll_pwait(
 ) -> c_int {
     if let Some(set) = SETS.find(epfd) {
         // SAFETY: as the caller promises.
-        let _mask = unsafe { Mask::new(mask) };
+        let mask = unsafe { Mask::new(mask) };
         // SAFETY: as the caller promises.
-        return unsafe { wait(&set, events, max, timeout) };
+        return unsafe { wait(&set, events, max, timeout, mask) };
     }
     let real = real!(
         epoll_pwait: unsafe extern "C" fn(

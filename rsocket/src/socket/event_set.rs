@@ -13,7 +13,10 @@ use rustix::{
     io::Errno,
 };
 
-use super::{PollEntry, PollEvents, Socket, os_error, poll::poll_and};
+use super::{
+    PollEntry, PollEvents, Socket, os_error,
+    poll::{Sleep, poll_and, sleep},
+};
 use crate::waiters::Bell;
 
 /// The most events that the kernel is asked for at once.
@@ -203,6 +206,19 @@ impl EventSet {
     /// - `InvalidInput`: `max` is zero.
     /// - `Interrupted`: a signal came.
     pub fn wait(&self, max: usize, timeout: Option<Duration>) -> io::Result<Vec<Occurred>> {
+        self.wait_by(max, timeout, &mut sleep)
+    }
+
+    /// [`wait`](Self::wait) whose caller sleeps, as for [`poll_by`](crate::poll_by).
+    ///
+    /// # Errors
+    /// As for [`wait`](Self::wait), and what `sleep` fails with.
+    pub fn wait_by(
+        &self,
+        max: usize,
+        timeout: Option<Duration>,
+        sleep: &mut Sleep<'_>,
+    ) -> io::Result<Vec<Occurred>> {
         if max == 0 {
             return Err(os_error(Errno::INVAL));
         }
@@ -212,7 +228,7 @@ impl EventSet {
         loop {
             bell.clear();
             let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-            let occurred = self.look(max, &bell, left)?;
+            let occurred = self.look(max, &bell, left, sleep)?;
             if !occurred.is_empty() || left.is_some_and(|left| left.is_zero()) {
                 return Ok(occurred);
             }
@@ -224,6 +240,7 @@ impl EventSet {
         max: usize,
         bell: &Bell,
         timeout: Option<Duration>,
+        sleep: &mut Sleep<'_>,
     ) -> io::Result<Vec<Occurred>> {
         let mut next = *self.next.lock().unwrap_or_else(PoisonError::into_inner);
         let told = self.told(next);
@@ -232,7 +249,7 @@ impl EventSet {
             .iter()
             .map(|(_, interest, socket)| PollEntry::known(socket, interest.events));
         let mut entries: Vec<_> = [kernel].into_iter().chain(sockets).collect();
-        poll_and(&mut entries, Some(bell), timeout)?;
+        poll_and(&mut entries, Some(bell), timeout, sleep)?;
         let mut occurred = Vec::new();
         let mut members = self.lock();
         for (entry, (name, interest, _)) in entries[1..].iter().zip(&told) {

@@ -21,7 +21,7 @@ use rustix::{event::epoll, io::Errno};
 pub use data::RecvFlags;
 pub use event_set::{EventSet, Interest, Occurred};
 use options::Choices;
-pub use poll::{PollEntry, PollEvents, poll};
+pub use poll::{PollEntry, PollEvents, Sleep, SleepEntry, poll, poll_by};
 
 use crate::{
     config::config,

@@ -143,7 +143,52 @@ impl<'a> PollEntry<'a> {
 /// - `Interrupted`: a signal came.
 /// - A device has failed.
 pub fn poll(entries: &mut [PollEntry<'_>], timeout: Option<Duration>) -> io::Result<usize> {
-    poll_and(entries, None, timeout)
+    poll_and(entries, None, timeout, &mut sleep)
+}
+
+/// A descriptor that is slept on.
+#[derive(Debug)]
+pub struct SleepEntry<'a> {
+    /// The descriptor.
+    pub fd: BorrowedFd<'a>,
+    /// What to sleep for.
+    pub interest: PollEvents,
+    /// What has come.
+    pub ready: PollEvents,
+}
+
+/// Sleeps on descriptors as `poll(2)` does; without a timeout, for ever.
+pub type Sleep<'a> = dyn FnMut(&mut [SleepEntry<'_>], Option<Duration>) -> io::Result<()> + 'a;
+
+/// [`poll()`] whose caller sleeps: so it can let signals through while it does, and only then, as
+/// `ppoll(2)`. Nothing is locked meanwhile.
+///
+/// # Errors
+/// As for [`poll()`], and what `sleep` fails with.
+pub fn poll_by(
+    entries: &mut [PollEntry<'_>],
+    timeout: Option<Duration>,
+    sleep: &mut Sleep<'_>,
+) -> io::Result<usize> {
+    poll_and(entries, None, timeout, sleep)
+}
+
+/// As everybody does.
+pub(super) fn sleep(fds: &mut [SleepEntry<'_>], timeout: Option<Duration>) -> io::Result<()> {
+    let mut polled: Vec<_> = fds
+        .iter()
+        .map(|entry| {
+            let flags = PollFlags::from_bits_retain(entry.interest.bits());
+            PollFd::from_borrowed_fd(entry.fd, flags)
+        })
+        .collect();
+    // A time that the kernel has no number for is as good as none.
+    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
+    poll_fds(&mut polled, timeout.as_ref())?;
+    for (entry, polled) in fds.iter_mut().zip(&polled) {
+        entry.ready = PollEvents::from_bits_retain(polled.revents().bits());
+    }
+    Ok(())
 }
 
 /// The same, returning as well when `also` is rung.
@@ -151,6 +196,7 @@ pub(super) fn poll_and(
     entries: &mut [PollEntry<'_>],
     also: Option<&Bell>,
     timeout: Option<Duration>,
+    sleep_by: &mut Sleep<'_>,
 ) -> io::Result<usize> {
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let bell = thread_bell()?;
@@ -169,7 +215,12 @@ pub(super) fn poll_and(
             Some(deadline) => Some(deadline.saturating_duration_since(Instant::now())),
             None => None,
         };
-        let polled = poll_kernel(entries, &waits, also, &bell, left);
+        let polled = if ready {
+            // What there is comes before a signal.
+            poll_kernel(entries, &waits, also, &bell, left, &mut sleep)
+        } else {
+            poll_kernel(entries, &waits, also, &bell, left, sleep_by)
+        };
         drop(waits);
         bell.clear();
         let rung = polled?;
@@ -193,30 +244,35 @@ fn poll_kernel(
     also: Option<&Bell>,
     bell: &Bell,
     timeout: Option<Duration>,
+    sleep: &mut Sleep<'_>,
 ) -> io::Result<bool> {
     let mut fds = Vec::with_capacity(entries.len() + waits.len() + 2);
+    let mut add = |fd, interest| {
+        fds.push(SleepEntry {
+            fd,
+            interest,
+            ready: PollEvents::empty(),
+        });
+    };
+    let mut ordinary = 0;
     for entry in &*entries {
         if let Subject::Fd(fd) = entry.subject {
-            let flags = PollFlags::from_bits_retain(entry.interest.bits());
-            fds.push(PollFd::from_borrowed_fd(fd, flags));
+            add(fd, entry.interest);
+            ordinary += 1;
         }
     }
-    let ordinary = fds.len();
     let own = [Some(bell), also].into_iter().flatten().map(AsFd::as_fd);
     for fd in waits.iter().filter_map(Wait::fd).chain(own) {
-        fds.push(PollFd::from_borrowed_fd(fd, PollFlags::IN));
+        add(fd, PollEvents::IN);
     }
-    // A time that the kernel has no number for is as good as none.
-    let timeout = timeout.and_then(|timeout| Timespec::try_from(timeout).ok());
-    poll_fds(&mut fds, timeout.as_ref())?;
-    let mut answers = fds[..ordinary].iter().map(PollFd::revents);
+    sleep(&mut fds, timeout)?;
+    let mut answers = fds[..ordinary].iter().map(|fd| fd.ready);
     for entry in &mut *entries {
         if let Subject::Fd(_) = entry.subject {
-            let answer = answers.next().unwrap_or(PollFlags::empty());
-            entry.ready = PollEvents::from_bits_retain(answer.bits());
+            entry.ready = answers.next().unwrap_or(PollEvents::empty());
         }
     }
-    let rung = also.is_some() && fds.last().is_some_and(|fd| !fd.revents().is_empty());
+    let rung = also.is_some() && fds.last().is_some_and(|fd| !fd.ready.is_empty());
     Ok(rung)
 }
 

@@ -47,3 +47,8 @@ fn who_waits_to_send_is_woken_whatever_others_ask_for() {
 fn who_waits_for_what_does_not_come_sleeps() {
     call("idle");
 }
+
+#[test]
+fn signals_that_are_let_through_while_waiting_end_that() {
+    call("masks");
+}

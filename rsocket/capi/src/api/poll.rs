@@ -9,7 +9,7 @@ use std::{
 };
 
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timeval};
-use rsocket::{EventSet, PollEntry, PollEvents, poll};
+use rsocket::{EventSet, PollEntry, PollEvents, Sleep, poll, poll_by};
 
 use crate::{
     errno::{os, run},
@@ -40,7 +40,11 @@ impl Held {
 }
 
 /// Waits, and says what has come of each.
-fn wait(asked: &[Asked], timeout: Option<Duration>) -> io::Result<Vec<PollEvents>> {
+fn wait(
+    asked: &[Asked],
+    timeout: Option<Duration>,
+    sleep: Option<&mut Sleep<'_>>,
+) -> io::Result<Vec<PollEvents>> {
     let held: Vec<_> = asked.iter().map(|(fd, _)| Held::of(*fd)).collect();
     let mut entries = Vec::with_capacity(held.len());
     for (held, (_, events)) in held.iter().zip(asked) {
@@ -57,7 +61,10 @@ fn wait(asked: &[Asked], timeout: Option<Duration>) -> io::Result<Vec<PollEvents
             }
         });
     }
-    poll(&mut entries, timeout)?;
+    match sleep {
+        Some(sleep) => poll_by(&mut entries, timeout, sleep)?,
+        None => poll(&mut entries, timeout)?,
+    };
     let mut answers = entries.iter().map(PollEntry::ready);
     let none = PollEvents::empty();
     let answer = |held: &Held| match held {
@@ -77,6 +84,20 @@ fn milliseconds(timeout: c_int) -> Option<Duration> {
 /// `count` entries of `fds` are readable and writable.
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
+    // SAFETY: as the caller promises.
+    unsafe { poll_with(fds, count, timeout, None) }
+}
+
+/// [`rpoll`] whose caller sleeps, if it wants to.
+///
+/// # Safety
+/// As for [`rpoll`].
+pub unsafe fn poll_with(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: c_int,
+    sleep: Option<&mut Sleep<'_>>,
+) -> c_int {
     run(|| {
         let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
         let fds = if count == 0 {
@@ -96,7 +117,7 @@ pub unsafe extern "C" fn rpoll(fds: *mut pollfd, count: nfds_t, timeout: c_int) 
                 )
             })
             .collect();
-        let answers = wait(&asked, milliseconds(timeout))?;
+        let answers = wait(&asked, milliseconds(timeout), sleep)?;
         let mut ready = 0;
         for (fd, answer) in fds.iter_mut().zip(answers) {
             fd.revents = c_short::from_ne_bytes(answer.bits().to_ne_bytes());
@@ -137,21 +158,22 @@ pub unsafe extern "C" fn rselect(
     timeout: *mut timeval,
 ) -> c_int {
     // SAFETY: as the caller promises.
-    unsafe { select_by(count, read, write, except, timeout, |fd| fd) }
+    unsafe { select_by(count, [read, write, except], timeout, |fd| fd, None) }
 }
 
-/// [`rselect`] where descriptors stand for others: `known_as` says for which.
+/// [`rselect`] of three sets where descriptors stand for others, as `known_as` says, and whose caller
+/// sleeps, if it wants to.
 ///
 /// # Safety
 /// As for [`rselect`].
 pub unsafe fn select_by(
     count: c_int,
-    read: *mut fd_set,
-    write: *mut fd_set,
-    except: *mut fd_set,
+    sets: [*mut fd_set; 3],
     timeout: *mut timeval,
     known_as: impl Fn(c_int) -> c_int,
+    sleep: Option<&mut Sleep<'_>>,
 ) -> c_int {
+    let [read, write, except] = sets;
     run(|| {
         let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(c_int::MAX);
         if !(0..=most).contains(&count) {
@@ -182,7 +204,7 @@ pub unsafe fn select_by(
                 fds.push(fd);
             }
         }
-        let answers = wait(&asked, timeout)?;
+        let answers = wait(&asked, timeout, sleep)?;
         if answers
             .iter()
             .any(|answer| answer.contains(PollEvents::NVAL))

@@ -6,6 +6,7 @@
 #include <errno.h>
 #include <fcntl.h>
 #include <poll.h>
+#include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
@@ -16,6 +17,7 @@
 #include <sys/socket.h>
 #include <sys/stat.h>
 #include <sys/syscall.h>
+#include <sys/time.h>
 #include <sys/uio.h>
 #include <unistd.h>
 
@@ -229,6 +231,57 @@ static void waiting(void) {
     CHECK(epoll_wait(set, events, 4, 0) == 1 && events[0].data.u32 == 2);
 }
 
+static volatile sig_atomic_t handled;
+
+static void handle(int signal) {
+    (void)signal;
+    ++handled;
+}
+
+static void ring_in(int millis) {
+    struct itimerval time = {.it_value = {0, millis * 1000}};
+    CHECK(setitimer(ITIMER_REAL, &time, NULL) == 0);
+}
+
+/* A signal that is let through only while the program waits ends that, also one that has come before. */
+static void masks(void) {
+    struct ends ends = connected();
+    sigset_t alarms, none;
+    struct sigaction action = {.sa_handler = handle};
+    sigemptyset(&none);
+    sigemptyset(&alarms);
+    sigaddset(&alarms, SIGALRM);
+    CHECK(sigaction(SIGALRM, &action, NULL) == 0);
+    CHECK(sigprocmask(SIG_BLOCK, &alarms, NULL) == 0);
+    struct pollfd asked = {.fd = ends.server, .events = POLLIN};
+    struct timespec time = {5, 0};
+    struct epoll_event event = {.events = EPOLLIN};
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    CHECK(epoll_ctl(set, EPOLL_CTL_ADD, ends.server, &event) == 0);
+    for (int early = 0; early < 2; ++early) {
+        fd_set read_set;
+        handled = 0;
+        early ? (void)raise(SIGALRM) : ring_in(200);
+        CHECK(ppoll(&asked, 1, &time, &none) == -1 && errno == EINTR);
+        CHECK(handled == 1);
+        FD_ZERO(&read_set);
+        FD_SET(ends.server, &read_set);
+        early ? (void)raise(SIGALRM) : ring_in(200);
+        CHECK(pselect(ends.server + 1, &read_set, NULL, NULL, &time, &none) == -1 && errno == EINTR);
+        CHECK(handled == 2);
+        early ? (void)raise(SIGALRM) : ring_in(200);
+        CHECK(epoll_pwait(set, &event, 1, 5000, &none) == -1 && errno == EINTR);
+        CHECK(handled == 3);
+    }
+    /* What is ready comes first, and the signal stays. */
+    CHECK(write(ends.client, "x", 1) == 1);
+    CHECK(poll(&asked, 1, -1) == 1);
+    CHECK(raise(SIGALRM) == 0);
+    CHECK(ppoll(&asked, 1, &time, &none) == 1);
+    CHECK(epoll_pwait(set, &event, 1, 5000, &none) == 1);
+    CHECK(handled == 3);
+}
+
 /* T-PL8 */
 static void ordinary_epoll(void) {
     int ends[2], set = epoll_create1(0), outer = epoll_create(1);
@@ -413,7 +466,7 @@ static const struct {
     {"duplicates", duplicates},     {"files", files},       {"messages", messages},
     {"waiting", waiting},           {"epoll", ordinary_epoll}, {"sizes", sizes},
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
-    {"watched-fallback", watched_fallback}, {"no-device", no_device},
+    {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

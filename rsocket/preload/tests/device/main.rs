@@ -227,6 +227,11 @@ fn calls_do_what_the_manual_says() {
     call("accepting", &[]);
 }
 
+#[test]
+fn signals_that_are_let_through_while_waiting_end_that() {
+    call("masks", &[]);
+}
+
 /// T-PL8
 #[test]
 fn an_epoll_without_rsockets_is_the_kernels() {
