@@ -13,7 +13,6 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
         atomic::{AtomicU64, Ordering::Relaxed},
     },
-    thread,
     time::{Duration, Instant},
 };
 
@@ -108,9 +107,7 @@ impl Engine {
             process: verbs::fork_generation(),
         });
         let driven = Arc::clone(&new);
-        thread::Builder::new()
-            .name("rsocket".to_owned())
-            .spawn(move || driven.run())?;
+        verbs::spawn_without_signals("rsocket", move || driven.run())?;
         if let Some(old) = engine.replace(Arc::clone(&new)) {
             // A fork has left it behind, and it is not this process's to clean up.
             let _kept = ManuallyDrop::new(old);

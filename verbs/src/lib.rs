@@ -151,6 +151,7 @@ mod recv_limits;
 mod recv_list;
 mod rss;
 mod scope;
+mod signals;
 mod srq;
 mod td;
 #[cfg(feature = "tokio")]
@@ -210,6 +211,7 @@ pub use qp::{
 };
 pub use rss::{IndirectionTable, RssQueuePair, RxHash};
 pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};
+pub use signals::spawn_without_signals;
 pub use srq::{
     RendezvousHeader, SharedReceiveQueue, SrqAttr, SrqBatch, TagCompletion, TagEntry, TagEvent,
     TagHeader, TagMatchingQueue, TagMatchingRoom, TagOperation, TagPattern,

@@ -59,9 +59,7 @@ pub(crate) fn bind(socket: &Arc<Socket>, addr: SocketAddr) -> io::Result<()> {
                 drop(settle(&socket));
             }
         };
-        let spawned = thread::Builder::new()
-            .name("rds-bind".to_owned())
-            .spawn(later);
+        let spawned = verbs::spawn_without_signals("rds-bind", later);
         // Without a thread, nothing can wait.
         return spawned.map_or_else(|_| settle(socket), |_| Ok(()));
     }

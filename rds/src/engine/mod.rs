@@ -144,9 +144,7 @@ impl Engine {
             process: verbs::fork_generation(),
         });
         let driven = Arc::clone(&shared);
-        let thread = thread::Builder::new()
-            .name("rds".to_owned())
-            .spawn(move || driven.run())?;
+        let thread = verbs::spawn_without_signals("rds", move || driven.run())?;
         let thread = Some(thread);
         Ok(Self {
             handle: Arc::new(Handle { shared, thread }),

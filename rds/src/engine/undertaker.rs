@@ -4,7 +4,7 @@
 //! then that is a minute, in which Linux 6.1 repeats one that it has meant to withdraw. Nobody else is to
 //! wait for that, so each is destroyed by a thread of its own.
 
-use std::thread::{self, JoinHandle};
+use std::thread::JoinHandle;
 
 /// The threads that destroy something.
 #[derive(Debug, Default)]
@@ -16,9 +16,9 @@ impl Undertaker {
     /// Destroys something. Does not block, if there is a thread to be had.
     pub(crate) fn destroy(&mut self, what: impl Send + 'static) {
         self.threads.retain(|thread| !thread.is_finished());
-        let thread = thread::Builder::new().name("rds-end".to_owned());
         // Without a thread, it is dropped here.
-        self.threads.extend(thread.spawn(move || drop(what)));
+        let thread = verbs::spawn_without_signals("rds-end", move || drop(what));
+        self.threads.extend(thread);
     }
 
     /// Waits until everything is destroyed.
@@ -37,6 +37,7 @@ mod tests {
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc::{self, Receiver},
     };
+    use std::thread;
 
     use super::*;
 

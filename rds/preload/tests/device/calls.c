@@ -88,6 +88,7 @@ static pthread_t start(void *(*run)(void *), void *argument) {
     pthread_t thread;
     sigset_t all, before;
     sigfillset(&all);
+    sigdelset(&all, SIGSEGV);
     CHECK(pthread_sigmask(SIG_SETMASK, &all, &before) == 0);
     CHECK(pthread_create(&thread, NULL, run, argument) == 0);
     CHECK(pthread_sigmask(SIG_SETMASK, &before, NULL) == 0);

@@ -52,3 +52,8 @@ fn who_waits_for_what_does_not_come_sleeps() {
 fn signals_that_are_let_through_while_waiting_end_that() {
     call("masks");
 }
+
+#[test]
+fn no_thread_of_the_library_takes_the_programs_signals() {
+    call("threads");
+}

@@ -282,6 +282,19 @@ static void masks(void) {
     CHECK(handled == 3);
 }
 
+/* Signals that the program takes by itself come to it, though it has had a socket before. */
+static void threads(void) {
+    struct ends ends = connected();
+    sigset_t ends_it;
+    struct timespec time = {5, 0};
+    passes(ends.client, ends.server);
+    sigemptyset(&ends_it);
+    sigaddset(&ends_it, SIGTERM);
+    CHECK(sigprocmask(SIG_BLOCK, &ends_it, NULL) == 0);
+    CHECK(kill(getpid(), SIGTERM) == 0);
+    CHECK(sigtimedwait(&ends_it, NULL, &time) == SIGTERM);
+}
+
 /* T-PL8 */
 static void ordinary_epoll(void) {
     int ends[2], set = epoll_create1(0), outer = epoll_create(1);
@@ -467,6 +480,7 @@ static const struct {
     {"waiting", waiting},           {"epoll", ordinary_epoll}, {"sizes", sizes},
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
     {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},
+    {"threads", threads},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

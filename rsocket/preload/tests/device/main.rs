@@ -232,6 +232,11 @@ fn signals_that_are_let_through_while_waiting_end_that() {
     call("masks", &[]);
 }
 
+#[test]
+fn no_thread_of_the_library_takes_the_programs_signals() {
+    call("threads", &[]);
+}
+
 /// T-PL8
 #[test]
 fn an_epoll_without_rsockets_is_the_kernels() {

@@ -1,0 +1,112 @@
+//! Threads of libraries, and the signals of their programs.
+
+use std::{
+    io, ptr,
+    thread::{Builder, JoinHandle},
+};
+
+use libc::sigset_t;
+
+/// What a thread raises itself by what it does: to block those is of no use.
+const OWN: [libc::c_int; 6] = [
+    libc::SIGBUS,
+    libc::SIGFPE,
+    libc::SIGILL,
+    libc::SIGSEGV,
+    libc::SIGSYS,
+    libc::SIGTRAP,
+];
+
+/// All signals are blocked in this thread, until it is dropped.
+struct Blocked(sigset_t);
+
+impl Blocked {
+    fn new() -> Self {
+        // SAFETY: sets of signals are plain data.
+        let mut all: sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: it is ours, and written to until the call returns.
+        unsafe { libc::sigfillset(&raw mut all) };
+        for own in OWN {
+            // SAFETY: as before, and there are such signals.
+            unsafe { libc::sigdelset(&raw mut all, own) };
+        }
+        // SAFETY: sets of signals are plain data.
+        let mut before: sigset_t = unsafe { std::mem::zeroed() };
+        // SAFETY: both are ours; the first is read and the second written until the call returns. Only
+        // this thread is concerned.
+        unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const all, &raw mut before) };
+        Self(before)
+    }
+}
+
+impl Drop for Blocked {
+    fn drop(&mut self) {
+        // SAFETY: the first is ours, and read until the call returns; the second may be null.
+        unsafe { libc::pthread_sigmask(libc::SIG_SETMASK, &raw const self.0, ptr::null_mut()) };
+    }
+}
+
+/// Starts a thread of that name which takes none of the program's signals: a program can go on to take
+/// them by itself, by `sigwait` or in a certain thread, though a library has started the thread before.
+///
+/// Signals that a thread raises by what it does, as `SIGSEGV`, are not blocked.
+///
+/// # Errors
+/// As for [`Builder::spawn`].
+///
+/// # Examples
+/// ```
+/// let thread = verbs::spawn_without_signals("quiet", || println!("not to be disturbed"))?;
+/// thread.join().unwrap();
+/// # Ok::<(), std::io::Error>(())
+/// ```
+///
+/// # References
+/// [pthread_sigmask(3)](https://man7.org/linux/man-pages/man3/pthread_sigmask.3.html)
+pub fn spawn_without_signals<T: Send + 'static>(
+    name: &str,
+    run: impl FnOnce() -> T + Send + 'static,
+) -> io::Result<JoinHandle<T>> {
+    // It begins with what is blocked here.
+    let _blocked = Blocked::new();
+    Builder::new().name(name.to_owned()).spawn(run)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs;
+
+    use super::*;
+
+    /// The signals that this thread blocks, one bit for each.
+    fn blocked() -> u64 {
+        let status = fs::read_to_string("/proc/thread-self/status").unwrap();
+        let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));
+        u64::from_str_radix(line.unwrap().trim(), 16).unwrap()
+    }
+
+    fn bit(signal: libc::c_int) -> u64 {
+        1 << (signal - 1)
+    }
+
+    #[test]
+    fn a_thread_takes_no_signals_but_its_own() {
+        let before = blocked();
+        let theirs = spawn_without_signals("quiet", blocked)
+            .unwrap()
+            .join()
+            .unwrap();
+        for signal in [
+            libc::SIGTERM,
+            libc::SIGALRM,
+            libc::SIGCHLD,
+            libc::SIGRTMAX(),
+        ] {
+            assert_ne!(theirs & bit(signal), 0, "{signal}");
+        }
+        for own in OWN {
+            assert_eq!(theirs & bit(own), before & bit(own), "{own}");
+        }
+        assert_eq!(blocked(), before, "here, nothing has changed");
+    }
+}
