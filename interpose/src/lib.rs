@@ -14,6 +14,7 @@ mod errno;
 pub mod files;
 mod functions;
 mod real;
+mod signals;
 mod table;
 #[doc(hidden)]
 pub mod wait;
@@ -24,5 +25,6 @@ pub use files::{Descriptors, duplicate};
 #[doc(hidden)]
 pub use libc;
 pub use real::find;
+pub use signals::restarting;
 pub use table::{MOST, Table, is_owner, own, watch_forks};
 pub use wait::{Mask, Polled, Selected, milliseconds};

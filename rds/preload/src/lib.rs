@@ -21,6 +21,8 @@
 //!   is not taken before the socket is used, or for a tenth of a second: that another process has it is
 //!   told then.
 //! - `RDS_INFO_*` tells of the process itself.
+//! - Of several threads that wait in `recv` and the like at once, only one notices a signal. After a handler,
+//!   calls go on if all handlers have `SA_RESTART`, since it is not known which has run.
 //! - `epoll` sees what can be received; that something can be sent, it always says.
 //! - Not seen: `sendmmsg`, `recvmmsg`, `io_uring`.
 

@@ -2,7 +2,7 @@
 
 use std::{io, io::IoSlice};
 
-use interpose::{interpose, os};
+use interpose::{interpose, os, restarting};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rds::{
     Interest, Received,
@@ -55,7 +55,7 @@ unsafe fn send_one(
     if flags & libc::MSG_DONTWAIT != 0 {
         options = options.dont_wait();
     }
-    match held.socket.send_msg(pieces, &options) {
+    match restarting(|| held.socket.send_msg(pieces, &options)) {
         Ok(sent) => Ok(ssize_t::try_from(sent.len).unwrap_or(ssize_t::MAX)),
         Err(err) => Err(wishes.give_up(&held.socket, err)),
     }
@@ -156,7 +156,7 @@ fn receive_one(
         if dont_wait && !held.socket.readiness(Interest::Read)?.readable {
             return Err(os(libc::EAGAIN));
         }
-        let peeked = held.socket.peek(pieces)?;
+        let peeked = restarting(|| held.socket.peek(pieces))?;
         return Ok(peeked.map_or_else(Outcome::default, |(copied, len, from)| {
             Outcome::of_message(copied, len, from, flags)
         }));
@@ -164,7 +164,7 @@ fn receive_one(
     let received = if dont_wait {
         held.socket.try_recv()?
     } else {
-        held.socket.recv()?
+        restarting(|| held.socket.recv())?
     };
     match received {
         Received::Operation(ended) => {

@@ -16,6 +16,7 @@
 //! comes first.
 
 use std::{
+    io,
     ops::Bound,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
@@ -75,27 +76,32 @@ pub(super) enum Watch {
 }
 
 impl Shared {
-    /// Waits until something changes for a socket; `None` if that has not happened by `deadline`. Who
-    /// is `receiving` makes its descriptor right after that, before it unlocks anything.
+    /// Waits until something changes for a socket. Who is `receiving` makes its descriptor right after
+    /// that, before it unlocks anything.
+    ///
+    /// # Errors
+    /// - `TimedOut`: nothing has by `deadline`.
+    /// - `Interrupted`: a signal came. Only the call that leads notices: who waits beside it does not
+    ///   sleep in a call of the kernel's that says so.
     pub(crate) fn wait<'s>(
         &'s self,
         waiters: &Waiters,
         receiving: bool,
         mut state: MutexGuard<'s, State>,
         deadline: Option<Instant>,
-    ) -> Option<MutexGuard<'s, State>> {
+    ) -> io::Result<MutexGuard<'s, State>> {
         if state.leader.is_some() {
             // It is counted before anything is unlocked.
             self.followers.fetch_add(1, Relaxed);
             let waited = waiters.wait(state, deadline);
             self.followers.fetch_sub(1, Relaxed);
-            return waited;
+            return waited.ok_or_else(|| io::ErrorKind::TimedOut.into());
         }
         state.observed.remove(&waiters.id());
         let now = self.now();
         let late = |at| self.clock.instant(now).saturating_duration_since(at);
         if deadline.is_some_and(|at| late(at) >= LATE) {
-            return None;
+            return Err(io::ErrorKind::TimedOut.into());
         }
         let receiving = receiving.then(|| waiters.id());
         state.receiving = receiving;
@@ -124,12 +130,12 @@ impl Shared {
                 thread::yield_now();
                 state = self.lock_here();
             }
-            return Some(state);
+            return Ok(state);
         }
         let left = || deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let mut sleeps_for = left();
         if sleeps_for.is_some_and(|left| left.is_zero()) {
-            return None;
+            return Err(io::ErrorKind::TimedOut.into());
         }
         let bell = Arc::clone(&self.leader);
         state.leader = Some(Leader {
@@ -145,13 +151,13 @@ impl Shared {
             (state, came) = self.look_for(busy_poll, deadline, receiving, state);
             if came {
                 self.resign(&mut state, self.now());
-                return Some(state);
+                return Ok(state);
             }
             sleeps_for = left();
         }
         let devices = state.devices();
         drop(state);
-        let ready = {
+        let (ready, interrupted) = {
             let mut fds: Vec<BorrowedFd<'_>> = vec![bell.as_fd()];
             fds.extend(devices.iter().map(|device| device.channel.as_fd()));
             sleep(&fds, sleeps_for)
@@ -170,7 +176,8 @@ impl Shared {
         }
         // Gone devices are closed when nobody has them.
         drop(devices);
-        state.receiving = receiving;
+        // Who is interrupted receives nothing after that.
+        state.receiving = receiving.filter(|_| !interrupted);
         let now = self.now();
         if state.has_events {
             state.look_everywhere(now);
@@ -178,7 +185,10 @@ impl Shared {
             state.complete(now);
         }
         self.resign(&mut state, now);
-        Some(state)
+        if interrupted {
+            return Err(io::ErrorKind::Interrupted.into());
+        }
+        Ok(state)
     }
 
     /// The call that leads looks for completions for some time, but not beyond `deadline`. Returns whether

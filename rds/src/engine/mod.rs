@@ -26,7 +26,10 @@ use std::{
 };
 
 use cm::EventChannel;
-use rustix::event::{PollFd, PollFlags, epoll, poll};
+use rustix::{
+    event::{PollFd, PollFlags, epoll, poll},
+    io::Errno,
+};
 
 use clock::Clock;
 pub(crate) use operations::{Exported, Progress};
@@ -249,7 +252,7 @@ impl Shared {
             };
             tasks.into_iter().for_each(Waker::wake);
             let fds = [self.channel.as_fd(), self.bell.as_fd(), self.poller.as_fd()];
-            let ready = sleep(&fds, wait);
+            let (ready, _) = sleep(&fds, wait);
             if ready[1] {
                 self.bell.clear();
             }
@@ -277,15 +280,17 @@ impl Shared {
 }
 
 /// Sleeps until one of the descriptors is readable, or the time is over, or a signal comes. Returns
-/// which are.
-fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> Vec<bool> {
+/// which are, and whether one has.
+fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> (Vec<bool>, bool) {
     let mut fds: Vec<_> = fds
         .iter()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();
     let timeout = wait.and_then(|wait| wait.try_into().ok());
-    let ready = poll(&mut fds, timeout.as_ref()).is_ok();
-    fds.iter()
-        .map(|fd| ready && !fd.revents().is_empty())
-        .collect()
+    let polled = poll(&mut fds, timeout.as_ref());
+    let ready = fds
+        .iter()
+        .map(|fd| polled.is_ok() && !fd.revents().is_empty())
+        .collect();
+    (ready, polled == Err(Errno::INTR))
 }

@@ -128,6 +128,7 @@ impl Socket {
     /// - `WouldBlock`: it would have to wait. [`errno`](crate::errno()) is `ENOBUFS` if the
     ///   destination can take no more.
     /// - `TimedOut`: it has waited for [long enough](Self::set_write_timeout).
+    /// - `Interrupted`: a signal came while it waited. Of the calls that wait at once, only one notices.
     /// - `EMSGSIZE`: the message is longer than 1 MiB, or than [may wait](Self::set_send_limit).
     /// - `OutOfMemory`: no memory could be registered for it (`ulimit -l`).
     pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
@@ -315,8 +316,7 @@ impl Socket {
             state = self
                 .engine
                 .inner()
-                .wait(&self.waiters, false, state, deadline)
-                .ok_or(io::ErrorKind::TimedOut)?;
+                .wait(&self.waiters, false, state, deadline)?;
         }
     }
 
@@ -408,8 +408,7 @@ impl Socket {
             state = self
                 .engine
                 .inner()
-                .wait(&self.waiters, false, state, deadline)
-                .ok_or(io::ErrorKind::TimedOut)?;
+                .wait(&self.waiters, false, state, deadline)?;
         }
     }
 }

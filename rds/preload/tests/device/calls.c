@@ -76,10 +76,12 @@ static long busy_millis(void) {
     return time.tv_sec * 1000 + time.tv_nsec / 1000000;
 }
 
+static volatile sig_atomic_t handled;
+
 /* What hangs is no success. */
 static void *watch(void *nothing) {
-    pause_for(20000);
-    fprintf(stderr, "it hangs\n");
+    pause_for(60000);
+    fprintf(stderr, "it hangs after %d signals\n", (int)handled);
     _exit(2);
     return nothing;
 }
@@ -155,8 +157,6 @@ static void idle(void) {
     CHECK(poll(&asked, 1, 1000) == 0);
     CHECK(busy_millis() - before < 500);
 }
-
-static volatile sig_atomic_t handled;
 
 static void handle(int signal) {
     (void)signal;

@@ -57,3 +57,8 @@ fn signals_that_are_let_through_while_waiting_end_that() {
 fn no_thread_of_the_library_takes_the_programs_signals() {
     call("threads");
 }
+
+#[test]
+fn a_handler_ends_a_call_unless_calls_go_on_after_it() {
+    call("handlers");
+}
