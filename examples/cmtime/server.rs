@@ -62,10 +62,10 @@ impl Server {
                     eprintln!("{}", Failure::from(&failure));
                 }
                 Event::Disconnected(key) => {
-                    if let Some(mut connection) = self.established.remove(&key) {
-                        if let Err(err) = qp::unless_ended(connection.disconnect()) {
-                            eprintln!("failing disconnect: {err}");
-                        }
+                    if let Some(mut connection) = self.established.remove(&key)
+                        && let Err(err) = qp::unless_ended(connection.disconnect())
+                    {
+                        eprintln!("failing disconnect: {err}");
                     }
                 }
                 Event::DeviceRemoval(_) => bail!("the device has been removed"),

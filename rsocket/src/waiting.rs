@@ -272,7 +272,7 @@ impl<S: Driven> Shared<S> {
         if waited >= polling_time * SHORT {
             return false;
         }
-        waited < polling_time * EAGER || self.middling.fetch_add(1, Relaxed) % SELDOM == 0
+        waited < polling_time * EAGER || self.middling.fetch_add(1, Relaxed).is_multiple_of(SELDOM)
     }
 
     /// Joins those who wait, to be woken by `bell`, or by the descriptor that tells of completions.

@@ -116,7 +116,7 @@ impl Shared {
         state.receiving = None;
         if came {
             state.found = state.found.wrapping_add(1);
-            let turn = state.found % TURN == 0;
+            let turn = state.found.is_multiple_of(TURN);
             if turn && !everywhere && state.watch != Watch::Thread {
                 // Others may have something, too, of which the thread is not told.
                 state.take_all_events();
@@ -211,7 +211,7 @@ impl Shared {
                 return (state, true);
             }
             looks = looks.wrapping_add(1);
-            if looks % LOOKS == 0 && end.is_some_and(|end| end <= Instant::now()) {
+            if looks.is_multiple_of(LOOKS) && end.is_some_and(|end| end <= Instant::now()) {
                 if let Some(leader) = &mut state.leader {
                     leader.looks = false;
                 }

@@ -221,7 +221,7 @@ impl Atomic {
             return Err(invalid("the place for a number has 8 bytes"));
         }
         let addr = self.offset.wrapping_add(self.cookie.offset.into());
-        if addr % 8 != 0 || self.place.token().addr % 8 != 0 {
+        if addr % 8 != 0 || !self.place.token().addr.is_multiple_of(8) {
             return Err(Errno::FAULT.into());
         }
         Ok(connection::Atomic {

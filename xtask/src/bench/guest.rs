@@ -72,7 +72,7 @@ pub(super) fn record_success(
 
 /// Who begins changes from round to round.
 pub(super) fn sides(round: usize) -> [Side; 2] {
-    if round % 2 == 0 {
+    if round.is_multiple_of(2) {
         [Side::Ours, Side::Reference]
     } else {
         [Side::Reference, Side::Ours]

@@ -33,10 +33,10 @@ fn build(workspace: &Workspace, package: &str, target: [&str; 2]) -> Result<Path
     let messages = messages.context("cargo has no standard output")?;
     let mut program = None;
     for message in Message::parse_stream(BufReader::new(messages)) {
-        if let Message::CompilerArtifact(artifact) = message? {
-            if artifact.target.name == name {
-                program = artifact.executable;
-            }
+        if let Message::CompilerArtifact(artifact) = message?
+            && artifact.target.name == name
+        {
+            program = artifact.executable;
         }
     }
     ensure!(child.wait()?.success(), "{name} does not build");

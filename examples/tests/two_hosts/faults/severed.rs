@@ -342,13 +342,13 @@ impl Traffic {
             if wc.status() != WcStatus::SUCCESS {
                 failure = failure.or(Some(wc.status()));
             }
-            if let Ok(Completed::Receive(done)) = connection.qp_mut().complete(wc) {
-                if failure.is_none() {
-                    let expected = self.received.to_be_bytes();
-                    ensure!(done.received() == expected, "not message {}", self.received);
-                    self.received += 1;
-                    room.push(done.work);
-                }
+            if let Ok(Completed::Receive(done)) = connection.qp_mut().complete(wc)
+                && failure.is_none()
+            {
+                let expected = self.received.to_be_bytes();
+                ensure!(done.received() == expected, "not message {}", self.received);
+                self.received += 1;
+                room.push(done.work);
             }
         }
         Ok((failure, room))

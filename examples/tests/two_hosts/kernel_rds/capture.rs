@@ -146,7 +146,7 @@ impl Wire {
         Some(Frame {
             from,
             kind,
-            last: kind == Kind::Acknowledgement || *count % all == 0,
+            last: kind == Kind::Acknowledgement || (*count).is_multiple_of(all),
             solicited: transport[1] & 0x80 != 0,
             header,
             count: *count,

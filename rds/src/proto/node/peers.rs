@@ -383,10 +383,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if let Err(violation) = &result {
             let damaged = matches!(violation, Violation::Header(BadHeader::Checksum(_)));
             self.counters.bad_checksums += u64::from(damaged);
-            if let Some(peer) = self.peer(id) {
-                if let Some(attempt) = peer.link.current() {
-                    peer.link.failed(attempt, Failure::Lost);
-                }
+            if let Some(peer) = self.peer(id)
+                && let Some(attempt) = peer.link.current()
+            {
+                peer.link.failed(attempt, Failure::Lost);
             }
         }
         self.drain(id);

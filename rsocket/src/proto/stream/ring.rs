@@ -28,7 +28,7 @@ pub(super) struct Ring {
 /// The least that a peer with so many entries is told of at once: they last for the whole buffer.
 fn part(size: u32, half: u32, entries: u32) -> u32 {
     let mut part = half;
-    while part % 2 == 0 && part > LEAST_PART && size / (part / 2) <= entries {
+    while part.is_multiple_of(2) && part > LEAST_PART && size / (part / 2) <= entries {
         part /= 2;
     }
     part

@@ -90,7 +90,7 @@ pub(super) fn rc_pair(fixture: &Fixture, cq: &CqHandle) -> (RcQp, RcQp) {
 
 /// The content of a message: the letter of its sender, which never is that of the message before.
 pub(super) fn content(round: u32) -> Vec<u8> {
-    let letter = if round % 2 == 0 { b'c' } else { b's' };
+    let letter = if round.is_multiple_of(2) { b'c' } else { b's' };
     vec![letter; SIZE]
 }
 
