@@ -93,11 +93,12 @@ const CHECKED_BY_VALGRIND: [&str; 8] = [
 const ALSO_OVER_IWARP: [&str; 2] = ["cm", "rsocket"];
 
 /// What the names of tests have in them that must pass over iWARP, too, because it is different there.
-const DIFFERENT_OVER_IWARP: [&str; 4] = [
+const DIFFERENT_OVER_IWARP: [&str; 5] = [
     "overtaking::",
     "wire::",
     "streams::",
     "both_sides_can_end_it_at_once",
+    "growth::",
 ];
 
 /// How many tests that start guests run at a time: many of them wait most of the time.

@@ -63,8 +63,8 @@ impl<T: Transport, S: State> Attributes<T, S> {
     /// Takes attributes as C has them. Which of them count is said by `mask`, of `IBV_QP_*` bits.
     ///
     /// No attribute can make a program unsafe: the kernel validates them, and what is wrong makes
-    /// the transition fail, or the queue pair useless. A transition wants `IBV_QP_STATE` to be among the bits; on iWARP
-    /// there may be none at all, where the kernel makes the transition itself.
+    /// the transition fail, or the queue pair useless. A transition wants `IBV_QP_STATE` to be among the bits, but for
+    /// iWARP, where the kernel makes the transition itself.
     pub fn from_raw(mut attr: ffi::ibv_qp_attr, mask: u32) -> Self {
         attr.qp_state = S::RAW;
         Self {
