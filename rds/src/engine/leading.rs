@@ -35,7 +35,10 @@ use crate::{
 };
 
 /// If no call has come for so long, the thread handles completions.
-const ABSENCE: Duration = Duration::from_millis(10);
+pub(super) const ABSENCE: Duration = Duration::from_millis(10);
+
+/// The same where calls have kept coming. Peers of our own kind wait longer for an acknowledgement.
+pub(super) const LONGEST_ABSENCE: Duration = Duration::from_millis(40);
 
 /// While a call has led for less, the thread keeps seeing to that: to be asked to is dearer.
 const LONG: Duration = Duration::from_secs(1);
@@ -122,7 +125,7 @@ impl Shared {
                 state.take_all_events();
             }
             if turn || everywhere {
-                state.called_at = now;
+                state.alarm.call(now);
             }
             if turn {
                 waiters.show_if_watched(&mut state.node);
@@ -252,7 +255,7 @@ impl Shared {
         let alone = self.followers.load(Relaxed) == 0 && state.observed.is_empty();
         if alone && state.watch == Watch::Thread && state.calls_come(now) {
             state.leave_out_thread();
-            state.watch = Watch::Calls(Some(state.called_at + ABSENCE));
+            state.watch = Watch::Calls(Some(state.alarm.called_at() + ABSENCE));
         }
     }
 
@@ -263,7 +266,7 @@ impl Shared {
         }
         let now = self.now();
         let any = state.look_everywhere(now);
-        state.called_at = now;
+        state.alarm.call(now);
         self.drive_at(state, now);
         any
     }
@@ -333,12 +336,12 @@ impl State {
             return;
         }
         self.look_everywhere(now);
-        self.called_at = now;
+        self.alarm.call(now);
     }
 
     /// Whether calls handle completions, so that there is nothing left to do for the thread.
     fn calls_come(&self, now: Duration) -> bool {
-        now < self.called_at + ABSENCE
+        now < self.alarm.called_at() + ABSENCE
     }
 
     /// Whether somebody is told of completions now, so that all queues have to announce them.
@@ -357,7 +360,7 @@ impl State {
     /// The call that has led `since` then leaves, and is `alone` if nobody else waits. Returns whether
     /// the thread has to be rung for.
     fn pass_on(&mut self, now: Duration, since: Duration, alone: bool) -> bool {
-        self.called_at = now;
+        self.alarm.call(now);
         if !alone {
             return self.tell_thread(now);
         }
@@ -386,7 +389,7 @@ impl State {
             }
             Some(_) => self.watch = Watch::Calls(None),
             None if self.calls_come(now) => {
-                self.watch = Watch::Calls(Some(self.called_at + ABSENCE));
+                self.watch = Watch::Calls(Some(self.alarm.called_at() + ABSENCE));
             }
             None => {
                 self.tell_thread(now);

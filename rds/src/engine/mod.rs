@@ -1,5 +1,6 @@
 //! What drives the protocol of a process: connections, completions, and time.
 
+mod alarm;
 mod clock;
 mod connecting;
 mod here;
@@ -31,7 +32,9 @@ use rustix::{
     io::Errno,
 };
 
+use alarm::Alarm;
 use clock::Clock;
+use leading::{ABSENCE, LONGEST_ABSENCE};
 pub(crate) use operations::{Exported, Progress};
 pub use options::EngineOptions;
 pub(crate) use state::State;
@@ -72,6 +75,7 @@ pub(crate) struct Shared {
     /// The calls that wait beside it.
     followers: AtomicUsize,
     clock: Arc<Clock>,
+    alarm: Arc<Alarm>,
     stopped: AtomicBool,
     process: u64,
 }
@@ -129,11 +133,13 @@ impl Engine {
         options.node.seed = micros ^ u64::from(std::process::id()).rotate_right(16);
         let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let clock = Arc::new(Clock::start());
+        let alarm = Arc::new(Alarm::new());
         let state = State::new(
             options,
             Arc::clone(&channel),
             Arc::clone(&poller),
             Arc::clone(&clock),
+            Arc::clone(&alarm),
         );
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -143,6 +149,7 @@ impl Engine {
             leader: Arc::new(Bell::new()?),
             followers: AtomicUsize::new(0),
             clock,
+            alarm,
             stopped: AtomicBool::new(false),
             process: verbs::fork_generation(),
         });
@@ -245,14 +252,13 @@ impl Shared {
 
     fn run(&self) {
         while !self.stopped.load(Relaxed) {
-            let (wait, tasks) = {
+            let (relief, tasks) = {
                 let mut state = self.lock_here();
-                let wait = state.prepare(self.now());
-                (wait, std::mem::take(&mut state.tasks))
+                let relief = state.prepare(self.now());
+                (relief, std::mem::take(&mut state.tasks))
             };
             tasks.into_iter().for_each(Waker::wake);
-            let fds = [self.channel.as_fd(), self.bell.as_fd(), self.poller.as_fd()];
-            let (ready, _) = sleep(&fds, wait);
+            let ready = self.doze(relief);
             if ready[1] {
                 self.bell.clear();
             }
@@ -276,6 +282,25 @@ impl Shared {
             tasks.into_iter().for_each(Waker::wake);
         }
         self.lock_here().end();
+    }
+
+    /// Sleeps until the thread has something to do: something comes from the channel, the bell, or the poller,
+    /// which it returns, or it is time. When it is time to see whether calls still come, it sees to that itself.
+    fn doze(&self, mut relief: Option<Duration>) -> Vec<bool> {
+        let fds = [self.channel.as_fd(), self.bell.as_fd(), self.poller.as_fd()];
+        let mut patience = ABSENCE;
+        loop {
+            let at = self.alarm.sleep(relief);
+            let (ready, _) = sleep(&fds, at.map(|at| at.saturating_sub(self.now())));
+            let now = self.now();
+            let called_at = self.alarm.called_at();
+            let calls_come = now < called_at + ABSENCE;
+            if relief.is_none() || !calls_come || self.alarm.is_due(now) || ready.contains(&true) {
+                return ready;
+            }
+            patience = LONGEST_ABSENCE.min(2 * patience);
+            relief = Some(called_at + patience);
+        }
     }
 }
 

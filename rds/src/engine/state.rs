@@ -15,6 +15,7 @@ use verbs::Context;
 
 use super::{
     EngineOptions,
+    alarm::Alarm,
     clock::Clock,
     leading::{Leader, Watch},
     listening::Listeners,
@@ -50,6 +51,7 @@ pub(crate) struct State {
     pub(crate) node: Node<Payload, Body>,
     pub(super) channel: Arc<EventChannel>,
     pub(super) clock: Arc<Clock>,
+    pub(super) alarm: Arc<Alarm>,
     pub(super) options: EngineOptions,
     pub(super) lanes: BTreeMap<ConnectionId, Lane>,
     /// The identifiers of attempts, with the names of their connections.
@@ -71,8 +73,6 @@ pub(crate) struct State {
     pub(super) has_events: bool,
     /// How often a call that would have waited has found something.
     pub(super) found: u32,
-    /// When a call has last handled what has completed of any connection.
-    pub(super) called_at: Duration,
     /// Sockets that somebody may wait for by the descriptor, or in a task, since no call has.
     pub(super) observed: BTreeSet<SocketId>,
     /// The socket of which a call is about to receive: its descriptor shows what that leaves.
@@ -88,9 +88,7 @@ pub(crate) struct State {
     pub(super) tasks: Vec<Waker>,
     /// The links that addresses here are on, where that has to be said.
     pub(super) scopes: BTreeMap<IpAddr, u32>,
-    /// When the thread wakes up of its own accord.
-    wakes_at: Option<Duration>,
-    /// When it has been asked to, in a call. It does so even if there is nothing to be done any more:
+    /// When the thread has been asked to wake up, in a call. It does so even if there is nothing to be done any more:
     /// there will be again, and to be asked is dearer.
     asked_at: Option<Duration>,
 }
@@ -101,11 +99,13 @@ impl State {
         channel: Arc<EventChannel>,
         poller: Arc<OwnedFd>,
         clock: Arc<Clock>,
+        alarm: Arc<Alarm>,
     ) -> Self {
         Self {
             node: Node::new(options.node),
             channel,
             clock,
+            alarm,
             options,
             lanes: BTreeMap::new(),
             keys: HashMap::new(),
@@ -121,7 +121,6 @@ impl State {
             watch: Watch::Thread,
             has_events: false,
             found: 0,
-            called_at: Duration::ZERO,
             observed: BTreeSet::new(),
             receiving: None,
             lost: Vec::new(),
@@ -131,7 +130,6 @@ impl State {
             undertaker: Undertaker::default(),
             tasks: Vec::new(),
             scopes: BTreeMap::new(),
-            wakes_at: None,
             asked_at: None,
         }
     }
@@ -232,7 +230,7 @@ impl State {
         }
     }
 
-    /// Does what is due, and returns how long there will be nothing.
+    /// Does what is due, and sets the alarm. Returns when the thread is to see whether calls still come.
     pub(super) fn prepare(&mut self, now: Duration) -> Option<Duration> {
         let overdue = self.deadlines().filter(|&(at, _)| at <= now);
         let overdue: Vec<ConnectionId> = overdue.map(|(_, id)| id).collect();
@@ -245,12 +243,9 @@ impl State {
         self.asked_at = self.asked_at.filter(|&at| at > now);
         let deadlines = self.deadlines().map(|(at, _)| at);
         let others = self.listeners.deadline().into_iter().chain(self.asked_at);
-        let others = others.chain(self.relief());
-        self.wakes_at = deadlines.chain(others).min();
-        if self.has_due() {
-            return Some(Duration::ZERO);
-        }
-        self.wakes_at.map(|at| at.saturating_sub(now))
+        let at = deadlines.chain(others).min();
+        self.alarm.set(if self.has_due() { Some(now) } else { at });
+        self.relief()
     }
 
     /// When which connections have to be looked at.
@@ -298,12 +293,11 @@ impl State {
 
     /// Has the thread wake up at that time, at the latest. Returns whether it has to be rung for.
     pub(super) fn wake_at(&mut self, at: Duration) -> bool {
-        let earlier = self.wakes_at.is_none_or(|wakes_at| at < wakes_at);
-        if earlier {
-            self.wakes_at = Some(at);
-            self.asked_at = Some(at);
+        if !self.alarm.is_earlier(at) {
+            return false;
         }
-        earlier
+        self.asked_at = Some(at);
+        self.alarm.ask(at)
     }
 
     /// Does what a connection wants.
