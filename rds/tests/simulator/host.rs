@@ -95,6 +95,8 @@ pub(crate) struct Host {
     requests: HashMap<RequestId, usize>,
     /// Bytes that the device may read.
     pub(crate) payloads: HashMap<u64, Vec<u8>>,
+    /// The same of messages that are over, without the device.
+    kept: HashMap<u64, Vec<u8>>,
     /// Operations that have been done, and all that they fetch is here.
     pub(crate) operated: HashSet<u64>,
     depth: u32,
@@ -109,6 +111,7 @@ impl Host {
             pairs: Vec::new(),
             requests: HashMap::new(),
             payloads: HashMap::new(),
+            kept: HashMap::new(),
             operated: HashSet::new(),
             depth,
         }
@@ -155,8 +158,12 @@ impl Host {
             self.work(now, id, &mut packets);
         }
         while let Some(finished) = self.node.finished() {
-            let payload = self.payloads.remove(&finished.message.draft.payload);
-            assert!(payload.is_some(), "a message is over once");
+            let draft = finished.message.draft;
+            let payload = self.payloads.remove(&draft.payload);
+            let payload = payload.expect("a message is over once");
+            if !draft.urgent && draft.rdma.is_none() {
+                self.kept.insert(draft.payload, payload);
+            }
         }
         packets
     }
@@ -269,7 +276,7 @@ impl Host {
         match bytes {
             Bytes::Nothing => vec![],
             Bytes::Payload(id, range) => {
-                let payload = self.payloads.get(id);
+                let payload = self.payloads.get(id).or_else(|| self.kept.get(id));
                 let payload = payload.expect("the device reads memory it was given");
                 payload[range.start as usize..range.end as usize].to_vec()
             }

@@ -206,6 +206,7 @@ impl Run {
         let (from, to) = (host.addr(port), SocketAddr::new(host.peer_ip, to));
         let mut draft = Draft::new(len, number.into());
         draft.silent = silent;
+        draft.urgent = self.rng.bool();
         if with_operation {
             draft.rdma = Some(Rdma {
                 direction: *self

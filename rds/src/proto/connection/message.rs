@@ -35,7 +35,8 @@ pub struct Draft<P> {
     pub atomic: Option<Atomic>,
     /// With nothing but operations in it, it is not sent itself.
     pub silent: bool,
-    /// Somebody waits for its end: it is never left to a peer that acknowledges unasked.
+    /// Somebody waits for its end: it is never left to a peer that acknowledges unasked, nor to requests that
+    /// are posted later.
     pub urgent: bool,
 }
 
@@ -142,7 +143,8 @@ pub enum Fate {
     Dropped,
 }
 
-/// A message that is over: the device does not touch its memory any more.
+/// A message that is over. If it was [urgent](Draft::urgent), or had operations, the device does not touch its memory
+/// any more; what is in flight of others is kept by the caller until it has completed.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished<P> {
     /// Its number.
@@ -214,6 +216,11 @@ impl<P> Draft<P> {
     /// How many bytes the RDMA operation moves.
     pub(in crate::proto) fn moved(&self) -> u32 {
         self.rdma.map_or(0, |rdma| rdma.len)
+    }
+
+    /// Whether its end is known when the peer has it, and nobody needs to hear from the device.
+    pub(super) fn is_plain(&self) -> bool {
+        !self.urgent && !self.has_operation()
     }
 
     pub(super) fn has_operation(&self) -> bool {

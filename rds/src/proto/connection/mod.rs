@@ -210,10 +210,12 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     /// learns nothing, and which fails where the peer is gone. It has room kept for it.
     ///
     /// Without, a host that waits for an acknowledgement may do so for ever, if the peer has lost the
-    /// connection and cannot say so.
+    /// connection and cannot say so. And it makes room where an operation needs more than there is, by the end
+    /// of requests without a signal.
     pub fn probe(&mut self, now: Duration) -> Option<Tag> {
-        let due = self.is_up && self.violation.is_none() && self.probes.post(now);
-        due.then(|| self.sending.probe_tag())
+        let wanted = self.sending.needs_signal();
+        let due = self.is_up && self.violation.is_none() && self.probes.post(now, wanted);
+        due.then(|| self.sending.probe())
     }
 
     /// When to ask for an acknowledgement or a probe again, if nothing happens before.

@@ -28,9 +28,9 @@ impl Probes {
         self.heard = now;
     }
 
-    /// Whether a probe is to be posted: there is never more than one.
-    pub(super) fn post(&mut self, now: Duration) -> bool {
-        let due = self.deadline().is_some_and(|at| at <= now);
+    /// Whether a probe is to be posted, because it is due or `wanted`: there is never more than one.
+    pub(super) fn post(&mut self, now: Duration, wanted: bool) -> bool {
+        let due = wanted && !self.posted || self.deadline().is_some_and(|at| at <= now);
         if due {
             self.heard = now;
             self.posted = true;

@@ -89,6 +89,11 @@ impl<P> Entry<P> {
         self.draft().is_some_and(Draft::is_silent)
     }
 
+    /// Whether nobody needs to hear from the device that it is sent: one that has been taken back is over only then.
+    pub(super) fn is_plain(&self) -> bool {
+        self.fate.is_none() && self.draft().is_none_or(Draft::is_plain)
+    }
+
     fn has_operation(&self) -> bool {
         self.draft().is_some_and(Draft::has_operation)
     }
@@ -305,7 +310,7 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Takes an entry off the list; it ends when the device has let go.
+    /// Takes an entry off the list; it ends when the device has let go, if anybody needs to know.
     fn leave(&mut self, at: usize, fate: Fate) {
         let Some(mut entry) = self.entries.remove(at) else {
             return;
@@ -314,15 +319,16 @@ impl<P> Queue<P> {
             self.picked -= 1;
         }
         self.pongs -= usize::from(entry.message.is_none());
+        let is_plain = entry.is_plain();
         entry.fate.get_or_insert(fate);
-        if entry.in_flight == 0 {
+        if entry.in_flight == 0 || is_plain {
             self.finish(entry);
         } else {
             self.leaving.push_back(entry);
         }
     }
 
-    /// The device has let go, and the peer has handled it or never will.
+    /// The device has let go, or nobody needs to know, and the peer has handled it or never will.
     fn finish(&mut self, mut entry: Entry<P>) {
         let mut fate = entry.fate.unwrap_or(Fate::Done);
         if fate == Fate::Cancelled {

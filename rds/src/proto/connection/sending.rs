@@ -141,6 +141,8 @@ pub(super) struct Sending<P> {
     unasked_messages: u32,
     unasked_bytes: u32,
     unsignalled: u32,
+    /// The next request needs more room than there was.
+    waits_for_room: bool,
     /// The peer acknowledges unasked, so that nobody has to ask for the end of the last message.
     pub(super) peer_acks_unasked: bool,
     /// Somebody waits for the end of a message that has not asked.
@@ -166,6 +168,7 @@ impl<P> Sending<P> {
             unasked_messages: 0,
             unasked_bytes: 0,
             unsignalled: 0,
+            waits_for_room: false,
             peer_acks_unasked: false,
             urgent: false,
             capabilities: match settings.ack_after {
@@ -256,6 +259,17 @@ impl<P> Sending<P> {
         self.tag(Kind::Ack, ack)
     }
 
+    /// Whether the next request waits for room that those without a signal have.
+    pub(super) fn needs_signal(&self) -> bool {
+        self.waits_for_room && self.unsignalled > 0
+    }
+
+    /// A probe is posted, and signalled.
+    pub(super) fn probe(&mut self) -> Tag {
+        self.unsignalled = 0;
+        self.probe_tag()
+    }
+
     pub(super) fn probe_tag(&self) -> Tag {
         self.tag(Kind::Probe, 0)
     }
@@ -274,6 +288,7 @@ impl<P> Sending<P> {
         self.map_in_flight = 0;
         self.posted = 0;
         self.unsignalled = 0;
+        self.waits_for_room = false;
         self.peer_acks_unasked = false;
         self.urgent = false;
         self.unasked_messages = self.max_unacked_messages;
@@ -416,7 +431,7 @@ impl<P> Sending<P> {
     ) -> Option<Work<'_, P>> {
         let entry = self.queue.find(sequence)?;
         let draft = entry.draft();
-        let (len, silent) = (entry.len(), entry.is_silent());
+        let (len, silent, plain) = (entry.len(), entry.is_silent(), entry.is_plain());
         let (part, next, requests) = match stage {
             Stage::Rdma => {
                 let next = match draft {
@@ -435,6 +450,7 @@ impl<P> Sending<P> {
             Stage::Frame(_) => (Part::LastFrame, None, 1),
         };
         let stay = requests > room;
+        self.waits_for_room = stay;
         if !stay {
             self.queue.posted(sequence);
         }
@@ -454,7 +470,8 @@ impl<P> Sending<P> {
             self.posted = sequence;
             self.queue.posted_whole(sequence);
         }
-        let signalled = self.signal(requests, last);
+        // Without a signal, the last that fits would never make room.
+        let signalled = self.signal(requests, last && !plain || requests == room);
         // Only frames tell the peer anything.
         let told = match part {
             Part::Rdma | Part::Atomic => 0,

@@ -15,6 +15,7 @@ struct Frame {
     wire: [u8; Header::SIZE],
     body: Vec<u8>,
     solicited: bool,
+    signalled: bool,
     tag: Tag,
 }
 
@@ -72,6 +73,14 @@ fn send(end: &mut End, len: u32) -> u64 {
         .unwrap()
 }
 
+fn send_urgent(end: &mut End, len: u32) -> u64 {
+    let draft = Draft {
+        urgent: true,
+        ..Draft::new(len, bytes(len))
+    };
+    end.send(message(draft), false).unwrap()
+}
+
 /// The map of a host that is not congested.
 fn no_map() -> &'static CongestionMap {
     static NONE: LazyLock<CongestionMap> = LazyLock::new(CongestionMap::default);
@@ -81,7 +90,7 @@ fn no_map() -> &'static CongestionMap {
 /// The next frame that is posted, or `Err` with an operation's name.
 fn next(end: &mut End) -> Option<Result<Frame, (&'static str, Tag)>> {
     let work = end.transmit(u32::MAX, no_map)?;
-    let tag = work.tag;
+    let (tag, signalled) = (work.tag, work.signalled);
     Some(match work.request {
         Request::Frame {
             header,
@@ -98,6 +107,7 @@ fn next(end: &mut End) -> Option<Result<Frame, (&'static str, Tag)>> {
                 Body::Map { map, range } => map.as_bytes()[range].to_vec(),
             },
             solicited,
+            signalled,
             tag,
         }),
         Request::Rdma { .. } => Err(("rdma", tag)),
@@ -466,7 +476,7 @@ fn a_silent_peer_is_probed() {
 fn an_acknowledgement_releases_what_it_covers() {
     let mut a = up(1);
     for _ in 0..10 {
-        send(&mut a, 1);
+        send_urgent(&mut a, 1);
     }
     let sent: Vec<Frame> = (0..9).map(|_| next(&mut a).unwrap().unwrap()).collect();
     a.received(NOW, &ack_frame(7), vec![]).unwrap();
@@ -488,6 +498,45 @@ fn an_acknowledgement_releases_what_it_covers() {
     complete(&mut a, &last);
     a.received(NOW, &ack_frame(10), vec![]).unwrap();
     assert!(a.finished().is_some() && a.is_idle());
+}
+
+#[test]
+fn only_who_waits_for_the_device_hears_of_it() {
+    let mut a = up(1);
+    let plain: Vec<u64> = (0..20).map(|_| send(&mut a, 1)).collect();
+    let urgent = send_urgent(&mut a, 1);
+    let sent = frames(&mut a);
+    let signalled: Vec<bool> = sent.iter().map(|frame| frame.signalled).collect();
+    let at = |signalled: bool, at: usize| signalled == (at == 15 || at == 20);
+    let right = signalled.iter().enumerate().all(|(i, &is)| at(is, i));
+    assert!(right, "one of sixteen, and the urgent one: {signalled:?}");
+    a.received(NOW, &ack_frame(urgent), vec![]).unwrap();
+    let over = |a: &mut End| -> Vec<u64> {
+        std::iter::from_fn(|| a.finished())
+            .map(|finished| finished.sequence)
+            .collect()
+    };
+    assert_eq!(over(&mut a), plain, "the peer has them");
+    assert!(a.awaits_device());
+    complete(&mut a, &sent);
+    assert_eq!(over(&mut a), [urgent]);
+    assert!(a.is_idle());
+}
+
+/// Or its completion would never make room.
+#[test]
+fn the_last_request_that_fits_is_signalled() {
+    let mut a = up(1);
+    for _ in 0..10 {
+        send(&mut a, 1);
+    }
+    let mut signalled = Vec::new();
+    for room in (0..5).rev() {
+        if let Some(work) = a.transmit(room, no_map) {
+            signalled.push(work.signalled);
+        }
+    }
+    assert_eq!(signalled, [false, false, false, true]);
 }
 
 /// U-P07
