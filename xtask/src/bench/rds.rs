@@ -21,7 +21,7 @@ use crate::workspace::Workspace;
 /// How many pairs of guests there are of each kind.
 const PAIRS: usize = 4;
 /// How often everything is measured on a pair.
-const ROUNDS: usize = 2;
+const ROUNDS: usize = 4;
 const TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// What is measured: what the program calls it, and how many bytes a message or an operation has, or how many
