@@ -1,12 +1,12 @@
 // What messages cost on sockets of the family RDS: the kernel's, or those that are preloaded.
 //
 //   messages server IP
-//   messages client IP PEER ROUNDS
+//   messages client IP PEER ROUNDS [memory]
 //
 // The client prints `== SIZE NUMBER` for each measurement: `latency SIZE` microseconds there and back,
 // `rate SIZE` messages a second, `write SIZE` bytes a second by RDMA into the client's memory. In the end
-// comes `memory COUNT` with the bytes of memory that the client's host, its kernel and the program together,
-// has less for each of so many further connections.
+// comes, if it is asked for, `memory COUNT` with the bytes of memory that the client's host, its kernel and the
+// program together, has less for each of so many further connections.
 #include <arpa/inet.h>
 #include <errno.h>
 #include <poll.h>
@@ -202,9 +202,12 @@ static void memory(const char *ip, struct sockaddr_in *peer) {
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "server")) {
         serve(bound(argv[2], PORT));
+        // So that the last message is acknowledged, and not sent to the next server here.
+        sleep(1);
         return 0;
     }
-    if (argc != 5 || strcmp(argv[1], "client")) return 2;
+    if (argc < 5 || argc > 6 || strcmp(argv[1], "client")) return 2;
+    if (argc == 6 && strcmp(argv[5], "memory")) return 2;
     struct sockaddr_in peer = address(argv[3], PORT);
     int fd = bound(argv[2], PORT);
     meet(fd, &peer);
@@ -217,7 +220,7 @@ int main(int argc, char **argv) {
         write_back(fd, &peer, 60);
         fflush(stdout);
     }
-    memory(argv[2], &peer);
+    if (argc == 6) memory(argv[2], &peer);
     put(fd, &peer, 'q', 1, 0, NULL, 0);
     // What is not acknowledged when a socket is closed is not sent any more.
     sleep(2);

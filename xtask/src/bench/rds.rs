@@ -1,9 +1,10 @@
 //! What messages cost over RDS in user space, against the kernel's, on two guests.
 //!
-//! One program in C, `rds/benches/messages.c`, runs on a pair of guests whose kernels have RDS, and on a pair
-//! that has `rds-preload` instead. Both sides are of one kind each time, and the kinds take turns, each time with
-//! new guests. What counts is the ratio of the medians; and the memory of a connection, which is what the guest
-//! has less of, be it the kernel's or the program's.
+//! One program in C, `rds/benches/messages.c`, runs on a pair of guests with `rds-preload`, and on the same pair
+//! with the kernel's RDS, whose modules are there as long as they are needed. The kinds take turns in beginning,
+//! each time with new guests, which differ by more than the kinds do. What counts is the ratio of the medians; and
+//! the memory of a connection, which is what the guest has less of, be it the kernel's or the program's: that is
+//! measured with the kind that begins, before any memory has been given back.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -15,13 +16,13 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use crate::soft_roce::{Host, Run, quote};
+use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
-/// How many pairs of guests there are of each kind.
-const PAIRS: usize = 4;
-/// How often everything is measured on a pair.
-const ROUNDS: usize = 4;
+/// How many pairs of guests there are, each of which gives the memory of one kind.
+const PAIRS: usize = 6;
+/// How often everything is measured with a kind on a pair.
+const ROUNDS: usize = 3;
 const TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// What is measured: what the program calls it, and how many bytes a message or an operation has, or how many
@@ -39,6 +40,9 @@ const CASES: [(&str, u32); 7] = [
 /// What is measured once on a pair.
 const MEMORY: &str = "memory";
 
+/// What goes before the name of the kind that is measured from then on.
+const KIND: &str = "kind";
+
 /// Runs everything.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let program = workspace.target().join("bench/rds-messages");
@@ -47,15 +51,14 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let library = program::build_library(workspace, "rds-preload", "rdspreload")?;
     let mut transcript = Transcript::default();
     let mut look = String::new();
-    for (pair, side) in (0..PAIRS).flat_map(|pair| guest::sides(pair).map(|side| (pair + 1, side)))
-    {
+    for pair in 0..PAIRS {
         eprintln!(
-            "Running messages over RDS, {}, on two guests, {pair} of {PAIRS}",
-            kind(side)
+            "Running messages over RDS, ours and the kernel's, on two guests, {} of {PAIRS}",
+            pair + 1
         );
-        let name = format!("rds-{}-{pair}", side.name());
-        let read = |line: &str| transcript.read(side, line);
-        let plan = plan(side, &program, &library)?;
+        let read = |line: &str| transcript.read(line);
+        let plan = plan(guest::sides(pair), &program, &library)?;
+        let name = format!("rds-{}", pair + 1);
         look = guest::record_success(workspace, &name, plan, read)?;
     }
     transcript.rows().with_context(|| look)
@@ -68,36 +71,47 @@ fn kind(side: Side) -> &'static str {
     }
 }
 
-/// The program on two guests.
-fn plan(side: Side, program: &Path, library: &Path) -> Result<Run> {
-    let program = quote(program)?;
-    let preload = match side {
-        Side::Ours => format!("LD_PRELOAD={} ", quote(library)?),
-        Side::Reference => String::new(),
+/// The program on two guests, with one kind after the other.
+fn plan(sides: [Side; 2], program: &Path, library: &Path) -> Result<Run> {
+    let (program, library) = (quote(program)?, quote(library)?);
+    let run = |side, arguments: &str| match side {
+        Side::Ours => format!("LD_PRELOAD={library} {program} {arguments}"),
+        Side::Reference => {
+            format!("modprobe rds_rdma && {program} {arguments} && rmmod rds_rdma rds")
+        }
     };
-    let server = format!("{preload}{program} server $A");
-    let client = format!("{preload}{program} client $B $A {ROUNDS}");
-    let plan = Run::pair(server, client).timeout(TIMEOUT).by_line();
-    Ok(match side {
-        Side::Ours => plan,
-        Side::Reference => plan.rds(&[Host::A, Host::B]),
-    })
+    let server = sides.map(|side| run(side, "server $A")).join(" && ");
+    let [first, second] = sides;
+    let client = [(first, " memory"), (second, "")].map(|(side, more)| {
+        let run = run(side, &format!("client $B $A {ROUNDS}{more}"));
+        format!("echo == {KIND} {} && {run}", side.name())
+    });
+    let plan = Run::pair(server, client.join(" && "));
+    Ok(plan.timeout(TIMEOUT).by_line())
 }
 
 /// What the guests have printed so far.
 #[derive(Debug, Default)]
 struct Transcript {
+    /// What is being measured.
+    side: Option<Side>,
     samples: BTreeMap<(&'static str, u32, Side), Vec<f64>>,
 }
 
 impl Transcript {
-    fn read(&mut self, side: Side, line: &str) {
+    fn read(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let ["==", what, size, number] = words[..] else {
-            return;
+        let (what, size, number) = match words[..] {
+            ["==", KIND, name] => {
+                self.side = Side::of_name(name);
+                return;
+            }
+            ["==", what, size, number] => (what, size, number),
+            _ => return,
         };
         let said = |(name, bytes): &&(&str, u32)| *name == what && bytes.to_string() == size;
-        if let (Some(&(what, size)), Ok(number)) = (CASES.iter().find(said), number.parse()) {
+        let case = CASES.iter().find(said);
+        if let (Some(&(what, size)), Some(side), Ok(number)) = (case, self.side, number.parse()) {
             let samples = self.samples.entry((what, size, side)).or_default();
             samples.push(number);
         }
@@ -137,14 +151,17 @@ mod tests {
     fn transcript_becomes_rows() {
         let mut transcript = Transcript::default();
         for (what, size) in CASES {
-            for (side, number) in [(Side::Ours, 4e6), (Side::Reference, 2e6)] {
-                for _ in 0..guest::LEAST_ROUNDS {
-                    transcript.read(side, &format!("== {what} {size} {number}"));
-                }
+            transcript.read(&format!("== {what} {size} 1"));
+        }
+        assert!(transcript.samples.is_empty(), "nobody knows whose they are");
+        for (side, number) in [("ours", 4e6), ("reference", 2e6)] {
+            transcript.read(&format!("== kind {side}"));
+            for (what, size) in CASES.repeat(guest::LEAST_ROUNDS) {
+                transcript.read(&format!("== {what} {size} {number}"));
             }
         }
-        transcript.read(Side::Ours, "== latency 65 1");
-        transcript.read(Side::Ours, "anything else");
+        transcript.read("== latency 65 1");
+        transcript.read("anything else");
         let rows = transcript.rows().unwrap();
         assert_eq!(rows.len(), CASES.len());
         assert_eq!(rows[0].pass(), Some(false), "twice as late");
