@@ -19,7 +19,7 @@ mod table;
 #[doc(hidden)]
 pub mod wait;
 
-pub use address::encode;
+pub use address::{Encoded, encode};
 pub use errno::{fits, last_errno, os, run, set_errno};
 pub use files::{Descriptors, duplicate};
 #[doc(hidden)]

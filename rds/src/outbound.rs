@@ -7,6 +7,7 @@ use std::{
     sync::{Arc, Mutex, MutexGuard, PoisonError},
 };
 
+use smallvec::SmallVec;
 use verbs::{PoolBuf, ProtectionDomain, RemoteRegion};
 
 use crate::{
@@ -18,17 +19,27 @@ use crate::{
     slots::Body,
 };
 
+/// Those of a message. Most have one.
+type Frames = SmallVec<[Option<Body>; 1]>;
+
 /// What a message is sent from. While the device sends a frame, its slot is with the queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Outbound {
-    frames: Mutex<Vec<Option<Body>>>,
+    frames: Mutex<Frames>,
     /// The bytes, if they are not copied, and what the program calls them.
-    borrowed: Option<(RemoteRegion, u32)>,
-    /// The memory of the operations that go before it.
+    borrowed: Option<Box<(RemoteRegion, u32)>>,
+    /// For the operations that go before it.
+    pub(crate) operands: Option<Box<Operands>>,
+}
+
+/// What operations need that the protocol does not know of.
+#[derive(Debug)]
+pub(crate) struct Operands {
+    /// The host whose memory they are on.
+    pub(crate) peer: IpAddr,
+    /// The memory here.
     pub(crate) rdma: Vec<RemoteRegion>,
     pub(crate) atomic: Option<RemoteRegion>,
-    /// The host whose memory they are on.
-    pub(crate) operation: Option<IpAddr>,
 }
 
 /// What a frame is sent from: a slot for its header, and what it has of its message, or the place
@@ -47,7 +58,7 @@ impl Outbound {
     pub(crate) fn copy(bufs: &[IoSlice<'_>], device: Option<&Device>) -> verbs::Result<Self> {
         let mut left: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut source = Source::new(bufs);
-        let mut frames = Vec::with_capacity(left.div_ceil(FRAGMENT as usize));
+        let mut frames = Frames::with_capacity(left.div_ceil(FRAGMENT as usize));
         while left > 0 {
             let len = left.min(FRAGMENT as usize);
             left -= len;
@@ -74,17 +85,22 @@ impl Outbound {
     /// Sends registered memory as it is.
     pub(crate) fn borrow(memory: RemoteRegion, name: u32) -> Self {
         Self {
-            borrowed: Some((memory, name)),
+            borrowed: Some(Box::new((memory, name))),
             ..Self::default()
         }
     }
 
     /// What the program calls memory that is not copied.
     pub(crate) fn name(&self) -> Option<u32> {
-        self.borrowed.as_ref().map(|(_, name)| *name)
+        self.borrowed.as_ref().map(|borrowed| borrowed.1)
     }
 
-    fn lock(&self) -> MutexGuard<'_, Vec<Option<Body>>> {
+    /// What its operations need, if it has any.
+    pub(crate) fn operands(&self) -> Option<&Operands> {
+        self.operands.as_deref()
+    }
+
+    fn lock(&self) -> MutexGuard<'_, Frames> {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
@@ -92,7 +108,7 @@ impl Outbound {
     /// sent.
     pub(crate) fn take(&self, range: Range<u32>, device: &Device) -> verbs::Result<Option<Frame>> {
         let (start, end) = (range.start as usize, range.end as usize);
-        if let Some((memory, _)) = &self.borrowed {
+        if let Some((memory, _)) = self.borrowed.as_deref() {
             let part = memory.slice(start..end);
             if part.pd() == &device.pd {
                 let slot = device.slot(0)?;
@@ -135,13 +151,15 @@ impl Outbound {
 
     /// Whether its operations need memory of a device.
     pub(crate) fn needs(&self, pd: &ProtectionDomain) -> bool {
-        let mut memory = self.rdma.iter().chain(&self.atomic);
-        memory.any(|region| region.pd() == pd)
+        self.operands().is_some_and(|operands| {
+            let mut memory = operands.rdma.iter().chain(&operands.atomic);
+            memory.any(|region| region.pd() == pd)
+        })
     }
 
     /// Takes all bytes, for a receiver in this process.
     pub(crate) fn bodies(&self) -> Bodies<Body> {
-        if let Some((memory, _)) = &self.borrowed {
+        if let Some((memory, _)) = self.borrowed.as_deref() {
             let mut bytes = vec![0; memory.len()].into_boxed_slice();
             memory.read(0, &mut bytes);
             return Bodies::One(Body::Heap(bytes));

@@ -7,6 +7,10 @@ use std::{
 
 use interpose::os;
 use libc::{c_void, iovec, socklen_t};
+use smallvec::SmallVec;
+
+/// So many places need no memory of their own.
+const FEW: usize = 4;
 
 /// Bytes that a program has; none at no address.
 ///
@@ -60,7 +64,10 @@ unsafe fn entries<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]>
 ///
 /// # Safety
 /// As for [`bytes`], for each of `count` entries.
-pub(crate) unsafe fn gather<'a>(at: *const iovec, count: usize) -> io::Result<Vec<IoSlice<'a>>> {
+pub(crate) unsafe fn gather<'a>(
+    at: *const iovec,
+    count: usize,
+) -> io::Result<SmallVec<[IoSlice<'a>; FEW]>> {
     // SAFETY: as the caller promises.
     let entries = unsafe { entries(at, count) }?;
     entries
@@ -80,7 +87,7 @@ pub(crate) unsafe fn gather<'a>(at: *const iovec, count: usize) -> io::Result<Ve
 pub(crate) unsafe fn scatter<'a>(
     at: *const iovec,
     count: usize,
-) -> io::Result<Vec<IoSliceMut<'a>>> {
+) -> io::Result<SmallVec<[IoSliceMut<'a>; FEW]>> {
     // SAFETY: as the caller promises.
     let entries = unsafe { entries(at, count) }?;
     entries

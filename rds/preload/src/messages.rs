@@ -2,7 +2,7 @@
 
 use std::{io, io::IoSlice};
 
-use interpose::{interpose, os, restarting};
+use interpose::{Encoded, interpose, os, restarting};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rds::{
     Interest, Received,
@@ -122,7 +122,7 @@ unsafe fn write_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Resu
 struct Outcome {
     /// The bytes that it returns.
     len: usize,
-    from: Option<Vec<u8>>,
+    from: Option<Encoded>,
     flags: c_int,
 }
 
@@ -246,9 +246,9 @@ unsafe fn receive_from(
     let mut told = Told::new(&mut []);
     let outcome = receive_one(held, &mut [io::IoSliceMut::new(place)], &mut told, flags)?;
     if !from.is_null() {
-        let name = outcome.from.unwrap_or_default();
+        let name = outcome.from.as_deref().unwrap_or_default();
         // SAFETY: as the caller promises.
-        unsafe { give(&name, from.cast(), from_len) }?;
+        unsafe { give(name, from.cast(), from_len) }?;
     }
     Ok(length(outcome.len))
 }

@@ -94,9 +94,10 @@ unsafe fn connect_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::
 
 unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
     let name = held.socket.local_addr()?;
-    let name = name.map_or_else(|| NOWHERE.to_vec(), encode);
+    let name = name.map(encode);
+    let name = name.as_deref().unwrap_or(&NOWHERE);
     // SAFETY: as the caller promises.
-    unsafe { give(&name, addr.cast(), len) }?;
+    unsafe { give(name, addr.cast(), len) }?;
     Ok(0)
 }
 

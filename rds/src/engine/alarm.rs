@@ -7,6 +7,17 @@ use std::{
 
 const NEVER: u64 = u64::MAX;
 
+/// Messages that wait for others, or that none does: each time that changes, it is another.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Batch(u64);
+
+impl Batch {
+    /// Whether some wait.
+    pub(super) fn waits(self) -> bool {
+        self.0 % 2 == 1
+    }
+}
+
 /// What the thread goes by while nothing is locked.
 ///
 /// A program that keeps calling has everything locked most of the time: a thread that looked whether it still
@@ -19,6 +30,8 @@ pub(super) struct Alarm {
     sleep: AtomicU64,
     /// When a call has last handled what has completed of any connection.
     call: AtomicU64,
+    /// How often messages have begun to wait for others, and how often they have been posted.
+    batch: AtomicU64,
 }
 
 fn nanos(at: Duration) -> u64 {
@@ -36,6 +49,7 @@ impl Alarm {
             work: AtomicU64::new(NEVER),
             sleep: AtomicU64::new(0),
             call: AtomicU64::new(0),
+            batch: AtomicU64::new(0),
         }
     }
 
@@ -57,17 +71,38 @@ impl Alarm {
         at < self.sleep.load(SeqCst)
     }
 
-    /// The thread is going to sleep, until there is something to be done, or until `relief`; returns when that is.
-    pub(super) fn sleep(&self, relief: Option<Duration>) -> Option<Duration> {
+    /// The thread is going to sleep, until there is something to be done, or until `relief`, or if messages wait for
+    /// others, until `soon`; returns when that is.
+    pub(super) fn sleep(&self, relief: Option<Duration>, soon: Duration) -> Option<Duration> {
         let at = nanos_or_never(relief).min(self.work.load(SeqCst));
         self.sleep.store(at, SeqCst);
-        let at = at.min(self.work.load(SeqCst));
+        let mut at = at.min(self.work.load(SeqCst));
+        if self.batch().waits() {
+            at = at.min(nanos(soon));
+        }
         (at != NEVER).then(|| Duration::from_nanos(at))
     }
 
     /// Whether there is something to be done by now.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.work.load(SeqCst) <= nanos(now)
+    }
+
+    /// Messages begin to wait for others, until `soon` at the latest. Returns whether the thread has to be rung for.
+    pub(super) fn delay(&self, soon: Duration) -> bool {
+        self.batch.fetch_add(1, SeqCst);
+        // If it does not see that, it has said before until when it sleeps.
+        nanos(soon) < self.sleep.load(SeqCst)
+    }
+
+    /// They are posted.
+    pub(super) fn posted(&self) {
+        self.batch.fetch_add(1, SeqCst);
+    }
+
+    /// Whether messages wait for others, and which.
+    pub(super) fn batch(&self) -> Batch {
+        Batch(self.batch.load(SeqCst))
     }
 
     /// A call has handled what has completed.
@@ -92,18 +127,18 @@ mod tests {
     #[test]
     fn the_thread_is_rung_for_if_it_would_sleep_too_long() {
         let alarm = Alarm::new();
-        assert_eq!(alarm.sleep(None), None);
+        assert_eq!(alarm.sleep(None, at(2)), None);
         assert!(alarm.is_earlier(at(50)));
         assert!(alarm.ask(at(50)), "it sleeps for ever");
         assert!(!alarm.is_earlier(at(50)) && alarm.is_earlier(at(49)));
-        assert_eq!(alarm.sleep(Some(at(10))), Some(at(10)));
+        assert_eq!(alarm.sleep(Some(at(10)), at(2)), Some(at(10)));
         assert!(!alarm.ask(at(40)), "it looks before that");
-        assert_eq!(alarm.sleep(Some(at(60))), Some(at(40)));
+        assert_eq!(alarm.sleep(Some(at(60)), at(2)), Some(at(40)));
         assert!(alarm.ask(at(39)));
         assert!(!alarm.is_due(at(38)) && alarm.is_due(at(39)));
         alarm.set(None);
         assert!(!alarm.is_due(at(39)));
-        assert_eq!(alarm.sleep(None), None);
+        assert_eq!(alarm.sleep(None, at(2)), None);
     }
 
     #[test]
@@ -114,5 +149,24 @@ mod tests {
         assert_eq!(alarm.called_at(), at(7));
         alarm.call(Duration::MAX);
         assert!(alarm.called_at() > at(7), "for ever");
+    }
+
+    #[test]
+    fn the_thread_looks_soon_while_messages_wait() {
+        let alarm = Alarm::new();
+        let none = alarm.batch();
+        assert!(!none.waits());
+        assert_eq!(alarm.sleep(Some(at(10)), at(2)), Some(at(10)));
+        assert!(alarm.delay(at(3)), "it sleeps for longer");
+        let first = alarm.batch();
+        assert!(first.waits());
+        assert_eq!(alarm.sleep(Some(at(10)), at(4)), Some(at(4)));
+        assert_eq!(alarm.sleep(Some(at(3)), at(4)), Some(at(3)));
+        alarm.posted();
+        assert_eq!(alarm.sleep(Some(at(5)), at(4)), Some(at(5)));
+        assert!(!alarm.delay(at(6)), "it looks before that");
+        let second = alarm.batch();
+        assert!(second.waits());
+        assert_ne!(first, second);
     }
 }

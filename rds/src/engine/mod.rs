@@ -3,6 +3,7 @@
 mod alarm;
 mod clock;
 mod connecting;
+mod doorbell;
 mod here;
 mod info;
 mod leading;
@@ -14,7 +15,7 @@ mod traffic;
 mod undertaker;
 
 use std::{
-    io,
+    io, mem,
     num::NonZero,
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
@@ -32,8 +33,9 @@ use rustix::{
     io::Errno,
 };
 
-use alarm::Alarm;
+use alarm::{Alarm, Batch};
 use clock::Clock;
+use doorbell::DELAY;
 use leading::{ABSENCE, LONGEST_ABSENCE};
 pub(crate) use operations::{Exported, Progress};
 pub use options::EngineOptions;
@@ -250,15 +252,21 @@ impl Shared {
         }
     }
 
+    /// Has the thread look again.
+    pub(crate) fn ring(&self) {
+        self.bell.ring();
+    }
+
     fn run(&self) {
+        let mut batch = self.alarm.batch();
         while !self.stopped.load(Relaxed) {
             let (relief, tasks) = {
                 let mut state = self.lock_here();
                 let relief = state.prepare(self.now());
-                (relief, std::mem::take(&mut state.tasks))
+                (relief, mem::take(&mut state.tasks))
             };
             tasks.into_iter().for_each(Waker::wake);
-            let ready = self.doze(relief);
+            let ready = self.doze(relief, &mut batch);
             if ready[1] {
                 self.bell.clear();
             }
@@ -277,7 +285,7 @@ impl Shared {
                 self.leave_to_calls(&mut state, now);
             }
             state.work(now);
-            let tasks = std::mem::take(&mut state.tasks);
+            let tasks = mem::take(&mut state.tasks);
             drop(state);
             tasks.into_iter().for_each(Waker::wake);
         }
@@ -285,20 +293,30 @@ impl Shared {
     }
 
     /// Sleeps until the thread has something to do: something comes from the channel, the bell, or the poller,
-    /// which it returns, or it is time. When it is time to see whether calls still come, it sees to that itself.
-    fn doze(&self, mut relief: Option<Duration>) -> Vec<bool> {
+    /// which it returns, or it is time, or messages have waited for others for too long. When it is time to see
+    /// whether calls still come, it sees to that itself.
+    fn doze(&self, mut relief: Option<Duration>, batch: &mut Batch) -> Vec<bool> {
         let fds = [self.channel.as_fd(), self.bell.as_fd(), self.poller.as_fd()];
         let mut patience = ABSENCE;
         loop {
-            let at = self.alarm.sleep(relief);
-            let (ready, _) = sleep(&fds, at.map(|at| at.saturating_sub(self.now())));
+            let before = self.now();
+            let soon = before + DELAY;
+            let last = mem::replace(batch, self.alarm.batch());
+            let goes_on = *batch != last;
+            let wanted = relief.map(|at| if goes_on { at.min(soon) } else { at });
+            let at = self.alarm.sleep(wanted, soon);
+            let (ready, _) = sleep(&fds, at.map(|at| at.saturating_sub(before)));
             let now = self.now();
             let called_at = self.alarm.called_at();
             let calls_come = now < called_at + ABSENCE;
-            if relief.is_none() || !calls_come || self.alarm.is_due(now) || ready.contains(&true) {
+            let is_late = batch.waits() && *batch == self.alarm.batch();
+            let nothing = calls_come && !is_late && !self.alarm.is_due(now);
+            if relief.is_none() || !nothing || ready.contains(&true) {
                 return ready;
             }
-            patience = LONGEST_ABSENCE.min(2 * patience);
+            if !goes_on {
+                patience = LONGEST_ABSENCE.min(2 * patience);
+            }
             relief = Some(called_at + patience);
         }
     }

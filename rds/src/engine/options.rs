@@ -21,6 +21,7 @@ pub struct EngineOptions {
     pub(crate) receives: u32,
     pub(crate) retries: u8,
     pub(crate) busy_poll: Duration,
+    pub(crate) doorbell_batch: u32,
 }
 
 impl Default for EngineOptions {
@@ -32,6 +33,7 @@ impl Default for EngineOptions {
             receives: 768,
             retries: 1,
             busy_poll: Duration::ZERO,
+            doorbell_batch: 8,
         }
     }
 }
@@ -85,6 +87,15 @@ impl EngineOptions {
     /// At least one of so many requests is signalled; 16 if not set, at most 64.
     pub fn max_unsignaled_wr(mut self, requests: u32) -> Self {
         self.node.connection.max_unsignalled = requests.clamp(1, 64);
+        self
+    }
+
+    /// How many short messages are posted with one doorbell, while twice as many requests are in flight as
+    /// [one has to be signalled of](Self::max_unsignaled_wr); 8 if not set, with 1 each has its own. Those that
+    /// wait for the others are posted by the next call of any socket that sends, receives, or waits, or some
+    /// milliseconds later.
+    pub fn doorbell_batch(mut self, messages: u32) -> Self {
+        self.doorbell_batch = messages;
         self
     }
 

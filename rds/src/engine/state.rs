@@ -25,7 +25,7 @@ use super::{
 use crate::{
     device::Device,
     lane::Lane,
-    outbound::Payload,
+    outbound::{Operands, Payload},
     proto::{
         SocketId,
         connection::Fate,
@@ -73,6 +73,8 @@ pub(crate) struct State {
     pub(super) has_events: bool,
     /// How often a call that would have waited has found something.
     pub(super) found: u32,
+    /// How many messages wait for others, to be posted with them.
+    pub(super) delayed: u32,
     /// Sockets that somebody may wait for by the descriptor, or in a task, since no call has.
     pub(super) observed: BTreeSet<SocketId>,
     /// The socket of which a call is about to receive: its descriptor shows what that leaves.
@@ -121,6 +123,7 @@ impl State {
             watch: Watch::Thread,
             has_events: false,
             found: 0,
+            delayed: 0,
             observed: BTreeSet::new(),
             receiving: None,
             lost: Vec::new(),
@@ -265,6 +268,7 @@ impl State {
     /// earlier than it means to.
     pub(super) fn work(&mut self, now: Duration) -> bool {
         let mut earlier = false;
+        self.end_delay();
         for rounds in (0..ROUNDS).rev() {
             while let Some(id) = self.node.busy() {
                 self.advance(now, id);
@@ -279,7 +283,7 @@ impl State {
         while let Some(finished) = self.node.finished() {
             let owner = finished.message.owner;
             let payload = finished.message.draft.payload;
-            if let Some(peer) = payload.operation {
+            if let Some(&Operands { peer, .. }) = payload.operands() {
                 let failed = finished.fate != Fate::Done || finished.failed.is_some();
                 self.operations.end(owner, peer, finished.sequence, failed);
             }

@@ -280,10 +280,13 @@ impl State {
                 Request::Rdma { rdma, payload } => {
                     free = free.saturating_sub(rdma.requests - 1);
                     let elements = device.elements as usize;
-                    push_rdma(&mut batch, tag, signalled, rdma, &payload.rdma, elements)
+                    let pieces = payload.operands().map(|operands| &operands.rdma[..]);
+                    let pieces = pieces.unwrap_or_default();
+                    push_rdma(&mut batch, tag, signalled, rdma, pieces, elements)
                 }
                 Request::Atomic { atomic, payload } => {
-                    push_atomic(&mut batch, tag, signalled, atomic, payload.atomic.as_ref())
+                    let place = payload.operands().and_then(|all| all.atomic.as_ref());
+                    push_atomic(&mut batch, tag, signalled, atomic, place)
                 }
             };
             free = free.saturating_sub(1);

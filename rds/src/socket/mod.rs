@@ -500,6 +500,8 @@ impl Drop for Socket {
         }
         // That of a parent is not this process's to close.
         if let Ok(mut state) = self.lock() {
+            // What waits to be sent with more is sent.
+            self.engine.inner().drive(&mut state);
             state.forget(self.id);
             // It is open.
             let _: Result<(), _> = state.node.close(self.id);

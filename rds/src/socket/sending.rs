@@ -15,7 +15,8 @@ use crate::{
     device::Device,
     engine::{Progress, State},
     errno::socket_error,
-    outbound::Outbound,
+    outbound::{Operands, Outbound},
+    proto::wire::FRAGMENT,
     proto::{
         connection::{self, Draft, Report, Status},
         node::{self, Delivery, LocalMessage, SocketError},
@@ -228,25 +229,21 @@ impl Socket {
         mut payload: Outbound,
         options: &SendOptions,
     ) -> io::Result<Sent> {
-        let mut draft = Draft {
-            cookie: options.cookie,
-            silent: options.silent,
-            urgent: payload.name().is_some() || options.has_operation(),
-            ..Draft::new(len, ())
-        };
+        let urgent = payload.name().is_some() || options.has_operation();
+        // Whether nobody notices if it leaves with the next ones.
+        let patient = !urgent && len <= FRAGMENT;
         // Whether a connection never has room for it.
         let mut too_many = false;
-        if let Some(rdma) = &options.rdma {
+        let (mut rdma, mut atomic) = (None, None);
+        if let Some(wanted) = &options.rdma {
             // Without one, the error says why.
             let own = device.clone().map_or_else(|| self.device(), Ok)?;
-            let checked = rdma.check(&own.pd, own.elements)?;
+            let checked = wanted.check(&own.pd, own.elements)?;
             too_many = checked.requests > own.room();
-            draft.rdma = Some(checked);
-            payload.rdma.clone_from(&rdma.local);
+            rdma = Some(Box::new(checked));
         }
-        if let Some(atomic) = &options.atomic {
-            draft.atomic = Some(atomic.check(&self.device()?.pd)?);
-            payload.atomic = Some(atomic.place.clone());
+        if let Some(wanted) = &options.atomic {
+            atomic = Some(Box::new(wanted.check(&self.device()?.pd)?));
         }
         let (dont_wait, timeout) = {
             let patience = lock(&self.patience);
@@ -255,35 +252,39 @@ impl Socket {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // Whose it is has been looked at before the bytes were.
         let mut state = self.engine.inner().lock_here();
+        let mut peer = None;
         if options.has_operation() {
             let to = state.node.can_send(self.id, options.to, len);
             let ip = to.map_err(socket_error)?.ip();
             if too_many && !state.node.is_here(ip) {
                 return Err(Errno::MSGSIZE.into());
             }
-            payload.operation = Some(ip);
+            peer = Some(ip);
+            let pieces = options.rdma.as_ref().map(|rdma| rdma.local.clone());
+            payload.operands = Some(Box::new(Operands {
+                peer: ip,
+                rdma: pieces.unwrap_or_default(),
+                atomic: options.atomic.as_ref().map(|atomic| atomic.place.clone()),
+            }));
         }
-        let peer = payload.operation;
-        let mut payload = Arc::new(payload);
+        let mut draft = Draft {
+            cookie: options.cookie,
+            silent: options.silent,
+            rdma,
+            atomic,
+            urgent,
+            ..Draft::new(len, Arc::new(payload))
+        };
         self.waiters.set_blocked(&mut state.node, false);
         let mut looked = false;
         loop {
             device = device.filter(|device| {
                 let is_there = state.has_device(device);
                 if !is_there {
-                    payload.leave(&device.pd);
+                    draft.payload.leave(&device.pd);
                 }
                 is_there
             });
-            let draft = Draft {
-                payload,
-                len,
-                cookie: draft.cookie,
-                rdma: draft.rdma,
-                atomic: draft.atomic,
-                silent: draft.silent,
-                urgent: draft.urgent,
-            };
             let refused = match state.node.send(self.id, options.to, draft) {
                 Ok(sent) => {
                     let operation = match (peer, &sent) {
@@ -293,13 +294,13 @@ impl Socket {
                         }
                         _ => None,
                     };
-                    let at_once = self.sent(&mut state, sent);
+                    let at_once = self.sent(&mut state, sent, patient);
                     let (len, operation) = (len as usize, operation.or(at_once));
                     return Ok(Sent { len, operation });
                 }
                 Err(refused) => refused,
             };
-            payload = refused.payload;
+            draft = refused.draft;
             self.engine.inner().drive(&mut state);
             match refused.error {
                 SocketError::Full | SocketError::Congested(_) if !dont_wait => {}
@@ -320,11 +321,23 @@ impl Socket {
         }
     }
 
-    /// A message is on its way, or has come; returns the number of its operation if that has ended.
-    fn sent(&self, state: &mut State, sent: node::Sent<Arc<Outbound>>) -> Option<u64> {
+    /// A message is on its way, or has come; returns the number of its operation if that has ended. One that
+    /// is `patient` may leave with the next ones.
+    fn sent(
+        &self,
+        state: &mut State,
+        sent: node::Sent<Arc<Outbound>>,
+        patient: bool,
+    ) -> Option<u64> {
         let now = self.engine.inner().now();
         let mut operation = None;
         if let node::Sent::Queued(connection, _) = sent {
+            if patient && state.may_delay(connection) {
+                if state.delay(now) {
+                    self.engine.inner().ring();
+                }
+                return None;
+            }
             state.look_to_send(now, connection);
         }
         if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
@@ -339,12 +352,12 @@ impl Socket {
             };
             // Whether the operations, if there are any, have all been done.
             let mut done = None;
-            if let Some(rdma) = &draft.rdma {
-                let status = state.operate(to.ip(), rdma, &draft.payload.rdma);
+            if let Some((rdma, operands)) = draft.rdma.as_ref().zip(draft.payload.operands()) {
+                let status = state.operate(to.ip(), rdma, &operands.rdma);
                 done = Some(ended(state, status, rdma.report));
             }
-            if let Some((atomic, place)) = draft.atomic.as_ref().zip(draft.payload.atomic.as_ref())
-            {
+            let place = draft.payload.operands().and_then(|all| all.atomic.as_ref());
+            if let Some((atomic, place)) = draft.atomic.as_ref().zip(place) {
                 let status = match done {
                     // Between hosts, the connection would be lost with the first.
                     Some(false) => Status::Dropped,

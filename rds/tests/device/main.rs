@@ -7,6 +7,7 @@
 
 mod crossing;
 mod deaf;
+mod flood;
 mod hostile;
 mod interlopers;
 mod memory;

@@ -208,7 +208,7 @@ impl Run {
         draft.silent = silent;
         draft.urgent = self.rng.bool();
         if with_operation {
-            draft.rdma = Some(Rdma {
+            draft.rdma = Some(Box::new(Rdma {
                 direction: *self
                     .rng
                     .choice(&[Direction::Write, Direction::Read])
@@ -223,7 +223,7 @@ impl Run {
                     notify: true,
                     remote: self.rng.bool(),
                 },
-            });
+            }));
         }
         match host.node.send(id, Some(to), draft) {
             Ok(Sent::Queued(..)) => {

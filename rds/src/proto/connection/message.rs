@@ -30,9 +30,9 @@ pub struct Draft<P> {
     /// Memory that the receiver may use.
     pub cookie: Option<Cookie>,
     /// Memory of the receiver's that is read or written before.
-    pub rdma: Option<Rdma>,
+    pub rdma: Option<Box<Rdma>>,
     /// A number of the receiver's that is changed before.
-    pub atomic: Option<Atomic>,
+    pub atomic: Option<Box<Atomic>>,
     /// With nothing but operations in it, it is not sent itself.
     pub silent: bool,
     /// Somebody waits for its end: it is never left to a peer that acknowledges unasked, nor to requests that
@@ -167,13 +167,13 @@ pub enum BadMessage {
     Len(u32),
 }
 
-/// A message that cannot be sent, with what came with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A message that cannot be sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused<P> {
     /// Why.
     pub error: BadMessage,
-    /// What the caller gave with the message.
-    pub payload: P,
+    /// The message.
+    pub draft: Draft<P>,
 }
 
 impl<P> Message<P> {
@@ -215,7 +215,7 @@ impl<P> Draft<P> {
 
     /// How many bytes the RDMA operation moves.
     pub(in crate::proto) fn moved(&self) -> u32 {
-        self.rdma.map_or(0, |rdma| rdma.len)
+        self.rdma.as_ref().map_or(0, |rdma| rdma.len)
     }
 
     /// Whether its end is known when the peer has it, and nobody needs to hear from the device.
@@ -228,12 +228,14 @@ impl<P> Draft<P> {
     }
 
     pub(super) fn fence(&self) -> bool {
-        self.rdma.is_some_and(|rdma| rdma.fence) || self.atomic.is_some_and(|atomic| atomic.fence)
+        let rdma = self.rdma.as_ref().is_some_and(|rdma| rdma.fence);
+        let atomic = self.atomic.as_ref().is_some_and(|atomic| atomic.fence);
+        rdma || atomic
     }
 
     pub(super) fn extensions(&self) -> Extensions {
         let mut extensions = Extensions::NONE;
-        let extension = match (self.rdma, self.cookie) {
+        let extension = match (&self.rdma, self.cookie) {
             (Some(rdma), _) => Extension::Rdma(rdma.rkey),
             (None, Some(cookie)) => Extension::Destination(cookie),
             (None, None) => return extensions,

@@ -100,10 +100,11 @@ impl<P> Entry<P> {
 
     /// The operations and what has become of them, with whether each is the RDMA operation.
     fn operations(&mut self) -> impl Iterator<Item = (Report, &mut Outcome, bool)> {
-        let rdma = self.draft().and_then(|draft| draft.rdma);
-        let atomic = self.draft().and_then(|draft| draft.atomic);
-        let rdma = rdma.map(|rdma| (rdma.report, &mut self.rdma, true));
-        let atomic = atomic.map(|atomic| (atomic.report, &mut self.atomic, false));
+        let draft = self.draft();
+        let rdma = draft.and_then(|draft| Some(draft.rdma.as_ref()?.report));
+        let atomic = draft.and_then(|draft| Some(draft.atomic.as_ref()?.report));
+        let rdma = rdma.map(|report| (report, &mut self.rdma, true));
+        let atomic = atomic.map(|report| (report, &mut self.atomic, false));
         rdma.into_iter().chain(atomic)
     }
 
@@ -138,7 +139,7 @@ impl<P> Entry<P> {
     /// what goes before; but what was to be fetched may not have come.
     fn is_done(&self, is_rdma: bool) -> bool {
         let draft = self.draft();
-        let rdma = draft.and_then(|draft| draft.rdma);
+        let rdma = draft.and_then(|draft| draft.rdma.as_ref());
         let writes = rdma.is_some_and(|rdma| rdma.direction == Direction::Write);
         let outcome = if is_rdma { self.rdma } else { self.atomic };
         outcome.done || is_rdma && writes && !self.is_silent()
@@ -331,6 +332,26 @@ impl<P> Queue<P> {
     /// The device has let go, or nobody needs to know, and the peer has handled it or never will.
     fn finish(&mut self, mut entry: Entry<P>) {
         let mut fate = entry.fate.unwrap_or(Fate::Done);
+        let mut failed = None;
+        if entry.has_operation() {
+            (fate, failed) = self.finish_operations(&mut entry, fate);
+        }
+        if let Some(message) = entry.message {
+            self.finished.push_back(Finished {
+                sequence: entry.sequence,
+                message,
+                fate,
+                failed,
+            });
+        }
+    }
+
+    /// The operations of a message have ended with it. Returns how it has, and the first of them that failed.
+    fn finish_operations(
+        &mut self,
+        entry: &mut Entry<P>,
+        mut fate: Fate,
+    ) -> (Fate, Option<Status>) {
         if fate == Fate::Cancelled {
             entry.settle(&mut self.notifications, Status::Cancelled, |_, _| true);
         } else if fate == Fate::Done {
@@ -343,10 +364,10 @@ impl<P> Queue<P> {
         if entry.is_silent() && [entry.rdma, entry.atomic].iter().any(dropped) {
             fate = Fate::Dropped;
         }
-        let Some(owner) = entry.message.as_ref().map(|message| message.owner) else {
-            return;
-        };
         let mut failed = None;
+        let Some(owner) = entry.message.as_ref().map(|message| message.owner) else {
+            return (fate, failed);
+        };
         for (report, outcome, _) in entry.operations() {
             let failure = outcome.status.filter(|&status| status != Status::Success);
             failed = failed.or(failure);
@@ -362,14 +383,7 @@ impl<P> Queue<P> {
                 _ => {}
             }
         }
-        if let Some(message) = entry.message {
-            self.finished.push_back(Finished {
-                sequence: entry.sequence,
-                message,
-                fate,
-                failed,
-            });
-        }
+        (fate, failed)
     }
 
     /// The device has completed a request.

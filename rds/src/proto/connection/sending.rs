@@ -189,8 +189,8 @@ impl<P> Sending<P> {
 
     pub(super) fn push(&mut self, message: Message<P>, flags: Flags) -> Result<u64, Refused<P>> {
         if let Err(error) = message.check() {
-            let payload = message.draft.payload;
-            return Err(Refused { error, payload });
+            let draft = message.draft;
+            return Err(Refused { error, draft });
         }
         let sequence = self.take_sequence();
         self.queue.push(Entry::new(sequence, message, flags));
@@ -440,7 +440,7 @@ impl<P> Sending<P> {
                     }) => Some(Stage::Atomic),
                     _ => (!silent).then_some(Stage::Frame(0)),
                 };
-                let rdma = draft.and_then(|draft| draft.rdma);
+                let rdma = draft.and_then(|draft| draft.rdma.as_ref());
                 (Part::Rdma, next, rdma.map_or(1, |rdma| rdma.requests))
             }
             Stage::Atomic => (Part::Atomic, (!silent).then_some(Stage::Frame(0)), 1),

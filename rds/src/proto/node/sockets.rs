@@ -32,13 +32,13 @@ pub enum Sent<P> {
     Answered(P),
 }
 
-/// A message that is not sent, with what came with it.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+/// A message that is not sent.
+#[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotSent<P> {
     /// Why.
     pub error: SocketError,
-    /// What the caller gave with the message.
-    pub payload: P,
+    /// The message.
+    pub draft: Draft<P>,
 }
 
 /// Addresses of the form `::ffff:10.9.0.1` are IPv4's.
@@ -209,7 +209,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Sends a message.
     ///
     /// # Errors
-    /// It is not sent, and its payload given back. With [`SocketError::Full`] and
+    /// It is not sent, and given back. With [`SocketError::Full`] and
     /// [`SocketError::Congested`] it can be tried again when the socket is [woken](Node::woken).
     pub fn send(
         &mut self,
@@ -219,10 +219,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     ) -> Result<Sent<P>, NotSent<P>> {
         let (from, to, tos) = match self.admit(id, to, &draft) {
             Ok(admitted) => admitted,
-            Err(error) => {
-                let payload = draft.payload;
-                return Err(NotSent { error, payload });
-            }
+            Err(error) => return Err(NotSent { error, draft }),
         };
         if self.is_here(to.ip()) {
             return Ok(self.send_local(id, from, to, draft));
@@ -233,7 +230,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Err(_) => {
                 return Err(NotSent {
                     error: SocketError::Connections(self.peers.len()),
-                    payload: draft.payload,
+                    draft,
                 });
             }
         };
@@ -262,7 +259,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 }
                 Err(NotSent {
                     error: SocketError::Port(to.port()),
-                    payload: refused.payload,
+                    draft: refused.draft,
                 })
             }
         }

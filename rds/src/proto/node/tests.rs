@@ -37,7 +37,11 @@ fn send(node: &mut TestNode, id: SocketId, to: SocketAddr, len: u32) -> Result<(
     match node.send(id, Some(to), draft) {
         Ok(_) => Ok(()),
         Err(refused) => {
-            assert_eq!(refused.payload.len(), len as usize, "it is given back");
+            assert_eq!(
+                refused.draft.payload.len(),
+                len as usize,
+                "it is given back"
+            );
             Err(refused.error)
         }
     }

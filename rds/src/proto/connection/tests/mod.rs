@@ -646,7 +646,7 @@ fn pings_are_answered_and_port_1_is_never_used() {
         );
         let refused = refused.unwrap_err();
         assert_eq!(refused.error, BadMessage::Port(port));
-        assert_eq!(refused.payload, [8]);
+        assert_eq!(refused.draft.payload, [8]);
     }
     for _ in 0..2000 {
         b.pong(9);

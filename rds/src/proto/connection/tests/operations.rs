@@ -34,7 +34,7 @@ fn atomic(token: u64) -> Atomic {
 
 fn with_rdma(len: u32, rdma: Rdma, silent: bool) -> Message<Vec<u8>> {
     message(Draft {
-        rdma: Some(rdma),
+        rdma: Some(Box::new(rdma)),
         silent,
         ..Draft::new(len, bytes(len))
     })
@@ -94,7 +94,7 @@ fn what_is_flushed_has_not_succeeded() {
     let (mut both, atomic) = (rdma(true, false, 2), atomic(3));
     both.fence = false;
     let mut with_both = with_rdma(0, both, true);
-    with_both.draft.atomic = Some(atomic);
+    with_both.draft.atomic = Some(Box::new(atomic));
     a.send(with_both, false).unwrap();
     let (_, op) = next(&mut a).unwrap().unwrap_err();
     let (_, change) = next(&mut a).unwrap().unwrap_err();
@@ -130,7 +130,7 @@ fn what_is_to_be_fetched_and_is_flushed_has_not_succeeded() {
                 ..rdma(true, remote, 1)
             };
             let mut message = with_rdma(5, operation, false);
-            message.draft.atomic = Some(atomic(2));
+            message.draft.atomic = Some(Box::new(atomic(2)));
             let sequence = a.send(message, false).unwrap();
             let (_, op) = next(&mut a).unwrap().unwrap_err();
             let (_, change) = next(&mut a).unwrap().unwrap_err();
