@@ -44,9 +44,14 @@ impl State {
         self.delayed == 1 && self.alarm.delay(now + DELAY)
     }
 
+    /// Whether any wait.
+    pub(super) fn delays(&self) -> bool {
+        self.delayed > 0
+    }
+
     /// All that wait are being posted.
     pub(super) fn end_delay(&mut self) {
-        if self.delayed > 0 {
+        if self.delays() {
             self.delayed = 0;
             self.alarm.posted();
         }

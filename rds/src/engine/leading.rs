@@ -102,6 +102,11 @@ impl Shared {
         }
         state.observed.remove(&waiters.id());
         let now = self.now();
+        if state.delays() {
+            self.drive_at(&mut state, now);
+            // That may have been for this socket.
+            return Ok(state);
+        }
         let late = |at| self.clock.instant(now).saturating_duration_since(at);
         if deadline.is_some_and(|at| late(at) >= LATE) {
             return Err(io::ErrorKind::TimedOut.into());
