@@ -2,9 +2,10 @@
 //!
 //! One program in C, `rds/benches/messages.c`, runs on a pair of guests with `rds-preload`, and on the same pair
 //! with the kernel's RDS, whose modules are there as long as they are needed. The kinds take turns in beginning,
-//! each time with new guests, which differ by more than the kinds do. What counts is the ratio of the medians; and
-//! the memory of a connection, which is what the guest has less of, be it the kernel's or the program's: that is
-//! measured with the kind that begins, before any memory has been given back.
+//! each time with new guests, which differ by more than the kinds do. What counts is the ratio on each pair, and of
+//! these the median: ours is told as so many times the reference's median. And what counts is the memory of a
+//! connection, which is what the guest has less of, be it the kernel's or the program's: that is measured with the
+//! kind that begins, before any memory has been given back.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -16,6 +17,7 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
+use super::statistics::median;
 use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
@@ -56,6 +58,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
             "Running messages over RDS, ours and the kernel's, on two guests, {} of {PAIRS}",
             pair + 1
         );
+        transcript.pair = pair;
         let read = |line: &str| transcript.read(line);
         let plan = plan(guest::sides(pair), &program, &library)?;
         let name = format!("rds-{}", pair + 1);
@@ -93,9 +96,10 @@ fn plan(sides: [Side; 2], program: &Path, library: &Path) -> Result<Run> {
 /// What the guests have printed so far.
 #[derive(Debug, Default)]
 struct Transcript {
-    /// What is being measured.
+    /// Where it is being measured, and what.
+    pair: usize,
     side: Option<Side>,
-    samples: BTreeMap<(&'static str, u32, Side), Vec<f64>>,
+    samples: BTreeMap<(&'static str, u32, Side), BTreeMap<usize, Vec<f64>>>,
 }
 
 impl Transcript {
@@ -113,18 +117,27 @@ impl Transcript {
         let case = CASES.iter().find(said);
         if let (Some(&(what, size)), Some(side), Ok(number)) = (case, self.side, number.parse()) {
             let samples = self.samples.entry((what, size, side)).or_default();
-            samples.push(number);
+            samples.entry(self.pair).or_default().push(number);
         }
     }
 
     fn rows(&self) -> Result<Vec<Row>> {
         let row = |(what, size): (&'static str, u32)| {
+            let of = |side| self.samples.get(&(what, size, side));
             let typical = |side| {
-                let samples = self.samples.get(&(what, size, side));
+                let samples = of(side).map(|pairs| pairs.values().flatten().copied().collect());
                 let case = format!("{what} {size}, {}", kind(side));
-                guest::typical(&case, samples)
+                guest::typical(&case, samples.as_ref())
             };
-            let (ours, reference) = (typical(Side::Ours)?, typical(Side::Reference)?);
+            let reference = typical(Side::Reference)?;
+            let ours = if what == MEMORY {
+                typical(Side::Ours)?
+            } else {
+                let pairs = of(Side::Ours).zip(of(Side::Reference));
+                let ratios = pairs.map(|(ours, reference)| ratios(ours, reference));
+                let case = format!("{what} {size}, of pairs of guests");
+                reference * guest::typical(&case, ratios.as_ref())?
+            };
             let (case, unit, scale, bar) = match what {
                 "latency" => ("there and back", "µs", 1.0, Bar::Times(1.0)),
                 "rate" => ("messages", "1/s", 1.0, Bar::NotBelow(1.0)),
@@ -143,6 +156,15 @@ impl Transcript {
     }
 }
 
+/// Ours, as a multiple of the reference, for each pair of guests.
+fn ratios(ours: &BTreeMap<usize, Vec<f64>>, reference: &BTreeMap<usize, Vec<f64>>) -> Vec<f64> {
+    let ratio = |(pair, ours): (&usize, &Vec<f64>)| {
+        let (ours, reference) = (median(ours)?, median(reference.get(pair)?)?);
+        (reference > 0.0).then(|| ours / reference)
+    };
+    ours.iter().filter_map(ratio).collect()
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -154,10 +176,22 @@ mod tests {
             transcript.read(&format!("== {what} {size} 1"));
         }
         assert!(transcript.samples.is_empty(), "nobody knows whose they are");
-        for (side, number) in [("ours", 4e6), ("reference", 2e6)] {
-            transcript.read(&format!("== kind {side}"));
-            for (what, size) in CASES.repeat(guest::LEAST_ROUNDS) {
-                transcript.read(&format!("== {what} {size} {number}"));
+        // The guests of each pair are so much slower than those before.
+        for pair in 0..guest::LEAST_ROUNDS {
+            transcript.pair = pair;
+            let scale = f64::from(1 << (4 * pair));
+            for (side, number) in [("ours", 4e6), ("reference", 2e6)] {
+                transcript.read(&format!("== kind {side}"));
+                for (what, size) in CASES {
+                    transcript.read(&format!("== {what} {size} {}", number * scale));
+                }
+            }
+        }
+        transcript.pair = 99;
+        transcript.read("== kind ours");
+        for (what, size) in CASES.into_iter().filter(|(what, _)| *what != MEMORY) {
+            for _ in 0..9 {
+                transcript.read(&format!("== {what} {size} 1e9"));
             }
         }
         transcript.read("== latency 65 1");
@@ -166,10 +200,10 @@ mod tests {
         assert_eq!(rows.len(), CASES.len());
         assert_eq!(rows[0].pass(), Some(false), "twice as late");
         assert_eq!(rows[1].pass(), Some(true), "twice as many");
-        assert_eq!((rows[5].ours, rows[5].reference), (4.0, Some(2.0)));
+        assert_eq!((rows[5].ours, rows[5].reference), (64.0, Some(32.0)));
         assert_eq!(
             (rows[6].ours, rows[6].pass()),
-            (4e6, Some(false)),
+            (64e6, Some(false)),
             "twice as much"
         );
         transcript.samples.remove(&(MEMORY, 15, Side::Reference));
