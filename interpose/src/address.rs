@@ -2,47 +2,37 @@
 
 #![forbid(unsafe_code)]
 
-use std::{net::SocketAddr, ops::Deref};
+use std::net::SocketAddr;
+
+use smallvec::SmallVec;
 
 const V4_SIZE: usize = size_of::<libc::sockaddr_in>();
 const V6_SIZE: usize = size_of::<libc::sockaddr_in6>();
 
 /// The bytes of a `sockaddr_in` or a `sockaddr_in6`.
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub struct Encoded {
-    bytes: [u8; V6_SIZE],
-    len: usize,
-}
-
-impl Deref for Encoded {
-    type Target = [u8];
-
-    fn deref(&self) -> &[u8] {
-        &self.bytes[..self.len]
-    }
-}
+pub type Encoded = SmallVec<[u8; V6_SIZE]>;
 
 /// An address as C has it.
 #[must_use]
 pub fn encode(addr: SocketAddr) -> Encoded {
-    let mut bytes = [0; V6_SIZE];
-    let mut put = |at: usize, value: &[u8]| bytes[at..at + value.len()].copy_from_slice(value);
-    let family = |family| libc::sa_family_t::try_from(family).unwrap_or_default();
-    put(2, &addr.port().to_be_bytes());
-    let (family, len) = match addr {
-        SocketAddr::V4(addr) => {
-            put(4, &addr.ip().octets());
-            (family(libc::AF_INET), V4_SIZE)
-        }
-        SocketAddr::V6(addr) => {
-            put(4, &addr.flowinfo().to_be_bytes());
-            put(8, &addr.ip().octets());
-            put(24, &addr.scope_id().to_ne_bytes());
-            (family(libc::AF_INET6), V6_SIZE)
-        }
+    let (family, size) = match addr {
+        SocketAddr::V4(_) => (libc::AF_INET, V4_SIZE),
+        SocketAddr::V6(_) => (libc::AF_INET6, V6_SIZE),
     };
-    put(0, &family.to_ne_bytes());
-    Encoded { bytes, len }
+    let family = libc::sa_family_t::try_from(family).unwrap_or_default();
+    let mut bytes = Encoded::new();
+    bytes.extend(family.to_ne_bytes());
+    bytes.extend(addr.port().to_be_bytes());
+    match addr {
+        SocketAddr::V4(addr) => bytes.extend(addr.ip().octets()),
+        SocketAddr::V6(addr) => {
+            bytes.extend(addr.flowinfo().to_be_bytes());
+            bytes.extend(addr.ip().octets());
+            bytes.extend(addr.scope_id().to_ne_bytes());
+        }
+    }
+    bytes.resize(size, 0);
+    bytes
 }
 
 #[cfg(test)]

@@ -246,9 +246,9 @@ unsafe fn receive_from(
     let mut told = Told::new(&mut []);
     let outcome = receive_one(held, &mut [io::IoSliceMut::new(place)], &mut told, flags)?;
     if !from.is_null() {
-        let name = outcome.from.as_deref().unwrap_or_default();
+        let name = outcome.from.unwrap_or_default();
         // SAFETY: as the caller promises.
-        unsafe { give(name, from.cast(), from_len) }?;
+        unsafe { give(&name, from.cast(), from_len) }?;
     }
     Ok(length(outcome.len))
 }

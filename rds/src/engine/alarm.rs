@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+use super::leading::ABSENCE;
+
 const NEVER: u64 = u64::MAX;
 
 /// Messages that wait for others, or that none does: each time that changes, it is another.
@@ -108,6 +110,11 @@ impl Alarm {
     /// A call has handled what has completed.
     pub(super) fn call(&self, now: Duration) {
         self.call.store(nanos(now), Relaxed);
+    }
+
+    /// Whether calls keep coming that do.
+    pub(super) fn calls_come(&self, now: Duration) -> bool {
+        now < self.called_at() + ABSENCE
     }
 
     /// When one last has.

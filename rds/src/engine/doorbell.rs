@@ -10,16 +10,30 @@
 
 use std::time::Duration;
 
-use super::{State, leading::Watch};
+use super::{Shared, State, leading::Watch};
 use crate::{lane::Stage, proto::node::ConnectionId};
 
 /// If nothing has been posted for so long, the thread posts what waits.
 pub(super) const DELAY: Duration = Duration::from_millis(5);
 
+impl Shared {
+    /// Has a short message of a connection, which has just been queued and nobody waits for, wait for the next
+    /// ones. Returns whether it does.
+    pub(crate) fn delay(&self, state: &mut State, now: Duration, id: ConnectionId) -> bool {
+        if !state.may_delay(id) {
+            return false;
+        }
+        state.delayed += 1;
+        if state.delayed == 1 && self.alarm.delay(now + DELAY) {
+            self.bell.ring();
+        }
+        true
+    }
+}
+
 impl State {
-    /// Whether a short message of a connection, which has just been queued and nobody waits for, may wait for the
-    /// next ones.
-    pub(crate) fn may_delay(&self, id: ConnectionId) -> bool {
+    /// Whether one more message of a connection may wait.
+    fn may_delay(&self, id: ConnectionId) -> bool {
         let most = self.options.doorbell_batch;
         if self.delayed + 1 >= most || self.leader.is_some() {
             return false;
@@ -36,12 +50,6 @@ impl State {
             }
             _ => false,
         }
-    }
-
-    /// One more waits. Returns whether the thread has to be rung for.
-    pub(crate) fn delay(&mut self, now: Duration) -> bool {
-        self.delayed += 1;
-        self.delayed == 1 && self.alarm.delay(now + DELAY)
     }
 
     /// Whether any wait.

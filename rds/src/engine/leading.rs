@@ -258,7 +258,7 @@ impl Shared {
     /// to them, unless somebody waits for it.
     pub(super) fn leave_to_calls(&self, state: &mut State, now: Duration) {
         let alone = self.followers.load(Relaxed) == 0 && state.observed.is_empty();
-        if alone && state.watch == Watch::Thread && state.calls_come(now) {
+        if alone && state.watch == Watch::Thread && state.alarm.calls_come(now) {
             state.leave_out_thread();
             state.watch = Watch::Calls(Some(state.alarm.called_at() + ABSENCE));
         }
@@ -344,11 +344,6 @@ impl State {
         self.alarm.call(now);
     }
 
-    /// Whether calls handle completions, so that there is nothing left to do for the thread.
-    fn calls_come(&self, now: Duration) -> bool {
-        now < self.alarm.called_at() + ABSENCE
-    }
-
     /// Whether somebody is told of completions now, so that all queues have to announce them.
     pub(super) fn is_watched(&self) -> bool {
         self.watch == Watch::Thread || self.leader.as_ref().is_some_and(|leader| !leader.looks)
@@ -393,7 +388,7 @@ impl State {
                 self.watch = Watch::Calls(Some(now + ABSENCE));
             }
             Some(_) => self.watch = Watch::Calls(None),
-            None if self.calls_come(now) => {
+            None if self.alarm.calls_come(now) => {
                 self.watch = Watch::Calls(Some(self.alarm.called_at() + ABSENCE));
             }
             None => {

@@ -252,11 +252,6 @@ impl Shared {
         }
     }
 
-    /// Has the thread look again.
-    pub(crate) fn ring(&self) {
-        self.bell.ring();
-    }
-
     fn run(&self) {
         let mut batch = self.alarm.batch();
         while !self.stopped.load(Relaxed) {
@@ -307,17 +302,15 @@ impl Shared {
             let at = self.alarm.sleep(wanted, soon);
             let (ready, _) = sleep(&fds, at.map(|at| at.saturating_sub(before)));
             let now = self.now();
-            let called_at = self.alarm.called_at();
-            let calls_come = now < called_at + ABSENCE;
             let is_late = batch.waits() && *batch == self.alarm.batch();
-            let nothing = calls_come && !is_late && !self.alarm.is_due(now);
+            let nothing = self.alarm.calls_come(now) && !is_late && !self.alarm.is_due(now);
             if relief.is_none() || !nothing || ready.contains(&true) {
                 return ready;
             }
             if !goes_on {
                 patience = LONGEST_ABSENCE.min(2 * patience);
             }
-            relief = Some(called_at + patience);
+            relief = Some(self.alarm.called_at() + patience);
         }
     }
 }

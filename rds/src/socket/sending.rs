@@ -16,11 +16,10 @@ use crate::{
     engine::{Progress, State},
     errno::socket_error,
     outbound::{Operands, Outbound},
-    proto::wire::FRAGMENT,
     proto::{
         connection::{self, Draft, Report, Status},
         node::{self, Delivery, LocalMessage, SocketError},
-        wire::Cookie,
+        wire::{Cookie, FRAGMENT},
     },
 };
 
@@ -252,14 +251,12 @@ impl Socket {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // Whose it is has been looked at before the bytes were.
         let mut state = self.engine.inner().lock_here();
-        let mut peer = None;
         if options.has_operation() {
             let to = state.node.can_send(self.id, options.to, len);
             let ip = to.map_err(socket_error)?.ip();
             if too_many && !state.node.is_here(ip) {
                 return Err(Errno::MSGSIZE.into());
             }
-            peer = Some(ip);
             let pieces = options.rdma.as_ref().map(|rdma| rdma.local.clone());
             payload.operands = Some(Box::new(Operands {
                 peer: ip,
@@ -267,6 +264,7 @@ impl Socket {
                 atomic: options.atomic.as_ref().map(|atomic| atomic.place.clone()),
             }));
         }
+        let peer = payload.operands().map(|operands| operands.peer);
         let mut draft = Draft {
             cookie: options.cookie,
             silent: options.silent,
@@ -332,10 +330,7 @@ impl Socket {
         let now = self.engine.inner().now();
         let mut operation = None;
         if let node::Sent::Queued(connection, _) = sent {
-            if patient && state.may_delay(connection) {
-                if state.delay(now) {
-                    self.engine.inner().ring();
-                }
+            if patient && self.engine.inner().delay(state, now, connection) {
                 return None;
             }
             state.look_to_send(now, connection);
