@@ -16,7 +16,7 @@
 //! comes first.
 
 use std::{
-    io,
+    io, iter,
     ops::Bound,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
@@ -25,8 +25,9 @@ use std::{
 };
 
 use rustix::{event::epoll, io::Errno};
+use smallvec::SmallVec;
 
-use super::{Shared, State, sleep};
+use super::{FEW, Shared, State, sleep};
 use crate::{
     bell::Bell,
     device::Device,
@@ -54,7 +55,7 @@ const LATE: Duration = Duration::from_millis(10);
 const LOOKS: u32 = 16;
 
 /// So few connections are all looked at sooner than one is told which of them has something.
-const FEW: usize = 4;
+const FEW_CONNECTIONS: usize = 4;
 
 /// The call that works for all sockets while it waits.
 #[derive(Debug)]
@@ -166,13 +167,14 @@ impl Shared {
         let devices = state.devices();
         drop(state);
         let (ready, interrupted) = {
-            let mut fds: Vec<BorrowedFd<'_>> = vec![bell.as_fd()];
-            fds.extend(devices.iter().map(|device| device.channel.as_fd()));
+            let channels = devices.iter().map(|device| device.channel.as_fd());
+            let fds: SmallVec<[BorrowedFd<'_>; FEW]> =
+                iter::once(bell.as_fd()).chain(channels).collect();
             sleep(&fds, sleeps_for)
         };
         let mut state = self.lock_here();
         let is_told = ready[1..].contains(&true);
-        if is_told && state.lanes.len() <= FEW {
+        if is_told && state.lanes.len() <= FEW_CONNECTIONS {
             // The caller has its message, and perhaps the peer its answer, before the event is taken.
             state.has_events = true;
         } else {
@@ -334,14 +336,15 @@ impl State {
         any
     }
 
-    /// Handles what has completed by the time that a call sends to a connection.
-    pub(crate) fn look_to_send(&mut self, now: Duration, id: ConnectionId) {
-        if self.lanes.len() > FEW {
-            self.look(now, id);
-            return;
+    /// Handles what has completed by the time that a call sends to a connection. Returns whether there was
+    /// anything.
+    pub(crate) fn look_to_send(&mut self, now: Duration, id: ConnectionId) -> bool {
+        if self.lanes.len() > FEW_CONNECTIONS {
+            return self.look(now, id);
         }
-        self.look_everywhere(now);
+        let any = self.look_everywhere(now);
         self.alarm.call(now);
+        any
     }
 
     /// Whether somebody is told of completions now, so that all queues have to announce them.

@@ -32,6 +32,7 @@ use rustix::{
     event::{PollFd, PollFlags, epoll, poll},
     io::Errno,
 };
+use smallvec::SmallVec;
 
 use alarm::{Alarm, Batch};
 use clock::Clock;
@@ -81,6 +82,12 @@ pub(crate) struct Shared {
     stopped: AtomicBool,
     process: u64,
 }
+
+/// So many devices, or descriptors, need no memory of their own.
+const FEW: usize = 4;
+
+/// Which descriptors are readable.
+type Ready = SmallVec<[bool; FEW]>;
 
 /// The process that has first listened at an address, and so opened a device.
 static FIRST: AtomicU64 = AtomicU64::new(0);
@@ -290,7 +297,7 @@ impl Shared {
     /// Sleeps until the thread has something to do: something comes from the channel, the bell, or the poller,
     /// which it returns, or it is time, or messages have waited for others for too long. When it is time to see
     /// whether calls still come, it sees to that itself.
-    fn doze(&self, mut relief: Option<Duration>, batch: &mut Batch) -> Vec<bool> {
+    fn doze(&self, mut relief: Option<Duration>, batch: &mut Batch) -> Ready {
         let fds = [self.channel.as_fd(), self.bell.as_fd(), self.poller.as_fd()];
         let mut patience = ABSENCE;
         loop {
@@ -317,8 +324,8 @@ impl Shared {
 
 /// Sleeps until one of the descriptors is readable, or the time is over, or a signal comes. Returns
 /// which are, and whether one has.
-fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> (Vec<bool>, bool) {
-    let mut fds: Vec<_> = fds
+fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> (Ready, bool) {
+    let mut fds: SmallVec<[PollFd<'_>; FEW]> = fds
         .iter()
         .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
         .collect();

@@ -6,7 +6,8 @@ use super::Engine;
 use crate::proto::{connection, node};
 
 /// How an engine is to be, before it is started. Where the kernel has a setting for the same, the
-/// defaults are its, but for [`receives`](Self::receives).
+/// defaults are its, but for [`receives`](Self::receives) and
+/// [`max_unacked_packets`](Self::max_unacked_packets).
 ///
 /// ```no_run
 /// let engine = rds::EngineOptions::new().receives(256).start()?;
@@ -26,9 +27,11 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
+        // Numbers that are replaced at the start.
+        let mut node = node::Settings::new(NonZero::<u64>::MIN, 0);
+        node.connection.max_unacked_messages = 32;
         Self {
-            // Numbers that are replaced at the start.
-            node: node::Settings::new(NonZero::<u64>::MIN, 0),
+            node,
             sends: 256,
             receives: 768,
             retries: 1,
@@ -72,13 +75,15 @@ impl EngineOptions {
         self
     }
 
-    /// After how many messages one asks for an acknowledgement; 8 if not set.
+    /// After how many messages that are not acknowledged one asks for that; 32 if not set. The kernel's do
+    /// after 8, and are told in a packet of its own each time, if nothing is sent back. Whatever is set here,
+    /// messages ask as soon as half of what [may be unacknowledged](crate::Socket::set_send_limit) is.
     pub fn max_unacked_packets(mut self, messages: u32) -> Self {
         self.node.connection.max_unacked_messages = messages;
         self
     }
 
-    /// After how many bytes a message asks for an acknowledgement; 16 MiB if not set.
+    /// After how many bytes that are not acknowledged a message asks for that; 16 MiB if not set.
     pub fn max_unacked_bytes(mut self, bytes: u32) -> Self {
         self.node.connection.max_unacked_bytes = bytes;
         self

@@ -11,10 +11,11 @@ use std::{
 
 use cm::{ConnectRequest, EventChannel, Key};
 use rustix::event::epoll;
+use smallvec::SmallVec;
 use verbs::Context;
 
 use super::{
-    EngineOptions,
+    EngineOptions, FEW,
     alarm::Alarm,
     clock::Clock,
     leading::{Leader, Watch},
@@ -142,8 +143,8 @@ impl State {
         self.options.busy_poll
     }
 
-    pub(super) fn devices(&self) -> Vec<Arc<Device>> {
-        self.devices.clone()
+    pub(super) fn devices(&self) -> SmallVec<[Arc<Device>; FEW]> {
+        self.devices.iter().cloned().collect()
     }
 
     pub(super) fn devices_here(&self) -> &[Arc<Device>] {

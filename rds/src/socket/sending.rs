@@ -333,7 +333,11 @@ impl Socket {
             if patient && self.engine.inner().delay(state, now, connection) {
                 return None;
             }
-            state.look_to_send(now, connection);
+            // It leaves before anything is looked at, if there is room for it.
+            self.engine.inner().drive_at(state, now);
+            if !state.look_to_send(now, connection) {
+                return None;
+            }
         }
         if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
             let ended = |state: &mut State, status, report: Report| {

@@ -45,9 +45,9 @@ use super::{
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// After so many messages, one asks for an acknowledgement.
+    /// After so many messages that are not acknowledged, one asks for that.
     pub max_unacked_messages: u32,
-    /// After so many bytes, a message asks for an acknowledgement.
+    /// After so many bytes that are not acknowledged, a message asks for that.
     pub max_unacked_bytes: u32,
     /// At least one of so many requests is signalled.
     pub max_unsignalled: u32,

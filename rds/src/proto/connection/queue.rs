@@ -223,6 +223,11 @@ impl<P> Queue<P> {
         self.entries.is_empty() && self.leaving.is_empty()
     }
 
+    /// Whether something is being sent, or is sent and not acknowledged.
+    pub(super) fn has_picked(&self) -> bool {
+        self.picked > 0
+    }
+
     /// Whether something waits to be picked.
     pub(super) fn has_unpicked(&self) -> bool {
         self.picked < self.entries.len()

@@ -137,7 +137,8 @@ pub(super) struct Sending<P> {
     incarnation: u32,
     /// The last message that has been posted to its end on this connection.
     posted: u64,
-    /// How many more messages, and bytes, are sent without asking for an acknowledgement.
+    /// How many more messages, and bytes, are sent without asking for an acknowledgement, unless the peer has
+    /// all before.
     unasked_messages: u32,
     unasked_bytes: u32,
     unsignalled: u32,
@@ -238,8 +239,18 @@ impl<P> Sending<P> {
 
     /// The peer says that it has handled everything up to here; `false` if it cannot have.
     pub(super) fn acknowledged(&mut self, sequence: u64) -> bool {
+        let waited = self.queue.has_picked();
         self.queue.acknowledged(sequence.min(self.posted));
+        if waited && !self.queue.has_picked() {
+            self.count_anew();
+        }
         sequence <= self.posted
+    }
+
+    /// Nothing that is sent waits for an acknowledgement, or one is asked for.
+    fn count_anew(&mut self) {
+        self.unasked_messages = self.max_unacked_messages;
+        self.unasked_bytes = self.max_unacked_bytes;
     }
 
     pub(super) fn completed(&mut self, tag: Tag, completion: Completion, acks: &mut Acks) {
@@ -291,20 +302,12 @@ impl<P> Sending<P> {
         self.waits_for_room = false;
         self.peer_acks_unasked = false;
         self.urgent = false;
-        self.unasked_messages = self.max_unacked_messages;
-        self.unasked_bytes = self.max_unacked_bytes;
+        self.count_anew();
     }
 
-    /// Whether a message of `len` bytes asks for an acknowledgement, by the count of those before.
-    fn asks(&mut self, len: u32) -> bool {
-        if self.unasked_messages == 0 || self.unasked_bytes < len {
-            self.unasked_messages = self.max_unacked_messages;
-            self.unasked_bytes = self.max_unacked_bytes;
-            return true;
-        }
-        self.unasked_messages -= 1;
-        self.unasked_bytes -= len;
-        false
+    /// Whether a message of `len` bytes asks for an acknowledgement, by the count of those that wait for one.
+    fn asks(&self, len: u32) -> bool {
+        self.unasked_messages == 0 || self.unasked_bytes < len
     }
 
     /// Begins with the next message, or the map, if nothing is being sent.
@@ -354,7 +357,13 @@ impl<P> Sending<P> {
             if self.asks(len) || asks_last && !self.queue.has_unpicked_frames() {
                 flags |= Flags::ACK_REQUIRED;
             }
-            self.urgent &= !flags.contains(Flags::ACK_REQUIRED);
+            if flags.contains(Flags::ACK_REQUIRED) {
+                self.urgent = false;
+                self.count_anew();
+            } else {
+                self.unasked_messages -= 1;
+                self.unasked_bytes -= len;
+            }
         }
         let header = Header {
             sequence,

@@ -70,6 +70,8 @@ pub(super) struct Socket<B> {
     freed: u64,
     map_changed: bool,
     send_bytes: u64,
+    /// How many bytes have been sent since a message has asked for an acknowledgement for their sake.
+    unasked_bytes: u64,
     recv_bytes: u64,
     congested: bool,
     messages: VecDeque<Delivery<B>>,
@@ -91,6 +93,7 @@ impl<B> Socket<B> {
             freed: 0,
             map_changed: false,
             send_bytes: 0,
+            unasked_bytes: 0,
             recv_bytes: 0,
             congested: false,
             messages: VecDeque::new(),
@@ -103,11 +106,18 @@ impl<B> Socket<B> {
         self.send_bytes < self.send_limit.into()
     }
 
-    /// A message waits to be acknowledged; whether half of what may wait does.
+    /// A message waits to be acknowledged; whether it asks for that: while half of what may wait does, as many
+    /// do as there are eighths.
     pub(super) fn queued(&mut self, len: u32) -> bool {
         self.has_sent = true;
-        self.send_bytes += u64::from(len);
-        self.send_bytes >= u64::from(self.send_limit / 2)
+        let (len, limit) = (u64::from(len), u64::from(self.send_limit));
+        self.send_bytes += len;
+        self.unasked_bytes = self.unasked_bytes.saturating_add(len);
+        let asks = self.send_bytes >= limit / 2 && self.unasked_bytes >= limit / 8;
+        if asks {
+            self.unasked_bytes = 0;
+        }
+        asks
     }
 
     pub(super) fn released(&mut self, len: u32) {
@@ -217,5 +227,28 @@ impl<B> Socket<B> {
     /// The bytes that wait to be acknowledged, and to be received.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.send_bytes, self.recv_bytes)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// U-P03
+    #[test]
+    fn messages_ask_while_half_of_what_may_wait_does() {
+        let mut socket: Socket<Vec<u8>> = Socket::new();
+        socket.send_limit = 8000;
+        let asking = |socket: &mut Socket<Vec<u8>>, messages| -> Vec<u32> {
+            (1..=messages).filter(|_| socket.queued(500)).collect()
+        };
+        assert_eq!(asking(&mut socket, 16), [8, 10, 12, 14, 16]);
+        socket.released(4500);
+        assert_eq!(asking(&mut socket, 3), [2], "the first is below half");
+        socket.released(5000);
+        assert!(!socket.queued(100));
+        assert!(socket.queued(4000));
+        // Where each is an eighth, each asks.
+        assert!(socket.queued(1000) && socket.queued(1000));
     }
 }

@@ -114,10 +114,15 @@ impl Header {
 
 /// The sum of the words, as IPv4 has it: what overflows is added at the other end.
 fn sum(wire: &[u8; Header::SIZE]) -> u16 {
-    wire.chunks_exact(2).fold(0, |sum: u16, word| {
-        let (sum, over) = sum.overflowing_add(u16::from_be_bytes([word[0], word[1]]));
-        sum + u16::from(over)
-    })
+    let (quads, _) = wire.as_chunks();
+    let quads = quads
+        .iter()
+        .map(|&quad| u64::from(u32::from_be_bytes(quad)));
+    let mut sum: u64 = quads.sum();
+    while sum > u64::from(u16::MAX) {
+        sum = (sum >> 16) + (sum & u64::from(u16::MAX));
+    }
+    u16::try_from(sum).unwrap_or(u16::MAX)
 }
 
 impl fmt::Display for BadHeader {

@@ -1,0 +1,135 @@
+//! Which messages ask for an acknowledgement.
+
+use super::*;
+
+/// U-P03
+#[test]
+fn every_ninth_message_asks_for_an_acknowledgement() {
+    let mut a = up(1);
+    for _ in 0..30 {
+        send(&mut a, 1);
+    }
+    let asking = |frames: &[Frame]| -> Vec<u64> {
+        let headers = frames.iter().map(Frame::header);
+        headers
+            .filter(|header| header.flags.contains(Flags::ACK_REQUIRED))
+            .map(|header| header.sequence)
+            .collect()
+    };
+    assert_eq!(asking(&frames(&mut a)), [1, 10, 19, 28, 30], "and the last");
+    let half = message(Draft::new(1, bytes(1)));
+    a.send(half.clone(), true).unwrap();
+    a.send(half, false).unwrap();
+    send(&mut a, 1);
+    assert_eq!(asking(&frames(&mut a)), [31, 33]);
+    // Bytes count as well: 16 MiB are 16 of the longest messages.
+    let many = Settings {
+        max_unacked_messages: 1000,
+        ..settings()
+    };
+    let mut a = End::new(&many, NonZero::<u64>::MIN);
+    establish(&mut a);
+    for _ in 0..20 {
+        send(&mut a, MAX_MESSAGE);
+    }
+    let last = |frame: &Frame| frame.solicited;
+    let sent: Vec<Frame> = frames(&mut a).into_iter().filter(last).collect();
+    assert_eq!(asking(&sent), [1, 18, 20]);
+}
+
+/// Where a peer acknowledges unasked, the end of the last message comes by itself.
+#[test]
+fn only_urgent_messages_ask_a_peer_that_acknowledges_unasked() {
+    let lazy = Settings {
+        ack_after: Some(Duration::from_millis(50)),
+        ..settings()
+    };
+    let mut b = End::new(&lazy, NonZero::<u64>::MIN);
+    b.established(NOW, 0);
+    let map = frames(&mut b);
+    let told = Extension::Capabilities(Extension::ACKS_UNASKED);
+    assert_eq!(map[0].header().extensions.iter().next(), Some(told));
+    let mut silent = up(1);
+    silent.reset();
+    silent.established(NOW, 0);
+    let nothing = frames(&mut silent);
+    assert_eq!(nothing[0].header().extensions.iter().next(), None);
+
+    let mut a = up(1);
+    let asks = |a: &mut End, urgent: bool| {
+        let draft = Draft {
+            urgent,
+            ..Draft::new(0, vec![])
+        };
+        a.send(message(draft), false).unwrap();
+        let flags = frames(a)[0].header().flags;
+        flags.contains(Flags::ACK_REQUIRED)
+    };
+    assert!(asks(&mut a, false), "the first does");
+    assert!(asks(&mut a, false), "nothing is known of the peer");
+    take(&mut a, &map);
+    assert!(!asks(&mut a, false));
+    assert!(asks(&mut a, true));
+    assert!(!asks(&mut a, false));
+    // One that asks does so for those before.
+    let draft = Draft {
+        urgent: true,
+        ..Draft::new(0, vec![])
+    };
+    a.send(message(draft), false).unwrap();
+    send(&mut a, 0);
+    let flags: Vec<Flags> = frames(&mut a)
+        .iter()
+        .map(|frame| frame.header().flags)
+        .collect();
+    assert_eq!(flags, [Flags::empty(), Flags::ACK_REQUIRED]);
+    // The next connection may be to somebody else.
+    a.reset();
+    establish(&mut a);
+    frames(&mut a);
+    assert!(asks(&mut a, false));
+    take(&mut a, &nothing);
+    assert!(asks(&mut a, false));
+}
+
+/// Nobody asks for what comes with the answer.
+#[test]
+fn messages_that_are_answered_never_ask() {
+    let lazy = Settings {
+        ack_after: Some(Duration::from_millis(50)),
+        max_unacked_bytes: 4 * 100,
+        ..settings()
+    };
+    let mut ends = [1, 2].map(|_| End::new(&lazy, NonZero::<u64>::MIN));
+    let maps = ends.each_mut().map(|end| {
+        end.established(NOW, 0);
+        frames(end)
+    });
+    let [a, b] = &mut ends;
+    take(a, &maps[1]);
+    take(b, &maps[0]);
+    let asks = |sent: &[Frame]| sent[0].header().flags.contains(Flags::ACK_REQUIRED);
+    for turn in 1..=40 {
+        let say = |from: &mut End, to: &mut End| {
+            send(from, 100);
+            let sent = frames(from);
+            assert_eq!(asks(&sent), turn == 1, "{turn}: the first may");
+            assert_eq!(take(to, &sent), [turn]);
+        };
+        say(a, b);
+        say(b, a);
+        assert_eq!(
+            ack(a),
+            (turn == 1).then_some(1),
+            "{turn}: nothing else is owed"
+        );
+    }
+    // Those that are not count as ever.
+    let unanswered: Vec<bool> = (0..7)
+        .map(|_| {
+            send(a, 100);
+            asks(&frames(a))
+        })
+        .collect();
+    assert_eq!(unanswered, [false, false, false, false, true, false, false]);
+}
