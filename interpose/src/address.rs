@@ -20,19 +20,18 @@ pub fn encode(addr: SocketAddr) -> Encoded {
         SocketAddr::V6(_) => (libc::AF_INET6, V6_SIZE),
     };
     let family = libc::sa_family_t::try_from(family).unwrap_or_default();
-    let mut bytes = Encoded::new();
-    bytes.extend(family.to_ne_bytes());
-    bytes.extend(addr.port().to_be_bytes());
+    let mut bytes = [0; V6_SIZE];
+    bytes[..2].copy_from_slice(&family.to_ne_bytes());
+    bytes[2..4].copy_from_slice(&addr.port().to_be_bytes());
     match addr {
-        SocketAddr::V4(addr) => bytes.extend(addr.ip().octets()),
+        SocketAddr::V4(addr) => bytes[4..8].copy_from_slice(&addr.ip().octets()),
         SocketAddr::V6(addr) => {
-            bytes.extend(addr.flowinfo().to_be_bytes());
-            bytes.extend(addr.ip().octets());
-            bytes.extend(addr.scope_id().to_ne_bytes());
+            bytes[4..8].copy_from_slice(&addr.flowinfo().to_be_bytes());
+            bytes[8..24].copy_from_slice(&addr.ip().octets());
+            bytes[24..].copy_from_slice(&addr.scope_id().to_ne_bytes());
         }
     }
-    bytes.resize(size, 0);
-    bytes
+    Encoded::from_buf_and_len(bytes, size)
 }
 
 #[cfg(test)]

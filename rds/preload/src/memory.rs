@@ -70,14 +70,13 @@ pub(crate) unsafe fn gather<'a>(
 ) -> io::Result<SmallVec<[IoSlice<'a>; FEW]>> {
     // SAFETY: as the caller promises.
     let entries = unsafe { entries(at, count) }?;
-    entries
-        .iter()
-        .map(|entry| {
-            // SAFETY: as the caller promises.
-            let bytes = unsafe { bytes(entry.iov_base, entry.iov_len) }?;
-            Ok(IoSlice::new(bytes))
-        })
-        .collect()
+    let mut pieces = SmallVec::new();
+    for entry in entries {
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { bytes(entry.iov_base, entry.iov_len) }?;
+        pieces.push(IoSlice::new(bytes));
+    }
+    Ok(pieces)
 }
 
 /// The same for bytes that are written.
@@ -90,14 +89,13 @@ pub(crate) unsafe fn scatter<'a>(
 ) -> io::Result<SmallVec<[IoSliceMut<'a>; FEW]>> {
     // SAFETY: as the caller promises.
     let entries = unsafe { entries(at, count) }?;
-    entries
-        .iter()
-        .map(|entry| {
-            // SAFETY: as the caller promises.
-            let bytes = unsafe { bytes_mut(entry.iov_base, entry.iov_len) }?;
-            Ok(IoSliceMut::new(bytes))
-        })
-        .collect()
+    let mut pieces = SmallVec::new();
+    for entry in entries {
+        // SAFETY: as the caller promises.
+        let bytes = unsafe { bytes_mut(entry.iov_base, entry.iov_len) }?;
+        pieces.push(IoSliceMut::new(bytes));
+    }
+    Ok(pieces)
 }
 
 /// Writes as much of `value` as there is room for, and how long it is.

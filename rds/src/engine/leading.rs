@@ -16,7 +16,7 @@
 //! comes first.
 
 use std::{
-    io, iter,
+    io,
     ops::Bound,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
@@ -167,9 +167,11 @@ impl Shared {
         let devices = state.devices();
         drop(state);
         let (ready, interrupted) = {
-            let channels = devices.iter().map(|device| device.channel.as_fd());
-            let fds: SmallVec<[BorrowedFd<'_>; FEW]> =
-                iter::once(bell.as_fd()).chain(channels).collect();
+            let mut fds = SmallVec::<[BorrowedFd<'_>; FEW]>::new();
+            fds.push(bell.as_fd());
+            for device in &devices {
+                fds.push(device.channel.as_fd());
+            }
             sleep(&fds, sleeps_for)
         };
         let mut state = self.lock_here();
@@ -328,10 +330,14 @@ impl State {
     /// was anything.
     fn look_everywhere(&mut self, now: Duration) -> bool {
         let mut any = false;
-        let mut after = Bound::Unbounded;
-        while let Some((&id, _)) = self.lanes.range((after, Bound::Unbounded)).next() {
+        let mut next = self.lanes.first_key_value();
+        while let Some((&id, _)) = next {
             any |= self.look(now, id);
-            after = Bound::Excluded(id);
+            if self.lanes.len() == 1 {
+                break;
+            }
+            let others = (Bound::Excluded(id), Bound::Unbounded);
+            next = self.lanes.range(others).next();
         }
         any
     }

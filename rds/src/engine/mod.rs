@@ -325,15 +325,16 @@ impl Shared {
 /// Sleeps until one of the descriptors is readable, or the time is over, or a signal comes. Returns
 /// which are, and whether one has.
 fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> (Ready, bool) {
-    let mut fds: SmallVec<[PollFd<'_>; FEW]> = fds
-        .iter()
-        .map(|fd| PollFd::from_borrowed_fd(*fd, PollFlags::IN))
-        .collect();
+    let mut polled = SmallVec::<[PollFd<'_>; FEW]>::new();
+    // One by one, which is cheaper than to collect them.
+    for fd in fds {
+        polled.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
+    }
     let timeout = wait.and_then(|wait| wait.try_into().ok());
-    let polled = poll(&mut fds, timeout.as_ref());
-    let ready = fds
-        .iter()
-        .map(|fd| polled.is_ok() && !fd.revents().is_empty())
-        .collect();
-    (ready, polled == Err(Errno::INTR))
+    let result = poll(&mut polled, timeout.as_ref());
+    let mut ready = Ready::new();
+    for fd in &polled {
+        ready.push(result.is_ok() && !fd.revents().is_empty());
+    }
+    (ready, result == Err(Errno::INTR))
 }

@@ -144,7 +144,11 @@ impl State {
     }
 
     pub(super) fn devices(&self) -> SmallVec<[Arc<Device>; FEW]> {
-        self.devices.iter().cloned().collect()
+        let mut devices = SmallVec::new();
+        for device in &self.devices {
+            devices.push(Arc::clone(device));
+        }
+        devices
     }
 
     pub(super) fn devices_here(&self) -> &[Arc<Device>] {
@@ -307,6 +311,9 @@ impl State {
 
     /// Does what a connection wants.
     fn advance(&mut self, now: Duration, id: ConnectionId) {
+        if self.node.is_content(now, id) {
+            return;
+        }
         while let Some(action) = self.node.poll(now, id) {
             self.act(now, id, action);
         }

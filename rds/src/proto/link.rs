@@ -140,6 +140,11 @@ impl Link {
         matches!(self.state, State::Up(_))
     }
 
+    /// Whether there is a connection, and nothing is to be done about it.
+    pub fn is_content(&self) -> bool {
+        self.is_up() && self.actions.is_empty()
+    }
+
     /// Whether somebody is connecting.
     pub fn is_connecting(&self) -> bool {
         matches!(self.state, State::Connecting { .. })

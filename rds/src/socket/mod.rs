@@ -291,6 +291,7 @@ impl Socket {
     }
 
     /// A message, whose sender is on the link of this socket.
+    #[inline]
     fn message(&self, state: &State, delivery: Delivery<Body>) -> Message {
         let Delivery {
             mut from,
@@ -348,6 +349,7 @@ impl Socket {
     }
 
     /// Tries until there is a result.
+    #[inline]
     fn until<T>(
         &self,
         how: How,

@@ -3,7 +3,7 @@
 use std::{
     io::{self, IoSlice},
     net::{IpAddr, SocketAddr},
-    sync::Arc,
+    sync::{Arc, MutexGuard},
     time::Instant,
 };
 
@@ -100,6 +100,11 @@ impl SendOptions {
     fn has_operation(&self) -> bool {
         self.rdma.is_some() || self.atomic.is_some()
     }
+
+    /// Whether nothing goes with the message.
+    fn is_plain(&self) -> bool {
+        self.cookie.is_none() && !self.has_operation()
+    }
 }
 
 fn invalid(reason: &'static str) -> io::Error {
@@ -158,9 +163,24 @@ impl Socket {
     /// [sendmsg(2)](https://man7.org/linux/man-pages/man2/sendmsg.2.html)
     pub fn send_msg(&self, bufs: &[IoSlice<'_>], options: &SendOptions) -> io::Result<Sent> {
         let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
-        let (len, device) = self.check(bytes, options)?;
-        let payload = Outbound::copy(bufs, device.as_deref())?;
-        self.transmit(len, device, payload, options)
+        match u32::try_from(bytes) {
+            Ok(len) if len <= FRAGMENT && options.is_plain() => {
+                // To lock everything twice would take longer than to copy that.
+                let state = self.lock()?;
+                let device = state.device_of(self.id).map_err(socket_error)?.cloned();
+                let payload = Outbound::copy(bufs, device.as_deref())?;
+                let draft = Draft {
+                    silent: options.silent,
+                    ..Draft::new(len, Arc::new(payload))
+                };
+                self.submit(state, draft, device, options)
+            }
+            _ => {
+                let (len, device) = self.check(bytes, options)?;
+                let payload = Outbound::copy(bufs, device.as_deref())?;
+                self.transmit(len, device, payload, options)
+            }
+        }
     }
 
     /// `MSG_ZEROCOPY`—Sends registered memory as a message, without a copy: it must not be changed,
@@ -224,13 +244,10 @@ impl Socket {
     fn transmit(
         &self,
         len: u32,
-        mut device: Option<Arc<Device>>,
+        device: Option<Arc<Device>>,
         mut payload: Outbound,
         options: &SendOptions,
     ) -> io::Result<Sent> {
-        let urgent = payload.name().is_some() || options.has_operation();
-        // Whether nobody notices if it leaves with the next ones.
-        let patient = !urgent && len <= FRAGMENT;
         // Whether a connection never has room for it.
         let mut too_many = false;
         let (mut rdma, mut atomic) = (None, None);
@@ -244,13 +261,8 @@ impl Socket {
         if let Some(wanted) = &options.atomic {
             atomic = Some(Box::new(wanted.check(&self.device()?.pd)?));
         }
-        let (dont_wait, timeout) = {
-            let patience = lock(&self.patience);
-            (options.dont_wait || patience.nonblocking, patience.write)
-        };
-        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         // Whose it is has been looked at before the bytes were.
-        let mut state = self.engine.inner().lock_here();
+        let state = self.engine.inner().lock_here();
         if options.has_operation() {
             let to = state.node.can_send(self.id, options.to, len);
             let ip = to.map_err(socket_error)?.ip();
@@ -264,15 +276,34 @@ impl Socket {
                 atomic: options.atomic.as_ref().map(|atomic| atomic.place.clone()),
             }));
         }
-        let peer = payload.operands().map(|operands| operands.peer);
-        let mut draft = Draft {
+        let draft = Draft {
             cookie: options.cookie,
             silent: options.silent,
             rdma,
             atomic,
-            urgent,
+            urgent: payload.name().is_some() || options.has_operation(),
             ..Draft::new(len, Arc::new(payload))
         };
+        self.submit(state, draft, device, options)
+    }
+
+    /// Sends a message whose bytes are in memory of `device`, if it is, when it may be sent.
+    fn submit<'s>(
+        &'s self,
+        mut state: MutexGuard<'s, State>,
+        mut draft: Draft<Arc<Outbound>>,
+        mut device: Option<Arc<Device>>,
+        options: &SendOptions,
+    ) -> io::Result<Sent> {
+        let len = draft.len;
+        // Whether nobody notices if it leaves with the next ones.
+        let patient = !draft.urgent && len <= FRAGMENT;
+        let peer = draft.payload.operands().map(|operands| operands.peer);
+        let (dont_wait, timeout) = {
+            let patience = lock(&self.patience);
+            (options.dont_wait || patience.nonblocking, patience.write)
+        };
+        let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.waiters.set_blocked(&mut state.node, false);
         let mut looked = false;
         loop {

@@ -45,10 +45,14 @@ impl Acks {
         self.handled
     }
 
+    /// Whether a frame of its own is due.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        self.owed || self.unasked_at.is_some_and(|at| at <= now)
+    }
+
     /// What a frame of its own says, if one is due.
     pub(super) fn alone(&mut self, now: Duration) -> Option<u64> {
-        let due = self.owed || self.unasked_at.is_some_and(|at| at <= now);
-        if !due {
+        if !self.is_due(now) {
             return None;
         }
         if self.posted {

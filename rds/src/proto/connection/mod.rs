@@ -233,6 +233,12 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
             || self.probes.awaits_device()
     }
 
+    /// Whether there is nothing to be posted, and nothing that goes on when the device has completed a request.
+    pub fn is_content(&self, now: Duration) -> bool {
+        let due = self.acks.is_due(now) || self.probes.is_due(now);
+        self.is_up && !due && !self.awaits_device() && !self.sending.needs_signal()
+    }
+
     /// A request has completed; those without a signal have when a later one has.
     pub fn completed(&mut self, tag: Tag, completion: Completion) {
         if tag.incarnation != self.sending.incarnation() {

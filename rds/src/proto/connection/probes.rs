@@ -30,12 +30,17 @@ impl Probes {
 
     /// Whether a probe is to be posted, because it is due or `wanted`: there is never more than one.
     pub(super) fn post(&mut self, now: Duration, wanted: bool) -> bool {
-        let due = wanted && !self.posted || self.deadline().is_some_and(|at| at <= now);
+        let due = wanted && !self.posted || self.is_due(now);
         if due {
             self.heard = now;
             self.posted = true;
         }
         due
+    }
+
+    /// Whether nothing has been heard for long.
+    pub(super) fn is_due(&self, now: Duration) -> bool {
+        self.deadline().is_some_and(|at| at <= now)
     }
 
     pub(super) fn awaits_device(&self) -> bool {

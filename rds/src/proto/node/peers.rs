@@ -157,6 +157,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     fn demand(&self, id: ConnectionId) -> Demand {
         match self.peers.get(id.0) {
+            // It has what it could want.
+            Some(peer) if peer.link.is_up() => Demand::Nothing,
             Some(peer) if !peer.waiting.is_empty() || peer.connection.has_unacknowledged() => {
                 Demand::Messages
             }
@@ -174,6 +176,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             peer.accepted = peer.request.map(|asked| (attempt, asked));
         }
         Some(action)
+    }
+
+    /// Whether a connection is up, and there is nothing to be posted, nor to be done about what is below.
+    pub fn is_content(&self, now: Duration, id: ConnectionId) -> bool {
+        let peer = self.peers.get(id.0);
+        peer.is_some_and(|peer| peer.link.is_content() && peer.connection.is_content(now))
     }
 
     /// When a connection has to be looked at again, if nothing happens before.

@@ -195,6 +195,7 @@ impl<B> Socket<B> {
         self.messages.front()
     }
 
+    #[inline]
     pub(super) fn receive(&mut self) -> Option<Event<B>> {
         if let Some(notification) = self.notifications.pop_front() {
             return Some(Event::Operation(notification));
@@ -206,6 +207,7 @@ impl<B> Socket<B> {
     }
 
     /// The next message, whatever else there is.
+    #[inline]
     pub(super) fn receive_message(&mut self) -> Option<Delivery<B>> {
         let delivery = self.messages.pop_front()?;
         self.recv_bytes -= u64::from(delivery.len);

@@ -404,6 +404,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     ///
     /// # Errors
     /// It is closed.
+    #[inline]
     pub fn receive(&mut self, id: SocketId) -> Result<Option<Event<B>>, SocketError> {
         let event = self.get_mut(id)?.receive();
         self.counters.delivered += u64::from(matches!(event, Some(Event::Message(_))));
