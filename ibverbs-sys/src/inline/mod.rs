@@ -2,7 +2,8 @@
 //!
 //! Most of them look a function up in a table that the provider filled, and call it; here that is
 //! [`dispatch!`], which compiles to C's load and indirect jump, plus a branch that is never taken.
-//! An empty slot, where C would jump to address 0, behaves as [`Unsupported`] says.
+//! An empty slot, where C would jump to address 0, behaves as [`Unsupported`] says. Those on the data path
+//! whose slots are never empty do without the branch: [`dispatch_filled!`].
 //!
 //! What the functions have in common, and their documentation does not repeat:
 //!
@@ -81,3 +82,32 @@ macro_rules! dispatch {
     )*};
 }
 use dispatch;
+
+/// As [`dispatch!`], to slots of `ibv_context::ops`.
+///
+/// libibverbs fills each of them before the provider does, with a function that answers EOPNOTSUPP (since
+/// rdma-core 17, which is older than the oldest that there are bindings for).
+macro_rules! dispatch_filled {
+    ($(
+        $(#[$attr:meta])*
+        $vis:vis fn $name:ident($($arg:ident: $type:ty),* $(,)?) -> $ret:ty => $slot:expr;
+    )*) => {$(
+        $(#[$attr])*
+        ///
+        /// # Safety
+        ///
+        /// The objects are live, and the other pointers valid for what the man page says.
+        #[inline]
+        $vis unsafe fn $name($($arg: $type),*) -> $ret {
+            // SAFETY: the table hangs off a live object, the caller's promise; filling it is the
+            // last thing a provider does before it hands the object out.
+            let slot = unsafe { $slot };
+            // SAFETY: libibverbs has filled it, the caller's promise that the object is from there.
+            let call = unsafe { slot.unwrap_unchecked() };
+            // SAFETY: the slot has this function's signature, and asks of its arguments what
+            // this function asks of its caller.
+            unsafe { call($($arg),*) }
+        }
+    )*};
+}
+use dispatch_filled;

@@ -1,6 +1,6 @@
 //! Queue pairs.
 
-use super::dispatch;
+use super::{dispatch, dispatch_filled};
 use crate::{
     ibv_context, ibv_create_qp, ibv_qp, ibv_qp_init_attr_ex, ibv_qp_init_attr_mask,
     ibv_qp_open_attr, ibv_qp_rate_limit_attr, ibv_recv_wr, ibv_send_wr,
@@ -48,7 +48,9 @@ dispatch! {
     /// `ibv_modify_qp_rate_limit(qp, attr)`—Limits how fast a queue pair sends.
     pub fn ibv_modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int
         => verbs_get_ctx_op!((*qp).context, modify_qp_rate_limit);
+}
 
+dispatch_filled! {
     /// `ibv_post_send(qp, wr, bad_wr)`—Posts a list of work requests to the send queue.
     pub fn ibv_post_send(
         qp: *mut ibv_qp,

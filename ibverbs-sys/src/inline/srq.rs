@@ -1,6 +1,6 @@
 //! Shared receive queues.
 
-use super::dispatch;
+use super::{dispatch, dispatch_filled};
 use crate::{
     ibv_context, ibv_create_srq, ibv_ops_wr, ibv_recv_wr, ibv_srq, ibv_srq_init_attr_ex,
     ibv_srq_init_attr_mask, ibv_srq_type,
@@ -47,7 +47,9 @@ dispatch! {
     /// `ibv_get_srq_num(srq, srq_num)`—The number by which XRC senders name the queue.
     pub fn ibv_get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int
         => verbs_get_ctx_op!((*srq).context, get_srq_num);
+}
 
+dispatch_filled! {
     /// `ibv_post_srq_recv(srq, recv_wr, bad_recv_wr)`—Posts receives.
     pub fn ibv_post_srq_recv(
         srq: *mut ibv_srq,

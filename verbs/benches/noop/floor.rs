@@ -33,10 +33,10 @@ pub(crate) fn send(ends: &mut Ends, count: u32) -> Result<()> {
         unsafe { (*fields).opcode = ffi::ibv_wr_opcode::IBV_WR_SEND };
         // SAFETY: as above.
         unsafe { (*fields).send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0 };
-        let mut bad = ptr::null_mut();
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: the queue pair is that of `ends`, and the fields that a send needs are set. The
         // memory stays for good.
-        if unsafe { ffi::ibv_post_send(qp, fields, &raw mut bad) } != 0 {
+        if unsafe { ffi::ibv_post_send(qp, fields, bad.as_mut_ptr()) } != 0 {
             return Err("ibv_post_send failed".into());
         }
         poll(cq)?;
@@ -60,9 +60,9 @@ pub(crate) fn recv(ends: &mut Ends, count: u32) -> Result<()> {
             sg_list: &raw mut sge,
             num_sge: 1,
         };
-        let mut bad = ptr::null_mut();
+        let mut bad = MaybeUninit::uninit();
         // SAFETY: as in `send`.
-        if unsafe { ffi::ibv_post_recv(qp, &raw mut wr, &raw mut bad) } != 0 {
+        if unsafe { ffi::ibv_post_recv(qp, &raw mut wr, bad.as_mut_ptr()) } != 0 {
             return Err("ibv_post_recv failed".into());
         }
         poll(cq)?;
