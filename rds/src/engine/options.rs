@@ -77,7 +77,7 @@ impl EngineOptions {
 
     /// After how many messages that are not acknowledged one asks for that; 32 if not set. The kernel's do
     /// after 8, and are told in a packet of its own each time, if nothing is sent back. Whatever is set here,
-    /// messages ask as soon as half of what [may be unacknowledged](crate::Socket::set_send_limit) is.
+    /// while half of what [may be unacknowledged](crate::Socket::set_send_limit) is, one asks with each eighth.
     pub fn max_unacked_packets(mut self, messages: u32) -> Self {
         self.node.connection.max_unacked_messages = messages;
         self

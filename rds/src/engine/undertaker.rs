@@ -4,7 +4,9 @@
 //! then that is a minute, in which Linux 6.1 repeats one that it has meant to withdraw. Nobody else is to
 //! wait for that, so each is destroyed by a thread of its own.
 
-use std::thread::JoinHandle;
+use std::{sync::Arc, thread::JoinHandle};
+
+use cm::{EventChannel, Key};
 
 /// The threads that destroy something.
 #[derive(Debug, Default)]
@@ -21,6 +23,14 @@ impl Undertaker {
         self.threads.extend(thread);
     }
 
+    /// Destroys an identifier that waits for an event, in the same way.
+    pub(super) fn cancel(&mut self, channel: &Arc<EventChannel>, key: Key) {
+        self.destroy(Waiting {
+            channel: Arc::clone(channel),
+            key,
+        });
+    }
+
     /// Waits until everything is destroyed.
     pub(super) fn wait(&mut self) {
         for thread in self.threads.drain(..) {
@@ -30,10 +40,21 @@ impl Undertaker {
     }
 }
 
+/// An identifier that waits for an event. If that comes first, it is destroyed by who takes the event.
+struct Waiting {
+    channel: Arc<EventChannel>,
+    key: Key,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.channel.cancel(self.key);
+    }
+}
+
 #[cfg(test)]
 mod tests {
     use std::sync::{
-        Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc::{self, Receiver},
     };
