@@ -261,7 +261,6 @@ impl Shared {
 
     fn run(&self) {
         let mut batch = self.alarm.batch();
-        let mut patience = ABSENCE;
         while !self.stopped.load(Relaxed) {
             let (relief, tasks) = {
                 let mut state = self.lock_here();
@@ -269,7 +268,7 @@ impl Shared {
                 (relief, mem::take(&mut state.tasks))
             };
             tasks.into_iter().for_each(Waker::wake);
-            let ready = self.doze(relief, &mut batch, &mut patience);
+            let ready = self.doze(relief, &mut batch);
             if ready[1] {
                 self.bell.clear();
             }
@@ -297,10 +296,10 @@ impl Shared {
 
     /// Sleeps until the thread has something to do: something comes from the channel, the bell, or the poller,
     /// which it returns, or it is time, or messages have waited for others for too long. When it is time to see
-    /// whether calls still come, it sees to that itself, with more `patience` each time that they do.
-    fn doze(&self, relief: Option<Duration>, batch: &mut Batch, patience: &mut Duration) -> Ready {
-        let mut relief = relief.map(|at| at + patience.saturating_sub(ABSENCE));
+    /// whether calls still come, it sees to that itself.
+    fn doze(&self, mut relief: Option<Duration>, batch: &mut Batch) -> Ready {
         let fds = [self.channel.as_fd(), self.bell.as_fd(), self.poller.as_fd()];
+        let mut patience = ABSENCE;
         loop {
             let before = self.now();
             let soon = before + DELAY;
@@ -312,16 +311,13 @@ impl Shared {
             let now = self.now();
             let is_late = batch.waits() && *batch == self.alarm.batch();
             let nothing = self.alarm.calls_come(now) && !is_late && !self.alarm.is_due(now);
-            if !self.alarm.calls_come(now) {
-                *patience = ABSENCE;
-            }
             if relief.is_none() || !nothing || ready.contains(&true) {
                 return ready;
             }
             if !goes_on {
-                *patience = LONGEST_ABSENCE.min(2 * *patience);
+                patience = LONGEST_ABSENCE.min(2 * patience);
             }
-            relief = Some(self.alarm.called_at() + *patience);
+            relief = Some(self.alarm.called_at() + patience);
         }
     }
 }
