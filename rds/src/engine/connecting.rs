@@ -57,7 +57,7 @@ impl State {
         match self.lanes.get_mut(&id) {
             Some(lane) if lane.attempt == attempt => {
                 if lane.close(now) {
-                    self.undertaker.cancel(&self.channel, lane.key);
+                    self.channel.cancel(lane.key);
                 }
                 self.due.insert(id);
             }
@@ -205,7 +205,6 @@ impl State {
     fn responded(&mut self, now: Duration, response: ConnectResponse) {
         let key = response.id().key();
         let Some((id, attempt)) = self.current(key) else {
-            self.undertaker.destroy(response);
             return;
         };
         let Some(lane) = self.lanes.get_mut(&id) else {
@@ -255,7 +254,6 @@ impl State {
     /// A peer that was accepted knows it.
     fn established(&mut self, now: Duration, cm_id: CmId<Connected>) {
         let Some((id, attempt)) = self.current(cm_id.key()) else {
-            self.undertaker.destroy(cm_id);
             return;
         };
         let Some(lane) = self.lanes.get_mut(&id) else {

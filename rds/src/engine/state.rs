@@ -86,7 +86,7 @@ pub(crate) struct State {
     /// Memory that peers can use, by its owner and its key.
     pub(crate) exports: HashMap<(SocketId, u32), Exported>,
     pub(crate) operations: Operations,
-    pub(super) undertaker: Undertaker,
+    undertaker: Undertaker,
     /// To be woken by the thread when nothing is locked.
     pub(super) tasks: Vec<Waker>,
     /// The links that addresses here are on, where that has to be said.
@@ -403,7 +403,7 @@ impl State {
         let now = Duration::ZERO;
         for lane in self.lanes.values_mut() {
             if lane.close(now) {
-                self.undertaker.cancel(&self.channel, lane.key);
+                self.channel.cancel(lane.key);
             }
         }
         for (_, mut lane) in std::mem::take(&mut self.lanes) {

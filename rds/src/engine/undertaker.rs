@@ -4,9 +4,7 @@
 //! then that is a minute, in which Linux 6.1 repeats one that it has meant to withdraw. Nobody else is to
 //! wait for that, so each is destroyed by a thread of its own.
 
-use std::{sync::Arc, thread::JoinHandle};
-
-use cm::{EventChannel, Key};
+use std::thread::JoinHandle;
 
 /// The threads that destroy something.
 #[derive(Debug, Default)]
@@ -23,14 +21,6 @@ impl Undertaker {
         self.threads.extend(thread);
     }
 
-    /// Destroys an identifier that waits for an event, in the same way.
-    pub(super) fn cancel(&mut self, channel: &Arc<EventChannel>, key: Key) {
-        self.destroy(Waiting {
-            channel: Arc::clone(channel),
-            key,
-        });
-    }
-
     /// Waits until everything is destroyed.
     pub(super) fn wait(&mut self) {
         for thread in self.threads.drain(..) {
@@ -40,21 +30,10 @@ impl Undertaker {
     }
 }
 
-/// An identifier that waits for an event. If that comes first, it is destroyed by who takes the event.
-struct Waiting {
-    channel: Arc<EventChannel>,
-    key: Key,
-}
-
-impl Drop for Waiting {
-    fn drop(&mut self) {
-        self.channel.cancel(self.key);
-    }
-}
-
 #[cfg(test)]
 mod tests {
     use std::sync::{
+        Arc,
         atomic::{AtomicUsize, Ordering::SeqCst},
         mpsc::{self, Receiver},
     };
