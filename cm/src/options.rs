@@ -193,6 +193,10 @@ impl EventChannel {
     /// before the peer's last word of the handshake, which may be lost. The connection is
     /// established then. Returns whether the identifier was waiting for that.
     ///
+    /// If the connection ends before Linux (6.1) has got round to that, the kernel repeats its answer to the
+    /// request for more than a minute, and whoever destroys the identifier waits for so long. So it is wise to give the
+    /// last word some time to come.
+    ///
     /// # Errors
     /// - `EINVAL`: not an event that it has to know of, or the connection is established already.
     ///

@@ -77,6 +77,13 @@ pub(crate) const RESERVED: u32 = 2;
 /// would say two thirds of a second.
 const RNR_TIMER: u8 = 10;
 
+/// So long a peer that was accepted may talk before it says that the handshake is over; then that is lost.
+///
+/// The connection manager had better be told of that late, if at all: if the connection ends before Linux 6.1
+/// has got round to it, the kernel repeats the answer to the peer's request for more than a minute, and lets
+/// nobody destroy the identifier before.
+const LAST_WORD: Duration = Duration::from_millis(500);
+
 /// One attempt to connect, and what comes of it.
 #[derive(Debug)]
 pub(crate) struct Lane {
@@ -93,6 +100,18 @@ pub(crate) struct Lane {
     pub(crate) broken: Option<(Tag, Completion)>,
     /// Its completion queue has failed, and is not looked at any more.
     pub(crate) is_deaf: bool,
+    last_word: LastWord,
+}
+
+/// Whether a peer that was accepted says that the handshake is over.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+enum LastWord {
+    /// It has not begun to talk.
+    Early,
+    /// It has, then.
+    Missing(Duration),
+    /// It is lost, and the connection manager has been told so.
+    Lost,
 }
 
 /// Which completions are announced.
@@ -209,7 +228,28 @@ impl Lane {
             armed: None,
             broken: None,
             is_deaf: false,
+            last_word: LastWord::Early,
         }
+    }
+
+    /// The peer has said something.
+    pub(crate) fn heard(&mut self, now: Duration) {
+        if self.last_word == LastWord::Early {
+            self.last_word = LastWord::Missing(now);
+        }
+    }
+
+    /// When the connection manager has to be told that the peer's last word is lost, if that does not come.
+    pub(crate) fn last_word_due(&self) -> Option<Duration> {
+        match (&self.stage, self.closing, self.last_word) {
+            (Stage::Accepted(_), None, LastWord::Missing(since)) => Some(since + LAST_WORD),
+            _ => None,
+        }
+    }
+
+    /// The connection manager is told.
+    pub(crate) fn last_word_lost(&mut self) {
+        self.last_word = LastWord::Lost;
     }
 
     /// The device, once it is known, and until it has let go.

@@ -6,6 +6,7 @@ use cm::{
     CmId, ConnectFailure, ConnectRequest, ConnectResponse, Connection, Event, Key,
     phases::{AddrResolved, Connected, RouteResolved},
 };
+use verbs::EventType;
 
 use super::State;
 use crate::{
@@ -57,7 +58,7 @@ impl State {
         match self.lanes.get_mut(&id) {
             Some(lane) if lane.attempt == attempt => {
                 if lane.close(now) {
-                    self.channel.cancel(lane.key);
+                    self.undertaker.cancel(&self.channel, lane.key);
                 }
                 self.due.insert(id);
             }
@@ -148,6 +149,7 @@ impl State {
                     _ => Failure::Unreachable,
                 };
                 self.failed(id.key(), failure);
+                self.undertaker.destroy(id);
             }
             Event::Disconnected(key) | Event::AddrChange(key) | Event::TimewaitExit(key) => {
                 self.failed(key, Failure::Lost);
@@ -205,6 +207,7 @@ impl State {
     fn responded(&mut self, now: Duration, response: ConnectResponse) {
         let key = response.id().key();
         let Some((id, attempt)) = self.current(key) else {
+            self.undertaker.destroy(response);
             return;
         };
         let Some(lane) = self.lanes.get_mut(&id) else {
@@ -251,9 +254,21 @@ impl State {
         }
     }
 
+    /// If it is time for that, does without the last word of a peer that was accepted and talks.
+    pub(super) fn make_up_for_last_word(&mut self, now: Duration, id: ConnectionId) {
+        if let Some(lane) = self.lanes.get_mut(&id)
+            && lane.last_word_due().is_some_and(|at| at <= now)
+        {
+            lane.last_word_lost();
+            // It fails if the connection manager has it now.
+            drop(self.channel.notify(lane.key, EventType::COMM_EST));
+        }
+    }
+
     /// A peer that was accepted knows it.
     fn established(&mut self, now: Duration, cm_id: CmId<Connected>) {
         let Some((id, attempt)) = self.current(cm_id.key()) else {
+            self.undertaker.destroy(cm_id);
             return;
         };
         let Some(lane) = self.lanes.get_mut(&id) else {

@@ -21,7 +21,7 @@ use super::{
     leading::{Leader, Watch},
     listening::Listeners,
     operations::{Exported, Operations},
-    undertaker::Undertaker,
+    undertaker::{self, Undertaker},
 };
 use crate::{
     device::Device,
@@ -86,7 +86,7 @@ pub(crate) struct State {
     /// Memory that peers can use, by its owner and its key.
     pub(crate) exports: HashMap<(SocketId, u32), Exported>,
     pub(crate) operations: Operations,
-    undertaker: Undertaker,
+    pub(super) undertaker: Undertaker,
     /// To be woken by the thread when nothing is locked.
     pub(super) tasks: Vec<Waker>,
     /// The links that addresses here are on, where that has to be said.
@@ -264,9 +264,11 @@ impl State {
 
     /// When a connection has to be looked at, if nothing happens before.
     fn deadline(&self, id: ConnectionId) -> Option<Duration> {
-        let closing = self.lanes.get(&id).and_then(|lane| lane.closing);
-        let drained = closing.map(|since| since + DRAIN);
-        self.node.deadline(id).into_iter().chain(drained).min()
+        let lane = self.lanes.get(&id);
+        let drained = lane.and_then(|lane| Some(lane.closing? + DRAIN));
+        let last_word = lane.and_then(Lane::last_word_due);
+        let deadlines = self.node.deadline(id).into_iter();
+        deadlines.chain(drained).chain(last_word).min()
     }
 
     /// Does what the protocol wants, and tells sockets. Returns whether the thread has to wake up
@@ -319,6 +321,7 @@ impl State {
         }
         self.post(now, id);
         self.watch(id);
+        self.make_up_for_last_word(now, id);
         if let Some(lane) = self.lanes.get_mut(&id)
             && let Some(since) = lane.closing
             && (lane.is_drained() || since + DRAIN <= now)
@@ -403,13 +406,13 @@ impl State {
         let now = Duration::ZERO;
         for lane in self.lanes.values_mut() {
             if lane.close(now) {
-                self.channel.cancel(lane.key);
+                self.undertaker.cancel(&self.channel, lane.key);
             }
         }
         for (_, mut lane) in std::mem::take(&mut self.lanes) {
             // What is not destroyed here is when it is dropped.
             lane.destroy(&mut self.undertaker);
         }
-        self.undertaker.wait();
+        self.undertaker.wait(undertaker::PATIENCE);
     }
 }

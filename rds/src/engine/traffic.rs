@@ -140,8 +140,7 @@ impl State {
         let Some(lane) = lanes.get_mut(&id) else {
             return 0;
         };
-        let (attempt, key, closing) = (lane.attempt, lane.key, lane.closing.is_some());
-        let accepted = matches!(lane.stage, Stage::Accepted(_));
+        let (attempt, closing) = (lane.attempt, lane.closing.is_some());
         if lane.is_deaf {
             return 0;
         }
@@ -222,15 +221,14 @@ impl State {
         }
         lane.broken = broken;
         lane.is_deaf = deaf;
+        if arrived {
+            lane.heard(now);
+        }
         if lost {
             node.failed(id, attempt, Failure::Lost);
         }
         for (owner, rkey) in used {
             self.used(owner, rkey);
-        }
-        if arrived && accepted {
-            // The peer's last word of the handshake may be lost, but it has begun to talk.
-            drop(self.channel.notify(key, verbs::EventType::COMM_EST));
         }
         handled
     }

@@ -1,15 +1,44 @@
 //! Where identifiers of ended connections are destroyed.
 //!
 //! The kernel waits for its own messages about a connection before it lets go of the identifier. Now and
-//! then that is a minute, in which Linux 6.1 repeats one that it has meant to withdraw. Nobody else is to
-//! wait for that, so each is destroyed by a thread of its own.
+//! then that is more than a minute, in which Linux 6.1 repeats one that it should have withdrawn: its answer to
+//! a request, if it is told that the peer talks (`rdma_notify`), and the connection ends before it has got
+//! round to that. Nobody else is to wait for it, so each is destroyed by a thread of its own.
 
-use std::thread::JoinHandle;
+use std::{
+    convert::Infallible,
+    mem,
+    sync::{
+        Arc,
+        mpsc::{self, Receiver, RecvTimeoutError, Sender},
+    },
+    thread::JoinHandle,
+    time::Duration,
+};
+
+use cm::{EventChannel, Key};
+
+/// How long the end of everything waits for what is slow to end, and then goes on without.
+pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
 /// The threads that destroy something.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub(crate) struct Undertaker {
     threads: Vec<JoinHandle<()>>,
+    /// Each thread has the same, and lets go of it when it is done.
+    at_work: Sender<Infallible>,
+    done: Receiver<Infallible>,
+}
+
+impl Default for Undertaker {
+    fn default() -> Self {
+        let (at_work, done) = mpsc::channel();
+        Self {
+            threads: Vec::new(),
+            at_work,
+            done,
+        }
+    }
 }
 
 impl Undertaker {
@@ -17,29 +46,66 @@ impl Undertaker {
     pub(crate) fn destroy(&mut self, what: impl Send + 'static) {
         self.threads.retain(|thread| !thread.is_finished());
         // Without a thread, it is dropped here.
-        let thread = verbs::spawn_without_signals("rds-end", move || drop(what));
+        let at_work = self.at_work.clone();
+        let thread = verbs::spawn_without_signals("rds-end", move || {
+            drop(what);
+            drop(at_work);
+        });
         self.threads.extend(thread);
     }
 
-    /// Waits until everything is destroyed.
-    pub(super) fn wait(&mut self) {
-        for thread in self.threads.drain(..) {
+    /// Destroys an identifier that waits for an event, in the same way.
+    pub(super) fn cancel(&mut self, channel: &Arc<EventChannel>, key: Key) {
+        self.destroy(Waiting {
+            channel: Arc::clone(channel),
+            key,
+        });
+    }
+
+    /// Waits until everything is destroyed, but not longer than `patience`. Returns whether it is; what is not
+    /// will be.
+    pub(super) fn wait(&mut self, patience: Duration) -> bool {
+        let Self {
+            threads,
+            at_work,
+            done,
+        } = mem::take(self);
+        drop(at_work);
+        // Nothing is ever sent.
+        if done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+            return false;
+        }
+        for thread in threads {
             // It does not panic, and if it did, there would be nothing to be done here.
             drop(thread.join());
         }
+        true
+    }
+}
+
+/// An identifier that waits for an event. If that comes first, it is destroyed by who takes the event.
+struct Waiting {
+    channel: Arc<EventChannel>,
+    key: Key,
+}
+
+impl Drop for Waiting {
+    fn drop(&mut self) {
+        self.channel.cancel(self.key);
     }
 }
 
 #[cfg(test)]
 mod tests {
-    use std::sync::{
-        Arc,
-        atomic::{AtomicUsize, Ordering::SeqCst},
-        mpsc::{self, Receiver},
+    use std::{
+        sync::atomic::{AtomicUsize, Ordering::SeqCst},
+        thread,
     };
-    use std::thread;
 
     use super::*;
+
+    /// Longer than anything here takes.
+    const LONG: Duration = Duration::from_secs(60);
 
     /// Is not destroyed before it may be.
     struct Slow(Receiver<()>, Arc<AtomicUsize>);
@@ -64,8 +130,25 @@ mod tests {
         for tell in tell.iter().rev() {
             tell.send(()).unwrap();
         }
-        undertaker.wait();
+        assert!(undertaker.wait(LONG));
         assert_eq!(ended.load(SeqCst), 3);
+    }
+
+    #[test]
+    fn the_end_waits_for_so_long_and_no_longer() {
+        let ended = Arc::new(AtomicUsize::new(0));
+        let mut undertaker = Undertaker::default();
+        let (tell, may) = mpsc::channel();
+        let (is_over, over) = mpsc::channel();
+        undertaker.destroy(());
+        undertaker.destroy((Slow(may, Arc::clone(&ended)), is_over));
+        assert!(!undertaker.wait(Duration::from_millis(1)));
+        // It is still destroyed, when it can be.
+        tell.send(()).unwrap();
+        let over: Result<(), _> = over.recv_timeout(LONG);
+        assert_eq!(over, Err(RecvTimeoutError::Disconnected));
+        assert_eq!(ended.load(SeqCst), 1);
+        assert!(undertaker.wait(LONG), "it is not waited for twice");
     }
 
     #[test]

@@ -9,7 +9,7 @@ use rds::{
 
 use crate::{
     PATIENCE, addr, any, counter, other, pattern, prober,
-    prober::{Prober, Wire},
+    prober::{Prober, Wire, hasty::Hasty},
     socket, third,
 };
 
@@ -306,6 +306,21 @@ fn a_request_while_up_takes_the_place_of_the_connection() {
     assert!(second.message(&header(1, at_a, 5), b"hello").unwrap());
     assert_eq!(message(&a), b"hello");
     assert!(second.is_there().unwrap());
+}
+
+/// The peer's last word of the handshake is lost, but it has begun to talk: it is answered.
+#[test]
+fn a_handshake_is_over_when_the_peer_has_begun_to_talk() {
+    let a = socket(any());
+    let at_a = addr(&a);
+    let (prober, at_prober) = prober();
+    let data = prober.proposal(at_a.ip(), 0).encode();
+    let mut hasty = Hasty::dial(at_prober.ip(), at_a.ip(), &data).unwrap();
+    let frame = [&header(1, at_a, 5).encode()[..], b"hello"].concat();
+    assert!(hasty.send(&frame).unwrap());
+    assert_eq!(message(&a), b"hello");
+    a.send_to(b"and you", at_prober).unwrap();
+    while !hasty.frame().unwrap().ends_with(b"and you") {}
 }
 
 /// X-F05: a message of many frames whose connection ends after some of them, each way.

@@ -4,6 +4,7 @@
     reason = "several programs have it, and none of them uses all"
 )]
 
+pub(crate) mod hasty;
 mod wire;
 
 pub(crate) use wire::Wire;
@@ -180,12 +181,13 @@ pub(crate) fn proposal(own: IpAddr, peer: IpAddr, tos: u8) -> ConnectData {
 
 /// Asks for a connection from any address of this host, with so many receives.
 pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Answer> {
-    let until = Instant::now() + PATIENCE;
-    let channel = EventChannel::new()?;
-    let id = resolve(&channel, own, peer, until)?;
-    let (queues, qp) = Queues::new(&id, receives)?;
-    id.connect(&qp, &param(data)).map_err(verbs::Error::from)?;
-    match next(&channel, until)? {
+    let Asked {
+        channel,
+        queues,
+        qp,
+        said,
+    } = ask(own, peer, data, receives)?;
+    match said {
         Event::ConnectResponse(response) => {
             let said = response.param().private_data.clone();
             let qp = bring_up(response.id(), qp)?;
@@ -206,6 +208,29 @@ pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io:
         }),
         other => Err(odd(&other)),
     }
+}
+
+/// What a peer says to a request, and what there is for a connection.
+struct Asked {
+    channel: EventChannel,
+    queues: Queues,
+    qp: QueuePair<Rc, Init>,
+    said: Event,
+}
+
+fn ask(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Asked> {
+    let until = Instant::now() + PATIENCE;
+    let channel = EventChannel::new()?;
+    let id = resolve(&channel, own, peer, until)?;
+    let (queues, qp) = Queues::new(&id, receives)?;
+    id.connect(&qp, &param(data)).map_err(verbs::Error::from)?;
+    let said = next(&channel, until)?;
+    Ok(Asked {
+        channel,
+        queues,
+        qp,
+        said,
+    })
 }
 
 fn resolve(

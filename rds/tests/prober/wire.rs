@@ -11,8 +11,8 @@ use super::{PATIENCE, ROOM};
 /// What a queue pair needs.
 #[derive(Debug)]
 pub(super) struct Queues {
-    pd: ProtectionDomain,
-    cq: CompletionQueue,
+    pub(super) pd: ProtectionDomain,
+    pub(super) cq: CompletionQueue,
 }
 
 impl Queues {

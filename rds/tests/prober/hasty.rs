@@ -1,0 +1,80 @@
+//! A peer that talks before the handshake is over, and never ends that.
+
+use std::{
+    io,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+use cm::{ConnectResponse, Event, EventChannel};
+use verbs::{Buf, Completed, QueuePair, Rc, Rts, op::Send};
+
+use super::{Asked, PATIENCE, Queues, ask, bring_up, odd};
+
+/// A connection of which the peer does not know that it is established.
+#[derive(Debug)]
+pub(crate) struct Hasty {
+    // The queue pair first: it uses the others.
+    qp: QueuePair<Rc, Rts>,
+    queues: Queues,
+    _response: ConnectResponse,
+    _channel: EventChannel,
+}
+
+impl Hasty {
+    /// Asks for a connection, and brings it up here.
+    pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8]) -> io::Result<Self> {
+        let Asked {
+            channel,
+            queues,
+            qp,
+            said,
+        } = ask(own, peer, data, 64)?;
+        match said {
+            Event::ConnectResponse(response) => Ok(Self {
+                qp: bring_up(response.id(), qp)?,
+                queues,
+                _response: response,
+                _channel: channel,
+            }),
+            other => Err(odd(&other)),
+        }
+    }
+
+    /// Sends a frame, and waits until the peer's device has it; `false` if it does not take it.
+    pub(crate) fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
+        let mut buf = self.queues.pd.alloc_buf(frame.len())?;
+        buf.copy_from_slice(frame);
+        let posted = self.qp.post(Send::new(buf).solicited());
+        posted.map_err(verbs::Error::from)?;
+        self.pump(|completed, ok| matches!(completed, Completed::Send(_)).then_some(ok))
+    }
+
+    /// The next frame, whatever it is about.
+    pub(crate) fn frame(&mut self) -> io::Result<Vec<u8>> {
+        self.pump(|completed, ok| match completed {
+            Completed::Receive(done) if ok => Some(done.received().to_vec()),
+            _ => None,
+        })
+    }
+
+    /// The first completion that is asked for.
+    fn pump<T>(
+        &mut self,
+        wanted: impl Fn(&Completed<'_, Buf, Buf>, bool) -> Option<T>,
+    ) -> io::Result<T> {
+        let until = Instant::now() + PATIENCE;
+        while Instant::now() < until {
+            for wc in self.queues.cq.wait(Some(Duration::from_millis(100)))? {
+                let ok = wc.ok().is_ok();
+                let completed = self.qp.complete(wc);
+                let completed =
+                    completed.map_err(|_| io::Error::other("not of this queue pair"))?;
+                if let Some(found) = wanted(&completed, ok) {
+                    return Ok(found);
+                }
+            }
+        }
+        Err(io::Error::other("nothing completes"))
+    }
+}
