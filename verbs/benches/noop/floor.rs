@@ -1,6 +1,7 @@
 //! The unsafe floor: C's calls, as a program that is ported line by line makes them.
 
 use std::{
+    error::Error,
     mem::MaybeUninit,
     ptr::{self, NonNull},
 };
@@ -37,7 +38,7 @@ pub(crate) fn send(ends: &mut Ends, count: u32) -> Result<()> {
         // SAFETY: the queue pair is that of `ends`, and the fields that a send needs are set. The
         // memory stays for good.
         if unsafe { ffi::ibv_post_send(qp, fields, bad.as_mut_ptr()) } != 0 {
-            return Err("ibv_post_send failed".into());
+            return Err(failed("ibv_post_send failed"));
         }
         poll(cq)?;
     }
@@ -63,7 +64,7 @@ pub(crate) fn recv(ends: &mut Ends, count: u32) -> Result<()> {
         let mut bad = MaybeUninit::uninit();
         // SAFETY: as in `send`.
         if unsafe { ffi::ibv_post_recv(qp, &raw mut wr, bad.as_mut_ptr()) } != 0 {
-            return Err("ibv_post_recv failed".into());
+            return Err(failed("ibv_post_recv failed"));
         }
         poll(cq)?;
     }
@@ -94,12 +95,18 @@ fn poll(cq: *mut ffi::ibv_cq) -> Result<()> {
         }
     };
     if count < 0 {
-        return Err("ibv_poll_cq failed".into());
+        return Err(failed("ibv_poll_cq failed"));
     }
     // SAFETY: the call has written the field.
     let status = unsafe { (*wc.as_ptr()).status };
     if status != ffi::ibv_wc_status::IBV_WC_SUCCESS {
-        return Err("a request failed".into());
+        return Err(failed("a request failed"));
     }
     Ok(())
+}
+
+/// Out of the way of the loops, as in C.
+#[cold]
+fn failed(what: &'static str) -> Box<dyn Error> {
+    what.into()
 }

@@ -16,6 +16,7 @@ mod floor;
 
 use std::{error::Error, hint::black_box, mem, time::Instant};
 
+use arrayvec::ArrayVec;
 use verbs::{
     Attributes, Buf, Completed, CompletionQueue, Context, ProtectionDomain, QueuePair, Rc, Reset,
     Rts, WorkCompletion, op::Send,
@@ -28,6 +29,9 @@ type Result<T> = std::result::Result<T, Box<dyn Error>>;
 const DEPTH: u32 = 64;
 const BATCH: u32 = 16;
 const LENGTH: u32 = 64;
+/// The buffers that are with the program, as many as C has room for.
+type Stock = ArrayVec<Buf, { BATCH as usize }>;
+
 /// How many queue pairs are made to see how much memory one takes.
 const CROWD: u32 = 10_000;
 
@@ -86,7 +90,7 @@ struct Ends {
     pd: ProtectionDomain,
     cq: CompletionQueue,
     qp: QueuePair<Rc, Rts>,
-    bufs: Vec<Buf>,
+    bufs: Stock,
 }
 
 impl Ends {
@@ -149,15 +153,10 @@ impl Ends {
 
     // Inlined, as C's loops are.
     #[inline(always)]
-    fn take_back(&mut self, free: &mut Vec<Buf>) -> Result<()> {
+    fn take_back(&mut self, free: &mut Stock) -> Result<()> {
         while free.len() < BATCH as usize {
             for wc in self.cq.poll()? {
-                let buf = sent(&mut self.qp, wc)?;
-                // So that the list never grows, and need not lie in memory.
-                if free.len() == free.capacity() {
-                    return Err("there are more buffers than there were".into());
-                }
-                free.push(buf);
+                free.push(sent(&mut self.qp, wc)?);
             }
         }
         Ok(())

@@ -399,19 +399,25 @@ impl CompletionQueue {
         }
         match fetched(ret) {
             Some(count) => {
-                self.leave(count, count);
+                self.leave(self.batch.as_ptr().cast(), count);
                 Ok(())
             }
             None => cvt_count("ibv_poll_cq", ret).map(|_| ()),
         }
     }
 
-    /// Leaves so many completions of the batch, those before `end`, to the next poll.
+    /// Leaves completions of the batch to the next poll: those from `first` on, which is one of its, or its end,
+    /// and before `end`.
+    ///
+    /// How many that is, is found out here: to know it, a loop over completions would have to count them.
     #[cold]
     #[inline(never)]
-    fn leave(&mut self, end: u32, left: u32) {
-        self.next = end - left;
-        self.left = left;
+    fn leave(&mut self, first: *const ffi::ibv_wc, end: u32) {
+        let before = first.addr() - self.batch.as_ptr().addr();
+        #[expect(clippy::cast_possible_truncation, reason = "a part of the batch")]
+        let next = (before / size_of::<ffi::ibv_wc>()) as u32;
+        self.next = next;
+        self.left = end - next;
         self.ask = 0;
     }
 
@@ -618,8 +624,7 @@ impl Drop for Completions<'_> {
     #[inline]
     fn drop(&mut self) {
         if !self.left.is_empty() {
-            #[expect(clippy::cast_possible_truncation, reason = "a part of the batch")]
-            self.cq.leave(self.end, self.left.len() as u32);
+            self.cq.leave(self.left.as_ptr(), self.end);
         }
     }
 }

@@ -28,8 +28,9 @@ pub(super) struct Slots<W> {
 const PAGES_FROM: usize = 4 * PAGE;
 const PAGE: usize = 4096;
 
-/// How many bits of a tagged address tell how far to shift.
-const TAG_BITS: u32 = u64::BITS.trailing_zeros();
+/// How many bits of a tagged address tell how far to shift: one more than do. For a shift, the processor looks at
+/// six bits by itself; if the address were without just these, compilers would make them a number of their own.
+const TAG_BITS: u32 = u64::BITS.trailing_zeros() + 1;
 
 impl<W> Slots<W> {
     /// What the address of the first slot is a multiple of.
