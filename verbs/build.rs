@@ -4,5 +4,12 @@
 
 fn main() {
     println!("cargo::rerun-if-changed=build.rs");
-    println!("cargo::rustc-link-arg-tests=-Wl,--export-dynamic-symbol=*_comp_cntr*");
+    for functions in [
+        "*_comp_cntr*",
+        "ibv_*_buf*",
+        "ibv_reg_mr_ex",
+        "ibv_dm_export_*",
+    ] {
+        println!("cargo::rustc-link-arg-tests=-Wl,--export-dynamic-symbol={functions}");
+    }
 }

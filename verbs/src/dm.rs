@@ -1,12 +1,17 @@
 //! Memory on the device.
 
-use std::{fmt, io, ptr::NonNull, sync::Arc};
+use std::{
+    fmt, io,
+    os::fd::{FromRawFd, OwnedFd},
+    ptr::NonNull,
+    sync::Arc,
+};
 
 use ibverbs_sys as ffi;
 
 use crate::{
     context::Context,
-    error::{Error, Result, cvt_errno, cvt_ptr},
+    error::{Error, Result, cvt_errno, cvt_neg, cvt_ptr, found},
     event::KernelHandle,
 };
 
@@ -171,6 +176,24 @@ impl DeviceMemory {
         // before it returns, and the provider checks the range as well.
         let errno = unsafe { ffi::ibv_memcpy_from_dm(to, self.as_raw(), start, len) };
         cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{len} bytes at {offset}")))
+    }
+
+    /// `ibv_dm_export_dmabuf_fd(dm)`—Makes a dma-buf of the memory, for other devices and processes. Enters the
+    /// kernel. What it takes is let go of when the descriptor is closed.
+    ///
+    /// # Errors
+    /// - `EOPNOTSUPP`: the device cannot do it, or the library is older than rdma-core 62.
+    ///
+    /// # References
+    /// [ibv_dm_export_dmabuf_fd(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_dm_export_dmabuf_fd.3.md)
+    #[doc(alias = "ibv_dm_export_dmabuf_fd")]
+    pub fn export_dmabuf(&self) -> Result<OwnedFd> {
+        const CALL: &str = "ibv_dm_export_dmabuf_fd";
+        let export = found(CALL, ffi::late::ibv_dm_export_dmabuf_fd())?;
+        // SAFETY: the memory is allocated (invariant of `Inner`).
+        let fd = cvt_neg(CALL, unsafe { export(self.as_raw()) })?;
+        // SAFETY: the call has made it for its caller.
+        Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     fn check(&self, call: &'static str, offset: usize, len: usize) -> Result<u64> {

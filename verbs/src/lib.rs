@@ -97,8 +97,7 @@
 //!
 //! # Limits
 //!
-//! Not here yet: memory that the provider allocates (rdma-core 64), the export of device memory as
-//! a dma-buf (62), and encryption by flows (`ibv_create_flow_action_esp`).
+//! Not here: encryption by flows (`ibv_create_flow_action_esp`), which no driver of Linux has any more.
 //! A request has at most [128](work::MAX_SGE) elements.
 //!
 //! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
@@ -115,7 +114,7 @@
 //! | draining, querying | other ways, alternate paths, rates; XRC, raw packets, queue pairs of a device's maker | |
 //! | memory, queue pairs, address handles, multicast groups, windows, shared receive queues | failing at each step | |
 //! | | [thread](ThreadDomain), [parent](ParentDomainBuilder) and [XRC](XrcDomain) domains | |
-//! | memory of vectors, (huge) pages, files and callers; [pools](BufPool) | [on demand](Registration::on_demand), [all of it](Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](NullRegion), [changing](RemoteRegion::rereg), [advice](Advice) | [hints](DmaHandle) |
+//! | memory of vectors, (huge) pages, files and callers; [pools](BufPool) | [on demand](Registration::on_demand), [all of it](Everything), [dma-bufs](ProtectionDomain::register_dmabuf), [null](NullRegion), [changing](RemoteRegion::rereg), [advice](Advice), [the provider's](ProviderMemory) | [hints](DmaHandle) |
 //! | | [`TagMatchingQueue`], [`DeviceMemory`], [`Ece`], [import](import_device) | |
 //! | | [`Flow`], [`Counters`], [`CompletionCounter`], [`WorkQueue`], [`RssQueuePair`] | |
 
@@ -192,9 +191,9 @@ pub use fork::{ForkStatus, fork_generation, fork_init, fork_status};
 pub use import::{ImportedRegion, import_device};
 pub use mr::{
     Advice, Buf, BufPool, DmaBufRange, DmaHandle, DmaHints, Everything, HugePage, Mapping, Memory,
-    NotReregistered, NullBuf, NullRegion, OwnedMemory, PoolBuf, RawMemory, Registration,
-    RemoteRegion, RemoteRegistration, RemoteToken, Reregistration, SharedBuf, SharedMemory,
-    TphMemory, UnmappedRegion,
+    NotReregistered, NullBuf, NullRegion, OwnedMemory, PoolBuf, ProviderMemory, RawMemory,
+    Registration, RemoteRegion, RemoteRegistration, RemoteToken, Reregistration, SharedBuf,
+    SharedMemory, TphMemory, UnmappedRegion,
 };
 pub use mtu::Mtu;
 pub use mw::{MemoryWindow, WindowType};

@@ -88,6 +88,7 @@ pub struct ParentDomainBuilder<'a> {
     pd: &'a ProtectionDomain,
     td: Option<&'a ThreadDomain>,
     allocator: Option<Box<Box<dyn QueueAllocator>>>,
+    allow_unprotected: bool,
 }
 
 impl ProtectionDomain {
@@ -108,6 +109,7 @@ impl ProtectionDomain {
             pd: self,
             td: None,
             allocator: None,
+            allow_unprotected: false,
         }
     }
 }
@@ -126,6 +128,15 @@ impl<'a> ParentDomainBuilder<'a> {
     /// Allocates the memory of queues.
     pub fn allocator(mut self, allocator: impl QueueAllocator) -> Self {
         self.allocator = Some(Box::new(Box::new(allocator)));
+        self
+    }
+
+    /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC`—Lets the provider allocate
+    /// [memory](crate::ProviderMemory) that a virtual machine's host can read, where that is what the device reaches:
+    /// see [`ProtectionDomain::alloc_provider_memory`]. Libraries before rdma-core 64 refuse it with `EINVAL`.
+    #[doc(alias = "IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC")]
+    pub fn allow_unprotected(mut self) -> Self {
+        self.allow_unprotected = true;
         self
     }
 
@@ -159,6 +170,9 @@ impl<'a> ParentDomainBuilder<'a> {
             attr.pd_context = ptr::from_ref::<Box<dyn QueueAllocator>>(allocator)
                 .cast_mut()
                 .cast();
+        }
+        if self.allow_unprotected {
+            attr.comp_mask |= has::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC.0;
         }
         // SAFETY: the context is open, and the domains exist, for as long as `self` borrows them,
         // and then for as long as `Parts` holds them, and so does the allocator. C copies the

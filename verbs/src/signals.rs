@@ -100,7 +100,7 @@ mod tests {
             libc::SIGTERM,
             libc::SIGALRM,
             libc::SIGCHLD,
-            libc::SIGRTMAX(),
+            libc::SIGRTMIN(),
         ] {
             assert_ne!(theirs & bit(signal), 0, "{signal}");
         }

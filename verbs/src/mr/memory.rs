@@ -2,6 +2,8 @@
 
 use std::{fmt, ptr::NonNull};
 
+use super::provider_memory::ProviderMemory;
+
 /// Memory that can be registered with a device, and that others may use meanwhile.
 ///
 /// It becomes a [`RemoteRegion`](crate::RemoteRegion), whose bytes are only copied in and out. If it
@@ -15,9 +17,16 @@ use std::{fmt, ptr::NonNull};
 /// - it is readable, writable and initialised, and it stays where it is, wherever the value is
 ///   moved: it is not part of the value itself;
 /// - nobody has a reference to it, and every access of this process is atomic.
+///
+/// What [`provider`](Self::provider) returns, if anything, is what has the range.
 pub unsafe trait Memory: fmt::Debug + Send + 'static {
     /// The range: the same one, however often it is asked for.
     fn range(&mut self) -> NonNull<[u8]>;
+
+    /// The provider's memory that the range is, if it is such: that is registered in its own way.
+    fn provider(&self) -> Option<&ProviderMemory> {
+        None
+    }
 }
 
 /// Memory that nobody else uses while it is registered.
@@ -53,6 +62,10 @@ unsafe impl OwnedMemory for Box<[u8]> {}
 unsafe impl Memory for Box<dyn Memory> {
     fn range(&mut self) -> NonNull<[u8]> {
         (**self).range()
+    }
+
+    fn provider(&self) -> Option<&ProviderMemory> {
+        (**self).provider()
     }
 }
 

@@ -2,6 +2,7 @@
 
 use std::{
     fmt::Write as _,
+    io,
     mem::{self, ManuallyDrop},
     ptr::NonNull,
     sync::Arc,
@@ -13,10 +14,11 @@ use super::{
     dmah::DmaHandle,
     memory::{Memory, OwnedMemory},
     on_demand::Implicit,
+    provider_memory::ProviderMemory,
 };
 use crate::{
     context::ContextId,
-    error::{Refused, Result, cvt_ptr, found},
+    error::{Error, Refused, Result, cvt_ptr, found},
     pd::ProtectionDomain,
     work::{Sge, SgeList},
 };
@@ -167,7 +169,7 @@ impl Region {
         terms.allow(flag::IBV_ACCESS_LOCAL_WRITE);
         // SAFETY: the range is valid until the memory is dropped, which it is only after the
         // registration has ended.
-        match unsafe { register(pd, range, &terms) } {
+        match unsafe { register(pd, range, memory.provider(), &terms) } {
             Ok(mr) => Ok(Self {
                 grant: Grant::Own(mr),
                 start: range.cast(),
@@ -277,39 +279,86 @@ pub(super) fn address(byte: NonNull<u8>) -> u64 {
 /// Registers a range.
 ///
 /// # Safety
-/// - The range is valid, and for what `terms` allow the device's, until the registration has ended.
-unsafe fn register(pd: &ProtectionDomain, range: NonNull<[u8]>, terms: &Terms) -> Result<Mr> {
+/// - The range is valid, and for what `terms` allow the device's, until the registration has ended. It is that of the
+///   provider's memory, if there is such.
+unsafe fn register(
+    pd: &ProtectionDomain,
+    range: NonNull<[u8]>,
+    provider: Option<&ProviderMemory>,
+    terms: &Terms,
+) -> Result<Mr> {
     let (start, len) = (range.cast::<u8>(), range.len());
-    let iova = terms.iova.unwrap_or(address(start));
-    let (call, raw) = match &terms.dmah {
-        None => {
-            let (pd, start, access) = (pd.as_raw(), start.as_ptr().cast(), terms.access);
-            // SAFETY: the domain is allocated for as long as `pd` lives, and the caller's promise
-            // for the range. C does not touch the bytes; from here on only requests that carry a
-            // key make the device do so.
+    let fail = |err: Error| err.detail(terms.describe(len));
+    if provider.is_some_and(|memory| memory.pd() != pd) {
+        let reason = "the memory was allocated in another protection domain";
+        let refused = Error::refused("ibv_reg_buf_mr", io::ErrorKind::InvalidInput, reason);
+        return Err(fail(refused));
+    }
+    let (call, raw) = match (provider, terms) {
+        (
+            Some(memory),
+            Terms {
+                iova: None,
+                dmah: None,
+                access,
+            },
+        ) => {
+            const CALL: &str = "ibv_reg_buf_mr";
+            let reg_buf_mr = found(CALL, ffi::late::ibv_reg_buf_mr()).map_err(fail)?;
+            // The device may use it from now on.
+            let _: u64 = address(start);
+            let (pd, addr, access) = (pd.as_raw(), start.as_ptr().cast(), *access as i32);
+            // SAFETY: the domain is allocated for as long as `pd` lives, the memory in it for as long as `memory`,
+            // and the caller's promise for the range. C does not touch the bytes; from here on only requests
+            // that carry a key make the device do so.
+            let raw = unsafe { reg_buf_mr(pd, memory.as_raw(), addr, len, access) };
+            (CALL, raw)
+        }
+        (
+            None,
+            Terms {
+                iova,
+                dmah: None,
+                access,
+            },
+        ) => {
+            let iova = iova.unwrap_or(address(start));
+            let (pd, start, access) = (pd.as_raw(), start.as_ptr().cast(), *access);
+            // SAFETY: as above.
             let raw = unsafe { ffi::ibv_reg_mr_iova(pd, start, len, iova, access) };
             ("ibv_reg_mr", raw)
         }
-        Some(dmah) => {
+        (memory, Terms { iova, dmah, access }) => {
             use ffi::ibv_mr_init_attr_mask as has;
             const CALL: &str = "ibv_reg_mr_ex";
-            let reg_mr_ex = found(CALL, ffi::late::ibv_reg_mr_ex())?;
+            let reg_mr_ex = found(CALL, ffi::late::ibv_reg_mr_ex()).map_err(fail)?;
             // SAFETY: integers and pointers; zero is a value of each.
             let mut attr: ffi::ibv_mr_init_attr = unsafe { mem::zeroed() };
+            let mut mask = has::IBV_REG_MR_MASK_ADDR.0;
             attr.length = len;
-            attr.access = terms.access as i32;
+            attr.access = *access as i32;
             attr.addr = start.as_ptr().cast();
-            attr.iova = iova;
-            attr.dmah = dmah.as_raw();
-            let mask = has::IBV_REG_MR_MASK_ADDR.0 | has::IBV_REG_MR_MASK_IOVA.0;
-            attr.comp_mask = u64::from(mask | has::IBV_REG_MR_MASK_DMAH.0);
+            let own = address(start);
+            if memory.is_none() || iova.is_some() {
+                attr.iova = iova.unwrap_or(own);
+                mask |= has::IBV_REG_MR_MASK_IOVA.0;
+            }
+            if let Some(memory) = memory {
+                attr.buf = memory.as_raw();
+                mask |= has::IBV_REG_MR_MASK_BUF.0;
+            }
+            if let Some(dmah) = dmah {
+                attr.dmah = dmah.as_raw();
+                mask |= has::IBV_REG_MR_MASK_DMAH.0;
+            }
+            attr.comp_mask = u64::from(mask);
             // SAFETY: as above; C keeps no pointer to the attributes, and the handle lives as long
             // as `terms`, which the region keeps.
             (CALL, unsafe { reg_mr_ex(pd.as_raw(), &raw mut attr) })
         }
     };
     // SAFETY: what the call has returned.
-    unsafe { Mr::new(call, raw, pd) }.map_err(|err| err.detail(terms.describe(len)))
+    unsafe { Mr::new(call, raw, pd) }.map_err(fail)
 }
 
 /// An element that names its first byte as the device does.

@@ -177,6 +177,12 @@ impl Changes {
         {
             return Some("a region has at least one byte");
         }
+        if memory
+            .as_ref()
+            .is_some_and(|memory| memory.provider().is_some())
+        {
+            return Some("memory of the provider's is registered in its own way");
+        }
         if pd
             .as_ref()
             .is_some_and(|pd| pd.context() != region.pd().context())

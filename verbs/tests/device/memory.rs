@@ -206,6 +206,11 @@ fn registrations_that_the_device_lacks() {
             .is_err()
     );
     assert!(ctx.alloc_dma_handle(DmaHints::default()).is_err());
+    // With rdma-core 44; newer ones have such memory for every device.
+    match pd.alloc_provider_memory(4096) {
+        Ok(memory) => assert_eq!(pd.register(memory).buf().unwrap().len(), 4096),
+        Err(err) => assert_eq!(err.raw_os_error(), Some(libc::EOPNOTSUPP)),
+    }
 }
 
 #[test]

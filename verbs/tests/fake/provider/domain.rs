@@ -2,7 +2,7 @@
 
 use std::{ffi::c_int, ptr};
 
-use ibverbs_sys as ffi;
+use ibverbs_sys::{self as ffi, ibv_parent_domain_init_attr_mask as has};
 
 use super::state::{device_of, device_of_context, file_of, null};
 
@@ -106,6 +106,9 @@ impl Allocator {
     }
 }
 
+/// In the handle of a domain that may have memory which the host reads.
+pub(crate) const UNPROTECTED: u32 = 1 << 31;
+
 pub(super) unsafe extern "C" fn alloc_parent_domain(
     ctx: *mut ffi::ibv_context,
     attr: *mut ffi::ibv_parent_domain_init_attr,
@@ -120,13 +123,14 @@ pub(super) unsafe extern "C" fn alloc_parent_domain(
     }
     let parents = [attr.pd.addr(), attr.td.addr()];
     let pd: *mut ffi::ibv_pd = state.make("ibv_alloc_parent_domain", &parents);
+    let wants = |bit: has| attr.comp_mask & bit.0 != 0;
+    let unprotected = wants(has::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC);
     // SAFETY: fresh.
     unsafe {
         (*pd).context = ctx;
-        (*pd).handle = state.next();
+        (*pd).handle = state.next() | if unprotected { UNPROTECTED } else { 0 };
     }
-    let allocators = ffi::ibv_parent_domain_init_attr_mask::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS;
-    if attr.comp_mask & allocators.0 != 0 {
+    if wants(has::IBV_PARENT_DOMAIN_INIT_ATTR_ALLOCATORS) {
         drop(state);
         // SAFETY: the new domain, and its attributes.
         let allocator = unsafe { Allocator::take(attr, pd) };

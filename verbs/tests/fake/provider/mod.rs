@@ -33,7 +33,7 @@ mod context;
 mod cq;
 mod cq_ex;
 mod device;
-mod domain;
+pub(crate) mod domain;
 mod event;
 mod flow;
 mod mr;

@@ -1,0 +1,159 @@
+//! Tests of what only newer libraries have: memory of the provider's (rdma-core 64), and device memory as a dma-buf
+//! (62). They are a program of their own, since the fake's other tests are of a library without.
+#![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
+
+mod library;
+#[expect(unused_imports, reason = "of the whole fake, little is needed here")]
+#[path = "../fake/provider/mod.rs"]
+mod provider;
+
+use std::{
+    fs::File,
+    io::{ErrorKind, Read},
+    os::fd::OwnedFd,
+};
+
+use verbs::{Context, Memory, ProtectionDomain, RemoteAccess};
+
+use library::Registered;
+use provider::Fake;
+
+fn device() -> (Fake, Context, ProtectionDomain) {
+    let fake = Fake::new();
+    let ctx = fake.open();
+    let pd = ctx.alloc_pd().unwrap();
+    (fake, ctx, pd)
+}
+
+fn contents(fd: OwnedFd) -> Vec<u8> {
+    let mut bytes = Vec::new();
+    File::from(fd).read_to_end(&mut bytes).unwrap();
+    bytes
+}
+
+#[test]
+fn the_providers_memory_is_registered_in_its_own_way() {
+    let (fake, ctx, pd) = device();
+    let mut memory = pd.alloc_provider_memory(5000).unwrap();
+    assert_eq!(memory.len(), 5000);
+    assert!(
+        memory.iter().all(|&byte| byte == 0),
+        "the provider's are not"
+    );
+    memory[4999] = 7;
+    assert_eq!(memory.pd(), &pd);
+    let (start, raw) = (memory.as_ptr().addr(), memory.as_raw().addr());
+    let buf = pd.register(memory).buf().unwrap();
+    assert_eq!(buf[4999], 7);
+    let registered = Registered {
+        call: "ibv_reg_buf_mr",
+        buf: raw,
+        addr: start,
+        len: 5000,
+        iova: None,
+    };
+    assert_eq!(library::last(), Some(registered));
+    assert_eq!(library::count(&pd), 1);
+    drop(buf);
+    assert_eq!(library::count(&pd), 0, "freed after the registration");
+    drop((pd, ctx));
+    assert_eq!(fake.live(), [""; 0]);
+}
+
+#[test]
+fn it_can_have_another_address_for_peers() {
+    let (_fake, _ctx, pd) = device();
+    let mut memory = pd.alloc_provider_memory(8192).unwrap();
+    let start = memory.range().addr().get();
+    let raw = memory.as_raw().addr();
+    // As memory of an unknown kind it is known, too.
+    let memory: Box<dyn Memory> = Box::new(memory);
+    let registration = pd.register(memory).remote(RemoteAccess::WRITE);
+    let region = registration
+        .iova(0x7000_0000 + start as u64 % 4096)
+        .create();
+    let region = region.unwrap();
+    region.write(8000, b"there");
+    let iova = 0x7000_0000 + start as u64 % 4096;
+    assert_eq!(region.token().addr, iova);
+    let registered = Registered {
+        call: "ibv_reg_mr_ex",
+        buf: raw,
+        addr: start,
+        len: 8192,
+        iova: Some(iova),
+    };
+    assert_eq!(library::last(), Some(registered));
+}
+
+#[test]
+fn it_belongs_to_the_domain_it_was_allocated_in() {
+    let (_fake, ctx, pd) = device();
+    let other = ctx.alloc_pd().unwrap();
+    let memory = pd.alloc_provider_memory(64).unwrap();
+    let refused = other.register(memory).buf().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(
+        refused.error.to_string(),
+        "`ibv_reg_buf_mr` failed (64 bytes): the memory was allocated in another protection domain"
+    );
+    let memory = refused.value;
+    let region = pd.alloc_remote(64, RemoteAccess::READ).unwrap();
+    let refused = region.rereg().memory(memory).apply().unwrap_err();
+    assert_eq!(refused.error.kind(), ErrorKind::InvalidInput);
+    assert_eq!(library::count(&pd), 1, "it is given back");
+    drop(refused);
+    assert_eq!(library::count(&pd), 0);
+}
+
+#[test]
+fn memory_that_cannot_be_had_is_an_error() {
+    let (_fake, _ctx, pd) = device();
+    for len in [0, usize::MAX] {
+        let err = pd.alloc_provider_memory(len).unwrap_err();
+        assert_eq!(err.kind(), ErrorKind::InvalidInput);
+    }
+    let err = pd.alloc_provider_memory(library::TOO_MUCH).unwrap_err();
+    let text = err.to_string();
+    assert!(
+        text.starts_with("`ibv_alloc_buf` failed (1099511627776 bytes): Cannot allocate"),
+        "{text}"
+    );
+    assert_eq!(library::count(&pd), 0);
+}
+
+#[test]
+fn memory_that_is_a_dma_buf_is_exported() {
+    let (_fake, _ctx, pd) = device();
+    let ordinary = pd.alloc_provider_memory(64).unwrap();
+    // SAFETY: it is only asked for.
+    let err = unsafe { ordinary.export_dmabuf() }.unwrap_err();
+    assert_eq!(err.raw_os_error(), Some(libc::ENODATA));
+    let parent = pd.parent_domain_builder().allow_unprotected().create();
+    let parent = parent.unwrap();
+    let shared = parent.alloc_provider_memory(64).unwrap();
+    // SAFETY: what the fake makes is a file of its own.
+    let fd = unsafe { shared.export_dmabuf() }.unwrap();
+    assert_eq!(contents(fd), b"a dma-buf of 64 bytes");
+}
+
+#[test]
+fn device_memory_is_exported() {
+    let (fake, ctx, _pd) = device();
+    fake.describe(|device| device.attr.max_dm_size = 4096);
+    let dm = ctx.alloc_dm(64, 0).unwrap();
+    assert_eq!(contents(dm.export_dmabuf().unwrap()), b"device memory");
+}
+
+#[test]
+fn a_pool_is_carved_out_of_the_providers_memory() {
+    let (_fake, _ctx, pd) = device();
+    let memory = pd.alloc_provider_memory(4096).unwrap();
+    let pool = pd.register(memory).pool(512).unwrap();
+    let bufs: Vec<_> = std::iter::from_fn(|| pool.try_take()).collect();
+    assert_eq!(bufs.len(), 8);
+    drop(pool);
+    assert_eq!(library::count(&pd), 1, "it stays with its buffers");
+    drop(bufs);
+    assert_eq!(library::count(&pd), 0);
+}
