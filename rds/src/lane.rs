@@ -247,9 +247,13 @@ impl Lane {
         }
     }
 
-    /// The connection manager is told.
-    pub(crate) fn last_word_lost(&mut self) {
-        self.last_word = LastWord::Lost;
+    /// Whether it is time to do without the last word of a peer that was accepted and talks: once.
+    pub(crate) fn last_word_is_lost(&mut self, now: Duration) -> bool {
+        let is_lost = self.last_word_due().is_some_and(|at| at <= now);
+        if is_lost {
+            self.last_word = LastWord::Lost;
+        }
+        is_lost
     }
 
     /// The device, once it is known, and until it has let go.

@@ -6,7 +6,6 @@ use cm::{
     CmId, ConnectFailure, ConnectRequest, ConnectResponse, Connection, Event, Key,
     phases::{AddrResolved, Connected, RouteResolved},
 };
-use verbs::EventType;
 
 use super::State;
 use crate::{
@@ -251,17 +250,6 @@ impl State {
             }
             // A peer that does not hear of it asks again.
             None => drop(request.reject(&REJECTED)),
-        }
-    }
-
-    /// If it is time for that, does without the last word of a peer that was accepted and talks.
-    pub(super) fn make_up_for_last_word(&mut self, now: Duration, id: ConnectionId) {
-        if let Some(lane) = self.lanes.get_mut(&id)
-            && lane.last_word_due().is_some_and(|at| at <= now)
-        {
-            lane.last_word_lost();
-            // It fails if the connection manager has it now.
-            drop(self.channel.notify(lane.key, EventType::COMM_EST));
         }
     }
 

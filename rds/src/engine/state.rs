@@ -12,7 +12,7 @@ use std::{
 use cm::{ConnectRequest, EventChannel, Key};
 use rustix::event::epoll;
 use smallvec::SmallVec;
-use verbs::Context;
+use verbs::{Context, EventType};
 
 use super::{
     EngineOptions, FEW,
@@ -321,9 +321,14 @@ impl State {
         }
         self.post(now, id);
         self.watch(id);
-        self.make_up_for_last_word(now, id);
-        if let Some(lane) = self.lanes.get_mut(&id)
-            && let Some(since) = lane.closing
+        let Some(lane) = self.lanes.get_mut(&id) else {
+            return;
+        };
+        if lane.last_word_is_lost(now) {
+            // It fails if the connection manager has that word now.
+            drop(self.channel.notify(lane.key, EventType::COMM_EST));
+        }
+        if let Some(since) = lane.closing
             && (lane.is_drained() || since + DRAIN <= now)
         {
             self.close(now, id);

@@ -45,8 +45,8 @@ impl Undertaker {
     /// Destroys something. Does not block, if there is a thread to be had.
     pub(crate) fn destroy(&mut self, what: impl Send + 'static) {
         self.threads.retain(|thread| !thread.is_finished());
-        // Without a thread, it is dropped here.
         let at_work = self.at_work.clone();
+        // Without a thread, it is dropped here.
         let thread = verbs::spawn_without_signals("rds-end", move || {
             drop(what);
             drop(at_work);
