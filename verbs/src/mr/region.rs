@@ -294,41 +294,28 @@ unsafe fn register(
         let refused = Error::refused("ibv_reg_buf_mr", io::ErrorKind::InvalidInput, reason);
         return Err(fail(refused));
     }
-    let (call, raw) = match (provider, terms) {
-        (
-            Some(memory),
-            Terms {
-                iova: None,
-                dmah: None,
-                access,
-            },
-        ) => {
+    // The device may use it from now on.
+    let own = address(start);
+    let (call, raw) = match (provider, &terms.dmah, terms.iova) {
+        (Some(memory), None, None) => {
             const CALL: &str = "ibv_reg_buf_mr";
             let reg_buf_mr = found(CALL, ffi::late::ibv_reg_buf_mr()).map_err(fail)?;
-            // The device may use it from now on.
-            let _: u64 = address(start);
-            let (pd, addr, access) = (pd.as_raw(), start.as_ptr().cast(), *access as i32);
+            let (pd, addr) = (pd.as_raw(), start.as_ptr().cast());
+            let access = terms.access as i32;
             // SAFETY: the domain is allocated for as long as `pd` lives, the memory in it for as long as `memory`,
             // and the caller's promise for the range. C does not touch the bytes; from here on only requests
             // that carry a key make the device do so.
             let raw = unsafe { reg_buf_mr(pd, memory.as_raw(), addr, len, access) };
             (CALL, raw)
         }
-        (
-            None,
-            Terms {
-                iova,
-                dmah: None,
-                access,
-            },
-        ) => {
-            let iova = iova.unwrap_or(address(start));
-            let (pd, start, access) = (pd.as_raw(), start.as_ptr().cast(), *access);
+        (None, None, iova) => {
+            let iova = iova.unwrap_or(own);
+            let (pd, start, access) = (pd.as_raw(), start.as_ptr().cast(), terms.access);
             // SAFETY: as above.
             let raw = unsafe { ffi::ibv_reg_mr_iova(pd, start, len, iova, access) };
             ("ibv_reg_mr", raw)
         }
-        (memory, Terms { iova, dmah, access }) => {
+        (memory, dmah, iova) => {
             use ffi::ibv_mr_init_attr_mask as has;
             const CALL: &str = "ibv_reg_mr_ex";
             let reg_mr_ex = found(CALL, ffi::late::ibv_reg_mr_ex()).map_err(fail)?;
@@ -336,9 +323,8 @@ unsafe fn register(
             let mut attr: ffi::ibv_mr_init_attr = unsafe { mem::zeroed() };
             let mut mask = has::IBV_REG_MR_MASK_ADDR.0;
             attr.length = len;
-            attr.access = *access as i32;
+            attr.access = terms.access as i32;
             attr.addr = start.as_ptr().cast();
-            let own = address(start);
             if memory.is_none() || iova.is_some() {
                 attr.iova = iova.unwrap_or(own);
                 mask |= has::IBV_REG_MR_MASK_IOVA.0;
