@@ -249,7 +249,7 @@ fn times(programs: &Programs) -> Result<Figures> {
 
 fn allocations(programs: &Programs, contest: &Contest) -> Result<Row> {
     let numbers = program::numbers(&mut programs.run(Side::Ours, contest.ours, COUNT, 1))?;
-    let count = *numbers.get(2).context("a program printed too little")?;
+    let count = *numbers.get(1).context("a program printed too little")?;
     Ok(Row {
         case: contest.title.to_owned(),
         unit: "allocations",

@@ -58,10 +58,8 @@ struct Transcript {
     mhz: Option<f64>,
     /// Whose number comes next.
     current: Option<(Case, Side)>,
-    /// How often each has been run.
-    runs: BTreeMap<(Case, Side), usize>,
-    /// Its figures, with the numbers of the runs.
-    samples: BTreeMap<(Case, Side), Vec<(usize, f64)>>,
+    /// The figure of each round, if it has told one.
+    samples: BTreeMap<(Case, Side), Vec<Option<f64>>>,
     registrations: BTreeMap<Side, Vec<f64>>,
 }
 
@@ -188,7 +186,7 @@ impl Transcript {
                     .find(|case| case.test == test && case.size.to_string() == size);
                 self.current = case.zip(Side::of_name(side));
                 if let Some(of) = self.current {
-                    *self.runs.entry(of).or_default() += 1;
+                    self.samples.entry(of).or_default().push(None);
                 }
             }
             ["registration", side, time, ..] => {
@@ -197,13 +195,13 @@ impl Transcript {
                 }
             }
             _ => {
-                let Some((case, side)) = self.current else {
+                let Some(of) = self.current else {
                     return;
                 };
-                if let Some(value) = figure(case, side, &words) {
-                    let of = (case, side);
-                    let round = self.runs.get(&of).copied().unwrap_or_default();
-                    self.samples.entry(of).or_default().push((round, value));
+                if let Some(value) = figure(of.0, of.1, &words)
+                    && let Some(last) = self.samples.get_mut(&of).and_then(|all| all.last_mut())
+                {
+                    *last = Some(value);
                     self.current = None;
                 }
             }
@@ -213,10 +211,10 @@ impl Transcript {
     /// The figures of both sides for each round in which both have told one, by their ratio.
     fn pairs(&self, case: Case) -> Vec<(f64, f64)> {
         let of = |side| self.samples.get(&(case, side)).into_iter().flatten();
-        let reference: BTreeMap<_, _> = of(Side::Reference).copied().collect();
-        let pairs =
-            of(Side::Ours).filter_map(|(round, ours)| Some((*ours, *reference.get(round)?)));
-        let mut pairs: Vec<_> = pairs.collect();
+        let rounds = of(Side::Ours).zip(of(Side::Reference));
+        let mut pairs: Vec<_> = rounds
+            .filter_map(|(&ours, &reference)| ours.zip(reference))
+            .collect();
         pairs.sort_by(|one, other| (one.0 / one.1).total_cmp(&(other.0 / other.1)));
         pairs
     }
