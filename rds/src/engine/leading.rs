@@ -308,8 +308,10 @@ impl State {
     /// Takes all events that there are, of all devices.
     pub(super) fn take_all_events(&mut self) {
         self.has_events = false;
-        for device in self.devices() {
+        let mut next = 0;
+        while let Some(device) = self.devices_here().get(next).cloned() {
             self.take_events(&device);
+            next += 1;
         }
     }
 
@@ -319,7 +321,8 @@ impl State {
         if !self.has_events {
             return self.complete(now);
         }
-        if self.look_everywhere(now) {
+        // Who has just sent something has looked since.
+        if !std::mem::take(&mut self.looked_in_vain) && self.look_everywhere(now) {
             return true;
         }
         self.take_all_events();
@@ -349,6 +352,7 @@ impl State {
             return self.look(now, id);
         }
         let any = self.look_everywhere(now);
+        self.looked_in_vain = !any;
         self.alarm.call(now);
         any
     }

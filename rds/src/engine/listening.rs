@@ -13,7 +13,10 @@ use cm::{CmId, Key, phases::Listening};
 use rustix::io::Errno;
 
 use super::{State, claim_devices};
-use crate::{device::Device, proto::wire::Family};
+use crate::{
+    device::Device,
+    proto::{SocketId, wire::Family},
+};
 
 /// How many peers may wait to be accepted.
 const BACKLOG: u32 = 128;
@@ -114,7 +117,7 @@ impl State {
     }
 
     /// The address with the link it is on.
-    pub(crate) fn on_link(&self, local: IpAddr, ip: IpAddr, port: u16) -> SocketAddr {
+    pub(super) fn on_link(&self, local: IpAddr, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {
             IpAddr::V6(v6) if v6.is_unicast_link_local() => {
                 let scope = self.scopes.get(&local).copied().unwrap_or(0);
@@ -122,6 +125,16 @@ impl State {
             }
             _ => (ip, port).into(),
         }
+    }
+
+    /// Who has sent a message to a socket, with the link that the socket is on.
+    pub(crate) fn sender(&self, to: SocketId, from: SocketAddr) -> SocketAddr {
+        if from.is_ipv6()
+            && let Ok((Some(local), _)) = self.node.names(to)
+        {
+            return self.on_link(local.ip(), from.ip(), from.port());
+        }
+        from
     }
 
     fn bind(&mut self, ip: IpAddr) -> io::Result<()> {

@@ -28,7 +28,7 @@ use crate::{
     lane::Lane,
     outbound::{Operands, Payload},
     proto::{
-        SocketId,
+        Agenda, SocketId,
         connection::Fate,
         link::RequestId,
         node::{ConnectionId, Node, SocketError},
@@ -61,7 +61,7 @@ pub(crate) struct State {
     pub(super) queues: BTreeMap<usize, ConnectionId>,
     pub(super) next_queue: usize,
     /// Connections whose completions have to be looked at, and which announce none until then.
-    pub(super) due: BTreeSet<ConnectionId>,
+    pub(super) due: Agenda<ConnectionId>,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
@@ -72,6 +72,8 @@ pub(crate) struct State {
     pub(super) watch: Watch,
     /// There may be events that the last call that led has left where they are.
     pub(super) has_events: bool,
+    /// The last call that has sent found nothing everywhere.
+    pub(super) looked_in_vain: bool,
     /// How often a call that would have waited has found something.
     pub(super) found: u32,
     /// How many messages wait for others, to be posted with them.
@@ -114,7 +116,7 @@ impl State {
             keys: HashMap::new(),
             queues: BTreeMap::new(),
             next_queue: 0,
-            due: BTreeSet::new(),
+            due: Agenda::new(),
             requests: HashMap::new(),
             next_request: 0,
             listeners: Listeners::default(),
@@ -123,6 +125,7 @@ impl State {
             leader: None,
             watch: Watch::Thread,
             has_events: false,
+            looked_in_vain: false,
             found: 0,
             delayed: 0,
             observed: BTreeSet::new(),

@@ -3,13 +3,14 @@
 use std::{sync::Arc, time::Duration};
 
 use rustix::io::Errno;
+use smallvec::SmallVec;
 use verbs::{
     Batch, Completed, CqKey, PoolBuf, Rc, RemoteRegion, RemoteToken, WcStatus,
     error::Refused,
     op::{CompareSwap, FetchAdd, Read, Send, Write},
 };
 
-use super::State;
+use super::{FEW, State};
 use crate::{
     device::Device,
     lane::{Announced, BATCH, Lane, Posted, RESERVED, RecvWork, SendWork, Stage},
@@ -97,7 +98,8 @@ impl State {
             return false;
         }
         let mut any = false;
-        for id in std::mem::take(&mut self.due) {
+        let due: SmallVec<[ConnectionId; FEW]> = self.due.drain().collect();
+        for id in due {
             let wanted = self.wanted(id);
             let Some(lane) = self.lanes.get_mut(&id) else {
                 continue;
@@ -124,7 +126,7 @@ impl State {
 
     /// Handles what has completed of the connections that are due. Returns whether there was anything.
     pub(super) fn complete(&mut self, now: Duration) -> bool {
-        let due: Vec<ConnectionId> = self.due.iter().copied().collect();
+        let due: SmallVec<[ConnectionId; FEW]> = self.due.iter().copied().collect();
         let mut any = false;
         for id in due {
             any |= self.complete_some(now, id) > 0;

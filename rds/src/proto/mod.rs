@@ -3,6 +3,7 @@
 //! It knows nothing of devices, threads or clocks, so that the same code runs over RDMA, in a
 //! simulator and under a fuzzer.
 
+mod agenda;
 pub mod connection;
 pub mod control;
 pub mod link;
@@ -10,4 +11,5 @@ pub mod node;
 mod socket_id;
 pub mod wire;
 
+pub(crate) use agenda::Agenda;
 pub use socket_id::SocketId;

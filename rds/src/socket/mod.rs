@@ -303,9 +303,7 @@ impl Socket {
         } = delivery;
         let now = self.engine.inner().now();
         let (began, whole) = times.unwrap_or((now, now));
-        if let Ok((Some(local), _)) = state.node.names(self.id) {
-            from = state.on_link(local.ip(), from.ip(), from.port());
-        }
+        from = state.sender(self.id, from);
         Message {
             from,
             latency: Latency {
@@ -336,11 +334,9 @@ impl Socket {
             dont_wait: false,
         };
         self.until(how, |socket, state| {
-            let local = state.node.names(socket.id).map_err(socket_error)?.0;
             if let Some(delivery) = state.node.peek(socket.id).map_err(socket_error)? {
                 let copied = received::copy(&delivery.bodies, bufs);
-                let (ip, port) = (delivery.from.ip(), delivery.from.port());
-                let from = local.map_or(delivery.from, |local| state.on_link(local.ip(), ip, port));
+                let from = state.sender(socket.id, delivery.from);
                 return Ok(Some(Some((copied, delivery.len as usize, from))));
             }
             let other = socket.waiters.show(&mut state.node);
@@ -362,9 +358,12 @@ impl Socket {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
         let mut looked = false;
+        // Everything is as it was left, and shown.
+        let mut is_fresh = true;
         loop {
             let result = attempt(self, &mut state)?;
-            if !how.peek {
+            is_fresh &= result.is_none();
+            if !how.peek && !is_fresh {
                 // Room may have become free, of which peers hear.
                 self.engine.inner().drive(&mut state);
                 self.waiters.show_if_watched(&mut state.node);
@@ -372,6 +371,7 @@ impl Socket {
             if let Some(result) = result {
                 return Ok(result);
             }
+            is_fresh = false;
             if dont_wait {
                 if !looked && self.engine.inner().look(&mut state) {
                     looked = true;

@@ -8,7 +8,6 @@
 //! Sockets whose state has changed come out of [`woken`](Node::woken), and memory that the device
 //! does not use any more out of [`finished`](Node::finished).
 
-mod agenda;
 mod counters;
 mod error;
 mod info;
@@ -25,7 +24,6 @@ use std::{
     num::NonZero,
 };
 
-use agenda::Agenda;
 use counters::Counters;
 use fastrand::Rng;
 use peers::Peer;
@@ -38,7 +36,7 @@ pub use socket::{DEFAULT_LIMIT, Delivery, Event, Readiness};
 pub use sockets::{LocalMessage, NotSent, Sent};
 
 use super::{
-    SocketId,
+    Agenda, SocketId,
     connection::{self, Finished},
     wire::CongestionMap,
 };

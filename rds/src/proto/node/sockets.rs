@@ -32,6 +32,15 @@ pub enum Sent<P> {
     Answered(P),
 }
 
+/// How a message may be sent now.
+struct Admitted {
+    from: SocketAddr,
+    to: SocketAddr,
+    tos: u8,
+    /// It does not leave the process.
+    is_here: bool,
+}
+
 /// A message that is not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotSent<P> {
@@ -217,11 +226,16 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         to: Option<SocketAddr>,
         draft: Draft<P>,
     ) -> Result<Sent<P>, NotSent<P>> {
-        let (from, to, tos) = match self.admit(id, to, &draft) {
+        let Admitted {
+            from,
+            to,
+            tos,
+            is_here,
+        } = match self.admit(id, to, &draft) {
             Ok(admitted) => admitted,
             Err(error) => return Err(NotSent { error, draft }),
         };
-        if self.is_here(to.ip()) {
+        if is_here {
             return Ok(self.send_local(id, from, to, draft));
         }
         let (local, peer) = (from.ip(), to.ip());
@@ -308,21 +322,22 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok((from, to))
     }
 
-    /// Whether a message may be sent now; from where to where, and how.
+    /// Whether a message may be sent now, and how.
     fn admit(
         &mut self,
         id: SocketId,
         to: Option<SocketAddr>,
         draft: &Draft<P>,
-    ) -> Result<(SocketAddr, SocketAddr, u8), SocketError> {
+    ) -> Result<Admitted, SocketError> {
         let (from, to) = self.way(id, to, draft.len, draft.moved())?;
         let socket = self.get(id)?;
         let tos = socket.tos;
         let may_send = socket.may_send();
-        if self.is_congested(to) {
+        let is_here = self.is_here(to.ip());
+        if self.is_congested(to, is_here) {
             self.counters.congested += 1;
             self.get_mut(id)?.blocked(to.port());
-            if !self.is_here(to.ip()) {
+            if !is_here {
                 let (local, peer) = (from.ip(), to.ip());
                 self.want(id, Route { local, peer, tos });
             }
@@ -332,13 +347,18 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             self.counters.send_full += 1;
             return Err(SocketError::Full);
         }
-        Ok((from, to, tos))
+        Ok(Admitted {
+            from,
+            to,
+            tos,
+            is_here,
+        })
     }
 
     /// Whether a port can take no more, as far as is known.
-    fn is_congested(&self, to: SocketAddr) -> bool {
+    fn is_congested(&self, to: SocketAddr, is_here: bool) -> bool {
         let ip: IpAddr = to.ip();
-        let map = if self.is_here(ip) {
+        let map = if is_here {
             self.maps.get(&ip)
         } else {
             self.peer_maps.get(&ip)

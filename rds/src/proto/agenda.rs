@@ -3,26 +3,36 @@
 /// Things that are to be looked at, each once, the highest first. They are few as a rule: it keeps its
 /// memory, other than a set made of nodes.
 #[derive(Debug)]
-pub(super) struct Agenda<T>(Vec<T>);
+pub(crate) struct Agenda<T>(Vec<T>);
 
 impl<T: Ord> Agenda<T> {
-    pub(super) const fn new() -> Self {
+    pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
 
     /// Puts a thing on it, if it is not there.
-    pub(super) fn insert(&mut self, thing: T) {
+    pub(crate) fn insert(&mut self, thing: T) {
         if let Err(at) = self.0.binary_search(&thing) {
             self.0.insert(at, thing);
         }
     }
 
     /// Takes the highest off it.
-    pub(super) fn pop(&mut self) -> Option<T> {
+    pub(crate) fn pop(&mut self) -> Option<T> {
         self.0.pop()
     }
 
-    pub(super) fn is_empty(&self) -> bool {
+    /// Takes all off it, the lowest first.
+    pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
+        self.0.drain(..)
+    }
+
+    /// What is on it, the lowest first.
+    pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
+        self.0.iter()
+    }
+
+    pub(crate) fn is_empty(&self) -> bool {
         self.0.is_empty()
     }
 }
@@ -41,9 +51,20 @@ mod tests {
         assert_eq!([agenda.pop(), agenda.pop()], [Some(3), Some(2)]);
         agenda.insert(3);
         assert!(!agenda.is_empty());
+        assert_eq!(agenda.iter().collect::<Vec<_>>(), [&1, &3]);
         assert_eq!(
             [agenda.pop(), agenda.pop(), agenda.pop()],
             [Some(3), Some(1), None]
         );
+    }
+
+    #[test]
+    fn all_things_can_be_taken_off_at_once() {
+        let mut agenda = Agenda::new();
+        for thing in [2, 3, 1] {
+            agenda.insert(thing);
+        }
+        assert_eq!(agenda.drain().collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(agenda.is_empty());
     }
 }
