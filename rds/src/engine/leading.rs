@@ -16,7 +16,7 @@
 //! comes first.
 
 use std::{
-    io,
+    io, mem,
     ops::Bound,
     os::fd::{AsFd, BorrowedFd},
     sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
@@ -322,7 +322,7 @@ impl State {
             return self.complete(now);
         }
         // Who has just sent something has looked since.
-        if !std::mem::take(&mut self.looked_in_vain) && self.look_everywhere(now) {
+        if !mem::take(&mut self.looked_in_vain) && self.look_everywhere(now) {
             return true;
         }
         self.take_all_events();

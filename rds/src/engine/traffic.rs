@@ -98,6 +98,7 @@ impl State {
             return false;
         }
         let mut any = false;
+        // What becomes due meanwhile is for the next time.
         let due: SmallVec<[ConnectionId; FEW]> = self.due.drain().collect();
         for id in due {
             let wanted = self.wanted(id);

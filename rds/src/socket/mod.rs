@@ -294,7 +294,7 @@ impl Socket {
     #[inline]
     fn message(&self, state: &State, delivery: Delivery<Body>) -> Message {
         let Delivery {
-            mut from,
+            from,
             times,
             len,
             bodies,
@@ -303,9 +303,8 @@ impl Socket {
         } = delivery;
         let now = self.engine.inner().now();
         let (began, whole) = times.unwrap_or((now, now));
-        from = state.sender(self.id, from);
         Message {
-            from,
+            from: state.sender(self.id, from),
             latency: Latency {
                 start: Duration::ZERO,
                 assembly: whole.saturating_sub(began),
@@ -358,12 +357,11 @@ impl Socket {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
         let mut looked = false;
-        // Everything is as it was left, and shown.
-        let mut is_fresh = true;
+        // Before that, everything is as it was left, and shown.
+        let mut waited = false;
         loop {
             let result = attempt(self, &mut state)?;
-            is_fresh &= result.is_none();
-            if !how.peek && !is_fresh {
+            if !how.peek && (waited || result.is_some()) {
                 // Room may have become free, of which peers hear.
                 self.engine.inner().drive(&mut state);
                 self.waiters.show_if_watched(&mut state.node);
@@ -371,7 +369,7 @@ impl Socket {
             if let Some(result) = result {
                 return Ok(result);
             }
-            is_fresh = false;
+            waited = true;
             if dont_wait {
                 if !looked && self.engine.inner().look(&mut state) {
                     looked = true;
