@@ -109,7 +109,10 @@ static void serve(int fd) {
     for (;;) {
         char op = get(fd, &from, &cookie);
         if (op == 'e') put(fd, &from, 'e', 64, 0, NULL, 0);
-        if (op == 'q') break;
+        if (op == 'q') {
+            put(fd, &from, 'q', 1, 0, NULL, 0);
+            break;
+        }
         if (op == 'w') {
             uint64_t args[7] = {cookie, 0, PIECE, (uintptr_t)local, 1, WRITE, 0};
             put(fd, &from, 'w', 1, ARGS, args, sizeof args);
@@ -202,7 +205,7 @@ static void memory(const char *ip, struct sockaddr_in *peer) {
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "server")) {
         serve(bound(argv[2], PORT));
-        // So that the last message is acknowledged, and not sent to the next server here.
+        // So that the answer leaves.
         sleep(1);
         return 0;
     }
@@ -221,8 +224,12 @@ int main(int argc, char **argv) {
         fflush(stdout);
     }
     if (argc == 6) memory(argv[2], &peer);
+    // With the answer comes an acknowledgement: without, it would be sent again to the next server there.
     put(fd, &peer, 'q', 1, 0, NULL, 0);
-    // What is not acknowledged when a socket is closed is not sent any more.
+    struct sockaddr_in from;
+    uint64_t cookie;
+    get(fd, &from, &cookie);
+    // By then this one is gone.
     sleep(2);
     return 0;
 }

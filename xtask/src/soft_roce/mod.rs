@@ -28,6 +28,7 @@ mod accelerator;
 mod cache;
 pub(crate) mod command;
 mod conduct;
+mod counter;
 mod device;
 pub(crate) mod event;
 mod guest;

@@ -23,6 +23,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) initramfs: &'a Path,
     pub(crate) memory_mib: u32,
     pub(crate) cpus: u32,
+    /// Whether emulated processors' counter tells the time.
+    pub(crate) counter: bool,
     /// The host's folder that the guest may write to.
     pub(crate) out: &'a Path,
     /// The link to the other guest.
@@ -56,6 +58,9 @@ const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic ra
     mitigations=off nokaslr cryptomgr.notests 8250.nr_uarts=1 audit=0 apparmor=0 selinux=0 \
     no_timer_check";
 
+/// What else the kernel is told if its processors' counter tells the time.
+const COUNTER: &str = "tsc=reliable";
+
 impl Machine<'_> {
     /// The command that starts the machine; it inherits the descriptors of `ports` and of the link.
     pub(crate) fn command(&self, ports: &Ports) -> Command {
@@ -83,7 +88,11 @@ impl Machine<'_> {
             .arg(self.kernel)
             .arg("-initrd")
             .arg(self.initramfs);
-        command.args(["-append", KERNEL_PARAMETERS]);
+        let mut parameters = String::from(KERNEL_PARAMETERS);
+        if self.counter && self.accelerator == Accelerator::Tcg {
+            parameters = format!("{parameters} {COUNTER}");
+        }
+        command.args(["-append", &parameters]);
 
         command
             .arg("-chardev")
@@ -170,6 +179,7 @@ mod tests {
             initramfs: Path::new("/i"),
             memory_mib: 512,
             cpus: 2,
+            counter: true,
             out: Path::new("/a,b"),
             link,
             terminal: false,
@@ -193,6 +203,14 @@ mod tests {
             "{arguments}"
         );
         assert!(!arguments.contains("-netdev"), "{arguments}");
+    }
+
+    #[test]
+    fn only_emulated_processors_are_vouched_for() {
+        for (accelerator, vouched) in [(Accelerator::Tcg, true), (Accelerator::Kvm, false)] {
+            let arguments = arguments(accelerator, None).join(" ");
+            assert_eq!(arguments.contains("tsc=reliable"), vouched, "{arguments}");
+        }
     }
 
     #[test]

@@ -17,7 +17,7 @@ use super::guest::Guest;
 use super::kernel::{Kernel, Source};
 use super::qemu::{Accelerator, Link, Machine};
 use super::report::Outcome;
-use super::{Device, accelerator, image, initramfs};
+use super::{Device, accelerator, counter, image, initramfs};
 use crate::process;
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
@@ -203,6 +203,7 @@ impl Run {
             initramfs: &initramfs,
             memory_mib: self.memory_mib,
             cpus: self.cpus.unwrap_or(self.device.cpus()),
+            counter: counter::is_reliable(),
             out: &out,
             link: None,
             terminal: false,
