@@ -60,8 +60,11 @@ impl Posted {
                     partial,
                 },
         } = work;
-        if let Some(((message, at), slot)) = message.zip(slot) {
-            message.give_back(at, slot);
+        if let Some(((mut message, at), slot)) = message.zip(slot) {
+            // One that nobody else has any more is over.
+            if Arc::get_mut(&mut message).is_none() {
+                message.give_back(at, slot);
+            }
         }
         (tag, !partial)
     }

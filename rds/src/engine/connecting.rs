@@ -26,6 +26,7 @@ fn invalid() -> io::Error {
 
 impl State {
     /// Does what a link wants.
+    #[cold]
     pub(super) fn act(&mut self, now: Duration, id: ConnectionId, action: Action) {
         match action {
             Action::Dial(attempt) => {

@@ -339,6 +339,7 @@ impl State {
     }
 
     /// Ends a connection whose requests have completed, or never will.
+    #[cold]
     fn close(&mut self, now: Duration, id: ConnectionId) {
         let Some(lane) = self.lanes.get_mut(&id) else {
             return;
@@ -372,8 +373,7 @@ impl State {
         if let Some((name, waiters)) = payload.name().zip(self.sockets.get(&owner)) {
             waiters.add_free(name);
             waiters.show_if_watched(&mut self.node);
-            let tasks = waiters.wake();
-            self.tasks.extend(tasks);
+            waiters.wake(&mut self.tasks);
             self.call_leader(owner);
         }
     }
@@ -401,8 +401,7 @@ impl State {
             if self.receiving != Some(id) {
                 waiters.show_if_watched(&mut self.node);
             }
-            let tasks = waiters.wake();
-            self.tasks.extend(tasks);
+            waiters.wake(&mut self.tasks);
             self.call_leader(id);
         }
     }

@@ -20,6 +20,7 @@ pub use memory::{ExportOptions, Pages};
 pub use operation::{Atomic, Rdma};
 use rustix::io::Errno;
 
+use received::Took;
 pub use received::{Latency, Message, Notification, Received};
 pub use sending::{SendOptions, Sent};
 pub(crate) use waiters::Waiters;
@@ -305,11 +306,7 @@ impl Socket {
         let (began, whole) = times.unwrap_or((now, now));
         Message {
             from: state.sender(self.id, from),
-            latency: Latency {
-                start: Duration::ZERO,
-                assembly: whole.saturating_sub(began),
-                queue: now.saturating_sub(whole),
-            },
+            took: Took::new(whole.saturating_sub(began), now.saturating_sub(whole)),
             whole: self.engine.inner().clock().instant(whole),
             len,
             bodies,

@@ -53,8 +53,29 @@ pub struct Latency {
 impl Latency {
     /// The same in nanoseconds, as [`LatencyPoints`](crate::proto::control::LatencyPoints) takes it.
     pub fn as_nanos(&self) -> [u64; 3] {
-        let all = [self.start, self.assembly, self.queue];
-        all.map(|time| u64::try_from(time.as_nanos()).unwrap_or(u64::MAX))
+        [self.start, self.assembly, self.queue].map(nanos)
+    }
+}
+
+/// As many as there can be, if there are more.
+fn nanos(time: Duration) -> u64 {
+    u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
+}
+
+/// How long a message took, in nanoseconds: a message is moved several times before the program has it, and up to
+/// 128 bytes are moved without a call.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Took {
+    assembly: u64,
+    queue: u64,
+}
+
+impl Took {
+    pub(super) fn new(assembly: Duration, queue: Duration) -> Self {
+        Self {
+            assembly: nanos(assembly),
+            queue: nanos(queue),
+        }
     }
 }
 
@@ -88,7 +109,7 @@ fn by_the_wall(
 #[derive(Debug)]
 pub struct Message {
     pub(super) from: SocketAddr,
-    pub(super) latency: Latency,
+    pub(super) took: Took,
     pub(super) whole: Instant,
     pub(super) len: u32,
     pub(super) bodies: Bodies<Body>,
@@ -116,7 +137,11 @@ impl Message {
     #[doc(alias = "RDS_CMSG_RXPATH_LATENCY")]
     #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
     pub fn latency(&self) -> Latency {
-        self.latency
+        Latency {
+            start: Duration::ZERO,
+            assembly: Duration::from_nanos(self.took.assembly),
+            queue: Duration::from_nanos(self.took.queue),
+        }
     }
 
     /// `SO_TIMESTAMP`—When it was whole, by a tick of the kernel's clock or
@@ -190,7 +215,7 @@ mod tests {
         let bodies = pieces.iter().map(|&piece| Body::Heap(piece.into()));
         Message {
             from: ([10, 9, 0, 1], 4000).into(),
-            latency: Latency::default(),
+            took: Took::default(),
             whole: Instant::now(),
             len: u32::try_from(len).unwrap(),
             bodies: Bodies::Many(bodies.collect()),
@@ -219,6 +244,11 @@ mod tests {
         assert_eq!(at_a_second(&[500, 0, 5]), (after(1000), 1));
         let busy = [9, 8, 7, 3, 4, 5, 6, 7, 0];
         assert_eq!(at_a_second(&busy), (after(1003), 1));
+    }
+
+    #[test]
+    fn what_is_received_is_moved_without_a_call() {
+        assert!(size_of::<std::io::Result<Option<Received>>>() <= 128);
     }
 
     #[test]

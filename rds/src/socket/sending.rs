@@ -4,7 +4,7 @@ use std::{
     io::{self, IoSlice},
     net::{IpAddr, SocketAddr},
     sync::{Arc, MutexGuard},
-    time::Instant,
+    time::{Duration, Instant},
 };
 
 use rustix::io::Errno;
@@ -29,8 +29,9 @@ pub struct SendOptions {
     to: Option<SocketAddr>,
     dont_wait: bool,
     cookie: Option<Cookie>,
-    rdma: Option<Rdma>,
-    atomic: Option<Atomic>,
+    // Boxed, since most messages have neither, and then there is little to be moved.
+    rdma: Option<Box<Rdma>>,
+    atomic: Option<Box<Atomic>>,
     silent: bool,
 }
 
@@ -77,7 +78,7 @@ impl SendOptions {
     #[must_use]
     #[doc(alias = "RDS_CMSG_RDMA_ARGS")]
     pub fn rdma(mut self, rdma: Rdma) -> Self {
-        self.rdma = Some(rdma);
+        self.rdma = Some(Box::new(rdma));
         self
     }
 
@@ -85,7 +86,7 @@ impl SendOptions {
     /// after the other operation if there are both.
     #[must_use]
     pub fn atomic(mut self, atomic: Atomic) -> Self {
-        self.atomic = Some(atomic);
+        self.atomic = Some(Box::new(atomic));
         self
     }
 
@@ -370,49 +371,63 @@ impl Socket {
                 return None;
             }
         }
-        if let node::Sent::Local(LocalMessage { from, to, draft }) = sent {
-            let ended = |state: &mut State, status, report: Report| {
-                state.node.ended(connection::Notification {
-                    owner: self.id,
-                    token: report.token,
-                    status,
-                    requested: report.notify,
-                });
-                status == Status::Success
-            };
-            // Whether the operations, if there are any, have all been done.
-            let mut done = None;
-            if let Some((rdma, operands)) = draft.rdma.as_ref().zip(draft.payload.operands()) {
-                let status = state.operate(to.ip(), rdma, &operands.rdma);
-                done = Some(ended(state, status, rdma.report));
-            }
-            let place = draft.payload.operands().and_then(|all| all.atomic.as_ref());
-            if let Some((atomic, place)) = draft.atomic.as_ref().zip(place) {
-                let status = match done {
-                    // Between hosts, the connection would be lost with the first.
-                    Some(false) => Status::Dropped,
-                    _ => state.change(to.ip(), atomic, place),
-                };
-                done = Some(ended(state, status, atomic.report));
-            }
-            operation = done.map(|done| state.operations.at_once(self.id, to.ip(), !done));
-            if done != Some(false) && !draft.is_silent() {
-                let delivery = Delivery {
-                    sequence: 0,
-                    times: Some((now, now)),
-                    from,
-                    len: draft.len,
-                    bodies: draft.payload.bodies(),
-                    cookie: draft.cookie,
-                };
-                let owner = state.node.deliver_local(to, delivery);
-                if let Some((owner, rdma)) = owner.zip(draft.rdma) {
-                    state.used(owner, rdma.rkey);
-                }
-            }
-            state.over(self.id, &draft.payload);
+        if let node::Sent::Local(message) = sent {
+            operation = self.deliver(state, now, message);
         }
         self.engine.inner().drive_at(state, now);
+        operation
+    }
+
+    /// Does the operations of a message to a socket of this process, and delivers it. Returns the number of the
+    /// last, if there is one. Apart from what is sent to other hosts.
+    #[inline(never)]
+    fn deliver(
+        &self,
+        state: &mut State,
+        now: Duration,
+        message: LocalMessage<Arc<Outbound>>,
+    ) -> Option<u64> {
+        let LocalMessage { from, to, draft } = message;
+        let ended = |state: &mut State, status, report: Report| {
+            state.node.ended(connection::Notification {
+                owner: self.id,
+                token: report.token,
+                status,
+                requested: report.notify,
+            });
+            status == Status::Success
+        };
+        // Whether the operations, if there are any, have all been done.
+        let mut done = None;
+        if let Some((rdma, operands)) = draft.rdma.as_ref().zip(draft.payload.operands()) {
+            let status = state.operate(to.ip(), rdma, &operands.rdma);
+            done = Some(ended(state, status, rdma.report));
+        }
+        let place = draft.payload.operands().and_then(|all| all.atomic.as_ref());
+        if let Some((atomic, place)) = draft.atomic.as_ref().zip(place) {
+            let status = match done {
+                // Between hosts, the connection would be lost with the first.
+                Some(false) => Status::Dropped,
+                _ => state.change(to.ip(), atomic, place),
+            };
+            done = Some(ended(state, status, atomic.report));
+        }
+        let operation = done.map(|done| state.operations.at_once(self.id, to.ip(), !done));
+        if done != Some(false) && !draft.is_silent() {
+            let delivery = Delivery {
+                sequence: 0,
+                times: Some((now, now)),
+                from,
+                len: draft.len,
+                bodies: draft.payload.bodies(),
+                cookie: draft.cookie,
+            };
+            let owner = state.node.deliver_local(to, delivery);
+            if let Some((owner, rdma)) = owner.zip(draft.rdma) {
+                state.used(owner, rdma.rkey);
+            }
+        }
+        state.over(self.id, &draft.payload);
         operation
     }
 

@@ -33,6 +33,10 @@ pub(crate) struct Waiters {
     room: OnceLock<Bell>,
     /// Somebody has the descriptor, so that it is worth keeping right.
     watched: AtomicBool,
+    /// A call that does not wait could not send, and wants to know when it can. Set by who has the engine locked.
+    blocked: AtomicBool,
+    /// There may be memory that nobody has been told of. Likewise.
+    has_free: AtomicBool,
     /// For how many microseconds a call looks before it sleeps.
     busy_poll: AtomicU64,
     seen: Mutex<Seen>,
@@ -45,8 +49,6 @@ struct Seen {
     rung: bool,
     /// That of the other bell.
     room_rung: bool,
-    /// A call that does not wait could not send, and wants to know when it can.
-    blocked: bool,
     /// A peer's map has come that nobody has been told of.
     map_changed: bool,
     /// Memory that was sent without a copy, and is not needed any more.
@@ -67,6 +69,8 @@ impl Waiters {
             bell: Bell::new()?,
             room: OnceLock::new(),
             watched: AtomicBool::new(false),
+            blocked: AtomicBool::new(false),
+            has_free: AtomicBool::new(false),
             busy_poll: AtomicU64::new(micros(busy_poll)),
             seen: Mutex::default(),
             tasks: Mutex::default(),
@@ -90,15 +94,15 @@ impl Waiters {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has changed. Tasks that wait are returned, to be woken when nothing is locked: what
+    /// Something has changed. Tasks that wait go to `woken`, to be woken when nothing is locked: what
     /// a waker does is not known here.
-    pub(crate) fn wake(&self) -> Vec<Waker> {
+    pub(crate) fn wake(&self, woken: &mut Vec<Waker>) {
         // Whoever waits has counted itself before it unlocked the engine.
         if self.waiting.load(Relaxed) > 0 {
             self.changed.notify_all();
         }
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
-        std::mem::take(&mut *tasks)
+        woken.append(&mut tasks);
     }
 
     /// Makes the descriptor right, if somebody has it.
@@ -123,7 +127,7 @@ impl Waiters {
         let now = node.readiness(self.id).unwrap_or_default();
         seen.map_changed |= now.map_changed;
         let readable = now.readable || !seen.free.is_empty();
-        let ring = readable || seen.map_changed || seen.blocked && now.writable;
+        let ring = readable || seen.map_changed || self.blocked.load(Relaxed) && now.writable;
         if ring != seen.rung && self.watched.load(Relaxed) {
             seen.rung = ring;
             if ring {
@@ -152,11 +156,17 @@ impl Waiters {
     /// Memory that was sent without a copy is not needed any more.
     pub(crate) fn add_free(&self, name: u32) {
         self.seen().free.push_back(name);
+        self.has_free.store(true, Relaxed);
     }
 
     /// Such memory, if there is any that nobody has been told of.
     pub(super) fn take_free(&self) -> Option<u32> {
-        self.seen().free.pop_front()
+        if !self.has_free.load(Relaxed) {
+            return None;
+        }
+        let free = self.seen().free.pop_front();
+        self.has_free.store(free.is_some(), Relaxed);
+        free
     }
 
     /// Somebody has been told that a map has changed.
@@ -166,10 +176,11 @@ impl Waiters {
 
     /// Whether somebody wants to know when the socket becomes writable.
     pub(crate) fn set_blocked(&self, node: &mut Node<Payload, Body>, blocked: bool) {
-        let before = std::mem::replace(&mut self.seen().blocked, blocked);
-        if before != blocked && self.watched.load(Relaxed) {
-            self.show(node);
+        if self.blocked.load(Relaxed) == blocked {
+            return;
         }
+        self.blocked.store(blocked, Relaxed);
+        self.show_if_watched(node);
     }
 
     /// The descriptor, which is right from now on.

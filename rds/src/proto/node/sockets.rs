@@ -427,8 +427,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     #[inline]
     pub fn receive(&mut self, id: SocketId) -> Result<Option<Event<B>>, SocketError> {
         let event = self.get_mut(id)?.receive();
-        self.counters.delivered += u64::from(matches!(event, Some(Event::Message(_))));
-        self.update_congestion(id);
+        if let Some(Event::Message(_)) = event {
+            self.taken(id);
+        }
         Ok(event)
     }
 
@@ -438,9 +439,16 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// It is closed.
     pub fn receive_message(&mut self, id: SocketId) -> Result<Option<Delivery<B>>, SocketError> {
         let delivery = self.get_mut(id)?.receive_message();
-        self.counters.delivered += u64::from(delivery.is_some());
-        self.update_congestion(id);
+        if delivery.is_some() {
+            self.taken(id);
+        }
         Ok(delivery)
+    }
+
+    /// A socket has received a message, so that there is room for others.
+    fn taken(&mut self, id: SocketId) {
+        self.counters.delivered += 1;
+        self.update_congestion(id);
     }
 
     /// The next message, which stays; `None` if something else comes first, or there is none.
