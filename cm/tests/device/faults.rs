@@ -183,6 +183,8 @@ fn make_and_drop(listener: &Listener, addr: SocketAddr, count: usize) {
 
 #[test]
 fn a_thousand_connections_leave_nothing_behind() {
+    // Otherwise the kernel may turn the few pages of a thread's stack into a huge one meanwhile, of 2 MiB.
+    rustix::thread::disable_transparent_huge_pages(true).unwrap();
     let listener = EndpointBuilder::new()
         .timeout(PATIENCE)
         .listen(local())

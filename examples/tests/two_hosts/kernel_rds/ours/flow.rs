@@ -82,6 +82,8 @@ impl Side {
 }
 
 pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) -> Result<()> {
+    // Memory is what is used, not what the kernel adds to it to have a huge page.
+    rustix::thread::disable_transparent_huge_pages(true)?;
     let socket = open(own)?;
     socket.set_send_limit(200_000)?;
     socket.set_recv_limit(200_000)?;
