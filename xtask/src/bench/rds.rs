@@ -1,8 +1,9 @@
 //! What messages cost over RDS in user space, against the kernel's, on two guests.
 //!
 //! One program in C, `rds/benches/messages.c`, runs on a pair of guests with `rds-preload`, and on the same pair
-//! with the kernel's RDS, whose modules are there as long as they are needed. The kinds take turns in beginning,
-//! each time with new guests, which differ by more than the kinds do. What counts is the ratio on each pair, and of
+//! with the kernel's RDS, whose modules are there as long as they are needed. Each kind runs twice on a pair, one
+//! between the other's, so that what gets slower with time does so for both. The kinds take turns in beginning, each
+//! time with new guests, which differ by more than the kinds do. What counts is the ratio on each pair, and of
 //! these the median: ours is told as so many times the reference's median. And what counts is the memory of a
 //! connection, which is what the guest has less of, be it the kernel's or the program's: that is measured with the
 //! kind that begins, before any memory has been given back.
@@ -23,8 +24,8 @@ use crate::workspace::Workspace;
 
 /// How many pairs of guests there are, each of which gives the memory of one kind.
 const PAIRS: usize = 6;
-/// How often everything is measured with a kind on a pair.
-const ROUNDS: usize = 3;
+/// How often everything is measured in a turn of a kind, of which it has two on a pair.
+const ROUNDS: usize = 2;
 const TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
 /// What is measured: what the program calls it, and how many bytes a message or an operation has, or how many
@@ -83,9 +84,10 @@ fn plan(sides: [Side; 2], program: &Path, library: &Path) -> Result<Run> {
             format!("modprobe rds_rdma && {program} {arguments} && rmmod rds_rdma rds")
         }
     };
-    let server = sides.map(|side| run(side, "server $A")).join(" && ");
     let [first, second] = sides;
-    let client = [(first, " memory"), (second, "")].map(|(side, more)| {
+    let turns = [(first, " memory"), (second, ""), (second, ""), (first, "")];
+    let server = turns.map(|(side, _)| run(side, "server $A")).join(" && ");
+    let client = turns.map(|(side, more)| {
         let run = run(side, &format!("client $B $A {ROUNDS}{more}"));
         format!("echo == {KIND} {} && {run}", side.name())
     });
