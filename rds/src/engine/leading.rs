@@ -103,7 +103,8 @@ impl Shared {
         }
         state.observed.remove(&waiters.id());
         let now = self.now();
-        if state.delays() {
+        if state.delays() || !state.node.is_quiet() {
+            // What calls before this one have left.
             self.drive_at(&mut state, now);
             // That may have been for this socket.
             return Ok(state);
@@ -120,7 +121,7 @@ impl Shared {
         // What is there already needs no announcement.
         let came = state.catch_up(now) || !looks && state.arm(now);
         if came {
-            self.drive_at(&mut state, now);
+            self.leave(&mut state, now);
         }
         state.receiving = None;
         if came {
@@ -243,26 +244,51 @@ impl Shared {
 
     /// The call that leads has done what it could, and leaves.
     fn resign(&self, state: &mut State, now: Duration) {
-        let since = state.leader.take().map_or(now, |leader| {
-            if leader.rung {
-                self.leader.clear();
-            }
-            leader.since
-        });
-        let alone = self.followers.load(Relaxed) == 0 && state.observed.is_empty();
+        let leader = state.leader.take();
+        let rung = leader.as_ref().is_some_and(|leader| leader.rung);
+        if rung {
+            self.leader.clear();
+        }
+        let since = leader.map_or(now, |leader| leader.since);
+        let alone = self.is_alone(state);
         let asked = state.pass_on(now, since, alone);
-        self.drive_at(state, now);
+        if rung {
+            self.drive_at(state, now);
+        } else {
+            self.leave(state, now);
+        }
         state.receiving = None;
         if asked {
             self.bell.ring();
         }
     }
 
+    /// Whether nobody waits but the call that asks.
+    fn is_alone(&self, state: &State) -> bool {
+        self.followers.load(Relaxed) == 0 && state.observed.is_empty()
+    }
+
+    /// A call has received something from a socket. What is to be done because of that, and of what has come with it,
+    /// is left to the next call if it can wait: most often that sends the answer, which the peer waits for. If no
+    /// call comes, the thread does it when it sees that.
+    pub(crate) fn received(&self, state: &mut State, id: SocketId) {
+        if !self.is_alone(state) || !state.can_wait(id) {
+            self.drive(state);
+        }
+    }
+
+    /// A call has handled what has come, and is about to receive from its socket: the same.
+    fn leave(&self, state: &mut State, now: Duration) {
+        let receiver = state.receiving.filter(|_| self.is_alone(state));
+        if !receiver.is_some_and(|id| state.can_wait(id)) {
+            self.drive_at(state, now);
+        }
+    }
+
     /// The thread has handled what it was told of. While calls come that do so themselves, it leaves that
     /// to them, unless somebody waits for it.
     pub(super) fn leave_to_calls(&self, state: &mut State, now: Duration) {
-        let alone = self.followers.load(Relaxed) == 0 && state.observed.is_empty();
-        if alone && state.watch == Watch::Thread && state.alarm.calls_come(now) {
+        if self.is_alone(state) && state.watch == Watch::Thread && state.alarm.calls_come(now) {
             state.leave_out_thread();
             state.watch = Watch::Calls(Some(state.alarm.called_at() + ABSENCE));
         }
@@ -360,6 +386,13 @@ impl State {
     /// Whether somebody is told of completions now, so that all queues have to announce them.
     pub(super) fn is_watched(&self) -> bool {
         self.watch == Watch::Thread || self.leader.as_ref().is_some_and(|leader| !leader.looks)
+    }
+
+    /// Whether what is to be done can be left to whoever comes next, if nobody waits but who has just received from
+    /// this socket.
+    fn can_wait(&self, receiver: SocketId) -> bool {
+        let calls = matches!(self.watch, Watch::Calls(Some(_))) && self.leader.is_none();
+        calls && !self.delays() && self.tasks.is_empty() && self.node.can_wait(receiver)
     }
 
     /// When the thread sees whether calls still come.

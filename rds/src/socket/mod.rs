@@ -360,7 +360,11 @@ impl Socket {
             let result = attempt(self, &mut state)?;
             if !how.peek && (waited || result.is_some()) {
                 // Room may have become free, of which peers hear.
-                self.engine.inner().drive(&mut state);
+                if result.is_some() {
+                    self.engine.inner().received(&mut state, self.id);
+                } else {
+                    self.engine.inner().drive(&mut state);
+                }
                 self.waiters.show_if_watched(&mut state.node);
             }
             if let Some(result) = result {

@@ -45,6 +45,11 @@ impl Acks {
         self.handled
     }
 
+    /// Whether the peer has asked.
+    pub(super) fn is_owed(&self) -> bool {
+        self.owed
+    }
+
     /// Whether a frame of its own is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.owed || self.unasked_at.is_some_and(|at| at <= now)

@@ -122,6 +122,8 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.probes.heard(now);
         self.sending.map_changed();
         self.sending.queue.acknowledged(ack);
+        // What is sent from now on is not meant, whatever the peer says.
+        self.settle();
     }
 
     /// Whether messages can be posted.
@@ -159,6 +161,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         if to == 0 || to == RESERVED_PORT {
             return;
         }
+        self.settle();
         if self.sending.queue.pongs() >= self.max_pongs {
             self.receiving.oddities.unanswered += 1;
             return;
@@ -334,13 +337,36 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.queue.payloads(each);
     }
 
+    /// Takes what the peer says to have handled off the list. It is kept for a while, since what depends on that
+    /// can wait, and who has received a message wants it at once.
+    fn settle(&mut self) {
+        self.sending.queue.settle();
+    }
+
+    /// Whether the peer has asked for an acknowledgement.
+    pub(in crate::proto) fn owes(&self) -> bool {
+        self.acks.is_owed()
+    }
+
+    /// Whether the peer may have handled something that is not known to be [over](Self::finished) yet.
+    pub(in crate::proto) fn is_settled(&self) -> bool {
+        self.sending.queue.is_settled()
+    }
+
+    /// Whether that makes no difference, but to how much room there is to send.
+    pub(in crate::proto) fn can_settle_later(&self) -> bool {
+        self.sending.queue.can_settle_later()
+    }
+
     /// A message that is over.
     pub fn finished(&mut self) -> Option<Finished<P>> {
+        self.settle();
         self.sending.queue.finished.pop_front()
     }
 
     /// An operation that has ended.
     pub fn notification(&mut self) -> Option<Notification> {
+        self.settle();
         self.sending.queue.notifications.pop_front()
     }
 

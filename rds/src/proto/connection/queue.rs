@@ -48,6 +48,8 @@ pub(super) struct Entry<P> {
     in_flight: u32,
     /// How it ends, when the device has let go.
     fate: Option<Fate>,
+    /// Somebody may be told of its end who waits for nothing else.
+    matters: bool,
     rdma: Outcome,
     atomic: Outcome,
 }
@@ -57,6 +59,7 @@ impl<P> Entry<P> {
         Self {
             from: message.from,
             to: message.to,
+            matters: !message.draft.is_plain(),
             message: Some(message),
             ..Self::pong(sequence, 0, flags)
         }
@@ -71,6 +74,7 @@ impl<P> Entry<P> {
             flags,
             in_flight: 0,
             fate: None,
+            matters: false,
             rdma: Outcome::default(),
             atomic: Outcome::default(),
         }
@@ -179,10 +183,14 @@ pub(super) struct Queue<P> {
     entries: VecDeque<Entry<P>>,
     /// How many of the entries have been picked to be sent.
     picked: usize,
+    /// The peer has handled everything up to here, which is not taken off the list yet; 0 for nothing.
+    handled: u64,
     /// What is over, but for the device.
     leaving: VecDeque<Entry<P>>,
     /// How many entries are answers to pings.
     pongs: usize,
+    /// How many entries have an end that matters by itself.
+    that_matter: usize,
     /// Requests of operations, and of the messages after them, that the device has not completed.
     operations: usize,
     pub(super) finished: VecDeque<Finished<P>>,
@@ -194,8 +202,10 @@ impl<P> Queue<P> {
         Self {
             entries: VecDeque::new(),
             picked: 0,
+            handled: 0,
             leaving: VecDeque::new(),
             pongs: 0,
+            that_matter: 0,
             operations: 0,
             finished: VecDeque::new(),
             notifications: VecDeque::new(),
@@ -204,12 +214,14 @@ impl<P> Queue<P> {
 
     pub(super) fn push(&mut self, entry: Entry<P>) {
         self.pongs += usize::from(entry.message.is_none());
+        self.that_matter += usize::from(entry.matters);
         self.entries.push_back(entry);
     }
 
     /// Calls `each` for every message that is not over, in their order.
     pub(super) fn waiting(&self, mut each: impl FnMut(bool, u64, (u16, u16), u32, Flags)) {
-        for (at, entry) in self.entries.iter().enumerate() {
+        let all = self.entries.iter().enumerate();
+        for (at, entry) in all.skip_while(|(_, entry)| self.is_over(entry)) {
             let (sent, ports) = (at < self.picked, (entry.from, entry.to));
             each(sent, entry.sequence, ports, entry.len(), entry.flags);
         }
@@ -224,8 +236,10 @@ impl<P> Queue<P> {
     }
 
     /// Whether something is being sent, or is sent and not acknowledged.
-    pub(super) fn has_picked(&self) -> bool {
-        self.picked > 0
+    fn has_picked(&self) -> bool {
+        let last = self.picked.checked_sub(1);
+        let last = last.and_then(|at| self.entries.get(at));
+        last.is_some_and(|entry| entry.sequence > self.handled)
     }
 
     /// Whether something waits to be picked.
@@ -241,7 +255,7 @@ impl<P> Queue<P> {
 
     /// Whether something has to be sent, or may have to be sent again.
     pub(super) fn has_unacknowledged(&self) -> bool {
-        !self.entries.is_empty()
+        self.entries.back().is_some_and(|last| !self.is_over(last))
     }
 
     /// The next message to be sent.
@@ -305,15 +319,42 @@ impl<P> Queue<P> {
         }
     }
 
-    /// The peer has handled everything up to here.
-    pub(super) fn acknowledged(&mut self, sequence: u64) {
+    /// The peer has handled everything up to here, which is taken off the list [later](Self::settle). Returns whether
+    /// that is the last of what was sent.
+    pub(super) fn acknowledged(&mut self, sequence: u64) -> bool {
+        let waited = self.has_picked();
+        self.handled = self.handled.max(sequence);
+        waited && !self.has_picked()
+    }
+
+    /// Whether the peer has handled an entry that is still listed.
+    fn is_over(&self, entry: &Entry<P>) -> bool {
+        let sent = self.picked > 0 || entry.flags.contains(Flags::RETRANSMITTED);
+        sent && entry.sequence <= self.handled
+    }
+
+    /// Whether nothing is listed that the peer has handled.
+    pub(super) fn is_settled(&self) -> bool {
+        self.handled == 0
+    }
+
+    /// Whether who waits for the end of what is listed waits for room only.
+    pub(super) fn can_settle_later(&self) -> bool {
+        self.that_matter == 0
+    }
+
+    /// Takes what the peer has handled off the list.
+    pub(super) fn settle(&mut self) {
+        if self.is_settled() {
+            return;
+        }
         while let Some(front) = self.entries.front() {
-            let sent = self.picked > 0 || front.flags.contains(Flags::RETRANSMITTED);
-            if !sent || front.sequence > sequence {
+            if !self.is_over(front) {
                 break;
             }
             self.leave(0, Fate::Done);
         }
+        self.handled = 0;
     }
 
     /// Takes an entry off the list; it ends when the device has let go, if anybody needs to know.
@@ -325,6 +366,7 @@ impl<P> Queue<P> {
             self.picked -= 1;
         }
         self.pongs -= usize::from(entry.message.is_none());
+        self.that_matter -= usize::from(entry.matters);
         let is_plain = entry.is_plain();
         entry.fate.get_or_insert(fate);
         if entry.in_flight == 0 || is_plain {
@@ -393,6 +435,7 @@ impl<P> Queue<P> {
 
     /// The device has completed a request.
     pub(super) fn completed(&mut self, sequence: u64, part: Part, completion: Completion) {
+        self.settle();
         let at = self
             .leaving
             .iter()
@@ -426,12 +469,15 @@ impl<P> Queue<P> {
         fate: Fate,
         which: impl Fn(&Message<P>) -> bool,
     ) {
+        self.settle();
         let mut at = 0;
         while let Some(entry) = self.entries.get_mut(at) {
             if !entry.message.as_ref().is_some_and(&which) {
                 at += 1;
             } else if Some(entry.sequence) == current {
                 entry.fate = Some(fate);
+                self.that_matter += usize::from(!entry.matters);
+                entry.matters = true;
                 at += 1;
             } else {
                 self.leave(at, fate);
@@ -449,6 +495,7 @@ impl<P> Queue<P> {
 
     /// The connection is lost, and the device has let go of everything.
     pub(super) fn reset(&mut self) {
+        self.settle();
         self.operations = 0;
         for mut entry in std::mem::take(&mut self.leaving) {
             entry.in_flight = 0;

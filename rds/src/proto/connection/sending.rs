@@ -239,9 +239,7 @@ impl<P> Sending<P> {
 
     /// The peer says that it has handled everything up to here; `false` if it cannot have.
     pub(super) fn acknowledged(&mut self, sequence: u64) -> bool {
-        let waited = self.queue.has_picked();
-        self.queue.acknowledged(sequence.min(self.posted));
-        if waited && !self.queue.has_picked() {
+        if self.queue.acknowledged(sequence.min(self.posted)) {
             self.count_anew();
         }
         sequence <= self.posted

@@ -101,7 +101,11 @@ pub struct Node<P, B> {
     /// Which ports of a peer are.
     peer_maps: BTreeMap<IpAddr, CongestionMap>,
     busy: Agenda<ConnectionId>,
+    /// Something is to be done at once about one that is busy.
+    hurries: bool,
     woken: Agenda<SocketId>,
+    /// Connections whose peers may have handled something that is not known to be over yet.
+    unsettled: Agenda<ConnectionId>,
     finished: VecDeque<Finished<P>>,
     counters: Counters,
 }
@@ -120,7 +124,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             maps: BTreeMap::new(),
             peer_maps: BTreeMap::new(),
             busy: Agenda::new(),
+            hurries: false,
             woken: Agenda::new(),
+            unsettled: Agenda::new(),
             finished: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -128,21 +134,45 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Whether nothing is to be done that has not a [`deadline`](Self::deadline).
     pub fn is_quiet(&self) -> bool {
-        self.busy.is_empty() && self.woken.is_empty() && self.finished.is_empty()
+        let nothing = self.busy.is_empty() && self.woken.is_empty();
+        nothing && self.unsettled.is_empty() && self.finished.is_empty()
     }
 
     /// A connection that has something to be done.
     pub fn busy(&mut self) -> Option<ConnectionId> {
-        self.busy.pop()
+        let busy = self.busy.pop();
+        self.hurries &= busy.is_some();
+        busy
+    }
+
+    /// Whether all that is to be done can be done a little later, if nobody waits but who has just received from this
+    /// socket: nobody else is to be told of anything, and no peer.
+    pub fn can_wait(&self, receiver: SocketId) -> bool {
+        let alone = self.woken.iter().all(|&woken| woken == receiver);
+        alone && !self.hurries && self.finished.is_empty()
+    }
+
+    fn hurry(&mut self, id: ConnectionId) {
+        self.busy.insert(id);
+        self.hurries = true;
+    }
+
+    /// Finds out what is over, since peers have handled it. It is done when it makes a difference.
+    fn settle(&mut self) {
+        while let Some(id) = self.unsettled.pop() {
+            self.drain(id);
+        }
     }
 
     /// A socket that may have become readable or writable.
     pub fn woken(&mut self) -> Option<SocketId> {
+        self.settle();
         self.woken.pop()
     }
 
     /// A message that is over, with what was given with it.
     pub fn finished(&mut self) -> Option<Finished<P>> {
+        self.settle();
         self.finished.pop_front()
     }
 
@@ -171,6 +201,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 peer.connection.map_changed();
                 self.counters.maps_queued += 1;
                 self.busy.insert(id);
+                self.hurries = true;
             }
         }
         // Those here that send to it have no other way to hear of it.

@@ -89,7 +89,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     }
 
     fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer<P, B>> {
-        self.busy.insert(id);
+        self.hurry(id);
         self.peers.get_mut(id.0)
     }
 
@@ -264,7 +264,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// The device has let go of everything of an attempt.
     pub fn closed(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
-        self.busy.insert(id);
+        self.hurry(id);
         let Some(peer) = self.peers.get_mut(id.0) else {
             return;
         };
@@ -379,15 +379,24 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         header: &[u8],
         body: B,
     ) -> Result<Option<(SocketId, u32)>, Violation> {
-        let Some(peer) = self.peer(id) else {
+        self.busy.insert(id);
+        let Some(peer) = self.peers.get_mut(id.0) else {
             return Ok(None);
         };
         let route = peer.route;
-        let result = match peer.connection.received(now, header, body) {
+        let received = peer.connection.received(now, header, body);
+        let settled = peer.connection.is_settled();
+        let later = peer.connection.can_settle_later();
+        if !settled && later {
+            self.unsettled.insert(id);
+        }
+        let result = match received {
             Ok(Some(received)) => self.take(now, id, route, received),
             Ok(None) => Ok(None),
             Err(violation) => Err(violation),
         };
+        let owes = self.peers.get(id.0).is_some_and(|peer| peer.connection.owes());
+        self.hurries |= owes;
         if let Err(violation) = &result {
             let damaged = matches!(violation, Violation::Header(BadHeader::Checksum(_)));
             self.counters.bad_checksums += u64::from(damaged);
@@ -397,7 +406,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 peer.link.failed(attempt, Failure::Lost);
             }
         }
-        self.drain(id);
+        if !settled && !later {
+            self.drain(id);
+        }
         result
     }
 
@@ -413,6 +424,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         };
         match received {
             Received::Map(map) => {
+                self.hurries = true;
                 self.counters.maps_received += 1;
                 let old = self.peer_maps.insert(route.peer, map);
                 let new = &self.peer_maps[&route.peer];
@@ -427,6 +439,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 Ok(None)
             }
             Received::Ping(from) => {
+                self.hurries = true;
                 self.counters.pings += 1;
                 let map = self.peer_maps.get(&route.peer);
                 if !map.is_some_and(|map| map.contains(from)) {

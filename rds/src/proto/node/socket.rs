@@ -106,6 +106,11 @@ impl<B> Socket<B> {
         self.send_bytes < self.send_limit.into()
     }
 
+    /// Whether half of what may wait does, with so many bytes more.
+    pub(super) fn is_half_full(&self, more: u32) -> bool {
+        self.send_bytes + u64::from(more) >= u64::from(self.send_limit) / 2
+    }
+
     /// A message waits to be acknowledged; whether it asks for that: while half of what may wait does, as many
     /// do as there are eighths.
     pub(super) fn queued(&mut self, len: u32) -> bool {
@@ -113,7 +118,7 @@ impl<B> Socket<B> {
         let (len, limit) = (u64::from(len), u64::from(self.send_limit));
         self.send_bytes += len;
         self.unasked_bytes = self.unasked_bytes.saturating_add(len);
-        let asks = self.send_bytes >= limit / 2 && self.unasked_bytes >= limit / 8;
+        let asks = self.is_half_full(0) && self.unasked_bytes >= limit / 8;
         if asks {
             self.unasked_bytes = 0;
         }

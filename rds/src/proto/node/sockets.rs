@@ -253,7 +253,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             .sockets
             .get_mut(&id)
             .is_some_and(|socket| socket.queued(len));
-        self.busy.insert(connection);
+        self.hurry(connection);
         self.counters.sent += 1;
         if let Some(rdma) = &draft.rdma {
             self.counters.operations += 1;
@@ -330,6 +330,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         draft: &Draft<P>,
     ) -> Result<Admitted, SocketError> {
         let (from, to) = self.way(id, to, draft.len, draft.moved())?;
+        if self.get(id)?.is_half_full(draft.len) {
+            // Some of that may be over.
+            self.settle();
+        }
         let socket = self.get(id)?;
         let tos = socket.tos;
         let may_send = socket.may_send();
@@ -471,6 +475,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// # Errors
     /// It is closed.
     pub fn readiness(&mut self, id: SocketId) -> Result<Readiness, SocketError> {
+        if !self.get(id)?.may_send() {
+            self.settle();
+        }
         Ok(self.get_mut(id)?.readiness())
     }
 
@@ -478,7 +485,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     ///
     /// # Errors
     /// It is closed.
-    pub fn waiting(&self, id: SocketId) -> Result<(u64, u64), SocketError> {
+    pub fn waiting(&mut self, id: SocketId) -> Result<(u64, u64), SocketError> {
+        self.settle();
         Ok(self.get(id)?.bytes())
     }
 
@@ -494,7 +502,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             let meant = to.is_none_or(|to| to.ip() == peer.route.peer);
             if peer.route.local == bound.ip() && meant {
                 peer.connection.cancel(id, to.map(|to| to.port()));
-                self.busy.insert(connection);
+                self.hurry(connection);
                 self.drain(connection);
             }
         }
