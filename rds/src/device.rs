@@ -89,6 +89,11 @@ impl Device {
         self.sends.saturating_sub(RESERVED)
     }
 
+    /// So many receives of a connection may wait to be posted again.
+    pub(crate) fn most_spare(&self) -> usize {
+        (self.receives as usize / 16).min(16)
+    }
+
     /// Memory for a frame with so many bytes of a message.
     pub(crate) fn slot(&self, body: usize) -> verbs::Result<PoolBuf> {
         self.slots.take(&self.pd, body)

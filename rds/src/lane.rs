@@ -101,6 +101,8 @@ pub(crate) struct Lane {
     pub(crate) armed: Option<Announced>,
     /// An operation of which a part has failed, and how.
     pub(crate) broken: Option<(Tag, Completion)>,
+    /// What is to be received into again, when there is time for that.
+    pub(crate) spare: Vec<RecvWork>,
     /// Its completion queue has failed, and is not looked at any more.
     pub(crate) is_deaf: bool,
     last_word: LastWord,
@@ -220,6 +222,12 @@ pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
         .rnr_retry_count(7)
 }
 
+/// Posts receives anew.
+pub(crate) fn receive_again(qp: &mut Pair<Rts>, spare: &mut Vec<RecvWork>) -> verbs::Result<()> {
+    let mut slots = spare.drain(..);
+    slots.try_for_each(|slot| qp.post_recv(slot).map_err(verbs::Error::from))
+}
+
 impl Lane {
     pub(crate) fn new(attempt: Attempt, key: Key, stage: Stage) -> Self {
         Self {
@@ -230,6 +238,7 @@ impl Lane {
             refusals: 0,
             armed: None,
             broken: None,
+            spare: Vec::new(),
             is_deaf: false,
             last_word: LastWord::Early,
         }
@@ -284,6 +293,20 @@ impl Lane {
             }
             Stage::Resolving | Stage::Asked(_) | Stage::Gone => None,
         }
+    }
+
+    /// Receives into what is spare.
+    pub(crate) fn receive_again(&mut self) -> verbs::Result<()> {
+        if self.spare.is_empty() || self.closing.is_some() {
+            return Ok(());
+        }
+        let mut spare = std::mem::take(&mut self.spare);
+        let posted = match self.queues() {
+            Some((qp, _, _)) => receive_again(qp, &mut spare),
+            None => Ok(()),
+        };
+        self.spare = spare;
+        posted
     }
 
     /// Has the next of these completions announced.

@@ -1,6 +1,6 @@
 //! Posting what is to be sent, and handling what has completed.
 
-use std::{sync::Arc, time::Duration};
+use std::{mem, sync::Arc, time::Duration};
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -13,7 +13,7 @@ use verbs::{
 use super::{FEW, State};
 use crate::{
     device::Device,
-    lane::{Announced, BATCH, Lane, Posted, RESERVED, RecvWork, SendWork, Stage},
+    lane::{Announced, BATCH, Lane, Posted, RESERVED, RecvWork, SendWork, Stage, receive_again},
     outbound::{Frame, Payload},
     proto::{
         connection::{Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag},
@@ -105,7 +105,11 @@ impl State {
             let Some(lane) = self.lanes.get_mut(&id) else {
                 continue;
             };
-            if lane.arm(wanted).is_err() {
+            if lane
+                .receive_again()
+                .and_then(|()| lane.arm(wanted))
+                .is_err()
+            {
                 let attempt = lane.attempt;
                 self.node.failed(id, attempt, Failure::Lost);
                 any = true;
@@ -148,10 +152,13 @@ impl State {
             return 0;
         }
         let mut broken = lane.broken.take();
+        let mut spare = mem::take(&mut lane.spare);
         let Some((qp, cq, device)) = lane.queues() else {
             lane.broken = broken;
+            lane.spare = spare;
             return 0;
         };
+        let most_spare = device.most_spare();
         let mut used = Vec::new();
         let mut deaf = false;
         let mut lost = false;
@@ -208,9 +215,8 @@ impl State {
                 let (header, header_len, body, next) = unpack(done.work, len, device);
                 if let Some(next) = next
                     && !closing
-                    && qp.post_recv(next).is_err()
                 {
-                    lost = true;
+                    spare.push(next);
                 }
                 // A violation gives the connection up.
                 used.extend(
@@ -218,10 +224,15 @@ impl State {
                         .unwrap_or_default(),
                 );
             }
-            if handled == before {
+            if handled < before + BATCH {
+                // That was all.
                 break;
             }
         }
+        if spare.len() >= most_spare {
+            lost |= receive_again(qp, &mut spare).is_err();
+        }
+        lane.spare = spare;
         lane.broken = broken;
         lane.is_deaf = deaf;
         if arrived {
@@ -243,6 +254,7 @@ impl State {
             stage: Stage::Up(ends),
             closing: None,
             attempt,
+            spare,
             ..
         }) = lanes.get_mut(&id)
         else {
@@ -314,14 +326,15 @@ impl State {
             };
             failed |= batch.push(Write::new(nothing, nowhere)).is_err();
         }
-        if !batch.is_empty()
-            && let Err(Refused { value, .. }) = batch.post()
-        {
+        if batch.is_empty() {
+            drop(batch);
+        } else if let Err(Refused { value, .. }) = batch.post() {
             failed = true;
             for work in value {
                 Posted::give_back(work);
             }
         }
+        failed |= receive_again(qp, spare).is_err();
         if failed {
             node.failed(id, *attempt, Failure::Lost);
         }

@@ -395,7 +395,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Ok(None) => Ok(None),
             Err(violation) => Err(violation),
         };
-        let owes = self.peers.get(id.0).is_some_and(|peer| peer.connection.owes());
+        let owes = self
+            .peers
+            .get(id.0)
+            .is_some_and(|peer| peer.connection.owes());
         self.hurries |= owes;
         if let Err(violation) = &result {
             let damaged = matches!(violation, Violation::Header(BadHeader::Checksum(_)));
