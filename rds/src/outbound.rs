@@ -58,23 +58,14 @@ impl Outbound {
     pub(crate) fn copy(bufs: &[IoSlice<'_>], device: Option<&Device>) -> verbs::Result<Self> {
         let mut left: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut source = Source::new(bufs);
-        let mut frames = Frames::with_capacity(left.div_ceil(FRAGMENT as usize));
+        let mut frames = Frames::new();
+        if left > FRAGMENT as usize {
+            frames.reserve(left.div_ceil(FRAGMENT as usize));
+        }
         while left > 0 {
             let len = left.min(FRAGMENT as usize);
             left -= len;
-            let body = match device {
-                Some(device) => {
-                    let mut slot = device.slot(len)?;
-                    source.fill(&mut slot[Header::SIZE..]);
-                    Body::Slot(slot)
-                }
-                None => {
-                    let mut bytes = vec![0; len].into_boxed_slice();
-                    source.fill(&mut bytes);
-                    Body::Heap(bytes)
-                }
-            };
-            frames.push(Some(body));
+            frames.push(Some(source.body(len, device)?));
         }
         Ok(Self {
             frames: Mutex::new(frames),
@@ -134,6 +125,19 @@ impl Outbound {
         let index = (at / FRAGMENT) as usize;
         if let Some(place) = self.lock().get_mut(index) {
             *place = Some(Body::Slot(slot));
+        }
+    }
+
+    /// Copies the bytes out of the memory of devices other than these.
+    pub(crate) fn keep_to(&self, devices: &[Arc<Device>]) {
+        for body in self.lock().iter_mut().flatten() {
+            let pd = match body {
+                Body::Slot(slot) => slot.pool().pd().clone(),
+                Body::Heap(_) => continue,
+            };
+            if !devices.iter().any(|device| device.pd == pd) {
+                body.leave(&pd);
+            }
         }
     }
 
@@ -212,6 +216,18 @@ struct Source<'a> {
 impl<'a> Source<'a> {
     fn new(bufs: &'a [IoSlice<'a>]) -> Self {
         Self { bufs, at: 0 }
+    }
+
+    /// The next bytes, where the device can send them from, or, without one, anywhere.
+    fn body(&mut self, len: usize, device: Option<&Device>) -> verbs::Result<Body> {
+        let Some(device) = device else {
+            let mut bytes = vec![0; len].into_boxed_slice();
+            self.fill(&mut bytes);
+            return Ok(Body::Heap(bytes));
+        };
+        let mut slot = device.slot(len)?;
+        self.fill(&mut slot[Header::SIZE..]);
+        Ok(Body::Slot(slot))
     }
 
     /// Fills `to`; there are as many bytes.

@@ -5,7 +5,7 @@ use std::{io, io::IoSlice};
 use interpose::{Encoded, interpose, os, restarting};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rds::{
-    Interest, Received,
+    Interest, Received, SendOptions,
     proto::control::{Kind, RdmaStatus, ZcopyCompletion},
 };
 
@@ -43,20 +43,28 @@ unsafe fn send_one(
     if !held.chosen().bound {
         return Err(os(libc::ENOTCONN));
     }
+    let with_flags = |mut options: SendOptions| {
+        if let Some(to) = to {
+            options = options.to(to);
+        }
+        if flags & libc::MSG_DONTWAIT != 0 {
+            options = options.dont_wait();
+        }
+        options
+    };
+    if control.is_empty() && !zero_copy {
+        let options = with_flags(SendOptions::new());
+        let sent = restarting(|| held.socket.send_msg(pieces, &options))?;
+        return Ok(length(sent.len));
+    }
     // SAFETY: as the caller promises.
     let mut wishes = unsafe { Wishes::read(&held.socket, control) }?;
     if wishes.zero_copy != zero_copy {
         return Err(wishes.give_up(&held.socket, os(libc::EINVAL)));
     }
-    let mut options = std::mem::take(&mut wishes.options);
-    if let Some(to) = to {
-        options = options.to(to);
-    }
-    if flags & libc::MSG_DONTWAIT != 0 {
-        options = options.dont_wait();
-    }
+    let options = with_flags(std::mem::take(&mut wishes.options));
     match restarting(|| held.socket.send_msg(pieces, &options)) {
-        Ok(sent) => Ok(ssize_t::try_from(sent.len).unwrap_or(ssize_t::MAX)),
+        Ok(sent) => Ok(length(sent.len)),
         Err(err) => Err(wishes.give_up(&held.socket, err)),
     }
 }

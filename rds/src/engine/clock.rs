@@ -44,8 +44,21 @@ impl Clock {
         read(clock).saturating_sub(self.start)
     }
 
+    /// What time it is, a little after that.
+    pub(crate) fn after(&self, recent: Duration) -> Duration {
+        match self.exact.load(Relaxed) {
+            0 => recent,
+            _ => self.now(),
+        }
+    }
+
+    /// When it began to count.
+    pub(crate) fn epoch(&self) -> Instant {
+        self.epoch
+    }
+
     /// When that was.
-    pub(crate) fn instant(&self, at: Duration) -> Instant {
+    pub(super) fn instant(&self, at: Duration) -> Instant {
         self.epoch + at
     }
 

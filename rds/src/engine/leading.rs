@@ -103,6 +103,7 @@ impl Shared {
         }
         state.observed.remove(&waiters.id());
         let now = self.now();
+        state.looked_at = now;
         if state.delays() || !state.node.is_quiet() {
             // What calls before this one have left.
             self.drive_at(&mut state, now);
@@ -192,6 +193,7 @@ impl Shared {
         // Who is interrupted receives nothing after that.
         state.receiving = receiving.filter(|_| !interrupted);
         let now = self.now();
+        state.looked_at = now;
         if state.has_events {
             state.look_everywhere(now);
         } else {
@@ -219,6 +221,7 @@ impl Shared {
         loop {
             state.receiving = receiving;
             let now = self.now();
+            state.looked_at = now;
             let rung = state.leader.as_ref().is_some_and(|leader| leader.rung);
             if state.look_everywhere(now) || rung {
                 return (state, true);

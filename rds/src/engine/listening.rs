@@ -15,7 +15,7 @@ use rustix::io::Errno;
 use super::{State, claim_devices};
 use crate::{
     device::Device,
-    proto::{SocketId, wire::Family},
+    proto::{Host, SocketId, wire::Family},
 };
 
 /// How many peers may wait to be accepted.
@@ -29,7 +29,7 @@ const AGAIN: Duration = Duration::from_secs(1);
 pub(super) struct Listeners {
     open: BTreeMap<IpAddr, CmId<Listening>>,
     /// The devices of the addresses, as long as they are there.
-    devices: BTreeMap<IpAddr, Arc<Device>>,
+    devices: BTreeMap<Host, Arc<Device>>,
     /// Nobody is let in yet, and who will be.
     held: Option<HashSet<IpAddr>>,
     /// Addresses whose device has gone, and when they are tried again.
@@ -44,7 +44,7 @@ impl Listeners {
 
     /// The device that has an address.
     pub(super) fn device(&self, ip: IpAddr) -> Option<&Arc<Device>> {
-        self.devices.get(&ip)
+        self.devices.get(&ip.into())
     }
 
     /// A device is gone.
@@ -156,12 +156,12 @@ impl State {
         let device = self.device(&ctx)?;
         if let Some(held) = &mut self.listeners.held {
             held.insert(ip);
-            self.listeners.devices.insert(ip, device);
+            self.listeners.devices.insert(ip.into(), device);
             return Ok(());
         }
         let id = id.listen(BACKLOG).map_err(|refused| fail(refused.error))?;
         self.listeners.open.insert(ip, id);
-        self.listeners.devices.insert(ip, device);
+        self.listeners.devices.insert(ip.into(), device);
         Ok(())
     }
 
@@ -190,7 +190,7 @@ impl State {
             return;
         };
         drop(self.listeners.open.remove(&ip));
-        if let Some(device) = self.listeners.devices.remove(&ip) {
+        if let Some(device) = self.listeners.devices.remove(&ip.into()) {
             self.device_lost(device);
         }
         self.listeners.lost.insert(ip, now + AGAIN);

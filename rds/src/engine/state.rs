@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub(super) has_events: bool,
     /// The last call that has sent found nothing everywhere.
     pub(super) looked_in_vain: bool,
+    /// When a call that waited has looked last.
+    pub(crate) looked_at: Duration,
     /// How often a call that would have waited has found something.
     pub(super) found: u32,
     /// How many messages wait for others, to be posted with them.
@@ -126,6 +128,7 @@ impl State {
             watch: Watch::Thread,
             has_events: false,
             looked_in_vain: false,
+            looked_at: Duration::ZERO,
             found: 0,
             delayed: 0,
             observed: BTreeSet::new(),
@@ -154,7 +157,7 @@ impl State {
         devices
     }
 
-    pub(super) fn devices_here(&self) -> &[Arc<Device>] {
+    pub(crate) fn devices_here(&self) -> &[Arc<Device>] {
         &self.devices
     }
 
@@ -196,11 +199,6 @@ impl State {
         let (local, _) = self.node.names(id)?;
         let local = local.ok_or(SocketError::NotConnected)?;
         Ok(self.listeners.device(local.ip()))
-    }
-
-    /// Whether a device is still there.
-    pub(crate) fn has_device(&self, device: &Arc<Device>) -> bool {
-        self.devices.iter().any(|there| Arc::ptr_eq(there, device))
     }
 
     /// A device is gone: it is opened anew when it is back. Peers reach no memory by it any more, and

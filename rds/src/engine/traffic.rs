@@ -390,10 +390,11 @@ fn frame(
         }
     };
     let slot = finish(slot, header);
-    Ok(SendWork::new(
-        (Some(slot), rest.into_iter().collect()),
-        posted,
-    ))
+    let rest = match rest {
+        Some(rest) => vec![rest],
+        None => Vec::new(),
+    };
+    Ok(SendWork::new((Some(slot), rest), posted))
 }
 
 /// Adds the requests of an RDMA operation. Apart, as few messages have one, and all that have none would pass it.

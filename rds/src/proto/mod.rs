@@ -6,10 +6,12 @@
 mod agenda;
 pub mod connection;
 pub mod control;
+mod host;
 pub mod link;
 pub mod node;
 mod socket_id;
 pub mod wire;
 
 pub(crate) use agenda::Agenda;
+pub(crate) use host::Host;
 pub use socket_id::SocketId;

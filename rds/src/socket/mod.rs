@@ -243,11 +243,11 @@ impl Socket {
     }
 
     fn receive_message(&self, how: How) -> io::Result<Message> {
-        self.until(how, |socket, state| {
-            let delivery = state.node.receive_message(socket.id);
-            let delivery = delivery.map_err(socket_error)?;
-            Ok(delivery.map(|delivery| socket.message(state, delivery)))
-        })
+        let (mut state, waited) = self.until(how, |socket, state| {
+            let pending = state.node.pending(socket.id);
+            Ok(pending.map_err(socket_error)?.message)
+        })?;
+        self.take_message(&mut state, waited)
     }
 
     /// `recvmsg(2)`—Receives what is next: a message, the end of an operation, or news of
@@ -274,26 +274,59 @@ impl Socket {
     }
 
     fn receive(&self, how: How) -> io::Result<Received> {
-        self.until(how, |socket, state| {
-            if let Some(name) = socket.waiters.take_free() {
-                return Ok(Some(Received::Free(name)));
-            }
-            let event = state.node.receive(socket.id).map_err(socket_error)?;
-            let received = event.map(|event| match event {
-                Event::Operation(notification) => Received::Operation(Notification {
+        let (mut state, waited) = self.until(how, |socket, state| {
+            let pending = state.node.pending(socket.id).map_err(socket_error)?;
+            Ok(pending.message || pending.event || socket.waiters.has_free())
+        })?;
+        let pending = state.node.pending(self.id).map_err(socket_error)?;
+        if !pending.event && !self.waiters.has_free() {
+            let message = self.take_message(&mut state, waited)?;
+            return Ok(Received::Message(message));
+        }
+        self.take_other(&mut state)
+    }
+
+    /// Takes what comes before messages, which there is.
+    #[inline(never)]
+    fn take_other(&self, state: &mut State) -> io::Result<Received> {
+        let received = if let Some(name) = self.waiters.take_free() {
+            Received::Free(name)
+        } else {
+            match state.node.receive(self.id).map_err(socket_error)? {
+                Some(Event::Operation(notification)) => Received::Operation(Notification {
                     token: notification.token,
                     status: notification.status,
                 }),
-                Event::Congestion(ports) => Received::Congestion(ports),
-                Event::Message(delivery) => Received::Message(socket.message(state, delivery)),
-            });
-            Ok(received)
-        })
+                Some(Event::Congestion(ports)) => Received::Congestion(ports),
+                Some(Event::Message(delivery)) => {
+                    Received::Message(self.message(state, delivery, false))
+                }
+                None => return Err(io::ErrorKind::WouldBlock.into()),
+            }
+        };
+        self.received(state);
+        Ok(received)
     }
 
-    /// A message, whose sender is on the link of this socket.
+    /// Takes the next message, which there is; for it, this call may have `waited`.
     #[inline]
-    fn message(&self, state: &State, delivery: Delivery<Body>) -> Message {
+    fn take_message(&self, state: &mut State, waited: bool) -> io::Result<Message> {
+        let delivery = state.node.receive_message(self.id).map_err(socket_error)?;
+        let delivery = delivery.ok_or(io::ErrorKind::WouldBlock)?;
+        let message = self.message(state, delivery, waited);
+        self.received(state);
+        Ok(message)
+    }
+
+    /// Something has been received: room may have become free, of which peers hear.
+    fn received(&self, state: &mut State) {
+        self.engine.inner().received(state, self.id);
+        self.waiters.show_if_watched(&mut state.node);
+    }
+
+    /// A message, whose sender is on the link of this socket. It has just come if the call has `waited`.
+    #[inline]
+    fn message(&self, state: &State, delivery: Delivery<Body>, waited: bool) -> Message {
         let Delivery {
             from,
             times,
@@ -302,12 +335,16 @@ impl Socket {
             cookie,
             ..
         } = delivery;
-        let now = self.engine.inner().now();
+        let clock = self.engine.inner().clock();
+        let now = if waited {
+            clock.after(state.looked_at)
+        } else {
+            clock.now()
+        };
         let (began, whole) = times.unwrap_or((now, now));
         Message {
             from: state.sender(self.id, from),
-            took: Took::new(whole.saturating_sub(began), now.saturating_sub(whole)),
-            whole: self.engine.inner().clock().instant(whole),
+            took: Took::new(clock.epoch(), began, whole, now),
             len,
             bodies,
             cookie,
@@ -329,24 +366,25 @@ impl Socket {
             peek: true,
             dont_wait: false,
         };
-        self.until(how, |socket, state| {
-            if let Some(delivery) = state.node.peek(socket.id).map_err(socket_error)? {
-                let copied = received::copy(&delivery.bodies, bufs);
-                let from = state.sender(socket.id, delivery.from);
-                return Ok(Some(Some((copied, delivery.len as usize, from))));
-            }
-            let other = socket.waiters.show(&mut state.node);
-            Ok(other.readable.then_some(None))
-        })
+        let (state, _) = self.until(how, |socket, state| {
+            let peeked = state.node.peek(socket.id).map_err(socket_error)?;
+            Ok(peeked.is_some() || socket.waiters.show(&mut state.node).readable)
+        })?;
+        let peeked = state.node.peek(self.id).map_err(socket_error)?;
+        Ok(peeked.map(|delivery| {
+            let copied = received::copy(&delivery.bodies, bufs);
+            let from = state.sender(self.id, delivery.from);
+            (copied, delivery.len as usize, from)
+        }))
     }
 
-    /// Tries until there is a result.
+    /// Waits until it `is_ready`, and says whether it has had to wait.
     #[inline]
-    fn until<T>(
+    fn until(
         &self,
         how: How,
-        mut attempt: impl FnMut(&Self, &mut State) -> io::Result<Option<T>>,
-    ) -> io::Result<T> {
+        mut is_ready: impl FnMut(&Self, &mut State) -> io::Result<bool>,
+    ) -> io::Result<(MutexGuard<'_, State>, bool)> {
         let (dont_wait, timeout) = {
             let patience = lock(&self.patience);
             (how.dont_wait || patience.nonblocking, patience.read)
@@ -357,18 +395,12 @@ impl Socket {
         // Before that, everything is as it was left, and shown.
         let mut waited = false;
         loop {
-            let result = attempt(self, &mut state)?;
-            if !how.peek && (waited || result.is_some()) {
-                // Room may have become free, of which peers hear.
-                if result.is_some() {
-                    self.engine.inner().received(&mut state, self.id);
-                } else {
-                    self.engine.inner().drive(&mut state);
-                }
-                self.waiters.show_if_watched(&mut state.node);
+            if is_ready(self, &mut state)? {
+                return Ok((state, waited));
             }
-            if let Some(result) = result {
-                return Ok(result);
+            if waited && !how.peek {
+                self.engine.inner().drive(&mut state);
+                self.waiters.show_if_watched(&mut state.node);
             }
             waited = true;
             if dont_wait {
@@ -478,7 +510,9 @@ impl Socket {
     /// # Errors
     /// - `Unsupported`: the socket is of a parent process.
     pub fn queued(&self) -> io::Result<(u64, u64)> {
-        self.lock()?.node.waiting(self.id).map_err(socket_error)
+        let mut state = self.lock()?;
+        state.node.settle();
+        state.node.waiting(self.id).map_err(socket_error)
     }
 }
 

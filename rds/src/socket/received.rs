@@ -64,17 +64,26 @@ fn nanos(time: Duration) -> u64 {
 
 /// How long a message took, in nanoseconds: a message is moved several times before the program has it, and up to
 /// 128 bytes are moved without a call.
-#[derive(Clone, Copy, Debug, Default)]
+#[derive(Clone, Copy, Debug)]
 pub(super) struct Took {
+    /// What is counted from.
+    epoch: Instant,
+    /// When it was whole.
+    whole: u64,
     assembly: u64,
     queue: u64,
 }
 
 impl Took {
-    pub(super) fn new(assembly: Duration, queue: Duration) -> Self {
+    /// By a clock that counts from `epoch`: when its first frame came, and it was whole, and received.
+    #[inline]
+    pub(super) fn new(epoch: Instant, began: Duration, whole: Duration, now: Duration) -> Self {
+        let (began, whole, now) = (nanos(began), nanos(whole), nanos(now));
         Self {
-            assembly: nanos(assembly),
-            queue: nanos(queue),
+            epoch,
+            whole,
+            assembly: whole.saturating_sub(began),
+            queue: now.saturating_sub(whole),
         }
     }
 }
@@ -110,7 +119,6 @@ fn by_the_wall(
 pub struct Message {
     pub(super) from: SocketAddr,
     pub(super) took: Took,
-    pub(super) whole: Instant,
     pub(super) len: u32,
     pub(super) bodies: Bodies<Body>,
     pub(super) cookie: Option<Cookie>,
@@ -148,7 +156,8 @@ impl Message {
     /// [exactly](crate::Socket::set_exact_times).
     #[doc(alias = "SO_TIMESTAMP")]
     pub fn timestamp(&self) -> SystemTime {
-        by_the_wall(self.whole, || {
+        let whole = Duration::from_nanos(self.took.whole);
+        by_the_wall(self.took.epoch + whole, || {
             (Instant::now(), SystemTime::now(), Instant::now())
         })
     }
@@ -215,8 +224,12 @@ mod tests {
         let bodies = pieces.iter().map(|&piece| Body::Heap(piece.into()));
         Message {
             from: ([10, 9, 0, 1], 4000).into(),
-            took: Took::default(),
-            whole: Instant::now(),
+            took: Took::new(
+                Instant::now(),
+                Duration::ZERO,
+                Duration::ZERO,
+                Duration::ZERO,
+            ),
             len: u32::try_from(len).unwrap(),
             bodies: Bodies::Many(bodies.collect()),
             cookie: None,

@@ -168,13 +168,13 @@ impl Socket {
             Ok(len) if len <= FRAGMENT && options.is_plain() => {
                 // To lock everything twice would take longer than to copy that.
                 let state = self.lock()?;
-                let device = state.device_of(self.id).map_err(socket_error)?.cloned();
-                let payload = Outbound::copy(bufs, device.as_deref())?;
+                let device = state.device_of(self.id).map_err(socket_error)?;
+                let payload = Outbound::copy(bufs, device.map(AsRef::as_ref))?;
                 let draft = Draft {
                     silent: options.silent,
                     ..Draft::new(len, Arc::new(payload))
                 };
-                self.submit(state, draft, device, options)
+                self.submit(state, draft, options)
             }
             _ => {
                 let (len, device) = self.check(bytes, options)?;
@@ -285,15 +285,15 @@ impl Socket {
             urgent: payload.name().is_some() || options.has_operation(),
             ..Draft::new(len, Arc::new(payload))
         };
-        self.submit(state, draft, device, options)
+        draft.payload.keep_to(state.devices_here());
+        self.submit(state, draft, options)
     }
 
-    /// Sends a message whose bytes are in memory of `device`, if it is, when it may be sent.
+    /// Sends a message when it may be sent.
     fn submit<'s>(
         &'s self,
         mut state: MutexGuard<'s, State>,
         mut draft: Draft<Arc<Outbound>>,
-        mut device: Option<Arc<Device>>,
         options: &SendOptions,
     ) -> io::Result<Sent> {
         let len = draft.len;
@@ -308,13 +308,6 @@ impl Socket {
         self.waiters.set_blocked(&mut state.node, false);
         let mut looked = false;
         loop {
-            device = device.filter(|device| {
-                let is_there = state.has_device(device);
-                if !is_there {
-                    draft.payload.leave(&device.pd);
-                }
-                is_there
-            });
             let refused = match state.node.send(self.id, options.to, draft) {
                 Ok(sent) => {
                     let operation = match (peer, &sent) {
@@ -348,6 +341,7 @@ impl Socket {
                 .engine
                 .inner()
                 .wait(&self.waiters, false, state, deadline)?;
+            draft.payload.keep_to(state.devices_here());
         }
     }
 

@@ -159,13 +159,16 @@ impl Waiters {
         self.has_free.store(true, Relaxed);
     }
 
+    /// Whether there may be such memory.
+    pub(super) fn has_free(&self) -> bool {
+        self.has_free.load(Relaxed)
+    }
+
     /// Such memory, if there is any that nobody has been told of.
     pub(super) fn take_free(&self) -> Option<u32> {
-        if !self.has_free.load(Relaxed) {
-            return None;
-        }
-        let free = self.seen().free.pop_front();
-        self.has_free.store(free.is_some(), Relaxed);
+        let mut seen = self.seen();
+        let free = seen.free.pop_front();
+        self.has_free.store(!seen.free.is_empty(), Relaxed);
         free
     }
 

@@ -238,8 +238,8 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// Whether there is nothing to be posted, and nothing that goes on when the device has completed a request.
     pub fn is_content(&self, now: Duration) -> bool {
-        let due = self.acks.is_due(now) || self.probes.is_due(now);
-        self.is_up && !due && !self.awaits_device() && !self.sending.needs_signal()
+        let nothing = self.is_up && !self.awaits_device() && !self.sending.needs_signal();
+        nothing && !self.acks.is_due(now) && !self.probes.is_due(now)
     }
 
     /// A request has completed; those without a signal have when a later one has.
@@ -275,7 +275,6 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
             }
             return Ok(None);
         }
-        self.probes.heard(now);
         let received = self.frame(now, header, body);
         self.violation = received.as_ref().err().copied();
         received
@@ -288,9 +287,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         body: B,
     ) -> Result<Option<Received<B>>, Violation> {
         let header = self.receiving.header(header)?;
-        if !self.sending.acknowledged(header.ack) {
-            self.receiving.oddities.false_acks += 1;
-        }
+        self.heard(now, &header);
         if header.from == 0 && header.to == 0 && body.as_ref().is_empty() {
             return Ok(None);
         }
@@ -300,6 +297,39 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         let received = self.receiving.message(now, &mut self.acks, whole);
         self.sending.peer_acks_unasked = self.receiving.peer_acks_unasked;
         Ok(received)
+    }
+
+    /// A frame has arrived with a body of `len` bytes: its header, if it is a whole message, the next of its sender,
+    /// with nothing but bytes in it. Who has room for it [takes it](Self::take_plain). Of any other, and of one that is
+    /// not taken, [`received`](Self::received) says what it means; most frames are spared that.
+    pub(in crate::proto) fn plain(
+        &mut self,
+        now: Duration,
+        wire: &[u8],
+        len: usize,
+    ) -> Option<Header> {
+        if self.violation.is_some() {
+            return None;
+        }
+        let header = self.receiving.header(wire).ok()?;
+        if !self.receiving.is_plain(&header, len) {
+            return None;
+        }
+        self.heard(now, &header);
+        Some(header)
+    }
+
+    /// Takes a message of which there is no more than this.
+    pub(in crate::proto) fn take_plain(&mut self, now: Duration, header: &Header) {
+        self.receiving.take_plain(now, &mut self.acks, header);
+    }
+
+    /// What every frame says.
+    fn heard(&mut self, now: Duration, header: &Header) {
+        self.probes.heard(now);
+        if !self.sending.acknowledged(header.ack) {
+            self.receiving.oddities.false_acks += 1;
+        }
     }
 
     /// The device has taken frames from the peer that nobody will see any more. The peer is told so when it

@@ -3,7 +3,7 @@
 use std::collections::VecDeque;
 
 use super::message::{Direction, Draft, Fate, Finished, Message, Notification, Report, Status};
-use crate::proto::wire::Flags;
+use crate::proto::wire::{FRAGMENT, Flags};
 
 /// What has become of an operation.
 #[derive(Clone, Copy, Debug, Default)]
@@ -237,9 +237,8 @@ impl<P> Queue<P> {
 
     /// Whether something is being sent, or is sent and not acknowledged.
     fn has_picked(&self) -> bool {
-        let last = self.picked.checked_sub(1);
-        let last = last.and_then(|at| self.entries.get(at));
-        last.is_some_and(|entry| entry.sequence > self.handled)
+        self.last_picked()
+            .is_some_and(|entry| entry.sequence > self.handled)
     }
 
     /// Whether something waits to be picked.
@@ -263,6 +262,24 @@ impl<P> Queue<P> {
         let entry = self.entries.get_mut(self.picked)?;
         self.picked += 1;
         Some(entry)
+    }
+
+    /// Whether the next message to be sent is one frame, and nothing else.
+    pub(super) fn next_is_short(&self) -> bool {
+        let next = self.entries.get(self.picked);
+        next.is_some_and(|entry| !entry.has_operation() && entry.len() <= FRAGMENT)
+    }
+
+    /// The next message to be sent, which is one frame: that is posted.
+    pub(super) fn post_short(&mut self) -> Option<&Entry<P>> {
+        let entry = self.pick()?;
+        entry.in_flight += 1;
+        Some(entry)
+    }
+
+    /// The message that has been picked last.
+    pub(super) fn last_picked(&self) -> Option<&Entry<P>> {
+        self.entries.get(self.picked.checked_sub(1)?)
     }
 
     pub(super) fn find(&mut self, sequence: u64) -> Option<&mut Entry<P>> {

@@ -169,6 +169,21 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         Ok(Header::decode(wire, self.unchecked)?)
     }
 
+    /// Whether a frame with a body of `len` bytes is a whole message, the next of its sender, with nothing but bytes in
+    /// it: what most are.
+    pub(super) fn is_plain(&self, header: &Header, len: usize) -> bool {
+        let whole = header.len as usize == len && header.len <= FRAGMENT.min(self.max_message);
+        let next = header.sequence >= self.next && header.sequence != 0;
+        let bytes = !header.flags.contains(Flags::CONG_BITMAP) && header.extensions.is_empty();
+        let port = ![PING_PORT, RESERVED_PORT].contains(&header.to);
+        whole && next && bytes && port && self.assembly.is_none()
+    }
+
+    /// Takes such a message.
+    pub(super) fn take_plain(&mut self, now: Duration, acks: &mut Acks, header: &Header) {
+        self.taken(now, acks, header.sequence, header.asks());
+    }
+
     /// Takes a frame of a message; returns the message when it has ended.
     pub(super) fn frame(
         &mut self,
@@ -256,7 +271,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             return Some(Received::Map(map));
         }
         let sequence = header.sequence;
-        let asks = header.flags.contains(Flags::ACK_REQUIRED);
+        let asks = header.asks();
         if sequence < self.next {
             if !header.flags.contains(Flags::RETRANSMITTED) {
                 self.oddities.rewinds += 1;
@@ -313,8 +328,12 @@ impl<B: AsRef<[u8]>> Receiving<B> {
     }
 
     pub(super) fn take(&mut self, now: Duration, acks: &mut Acks, incoming: &Incoming<B>) {
-        self.next = incoming.sequence.wrapping_add(1);
-        acks.handled(now, incoming.sequence, incoming.asks);
+        self.taken(now, acks, incoming.sequence, incoming.asks);
+    }
+
+    fn taken(&mut self, now: Duration, acks: &mut Acks, sequence: u64, asks: bool) {
+        self.next = sequence.wrapping_add(1);
+        acks.handled(now, sequence, asks);
     }
 
     #[cfg(test)]

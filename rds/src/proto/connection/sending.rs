@@ -308,6 +308,25 @@ impl<P> Sending<P> {
         self.unasked_messages == 0 || self.unasked_bytes < len
     }
 
+    /// The flags of a message of `len` bytes that has been picked to be sent: whether it asks for an acknowledgement,
+    /// and is counted if not.
+    fn ask(&mut self, mut flags: Flags, len: u32, urgent: bool) -> Flags {
+        self.urgent |= urgent;
+        // The last of all asks too, or its end would be heard of by chance only.
+        let asks_last = self.urgent || !self.peer_acks_unasked;
+        if self.asks(len) || asks_last && !self.queue.has_unpicked_frames() {
+            flags |= Flags::ACK_REQUIRED;
+        }
+        if flags.contains(Flags::ACK_REQUIRED) {
+            self.urgent = false;
+            self.count_anew();
+        } else {
+            self.unasked_messages -= 1;
+            self.unasked_bytes -= len;
+        }
+        flags
+    }
+
     /// Begins with the next message, or the map, if nothing is being sent.
     fn begin<'m>(
         &mut self,
@@ -349,19 +368,7 @@ impl<P> Sending<P> {
         let mut ack = 0;
         if !silent {
             ack = acks.carry();
-            self.urgent |= urgent;
-            // The last of all asks too, or its end would be heard of by chance only.
-            let asks_last = self.urgent || !self.peer_acks_unasked;
-            if self.asks(len) || asks_last && !self.queue.has_unpicked_frames() {
-                flags |= Flags::ACK_REQUIRED;
-            }
-            if flags.contains(Flags::ACK_REQUIRED) {
-                self.urgent = false;
-                self.count_anew();
-            } else {
-                self.unasked_messages -= 1;
-                self.unasked_bytes -= len;
-            }
+            flags = self.ask(flags, len, urgent);
         }
         let header = Header {
             sequence,
@@ -392,6 +399,9 @@ impl<P> Sending<P> {
             return None;
         }
         if self.current.is_none() {
+            if !self.may_send_map() && self.queue.next_is_short() {
+                return self.transmit_short(room, acks);
+            }
             self.begin(map, acks)?;
         }
         match self.current.take()? {
@@ -403,6 +413,50 @@ impl<P> Sending<P> {
                 stage,
             } => self.transmit_message(room, sequence, header, ack, stage),
         }
+    }
+
+    /// The next message, which is one frame: what most are is begun and ended at once.
+    fn transmit_short(&mut self, room: u32, acks: &mut Acks) -> Option<Work<'_, P>> {
+        let entry = self.queue.post_short()?;
+        let (sequence, len, plain) = (entry.sequence, entry.len(), entry.is_plain());
+        let (from, to, flags) = (entry.from, entry.to, entry.flags);
+        let draft = entry.draft();
+        let urgent = draft.is_some_and(|draft| draft.urgent);
+        let extensions = draft.map(Draft::extensions).unwrap_or_default();
+        let ack = acks.carry();
+        let flags = self.ask(flags, len, urgent);
+        let header = Header {
+            sequence,
+            ack,
+            len,
+            from,
+            to,
+            flags,
+            extensions,
+            ..Header::default()
+        };
+        self.waits_for_room = false;
+        self.posted = sequence;
+        let signalled = self.signal(1, !plain || room == 1);
+        let tag = self.tag(Kind::Message(sequence, Part::LastFrame), ack);
+        let draft = self.queue.last_picked().and_then(Entry::draft);
+        let body = match draft {
+            Some(draft) if len > 0 => Body::Message {
+                payload: &draft.payload,
+                range: 0..len,
+            },
+            _ => Body::Nothing,
+        };
+        Some(Work {
+            tag,
+            signalled,
+            request: Request::Frame {
+                header: header.encode(),
+                body,
+                solicited: true,
+                fence: false,
+            },
+        })
     }
 
     fn transmit_map(&mut self, header: [u8; Header::SIZE], ack: u64, at: usize) -> Work<'_, P> {

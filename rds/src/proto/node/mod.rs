@@ -32,11 +32,11 @@ use socket::Socket;
 
 pub use error::SocketError;
 pub use peers::BadRequest;
-pub use socket::{DEFAULT_LIMIT, Delivery, Event, Readiness};
+pub use socket::{DEFAULT_LIMIT, Delivery, Event, Pending, Readiness};
 pub use sockets::{LocalMessage, NotSent, Sent};
 
 use super::{
-    Agenda, SocketId,
+    Agenda, Host, SocketId,
     connection::{self, Finished},
     wire::CongestionMap,
 };
@@ -82,6 +82,12 @@ pub struct Route {
     pub tos: u8,
 }
 
+impl Route {
+    fn key(&self) -> (Host, Host, u8) {
+        (self.local.into(), self.peer.into(), self.tos)
+    }
+}
+
 /// The name of a connection. Connections are for ever, as are the kernel's.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(usize);
@@ -95,11 +101,11 @@ pub struct Node<P, B> {
     sockets: BTreeMap<SocketId, Socket<B>>,
     ports: Ports,
     peers: Vec<Peer<P, B>>,
-    routes: BTreeMap<Route, ConnectionId>,
+    routes: BTreeMap<(Host, Host, u8), ConnectionId>,
     /// Which ports of an address here are congested.
-    maps: BTreeMap<IpAddr, CongestionMap>,
+    maps: BTreeMap<Host, CongestionMap>,
     /// Which ports of a peer are.
-    peer_maps: BTreeMap<IpAddr, CongestionMap>,
+    peer_maps: BTreeMap<Host, CongestionMap>,
     busy: Agenda<ConnectionId>,
     /// Something is to be done at once about one that is busy.
     hurries: bool,
@@ -157,8 +163,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.hurries = true;
     }
 
-    /// Finds out what is over, since peers have handled it. It is done when it makes a difference.
-    fn settle(&mut self) {
+    /// Finds out what is over, since peers have handled it. It is done when it makes a difference, and when it is asked
+    /// what has [finished](Self::finished), or who is [woken](Self::woken).
+    pub fn settle(&mut self) {
         while let Some(id) = self.unsettled.pop() {
             self.drain(id);
         }
@@ -184,16 +191,21 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Marks the port of a socket as congested, or takes the mark away, if that is due, and has all
     /// peers of its address told.
     fn update_congestion(&mut self, id: SocketId) {
-        let Some(socket) = self.sockets.get_mut(&id) else {
-            return;
-        };
-        if let (Some(bound), Some(congested)) = (socket.bound, socket.congestion()) {
+        let congestion = self.sockets.get_mut(&id).and_then(Socket::congestion);
+        self.tell_congestion(id, congestion);
+    }
+
+    /// The same for who knows what is due.
+    fn tell_congestion(&mut self, id: SocketId, congestion: Option<bool>) {
+        if let Some(congested) = congestion
+            && let Some(bound) = self.sockets.get(&id).and_then(|socket| socket.bound)
+        {
             self.mark(bound.ip(), bound.port(), congested);
         }
     }
 
     fn mark(&mut self, ip: IpAddr, port: u16, congested: bool) {
-        if !self.maps.entry(ip).or_default().set(port, congested) {
+        if !self.maps.entry(ip.into()).or_default().set(port, congested) {
             return;
         }
         for (peer, id) in std::iter::zip(&mut self.peers, (0..).map(ConnectionId)) {

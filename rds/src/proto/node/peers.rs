@@ -5,7 +5,7 @@ use std::{collections::BTreeSet, error, fmt, net::IpAddr, time::Duration};
 use super::{ConnectionId, Delivery, Node, Route};
 use crate::proto::{
     SocketId,
-    connection::{Completion, Connection, Oddities, Received, Tag, Violation, Work},
+    connection::{Bodies, Completion, Connection, Oddities, Received, Tag, Violation, Work},
     link::{Action, Attempt, Demand, Failure, Link, RequestId},
     wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Ends, Header, Version},
 };
@@ -59,7 +59,7 @@ impl From<BadConnectData> for BadRequest {
 impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// The connection for a route, made if need be.
     pub(super) fn connection_to(&mut self, route: Route) -> Result<ConnectionId, BadRequest> {
-        if let Some(&id) = self.routes.get(&route) {
+        if let Some(&id) = self.routes.get(&route.key()) {
             return Ok(id);
         }
         let ends = Ends::new(route.local, route.peer)
@@ -84,7 +84,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             request: None,
             accepted: None,
         });
-        self.routes.insert(route, id);
+        self.routes.insert(route.key(), id);
         Ok(id)
     }
 
@@ -169,6 +169,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// What is to be done about the connection below, if anything.
     pub fn poll(&mut self, now: Duration, id: ConnectionId) -> Option<Action> {
+        if self.peers.get(id.0)?.link.is_content() {
+            return None;
+        }
         let demand = self.demand(id);
         let peer = self.peers.get_mut(id.0)?;
         let action = peer.link.poll(now, demand)?;
@@ -307,7 +310,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if !peer.link.is_up() {
             return None;
         }
-        let (maps, local) = (&mut self.maps, peer.route.local);
+        let (maps, local) = (&mut self.maps, peer.route.local.into());
         peer.connection
             .transmit(room, move || &*maps.entry(local).or_default())
     }
@@ -384,22 +387,76 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return Ok(None);
         };
         let route = peer.route;
-        let received = peer.connection.received(now, header, body);
-        let settled = peer.connection.is_settled();
-        let later = peer.connection.can_settle_later();
-        if !settled && later {
-            self.unsettled.insert(id);
+        let plain = peer.connection.plain(now, header, body.as_ref().len());
+        let result = match plain.and_then(|header| Some((header, self.room(route, header.to)?))) {
+            Some((header, owner)) => {
+                self.deliver_plain(now, id, owner, &header, body);
+                Ok(None)
+            }
+            None => self.receive_any(now, id, route, header, body),
+        };
+        let Some(peer) = self.peers.get(id.0) else {
+            return result;
+        };
+        self.hurries |= peer.connection.owes();
+        if !peer.connection.is_settled() {
+            if peer.connection.can_settle_later() {
+                self.unsettled.insert(id);
+            } else {
+                self.drain(id);
+            }
         }
-        let result = match received {
+        result
+    }
+
+    /// The socket that a message from a peer goes to, if there is one, and it has room.
+    fn room(&self, route: Route, port: u16) -> Option<SocketId> {
+        let owner = self.ports.find(route.local, port)?;
+        self.sockets.get(&owner)?.has_room().then_some(owner)
+    }
+
+    /// A message of one frame has arrived, with nothing but bytes in it, and there is room for it.
+    fn deliver_plain(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        owner: SocketId,
+        header: &Header,
+        body: B,
+    ) {
+        let Some(peer) = self.peers.get_mut(id.0) else {
+            return;
+        };
+        peer.connection.take_plain(now, header);
+        let delivery = Delivery {
+            sequence: header.sequence,
+            from: (peer.route.peer, header.from).into(),
+            times: Some((now, now)),
+            len: header.len,
+            bodies: Bodies::One(body),
+            cookie: None,
+        };
+        self.deliver(owner, delivery);
+    }
+
+    /// A frame has arrived, whatever it is.
+    #[inline(never)]
+    fn receive_any(
+        &mut self,
+        now: Duration,
+        id: ConnectionId,
+        route: Route,
+        header: &[u8],
+        body: B,
+    ) -> Result<Option<(SocketId, u32)>, Violation> {
+        let Some(peer) = self.peers.get_mut(id.0) else {
+            return Ok(None);
+        };
+        let result = match peer.connection.received(now, header, body) {
             Ok(Some(received)) => self.take(now, id, route, received),
             Ok(None) => Ok(None),
             Err(violation) => Err(violation),
         };
-        let owes = self
-            .peers
-            .get(id.0)
-            .is_some_and(|peer| peer.connection.owes());
-        self.hurries |= owes;
         if let Err(violation) = &result {
             let damaged = matches!(violation, Violation::Header(BadHeader::Checksum(_)));
             self.counters.bad_checksums += u64::from(damaged);
@@ -408,9 +465,6 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             {
                 peer.link.failed(attempt, Failure::Lost);
             }
-        }
-        if !settled && !later {
-            self.drain(id);
         }
         result
     }
@@ -429,8 +483,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Received::Map(map) => {
                 self.hurries = true;
                 self.counters.maps_received += 1;
-                let old = self.peer_maps.insert(route.peer, map);
-                let new = &self.peer_maps[&route.peer];
+                let old = self.peer_maps.insert(route.peer.into(), map);
+                let new = &self.peer_maps[&route.peer.into()];
                 let released = old.unwrap_or_default().released(new);
                 for peer in &mut self.peers {
                     if peer.route.peer == route.peer {
@@ -444,7 +498,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Received::Ping(from) => {
                 self.hurries = true;
                 self.counters.pings += 1;
-                let map = self.peer_maps.get(&route.peer);
+                let map = self.peer_maps.get(&route.peer.into());
                 if !map.is_some_and(|map| map.contains(from)) {
                     peer.connection.pong(from);
                     self.counters.pongs += 1;
@@ -467,24 +521,23 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                     return Err(violation);
                 }
                 peer.connection.take(now, &incoming);
-                socket.deliver(Delivery {
+                let used = incoming.used.map(|rkey| (owner, rkey));
+                let delivery = Delivery {
                     sequence: incoming.sequence,
                     from: (route.peer, incoming.from).into(),
                     times: Some((incoming.began, now)),
                     len: incoming.len,
                     bodies: incoming.bodies,
                     cookie: incoming.cookie,
-                });
-                self.counters.queued += 1;
-                self.woken.insert(owner);
-                self.update_congestion(owner);
-                Ok(incoming.used.map(|rkey| (owner, rkey)))
+                };
+                self.deliver(owner, delivery);
+                Ok(used)
             }
         }
     }
 
     /// Which ports of a peer are congested, as far as it has told.
     pub fn peer_map(&self, peer: IpAddr) -> Option<&CongestionMap> {
-        self.peer_maps.get(&peer)
+        self.peer_maps.get(&peer.into())
     }
 }

@@ -8,26 +8,33 @@ use std::{
 use fastrand::Rng;
 
 use super::error::SocketError;
-use crate::proto::SocketId;
+use crate::proto::{Host, SocketId};
 
 const FIRST: u16 = 2;
 
 /// Which socket has which address.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
-    sockets: BTreeMap<(IpAddr, u16), SocketId>,
+    sockets: BTreeMap<(Host, u16), SocketId>,
     /// How many sockets an address has.
-    counts: BTreeMap<IpAddr, usize>,
+    counts: BTreeMap<Host, usize>,
+    /// How often an address has been taken, or given back.
+    changes: u64,
 }
 
 impl Ports {
     pub(super) fn find(&self, ip: IpAddr, port: u16) -> Option<SocketId> {
-        self.sockets.get(&(ip, port)).copied()
+        self.sockets.get(&(ip.into(), port)).copied()
     }
 
     /// Whether a socket has an address here.
     pub(super) fn has(&self, ip: IpAddr) -> bool {
-        self.counts.contains_key(&ip)
+        self.counts.contains_key(&ip.into())
+    }
+
+    /// Says the same as before as long as nobody has taken an address, or given one back.
+    pub(super) fn changes(&self) -> u64 {
+        self.changes
     }
 
     /// Gives an address to a socket; port 0 stands for any that is free.
@@ -37,8 +44,8 @@ impl Ports {
         mut addr: SocketAddr,
         rng: &mut Rng,
     ) -> Result<SocketAddr, SocketError> {
-        let ip = addr.ip();
-        let free = |port: &u16| !self.sockets.contains_key(&(ip, *port));
+        let host = Host::from(addr.ip());
+        let free = |port: &u16| !self.sockets.contains_key(&(host, *port));
         match addr.port() {
             0 => {
                 let start = rng.u16(FIRST..);
@@ -49,19 +56,22 @@ impl Ports {
             port if free(&port) => {}
             _ => return Err(SocketError::InUse(addr)),
         }
-        self.sockets.insert((ip, addr.port()), id);
-        *self.counts.entry(ip).or_default() += 1;
+        self.changes += 1;
+        self.sockets.insert((host, addr.port()), id);
+        *self.counts.entry(host).or_default() += 1;
         Ok(addr)
     }
 
     pub(super) fn unbind(&mut self, addr: SocketAddr) {
-        if self.sockets.remove(&(addr.ip(), addr.port())).is_none() {
+        let host = Host::from(addr.ip());
+        if self.sockets.remove(&(host, addr.port())).is_none() {
             return;
         }
-        if let Some(count) = self.counts.get_mut(&addr.ip()) {
+        self.changes += 1;
+        if let Some(count) = self.counts.get_mut(&host) {
             *count -= 1;
             if *count == 0 {
-                self.counts.remove(&addr.ip());
+                self.counts.remove(&host);
             }
         }
     }

@@ -2,6 +2,7 @@
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
+use super::ConnectionId;
 use crate::proto::{
     connection::{Bodies, Notification, Status},
     wire::{CongestionMap, Cookie},
@@ -41,6 +42,15 @@ pub enum Event<B> {
     Message(Delivery<B>),
 }
 
+/// What there is to be received from a socket.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
+pub struct Pending {
+    /// A message.
+    pub message: bool,
+    /// Something else, which comes before it.
+    pub event: bool,
+}
+
 /// What a socket can do now.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Readiness {
@@ -53,11 +63,23 @@ pub struct Readiness {
     pub map_changed: bool,
 }
 
+/// Which way a message has gone: the next one to the same address goes there, too.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Way {
+    pub(super) to: SocketAddr,
+    /// What was to be sent to, in its plain form.
+    pub(super) plain: SocketAddr,
+    pub(super) connection: ConnectionId,
+    /// What [`Ports::changes`](super::ports::Ports::changes) said.
+    pub(super) changes: u64,
+}
+
 #[derive(Debug)]
 pub(super) struct Socket<B> {
     pub(super) bound: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) tos: u8,
+    pub(super) way: Option<Way>,
     /// It has sent something.
     pub(super) has_sent: bool,
     pub(super) send_limit: u32,
@@ -84,6 +106,7 @@ impl<B> Socket<B> {
             bound: None,
             peer: None,
             tos: 0,
+            way: None,
             has_sent: false,
             send_limit: DEFAULT_LIMIT,
             recv_limit: DEFAULT_LIMIT,
@@ -217,6 +240,14 @@ impl<B> Socket<B> {
         let delivery = self.messages.pop_front()?;
         self.recv_bytes -= u64::from(delivery.len);
         Some(delivery)
+    }
+
+    #[inline]
+    pub(super) fn pending(&self) -> Pending {
+        Pending {
+            message: !self.messages.is_empty(),
+            event: self.has_event(),
+        }
     }
 
     pub(super) fn has_event(&self) -> bool {

@@ -2,7 +2,10 @@
 
 use std::net::{IpAddr, SocketAddr};
 
-use super::{ConnectionId, Delivery, Event, Node, Readiness, Route, SocketError, socket::Socket};
+use super::{
+    ConnectionId, Delivery, Event, Node, Pending, Readiness, Route, SocketError,
+    socket::{Socket, Way},
+};
 use crate::proto::{
     SocketId,
     connection::{Bodies, Draft, Message, Notification},
@@ -226,6 +229,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         to: Option<SocketAddr>,
         draft: Draft<P>,
     ) -> Result<Sent<P>, NotSent<P>> {
+        if let Some((connection, from, to)) = self.known_way(id, to, &draft) {
+            return self.send_over(connection, id, (from, to), draft);
+        }
+        let asked = to;
         let Admitted {
             from,
             to,
@@ -248,6 +255,44 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 });
             }
         };
+        if let Some(asked) = asked
+            && let Some(socket) = self.sockets.get_mut(&id)
+        {
+            socket.way = Some(Way {
+                to: asked,
+                plain: to,
+                connection,
+                changes: self.ports.changes(),
+            });
+        }
+        self.send_over(connection, id, (from.port(), to.port()), draft)
+    }
+
+    /// The connection for a message to an address that this socket has just sent to, and the ports, if it may be sent.
+    fn known_way(
+        &self,
+        id: SocketId,
+        to: Option<SocketAddr>,
+        draft: &Draft<P>,
+    ) -> Option<(ConnectionId, u16, u16)> {
+        let socket = self.sockets.get(&id)?;
+        let way = socket.way.as_ref()?;
+        let same = Some(way.to) == to && way.changes == self.ports.changes();
+        let fits = draft.len.max(draft.moved()) <= MAX_MESSAGE && draft.len <= socket.send_limit;
+        let may = fits && !socket.is_half_full(draft.len) && socket.may_send();
+        let from = socket.bound?.port();
+        let free = same && may && !self.is_congested(way.plain, false);
+        free.then_some((way.connection, from, way.plain.port()))
+    }
+
+    /// Sends a message over a connection.
+    fn send_over(
+        &mut self,
+        connection: ConnectionId,
+        id: SocketId,
+        (from, to): (u16, u16),
+        draft: Draft<P>,
+    ) -> Result<Sent<P>, NotSent<P>> {
         let len = draft.len;
         let ask = self
             .sockets
@@ -261,8 +306,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         let message = Message {
             owner: id,
-            from: from.port(),
-            to: to.port(),
+            from,
+            to,
             draft,
         };
         match self.peers[connection.0].connection.send(message, ask) {
@@ -272,7 +317,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                     socket.released(len);
                 }
                 Err(NotSent {
-                    error: SocketError::Port(to.port()),
+                    error: SocketError::Port(to),
                     draft: refused.draft,
                 })
             }
@@ -361,11 +406,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Whether a port can take no more, as far as is known.
     fn is_congested(&self, to: SocketAddr, is_here: bool) -> bool {
-        let ip: IpAddr = to.ip();
+        let host = to.ip().into();
         let map = if is_here {
-            self.maps.get(&ip)
+            self.maps.get(&host)
         } else {
-            self.peer_maps.get(&ip)
+            self.peer_maps.get(&host)
         };
         map.is_some_and(|map| map.contains(to.port()))
     }
@@ -412,16 +457,25 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Delivers a message from one socket of this process to another; returns which, if there is one.
     pub fn deliver_local(&mut self, to: SocketAddr, delivery: Delivery<B>) -> Option<SocketId> {
         let owner = self.ports.find(to.ip(), to.port());
-        let Some((owner, socket)) = owner.zip(owner.and_then(|id| self.sockets.get_mut(&id)))
-        else {
+        let Some(owner) = owner.filter(|id| self.sockets.contains_key(id)) else {
             self.counters.no_socket += 1;
             return None;
         };
+        self.deliver(owner, delivery);
+        Some(owner)
+    }
+
+    /// A socket gets a message.
+    #[inline]
+    pub(super) fn deliver(&mut self, owner: SocketId, delivery: Delivery<B>) {
+        let Some(socket) = self.sockets.get_mut(&owner) else {
+            return;
+        };
         socket.deliver(delivery);
+        let congestion = socket.congestion();
         self.counters.queued += 1;
         self.woken.insert(owner);
-        self.update_congestion(owner);
-        Some(owner)
+        self.tell_congestion(owner, congestion);
     }
 
     /// What the socket receives next, if there is anything.
@@ -430,29 +484,43 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// It is closed.
     #[inline]
     pub fn receive(&mut self, id: SocketId) -> Result<Option<Event<B>>, SocketError> {
-        let event = self.get_mut(id)?.receive();
+        let socket = self.get_mut(id)?;
+        let event = socket.receive();
         if let Some(Event::Message(_)) = event {
-            self.taken(id);
+            let congestion = socket.congestion();
+            self.taken(id, congestion);
         }
         Ok(event)
+    }
+
+    /// What there is to be received.
+    ///
+    /// # Errors
+    /// It is closed.
+    #[inline]
+    pub fn pending(&self, id: SocketId) -> Result<Pending, SocketError> {
+        Ok(self.get(id)?.pending())
     }
 
     /// The next message, if there is one; other events stay.
     ///
     /// # Errors
     /// It is closed.
+    #[inline]
     pub fn receive_message(&mut self, id: SocketId) -> Result<Option<Delivery<B>>, SocketError> {
-        let delivery = self.get_mut(id)?.receive_message();
+        let socket = self.get_mut(id)?;
+        let delivery = socket.receive_message();
         if delivery.is_some() {
-            self.taken(id);
+            let congestion = socket.congestion();
+            self.taken(id, congestion);
         }
         Ok(delivery)
     }
 
     /// A socket has received a message, so that there is room for others.
-    fn taken(&mut self, id: SocketId) {
+    fn taken(&mut self, id: SocketId, congestion: Option<bool>) {
         self.counters.delivered += 1;
-        self.update_congestion(id);
+        self.tell_congestion(id, congestion);
     }
 
     /// The next message, which stays; `None` if something else comes first, or there is none.
@@ -475,18 +543,20 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// # Errors
     /// It is closed.
     pub fn readiness(&mut self, id: SocketId) -> Result<Readiness, SocketError> {
-        if !self.get(id)?.may_send() {
-            self.settle();
+        let settled = self.unsettled.is_empty();
+        let socket = self.get_mut(id)?;
+        if settled || socket.may_send() {
+            return Ok(socket.readiness());
         }
+        self.settle();
         Ok(self.get_mut(id)?.readiness())
     }
 
-    /// The bytes that wait to be acknowledged, and to be received.
+    /// The bytes that wait to be acknowledged, as far as that is [settled](Node::settle), and to be received.
     ///
     /// # Errors
     /// It is closed.
-    pub fn waiting(&mut self, id: SocketId) -> Result<(u64, u64), SocketError> {
-        self.settle();
+    pub fn waiting(&self, id: SocketId) -> Result<(u64, u64), SocketError> {
         Ok(self.get(id)?.bytes())
     }
 

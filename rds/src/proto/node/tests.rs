@@ -83,6 +83,8 @@ impl Pair {
             let there = carry(&mut self.a, at_a, &mut self.b, at_b)?;
             let back = carry(&mut self.b, at_b, &mut self.a, at_a)?;
             if !there && !back {
+                self.a.settle();
+                self.b.settle();
                 return Ok(());
             }
         }
@@ -376,7 +378,7 @@ fn who_waits_for_a_congested_port_dials() {
     let at_a = pair.ids[0];
     let mut map = CongestionMap::default();
     map.set(5000, true);
-    pair.a.peer_maps.insert(B, map);
+    pair.a.peer_maps.insert(B.into(), map);
     let attempt = pair.a.attempt(at_a).unwrap();
     pair.a.failed(at_a, attempt, Failure::Unreachable);
     assert_eq!(pair.a.poll(NOW, at_a), Some(Action::Close(attempt)));
@@ -508,7 +510,7 @@ fn no_pong_goes_to_a_congested_port() {
     let mut map = CongestionMap::default();
     for (congested, sequence) in [(false, 100), (true, 101)] {
         map.set(4001, congested);
-        pair.b.peer_maps.insert(A, map.clone());
+        pair.b.peer_maps.insert(A.into(), map.clone());
         let before = pair.b.next_sequences(at_b).unwrap().0;
         pair.b
             .received(NOW, at_b, &ping(sequence).encode(), vec![])

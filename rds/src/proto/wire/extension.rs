@@ -86,6 +86,11 @@ impl Extensions {
         Ok(())
     }
 
+    /// Whether there are none.
+    pub fn is_empty(&self) -> bool {
+        self.iter().next().is_none()
+    }
+
     /// The extensions, up to the first that is unknown or has no room.
     pub fn iter(&self) -> Iter<'_> {
         Iter(Reader::new(&self.0))

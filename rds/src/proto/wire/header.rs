@@ -75,6 +75,11 @@ impl Header {
         wire
     }
 
+    /// Whether the sender wants an acknowledgement.
+    pub(in crate::proto) fn asks(&self) -> bool {
+        self.flags.contains(Flags::ACK_REQUIRED)
+    }
+
     /// Reads the header at the start of `wire`. One without a checksum passes if `unchecked`.
     ///
     /// # Errors
