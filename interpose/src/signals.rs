@@ -21,9 +21,11 @@ const OWN: [c_int; 6] = [
 /// Those of the call.
 pub fn restarting<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
-        match call() {
-            Err(err) if err.kind() == io::ErrorKind::Interrupted && all_restart() => {}
-            result => return result,
+        let result = call();
+        // What has come is not moved for that.
+        let interrupted = |err: &io::Error| err.kind() == io::ErrorKind::Interrupted;
+        if !result.as_ref().err().is_some_and(interrupted) || !all_restart() {
+            return result;
         }
     }
 }

@@ -101,8 +101,7 @@ pub(crate) struct Lane {
     pub(crate) armed: Option<Announced>,
     /// An operation of which a part has failed, and how.
     pub(crate) broken: Option<(Tag, Completion)>,
-    /// What is to be received into again, when there is time for that.
-    pub(crate) spare: Vec<RecvWork>,
+    pub(crate) spare: Spare,
     /// Its completion queue has failed, and is not looked at any more.
     pub(crate) is_deaf: bool,
     last_word: LastWord,
@@ -222,10 +221,60 @@ pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
         .rnr_retry_count(7)
 }
 
-/// Posts receives anew.
-pub(crate) fn receive_again(qp: &mut Pair<Rts>, spare: &mut Vec<RecvWork>) -> verbs::Result<()> {
-    let mut slots = spare.drain(..);
-    slots.try_for_each(|slot| qp.post_recv(slot).map_err(verbs::Error::from))
+/// What is to be received into again, when there is time: nobody is kept waiting for that while enough receives are
+/// posted.
+#[derive(Debug, Default)]
+pub(crate) struct Spare {
+    slots: Vec<RecvWork>,
+    /// So many are with messages, and others take their places.
+    lent: usize,
+}
+
+impl Spare {
+    /// How many receives are not posted.
+    pub(crate) fn len(&self) -> usize {
+        self.slots.len() + self.lent
+    }
+
+    pub(crate) fn add(&mut self, slot: RecvWork) {
+        self.slots.push(slot);
+    }
+
+    /// One more is with a message.
+    pub(crate) fn lend(&mut self) {
+        self.lent += 1;
+    }
+
+    /// Posts them all. Where there is no memory for those that are lent, that is tried again the next time.
+    pub(crate) fn post(&mut self, qp: &mut Pair<Rts>, device: &Device) -> verbs::Result<()> {
+        while self.lent > 0
+            && let Ok(slot) = device.slot(WHOLE)
+        {
+            self.lent -= 1;
+            self.slots.push(slot);
+        }
+        let mut slots = self.slots.drain(..);
+        slots.try_for_each(|slot| qp.post_recv(slot).map_err(verbs::Error::from))
+    }
+}
+
+impl Stage {
+    /// The queues, where there are any.
+    pub(crate) fn queues(
+        &mut self,
+    ) -> Option<(&mut Pair<Rts>, &mut CompletionQueue, &Arc<Device>)> {
+        match self {
+            Self::Accepted(ends) => {
+                let Ends { qp, cq, device } = &mut **ends;
+                Some((qp, cq, device))
+            }
+            Self::Up(ends) => {
+                let Ends { qp, cq, device } = &mut **ends;
+                Some((qp.qp_mut(), cq, device))
+            }
+            Self::Resolving | Self::Asked(_) | Self::Gone => None,
+        }
+    }
 }
 
 impl Lane {
@@ -238,7 +287,7 @@ impl Lane {
             refusals: 0,
             armed: None,
             broken: None,
-            spare: Vec::new(),
+            spare: Spare::default(),
             is_deaf: false,
             last_word: LastWord::Early,
         }
@@ -278,39 +327,17 @@ impl Lane {
         }
     }
 
-    /// The completion queue, where there is one.
-    pub(crate) fn queues(
-        &mut self,
-    ) -> Option<(&mut Pair<Rts>, &mut CompletionQueue, &Arc<Device>)> {
-        match &mut self.stage {
-            Stage::Accepted(ends) => {
-                let Ends { qp, cq, device } = &mut **ends;
-                Some((qp, cq, device))
-            }
-            Stage::Up(ends) => {
-                let Ends { qp, cq, device } = &mut **ends;
-                Some((qp.qp_mut(), cq, device))
-            }
-            Stage::Resolving | Stage::Asked(_) | Stage::Gone => None,
-        }
-    }
-
-    /// Receives into what is spare.
-    pub(crate) fn receive_again(&mut self) -> verbs::Result<()> {
-        if self.spare.is_empty() || self.closing.is_some() {
-            return Ok(());
-        }
-        let mut spare = std::mem::take(&mut self.spare);
-        let posted = match self.queues() {
-            Some((qp, _, _)) => receive_again(qp, &mut spare),
-            None => Ok(()),
-        };
-        self.spare = spare;
-        posted
+    fn queues(&mut self) -> Option<(&mut Pair<Rts>, &mut CompletionQueue, &Arc<Device>)> {
+        self.stage.queues()
     }
 
     /// Has the next of these completions announced.
     pub(crate) fn arm(&mut self, wanted: Announced) -> verbs::Result<()> {
+        if self.closing.is_none()
+            && let Some((qp, _, device)) = self.stage.queues()
+        {
+            self.spare.post(qp, device)?;
+        }
         if self.armed >= Some(wanted) {
             return Ok(());
         }

@@ -69,7 +69,8 @@ impl Outbound {
         }
         Ok(Self {
             frames: Mutex::new(frames),
-            ..Self::default()
+            borrowed: None,
+            operands: None,
         })
     }
 

@@ -1,6 +1,6 @@
 //! Posting what is to be sent, and handling what has completed.
 
-use std::{mem, sync::Arc, time::Duration};
+use std::{sync::Arc, time::Duration};
 
 use rustix::io::Errno;
 use smallvec::SmallVec;
@@ -13,9 +13,10 @@ use verbs::{
 use super::{FEW, State};
 use crate::{
     device::Device,
-    lane::{Announced, BATCH, Lane, Posted, RESERVED, RecvWork, SendWork, Stage, receive_again},
+    lane::{Announced, BATCH, Lane, Posted, RESERVED, RecvWork, SendWork, Stage},
     outbound::{Frame, Payload},
     proto::{
+        SocketId,
         connection::{Atomic, AtomicOp, Body as Bytes, Completion, Direction, Rdma, Request, Tag},
         link::Failure,
         node::ConnectionId,
@@ -105,11 +106,7 @@ impl State {
             let Some(lane) = self.lanes.get_mut(&id) else {
                 continue;
             };
-            if lane
-                .receive_again()
-                .and_then(|()| lane.arm(wanted))
-                .is_err()
-            {
+            if lane.arm(wanted).is_err() {
                 let attempt = lane.attempt;
                 self.node.failed(id, attempt, Failure::Lost);
                 any = true;
@@ -144,23 +141,25 @@ impl State {
         let Self {
             node, lanes, clock, ..
         } = self;
+        // Who is about to receive that gives it back soon.
+        let mut lends = self.receiving.is_some();
         let Some(lane) = lanes.get_mut(&id) else {
             return 0;
         };
         let (attempt, closing) = (lane.attempt, lane.closing.is_some());
-        if lane.is_deaf {
-            return 0;
-        }
-        let mut broken = lane.broken.take();
-        let mut spare = mem::take(&mut lane.spare);
-        let Some((qp, cq, device)) = lane.queues() else {
-            lane.broken = broken;
-            lane.spare = spare;
+        let Lane {
+            stage,
+            broken,
+            spare,
+            is_deaf,
+            ..
+        } = lane;
+        let Some((qp, cq, device)) = stage.queues().filter(|_| !*is_deaf) else {
             return 0;
         };
         let most_spare = device.most_spare();
-        let mut used = Vec::new();
-        let mut deaf = false;
+        lends &= most_spare > 0 && !closing;
+        let mut used = SmallVec::<[(SocketId, u32); 1]>::new();
         let mut lost = false;
         let mut arrived = false;
         let mut handled = 0;
@@ -172,7 +171,7 @@ impl State {
             }
             let Ok(completions) = cq.poll() else {
                 // It would fail again each time.
-                deaf = true;
+                *is_deaf = true;
                 lost = true;
                 handled += 1;
                 break;
@@ -212,29 +211,26 @@ impl State {
                     continue;
                 }
                 arrived = true;
-                let (header, header_len, body, next) = unpack(done.work, len, device);
-                if let Some(next) = next
-                    && !closing
-                {
-                    spare.push(next);
+                let (header, header_len, body, next) = unpack(done.work, len, device, lends);
+                match next {
+                    _ if closing => {}
+                    Some(next) => spare.add(next),
+                    None => spare.lend(),
                 }
+                lends = false;
                 // A violation gives the connection up.
-                used.extend(
-                    node.received(now, id, &header[..header_len], body)
-                        .unwrap_or_default(),
-                );
+                if let Ok(Some(key)) = node.received(now, id, &header[..header_len], body) {
+                    used.push(key);
+                }
+            }
+            if spare.len() >= most_spare {
+                lost |= spare.post(qp, device).is_err();
             }
             if handled < before + BATCH {
                 // That was all.
                 break;
             }
         }
-        if spare.len() >= most_spare {
-            lost |= receive_again(qp, &mut spare).is_err();
-        }
-        lane.spare = spare;
-        lane.broken = broken;
-        lane.is_deaf = deaf;
         if arrived {
             lane.heard(now);
         }
@@ -334,7 +330,7 @@ impl State {
                 Posted::give_back(work);
             }
         }
-        failed |= receive_again(qp, spare).is_err();
+        failed |= spare.post(qp, device).is_err();
         if failed {
             node.failed(id, *attempt, Failure::Lost);
         }
@@ -342,17 +338,21 @@ impl State {
 }
 
 /// The header of a frame that has arrived, and how much of it; what follows it, and what to receive into
-/// next.
+/// next: nothing if it `lends` its slot.
 fn unpack(
     mut slot: PoolBuf,
     len: usize,
     device: &Device,
+    lends: bool,
 ) -> ([u8; Header::SIZE], usize, Body, Option<PoolBuf>) {
     slot.set_len(len.min(WHOLE));
     let (start, body) = slot.split_at(len.min(Header::SIZE));
     let start_len = start.len();
     let mut header = [0; Header::SIZE];
     header[..start_len].copy_from_slice(start);
+    if lends {
+        return (header, start_len, Body::Slot(slot), None);
+    }
     if body.len() > COPIED
         && let Ok(next) = device.slot(WHOLE)
     {

@@ -309,7 +309,7 @@ impl Socket {
     }
 
     /// Takes the next message, which there is; for it, this call may have `waited`.
-    #[inline]
+    #[inline(always)]
     fn take_message(&self, state: &mut State, waited: bool) -> io::Result<Message> {
         let delivery = state.node.receive_message(self.id).map_err(socket_error)?;
         let delivery = delivery.ok_or(io::ErrorKind::WouldBlock)?;
@@ -325,7 +325,7 @@ impl Socket {
     }
 
     /// A message, whose sender is on the link of this socket. It has just come if the call has `waited`.
-    #[inline]
+    #[inline(always)]
     fn message(&self, state: &State, delivery: Delivery<Body>, waited: bool) -> Message {
         let Delivery {
             from,

@@ -39,6 +39,8 @@ pub(crate) struct Waiters {
     has_free: AtomicBool,
     /// For how many microseconds a call looks before it sleeps.
     busy_poll: AtomicU64,
+    /// What the descriptor shows, as far as it has to be known without a lock. Set by who has the engine locked.
+    rung: AtomicBool,
     seen: Mutex<Seen>,
     tasks: Mutex<Vec<Waker>>,
 }
@@ -72,6 +74,7 @@ impl Waiters {
             blocked: AtomicBool::new(false),
             has_free: AtomicBool::new(false),
             busy_poll: AtomicU64::new(micros(busy_poll)),
+            rung: AtomicBool::new(false),
             seen: Mutex::default(),
             tasks: Mutex::default(),
         })
@@ -107,9 +110,18 @@ impl Waiters {
 
     /// Makes the descriptor right, if somebody has it.
     pub(crate) fn show_if_watched(&self, node: &mut Node<Payload, Body>) {
-        if self.watched.load(Relaxed) {
+        if self.watched.load(Relaxed) && !self.is_right(node) {
             self.show(node);
         }
+    }
+
+    /// Whether the descriptor is known to be right, in the usual case: nobody wants to know of room, and no peer's map
+    /// has come.
+    fn is_right(&self, node: &Node<Payload, Body>) -> bool {
+        let pending = node.pending(self.id).unwrap_or_default();
+        let usual = !pending.map_changed && !self.has_free() && self.room.get().is_none();
+        let readable = pending.message || pending.event;
+        usual && !self.blocked.load(Relaxed) && readable == self.rung.load(Relaxed)
     }
 
     /// Wakes a task when something changes next.
@@ -130,6 +142,7 @@ impl Waiters {
         let ring = readable || seen.map_changed || self.blocked.load(Relaxed) && now.writable;
         if ring != seen.rung && self.watched.load(Relaxed) {
             seen.rung = ring;
+            self.rung.store(ring, Relaxed);
             if ring {
                 self.bell.ring();
             } else {

@@ -49,6 +49,8 @@ pub struct Pending {
     pub message: bool,
     /// Something else, which comes before it.
     pub event: bool,
+    /// Some peer has told anew which ports are congested.
+    pub map_changed: bool,
 }
 
 /// What a socket can do now.
@@ -237,9 +239,22 @@ impl<B> Socket<B> {
     /// The next message, whatever else there is.
     #[inline]
     pub(super) fn receive_message(&mut self) -> Option<Delivery<B>> {
-        let delivery = self.messages.pop_front()?;
-        self.recv_bytes -= u64::from(delivery.len);
-        Some(delivery)
+        self.leave_message();
+        self.take_message()
+    }
+
+    /// The next message does not wait any more, and is [taken](Self::take_message) next; whether there is one.
+    #[inline]
+    pub(super) fn leave_message(&mut self) -> bool {
+        let next = self.messages.front();
+        let any = next.is_some();
+        self.recv_bytes -= next.map_or(0, |delivery| u64::from(delivery.len));
+        any
+    }
+
+    #[inline]
+    pub(super) fn take_message(&mut self) -> Option<Delivery<B>> {
+        self.messages.pop_front()
     }
 
     #[inline]
@@ -247,6 +262,7 @@ impl<B> Socket<B> {
         Pending {
             message: !self.messages.is_empty(),
             event: self.has_event(),
+            map_changed: self.map_changed,
         }
     }
 

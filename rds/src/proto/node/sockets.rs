@@ -508,13 +508,17 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// It is closed.
     #[inline]
     pub fn receive_message(&mut self, id: SocketId) -> Result<Option<Delivery<B>>, SocketError> {
-        let socket = self.get_mut(id)?;
-        let delivery = socket.receive_message();
-        if delivery.is_some() {
-            let congestion = socket.congestion();
-            self.taken(id, congestion);
+        let socket = self.sockets.get_mut(&id).ok_or(SocketError::Closed)?;
+        if !socket.leave_message() {
+            return Ok(None);
         }
-        Ok(delivery)
+        self.counters.delivered += 1;
+        if let Some(congested) = socket.congestion() {
+            self.tell_congestion(id, Some(congested));
+            return Ok(self.get_mut(id)?.take_message());
+        }
+        // It is moved once, to where the caller wants it.
+        Ok(socket.take_message())
     }
 
     /// A socket has received a message, so that there is room for others.
