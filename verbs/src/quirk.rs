@@ -18,6 +18,11 @@ pub(crate) fn copies_messages(ctx: &Context) -> bool {
     !matches!(ctx.vendor_id(), Ok(SOFT_ROCE | SOFT_IWARP))
 }
 
+/// Whether `ibv_req_notify_cq` is a call of the kernel's, and made by libibverbs' general way to it.
+pub(crate) fn asks_kernel_for_events(ctx: &Context) -> bool {
+    matches!(ctx.vendor_id(), Ok(SOFT_ROCE))
+}
+
 /// After `ibv_next_poll` has found nothing, `ibv_end_poll` takes a completion that is not there,
 /// and makes up others from then on. Fixed in rdma-core 59, of which [`late::ibv_reg_mr_ex`] is a
 /// sign.

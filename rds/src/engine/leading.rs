@@ -275,6 +275,7 @@ impl Shared {
     /// is left to the next call if it can wait: most often that sends the answer, which the peer waits for. If no
     /// call comes, the thread does it when it sees that.
     pub(crate) fn received(&self, state: &mut State, id: SocketId) {
+        state.answers = state.has_events;
         if !self.is_alone(state) || !state.can_wait(id) {
             self.drive(state);
         }
@@ -380,9 +381,10 @@ impl State {
         if self.lanes.len() > FEW_CONNECTIONS {
             return self.look(now, id);
         }
-        let any = self.look_everywhere(now);
-        self.looked_in_vain = !any;
         self.alarm.call(now);
+        // The peer has not answered yet what answers it; who waits for that looks.
+        let any = !mem::take(&mut self.answers) && self.look_everywhere(now);
+        self.looked_in_vain = !any;
         any
     }
 

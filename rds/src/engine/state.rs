@@ -74,6 +74,8 @@ pub(crate) struct State {
     pub(super) has_events: bool,
     /// The last call that has sent found nothing everywhere.
     pub(super) looked_in_vain: bool,
+    /// What is sent next may answer what has just been received.
+    pub(super) answers: bool,
     /// When a call that waited has looked last.
     pub(crate) looked_at: Duration,
     /// How often a call that would have waited has found something.
@@ -128,6 +130,7 @@ impl State {
             watch: Watch::Thread,
             has_events: false,
             looked_in_vain: false,
+            answers: false,
             looked_at: Duration::ZERO,
             found: 0,
             delayed: 0,
@@ -248,6 +251,7 @@ impl State {
         }
         self.listeners_due(now);
         self.relieve(now);
+        self.node.settle();
         self.work(now);
         self.asked_at = self.asked_at.filter(|&at| at > now);
         let deadlines = self.deadlines().map(|(at, _)| at);
@@ -288,6 +292,9 @@ impl State {
             }
         }
         self.leave_lost();
+        if self.node.settles() {
+            self.node.settle();
+        }
         while let Some(finished) = self.node.finished() {
             let owner = finished.message.owner;
             let payload = finished.message.draft.payload;

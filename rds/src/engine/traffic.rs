@@ -250,7 +250,6 @@ impl State {
             stage: Stage::Up(ends),
             closing: None,
             attempt,
-            spare,
             ..
         }) = lanes.get_mut(&id)
         else {
@@ -322,15 +321,14 @@ impl State {
             };
             failed |= batch.push(Write::new(nothing, nowhere)).is_err();
         }
-        if batch.is_empty() {
-            drop(batch);
-        } else if let Err(Refused { value, .. }) = batch.post() {
+        if !batch.is_empty()
+            && let Err(Refused { value, .. }) = batch.post()
+        {
             failed = true;
             for work in value {
                 Posted::give_back(work);
             }
         }
-        failed |= spare.post(qp, device).is_err();
         if failed {
             node.failed(id, *attempt, Failure::Lost);
         }

@@ -22,6 +22,16 @@ impl<T: Ord> Agenda<T> {
         self.0.pop()
     }
 
+    /// Takes a thing off it, if it is there.
+    pub(crate) fn remove(&mut self, thing: &T) {
+        if self.0.is_empty() {
+            return;
+        }
+        if let Ok(at) = self.0.binary_search(thing) {
+            self.0.remove(at);
+        }
+    }
+
     /// Takes all off it, the lowest first.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.0.drain(..)
@@ -50,6 +60,9 @@ mod tests {
         }
         assert_eq!([agenda.pop(), agenda.pop()], [Some(3), Some(2)]);
         agenda.insert(3);
+        agenda.insert(4);
+        agenda.remove(&4);
+        agenda.remove(&5);
         assert!(!agenda.is_empty());
         assert_eq!(agenda.iter().collect::<Vec<_>>(), [&1, &3]);
         assert_eq!(

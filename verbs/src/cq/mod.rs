@@ -5,6 +5,7 @@ mod completion;
 mod extended;
 mod extended_wc;
 mod notifier;
+mod notify_command;
 mod queue;
 mod resize;
 mod room;

@@ -17,12 +17,14 @@ use super::{
     channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
     completion::WorkCompletion,
     notifier::{self, Announcing},
+    notify_command,
     room::Room,
 };
 use crate::{
     context::Context,
     error::{Error, Result, cvt_count, cvt_errno, cvt_ptr},
     pd::ProtectionDomain,
+    quirk,
 };
 
 /// How many completions one call of `ibv_poll_cq` fetches, unless the builder says otherwise.
@@ -74,6 +76,8 @@ struct CqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_cq>,
     room: Room,
+    /// The kernel has to be asked for events, and by the longer way if it is left to the provider.
+    asks_kernel: bool,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
     /// The domain it was made in, if it was made in one.
@@ -500,6 +504,7 @@ impl CqHandle {
         let inner = CqInner {
             raw,
             room: Room::new(u32::try_from(cqe).unwrap_or(0)),
+            asks_kernel: quirk::asks_kernel_for_events(&ctx),
             channel,
             _pd: pd,
             ctx,
@@ -530,7 +535,15 @@ impl CqHandle {
                 "the queue has no completion channel",
             ));
         }
-        let solicited_only = i32::from(notify == Notify::Solicited);
+        let solicited_only = notify == Notify::Solicited;
+        if self.inner.asks_kernel {
+            // SAFETY: the queue is created (invariant of `CqInner`), and has its handle for good.
+            let handle = unsafe { (*self.as_raw()).handle };
+            if notify_command::req_notify(self.inner.ctx.cmd_fd(), handle, solicited_only) {
+                return Ok(());
+            }
+        }
+        let solicited_only = i32::from(solicited_only);
         // SAFETY: the queue is created (invariant of `CqInner`).
         let ret = unsafe { ffi::ibv_req_notify_cq(self.as_raw(), solicited_only) };
         cvt_errno("ibv_req_notify_cq", ret)

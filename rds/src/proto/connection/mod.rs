@@ -383,6 +383,11 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.queue.is_settled()
     }
 
+    /// How many messages it may have handled of which that is so.
+    pub(in crate::proto) fn lag(&self) -> u64 {
+        self.sending.queue.lag()
+    }
+
     /// Whether that makes no difference, but to how much room there is to send.
     pub(in crate::proto) fn can_settle_later(&self) -> bool {
         self.sending.queue.can_settle_later()

@@ -355,6 +355,15 @@ impl<P> Queue<P> {
         self.handled == 0
     }
 
+    /// How many messages may be listed that the peer has handled.
+    pub(super) fn lag(&self) -> u64 {
+        let first = self
+            .entries
+            .front()
+            .map_or(u64::MAX, |entry| entry.sequence);
+        self.handled.saturating_add(1).saturating_sub(first)
+    }
+
     /// Whether who waits for the end of what is listed waits for room only.
     pub(super) fn can_settle_later(&self) -> bool {
         self.that_matter == 0

@@ -92,6 +92,9 @@ impl Route {
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId(usize);
 
+/// So many messages that peers have handled may be listed.
+const MOST_UNSETTLED: u64 = 16;
+
 /// Sockets and connections.
 #[derive(Debug)]
 pub struct Node<P, B> {
@@ -112,6 +115,10 @@ pub struct Node<P, B> {
     woken: Agenda<SocketId>,
     /// Connections whose peers may have handled something that is not known to be over yet.
     unsettled: Agenda<ConnectionId>,
+    /// There are many, or somebody waits for room.
+    settles: bool,
+    /// Sockets that had no room to send.
+    crowded: Agenda<SocketId>,
     finished: VecDeque<Finished<P>>,
     counters: Counters,
 }
@@ -133,6 +140,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             hurries: false,
             woken: Agenda::new(),
             unsettled: Agenda::new(),
+            settles: false,
+            crowded: Agenda::new(),
             finished: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -141,7 +150,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Whether nothing is to be done that has not a [`deadline`](Self::deadline).
     pub fn is_quiet(&self) -> bool {
         let nothing = self.busy.is_empty() && self.woken.is_empty();
-        nothing && self.unsettled.is_empty() && self.finished.is_empty()
+        nothing && !self.settles && self.finished.is_empty()
     }
 
     /// A connection that has something to be done.
@@ -155,7 +164,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// socket: nobody else is to be told of anything, and no peer.
     pub fn can_wait(&self, receiver: SocketId) -> bool {
         let alone = self.woken.iter().all(|&woken| woken == receiver);
-        alone && !self.hurries && self.finished.is_empty()
+        alone && !self.hurries && self.crowded.is_empty() && self.finished.is_empty()
     }
 
     fn hurry(&mut self, id: ConnectionId) {
@@ -163,23 +172,27 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.hurries = true;
     }
 
-    /// Finds out what is over, since peers have handled it. It is done when it makes a difference, and when it is asked
-    /// what has [finished](Self::finished), or who is [woken](Self::woken).
+    /// Finds out what is over, since peers have handled it, if it is [time for that](Self::settles). Who has the time does
+    /// so in any case.
     pub fn settle(&mut self) {
+        self.settles = false;
         while let Some(id) = self.unsettled.pop() {
             self.drain(id);
         }
     }
 
+    /// Whether to [settle](Self::settle): while it makes no difference, that is done for many messages at once.
+    pub fn settles(&self) -> bool {
+        self.settles
+    }
+
     /// A socket that may have become readable or writable.
     pub fn woken(&mut self) -> Option<SocketId> {
-        self.settle();
         self.woken.pop()
     }
 
     /// A message that is over, with what was given with it.
     pub fn finished(&mut self) -> Option<Finished<P>> {
-        self.settle();
         self.finished.pop_front()
     }
 

@@ -2,7 +2,7 @@
 
 use std::{collections::BTreeSet, error, fmt, net::IpAddr, time::Duration};
 
-use super::{ConnectionId, Delivery, Node, Route};
+use super::{ConnectionId, Delivery, MOST_UNSETTLED, Node, Route};
 use crate::proto::{
     SocketId,
     connection::{Bodies, Completion, Connection, Oddities, Received, Tag, Violation, Work},
@@ -364,6 +364,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             let owner = finished.message.owner;
             if let Some(socket) = self.sockets.get_mut(&owner) {
                 socket.released(finished.message.draft.len);
+                if socket.may_send() {
+                    self.crowded.remove(&owner);
+                }
                 self.woken.insert(owner);
             }
             self.finished.push_back(finished);
@@ -401,6 +404,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.hurries |= peer.connection.owes();
         if !peer.connection.is_settled() {
             if peer.connection.can_settle_later() {
+                self.settles |= peer.connection.lag() >= MOST_UNSETTLED || !self.crowded.is_empty();
                 self.unsettled.insert(id);
             } else {
                 self.drain(id);

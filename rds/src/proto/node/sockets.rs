@@ -299,6 +299,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             .get_mut(&id)
             .is_some_and(|socket| socket.queued(len));
         self.hurry(connection);
+        self.crowded.remove(&id);
         self.counters.sent += 1;
         if let Some(rdma) = &draft.rdma {
             self.counters.operations += 1;
@@ -394,6 +395,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         if !may_send {
             self.counters.send_full += 1;
+            self.crowded.insert(id);
             return Err(SocketError::Full);
         }
         Ok(Admitted {
@@ -549,11 +551,18 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub fn readiness(&mut self, id: SocketId) -> Result<Readiness, SocketError> {
         let settled = self.unsettled.is_empty();
         let socket = self.get_mut(id)?;
-        if settled || socket.may_send() {
+        if socket.may_send() {
             return Ok(socket.readiness());
         }
-        self.settle();
-        Ok(self.get_mut(id)?.readiness())
+        if !settled {
+            self.settle();
+        }
+        let readiness = self.get_mut(id)?.readiness();
+        if !readiness.writable {
+            // Who asks may wait for that.
+            self.crowded.insert(id);
+        }
+        Ok(readiness)
     }
 
     /// The bytes that wait to be acknowledged, as far as that is [settled](Node::settle), and to be received.
@@ -599,6 +608,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             }
         }
         self.wait_no_more(id);
+        self.crowded.remove(&id);
         self.sockets.remove(&id);
         Ok(())
     }
