@@ -5,6 +5,8 @@ use std::{
     time::Duration,
 };
 
+mod later;
+
 use super::*;
 use crate::proto::{
     connection::{Body, Completion, Draft, Notification, Request, Status, Violation},
