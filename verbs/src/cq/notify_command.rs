@@ -2,7 +2,7 @@
 //! file.
 //!
 //! The provider leaves that call to libibverbs, which asks by the kernel's general interface for commands
-//! (`ioctl`). That has the kernel do three times as much, for each sleep.
+//! (`ioctl`). That has the kernel do nearly twice as much, for each sleep.
 
 use std::os::fd::{AsRawFd, BorrowedFd};
 
