@@ -240,15 +240,20 @@ impl Spare {
         self.slots.push(slot);
     }
 
+    /// Whether another can be lent: not while programs keep those that were.
+    pub(crate) fn can_lend(&self, device: &Device) -> bool {
+        self.lent < device.most_spare()
+    }
+
     /// One more is with a message.
     pub(crate) fn lend(&mut self) {
         self.lent += 1;
     }
 
-    /// Posts them all. Where there is no memory for those that are lent, that is tried again the next time.
+    /// Posts them all. Where no slot is free for one that is lent, that is tried again the next time.
     pub(crate) fn post(&mut self, qp: &mut Pair<Rts>, device: &Device) -> verbs::Result<()> {
         while self.lent > 0
-            && let Ok(slot) = device.slot(WHOLE)
+            && let Some(slot) = device.slots.take_free()
         {
             self.lent -= 1;
             self.slots.push(slot);

@@ -52,6 +52,14 @@ impl Slots {
         slot.set_len(len.min(SIZES[class]));
         Ok(slot)
     }
+
+    /// A slot that fits every frame, if one is free.
+    pub(crate) fn take_free(&self) -> Option<PoolBuf> {
+        let pools = self.pools.last()?;
+        let mut slot = lock(pools).iter().rev().find_map(BufPool::try_take)?;
+        slot.set_full();
+        Some(slot)
+    }
 }
 
 /// The bytes of a frame after its header.

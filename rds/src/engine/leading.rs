@@ -99,7 +99,9 @@ impl Shared {
             self.followers.fetch_add(1, Relaxed);
             let waited = waiters.wait(state, deadline);
             self.followers.fetch_sub(1, Relaxed);
-            return waited.ok_or_else(|| io::ErrorKind::TimedOut.into());
+            let mut state = waited.ok_or(io::ErrorKind::TimedOut)?;
+            state.looked_at = self.now();
+            return Ok(state);
         }
         state.observed.remove(&waiters.id());
         let now = self.now();
@@ -304,6 +306,7 @@ impl Shared {
             return false;
         }
         let now = self.now();
+        state.looked_at = now;
         let any = state.look_everywhere(now);
         state.alarm.call(now);
         self.drive_at(state, now);

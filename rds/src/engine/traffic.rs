@@ -158,7 +158,7 @@ impl State {
             return 0;
         };
         let most_spare = device.most_spare();
-        lends &= most_spare > 0 && !closing;
+        lends &= spare.can_lend(device) && !closing;
         let mut used = SmallVec::<[(SocketId, u32); 1]>::new();
         let mut lost = false;
         let mut arrived = false;

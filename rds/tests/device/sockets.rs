@@ -418,3 +418,40 @@ fn who_only_tries_to_send_finds_room() {
     // The peer has posted its acknowledgement when its call has returned.
     assert!(refused < MESSAGES, "{refused} for {MESSAGES} messages");
 }
+
+/// Memory of the device that messages are in is the program's as long as it has them, and messages come all the
+/// same: in few receives, of which those are taken that programs keep.
+#[test]
+fn messages_can_be_kept() {
+    const MESSAGES: u32 = 500;
+    let engine = EngineOptions::new().receives(64).start().unwrap();
+    let receiver = engine.socket().unwrap();
+    receiver.bind_to(any()).unwrap();
+    receiver.set_read_timeout(PATIENCE);
+    let sender = socket(other());
+    let to = addr(&receiver);
+    let echo = thread::spawn(move || {
+        let mut kept = Vec::new();
+        for _ in 0..MESSAGES {
+            let Received::Message(message) = receiver.recv().unwrap() else {
+                panic!("there is nothing else");
+            };
+            receiver.send_to(&message.to_vec(), message.from()).unwrap();
+            kept.push(message);
+        }
+        // What the others wait for has to be sent.
+        assert_eq!(receiver.recv_from(&mut [0; 8]).unwrap().0, 0);
+        kept
+    });
+    for number in 0..MESSAGES {
+        sender.send_to(&number.to_le_bytes(), to).unwrap();
+        let mut answer = [0; 8];
+        let (len, _) = sender.recv_from(&mut answer).unwrap();
+        assert_eq!(answer[..len], number.to_le_bytes());
+    }
+    sender.send_to(&[], to).unwrap();
+    let kept = echo.join().unwrap();
+    for (number, message) in (0..MESSAGES).zip(kept) {
+        assert_eq!(message.to_vec(), number.to_le_bytes(), "it stays as it was");
+    }
+}

@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
     slice,
-    sync::Arc,
+    sync::{Arc, OnceLock},
     time::Duration,
 };
 
@@ -77,7 +77,8 @@ struct CqInner {
     raw: NonNull<ffi::ibv_cq>,
     room: Room,
     /// The kernel has to be asked for events, and by the longer way if it is left to the provider.
-    asks_kernel: bool,
+    /// Found out when it is first asked for one.
+    asks_kernel: OnceLock<bool>,
     /// Destroyed after the queue.
     channel: Option<Arc<ChannelHandle>>,
     /// The domain it was made in, if it was made in one.
@@ -504,7 +505,7 @@ impl CqHandle {
         let inner = CqInner {
             raw,
             room: Room::new(u32::try_from(cqe).unwrap_or(0)),
-            asks_kernel: quirk::asks_kernel_for_events(&ctx),
+            asks_kernel: OnceLock::new(),
             channel,
             _pd: pd,
             ctx,
@@ -536,10 +537,12 @@ impl CqHandle {
             ));
         }
         let solicited_only = notify == Notify::Solicited;
-        if self.inner.asks_kernel {
+        let ctx = &self.inner.ctx;
+        let asks_kernel = || quirk::asks_kernel_for_events(ctx);
+        if *self.inner.asks_kernel.get_or_init(asks_kernel) {
             // SAFETY: the queue is created (invariant of `CqInner`), and has its handle for good.
             let handle = unsafe { (*self.as_raw()).handle };
-            if notify_command::req_notify(self.inner.ctx.cmd_fd(), handle, solicited_only) {
+            if notify_command::req_notify(ctx.cmd_fd(), handle, solicited_only) {
                 return Ok(());
             }
         }
