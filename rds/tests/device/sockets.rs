@@ -11,7 +11,7 @@ use rds::{
     Engine, EngineOptions, Interest, Received, SendOptions, Socket, proto::connection::Settings,
 };
 
-use crate::{PATIENCE, addr, another_of, any, other, pattern, socket, third};
+use crate::{PATIENCE, addr, another_of, any, counter, other, pattern, socket, third};
 
 #[test]
 fn a_message_arrives_at_another_socket_of_the_process() {
@@ -454,4 +454,5 @@ fn messages_can_be_kept() {
     for (number, message) in (0..MESSAGES).zip(kept) {
         assert_eq!(message.to_vec(), number.to_le_bytes(), "it stays as it was");
     }
+    assert_eq!(counter(&engine, "conn_reset"), 0, "there are receives");
 }
