@@ -221,7 +221,7 @@ pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
         .rnr_retry_count(7)
 }
 
-/// What is to be received into again, when it is some: to post many takes less than to post one many times, and others are
+/// What is to be received into again, when there are some: to post many takes less than to post one many times, and others are
 /// posted meanwhile.
 #[derive(Debug, Default)]
 pub(crate) struct Spare {

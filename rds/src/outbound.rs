@@ -129,16 +129,15 @@ impl Outbound {
         }
     }
 
-    /// Copies the bytes out of the memory of devices other than these.
+    /// Copies the bytes of a message that is not sent yet out of the memory of a device other than these.
     pub(crate) fn keep_to(&self, devices: &[Arc<Device>]) {
-        for body in self.lock().iter_mut().flatten() {
-            let pd = match body {
-                Body::Slot(slot) => slot.pool().pd().clone(),
-                Body::Heap(_) => continue,
-            };
-            if !devices.iter().any(|device| device.pd == pd) {
-                body.leave(&pd);
-            }
+        // They have been copied for one device, all of them.
+        let pd = match self.lock().first() {
+            Some(Some(Body::Slot(slot))) => slot.pool().pd().clone(),
+            _ => return,
+        };
+        if !devices.iter().any(|device| device.pd == pd) {
+            self.leave(&pd);
         }
     }
 

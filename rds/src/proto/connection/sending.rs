@@ -352,19 +352,32 @@ impl<P> Sending<P> {
             return Some(());
         }
         let entry = self.queue.pick()?;
-        let (sequence, len) = (entry.sequence, entry.len());
-        let (from, to, mut flags) = (entry.from, entry.to, entry.flags);
-        let silent = entry.is_silent();
-        let draft = entry.draft();
-        let urgent = draft.is_some_and(|draft| draft.urgent);
-        let extensions = draft.map(Draft::extensions).unwrap_or_default();
-        let stage = match draft {
+        let sequence = entry.sequence;
+        let stage = match entry.draft() {
             Some(Draft { rdma: Some(_), .. }) => Stage::Rdma,
             Some(Draft {
                 atomic: Some(_), ..
             }) => Stage::Atomic,
             _ => Stage::Frame(0),
         };
+        let (header, ack) = self.head(acks)?;
+        self.current = Some(Current::Message {
+            sequence,
+            header,
+            ack,
+            stage,
+        });
+        Some(())
+    }
+
+    /// The header of the message that has just been picked, and the acknowledgement that goes with it.
+    fn head(&mut self, acks: &mut Acks) -> Option<([u8; Header::SIZE], u64)> {
+        let entry = self.queue.last_picked()?;
+        let (sequence, len, silent) = (entry.sequence, entry.len(), entry.is_silent());
+        let (from, to, mut flags) = (entry.from, entry.to, entry.flags);
+        let draft = entry.draft();
+        let urgent = draft.is_some_and(|draft| draft.urgent);
+        let extensions = draft.map(Draft::extensions).unwrap_or_default();
         let mut ack = 0;
         if !silent {
             ack = acks.carry();
@@ -380,13 +393,7 @@ impl<P> Sending<P> {
             extensions,
             ..Header::default()
         };
-        self.current = Some(Current::Message {
-            sequence,
-            header: header.encode(),
-            ack,
-            stage,
-        });
-        Some(())
+        Some((header.encode(), ack))
     }
 
     pub(super) fn transmit<'m>(
@@ -419,22 +426,7 @@ impl<P> Sending<P> {
     fn transmit_short(&mut self, room: u32, acks: &mut Acks) -> Option<Work<'_, P>> {
         let entry = self.queue.post_short()?;
         let (sequence, len, plain) = (entry.sequence, entry.len(), entry.is_plain());
-        let (from, to, flags) = (entry.from, entry.to, entry.flags);
-        let draft = entry.draft();
-        let urgent = draft.is_some_and(|draft| draft.urgent);
-        let extensions = draft.map(Draft::extensions).unwrap_or_default();
-        let ack = acks.carry();
-        let flags = self.ask(flags, len, urgent);
-        let header = Header {
-            sequence,
-            ack,
-            len,
-            from,
-            to,
-            flags,
-            extensions,
-            ..Header::default()
-        };
+        let (header, ack) = self.head(acks)?;
         self.waits_for_room = false;
         self.posted = sequence;
         let signalled = self.signal(1, !plain || room == 1);
@@ -451,7 +443,7 @@ impl<P> Sending<P> {
             tag,
             signalled,
             request: Request::Frame {
-                header: header.encode(),
+                header,
                 body,
                 solicited: true,
                 fence: false,

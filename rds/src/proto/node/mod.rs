@@ -172,8 +172,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.hurries = true;
     }
 
-    /// Finds out what is over, since peers have handled it, if it is [time for that](Self::settles). Who has the time does
-    /// so in any case.
+    /// Finds out what is over, since peers have handled it. That is to be done when it is [time for it](Self::settles), and
+    /// can be at any other.
     pub fn settle(&mut self) {
         self.settles = false;
         while let Some(id) = self.unsettled.pop() {
