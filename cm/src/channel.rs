@@ -79,7 +79,7 @@ impl EventChannel {
             intake: Mutex::default(),
             contexts: Mutex::default(),
         };
-        set_nonblocking(handle.as_fd())?;
+        set_nonblocking(handle.as_fd(), true)?;
         Ok(Self {
             handle: Arc::new(handle),
         })

@@ -2,11 +2,12 @@
 
 use std::{
     net::IpAddr,
-    sync::{Mutex, PoisonError},
+    sync::{Mutex, OnceLock, PoisonError},
 };
 
 use verbs::{
-    AtomicCap, CompletionChannel, Context, PoolBuf, ProtectionDomain, RemoteToken, WcStatus,
+    AtomicCap, ChannelWaker, CompletionChannel, Context, CqKey, PoolBuf, ProtectionDomain,
+    RemoteToken, WcStatus,
 };
 
 use crate::{
@@ -33,9 +34,14 @@ pub(crate) struct Device {
     pub(crate) iwarp: bool,
     /// Whether peers can change numbers here.
     pub(crate) atomics: bool,
+    /// Wakes who waits in a read of the channel, once somebody has, and if there can be one.
+    waker: OnceLock<Option<ChannelWaker>>,
     /// To itself, since it was needed first.
     loopback: Mutex<Option<Loopback>>,
 }
+
+/// What the waker's events are called, which are of no connection.
+const WOKEN: CqKey = CqKey(usize::MAX);
 
 /// The most elements of one request of an RDMA operation.
 const ELEMENTS: u32 = 8;
@@ -53,8 +59,17 @@ impl Device {
             elements: ELEMENTS.min(attr.max_sge()).max(2),
             iwarp: ctx.is_iwarp(),
             atomics: attr.atomic_cap() != AtomicCap::NONE,
+            waker: OnceLock::new(),
             loopback: Mutex::new(None),
         })
+    }
+
+    /// Wakes who waits in a read of the channel; `None` where that cannot be.
+    pub(crate) fn waker(&self) -> Option<&ChannelWaker> {
+        let waker = self
+            .waker
+            .get_or_init(|| self.channel.waker(&self.pd, WOKEN).ok());
+        waker.as_ref()
     }
 
     /// Whether it can change numbers in its own memory for its own programs. Only the connection

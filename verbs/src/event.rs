@@ -182,7 +182,7 @@ impl Context {
     /// None that an open device can cause.
     pub fn async_events(&self) -> Result<AsyncEvents> {
         let events = AsyncEvents { ctx: self.clone() };
-        set_nonblocking(events.as_fd())?;
+        set_nonblocking(events.as_fd(), true)?;
         Ok(events)
     }
 }

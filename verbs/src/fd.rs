@@ -60,15 +60,20 @@ pub fn wait_any_readable<const N: usize>(
     }
 }
 
-/// `fcntl(2)`—Makes reads of `fd` return at once when there is nothing to read.
+/// `fcntl(2)`—Makes reads of `fd` return at once when there is nothing to read, or sleep until there is.
 ///
 /// # Errors
 /// None that an open descriptor can cause.
 #[doc(alias = "fcntl")]
-pub fn set_nonblocking(fd: BorrowedFd<'_>) -> Result<()> {
+pub fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<()> {
     // SAFETY: the descriptor is open; this call takes and returns only numbers.
     let flags = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GETFL) };
-    let flags = cvt_neg("fcntl(F_GETFL)", flags)? | libc::O_NONBLOCK;
+    let flags = cvt_neg("fcntl(F_GETFL)", flags)?;
+    let flags = if nonblocking {
+        flags | libc::O_NONBLOCK
+    } else {
+        flags & !libc::O_NONBLOCK
+    };
     // SAFETY: see above.
     let ret = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_SETFL, flags) };
     cvt_neg("fcntl(F_SETFL)", ret).map(drop)
@@ -146,7 +151,7 @@ mod tests {
     #[test]
     fn a_nonblocking_descriptor_does_not_block() {
         let (mut reader, _writer) = UnixStream::pair().unwrap();
-        set_nonblocking(reader.as_fd()).unwrap();
+        set_nonblocking(reader.as_fd(), true).unwrap();
         let err = std::io::Read::read(&mut reader, &mut [0]).unwrap_err();
         assert_eq!(err.kind(), std::io::ErrorKind::WouldBlock);
     }

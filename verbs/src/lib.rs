@@ -174,9 +174,9 @@ pub use completion_counter::{CompletionCounter, CompletionCounterCaps, CountedOp
 pub use context::Context;
 pub use counters::{CounterKind, Counters, ReadCounters};
 pub use cq::{
-    CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, CqKey,
-    ExtendedCompletion, ExtendedCq, ExtendedCqBuilder, ExtendedPoll, Notify, TagMatch, WcError,
-    WcFields, WcOpcode, WcStatus, WorkCompletion,
+    ChannelWaker, CompletionChannel, CompletionQueue, CompletionQueueBuilder, Completions,
+    CqHandle, CqKey, ExtendedCompletion, ExtendedCq, ExtendedCqBuilder, ExtendedPoll, Notify,
+    TagMatch, WcError, WcFields, WcOpcode, WcStatus, WorkCompletion,
 };
 pub use device::{Device, DeviceList, Guid, devices};
 pub use dm::DeviceMemory;

@@ -62,11 +62,22 @@ const FEW_CONNECTIONS: usize = 4;
 pub(super) struct Leader {
     socket: SocketId,
     since: Duration,
-    /// Rung when something has changed that it did not do itself.
-    bell: Arc<Bell>,
+    /// Where it waits.
+    place: Place,
+    /// Something has changed that it did not do itself, and it has been woken.
     rung: bool,
     /// It looks for completions, and is not told of them.
     looks: bool,
+}
+
+/// Where the call that leads waits.
+#[derive(Debug)]
+enum Place {
+    /// At the channels of all devices, and at this bell.
+    Bell(Arc<Bell>),
+    /// In a read of the channel of the only device: so there is one call of the kernel, not three. But to wake it takes
+    /// more.
+    Channel(Arc<Device>),
 }
 
 /// Who handles completions when no call waits.
@@ -104,6 +115,7 @@ impl Shared {
             return Ok(state);
         }
         state.observed.remove(&waiters.id());
+        state.has_looked = false;
         let now = self.now();
         state.looked_at = now;
         if state.delays() || !state.node.is_quiet() {
@@ -150,11 +162,15 @@ impl Shared {
         if sleeps_for.is_some_and(|left| left.is_zero()) {
             return Err(io::ErrorKind::TimedOut.into());
         }
-        let bell = Arc::clone(&self.leader);
+        let reads = state.place_to_read(deadline.is_some());
+        let place = match &reads {
+            Some(device) => Place::Channel(Arc::clone(device)),
+            None => Place::Bell(Arc::clone(&self.leader)),
+        };
         state.leader = Some(Leader {
             socket: waiters.id(),
             since: now,
-            bell: Arc::clone(&bell),
+            place,
             rung: false,
             looks,
         });
@@ -168,30 +184,11 @@ impl Shared {
             }
             sleeps_for = left();
         }
-        let devices = state.devices();
-        drop(state);
-        let (ready, interrupted) = {
-            let mut fds = SmallVec::<[BorrowedFd<'_>; FEW]>::new();
-            fds.push(bell.as_fd());
-            for device in &devices {
-                fds.push(device.channel.as_fd());
-            }
-            sleep(&fds, sleeps_for)
+        let interrupted;
+        (state, interrupted) = match reads {
+            Some(device) => self.sleep_in_read(state, device),
+            None => self.sleep_at_bell(state, sleeps_for),
         };
-        let mut state = self.lock_here();
-        let is_told = ready[1..].contains(&true);
-        if is_told && state.lanes.len() <= FEW_CONNECTIONS {
-            // The caller has its message, and perhaps the peer its answer, before the event is taken.
-            state.has_events = true;
-        } else {
-            for (device, ready) in devices.iter().zip(&ready[1..]) {
-                if *ready {
-                    state.take_events(device);
-                }
-            }
-        }
-        // Gone devices are closed when nobody has them.
-        drop(devices);
         // Who is interrupted receives nothing after that.
         state.receiving = receiving.filter(|_| !interrupted);
         let now = self.now();
@@ -206,6 +203,64 @@ impl Shared {
             return Err(io::ErrorKind::Interrupted.into());
         }
         Ok(state)
+    }
+
+    /// The call that leads sleeps in a read of the channel of a device. Returns whether a signal has come.
+    fn sleep_in_read<'s>(
+        &'s self,
+        state: MutexGuard<'s, State>,
+        device: Arc<Device>,
+    ) -> (MutexGuard<'s, State>, bool) {
+        drop(state);
+        let event = device.channel.wait_interruptible();
+        // A gone device is closed when nobody has it.
+        drop(device);
+        let mut state = self.lock_here();
+        let interrupted = match event {
+            Ok(Some(key)) => {
+                state.announced(key);
+                state.has_looked = state.lanes.len() == 1;
+                false
+            }
+            Ok(None) => true,
+            // It is gone.
+            Err(_) => false,
+        };
+        (state, interrupted)
+    }
+
+    /// The call that leads sleeps at the bell, and the channels of all devices. Returns whether a signal has come.
+    fn sleep_at_bell<'s>(
+        &'s self,
+        state: MutexGuard<'s, State>,
+        time: Option<Duration>,
+    ) -> (MutexGuard<'s, State>, bool) {
+        let devices = state.devices();
+        drop(state);
+        let (ready, interrupted) = {
+            let mut fds = SmallVec::<[BorrowedFd<'_>; FEW]>::new();
+            fds.push(self.leader.as_fd());
+            for device in &devices {
+                fds.push(device.channel.as_fd());
+            }
+            sleep(&fds, time)
+        };
+        let mut state = self.lock_here();
+        let is_told = ready[1..].contains(&true);
+        if is_told && state.lanes.len() <= FEW_CONNECTIONS {
+            // The caller has its message, and perhaps the peer its answer, before the event is taken.
+            state.has_events = true;
+            state.has_looked = true;
+        } else {
+            for (device, ready) in devices.iter().zip(&ready[1..]) {
+                if *ready {
+                    state.take_events(device);
+                }
+            }
+        }
+        // Gone devices are closed when nobody has them.
+        drop(devices);
+        (state, interrupted)
     }
 
     /// The call that leads looks for completions for some time, but not beyond `deadline`. Returns whether
@@ -251,9 +306,11 @@ impl Shared {
     fn resign(&self, state: &mut State, now: Duration) {
         let leader = state.leader.take();
         let rung = leader.as_ref().is_some_and(|leader| leader.rung);
-        if rung {
-            self.leader.clear();
+        if rung && let Some(Place::Bell(bell)) = leader.as_ref().map(|leader| &leader.place) {
+            // An event of a channel's is taken by who reads it next.
+            bell.clear();
         }
+        state.was_rung = rung;
         let since = leader.map_or(now, |leader| leader.since);
         let alone = self.is_alone(state);
         let asked = state.pass_on(now, since, alone);
@@ -277,7 +334,7 @@ impl Shared {
     /// is left to the next call if it can wait: most often that sends the answer, which the peer waits for. If no
     /// call comes, the thread does it when it sees that.
     pub(crate) fn received(&self, state: &mut State, id: SocketId) {
-        state.answers = state.has_events;
+        state.answers = state.has_looked;
         if !self.is_alone(state) || !state.can_wait(id) {
             self.drive(state);
         }
@@ -338,6 +395,16 @@ impl State {
         }
     }
 
+    /// The device in a read of whose channel the call that leads can wait, if it has time for ever: there is no other, and
+    /// the last that has waited was not woken for something else.
+    fn place_to_read(&self, has_deadline: bool) -> Option<Arc<Device>> {
+        let [device] = self.devices_here() else {
+            return None;
+        };
+        let reads = !has_deadline && !self.was_rung && device.waker().is_some();
+        reads.then(|| Arc::clone(device))
+    }
+
     /// Takes all events that there are, of all devices.
     pub(super) fn take_all_events(&mut self) {
         self.has_events = false;
@@ -351,11 +418,12 @@ impl State {
     /// Handles what has completed since a call was told of completions. Returns whether there was anything;
     /// if not, no event is left, and who has announced one is due.
     fn catch_up(&mut self, now: Duration) -> bool {
-        if !self.has_events {
-            return self.complete(now);
-        }
         // Who has just sent something has looked since.
-        if !mem::take(&mut self.looked_in_vain) && self.look_everywhere(now) {
+        let looked = mem::take(&mut self.looked_in_vain);
+        if !self.has_events {
+            return !looked && self.complete(now);
+        }
+        if !looked && self.look_everywhere(now) {
             return true;
         }
         self.take_all_events();
@@ -507,8 +575,21 @@ impl State {
 impl Leader {
     fn ring(&mut self) {
         if !self.rung {
-            self.rung = true;
-            self.bell.ring();
+            self.rung = self.place.ring();
+        }
+    }
+}
+
+impl Place {
+    /// Wakes who waits there. Returns whether that has been done: it cannot be where a device is gone, which wakes those
+    /// who wait for it.
+    fn ring(&self) -> bool {
+        match self {
+            Self::Bell(bell) => {
+                bell.ring();
+                true
+            }
+            Self::Channel(device) => device.waker().is_some_and(|waker| waker.wake().is_ok()),
         }
     }
 }

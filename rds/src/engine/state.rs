@@ -70,8 +70,12 @@ pub(crate) struct State {
     pub(super) poller: Arc<OwnedFd>,
     pub(super) leader: Option<Leader>,
     pub(super) watch: Watch,
+    /// The last call that has led was woken for something that is not by a device.
+    pub(super) was_rung: bool,
     /// There may be events that the last call that led has left where they are.
     pub(super) has_events: bool,
+    /// The last call that has led was told of completions, and has handled those of all connections.
+    pub(super) has_looked: bool,
     /// The last call that has sent found nothing everywhere.
     pub(super) looked_in_vain: bool,
     /// What is sent next may answer what has just been received.
@@ -128,7 +132,9 @@ impl State {
             poller,
             leader: None,
             watch: Watch::Thread,
+            was_rung: false,
             has_events: false,
+            has_looked: false,
             looked_in_vain: false,
             answers: false,
             looked_at: Duration::ZERO,

@@ -10,6 +10,7 @@ use std::{
 
 use ibverbs_sys as ffi;
 
+use super::sleepers::Sleepers;
 use crate::{
     context::Context,
     error::{Error, Result, cvt_neg, cvt_ptr},
@@ -22,7 +23,8 @@ use crate::{
 /// was made with. An event is taken and acknowledged in one step, so that no queue ever waits for
 /// an acknowledgement when it is destroyed.
 ///
-/// The descriptor is non-blocking, and can be waited for with `poll` or `epoll` through [`AsFd`].
+/// The descriptor can be waited for with `poll` or `epoll` through [`AsFd`]. It is non-blocking, but for whoever
+/// reads it by calls of C: while a thread [waits](Self::wait), and after that until [`try_next`](Self::try_next) is called, it is not.
 ///
 /// # Examples
 /// One channel, one queue:
@@ -52,7 +54,8 @@ pub struct CompletionChannel {
 pub(crate) struct ChannelHandle {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_comp_channel>,
-    _ctx: Context,
+    sleepers: Sleepers,
+    ctx: Context,
 }
 
 // SAFETY: a channel is a file descriptor and a reference count that libibverbs guards by a lock.
@@ -83,9 +86,10 @@ impl Context {
         let raw = cvt_ptr("ibv_create_comp_channel", raw)?;
         let inner = ChannelHandle {
             raw,
-            _ctx: self.clone(),
+            sleepers: Sleepers::default(),
+            ctx: self.clone(),
         };
-        set_nonblocking(inner.as_fd())?;
+        set_nonblocking(inner.as_fd(), true)?;
         Ok(CompletionChannel {
             inner: Arc::new(inner),
         })
@@ -96,7 +100,7 @@ impl CompletionChannel {
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Takes the next event, if there is one. Never blocks.
     ///
     /// An event comes once for each [`req_notify`](crate::CqHandle::req_notify). It says that there
-    /// *may* be completions.
+    /// *may* be completions. While another thread [waits](Self::wait), there is none: it is that thread's.
     ///
     /// # Errors
     /// - `EIO`, `ENODEV`: the device is gone.
@@ -106,36 +110,39 @@ impl CompletionChannel {
     #[doc(alias = "ibv_get_cq_event")]
     #[doc(alias = "ibv_ack_cq_events")]
     pub fn try_next(&self) -> Result<Option<CqKey>> {
-        let mut cq = ptr::null_mut();
-        let mut context = ptr::null_mut();
-        // SAFETY: the channel is created (invariant); both places are valid, and C writes them
-        // before it returns.
-        let ret = unsafe {
-            ffi::ibv_get_cq_event(self.inner.raw.as_ptr(), &raw mut cq, &raw mut context)
-        };
-        match cvt_neg("ibv_get_cq_event", ret) {
-            Ok(_) => {}
-            Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
-            Err(err) if err.kind() == io::ErrorKind::Interrupted => return Ok(None),
-            Err(err) => return Err(err),
-        }
-        // SAFETY: `cq` is the queue of the event just taken. It cannot have been destroyed, since
-        // destroying waits until each event taken has been acknowledged, which happens here, once.
-        unsafe { ffi::ibv_ack_cq_events(cq, 1) };
-        Ok(Some(CqKey(context.addr())))
+        self.inner
+            .sleepers
+            .awake(self.as_fd(), || self.inner.take())
     }
 
-    /// Waits for the next event, for ever.
+    /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Waits for the next event, for ever, by one call of the kernel. A
+    /// [`ChannelWaker`](crate::ChannelWaker) makes one.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
+    ///
+    /// # References
+    /// [ibv_get_cq_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_cq_event.3.html)
     pub fn wait(&self) -> Result<CqKey> {
         loop {
-            let waited = wait_for("ibv_get_cq_event", self.as_fd(), None, || self.try_next())?;
-            if let Some(key) = waited {
+            if let Some(key) = self.wait_interruptible()? {
                 return Ok(key);
             }
         }
+    }
+
+    /// The same; but a signal ends the wait, and then the result is `None`: one whose handler was installed without
+    /// `SA_RESTART`.
+    ///
+    /// # Errors
+    /// As for [`try_next`](Self::try_next).
+    ///
+    /// # References
+    /// [signal(7)](https://man7.org/linux/man-pages/man7/signal.7.html), "Interruption of system calls"
+    pub fn wait_interruptible(&self) -> Result<Option<CqKey>> {
+        self.inner
+            .sleepers
+            .asleep(self.as_fd(), || self.inner.take())
     }
 
     /// Waits for the next event, but not longer than `timeout`, after which the result is `None`.
@@ -154,6 +161,10 @@ impl CompletionChannel {
         self.inner.raw.as_ptr()
     }
 
+    pub(super) fn context(&self) -> &Context {
+        &self.inner.ctx
+    }
+
     pub(super) fn handle(&self) -> Arc<ChannelHandle> {
         Arc::clone(&self.inner)
     }
@@ -166,6 +177,26 @@ impl CompletionChannel {
 }
 
 impl ChannelHandle {
+    /// Takes the next event, waiting for it if reads sleep. `None` if there is none, or a signal came.
+    fn take(&self) -> Result<Option<CqKey>> {
+        let mut cq = ptr::null_mut();
+        let mut context = ptr::null_mut();
+        // SAFETY: the channel is created (invariant); both places are valid, and C writes them
+        // before it returns.
+        let ret =
+            unsafe { ffi::ibv_get_cq_event(self.raw.as_ptr(), &raw mut cq, &raw mut context) };
+        match cvt_neg("ibv_get_cq_event", ret) {
+            Ok(_) => {}
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(None),
+            Err(err) if err.kind() == io::ErrorKind::Interrupted => return Ok(None),
+            Err(err) => return Err(err),
+        }
+        // SAFETY: `cq` is the queue of the event just taken. It cannot have been destroyed, since
+        // destroying waits until each event taken has been acknowledged, which happens here, once.
+        unsafe { ffi::ibv_ack_cq_events(cq, 1) };
+        Ok(Some(CqKey(context.addr())))
+    }
+
     /// Sleeps until something is `ready`, but not longer than `timeout` (`None`: for ever); returns
     /// whether something was.
     pub(super) fn wait_until(

@@ -9,7 +9,9 @@ mod notify_command;
 mod queue;
 mod resize;
 mod room;
+mod sleepers;
 mod status;
+mod waker;
 
 pub use channel::{CompletionChannel, CqKey};
 pub use completion::WorkCompletion;
@@ -17,6 +19,7 @@ pub use extended::{ExtendedCq, ExtendedCqBuilder, ExtendedPoll, WcFields};
 pub use extended_wc::{ExtendedCompletion, TagMatch};
 pub use queue::{CompletionQueue, CompletionQueueBuilder, Completions, CqHandle, Notify};
 pub use status::{WcError, WcOpcode, WcStatus};
+pub use waker::ChannelWaker;
 
 #[cfg(feature = "tokio")]
 pub(crate) use channel::ChannelHandle;

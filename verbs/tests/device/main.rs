@@ -21,4 +21,5 @@ mod shared_receives;
 mod teardown;
 mod traffic;
 mod waiting;
+mod wakers;
 mod windows;

@@ -1,0 +1,136 @@
+//! Waking threads that wait for events of completion queues.
+
+use std::{
+    fmt, io, ptr,
+    sync::{Mutex, PoisonError},
+};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    channel::{CompletionChannel, CqKey},
+    queue::{CompletionQueue, Notify},
+};
+use crate::{
+    error::{Error, Result, cvt_errno},
+    mr::Buf,
+    pd::ProtectionDomain,
+    qp::{Attributes, Init, QueuePair, Rc},
+};
+
+/// So many events may be there that nobody has taken.
+const ROOM: u32 = 4;
+
+/// Makes events on a [`CompletionChannel`], for threads that [wait](CompletionChannel::wait) there and are wanted
+/// for something else.
+///
+/// `ibv_get_cq_event` has neither a timeout nor a second thing to wait for. Programs that need one make the
+/// channel's descriptor non-blocking, and `poll` it with others before they take an event, which are three calls of the kernel
+/// instead of one.
+///
+/// Here the event is one of the device's: that of a queue with nothing but a queue pair in the error state, which
+/// the device hands each request back to at once.
+///
+/// # Examples
+/// ```no_run
+/// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+/// use verbs::CqKey;
+/// const STOP: CqKey = CqKey(usize::MAX);
+/// let pd = ctx.alloc_pd()?;
+/// let channel = ctx.create_comp_channel()?;
+/// let waker = channel.waker(&pd, STOP)?;
+/// std::thread::scope(|scope| {
+///     let waiter = scope.spawn(|| channel.wait());
+///     waker.wake()?;
+///     assert_eq!(waiter.join().expect("it does not panic")?, STOP);
+///     Ok(())
+/// })
+/// # .map_err(|err: verbs::Error| err)?;
+/// # Ok::<(), verbs::Error>(())
+/// ```
+pub struct ChannelWaker {
+    requests: Mutex<Requests>,
+}
+
+/// Requests that the device hands back.
+struct Requests {
+    // Destroyed before its completion queue.
+    qp: QueuePair<Rc, Init, Buf, Buf>,
+    cq: CompletionQueue,
+    /// How many have not been seen to come back.
+    posted: u32,
+}
+
+impl CompletionChannel {
+    /// Makes a waker for the threads that wait here, whose events have the name `key`. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `Unsupported`: the device speaks iWARP, whose queue pairs take no requests in the error state.
+    /// - `EINVAL`: the domain is of another device.
+    /// - As for [creating](crate::QueuePairBuilder::create) queues, and queue pairs.
+    pub fn waker(&self, pd: &ProtectionDomain, key: CqKey) -> Result<ChannelWaker> {
+        let ctx = pd.context();
+        if ctx.is_iwarp() {
+            let reason = "queue pairs of iWARP take no requests in the error state";
+            let kind = io::ErrorKind::Unsupported;
+            return Err(Error::refused("CompletionChannel::waker", kind, reason));
+        }
+        if ctx != self.context() {
+            let reason = "the domain is of another device than the channel";
+            let kind = io::ErrorKind::InvalidInput;
+            return Err(Error::refused("CompletionChannel::waker", kind, reason));
+        }
+        let cq = ctx.cq_builder(ROOM + 1).channel(self, key).create()?;
+        let qp = pd
+            .qp_builder::<Rc>(&cq, &cq)
+            .max_send_wr(ROOM)
+            .max_recv_wr(1)
+            .create()?;
+        let mut qp = qp.to_init(&Attributes::<Rc, Init>::new(1))?;
+        qp.to_error()?;
+        let requests = Requests { qp, cq, posted: 0 };
+        Ok(ChannelWaker {
+            requests: Mutex::new(requests),
+        })
+    }
+}
+
+impl ChannelWaker {
+    /// Has one of the threads that wait find an event, or the next that waits if none does. Events that nobody has taken
+    /// may be counted as one. Enters the kernel.
+    ///
+    /// # Errors
+    /// The device refused, or is gone.
+    pub fn wake(&self) -> Result<()> {
+        let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
+        let Requests { qp, cq, posted } = &mut *requests;
+        while *posted > 0 {
+            let back = u32::try_from(cq.poll()?.count()).unwrap_or(u32::MAX);
+            if back == 0 {
+                break;
+            }
+            *posted = posted.saturating_sub(back);
+        }
+        if *posted == ROOM {
+            // They are still to come, with an event.
+            return Ok(());
+        }
+        cq.req_notify(Notify::Next)?;
+        let mut request = ffi::ibv_send_wr::zeroed();
+        request.opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
+        request.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
+        let mut bad = ptr::null_mut();
+        // SAFETY: the queue pair exists as long as it is borrowed, and has room for one more request (seen above); this
+        // one has no memory. C reads it before it returns, and writes to `bad`, which is ours.
+        let ret = unsafe { ffi::ibv_post_send(qp.as_raw(), &raw mut request, &raw mut bad) };
+        cvt_errno("ibv_post_send", ret)?;
+        *posted += 1;
+        Ok(())
+    }
+}
+
+impl fmt::Debug for ChannelWaker {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("ChannelWaker").finish_non_exhaustive()
+    }
+}
