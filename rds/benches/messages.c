@@ -1,12 +1,12 @@
 // What messages cost on sockets of the family RDS: the kernel's, or those that are preloaded.
 //
 //   messages server IP
-//   messages client IP PEER ROUNDS [memory]
+//   messages client IP PEER ROUNDS [memory | latency]
 //
 // The client prints `== SIZE NUMBER` for each measurement: `latency SIZE` microseconds there and back, of the typical
 // trip, `rate SIZE` messages a second, `write SIZE` bytes a second by RDMA into the client's memory. In the end
-// comes, if it is asked for, `memory COUNT` with the bytes of memory that the client's host, its kernel and the
-// program together, has less for each of so many further connections.
+// comes, if `memory` is asked for, `memory COUNT` with the bytes of memory that the client's host, its kernel and the
+// program together, has less for each of so many further connections. With `latency`, only that is measured.
 //
 // Before the first of the rounds goes one that is not measured: an emulator translates each program anew. While
 // messages go there and back, both programs stay on the processor that handles what the network brings. Where they
@@ -280,21 +280,25 @@ int main(int argc, char **argv) {
         return 0;
     }
     if (argc < 5 || argc > 6 || strcmp(argv[1], "client")) return 2;
-    if (argc == 6 && strcmp(argv[5], "memory")) return 2;
+    int with_memory = argc == 6 && !strcmp(argv[5], "memory");
+    int only_latency = argc == 6 && !strcmp(argv[5], "latency");
+    if (argc == 6 && !with_memory && !only_latency) return 2;
     struct sockaddr_in peer = address(argv[3], PORT);
     int fd = bound(argv[2], PORT);
     meet(fd, &peer);
     for (int round = 0; round <= atoi(argv[4]); round++) {
         is_measured = round > 0;
         latency(fd, &peer);
-        rate(fd, &peer, 64, 3000);
-        rate(fd, &peer, 1024, 2000);
-        rate(fd, &peer, 8192, 400);
-        rate(fd, &peer, 65536, 60);
-        write_back(fd, &peer, 60);
+        fflush(stdout);
+        if (only_latency) continue;
+        rate(fd, &peer, 64, 6000);
+        rate(fd, &peer, 1024, 5000);
+        rate(fd, &peer, 8192, 1200);
+        rate(fd, &peer, 65536, 180);
+        write_back(fd, &peer, 150);
         fflush(stdout);
     }
-    if (argc == 6) memory(argv[2], &peer);
+    if (with_memory) memory(argv[2], &peer);
     // With the answer comes an acknowledgement: without, it would be sent again to the next server there.
     put(fd, &peer, 'q', 1, 0, NULL, 0);
     struct sockaddr_in from;

@@ -4,6 +4,9 @@
 //! first, only to wake the call. So the first call that waits is told of completions itself, and the
 //! thread is not.
 //!
+//! If it has time for ever, it sleeps in a read of the channel, which is one call of the kernel, and takes the event: whoever
+//! has something else for it has the device make one. Otherwise it sleeps beside a bell.
+//!
 //! When it returns, the next one comes soon, as a rule. So it does not ask for completions to be
 //! announced, nor has the thread told of them: who waits next looks first, and asks only before it
 //! sleeps. Calls that send look as well: while they come, the thread leaves completions to them. But it
@@ -54,6 +57,9 @@ const LATE: Duration = Duration::from_millis(10);
 /// So often a call looks before it asks for the time again, which may be dearer than a look.
 const LOOKS: u32 = 16;
 
+/// So long a call waits between two looks at a device that is gone.
+const PAUSE: Duration = Duration::from_millis(1);
+
 /// So few connections are all looked at sooner than one is told which of them has something.
 const FEW_CONNECTIONS: usize = 4;
 
@@ -96,7 +102,7 @@ impl Shared {
     ///
     /// # Errors
     /// - `TimedOut`: nothing has by `deadline`.
-    /// - `Interrupted`: a signal came. Only the call that leads notices: who waits beside it does not
+    /// - `Interrupted`: a signal came, and the kernel does not go on with its call. Only the call that leads notices: who waits beside it does not
     ///   sleep in a call of the kernel's that says so.
     pub(crate) fn wait<'s>(
         &'s self,
@@ -213,6 +219,10 @@ impl Shared {
     ) -> (MutexGuard<'s, State>, bool) {
         drop(state);
         let event = device.channel.wait_interruptible();
+        if event.is_err() {
+            // It is gone, which is said again until the thread has seen to that.
+            thread::sleep(PAUSE);
+        }
         // A gone device is closed when nobody has it.
         drop(device);
         let mut state = self.lock_here();
@@ -223,7 +233,6 @@ impl Shared {
                 false
             }
             Ok(None) => true,
-            // It is gone.
             Err(_) => false,
         };
         (state, interrupted)

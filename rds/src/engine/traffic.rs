@@ -68,10 +68,9 @@ impl State {
 
     /// Has a connection that announces too little announce more, when all is done that is to be.
     pub(super) fn watch(&mut self, id: ConnectionId) {
-        let wanted = self.wanted(id);
-        if let Some(lane) = self.lanes.get(&id)
-            && lane.armed.is_some_and(|armed| armed < wanted)
-        {
+        let lane = self.lanes.get(&id);
+        let too_little = lane.is_some_and(|lane| lane.armed == Some(Announced::Solicited));
+        if too_little && self.wanted(id) == Announced::All {
             self.due.insert(id);
         }
     }

@@ -224,7 +224,8 @@ impl Socket {
     /// # Errors
     /// - `WouldBlock`: there is none, and it does not wait.
     /// - `TimedOut`: it has waited for [long enough](Self::set_read_timeout).
-    /// - `Interrupted`: a signal came while it waited. Of the calls that wait at once, only one notices.
+    /// - `Interrupted`: a signal came while it waited, and its handler was installed without `SA_RESTART`, or
+    ///   the wait has a time limit. Of the calls that wait at once, only one notices.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let message = self.receive_message(How::default())?;
         Ok((message.copy_to(&mut [IoSliceMut::new(buf)]), message.from()))

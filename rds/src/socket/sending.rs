@@ -134,7 +134,8 @@ impl Socket {
     /// - `WouldBlock`: it would have to wait. [`errno`](crate::errno()) is `ENOBUFS` if the
     ///   destination can take no more.
     /// - `TimedOut`: it has waited for [long enough](Self::set_write_timeout).
-    /// - `Interrupted`: a signal came while it waited. Of the calls that wait at once, only one notices.
+    /// - `Interrupted`: a signal came while it waited, and its handler was installed without `SA_RESTART`, or
+    ///   the wait has a time limit. Of the calls that wait at once, only one notices.
     /// - `EMSGSIZE`: the message is longer than 1 MiB, or than [may wait](Self::set_send_limit).
     /// - `OutOfMemory`: no memory could be registered for it (`ulimit -l`).
     pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {

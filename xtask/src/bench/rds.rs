@@ -1,12 +1,12 @@
 //! What messages cost over RDS in user space, against the kernel's, on two guests.
 //!
 //! One program in C, `rds/benches/messages.c`, runs on a pair of guests with `rds-preload`, and on the same pair
-//! with the kernel's RDS, whose modules are there as long as they are needed. Each kind runs twice on a pair, one
-//! between the other's, so that what gets slower with time does so for both. The kinds take turns in beginning, each
-//! time with new guests, which differ by more than the kinds do. What counts is the ratio on each pair, and of
-//! these the median: ours is told as so many times the reference's median. And what counts is the memory of a
-//! connection, which is what the guest has less of, be it the kernel's or the program's: that is measured with the
-//! kind that begins, before any memory has been given back.
+//! with the kernel's RDS, whose modules are there as long as they are needed. Each kind has several turns on a pair,
+//! in the order of [`TURNS`]: what a turn of one kind measures is compared with the turn of the other that is next to it,
+//! since what an emulator takes for the same thing changes by a third within seconds, and more with new guests. What
+//! counts is the median of these ratios: ours is told as so many times the reference's median. And what counts is
+//! the memory of a connection, which is what the guest has less of, be it the kernel's or the program's: that is
+//! measured with the kind that begins, before any memory has been given back. The kinds take turns in beginning.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -24,9 +24,26 @@ use crate::workspace::Workspace;
 
 /// How many pairs of guests there are, each of which gives the memory of one kind.
 const PAIRS: usize = 6;
-/// How often everything is measured in a turn of a kind, of which it has two on a pair.
+/// How often everything is measured in a turn of a kind.
 const ROUNDS: usize = 2;
-const TIMEOUT: Duration = Duration::from_secs(5 * 60);
+const TIMEOUT: Duration = Duration::from_secs(6 * 60);
+
+/// Whose turn it is on a pair, the kind's that begins (0) or the other's, and what is measured beside what is always: there and
+/// back takes little time, and scatters most.
+const TURNS: [(usize, &str); 12] = [
+    (0, " memory"),
+    (1, ""),
+    (1, ""),
+    (0, ""),
+    (0, " latency"),
+    (1, " latency"),
+    (1, " latency"),
+    (0, " latency"),
+    (0, " latency"),
+    (1, " latency"),
+    (1, " latency"),
+    (0, " latency"),
+];
 
 /// What is measured: what the program calls it, and how many bytes a message or an operation has, or how many
 /// connections there are.
@@ -84,10 +101,11 @@ fn plan(sides: [Side; 2], program: &Path, library: &Path) -> Result<Run> {
             format!("modprobe rds_rdma && {program} {arguments} && rmmod rds_rdma rds")
         }
     };
-    let [first, second] = sides;
-    let turns = [(first, " memory"), (second, ""), (second, ""), (first, "")];
-    let server = turns.map(|(side, _)| run(side, "server $A")).join(" && ");
-    let client = turns.map(|(side, more)| {
+    let server = TURNS
+        .map(|(at, _)| run(sides[at], "server $A"))
+        .join(" && ");
+    let client = TURNS.map(|(at, more)| {
+        let side = sides[at];
         let run = run(side, &format!("client $B $A {ROUNDS}{more}"));
         format!("echo == {KIND} {} && {run}", side.name())
     });
@@ -101,8 +119,13 @@ struct Transcript {
     /// Where it is being measured, and what.
     pair: usize,
     side: Option<Side>,
-    samples: BTreeMap<(&'static str, u32, Side), BTreeMap<usize, Vec<f64>>>,
+    /// The pair and the number of the turn that each kind has had last.
+    turns: BTreeMap<Side, Turn>,
+    samples: BTreeMap<(&'static str, u32, Side), BTreeMap<Turn, Vec<f64>>>,
 }
+
+/// A pair of guests, and which turn of a kind's it is there.
+type Turn = (usize, usize);
 
 impl Transcript {
     fn read(&mut self, line: &str) {
@@ -110,6 +133,11 @@ impl Transcript {
         let (what, size, number) = match words[..] {
             ["==", KIND, name] => {
                 self.side = Side::of_name(name);
+                if let Some(side) = self.side {
+                    let last = self.turns.get(&side).filter(|(pair, _)| *pair == self.pair);
+                    let turn = last.map_or(0, |(_, turn)| turn + 1);
+                    self.turns.insert(side, (self.pair, turn));
+                }
                 return;
             }
             ["==", what, size, number] => (what, size, number),
@@ -119,7 +147,8 @@ impl Transcript {
         let case = CASES.iter().find(said);
         if let (Some(&(what, size)), Some(side), Ok(number)) = (case, self.side, number.parse()) {
             let samples = self.samples.entry((what, size, side)).or_default();
-            samples.entry(self.pair).or_default().push(number);
+            let turn = self.turns.get(&side).copied().unwrap_or_default();
+            samples.entry(turn).or_default().push(number);
         }
     }
 
@@ -127,7 +156,7 @@ impl Transcript {
         let row = |(what, size): (&'static str, u32)| {
             let of = |side| self.samples.get(&(what, size, side));
             let typical = |side| {
-                let samples = of(side).map(|pairs| pairs.values().flatten().copied().collect());
+                let samples = of(side).map(|turns| turns.values().flatten().copied().collect());
                 let case = format!("{what} {size}, {}", kind(side));
                 guest::typical(&case, samples.as_ref())
             };
@@ -135,9 +164,9 @@ impl Transcript {
             let ours = if what == MEMORY {
                 typical(Side::Ours)?
             } else {
-                let pairs = of(Side::Ours).zip(of(Side::Reference));
-                let ratios = pairs.map(|(ours, reference)| ratios(ours, reference));
-                let case = format!("{what} {size}, of pairs of guests");
+                let turns = of(Side::Ours).zip(of(Side::Reference));
+                let ratios = turns.map(|(ours, reference)| ratios(ours, reference));
+                let case = format!("{what} {size}, of turns");
                 reference * guest::typical(&case, ratios.as_ref())?
             };
             let (case, unit, scale, bar) = match what {
@@ -158,10 +187,10 @@ impl Transcript {
     }
 }
 
-/// Ours, as a multiple of the reference, for each pair of guests.
-fn ratios(ours: &BTreeMap<usize, Vec<f64>>, reference: &BTreeMap<usize, Vec<f64>>) -> Vec<f64> {
-    let ratio = |(pair, ours): (&usize, &Vec<f64>)| {
-        let (ours, reference) = (median(ours)?, median(reference.get(pair)?)?);
+/// Ours, as a multiple of the reference, for each turn.
+fn ratios(ours: &BTreeMap<Turn, Vec<f64>>, reference: &BTreeMap<Turn, Vec<f64>>) -> Vec<f64> {
+    let ratio = |(turn, ours): (&Turn, &Vec<f64>)| {
+        let (ours, reference) = (median(ours)?, median(reference.get(turn)?)?);
         (reference > 0.0).then(|| ours / reference)
     };
     ours.iter().filter_map(ratio).collect()
@@ -214,6 +243,37 @@ mod tests {
             error.contains("memory 15, the kernel's gave 0 figures"),
             "{error}"
         );
+    }
+
+    #[test]
+    fn turns_are_compared_with_those_next_to_them() {
+        let mut transcript = Transcript::default();
+        for pair in 0..guest::LEAST_ROUNDS {
+            transcript.pair = pair;
+            // What comes later takes longer, for both.
+            for (turn, slower) in [1.0, 10.0, 100.0].into_iter().enumerate() {
+                let mut kinds = [("ours", 3.0), ("reference", 4.0)];
+                if turn % 2 == 1 {
+                    kinds.reverse();
+                }
+                for (side, number) in kinds {
+                    transcript.read(&format!("== kind {side}"));
+                    transcript.read(&format!("== latency 64 {}", number * slower));
+                }
+            }
+        }
+        let of = |side| &transcript.samples[&("latency", 64, side)];
+        let ratios = ratios(of(Side::Ours), of(Side::Reference));
+        assert_eq!(ratios, vec![0.75; 3 * guest::LEAST_ROUNDS]);
+    }
+
+    #[test]
+    fn everything_is_measured_by_both_kinds_equally_often() {
+        let mut measured = [Vec::new(), Vec::new()];
+        for (at, what) in TURNS {
+            measured[at].push(what.replace(" memory", ""));
+        }
+        assert_eq!(measured[0], measured[1]);
     }
 
     #[test]

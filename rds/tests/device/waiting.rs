@@ -1,0 +1,155 @@
+//! Calls that wait: for ever, in a read of the device's channel, or with a time limit, beside a bell.
+
+use std::{
+    io,
+    sync::atomic::{AtomicBool, AtomicUsize, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use rds::Socket;
+
+use crate::{PATIENCE, addr, another_of, any, other, pattern, socket, third};
+
+/// How long it takes a call to fall asleep, and more.
+const ASLEEP: Duration = Duration::from_millis(3);
+
+/// Of one that waits for ever, and of one that does not.
+const LIMITS: [Option<Duration>; 2] = [None, PATIENCE];
+
+fn receive(socket: &Socket, len: usize, seed: u8) {
+    let mut bytes = vec![0; len + 1];
+    let (got, _) = socket.recv_from(&mut bytes).unwrap();
+    assert_eq!(&bytes[..got], pattern(len, seed));
+}
+
+/// What comes from other hosts wakes it, and what comes from its own, in any order.
+#[test]
+fn a_call_is_woken_by_whatever_comes() {
+    for limit in LIMITS {
+        let (a, peer) = (socket(any()), socket(other()));
+        let neighbour = another_of(&a);
+        a.set_read_timeout(limit);
+        let turns = [true, false, false, true, true, false, true, false];
+        let received = AtomicUsize::new(0);
+        thread::scope(|scope| {
+            let waiting = scope.spawn(|| {
+                for round in 0..8 * turns.len() {
+                    receive(&a, round, 1);
+                    received.store(round + 1, Ordering::SeqCst);
+                }
+            });
+            for round in 0..8 * turns.len() {
+                while received.load(Ordering::SeqCst) < round {
+                    thread::sleep(ASLEEP / 3);
+                }
+                thread::sleep(ASLEEP);
+                let from = if turns[round % turns.len()] {
+                    &peer
+                } else {
+                    &neighbour
+                };
+                from.send_to(&pattern(round, 1), addr(&a)).unwrap();
+            }
+            waiting.join().unwrap();
+        });
+    }
+}
+
+/// And so are those that wait beside it, whichever works for all.
+#[test]
+fn calls_that_wait_beside_each_other_are_all_woken() {
+    for limit in LIMITS {
+        let (a, peer) = (socket(any()), socket(other()));
+        let b = another_of(&a);
+        a.set_read_timeout(limit);
+        let sockets = [&a, &b];
+        thread::scope(|scope| {
+            let waiting = sockets.map(|socket| {
+                scope.spawn(move || {
+                    for round in 0..40 {
+                        receive(socket, round, 2);
+                    }
+                })
+            });
+            let orders = [[&a, &b], [&b, &a]];
+            for round in 0..40 {
+                for to in orders[round % 3 % 2] {
+                    peer.send_to(&pattern(round, 2), addr(to)).unwrap();
+                    thread::sleep(ASLEEP / 3);
+                }
+            }
+            for thread in waiting {
+                thread.join().unwrap();
+            }
+        });
+    }
+}
+
+/// Of several connections, each has events of its own.
+#[test]
+fn messages_of_several_hosts_are_all_received() {
+    const COUNT: usize = 100;
+    let (a, hosts) = (socket(any()), [socket(other()), socket(third())]);
+    a.set_read_timeout(None);
+    thread::scope(|scope| {
+        for host in &hosts {
+            let to = addr(&a);
+            scope.spawn(move || {
+                for round in 0..COUNT {
+                    host.send_to(&pattern(round, 3), to).unwrap();
+                    if round % 8 == 0 {
+                        thread::sleep(ASLEEP);
+                    }
+                }
+                while host.queued().unwrap().0 > 0 {
+                    thread::sleep(ASLEEP);
+                }
+            });
+        }
+        let mut next = hosts.each_ref().map(|host| (addr(host), 0));
+        for _ in 0..next.len() * COUNT {
+            let mut bytes = [0; COUNT];
+            let (len, from) = a.recv_from(&mut bytes).unwrap();
+            let host = next.iter_mut().find(|(host, _)| *host == from).unwrap();
+            assert_eq!((len, &bytes[..len]), (host.1, &pattern(host.1, 3)[..]));
+            host.1 += 1;
+        }
+    });
+}
+
+/// A call that works for all and has time for ever keeps no other from ending in time, nor from looking.
+#[test]
+fn a_call_that_waits_for_ever_is_in_nobodys_way() {
+    let (a, peer) = (socket(any()), socket(other()));
+    let b = another_of(&a);
+    a.set_read_timeout(None);
+    // A connection, so that there is something to wait for.
+    peer.send_to(&pattern(1, 4), addr(&a)).unwrap();
+    receive(&a, 1, 4);
+    let over = AtomicBool::new(false);
+    thread::scope(|scope| {
+        scope.spawn(|| {
+            receive(&a, 2, 4);
+            over.store(true, Ordering::SeqCst);
+        });
+        thread::sleep(ASLEEP);
+        b.set_read_timeout(Some(Duration::from_millis(50)));
+        let start = Instant::now();
+        let err = b.recv().unwrap_err();
+        assert_eq!(err.kind(), io::ErrorKind::TimedOut);
+        assert!(start.elapsed() >= Duration::from_millis(50));
+        let err = b.try_recv().unwrap_err();
+        assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
+        b.set_read_timeout(PATIENCE);
+        for round in 0..20 {
+            peer.send_to(&pattern(round, 5), addr(&b)).unwrap();
+            receive(&b, round, 5);
+            b.send_to(&pattern(round, 6), addr(&peer)).unwrap();
+            receive(&peer, round, 6);
+        }
+        assert!(!over.load(Ordering::SeqCst));
+        b.send_to(&pattern(2, 4), addr(&a)).unwrap();
+    });
+    assert!(over.load(Ordering::SeqCst));
+}
