@@ -216,32 +216,35 @@ impl Suite<'_> {
             arguments.extend(["--skip", MEASURING_MEMORY]);
         }
         let programs = self.build_device_tests(|package| !excluded.contains(&package))?;
-        let plan = Run::single(device_script(&programs, &arguments)?)
+        let limit = self.limit(15, 120);
+        let plan = Run::single(device_script(&programs, &arguments, limit / 2)?)
             .memory_mib(2048)
             // Forgotten objects leak by design, and tests show it.
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .by_line();
-        let plan = self.within_minutes(plan, 15, 120);
-        self.in_guest(plan, programs.len(), counts, outcomes)
+        self.in_guest(plan, limit, programs.len(), counts, outcomes)
     }
 
-    /// Lets a run take so many minutes, or more of them when it is to be long.
-    fn within_minutes(&self, plan: Run, short: u64, long: u64) -> Run {
-        let limit = |minutes: u64| Duration::from_secs(minutes * 60);
-        match self.options.long {
-            true => plan.timeout(limit(long)).env("LONG", "1"),
-            false => plan.timeout(limit(short)),
-        }
+    /// So many minutes, or more of them when the run is to be long.
+    fn limit(&self, short: u64, long: u64) -> Duration {
+        let minutes = if self.options.long { long } else { short };
+        Duration::from_secs(60 * minutes)
     }
 
     /// Runs what is different over iWARP, on Soft-iWARP.
     fn iwarp(&self, counts: &mut Counts) -> Result<()> {
         let programs = self.build_device_tests(|package| ALSO_OVER_IWARP.contains(&package))?;
-        let plan = Run::single(device_script(&programs, &DIFFERENT_OVER_IWARP)?)
+        let limit = self.limit(2, 30);
+        let plan = Run::single(device_script(&programs, &DIFFERENT_OVER_IWARP, limit / 2)?)
             .device(Device::Siw)
             .by_line();
-        let plan = self.within_minutes(plan, 2, 30);
-        self.in_guest(plan, programs.len(), counts, &mut Outcomes::default())?;
+        self.in_guest(
+            plan,
+            limit,
+            programs.len(),
+            counts,
+            &mut Outcomes::default(),
+        )?;
         ensure!(counts.total() > 0, "no test ran");
         Ok(())
     }
@@ -249,11 +252,16 @@ impl Suite<'_> {
     /// Runs so many test programs in a guest. All of them must come to an end, and none may fail.
     fn in_guest(
         &self,
-        plan: Run,
+        mut plan: Run,
+        limit: Duration,
         programs: usize,
         counts: &mut Counts,
         outcomes: &mut Outcomes,
     ) -> Result<()> {
+        plan = plan.timeout(limit);
+        if self.options.long {
+            plan = plan.env("LONG", "1");
+        }
         let mut printer = Printer::new(Style::Lines, false);
         let outcome = plan.execute(self.workspace, &mut |event| {
             if let EventKind::Output(_, line) = &event.kind {
@@ -407,15 +415,22 @@ impl Suite<'_> {
 }
 
 /// The script that runs the programs one after the other, each in its package's folder as cargo does, one test at
-/// a time, and fails when one has failed.
-fn device_script(programs: &[Program], arguments: &[&str]) -> Result<String> {
+/// a time, and fails when one has failed. One that takes longer than `limit` is ended, so that the others have
+/// their turn.
+fn device_script(programs: &[Program], arguments: &[&str], limit: Duration) -> Result<String> {
     let arguments = shlex::try_join(arguments.iter().copied())?;
-    let mut script = String::from("code=0\n");
+    let limit = limit.as_secs();
+    let mut script = format!(
+        "code=0\n\
+         failed() {{ code=1; [ $1 != 124 ] || echo \"the tests of $2 have not ended after {limit} s\"; }}\n"
+    );
     for program in programs {
+        let package = &program.package;
         let (folder, executable) = (quote(&program.folder)?, quote(&program.executable)?);
-        script += &format!("echo; echo '{DEVICE_TESTS_OF}{}'\n", program.package);
         script += &format!(
-            "cd {folder} && CARGO_MANIFEST_DIR={folder} {executable} --test-threads=1 {arguments} || code=1\n"
+            "echo; echo '{DEVICE_TESTS_OF}{package}'\n\
+             cd {folder} && CARGO_MANIFEST_DIR={folder} timeout --kill-after=5 {limit} \
+             {executable} --test-threads=1 {arguments} || failed $? {package}\n"
         );
     }
     Ok(script + "exit $code\n")
@@ -456,4 +471,53 @@ fn require_nightly() -> Result<()> {
         "AddressSanitizer needs a nightly toolchain: `rustup toolchain install nightly`"
     );
     Ok(())
+}
+
+#[cfg(test)]
+mod tests {
+    use std::fs::{self, Permissions};
+    use std::os::unix::fs::PermissionsExt as _;
+
+    use super::*;
+
+    #[test]
+    fn a_program_that_hangs_leaves_the_others_their_turn() {
+        let folder = tempfile::tempdir().unwrap();
+        // Their first argument is `--test-threads=1`.
+        let scripts = [
+            ("stuck", "sleep 60"),
+            ("wrong", "exit 3"),
+            ("right", "echo done"),
+        ];
+        let programs = scripts.map(|(package, script)| {
+            let executable = folder.path().join(package);
+            fs::write(&executable, script).unwrap();
+            fs::set_permissions(&executable, Permissions::from_mode(0o755)).unwrap();
+            Program {
+                package: package.to_owned(),
+                folder: folder.path().to_owned(),
+                executable,
+            }
+        });
+        let run = |programs: &[Program]| {
+            let script = device_script(programs, &[], Duration::from_secs(1)).unwrap();
+            let output = Command::new("sh").args(["-c", &script]).output().unwrap();
+            let printed = String::from_utf8(output.stdout).unwrap();
+            (output.status.code(), printed)
+        };
+        let (code, printed) = run(&programs);
+        assert_eq!(code, Some(1));
+        let said: Vec<&str> = printed.lines().filter(|line| !line.is_empty()).collect();
+        assert_eq!(
+            said,
+            [
+                &format!("{DEVICE_TESTS_OF}stuck"),
+                "the tests of stuck have not ended after 1 s",
+                &format!("{DEVICE_TESTS_OF}wrong"),
+                &format!("{DEVICE_TESTS_OF}right"),
+                "done",
+            ]
+        );
+        assert_eq!(run(&programs[2..]).0, Some(0));
+    }
 }

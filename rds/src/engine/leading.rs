@@ -4,8 +4,8 @@
 //! first, only to wake the call. So the first call that waits is told of completions itself, and the
 //! thread is not.
 //!
-//! If it has time for ever, it sleeps in a read of the channel, which is one call of the kernel, and takes the event: whoever
-//! has something else for it has the device make one. Otherwise it sleeps beside a bell.
+//! If it has time for ever, it sleeps in a read of the channel, which is one call of the kernel, and takes the
+//! event: whoever has something else for it has the device make one. Otherwise it sleeps beside a bell.
 //!
 //! When it returns, the next one comes soon, as a rule. So it does not ask for completions to be
 //! announced, nor has the thread told of them: who waits next looks first, and asks only before it
@@ -81,8 +81,8 @@ pub(super) struct Leader {
 enum Place {
     /// At the channels of all devices, and at this bell.
     Bell(Arc<Bell>),
-    /// In a read of the channel of the only device: so there is one call of the kernel, not three. But to wake it takes
-    /// more.
+    /// In a read of the channel of the only device: so there is one call of the kernel, not three. But to wake
+    /// it takes more.
     Channel(Arc<Device>),
 }
 
@@ -102,8 +102,8 @@ impl Shared {
     ///
     /// # Errors
     /// - `TimedOut`: nothing has by `deadline`.
-    /// - `Interrupted`: a signal came, and the kernel does not go on with its call. Only the call that leads notices: who waits beside it does not
-    ///   sleep in a call of the kernel's that says so.
+    /// - `Interrupted`: a signal came, and the kernel does not go on with its call. Only the call that leads
+    ///   notices: who waits beside it does not sleep in a call of the kernel's that says so.
     pub(crate) fn wait<'s>(
         &'s self,
         waiters: &Waiters,
@@ -404,8 +404,8 @@ impl State {
         }
     }
 
-    /// The device in a read of whose channel the call that leads can wait, if it has time for ever: there is no other, and
-    /// the last that has waited was not woken for something else.
+    /// The device in a read of whose channel the call that leads can wait, if it has time for ever: there is no
+    /// other, and the last that has waited was not woken for something else.
     fn place_to_read(&self, has_deadline: bool) -> Option<Arc<Device>> {
         let [device] = self.devices_here() else {
             return None;
@@ -590,8 +590,8 @@ impl Leader {
 }
 
 impl Place {
-    /// Wakes who waits there. Returns whether that has been done: it cannot be where a device is gone, which wakes those
-    /// who wait for it.
+    /// Wakes who waits there. Returns whether that has been done: it cannot be where a device is gone, which
+    /// wakes those who wait for it.
     fn ring(&self) -> bool {
         match self {
             Self::Bell(bell) => {

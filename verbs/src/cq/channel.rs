@@ -23,8 +23,9 @@ use crate::{
 /// was made with. An event is taken and acknowledged in one step, so that no queue ever waits for
 /// an acknowledgement when it is destroyed.
 ///
-/// The descriptor can be waited for with `poll` or `epoll` through [`AsFd`]. It is non-blocking, but for whoever
-/// reads it by calls of C: while a thread [waits](Self::wait), and after that until [`try_next`](Self::try_next) is called, it is not.
+/// The descriptor can be waited for with `poll` or `epoll` through [`AsFd`]. It is non-blocking, but for
+/// whoever reads it by calls of C: while a thread [waits](Self::wait), and after that until
+/// [`try_next`](Self::try_next) is called, it is not.
 ///
 /// # Examples
 /// One channel, one queue:

@@ -1,9 +1,9 @@
 //! Threads that sleep in a read of a channel.
 //!
-//! Whether a read sleeps is up to the descriptor, not to the read, and to change that takes a call of the kernel. So it is
-//! left as the last read wanted it. A thread that does not want to sleep reads nothing while others do: between
-//! looking and reading, one of them may take what there was. It would get nothing anyway, since what comes is for
-//! them.
+//! Whether a read sleeps is up to the descriptor, not to the read, and to change that takes a call of the
+//! kernel. So it is left as the last read wanted it. A thread that does not want to sleep reads nothing while
+//! others do: between looking and reading, one of them may take what there was. It would get nothing anyway,
+//! since what comes is for them.
 
 use std::{
     os::fd::BorrowedFd,

@@ -18,15 +18,16 @@ use crate::{
     qp::{Attributes, Init, QueuePair, Rc},
 };
 
-/// So many events may be there that nobody has taken.
+/// For so many requests there is room. One is with the device at a time, but it may tell of that before it has let go
+/// of its place.
 const ROOM: u32 = 4;
 
 /// Makes events on a [`CompletionChannel`], for threads that [wait](CompletionChannel::wait) there and are wanted
 /// for something else.
 ///
 /// `ibv_get_cq_event` has neither a timeout nor a second thing to wait for. Programs that need one make the
-/// channel's descriptor non-blocking, and `poll` it with others before they take an event, which are three calls of the kernel
-/// instead of one.
+/// channel's descriptor non-blocking, and `poll` it with others before they take an event, which are three
+/// calls of the kernel instead of one.
 ///
 /// Here the event is one of the device's: that of a queue with nothing but a queue pair in the error state, which
 /// the device hands each request back to at once.
@@ -43,9 +44,8 @@ const ROOM: u32 = 4;
 ///     let waiter = scope.spawn(|| channel.wait());
 ///     waker.wake()?;
 ///     assert_eq!(waiter.join().expect("it does not panic")?, STOP);
-///     Ok(())
-/// })
-/// # .map_err(|err: verbs::Error| err)?;
+///     Ok::<(), verbs::Error>(())
+/// })?;
 /// # Ok::<(), verbs::Error>(())
 /// ```
 pub struct ChannelWaker {
@@ -57,7 +57,7 @@ struct Requests {
     // Destroyed before its completion queue.
     qp: QueuePair<Rc, Init, Buf, Buf>,
     cq: CompletionQueue,
-    /// How many have not been seen to come back.
+    /// How many there have been, each with an event of its own: the next is made when that has been taken.
     posted: u32,
 }
 
@@ -80,7 +80,7 @@ impl CompletionChannel {
             let kind = io::ErrorKind::InvalidInput;
             return Err(Error::refused("CompletionChannel::waker", kind, reason));
         }
-        let cq = ctx.cq_builder(ROOM + 1).channel(self, key).create()?;
+        let cq = ctx.cq_builder(ROOM).channel(self, key).create()?;
         let qp = pd
             .qp_builder::<Rc>(&cq, &cq)
             .max_send_wr(ROOM)
@@ -96,37 +96,50 @@ impl CompletionChannel {
 }
 
 impl ChannelWaker {
-    /// Has one of the threads that wait find an event, or the next that waits if none does. Events that nobody has taken
-    /// may be counted as one. Enters the kernel.
+    /// Has one of the threads that wait find an event, or the next that waits if none does. As long as nobody has
+    /// taken that event there is no other, however often this is called: there would be no end to what the kernel
+    /// keeps. Enters the kernel to make one.
     ///
     /// # Errors
     /// The device refused, or is gone.
     pub fn wake(&self) -> Result<()> {
         let mut requests = self.requests.lock().unwrap_or_else(PoisonError::into_inner);
         let Requests { qp, cq, posted } = &mut *requests;
-        while *posted > 0 {
-            let back = u32::try_from(cq.poll()?.count()).unwrap_or(u32::MAX);
-            if back == 0 {
-                break;
-            }
-            *posted = posted.saturating_sub(back);
-        }
-        if *posted == ROOM {
-            // They are still to come, with an event.
+        if events_taken(cq) != *posted {
+            // Whoever takes it sees what the caller has done before.
             return Ok(());
         }
+        // Its request has come back, for that is what the event was about.
+        while cq.poll()?.count() > 0 {}
         cq.req_notify(Notify::Next)?;
         let mut request = ffi::ibv_send_wr::zeroed();
         request.opcode = ffi::ibv_wr_opcode::IBV_WR_RDMA_WRITE;
         request.send_flags = ffi::ibv_send_flags::IBV_SEND_SIGNALED.0;
         let mut bad = ptr::null_mut();
-        // SAFETY: the queue pair exists as long as it is borrowed, and has room for one more request (seen above); this
-        // one has no memory. C reads it before it returns, and writes to `bad`, which is ours.
+        // SAFETY: the queue pair exists as long as it is borrowed, and has room for one more request (the last has
+        // come back); this one has no memory. C reads it before it returns, and writes to `bad`,
+        // which is ours.
         let ret = unsafe { ffi::ibv_post_send(qp.as_raw(), &raw mut request, &raw mut bad) };
         cvt_errno("ibv_post_send", ret)?;
-        *posted += 1;
+        *posted = posted.wrapping_add(1);
         Ok(())
     }
+}
+
+/// How many events of this queue have been taken, and acknowledged, from the channel. libibverbs counts them, modulo
+/// 2^32, since it has to wait for them when the queue is destroyed.
+fn events_taken(cq: &CompletionQueue) -> u32 {
+    let cq = cq.as_raw();
+    // SAFETY: the queue exists as long as it is borrowed. libibverbs has made its lock.
+    let lock = unsafe { &raw mut (*cq).mutex };
+    // SAFETY: as above. The calling thread does not have the lock: only calls of C take it beside this function, and
+    // have released it when they return.
+    let _: i32 = unsafe { libc::pthread_mutex_lock(lock) };
+    // SAFETY: the queue exists, and `ibv_ack_cq_events`, which changes the number, does so with the lock.
+    let taken = unsafe { (*cq).comp_events_completed };
+    // SAFETY: this thread has locked it, above.
+    let _: i32 = unsafe { libc::pthread_mutex_unlock(lock) };
+    taken
 }
 
 impl fmt::Debug for ChannelWaker {

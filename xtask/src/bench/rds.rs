@@ -1,12 +1,13 @@
 //! What messages cost over RDS in user space, against the kernel's, on two guests.
 //!
-//! One program in C, `rds/benches/messages.c`, runs on a pair of guests with `rds-preload`, and on the same pair
-//! with the kernel's RDS, whose modules are there as long as they are needed. Each kind has several turns on a pair,
-//! in the order of [`TURNS`]: what a turn of one kind measures is compared with the turn of the other that is next to it,
-//! since what an emulator takes for the same thing changes by a third within seconds, and more with new guests. What
-//! counts is the median of these ratios: ours is told as so many times the reference's median. And what counts is
-//! the memory of a connection, which is what the guest has less of, be it the kernel's or the program's: that is
-//! measured with the kind that begins, before any memory has been given back. The kinds take turns in beginning.
+//! One program in C, `rds/benches/messages.c`, runs on a pair of guests with `rds-preload`, and on the same
+//! pair with the kernel's RDS, whose modules are there as long as they are needed. Each kind has several turns
+//! on a pair, in the order of [`TURNS`]: what a turn of one kind measures is compared with the turn of the
+//! other that is next to it, since what an emulator takes for the same thing changes by a third within seconds,
+//! and more with new guests. What counts is the median of these ratios: ours is told as so many times the
+//! reference's median. And what counts is the memory of a connection, which is what the guest has less of, be
+//! it the kernel's or the program's: that is measured with the kind that begins, before any memory has been
+//! given back. The kinds take turns in beginning.
 
 use std::collections::BTreeMap;
 use std::path::Path;
@@ -28,8 +29,8 @@ const PAIRS: usize = 6;
 const ROUNDS: usize = 2;
 const TIMEOUT: Duration = Duration::from_secs(6 * 60);
 
-/// Whose turn it is on a pair, the kind's that begins (0) or the other's, and what is measured beside what is always: there and
-/// back takes little time, and scatters most.
+/// Whose turn it is on a pair, the kind's that begins (0) or the other's, and what is measured beside what is
+/// always: there and back takes little time, and scatters most.
 const TURNS: [(usize, &str); 12] = [
     (0, " memory"),
     (1, ""),
