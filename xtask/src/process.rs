@@ -74,23 +74,30 @@ impl Supervised {
 
     /// Waits for the end of the child.
     pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
-        let status = self.child.wait()?;
-        registry().children.retain(|pid| *pid != self.pid);
-        Ok(status)
+        let status = self.child.wait();
+        self.leave();
+        status
     }
 
     /// Waits for the end of the child, at most until `deadline`.
     pub(crate) fn wait_until(&mut self, deadline: Instant) -> io::Result<Option<ExitStatus>> {
         loop {
-            if let Some(status) = self.child.try_wait()? {
-                registry().children.retain(|pid| *pid != self.pid);
-                return Ok(Some(status));
+            let status = self.child.try_wait();
+            if !matches!(status, Ok(None)) {
+                self.leave();
+                return status;
             }
             if Instant::now() >= deadline {
                 return Ok(None);
             }
             std::thread::sleep(Duration::from_millis(5));
         }
+    }
+
+    /// There is nothing left to end. If a signal has ended it, and waited for it, that is not told before xtask
+    /// exits: see [`clear_away`].
+    fn leave(&self) {
+        registry().children.retain(|pid| *pid != self.pid);
     }
 }
 
@@ -261,4 +268,41 @@ fn take_back(words: &[&str]) {
 
 fn registry() -> MutexGuard<'static, Registry> {
     REGISTRY.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+#[cfg(test)]
+mod tests {
+    use std::sync::mpsc;
+    use std::thread;
+
+    use super::*;
+
+    /// As a signal does: another thread locks the registry, and waits for the child itself.
+    fn end_by_another(end: impl FnOnce(&mut Supervised) -> bool + Send) {
+        let mut command = Command::new("sleep");
+        let mut child = Supervised::spawn(command.arg("60"), &[]).unwrap();
+        let pid = child.pid;
+        let (ended, ends) = mpsc::channel();
+        thread::scope(|scope| {
+            let registry = registry();
+            rustix::process::kill_process(pid, Signal::KILL).unwrap();
+            rustix::process::waitpid(Some(pid), WaitOptions::empty()).unwrap();
+            let child = &mut child;
+            let waiter = scope.spawn(move || {
+                let is_error = end(child);
+                ended.send(()).unwrap();
+                is_error
+            });
+            let early = ends.recv_timeout(Duration::from_millis(200));
+            drop(registry);
+            assert!(waiter.join().unwrap(), "another has waited for it");
+            early.expect_err("it was told before the signal was done");
+        });
+    }
+
+    #[test]
+    fn nobody_is_told_of_the_end_while_a_signal_clears_away() {
+        end_by_another(|child| child.wait().is_err());
+        end_by_another(|child| child.wait_until(Instant::now()).is_err());
+    }
 }
