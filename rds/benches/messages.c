@@ -1,19 +1,24 @@
 // What messages cost on sockets of the family RDS: the kernel's, or those that are preloaded.
 //
 //   messages server IP
-//   messages client IP PEER ROUNDS [memory | latency]
+//   messages memory NAME IP PEER
+//   messages first NAME IP PEER ROUNDS HEAR TELL
+//   messages second NAME IP PEER ROUNDS HEAR TELL
 //
-// The client prints `== SIZE NUMBER` for each measurement: `latency SIZE` microseconds there and back, of the typical
-// trip, `rate SIZE` messages a second, `write SIZE` bytes a second by RDMA into the client's memory. In the end
-// comes, if `memory` is asked for, `memory COUNT` with the bytes of memory that the client's host, its kernel and the
-// program together, has less for each of so many further connections. With `latency`, only that is measured.
+// `first` and `second` run at the same time, and measure everything by turns, so many times: the first one, the
+// second twice, and the first again. Whose turn it is goes to and fro as a byte in two FIFOs. What is measured is
+// printed as `== NAME WHAT SIZE NUMBER`: `latency` is the microseconds there and back of the typical trip, `rate`
+// messages a second, `write` bytes a second by RDMA into the client's memory. `memory` prints how many bytes of
+// memory the client's host, its kernel and the program together, has less for each of SIZE further connections.
 //
-// Before the first of the rounds goes one that is not measured: an emulator translates each program anew. While
-// messages go there and back, both programs stay on the processor that handles what the network brings. Where they
-// wake up is chance otherwise, and makes a third of the difference from one run to the next.
+// Before the first of the rounds goes one that is not measured, and the first trips of a turn are not: an emulator
+// translates each program anew, and forgets. While messages go there and back, both programs stay on the processor
+// that handles what the network brings. Where they wake up is chance otherwise, and makes a third of the difference
+// from one run to the next.
 #define _GNU_SOURCE
 #include <arpa/inet.h>
 #include <errno.h>
+#include <fcntl.h>
 #include <poll.h>
 #include <sched.h>
 #include <stdint.h>
@@ -28,9 +33,10 @@
 
 enum { FAMILY = 21, LEVEL = 276, ARGS = 1, DEST = 2, MAP = 3, PORT = 4000, LIMIT = 1 << 20 };
 enum { WRITE = 1, USE_ONCE = 8 };
-enum { PIECE = 65536, DEPTH = 8, SET_TOS = 0x89e0, CROWD = 15, TRIPS = 600, CPUS = 64 };
+enum { PIECE = 65536, DEPTH = 8, SET_TOS = 0x89e0, CROWD = 15, TRIPS = 200, EARLY = 40, CPUS = 64 };
 
 static char buffer[1 << 20];
+static const char *name;
 static int is_measured;
 
 static void die(const char *what) {
@@ -179,7 +185,7 @@ static void meet(int fd, struct sockaddr_in *peer) {
 }
 
 static void print(const char *what, size_t size, double number) {
-    if (is_measured) printf("== %s %zu %f\n", what, size, number);
+    if (is_measured) printf("== %s %s %zu %f\n", name, what, size, number);
 }
 
 static int compare(const void *a, const void *b) {
@@ -201,11 +207,11 @@ static void latency(int fd, struct sockaddr_in *peer) {
     uint64_t cookie;
     double trips[TRIPS];
     both_stay(fd, peer, 1);
-    for (int i = 0; i < TRIPS; i++) {
+    for (int i = -EARLY; i < TRIPS; i++) {
         double start = now();
         put(fd, peer, 'e', 64, 0, NULL, 0);
         get(fd, &from, &cookie);
-        trips[i] = now() - start;
+        if (i >= 0) trips[i] = now() - start;
     }
     both_stay(fd, peer, 0);
     qsort(trips, TRIPS, sizeof *trips, compare);
@@ -272,6 +278,60 @@ static void memory(const char *ip, struct sockaddr_in *peer) {
     fflush(stdout);
 }
 
+// What is measured in a round, and how much of it at a time. There and back scatters most.
+static const struct {
+    char what;
+    size_t size;
+    int count;
+} cases[] = {
+    {'l', 64, TRIPS}, {'r', 64, 2000},   {'r', 1024, 1600},   {'l', 64, TRIPS},
+    {'r', 8192, 400}, {'r', 65536, 60}, {'w', PIECE, 60},
+};
+enum { CASES = sizeof cases / sizeof *cases };
+
+static void measure(int fd, struct sockaddr_in *peer, int at) {
+    if (cases[at].what == 'l') latency(fd, peer);
+    if (cases[at].what == 'r') rate(fd, peer, cases[at].size, cases[at].count);
+    if (cases[at].what == 'w') write_back(fd, peer, cases[at].count);
+    fflush(stdout);
+}
+
+// Waits until it is this one's turn.
+static void await_turn(int hear) {
+    char token;
+    if (read(hear, &token, 1) != 1) die("the other's turn");
+}
+
+static void end_turn(int tell) {
+    if (write(tell, "t", 1) != 1) die("the other's turn");
+}
+
+// Both open what both have in the same order, since each waits for the other.
+static void take_turns(int fd, struct sockaddr_in *peer, int is_second, int rounds, char *const fifos[2]) {
+    int hear, tell;
+    if (is_second) {
+        hear = open(fifos[0], O_RDONLY);
+        tell = open(fifos[1], O_WRONLY);
+    } else {
+        tell = open(fifos[1], O_WRONLY);
+        hear = open(fifos[0], O_RDONLY);
+    }
+    if (hear < 0 || tell < 0) die("open");
+    for (int round = 0; round <= rounds; round++) {
+        is_measured = round > 0;
+        for (int at = 0; at < CASES; at++) {
+            if (is_second) await_turn(hear);
+            measure(fd, peer, at);
+            if (!is_second) {
+                end_turn(tell);
+                await_turn(hear);
+            }
+            measure(fd, peer, at);
+            if (is_second) end_turn(tell);
+        }
+    }
+}
+
 int main(int argc, char **argv) {
     if (argc == 3 && !strcmp(argv[1], "server")) {
         serve(bound(argv[2], PORT));
@@ -279,26 +339,19 @@ int main(int argc, char **argv) {
         sleep(1);
         return 0;
     }
-    if (argc < 5 || argc > 6 || strcmp(argv[1], "client")) return 2;
-    int with_memory = argc == 6 && !strcmp(argv[5], "memory");
-    int only_latency = argc == 6 && !strcmp(argv[5], "latency");
-    if (argc == 6 && !with_memory && !only_latency) return 2;
-    struct sockaddr_in peer = address(argv[3], PORT);
-    int fd = bound(argv[2], PORT);
+    int is_second = argc == 8 && !strcmp(argv[1], "second");
+    int with_memory = argc == 5 && !strcmp(argv[1], "memory");
+    if (!with_memory && !is_second && !(argc == 8 && !strcmp(argv[1], "first"))) return 2;
+    name = argv[2];
+    struct sockaddr_in peer = address(argv[4], PORT);
+    int fd = bound(argv[3], PORT);
     meet(fd, &peer);
-    for (int round = 0; round <= atoi(argv[4]); round++) {
-        is_measured = round > 0;
-        latency(fd, &peer);
-        fflush(stdout);
-        if (only_latency) continue;
-        rate(fd, &peer, 64, 6000);
-        rate(fd, &peer, 1024, 5000);
-        rate(fd, &peer, 8192, 1200);
-        rate(fd, &peer, 65536, 180);
-        write_back(fd, &peer, 150);
-        fflush(stdout);
+    if (with_memory) {
+        is_measured = 1;
+        memory(argv[3], &peer);
+    } else {
+        take_turns(fd, &peer, is_second, atoi(argv[5]), argv + 6);
     }
-    if (with_memory) memory(argv[2], &peer);
     // With the answer comes an acknowledgement: without, it would be sent again to the next server there.
     put(fd, &peer, 'q', 1, 0, NULL, 0);
     struct sockaddr_in from;

@@ -7,7 +7,7 @@ use std::path::PathBuf;
 use anyhow::{Context, Result, bail, ensure};
 
 use super::noop::Side;
-use super::statistics::median;
+use super::statistics::{self, median};
 use crate::soft_roce::{EventKind, Outcome, Run, Stream};
 use crate::workspace::Workspace;
 
@@ -81,11 +81,20 @@ pub(super) fn sides(round: usize) -> [Side; 2] {
 
 /// The median of what `case` gave, which has to be something.
 pub(super) fn typical(case: &str, samples: Option<&Vec<f64>>) -> Result<f64> {
+    median(enough(case, samples)?).context("there are no samples")
+}
+
+/// The mean of the middle half of what `case` gave, which has to be something.
+pub(super) fn middle(case: &str, samples: Option<&Vec<f64>>) -> Result<f64> {
+    statistics::middle(enough(case, samples)?).context("there are no samples")
+}
+
+fn enough<'s>(case: &str, samples: Option<&'s Vec<f64>>) -> Result<&'s [f64]> {
     let samples = samples.map_or(&[][..], Vec::as_slice);
     ensure!(
         samples.len() >= LEAST_ROUNDS,
         "{case} gave {} figures, and {LEAST_ROUNDS} are wanted: is the machine busy?",
         samples.len()
     );
-    median(samples).context("there are no samples")
+    Ok(samples)
 }

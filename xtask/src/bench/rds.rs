@@ -1,16 +1,16 @@
 //! What messages cost over RDS in user space, against the kernel's, on two guests.
 //!
-//! One program in C, `rds/benches/messages.c`, runs on a pair of guests with `rds-preload`, and on the same
-//! pair with the kernel's RDS, whose modules are there as long as they are needed. Each kind has several turns
-//! on a pair, in the order of [`TURNS`]: what a turn of one kind measures is compared with the turn of the
-//! other that is next to it, since what an emulator takes for the same thing changes by a third within seconds,
-//! and more with new guests. What counts is the median of these ratios: ours is told as so many times the
-//! reference's median. And what counts is the memory of a connection, which is what the guest has less of, be
-//! it the kernel's or the program's: that is measured with the kind that begins, before any memory has been
-//! given back. The kinds take turns in beginning.
+//! One program in C, `rds/benches/messages.c`, runs on a pair of guests twice at the same time: with
+//! `rds-preload`, which `rds/benches/port.c` gives a port of its own, and with the kernel's RDS. The two measure
+//! everything by turns of a fraction of a second, one kind, the other twice, and the first again, while the
+//! other kind sleeps: what an emulator takes for the same thing changes by a third within seconds, and more
+//! with new guests, and so changes both alike. Each four turns give one ratio, and what counts is the geometric
+//! mean of the middle half of the ratios: ours is told as so many times the reference's median.
+//!
+//! And what counts is the memory of a connection, which is what the guest has less of, be it the kernel's or the
+//! program's: that is measured before, with one kind on each pair, before any memory has been given back.
 
 use std::collections::BTreeMap;
-use std::path::Path;
 use std::time::Duration;
 
 use anyhow::{Context, Result};
@@ -19,32 +19,14 @@ use super::guest;
 use super::noop::Side;
 use super::program;
 use super::row::{Bar, Row};
-use super::statistics::median;
 use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
 /// How many pairs of guests there are, each of which gives the memory of one kind.
 const PAIRS: usize = 6;
-/// How often everything is measured in a turn of a kind.
-const ROUNDS: usize = 2;
+/// How often everything is measured by turns on a pair.
+const ROUNDS: usize = 18;
 const TIMEOUT: Duration = Duration::from_secs(6 * 60);
-
-/// Whose turn it is on a pair, the kind's that begins (0) or the other's, and what is measured beside what is
-/// always: there and back takes little time, and scatters most.
-const TURNS: [(usize, &str); 12] = [
-    (0, " memory"),
-    (1, ""),
-    (1, ""),
-    (0, ""),
-    (0, " latency"),
-    (1, " latency"),
-    (1, " latency"),
-    (0, " latency"),
-    (0, " latency"),
-    (1, " latency"),
-    (1, " latency"),
-    (0, " latency"),
-];
 
 /// What is measured: what the program calls it, and how many bytes a message or an operation has, or how many
 /// connections there are.
@@ -61,15 +43,27 @@ const CASES: [(&str, u32); 7] = [
 /// What is measured once on a pair.
 const MEMORY: &str = "memory";
 
-/// What goes before the name of the kind that is measured from then on.
-const KIND: &str = "kind";
+/// The programs that are measured, as a shell calls them.
+struct Programs {
+    messages: String,
+    /// What is loaded before it, for ours.
+    preloads: String,
+}
 
 /// Runs everything.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
-    let program = workspace.target().join("bench/rds-messages");
-    let source = workspace.root().join("rds/benches/messages.c");
-    program::build_c(&source, &program, &[])?;
+    let build = |name: &str, output: &str, arguments: &[&str]| {
+        let source = workspace.root().join("rds/benches").join(name);
+        let output = workspace.target().join("bench").join(output);
+        program::build_c(&source, &output, arguments)?;
+        quote(&output)
+    };
     let library = program::build_library(workspace, "rds-preload", "rdspreload")?;
+    let port = build("port.c", "rds-port.so", &["-shared", "-fPIC", "-ldl"])?;
+    let programs = Programs {
+        messages: build("messages.c", "rds-messages", &[])?,
+        preloads: format!("{port}:{}", quote(&library)?),
+    };
     let mut transcript = Transcript::default();
     let mut look = String::new();
     for pair in 0..PAIRS {
@@ -77,11 +71,9 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
             "Running messages over RDS, ours and the kernel's, on two guests, {} of {PAIRS}",
             pair + 1
         );
-        transcript.pair = pair;
-        let read = |line: &str| transcript.read(line);
-        let plan = plan(guest::sides(pair), &program, &library)?;
+        let plan = programs.plan(guest::sides(pair));
         let name = format!("rds-{}", pair + 1);
-        look = guest::record_success(workspace, &name, plan, read)?;
+        look = guest::record_success(workspace, &name, plan, |line| transcript.read(line))?;
     }
     transcript.rows().with_context(|| look)
 }
@@ -93,63 +85,61 @@ fn kind(side: Side) -> &'static str {
     }
 }
 
-/// The program on two guests, with one kind after the other.
-fn plan(sides: [Side; 2], program: &Path, library: &Path) -> Result<Run> {
-    let (program, library) = (quote(program)?, quote(library)?);
-    let run = |side, arguments: &str| match side {
-        Side::Ours => format!("LD_PRELOAD={library} {program} {arguments}"),
-        Side::Reference => {
-            format!("modprobe rds_rdma && {program} {arguments} && rmmod rds_rdma rds")
-        }
-    };
-    let server = TURNS
-        .map(|(at, _)| run(sides[at], "server $A"))
-        .join(" && ");
-    let client = TURNS.map(|(at, more)| {
-        let side = sides[at];
-        let run = run(side, &format!("client $B $A {ROUNDS}{more}"));
-        format!("echo == {KIND} {} && {run}", side.name())
-    });
-    let plan = Run::pair(server, client.join(" && "));
-    Ok(plan.timeout(TIMEOUT).by_line())
+impl Programs {
+    /// Both kinds on two guests: the first one for the memory, and then both at the same time.
+    fn plan(&self, sides: [Side; 2]) -> Run {
+        let Self { messages, preloads } = self;
+        let modules = |side| match side {
+            Side::Ours => "",
+            Side::Reference => "modprobe rds_rdma && ",
+        };
+        let run = |side, arguments: &str| match side {
+            Side::Ours => format!("LD_PRELOAD={preloads} {messages} {arguments}"),
+            Side::Reference => format!("{messages} {arguments}"),
+        };
+        let both = |one, other| format!("{{ {one} & one=$!; {other} && wait $one; }}");
+        let [first, second] = sides;
+        let [one, other] = sides.map(Side::name);
+        let server = format!(
+            "{}{} && modprobe rds_rdma && {}",
+            modules(first),
+            run(first, "server $A"),
+            both(run(first, "server $A"), run(second, "server $A")),
+        );
+        let turns = format!("$B $A {ROUNDS} /tmp");
+        let client = format!(
+            "{}{} && modprobe rds_rdma && mkfifo /tmp/back /tmp/there && {}",
+            modules(first),
+            run(first, &format!("memory {one} $B $A")),
+            both(
+                run(first, &format!("first {one} {turns}/back /tmp/there")),
+                run(second, &format!("second {other} {turns}/there /tmp/back")),
+            ),
+        );
+        Run::pair(server, client).timeout(TIMEOUT).by_line()
+    }
 }
 
 /// What the guests have printed so far.
 #[derive(Debug, Default)]
 struct Transcript {
-    /// Where it is being measured, and what.
-    pair: usize,
-    side: Option<Side>,
-    /// The pair and the number of the turn that each kind has had last.
-    turns: BTreeMap<Side, Turn>,
-    samples: BTreeMap<(&'static str, u32, Side), BTreeMap<Turn, Vec<f64>>>,
+    samples: BTreeMap<(&'static str, u32, Side), Vec<f64>>,
 }
-
-/// A pair of guests, and which turn of a kind's it is there.
-type Turn = (usize, usize);
 
 impl Transcript {
     fn read(&mut self, line: &str) {
         let words: Vec<&str> = line.split_whitespace().collect();
-        let (what, size, number) = match words[..] {
-            ["==", KIND, name] => {
-                self.side = Side::of_name(name);
-                if let Some(side) = self.side {
-                    let last = self.turns.get(&side).filter(|(pair, _)| *pair == self.pair);
-                    let turn = last.map_or(0, |(_, turn)| turn + 1);
-                    self.turns.insert(side, (self.pair, turn));
-                }
-                return;
-            }
-            ["==", what, size, number] => (what, size, number),
-            _ => return,
+        let ["==", name, what, size, number] = words[..] else {
+            return;
         };
         let said = |(name, bytes): &&(&str, u32)| *name == what && bytes.to_string() == size;
         let case = CASES.iter().find(said);
-        if let (Some(&(what, size)), Some(side), Ok(number)) = (case, self.side, number.parse()) {
-            let samples = self.samples.entry((what, size, side)).or_default();
-            let turn = self.turns.get(&side).copied().unwrap_or_default();
-            samples.entry(turn).or_default().push(number);
+        let side = Side::of_name(name);
+        if let (Some(&(what, size)), Some(side), Ok(number)) = (case, side, number.parse()) {
+            self.samples
+                .entry((what, size, side))
+                .or_default()
+                .push(number);
         }
     }
 
@@ -157,9 +147,8 @@ impl Transcript {
         let row = |(what, size): (&'static str, u32)| {
             let of = |side| self.samples.get(&(what, size, side));
             let typical = |side| {
-                let samples = of(side).map(|turns| turns.values().flatten().copied().collect());
                 let case = format!("{what} {size}, {}", kind(side));
-                guest::typical(&case, samples.as_ref())
+                guest::typical(&case, of(side))
             };
             let reference = typical(Side::Reference)?;
             let ours = if what == MEMORY {
@@ -167,8 +156,9 @@ impl Transcript {
             } else {
                 let turns = of(Side::Ours).zip(of(Side::Reference));
                 let ratios = turns.map(|(ours, reference)| ratios(ours, reference));
-                let case = format!("{what} {size}, of turns");
-                reference * guest::typical(&case, ratios.as_ref())?
+                let logarithms = ratios.map(|ratios| ratios.into_iter().map(f64::ln).collect());
+                let case = format!("{what} {size}, of four turns");
+                reference * guest::middle(&case, logarithms.as_ref())?.exp()
             };
             let (case, unit, scale, bar) = match what {
                 "latency" => ("there and back", "µs", 1.0, Bar::Times(1.0)),
@@ -188,13 +178,15 @@ impl Transcript {
     }
 }
 
-/// Ours, as a multiple of the reference, for each turn.
-fn ratios(ours: &BTreeMap<Turn, Vec<f64>>, reference: &BTreeMap<Turn, Vec<f64>>) -> Vec<f64> {
-    let ratio = |(turn, ours): (&Turn, &Vec<f64>)| {
-        let (ours, reference) = (median(ours)?, median(reference.get(turn)?)?);
-        (reference > 0.0).then(|| ours / reference)
-    };
-    ours.iter().filter_map(ratio).collect()
+/// Ours, as a multiple of the reference, for each four turns: each kind has two of them.
+fn ratios(ours: &[f64], reference: &[f64]) -> Vec<f64> {
+    let sum = |turns: &[f64]| turns.iter().sum::<f64>();
+    let fours = ours.chunks_exact(2).zip(reference.chunks_exact(2));
+    fours
+        .map(|(ours, reference)| (sum(ours), sum(reference)))
+        .filter(|(_, reference)| *reference > 0.0)
+        .map(|(ours, reference)| ours / reference)
+        .collect()
 }
 
 #[cfg(test)]
@@ -204,40 +196,29 @@ mod tests {
     #[test]
     fn transcript_becomes_rows() {
         let mut transcript = Transcript::default();
-        for (what, size) in CASES {
-            transcript.read(&format!("== {what} {size} 1"));
-        }
-        assert!(transcript.samples.is_empty(), "nobody knows whose they are");
-        // The guests of each pair are so much slower than those before.
-        for pair in 0..guest::LEAST_ROUNDS {
-            transcript.pair = pair;
-            let scale = f64::from(1 << (4 * pair));
-            for (side, number) in [("ours", 4e6), ("reference", 2e6)] {
-                transcript.read(&format!("== kind {side}"));
-                for (what, size) in CASES {
-                    transcript.read(&format!("== {what} {size} {}", number * scale));
+        // The guests become slower and slower.
+        for round in 0..2 * guest::LEAST_ROUNDS {
+            let scale = f64::from(1 << round);
+            for (what, size) in CASES {
+                for (side, number) in [
+                    ("ours", 4e6),
+                    ("reference", 2e6),
+                    ("reference", 2e6),
+                    ("ours", 4e6),
+                ] {
+                    transcript.read(&format!("== {side} {what} {size} {}", number * scale));
                 }
             }
         }
-        transcript.pair = 99;
-        transcript.read("== kind ours");
-        for (what, size) in CASES.into_iter().filter(|(what, _)| *what != MEMORY) {
-            for _ in 0..9 {
-                transcript.read(&format!("== {what} {size} 1e9"));
-            }
-        }
-        transcript.read("== latency 65 1");
+        transcript.read("== ours latency 65 1");
+        transcript.read("== theirs latency 64 1");
         transcript.read("anything else");
         let rows = transcript.rows().unwrap();
         assert_eq!(rows.len(), CASES.len());
         assert_eq!(rows[0].pass(), Some(false), "twice as late");
         assert_eq!(rows[1].pass(), Some(true), "twice as many");
-        assert_eq!((rows[5].ours, rows[5].reference), (64.0, Some(32.0)));
-        assert_eq!(
-            (rows[6].ours, rows[6].pass()),
-            (64e6, Some(false)),
-            "twice as much"
-        );
+        assert_eq!((rows[5].ours, rows[5].reference), (24.0, Some(12.0)));
+        assert_eq!(rows[6].pass(), Some(false), "twice as much");
         transcript.samples.remove(&(MEMORY, 15, Side::Reference));
         let error = transcript.rows().unwrap_err().to_string();
         assert!(
@@ -248,33 +229,11 @@ mod tests {
 
     #[test]
     fn turns_are_compared_with_those_next_to_them() {
-        let mut transcript = Transcript::default();
-        for pair in 0..guest::LEAST_ROUNDS {
-            transcript.pair = pair;
-            // What comes later takes longer, for both.
-            for (turn, slower) in [1.0, 10.0, 100.0].into_iter().enumerate() {
-                let mut kinds = [("ours", 3.0), ("reference", 4.0)];
-                if turn % 2 == 1 {
-                    kinds.reverse();
-                }
-                for (side, number) in kinds {
-                    transcript.read(&format!("== kind {side}"));
-                    transcript.read(&format!("== latency 64 {}", number * slower));
-                }
-            }
-        }
-        let of = |side| &transcript.samples[&("latency", 64, side)];
-        let ratios = ratios(of(Side::Ours), of(Side::Reference));
-        assert_eq!(ratios, vec![0.75; 3 * guest::LEAST_ROUNDS]);
-    }
-
-    #[test]
-    fn everything_is_measured_by_both_kinds_equally_often() {
-        let mut measured = [Vec::new(), Vec::new()];
-        for (at, what) in TURNS {
-            measured[at].push(what.replace(" memory", ""));
-        }
-        assert_eq!(measured[0], measured[1]);
+        assert_eq!(
+            ratios(&[1.0, 3.0, 30.0, 30.0, 9.0], &[2.0, 6.0, 60.0, 180.0]),
+            [0.5, 0.25]
+        );
+        assert!(ratios(&[1.0, 1.0], &[0.0, 0.0]).is_empty());
     }
 
     #[test]

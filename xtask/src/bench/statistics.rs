@@ -14,6 +14,18 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some((sorted[middle - 1] + upper) / 2.0)
 }
 
+/// The mean of the middle half of the values: of many it tells as much as the mean does, and what is far off does
+/// not matter.
+///
+/// Of no values there is none.
+pub(super) fn middle(values: &[f64]) -> Option<f64> {
+    let mut sorted = values.to_vec();
+    sorted.sort_by(f64::total_cmp);
+    let quarter = sorted.len() / 4;
+    let half = sorted.get(quarter..sorted.len() - quarter)?;
+    (!half.is_empty()).then(|| half.iter().sum::<f64>() / half.len() as f64)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;
@@ -24,5 +36,13 @@ mod tests {
         assert_eq!(median(&[7.0]), Some(7.0));
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
         assert_eq!(median(&[4.0, 1.0, 9.0, 2.0]), Some(3.0));
+    }
+
+    #[test]
+    fn outer_quarters_do_not_matter() {
+        assert_eq!(middle(&[]), None);
+        assert_eq!(middle(&[7.0]), Some(7.0));
+        assert_eq!(middle(&[1.0, 2.0, 6.0]), Some(3.0));
+        assert_eq!(middle(&[900.0, 2.0, 4.0, -900.0]), Some(3.0));
     }
 }
