@@ -40,7 +40,7 @@ pub(crate) enum Command {
         /// Fail when a bar is missed
         #[arg(long)]
         check: bool,
-        /// Leave out what is measured in a guest
+        /// Leave out what is measured in guests
         #[arg(long)]
         host_only: bool,
         /// Write a whole GiB where that is measured, which takes minutes

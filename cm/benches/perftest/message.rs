@@ -1,6 +1,9 @@
 //! Messages: as `ib_send_lat` and `ib_send_bw`.
 
-use verbs::{Buf, Completed, CompletionQueue, SharedBuf, WorkCompletion, op::Send};
+use verbs::{
+    Buf, Completed, CompletionQueue, SharedBuf, WorkCompletion,
+    op::{Send, SendRequest},
+};
 
 use crate::{
     Plan, Result, TX_DEPTH, clock,
@@ -10,34 +13,24 @@ use crate::{
 
 /// One message there and one back, again and again: half the median of the time between two.
 pub(crate) fn latency(plan: Plan, role: Role) -> Result<f64> {
-    let mut link = Link::<SharedBuf>::establish(plan, role)?;
-    let message = link.pd.alloc_buf(plan.size)?.freeze();
+    let mut link = Link::<Buf>::establish(plan, role)?;
+    let mut message = link.pd.alloc_buf(plan.size)?;
     let mut samples = Samples::new(plan.iterations);
     let (mut sent, mut received) = (0, 0);
     while sent < plan.iterations || received < plan.iterations {
         let begins = sent == 0 && matches!(role, Role::Client(_));
         if received < plan.iterations && !begins {
             received += 1;
-            let wc = next(&mut link.recv_cq)?;
-            let Ok(Completed::Receive(done)) = link.connection.qp_mut().complete(wc) else {
-                return Err("a completion belongs to no receive".into());
-            };
-            done.ok()?;
+            let qp = link.connection.qp_mut();
+            let buf = next(&mut link.recv_cq, |wc| received_buf(qp.complete(wc)))?;
             if received + plan.rx_depth <= plan.iterations {
-                let buf = done.work;
                 link.connection.qp_mut().post_recv(buf)?;
             }
         }
         if sent < plan.iterations {
             samples.take();
             sent += 1;
-            let request = Send::new(message.clone());
-            link.connection.qp_mut().post(request)?;
-            let wc = next(&mut link.send_cq)?;
-            match link.connection.qp_mut().complete(wc) {
-                Ok(done) => done.ok()?,
-                Err(_) => return Err("a completion belongs to no send".into()),
-            }
+            message = round(&mut link, |_| Send::new(message))?;
         }
     }
     Ok(samples.median()? / 2.0)
@@ -97,7 +90,7 @@ pub(crate) fn stream<R>(
     request: impl Fn(bool) -> R,
 ) -> Result<u64>
 where
-    R: verbs::op::SendRequest<verbs::Rc, Work = SharedBuf>,
+    R: SendRequest<verbs::Rc, Work = SharedBuf>,
 {
     let qp = link.connection.qp_mut();
     let mut sent = 0;
@@ -118,9 +111,31 @@ where
     Ok(clock::cycles() - begin)
 }
 
-/// Polls until something has completed.
-pub(crate) fn next(cq: &mut CompletionQueue) -> Result<WorkCompletion<'_>> {
-    // Looked at before it is taken, since what is taken borrows the queue.
-    while cq.poll()?.len() == 0 {}
-    Ok(cq.poll()?.next().ok_or("a completion has gone")?)
+/// Posts a request, and polls until it has completed.
+pub(crate) fn round<R>(link: &mut Link<Buf>, request: impl FnOnce(&Link<Buf>) -> R) -> Result<Buf>
+where
+    R: SendRequest<verbs::Rc, Work = Buf>,
+{
+    let request = request(link);
+    let qp = link.connection.qp_mut();
+    qp.post(request).map_err(|it| it.error)?;
+    next(&mut link.send_cq, |wc| match qp.complete(wc) {
+        Ok(Completed::Send(done)) => {
+            done.ok()?;
+            Ok(done.work)
+        }
+        _ => Err("a completion belongs to no request".into()),
+    })
+}
+
+/// Polls until something has completed, and gives it to `take`.
+pub(crate) fn next<T>(
+    cq: &mut CompletionQueue,
+    take: impl FnOnce(WorkCompletion<'_>) -> Result<T>,
+) -> Result<T> {
+    loop {
+        if let Some(wc) = cq.poll()?.next() {
+            return take(wc);
+        }
+    }
 }

@@ -2,14 +2,14 @@
 
 use verbs::{
     Buf, SharedBuf,
-    op::{Read, Send, SendRequest, Write},
+    op::{Read, Send, Write},
 };
 
 use crate::{
     Plan, Result,
     clock::Samples,
     link::{Link, Role},
-    message,
+    message::{self, round},
 };
 
 /// Each side writes when the last byte of the other's write has arrived; half the median of the
@@ -86,24 +86,6 @@ pub(crate) fn read_latency(plan: Plan, role: Role) -> Result<f64> {
     }
 }
 
-/// Posts a request, and polls until it has completed.
-fn round<R>(link: &mut Link<Buf>, request: impl FnOnce(&Link<Buf>) -> R) -> Result<Buf>
-where
-    R: SendRequest<verbs::Rc, Work = Buf>,
-{
-    let request = request(link);
-    let qp = link.connection.qp_mut();
-    qp.post(request).map_err(|it| it.error)?;
-    let wc = message::next(&mut link.send_cq)?;
-    match qp.complete(wc) {
-        Ok(verbs::Completed::Send(done)) => {
-            done.ok()?;
-            Ok(done.work)
-        }
-        _ => Err("a completion belongs to no request".into()),
-    }
-}
-
 /// The client says that it is done, and the server polls for it meanwhile, as perftest's does.
 fn finish<SW: verbs::work::Gather + 'static>(
     mut link: Link<SW>,
@@ -112,15 +94,10 @@ fn finish<SW: verbs::work::Gather + 'static>(
 ) -> Result<()> {
     let qp = link.connection.qp_mut();
     match role {
-        Role::Server => {
-            let wc = message::next(&mut link.recv_cq)?;
-            wc.ok()?;
-        }
+        Role::Server => message::next(&mut link.recv_cq, |wc| Ok(wc.ok()?)),
         Role::Client(_) => {
             qp.post(Send::new(message)).map_err(|it| it.error)?;
-            let wc = message::next(&mut link.send_cq)?;
-            wc.ok()?;
+            message::next(&mut link.send_cq, |wc| Ok(wc.ok()?))
         }
     }
-    Ok(())
 }

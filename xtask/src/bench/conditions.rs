@@ -57,7 +57,7 @@ impl fmt::Display for Conditions {
         }
         write!(f, ", {} processors", self.processors)?;
         match self.rounds {
-            Some(rounds) => write!(f, "; at least {rounds} rounds in the guest"),
+            Some(rounds) => write!(f, "; at least {rounds} rounds in the guests"),
             None => Ok(()),
         }
     }
@@ -105,7 +105,7 @@ mod tests {
         let text = conditions(Some(7.71), Some(2)).to_string();
         assert_eq!(
             text,
-            "measured on a busy machine: load average 7.71, 2 processors; at least 2 rounds in the guest"
+            "measured on a busy machine: load average 7.71, 2 processors; at least 2 rounds in the guests"
         );
     }
 }

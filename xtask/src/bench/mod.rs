@@ -31,7 +31,7 @@ use row::Row;
 /// What can be measured.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
-    /// Posting and polling: against C on a device that does nothing, and against perftest in a guest
+    /// Posting and polling: against C on a device that does nothing, and against perftest in guests
     Verbs,
     /// Streams: against librdmacm's rsockets in a guest, and against perftest on two
     Rsocket,
