@@ -217,7 +217,7 @@ class Socket:
                     # A map of congestion has come, which is told once.
                     pass
             elif time.monotonic() > limit:
-                raise TimeoutError(f"nothing has come for {seconds} s")
+                raise TimeoutError(f"nothing has come for {seconds} s; {state(self)}")
 
     def poll(self, mask, seconds):
         poll = select.poll()
@@ -347,3 +347,23 @@ def counters(sock):
     size, raw = sock.info(INFO_COUNTERS)
     names = (raw[at : at + size] for at in range(0, len(raw), size))
     return {one[:32].rstrip(b"\0").decode(): struct.unpack_from("=Q", one, 32)[0] for one in names}
+
+
+def state(sock):
+    """What the host tells of connections and of messages on their way, to find out why nothing comes."""
+    def each(option, layout):
+        try:
+            size, raw = sock.info(option)
+        except OSError as error:
+            return str(error)
+        return [struct.unpack_from(layout, raw, at) for at in range(0, len(raw), size)]
+
+    return " ".join(
+        (
+            f"connections (next sent, next received, flags, type of service): {each(INFO_CONNECTIONS, '=QQ24xBB')}",
+            f"waiting (sequence number, bytes, flags): {each(INFO_SEND, '=QI12xB')}",
+            f"unacknowledged: {each(INFO_RETRANS, '=QI12xB')}",
+            f"received, not taken: {each(INFO_RECV, '=QI12xB')}",
+            f"counters: { {name: count for name, count in counters(sock).items() if count} }",
+        )
+    )

@@ -666,9 +666,16 @@ def child(own):
     try_out(own)
     forked(talk_to_oneself, own)()
 
+    is_taken, takes = os.pipe()
+    is_over, ends = os.pipe()
+
     def wait(own):
+        os.close(ends)
         with Socket(parse(own)):
-            time.sleep(2)
+            time.sleep(1)
+            os.write(takes, b"!")
+            # Until the parent closes its end.
+            os.read(is_over, 1)
 
     def come_later(own):
         with Socket(parse(own)) as sock:
@@ -676,8 +683,10 @@ def child(own):
 
     # The address is taken although it is not used yet.
     has_waited = forked(wait, own)
-    time.sleep(1)
+    os.close(takes)
+    os.read(is_taken, 1)
     forked(come_later, own)()
+    os.close(ends)
     has_waited()
     # And by this process, too; from then on its children can have none.
     talk_to_oneself(own)
