@@ -48,11 +48,11 @@ pub(crate) fn run_with(options: &[&str], seconds: u32, a: &str, b: &str) -> Prin
             Some(TIMED_OUT) => options.contains(&"siw"),
             // Seen once in many runs: the kernel whose RDS has been in use says `BUG:`. It gives pages back
             // where it must not wait, and waits for one (`rds_rdma_free_op`). Often nothing comes any more then,
-            // and a program says that before.
-            Some(_) if !output.status.success() => {
-                options.contains(&"--rds") && has_kernel_at_fault(&output)
+            // and a program's exit code for that is the run's.
+            Some(code) => {
+                options.contains(&"--rds") && (code == AT_FAULT || tells_of_a_fault(&output))
             }
-            _ => false,
+            None => false,
         };
         if is_kernels {
             println!(
@@ -82,8 +82,11 @@ pub(crate) fn run_on_one(options: &[&str], seconds: u32, a: &str, b: &str) -> Pr
 /// The exit code of a run that takes too long.
 const TIMED_OUT: i32 = 124;
 
-/// Whether a guest's kernel has been at fault, be a program's exit code that of the run or not.
-fn has_kernel_at_fault(output: &Output) -> bool {
+/// The exit code of a run in which a guest's kernel is at fault, and no command has failed.
+const AT_FAULT: i32 = 125;
+
+/// Whether a guest's kernel was at fault before a command failed.
+fn tells_of_a_fault(output: &Output) -> bool {
     String::from_utf8_lossy(&output.stderr).contains("the kernel is at fault")
 }
 

@@ -21,6 +21,15 @@ pub(super) struct Recording {
 }
 
 impl Recording {
+    /// Why it has failed, if it has.
+    pub(super) fn failure(&self) -> Option<String> {
+        let why = || {
+            let complaint = self.outcome.complaint();
+            complaint.unwrap_or_else(|| "the measurement failed".to_owned())
+        };
+        (!self.outcome.is_success()).then(why)
+    }
+
     /// Where to look.
     pub(super) fn look(&self) -> String {
         format!("what was printed is in {}", self.log.display())
@@ -61,11 +70,11 @@ pub(super) fn record_success(
     read: impl FnMut(&str),
 ) -> Result<String> {
     let recording = record(workspace, name, plan, read)?;
-    let success = recording.outcome.is_success();
-    match recording.outcome.complaint() {
-        Some(warning) if success => eprintln!("{warning}"),
-        Some(complaint) => bail!("{complaint}\n{}", recording.look()),
-        None => ensure!(success, "the measurement failed; {}", recording.look()),
+    if let Some(failure) = recording.failure() {
+        bail!("{failure}\n{}", recording.look());
+    }
+    if let Some(warning) = recording.outcome.complaint() {
+        eprintln!("{warning}");
     }
     Ok(recording.look())
 }

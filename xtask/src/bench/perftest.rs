@@ -6,7 +6,7 @@
 //! the other, since either side may be 5 % faster in one of them, from its boot to its end.
 
 use std::collections::BTreeMap;
-use std::fmt::Write as _;
+use std::fmt::{self, Write as _};
 use std::path::Path;
 use std::time::Duration;
 
@@ -16,6 +16,7 @@ use super::guest;
 use super::noop::{self, Side};
 use super::program;
 use super::row::{Bar, Row};
+use super::statistics::{greatest, least};
 use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
@@ -46,7 +47,18 @@ struct Case {
     iterations: u32,
 }
 
-/// What was measured in the guest.
+impl fmt::Display for Case {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let Self {
+            test,
+            size,
+            iterations,
+        } = self;
+        write!(f, "{test} {size} {iterations}")
+    }
+}
+
+/// What was measured in the guests.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) rows: Vec<Row>,
@@ -54,7 +66,7 @@ pub(super) struct Measured {
     pub(super) rounds: usize,
 }
 
-/// What the guest has printed so far.
+/// What the guests have printed so far.
 #[derive(Debug, Default)]
 struct Transcript {
     mhz: Option<f64>,
@@ -68,25 +80,23 @@ struct Transcript {
 /// Runs everything.
 pub(super) fn measure(workspace: &Workspace, programs: &noop::Programs) -> Result<Measured> {
     let ours = program::build_ours(workspace, "cm", "perftest")?;
+    let script = script(&ours, programs)?;
     let mut transcript = Transcript::default();
     let mut look = String::new();
     for number in 1..=GUESTS {
         eprintln!("Running perftest and its twin in a guest, {number} of {GUESTS}");
-        let plan = Run::single(script(&ours, programs)?)
+        let plan = Run::single(&script)
             .memory_mib(MEMORY_MIB)
             .timeout(TIMEOUT)
             .by_line();
         let name = format!("perftest-{number}");
         let recording = guest::record(workspace, &name, plan, |line| transcript.read(line))?;
-        let outcome = &recording.outcome;
-        if !outcome.is_success() {
-            let complaint = outcome.complaint();
-            let complaint = complaint.unwrap_or_else(|| "the measurement failed".to_owned());
-            // When time was up, what there is may be enough.
-            ensure!(outcome.timed_out(), "{complaint}\n{}", recording.look());
-            eprintln!("{complaint}");
-        }
         look = recording.look();
+        if let Some(failure) = recording.failure() {
+            // When time was up, what there is may be enough.
+            ensure!(recording.outcome.timed_out(), "{failure}\n{look}");
+            eprintln!("{failure}");
+        }
     }
     transcript.measured().context(look)
 }
@@ -167,13 +177,8 @@ end=$(($(date +%s) + budget))
             writeln!(text, "registration {name} \"$register_{name}\"")?;
         }
         for case in cases() {
-            let Case {
-                test,
-                size,
-                iterations,
-            } = case;
             for side in sides {
-                writeln!(text, "measure {} {test} {size} {iterations}", side.name())?;
+                writeln!(text, "measure {} {case}", side.name())?;
             }
         }
     }
@@ -220,7 +225,8 @@ impl Transcript {
             bar: Some(Bar::Times(1.05)),
         });
         for case in cases() {
-            let (unit, factor, bar) = if LATENCIES.contains(&case.test) {
+            let is_latency = LATENCIES.contains(&case.test);
+            let (unit, factor, bar) = if is_latency {
                 (MICROSECONDS, 1.0 / mhz, Bar::Times(1.03))
             } else {
                 (PER_SECOND, 1e6, Bar::NotBelow(0.97))
@@ -231,9 +237,10 @@ impl Transcript {
                     .get(&(case, side))
                     .map_or(&[][..], Vec::as_slice);
                 rounds = rounds.min(runs.len());
-                let best = match bar {
-                    Bar::NotBelow(_) => greatest(runs),
-                    _ => least(runs),
+                let best = if is_latency {
+                    least(runs)
+                } else {
+                    greatest(runs)
                 };
                 best.with_context(|| format!("{} of {} bytes gave no figure", case.test, case.size))
             };
@@ -248,14 +255,6 @@ impl Transcript {
         }
         Ok(Measured { rows, rounds })
     }
-}
-
-fn least(values: &[f64]) -> Option<f64> {
-    values.iter().copied().min_by(f64::total_cmp)
-}
-
-fn greatest(values: &[f64]) -> Option<f64> {
-    values.iter().copied().max_by(f64::total_cmp)
 }
 
 /// The result in a line of output, if it is the one with the result: of ours the size and the figure; of
@@ -283,6 +282,23 @@ mod tests {
         size: 2,
         iterations: 2000,
     };
+
+    /// What a round of a case prints.
+    fn round(case: Case, ours: &str, reference: &str) -> String {
+        let Case {
+            size, iterations, ..
+        } = case;
+        format!(
+            "== ours {case}\n{size} {ours}\n== reference {case}\n------\n \
+             {size} {iterations} 1.0 1.0 {reference} 1.0\n"
+        )
+    }
+
+    fn read(text: &str) -> Transcript {
+        let mut transcript = Transcript::default();
+        text.lines().for_each(|line| transcript.read(line));
+        transcript
+    }
 
     fn of(side: Side, line: &str) -> Option<f64> {
         let words: Vec<&str> = line.split_whitespace().collect();
@@ -314,20 +330,11 @@ mod tests {
     fn transcript_becomes_rows() {
         let mut text = "cpu MHz\t\t: 2000.000\nregistration ours 2000000.0 1.0\nregistration reference 1000000.0 1.0\n".to_owned();
         for case in cases() {
-            let Case {
-                test,
-                size,
-                iterations,
-            } = case;
             for _ in 0..2 {
-                text += &format!("== ours {test} {size} {iterations}\n{size} 4000.0\n");
-                text += &format!("== reference {test} {size} {iterations}\n------\n");
-                text += &format!(" {size} {iterations} 1.0 1.0 2000.0 1.0\n");
+                text += &round(case, "4000.0", "2000.0");
             }
         }
-        let mut transcript = Transcript::default();
-        text.lines().for_each(|line| transcript.read(line));
-        let Measured { rows, rounds } = transcript.measured().unwrap();
+        let Measured { rows, rounds } = read(&text).measured().unwrap();
         assert_eq!(rounds, 2);
         assert_eq!(rows.len(), 1 + cases().len());
         assert_eq!((rows[0].ours, rows[0].reference), (2.0, Some(1.0)));
@@ -341,26 +348,17 @@ mod tests {
 
     #[test]
     fn the_least_disturbed_run_of_each_counts() {
-        let mut transcript = Transcript::default();
-        transcript.read("cpu MHz : 1000.000");
+        let mut text = "cpu MHz : 1000.000\n".to_owned();
         for time in ["3e6", "2e6", "9e6"] {
-            transcript.read(&format!("registration ours {time} 0"));
+            text += &format!("registration ours {time} 0\n");
         }
         // What disturbs makes times longer, and rates lower; one run of ours tells nothing.
         for case in cases() {
-            let Case {
-                test,
-                size,
-                iterations,
-            } = case;
             for (ours, reference) in [("10.0", "80.0"), ("", "90.0"), ("70.0", "20.0")] {
-                transcript.read(&format!("== ours {test} {size} {iterations}"));
-                transcript.read(&format!("{size} {ours}"));
-                transcript.read(&format!("== reference {test} {size} {iterations}"));
-                transcript.read(&format!("{size} {iterations} 1.0 1.0 {reference} 1.0"));
+                text += &round(case, ours, reference);
             }
         }
-        let Measured { rows, rounds } = transcript.measured().unwrap();
+        let Measured { rows, rounds } = read(&text).measured().unwrap();
         assert_eq!(rounds, 2);
         assert_eq!((rows[0].ours, rows[0].reference), (2.0, None));
         assert_eq!((rows[1].ours, rows[1].reference), (0.01, Some(0.02)));
@@ -370,11 +368,8 @@ mod tests {
 
     #[test]
     fn runs_without_a_result_are_noticed() {
-        let mut transcript = Transcript::default();
-        transcript.read("cpu MHz : 2000.000");
-        transcript.read("registration ours 1 1");
-        transcript.read("== ours send_lat 2 2000");
-        let error = transcript.measured().unwrap_err().to_string();
+        let text = "cpu MHz : 2000.000\nregistration ours 1 1\n== ours send_lat 2 2000\n";
+        let error = read(text).measured().unwrap_err().to_string();
         assert_eq!(error, "send_lat of 2 bytes gave no figure");
     }
 }

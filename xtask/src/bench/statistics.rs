@@ -26,6 +26,16 @@ pub(super) fn middle(values: &[f64]) -> Option<f64> {
     (!half.is_empty()).then(|| half.iter().sum::<f64>() / half.len() as f64)
 }
 
+/// Of no values there is none.
+pub(super) fn least(values: &[f64]) -> Option<f64> {
+    values.iter().copied().min_by(f64::total_cmp)
+}
+
+/// Of no values there is none.
+pub(super) fn greatest(values: &[f64]) -> Option<f64> {
+    values.iter().copied().max_by(f64::total_cmp)
+}
+
 #[cfg(test)]
 mod tests {
     use super::*;

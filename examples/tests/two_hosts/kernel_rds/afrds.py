@@ -245,6 +245,11 @@ class Socket:
             if ctypes.get_errno() != 28:
                 checked(size)
 
+    def elements(self, option):
+        """The same, one by one."""
+        size, raw = self.info(option)
+        return [raw[at : at + size] for at in range(0, len(raw), size)]
+
     def tos(self, value=None):
         """Sets the type of service, or asks for it."""
         byte = ctypes.c_uint8(0 if value is None else value)
@@ -344,19 +349,14 @@ def pattern(seed, size):
 
 
 def counters(sock):
-    size, raw = sock.info(INFO_COUNTERS)
-    names = (raw[at : at + size] for at in range(0, len(raw), size))
-    return {one[:32].rstrip(b"\0").decode(): struct.unpack_from("=Q", one, 32)[0] for one in names}
+    told = sock.elements(INFO_COUNTERS)
+    return {one[:32].rstrip(b"\0").decode(): struct.unpack_from("=Q", one, 32)[0] for one in told}
 
 
 def state(sock):
     """What the host tells of connections and of messages on their way, to find out why nothing comes."""
     def each(option, layout):
-        try:
-            size, raw = sock.info(option)
-        except OSError as error:
-            return str(error)
-        return [struct.unpack_from(layout, raw, at) for at in range(0, len(raw), size)]
+        return [struct.unpack_from(layout, one) for one in sock.elements(option)]
 
     return " ".join(
         (

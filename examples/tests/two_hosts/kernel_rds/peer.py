@@ -289,8 +289,7 @@ def waiting(sock):
     port = struct.pack("!H", sock.address()[1])
     found = 0
     for option in (afrds.INFO_SEND, afrds.INFO_RETRANS):
-        size, raw = sock.info(option)
-        found += sum(raw[at + 20 : at + 22] == port for at in range(0, len(raw), size))
+        found += sum(one[20:22] == port for one in sock.elements(option))
     return found
 
 
@@ -455,8 +454,7 @@ class Messages:
 
 def unconnected(sock):
     """The types of service whose connections there are not now, of those that there have been."""
-    size, raw = sock.info(afrds.INFO_CONNECTIONS)
-    return {raw[at + 41] for at in range(0, len(raw), size) if not raw[at + 40] & 4}
+    return {one[41] for one in sock.elements(afrds.INFO_CONNECTIONS) if not one[40] & 4}
 
 
 def severed(own, cut, restore, rounds):
@@ -672,6 +670,7 @@ def child(own):
     def wait(own):
         os.close(ends)
         with Socket(parse(own)):
+            # Long enough for an address to be taken that is not used.
             time.sleep(1)
             os.write(takes, b"!")
             # Until the parent closes its end.

@@ -244,9 +244,8 @@ def compare(memory, options, value):
 def carried(sock):
     """How many messages the connections of each type of service have carried, both ways."""
     found = collections.Counter()
-    size, raw = sock.info(afrds.INFO_CONNECTIONS)
-    for at in range(0, len(raw), size):
-        found[raw[at + size - 1]] += sum(struct.unpack_from("=QQ", raw, at))
+    for one in sock.elements(afrds.INFO_CONNECTIONS):
+        found[one[-1]] += sum(struct.unpack_from("=QQ", one))
     return found
 
 
