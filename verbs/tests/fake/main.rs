@@ -8,6 +8,7 @@ mod cqs;
 mod domains;
 mod events;
 mod extended_posting;
+mod fake_device;
 mod faults;
 mod fixture;
 mod interleavings;

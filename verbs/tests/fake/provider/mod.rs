@@ -280,6 +280,11 @@ impl Fake {
         self.state().complete_wq(wq.addr(), message, 0);
     }
 
+    /// Writes a message to elements, as the device does when it arrives for them.
+    pub(crate) fn deliver(&self, sges: &[ffi::ibv_sge], message: &[u8]) -> WcStatus {
+        WcStatus(self.state().deliver(sges, message).0)
+    }
+
     /// How a completion queue is moderated: a number of completions, and microseconds.
     pub(crate) fn moderation(&self, cq: &CqHandle) -> (u16, u16) {
         self.state().cq_mut(cq.as_raw().addr()).moderation

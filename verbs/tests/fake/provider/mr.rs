@@ -15,8 +15,16 @@ pub(super) struct Mr {
     pub(super) start: u64,
     pub(super) len: u64,
     pub(super) lkey: u32,
+    rkey: u32,
     pub(super) access: u32,
     pub(super) place: Place,
+}
+
+impl Mr {
+    /// Whether the region contains all of a range.
+    fn contains(&self, start: u64, len: u64) -> bool {
+        start >= self.start && len <= self.len && start - self.start <= self.len - len
+    }
 }
 
 /// Where the first byte of a registration is.
@@ -52,14 +60,19 @@ impl Dm {
 }
 
 impl State {
-    /// Lets a message arrive in the elements of a receive. Returns whether it fits.
-    pub(super) fn deliver(&mut self, sges: &[ffi::ibv_sge], message: &[u8]) -> bool {
+    /// Writes a message to the elements of a receive, as a device does: to any region that has
+    /// the key now. Returns the status of the completion.
+    pub(super) fn deliver(&mut self, sges: &[ffi::ibv_sge], message: &[u8]) -> ffi::ibv_wc_status {
         let mut left = message;
         for sge in sges {
             let (part, rest) = left.split_at(left.len().min(sge.length as usize));
             left = rest;
-            let mut mrs = self.mrs.values();
-            let mr = mrs.find(|mr| mr.lkey == sge.lkey).unwrap();
+            if part.is_empty() {
+                break;
+            }
+            let Some(mr) = self.region_of(sge) else {
+                return ffi::ibv_wc_status::IBV_WC_LOC_PROT_ERR;
+            };
             let offset = sge.addr - mr.start;
             match mr.place {
                 Place::Memory(start) => {
@@ -76,14 +89,17 @@ impl State {
                 Place::DmaBuf(..) | Place::Null => {}
             }
         }
-        left.is_empty()
+        match left {
+            [] => ffi::ibv_wc_status::IBV_WC_SUCCESS,
+            _ => ffi::ibv_wc_status::IBV_WC_LOC_LEN_ERR,
+        }
     }
 
     /// What the device reads from the elements of a request.
     pub(super) fn collect(&self, sges: &[ffi::ibv_sge]) -> Vec<u8> {
         let mut bytes = Vec::new();
         for sge in sges {
-            let mr = self.mrs.values().find(|mr| mr.lkey == sge.lkey).unwrap();
+            let mr = self.region_of(sge).unwrap();
             let (offset, len) = (sge.addr - mr.start, sge.length as usize);
             match mr.place {
                 Place::Memory(start) => {
@@ -101,14 +117,26 @@ impl State {
         bytes
     }
 
-    /// Whether a range is inside a region with that key.
-    pub(super) fn is_registered(&self, lkey: u32, start: u64, len: u64) -> bool {
-        self.mrs.values().any(|mr| {
-            mr.lkey == lkey
-                && start >= mr.start
-                && len <= mr.len
-                && start - mr.start <= mr.len - len
-        })
+    /// The region that has an element's key and contains its bytes.
+    fn region_of(&self, sge: &ffi::ibv_sge) -> Option<&Mr> {
+        let mut mrs = self.mrs.values();
+        mrs.find(|mr| mr.lkey == sge.lkey && mr.contains(sge.addr, sge.length.into()))
+    }
+
+    /// Whether the bytes of an element are registered under its key.
+    pub(super) fn is_registered(&self, sge: &ffi::ibv_sge) -> bool {
+        self.region_of(sge).is_some()
+    }
+
+    /// A key for a region. Keys of regions that are gone come first, the last one released at
+    /// once, as from the cache of mlx5's kernel driver, and from every device after a while.
+    fn issue_key(&mut self) -> u32 {
+        self.released_keys.pop().unwrap_or_else(|| self.next())
+    }
+
+    /// Makes the keys of a region available again, for the same purpose each.
+    fn release_keys(&mut self, lkey: u32, rkey: u32) {
+        self.released_keys.extend([rkey, lkey]);
     }
 
     fn region(
@@ -126,7 +154,7 @@ impl State {
             Place::Null => (0, 0),
         };
         let mr: *mut ffi::ibv_mr = self.make(call, &[pd.addr(), parent]);
-        let (lkey, rkey, handle) = (self.next(), self.next(), self.next());
+        let (lkey, rkey, handle) = (self.issue_key(), self.issue_key(), self.next());
         // SAFETY: fresh; the domain is one of the fake's.
         unsafe {
             (*mr).context = (*pd).context;
@@ -141,6 +169,7 @@ impl State {
             start,
             len: len as u64,
             lkey,
+            rkey,
             access,
             place,
         };
@@ -247,9 +276,10 @@ unsafe extern "C" fn ibv_rereg_mr(
         }
     }
     let has = |flag: ffi::ibv_rereg_mr_flags| flags as u32 & flag.0 != 0;
-    let (lkey, rkey) = (state.next(), state.next());
+    let (lkey, rkey) = (state.issue_key(), state.issue_key());
     let registered = state.mrs.get_mut(&mr.addr()).unwrap();
-    registered.lkey = lkey;
+    let old = std::mem::replace(&mut registered.lkey, lkey);
+    let old = (old, std::mem::replace(&mut registered.rkey, rkey));
     // SAFETY: live, and used by nobody else during the call.
     unsafe {
         (*mr).lkey = lkey;
@@ -274,6 +304,7 @@ unsafe extern "C" fn ibv_rereg_mr(
         state.used("ibv_rereg_mr", pd.addr());
         state.adopt(mr.addr(), pd.addr());
     }
+    state.release_keys(old.0, old.1);
     match failure {
         Some(_) => code::IBV_REREG_MR_ERR_DO_FORK_OLD.0,
         None => 0,
@@ -286,8 +317,10 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ffi::ibv_mr) -> c_int {
     let shared = unsafe { device_of(mr) };
     let mut state = shared.lock();
     let ret = state.unmake("ibv_dereg_mr", mr);
-    if ret == 0 {
-        state.mrs.remove(&mr.addr());
+    if ret == 0
+        && let Some(gone) = state.mrs.remove(&mr.addr())
+    {
+        state.release_keys(gone.lkey, gone.rkey);
     }
     ret
 }
@@ -339,11 +372,10 @@ pub(super) unsafe extern "C" fn advise_mr(
     for i in 0..count as usize {
         // SAFETY: the caller's list has `count` elements.
         let sge = unsafe { *sges.add(i) };
-        if !state.is_registered(sge.lkey, sge.addr, sge.length.into()) {
-            return libc::EFAULT;
-        }
         let on_demand = ffi::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
-        let mr = state.mrs.values().find(|mr| mr.lkey == sge.lkey).unwrap();
+        let Some(mr) = state.region_of(&sge) else {
+            return libc::EFAULT;
+        };
         if mr.access & on_demand == 0 {
             return libc::EINVAL;
         }
@@ -367,7 +399,10 @@ pub(super) unsafe extern "C" fn alloc_mw(
     unsafe {
         (*mw).context = ctx;
         (*mw).pd = pd;
-        (*mw).rkey = state.next() << 8;
+        (*mw).rkey = state
+            .released_windows
+            .pop()
+            .unwrap_or_else(|| state.next() << 8);
         (*mw).handle = state.next();
         (*mw).type_ = kind;
     }
@@ -376,8 +411,14 @@ pub(super) unsafe extern "C" fn alloc_mw(
 
 pub(super) unsafe extern "C" fn dealloc_mw(mw: *mut ffi::ibv_mw) -> c_int {
     // SAFETY: one of the fake's.
-    let shared = unsafe { device_of(mw) };
-    shared.lock().unmake("ibv_dealloc_mw", mw)
+    let (shared, rkey) = unsafe { (device_of(mw), (*mw).rkey) };
+    let mut state = shared.lock();
+    let ret = state.unmake("ibv_dealloc_mw", mw);
+    if ret == 0 {
+        // The lower byte is the owner's, and begins again.
+        state.released_windows.push(rkey & !0xff);
+    }
+    ret
 }
 
 pub(super) unsafe extern "C" fn bind_mw(

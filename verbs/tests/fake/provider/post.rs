@@ -257,7 +257,7 @@ impl State {
         let (number, state) = (this.number, this.state);
         if posted.inline.is_none() {
             for sge in &posted.sges {
-                if !self.is_registered(sge.lkey, sge.addr, sge.length.into()) {
+                if !self.is_registered(sge) {
                     self.complain(format!("{posted:?} names memory that is not registered"));
                     break;
                 }
@@ -308,7 +308,7 @@ impl State {
 
     pub(super) fn check_receive(&mut self, posted: &PostedReceive) {
         for sge in &posted.sges {
-            if !self.is_registered(sge.lkey, sge.addr, sge.length.into()) {
+            if !self.is_registered(sge) {
                 return self.complain(format!("{posted:?} names memory that is not registered"));
             }
         }
@@ -347,9 +347,7 @@ impl State {
         let mut wc = super::wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
         wc.qp_num = qp_num;
         wc.byte_len = message.len() as u32;
-        if !self.deliver(&posted.sges, message) {
-            wc.status = ffi::ibv_wc_status::IBV_WC_LOC_LEN_ERR;
-        }
+        wc.status = self.deliver(&posted.sges, message);
         change(&mut wc);
         let receive = ffi::ibv_qp_attach_comp_cntr_op::IBV_QP_ATTACH_COMP_CNTR_OP_RECV;
         let failed = wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS;

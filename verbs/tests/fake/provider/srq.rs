@@ -70,7 +70,7 @@ impl State {
         let mut wc = super::wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
         wc.qp_num = qp_num;
         wc.byte_len = message.len() as u32;
-        assert!(self.deliver(&posted.sges, message));
+        wc.status = self.deliver(&posted.sges, message);
         if let Some(imm_data) = imm_data {
             wc.wc_flags = ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0;
             wc.__bindgen_anon_1.imm_data = ffi::__be32::from_ne(imm_data);

@@ -41,6 +41,9 @@ pub(super) struct State {
     pub(super) qps: BTreeMap<usize, Qp>,
     pub(super) srqs: BTreeMap<usize, Srq>,
     pub(super) mrs: BTreeMap<usize, Mr>,
+    /// The keys of regions that are gone, and of windows: the last one is issued next.
+    pub(super) released_keys: Vec<u32>,
+    pub(super) released_windows: Vec<u32>,
     /// What was advised: which advice, with which flags, and for how many bytes.
     pub(super) advised: Vec<(u32, u32, u32)>,
     pub(super) wqs: BTreeMap<usize, Wq>,
@@ -97,6 +100,8 @@ impl Shared {
             qps: BTreeMap::new(),
             srqs: BTreeMap::new(),
             mrs: BTreeMap::new(),
+            released_keys: Vec::new(),
+            released_windows: Vec::new(),
             advised: Vec::new(),
             wqs: BTreeMap::new(),
             flows: BTreeMap::new(),

@@ -24,9 +24,12 @@ impl State {
         let cq = this.cq;
         let posted = this.receives.pop_front().unwrap();
         let mut wc = wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
-        wc.status = ffi::ibv_wc_status(status);
+        let delivered = self.deliver(&posted.sges, message);
+        wc.status = match status {
+            0 => delivered,
+            status => ffi::ibv_wc_status(status),
+        };
         wc.byte_len = message.len() as u32;
-        self.deliver(&posted.sges, message);
         self.push(cq, wc, Extra::default());
     }
 }
