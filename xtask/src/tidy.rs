@@ -19,7 +19,12 @@ const GENERATED: &[&str] = &["ibverbs-sys/src/bindings.rs", "rdmacm-sys/src/bind
 const EMPTY_NAMES: [&str; 5] = ["util.rs", "utils.rs", "common.rs", "types.rs", "helpers.rs"];
 
 /// The protocol cores: bytes in, bytes out; no memory tricks, no clock, no descriptors, no verbs.
-const SANS_IO: [&str; 2] = ["rsocket/src/proto/", "rds/src/proto/"];
+const SANS_IO: [&str; 4] = [
+    "rsocket/src/proto/",
+    "rds/src/proto/",
+    "softnic/src/wire/",
+    "softnic/src/engine/",
+];
 const NOT_SANS_IO: [&str; 8] = [
     "unsafe ",
     "::now(",

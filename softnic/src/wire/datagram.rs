@@ -1,0 +1,33 @@
+//! The datagram extended transport header (DETH), 8 bytes: the sender's queue pair and the key of the receiver's.
+
+use super::{
+    error::WireError,
+    reader::{Reader, be24},
+};
+
+/// The sender's queue pair and the key of the receiver's.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Deth {
+    /// The receiver drops a datagram whose key is not that of its queue pair.
+    pub qkey: u32,
+    /// Number of the sender's queue pair, 24 bits.
+    pub src_qp: u32,
+}
+
+impl Deth {
+    pub(super) fn decode(reader: &mut Reader<'_>) -> Result<Self, WireError> {
+        reader.header("datagram extended transport header");
+        let qkey = reader.u32()?;
+        let _reserved = reader.u8()?;
+        Ok(Self {
+            qkey,
+            src_qp: reader.u24()?,
+        })
+    }
+
+    pub(super) fn encode(&self, to: &mut Vec<u8>) {
+        to.extend(self.qkey.to_be_bytes());
+        to.push(0);
+        to.extend(be24(self.src_qp));
+    }
+}

@@ -1,0 +1,130 @@
+//! A whole frame, from the first byte of the IP header to the last byte of the ICRC.
+
+use super::{
+    bth::Bth,
+    error::WireError,
+    extensions::Extensions,
+    icrc::{self, icrc},
+    ip::IpHeader,
+    reader::Reader,
+    udp::{self, Udp},
+};
+
+/// A frame: its headers, and the payload that it borrows.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Frame<'a> {
+    /// The IP header.
+    pub ip: IpHeader,
+    /// UDP port of the sender; the same for all frames of a connection, so that routers keep their order.
+    pub src_port: u16,
+    /// UDP checksum as sent: 0 means none. It is neither computed nor verified.
+    pub udp_checksum: u16,
+    /// The base transport header.
+    pub bth: Bth,
+    /// The extension headers.
+    pub extensions: Extensions,
+    /// The payload without its padding.
+    pub payload: &'a [u8],
+}
+
+impl<'a> Frame<'a> {
+    /// Decodes an IP packet. Bytes after the packet, such as Ethernet's padding, are ignored.
+    ///
+    /// # Errors
+    /// - [`WireError`]: the bytes are no frame, or were corrupted on the way; drop them.
+    pub fn decode(bytes: &'a [u8]) -> Result<Self, WireError> {
+        let mut reader = Reader::new(bytes);
+        let ip = IpHeader::decode(&mut reader)?;
+        let packet = reader.rest();
+        let udp = Udp::decode(&mut reader)?;
+        if usize::from(udp.len) != packet.len() {
+            return Err(WireError::Length);
+        }
+        let (bth, pad) = Bth::decode(&mut reader)?;
+        let extensions = Extensions::decode(bth.opcode, &mut reader)?;
+        let (padded, sent) = reader
+            .rest()
+            .split_last_chunk::<{ icrc::LEN }>()
+            .ok_or(WireError::Truncated("ICRC"))?;
+        let covered = ip.encoded_len() + packet.len() - icrc::LEN;
+        let computed = icrc(&ip, &bytes[..covered]);
+        if computed != u32::from_le_bytes(*sent) {
+            return Err(WireError::Icrc(computed));
+        }
+        let len = padded.len().checked_sub(pad.into());
+        let len = len.ok_or(WireError::Pad(pad))?;
+        Ok(Self {
+            ip,
+            src_port: udp.src_port,
+            udp_checksum: udp.checksum,
+            bth,
+            extensions,
+            payload: &padded[..len],
+        })
+    }
+
+    /// Appends the frame to `to`.
+    ///
+    /// # Errors
+    /// - [`WireError::Headers`], [`WireError::Opcode`]: the extension headers are not those of the opcode.
+    /// - [`WireError::Payload`]: the payload exceeds a datagram.
+    pub fn encode(&self, to: &mut Vec<u8>) -> Result<(), WireError> {
+        self.encode_with(self.payload.len(), to, |place| {
+            place.copy_from_slice(self.payload);
+        })
+    }
+
+    /// Appends the frame to `to` with a payload of `len` bytes, which `fill` writes in place; [`payload`](Self::payload)
+    /// is not used.
+    ///
+    /// # Errors
+    /// As for [`encode`](Self::encode); `to` is then as before.
+    pub fn encode_with(
+        &self,
+        len: usize,
+        to: &mut Vec<u8>,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), WireError> {
+        let start = to.len();
+        let done = self.append(start, len, to, fill);
+        if done.is_err() {
+            to.truncate(start);
+        }
+        done
+    }
+
+    fn append(
+        &self,
+        start: usize,
+        len: usize,
+        to: &mut Vec<u8>,
+        fill: impl FnOnce(&mut [u8]),
+    ) -> Result<(), WireError> {
+        let [pad, ..] = (len.wrapping_neg() & 3).to_le_bytes();
+        let padded = len + usize::from(pad);
+        // The length fields are written when the extension headers are there.
+        let mut headers = Vec::with_capacity(MAX_TRANSPORT_HEADERS);
+        self.bth.encode(pad, &mut headers);
+        self.extensions.encode(self.bth.opcode, &mut headers)?;
+        let udp_len = udp::LEN + headers.len() + padded + icrc::LEN;
+        let too_long = WireError::Payload(len);
+        let udp_len = u16::try_from(udp_len).map_err(|_| too_long)?;
+        self.ip.encode(udp_len, to).ok_or(too_long)?;
+        let udp = Udp {
+            src_port: self.src_port,
+            len: udp_len,
+            checksum: self.udp_checksum,
+        };
+        udp.encode(to);
+        to.extend_from_slice(&headers);
+        let payload = to.len();
+        to.resize(payload + padded, 0);
+        fill(&mut to[payload..payload + len]);
+        let icrc = icrc(&self.ip, &to[start..]);
+        to.extend(icrc.to_le_bytes());
+        Ok(())
+    }
+}
+
+/// The longest transport headers: BTH, XRCETH and `AtomicETH`.
+const MAX_TRANSPORT_HEADERS: usize = Bth::LEN + 4 + 28;

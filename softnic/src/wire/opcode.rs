@@ -1,0 +1,210 @@
+//! Opcodes of the base transport header: the transport in the upper three bits, the operation in the lower five.
+
+/// An opcode of the base transport header, whether known or not.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct Opcode(
+    /// The byte on the wire.
+    pub u8,
+);
+
+/// A transport service, from the upper bits of an opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Transport {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagram.
+    Ud,
+    /// Extended reliable connection.
+    Xrc,
+}
+
+/// Place of a packet in its message.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Position {
+    /// First of several packets.
+    First,
+    /// Neither the first nor the last packet.
+    Middle,
+    /// Last of several packets.
+    Last,
+    /// The only packet.
+    Only,
+}
+
+impl Position {
+    /// Whether a message begins with the packet.
+    pub fn begins(self) -> bool {
+        matches!(self, Self::First | Self::Only)
+    }
+
+    /// Whether a message ends with the packet.
+    pub fn ends(self) -> bool {
+        matches!(self, Self::Last | Self::Only)
+    }
+
+    /// The place of the packet that begins a message or does not, and ends it or does not.
+    pub fn of(begins: bool, ends: bool) -> Self {
+        match (begins, ends) {
+            (true, true) => Self::Only,
+            (true, false) => Self::First,
+            (false, true) => Self::Last,
+            (false, false) => Self::Middle,
+        }
+    }
+}
+
+/// The 32 bits that the last packet of a message may carry.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Immediate {
+    /// No such bits.
+    None,
+    /// Immediate data (`ImmDt`).
+    Data,
+    /// An `RKey` to invalidate (IETH).
+    Invalidate,
+}
+
+/// The operation of a packet, from the lower bits of an opcode.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum Operation {
+    /// Part of a message to a receive queue.
+    Send(Position, Immediate),
+    /// Part of an RDMA write.
+    Write(Position, Immediate),
+    /// An RDMA read request.
+    ReadRequest,
+    /// Part of the answer to an RDMA read.
+    ReadResponse(Position),
+    /// An acknowledgement, positive or negative.
+    Acknowledge,
+    /// The answer to an atomic operation.
+    AtomicAcknowledge,
+    /// An atomic comparison and exchange.
+    CompareSwap,
+    /// An atomic addition.
+    FetchAdd,
+    /// A request to make earlier writes visible or persistent.
+    Flush,
+    /// An atomic write of 8 bytes.
+    AtomicWrite,
+}
+
+/// Operations by the lower five bits of an opcode.
+const OPERATIONS: [Option<Operation>; 32] = {
+    use Immediate::{Data, Invalidate, None as Plain};
+    use Operation::{
+        Acknowledge, AtomicAcknowledge, AtomicWrite, CompareSwap, FetchAdd, Flush, ReadRequest,
+        ReadResponse, Send, Write,
+    };
+    use Position::{First, Last, Middle, Only};
+    let mut table = [None; 32];
+    table[0x00] = Some(Send(First, Plain));
+    table[0x01] = Some(Send(Middle, Plain));
+    table[0x02] = Some(Send(Last, Plain));
+    table[0x03] = Some(Send(Last, Data));
+    table[0x04] = Some(Send(Only, Plain));
+    table[0x05] = Some(Send(Only, Data));
+    table[0x06] = Some(Write(First, Plain));
+    table[0x07] = Some(Write(Middle, Plain));
+    table[0x08] = Some(Write(Last, Plain));
+    table[0x09] = Some(Write(Last, Data));
+    table[0x0a] = Some(Write(Only, Plain));
+    table[0x0b] = Some(Write(Only, Data));
+    table[0x0c] = Some(ReadRequest);
+    table[0x0d] = Some(ReadResponse(First));
+    table[0x0e] = Some(ReadResponse(Middle));
+    table[0x0f] = Some(ReadResponse(Last));
+    table[0x10] = Some(ReadResponse(Only));
+    table[0x11] = Some(Acknowledge);
+    table[0x12] = Some(AtomicAcknowledge);
+    table[0x13] = Some(CompareSwap);
+    table[0x14] = Some(FetchAdd);
+    table[0x16] = Some(Send(Last, Invalidate));
+    table[0x17] = Some(Send(Only, Invalidate));
+    table[0x1c] = Some(Flush);
+    table[0x1d] = Some(AtomicWrite);
+    table
+};
+
+impl Opcode {
+    /// A message of one packet over a reliable connection.
+    pub const RC_SEND_ONLY: Self = Self(0x04);
+    /// An RDMA read request over a reliable connection.
+    pub const RC_READ_REQUEST: Self = Self(0x0c);
+    /// An acknowledgement over a reliable connection.
+    pub const RC_ACKNOWLEDGE: Self = Self(0x11);
+    /// The answer to an atomic operation over a reliable connection.
+    pub const RC_ATOMIC_ACKNOWLEDGE: Self = Self(0x12);
+
+    /// The opcode of an operation of a transport; `None` if the transport lacks it.
+    pub fn new(transport: Transport, operation: Operation) -> Option<Self> {
+        let low = (0..)
+            .zip(OPERATIONS)
+            .find(|(_, known)| *known == Some(operation));
+        let opcode = Self(transport.bits() | low?.0);
+        opcode.parse().map(|_| opcode)
+    }
+
+    /// Transport and operation; `None` for an opcode that is unknown, or that the transport lacks.
+    pub fn parse(self) -> Option<(Transport, Operation)> {
+        let operation = OPERATIONS[usize::from(self.0 & 0x1f)]?;
+        let transport = match self.0 >> 5 {
+            0b000 => Transport::Rc,
+            0b001 => Transport::Uc,
+            0b011 => Transport::Ud,
+            0b101 => Transport::Xrc,
+            _ => return None,
+        };
+        transport.has(operation).then_some((transport, operation))
+    }
+}
+
+impl Transport {
+    fn bits(self) -> u8 {
+        match self {
+            Self::Rc => 0x00,
+            Self::Uc => 0x20,
+            Self::Ud => 0x60,
+            Self::Xrc => 0xa0,
+        }
+    }
+
+    fn has(self, operation: Operation) -> bool {
+        match (self, operation) {
+            (Self::Rc | Self::Xrc, _) => true,
+            (Self::Uc, Operation::Send(_, immediate) | Operation::Write(_, immediate)) => {
+                immediate != Immediate::Invalidate
+            }
+            (Self::Ud, Operation::Send(Position::Only, immediate)) => {
+                immediate != Immediate::Invalidate
+            }
+            (Self::Uc | Self::Ud, _) => false,
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn opcodes_survive_parsing() {
+        let known = (0..=u8::MAX).filter_map(|byte| {
+            let (transport, operation) = Opcode(byte).parse()?;
+            assert_eq!(Opcode::new(transport, operation), Some(Opcode(byte)));
+            Some(byte)
+        });
+        // 25 of reliable and extended connections each, 12 of unreliable ones, 2 of datagrams.
+        assert_eq!(known.count(), 25 + 25 + 12 + 2);
+    }
+
+    #[test]
+    fn operations_that_a_transport_lacks_have_no_opcode() {
+        assert_eq!(Opcode::new(Transport::Uc, Operation::ReadRequest), None);
+        assert_eq!(Opcode::new(Transport::Ud, Operation::Acknowledge), None);
+        assert_eq!(Opcode(0x81).parse(), None, "congestion notification");
+        assert_eq!(Opcode(0x15).parse(), None, "resynchronisation of RD");
+    }
+}
