@@ -6,7 +6,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use ::tokio::io::{Interest, unix::AsyncFd};
+use ::tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::coop,
+};
 use futures_core::Stream;
 use verbs::{Error, Refused, Result};
 
@@ -38,6 +41,8 @@ impl Watch {
 
     /// Waits for the next event of `channel`, which is the one that is watched.
     pub(super) async fn wait(&self, channel: &crate::EventChannel) -> Result<Event> {
+        // An event that is there already counts against the task's budget, too.
+        coop::consume_budget().await;
         loop {
             let mut ready = self.0.readable().await.map_err(failed)?;
             match channel.try_next()? {

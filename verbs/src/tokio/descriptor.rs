@@ -6,7 +6,10 @@ use std::{
     task::{Context, Poll, ready},
 };
 
-use ::tokio::io::{Interest, unix::AsyncFd};
+use ::tokio::{
+    io::{Interest, unix::AsyncFd},
+    task::coop,
+};
 
 /// A descriptor that the runtime watches for reading, for protocols that keep their own: an
 /// `eventfd(2)` that tells what became of their queues, for instance. Making one is safe, other than
@@ -49,11 +52,13 @@ impl WatchedFd {
     /// nothing only after it has made the descriptor unreadable, if that was needed: what makes it
     /// readable from then on is not missed.
     ///
-    /// Any number of tasks can wait. Cancel safe: what `look` finds is returned at once.
+    /// Any number of tasks can wait. Cancel safe: what `look` finds is returned at once. A call counts
+    /// against the [budget](coop) of its task, which yields when that is used up.
     ///
     /// # Errors
     /// The runtime is shutting down.
     pub async fn readable<T>(&self, mut look: impl FnMut() -> Option<T>) -> io::Result<T> {
+        coop::consume_budget().await;
         loop {
             if let Some(found) = look() {
                 return Ok(found);
@@ -62,8 +67,8 @@ impl WatchedFd {
         }
     }
 
-    /// The same for a future written by hand, of which only one can wait: the one that polled last
-    /// is woken.
+    /// [`readable`](Self::readable) for a future written by hand. Only one task can wait: the one that
+    /// polled last is woken.
     ///
     /// # Errors
     /// The runtime is shutting down.
@@ -72,8 +77,10 @@ impl WatchedFd {
         cx: &mut Context<'_>,
         mut look: impl FnMut() -> Option<T>,
     ) -> Poll<io::Result<T>> {
+        let budget = ready!(coop::poll_proceed(cx));
         loop {
             if let Some(found) = look() {
+                budget.made_progress();
                 return Poll::Ready(Ok(found));
             }
             ready!(self.0.poll_read_ready(cx))?.clear_ready();
@@ -84,5 +91,51 @@ impl WatchedFd {
 impl AsFd for WatchedFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.get_ref().as_fd()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::{
+        future::poll_fn,
+        os::unix::net::UnixStream,
+        sync::{
+            Arc,
+            atomic::{AtomicU32, Ordering::Relaxed},
+        },
+    };
+
+    use super::*;
+
+    /// How often another task of the same thread runs while a call is made 10,000 times that never waits.
+    macro_rules! turns_of_another_task {
+        ($watched:ident, $call:expr) => {{
+            let (ours, _theirs) = UnixStream::pair().unwrap();
+            let $watched = WatchedFd::new(ours.into()).unwrap();
+            let turns = Arc::new(AtomicU32::new(0));
+            let counted = Arc::clone(&turns);
+            let other = ::tokio::spawn(async move {
+                loop {
+                    counted.fetch_add(1, Relaxed);
+                    ::tokio::task::yield_now().await;
+                }
+            });
+            for _ in 0..10_000 {
+                $call.await.unwrap();
+            }
+            other.abort();
+            turns.load(Relaxed)
+        }};
+    }
+
+    #[::tokio::test]
+    async fn ready_descriptor_yields_to_other_tasks() {
+        let turns = turns_of_another_task!(watched, watched.readable(|| Some(())));
+        assert!(turns >= 10, "the other task ran {turns} times");
+        let polled = turns_of_another_task!(
+            watched,
+            poll_fn(|cx| watched.poll_readable(cx, || Some(())))
+        );
+        assert!(polled >= 10, "the other task ran {polled} times");
     }
 }
