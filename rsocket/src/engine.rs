@@ -4,7 +4,7 @@
 //! peer, which go by UDP.
 
 use std::{
-    collections::{BTreeSet, HashMap},
+    collections::{BTreeMap, BTreeSet, HashMap},
     io,
     mem::ManuallyDrop,
     net::SocketAddr,
@@ -75,6 +75,8 @@ struct Timers {
     telling: BTreeSet<Key>,
     /// When to look whether what connections send is acknowledged.
     checks: BTreeSet<(Instant, Key)>,
+    /// When attempts to connect are given up, and the timeouts that these had.
+    attempts: BTreeMap<(Instant, Key), Duration>,
 }
 
 #[derive(Debug)]
@@ -217,6 +219,21 @@ impl Engine {
         self.bell.ring();
     }
 
+    /// Ends an attempt to connect after `timeout`. Returns the name by which to
+    /// [forget](Self::forget_timeout) that; nothing if the time never comes.
+    #[cfg(feature = "tokio")]
+    pub(crate) fn time_out_after(&self, timeout: Duration, key: Key) -> Option<(Instant, Key)> {
+        let name = (Instant::now().checked_add(timeout)?, key);
+        self.timers().attempts.insert(name, timeout);
+        self.bell.ring();
+        Some(name)
+    }
+
+    #[cfg(feature = "tokio")]
+    pub(crate) fn forget_timeout(&self, name: (Instant, Key)) {
+        self.timers().attempts.remove(&name);
+    }
+
     /// Ends a connection when everything it has sent has arrived, at `deadline` at the latest.
     pub(crate) fn linger(&self, connection: Arc<Connection>, deadline: Option<Instant>) {
         self.timers().lingering.push((deadline, connection));
@@ -297,9 +314,21 @@ impl Engine {
             timers.checks.pop_first();
             checks.push((at, key));
         }
+        let mut late = Vec::new();
+        while let Some(attempt) = timers.attempts.first_entry()
+            && attempt.key().0 <= now
+        {
+            let ((_, key), timeout) = attempt.remove_entry();
+            late.push((key, timeout));
+        }
         let mut lingering = std::mem::take(&mut timers.lingering);
         let mut telling = std::mem::take(&mut timers.telling);
         drop(timers);
+        for (key, timeout) in late {
+            if let Some(opening) = self.opening(key) {
+                opening.time_out(timeout);
+            }
+        }
         for connection in signs {
             // A failure is the connection's own.
             drop(connection.keep_alive());
@@ -325,7 +354,8 @@ impl Engine {
         let linger = soon.then(|| now + LINGER_CHECK);
         let signs = timers.keep_alive.iter().map(|timer| timer.next);
         let check = timers.checks.first().map(|(at, _)| *at);
-        signs.chain(linger).chain(check).min()
+        let attempt = timers.attempts.keys().next().map(|(at, _)| *at);
+        signs.chain(linger).chain(check).chain(attempt).min()
     }
 
     /// The connection with an identifier.

@@ -28,6 +28,12 @@ fn timeout_after(timeouts: u32) -> Duration {
     FIRST_TIMEOUT * 2_u32.saturating_pow(timeouts)
 }
 
+/// The error of an attempt that has taken longer than its time-out.
+pub(crate) fn timed_out(timeout: Duration) -> io::Error {
+    let reason = format!("there was no connection within the time-out of {timeout:?}");
+    io::Error::new(io::ErrorKind::TimedOut, reason)
+}
+
 /// A connection that is being made.
 #[derive(Debug)]
 pub(crate) struct Opening {
@@ -240,6 +246,11 @@ impl Opening {
         self.finish(Err(io::Error::new(kind, failure)));
     }
 
+    #[cfg(feature = "tokio")]
+    pub(crate) fn key(&self) -> Key {
+        self.key
+    }
+
     /// Becomes readable at the end, and stays so.
     pub(crate) fn bell(&self) -> &Bell {
         &self.bell
@@ -265,6 +276,11 @@ impl Opening {
     /// Ends the attempt, if it is still under way.
     pub(crate) fn cancel(&self) {
         self.finish(Err(io::ErrorKind::ConnectionAborted.into()));
+    }
+
+    /// Ends the attempt, if it is still under way, with the error of its time-out.
+    pub(crate) fn time_out(&self, timeout: Duration) {
+        self.finish(Err(timed_out(timeout)));
     }
 
     /// Waits for the end, and leaves the result to be taken.

@@ -2,7 +2,7 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::proto::stream::Settings;
+use crate::{config::config, proto::stream::Settings};
 
 /// How long nothing of what is sent may be acknowledged, where nobody has said: what it takes TCP to
 /// give up.
@@ -27,6 +27,7 @@ pub struct Options {
     pub(crate) source: Option<SocketAddr>,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) linger: Duration,
+    pub(crate) linger_in_background: bool,
     pub(crate) keep_alive: Option<Duration>,
     pub(crate) user_timeout: Option<Duration>,
 }
@@ -34,11 +35,12 @@ pub struct Options {
 impl Default for Options {
     fn default() -> Self {
         Self {
-            settings: Settings::default(),
+            settings: config().settings,
             backlog: 128,
             source: None,
             connect_timeout: None,
             linger: Duration::from_secs(10),
+            linger_in_background: false,
             keep_alive: None,
             user_timeout: None,
         }
@@ -46,8 +48,9 @@ impl Default for Options {
 }
 
 impl Options {
-    /// The defaults of rsockets: queues of 384, buffers of 128 KiB, 64 bytes inline. Unlike the original's, the
-    /// buffers grow where much is sent.
+    /// The defaults of rsockets: queues of 384, buffers of 128 KiB, 64 bytes inline; or what the files in
+    /// `/etc/rdma/rsocket` say, as for [`Socket::new`](crate::Socket::new). Unlike the original's, buffers
+    /// whose size is set nowhere grow where much is sent.
     pub fn new() -> Self {
         Self::default()
     }
@@ -104,16 +107,28 @@ impl Options {
         self
     }
 
-    /// How long to try to connect; as long as the transport does if not set.
+    /// Timeout for connecting to one address; if it is not set, the transport's own, which is about a
+    /// minute. A name with several addresses has as much for each.
     pub fn connect_timeout(mut self, timeout: Duration) -> Self {
         self.connect_timeout = Some(timeout);
         self
     }
 
-    /// How long a stream that is dropped waits until the peer has got everything; 10 seconds if not
-    /// set. Zero ends the connection at once.
+    /// Timeout for what was sent to arrive when the stream is dropped; 10 seconds if not set. Zero ends the
+    /// connection at once.
+    ///
+    /// The dropping thread blocks for that time at most, or not at all
+    /// [in the background](Self::linger_in_background).
     pub fn linger(mut self, timeout: Duration) -> Self {
         self.linger = timeout;
+        self
+    }
+
+    /// Whether dropping the stream returns at once, while what was sent is still delivered in the
+    /// background, as TCP does. Not unless set: a process that exits after the drop loses what has not
+    /// arrived by then.
+    pub fn linger_in_background(mut self, in_background: bool) -> Self {
+        self.linger_in_background = in_background;
         self
     }
 

@@ -15,7 +15,7 @@ use std::{
 use crate::{
     connection::{Connection, failure_error},
     engine::Engine,
-    opening::Opening,
+    opening::{Opening, timed_out},
     options::Options,
     proto::stream::{Direction, Readiness, Settings},
     waiting::Patience,
@@ -23,17 +23,26 @@ use crate::{
 
 /// A stream of bytes to a peer and back, in the manner of [`std::net::TcpStream`].
 ///
-/// It can be used by several threads: reading and writing go on at the same time.
+/// It can be used by several threads: reading and writing go on at the same time. A
+/// [clone](Self::try_clone) is the same stream.
 ///
-/// Dropping it waits until the peer has got everything, at most as long as
-/// [`Options::linger`] says; a [nonblocking](Self::set_nonblocking) one does so in the background.
+/// Dropping the last clone waits until the peer has got everything, at most as long as
+/// [`Options::linger`] says. A [nonblocking](Self::set_nonblocking) stream waits in the background, as do
+/// one with [`Options::linger_in_background`] and one that is dropped on a thread of a tokio runtime
+/// (feature `tokio`): dropping these returns at once.
 pub struct Stream {
+    inner: Arc<Inner>,
+}
+
+/// A connection, and how calls on it wait. The connection ends with the last clone of the stream.
+struct Inner {
     connection: Arc<Connection>,
     engine: Arc<Engine>,
     nonblocking: AtomicBool,
     read_timeout: Mutex<Option<Duration>>,
     write_timeout: Mutex<Option<Duration>>,
     linger: Mutex<Duration>,
+    linger_in_background: AtomicBool,
 }
 
 impl Stream {
@@ -55,17 +64,42 @@ impl Stream {
             engine.keep_alive(&connection, interval);
         }
         Self {
-            connection,
-            engine: Arc::clone(engine),
-            nonblocking: AtomicBool::new(false),
-            read_timeout: Mutex::default(),
-            write_timeout: Mutex::default(),
-            linger: Mutex::new(options.linger),
+            inner: Arc::new(Inner {
+                connection,
+                engine: Arc::clone(engine),
+                nonblocking: AtomicBool::new(false),
+                read_timeout: Mutex::default(),
+                write_timeout: Mutex::default(),
+                linger: Mutex::new(options.linger),
+                linger_in_background: AtomicBool::new(options.linger_in_background),
+            }),
         }
     }
 
+    /// Another handle of the same stream, in the manner of [`std::net::TcpStream::try_clone`]. The
+    /// time-outs and whether calls block are those of all clones. Does not block.
+    ///
+    /// ```no_run
+    /// use std::io::{Read, Write};
+    ///
+    /// let mut reader = rsocket::Stream::connect("10.9.0.1:7471")?;
+    /// let mut writer = reader.try_clone()?;
+    /// std::thread::spawn(move || writer.write_all(b"hello"));
+    /// let mut answer = String::new();
+    /// reader.read_to_string(&mut answer)?;
+    /// # Ok::<(), std::io::Error>(())
+    /// ```
+    ///
+    /// # Errors
+    /// None at present.
+    pub fn try_clone(&self) -> io::Result<Self> {
+        Ok(Self {
+            inner: Arc::clone(&self.inner),
+        })
+    }
+
     fn patience(&self, timeout: &Mutex<Option<Duration>>) -> Patience {
-        if self.nonblocking.load(Relaxed) {
+        if self.inner.nonblocking.load(Relaxed) {
             return Patience::Watch(0);
         }
         let timeout = timeout.lock().unwrap_or_else(PoisonError::into_inner);
@@ -73,11 +107,11 @@ impl Stream {
     }
 
     pub(crate) fn connection(&self) -> &Arc<Connection> {
-        &self.connection
+        &self.inner.connection
     }
 
     pub(crate) fn write_patience(&self) -> Patience {
-        self.patience(&self.write_timeout)
+        self.patience(&self.inner.write_timeout)
     }
 
     /// What can be done without waiting. When that changes, the [descriptor](AsFd::as_fd) becomes
@@ -86,12 +120,12 @@ impl Stream {
     /// # Errors
     /// The device has failed.
     pub fn readiness(&self) -> io::Result<Readiness> {
-        self.connection.shared().readiness()
+        self.connection().shared().readiness()
     }
 
     /// The sizes that the connection has.
     pub fn settings(&self) -> Settings {
-        self.connection.settings()
+        self.connection().settings()
     }
 
     /// Receives bytes without taking them: the next call receives them again, and what has come since.
@@ -99,8 +133,8 @@ impl Stream {
     /// # Errors
     /// As for reading.
     pub fn peek(&self, buf: &mut [u8]) -> io::Result<usize> {
-        let patience = self.patience(&self.read_timeout);
-        self.connection
+        let patience = self.patience(&self.inner.read_timeout);
+        self.connection()
             .recv(&mut [IoSliceMut::new(buf)], true, patience)
     }
 
@@ -109,7 +143,7 @@ impl Stream {
     /// # Errors
     /// The device has failed.
     pub fn shutdown(&self, how: Shutdown) -> io::Result<()> {
-        self.connection.shut_down(match how {
+        self.connection().shut_down(match how {
             Shutdown::Read => Direction::Read,
             Shutdown::Write => Direction::Write,
             Shutdown::Both => Direction::Both,
@@ -118,24 +152,25 @@ impl Stream {
 
     /// The address of this side.
     pub fn local_addr(&self) -> SocketAddr {
-        self.connection.local_addr()
+        self.connection().local_addr()
     }
 
     /// The address of the peer.
     pub fn peer_addr(&self) -> SocketAddr {
-        self.connection.peer_addr()
+        self.connection().peer_addr()
     }
 
     /// Whether reading and writing return at once, with `WouldBlock` when there is nothing to be
     /// done. The [descriptor](AsFd::as_fd) becomes readable when it is worth trying again, whether
     /// to read or to write.
     pub fn set_nonblocking(&self, nonblocking: bool) {
-        self.nonblocking.store(nonblocking, Relaxed);
+        self.inner.nonblocking.store(nonblocking, Relaxed);
     }
 
     /// How long reading may wait before it fails with `WouldBlock`; for ever if not set.
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         *self
+            .inner
             .read_timeout
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = timeout;
@@ -144,6 +179,7 @@ impl Stream {
     /// How long writing may wait before it fails with `WouldBlock`; for ever if not set.
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         *self
+            .inner
             .write_timeout
             .lock()
             .unwrap_or_else(PoisonError::into_inner) = timeout;
@@ -151,26 +187,37 @@ impl Stream {
 
     /// How long dropping it may wait, as [`Options::linger`].
     pub fn set_linger(&self, timeout: Duration) {
-        *self.linger.lock().unwrap_or_else(PoisonError::into_inner) = timeout;
+        *self
+            .inner
+            .linger
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner) = timeout;
+    }
+
+    /// Whether dropping it returns at once, as [`Options::linger_in_background`].
+    pub fn set_linger_in_background(&self, in_background: bool) {
+        self.inner
+            .linger_in_background
+            .store(in_background, Relaxed);
     }
 
     /// Asks the peer's device for a sign of life so often, as [`Options::keep_alive`]; `None` does
     /// not any more.
     pub fn set_keep_alive(&self, interval: Option<Duration>) {
         let interval = interval.unwrap_or_default();
-        self.engine.keep_alive(&self.connection, interval);
+        self.inner.engine.keep_alive(self.connection(), interval);
     }
 
     /// How long nothing of what is sent may be acknowledged, as [`Options::user_timeout`]; `None` is
     /// the default.
     pub fn set_user_timeout(&self, timeout: Option<Duration>) {
         let options = Options::new().user_timeout(timeout.unwrap_or_default());
-        self.connection.set_limit(options.limit());
+        self.connection().set_limit(options.limit());
     }
 
     /// Why the connection has failed, if it has.
     pub fn take_error(&self) -> Option<io::Error> {
-        self.connection.failure().map(failure_error)
+        self.connection().failure().map(failure_error)
     }
 }
 
@@ -180,8 +227,8 @@ impl Read for &Stream {
     }
 
     fn read_vectored(&mut self, bufs: &mut [IoSliceMut<'_>]) -> io::Result<usize> {
-        let patience = self.patience(&self.read_timeout);
-        self.connection.recv(bufs, false, patience)
+        let patience = self.patience(&self.inner.read_timeout);
+        self.connection().recv(bufs, false, patience)
     }
 }
 
@@ -191,7 +238,7 @@ impl Write for &Stream {
     }
 
     fn write_vectored(&mut self, bufs: &[IoSlice<'_>]) -> io::Result<usize> {
-        self.connection.send(bufs, self.write_patience())
+        self.connection().send(bufs, self.write_patience())
     }
 
     /// Nothing is held back, so there is nothing to be done.
@@ -228,7 +275,7 @@ impl AsFd for Stream {
     /// Readable when a nonblocking call that would have blocked is worth another try, and until that call
     /// has been made again, or [`readiness`](Self::readiness) has been asked for.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.connection.as_fd()
+        self.connection().as_fd()
     }
 }
 
@@ -241,7 +288,18 @@ impl fmt::Debug for Stream {
     }
 }
 
-impl Drop for Stream {
+/// Whether this is a thread of a runtime, where other tasks wait for it.
+#[cfg(feature = "tokio")]
+fn is_in_runtime() -> bool {
+    tokio::runtime::Handle::try_current().is_ok()
+}
+
+#[cfg(not(feature = "tokio"))]
+fn is_in_runtime() -> bool {
+    false
+}
+
+impl Drop for Inner {
     fn drop(&mut self) {
         let linger = *self
             .linger
@@ -253,7 +311,10 @@ impl Drop for Stream {
         // What fails here has failed for good, and there is nobody left to tell.
         drop(self.connection.shut_down(Direction::Both));
         let patience = Patience::from_timeout(Some(linger));
-        if self.nonblocking.load(Relaxed) {
+        let in_background = self.nonblocking.load(Relaxed)
+            || self.linger_in_background.load(Relaxed)
+            || is_in_runtime();
+        if in_background {
             let connection = Arc::clone(&self.connection);
             self.engine.linger(connection, patience.deadline());
         } else {
@@ -293,7 +354,7 @@ impl Options {
         let opening = Opening::start(engine, self.source, addr, self.settings, 0)?;
         match opening.wait(self.connect_timeout) {
             Some(result) => result,
-            None => Err(io::ErrorKind::TimedOut.into()),
+            None => Err(timed_out(self.connect_timeout.unwrap_or_default())),
         }
     }
 }

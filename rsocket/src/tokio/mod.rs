@@ -9,8 +9,10 @@ use std::{
     pin::Pin,
     sync::Arc,
     task::{Context, Poll, ready},
+    time::Instant,
 };
 
+use cm::Key;
 use tokio::io::{AsyncRead, AsyncWrite, ReadBuf};
 use verbs::tokio::WatchedFd;
 
@@ -53,6 +55,9 @@ fn settled<T>(result: io::Result<T>) -> Option<io::Result<T>> {
 /// # }
 /// ```
 ///
+/// A task that always finds something to read, or room to write, yields to others from time to time, as
+/// one with tokio's own streams does.
+///
 /// Dropping a future of it loses no byte. Dropping the stream lets what has been written go on in
 /// the background, as [`Options::linger`] says.
 #[derive(Debug)]
@@ -70,14 +75,25 @@ pub struct AsyncListener {
     watched: WatchedFd,
 }
 
-/// Ends an attempt to connect that is not waited for any more.
+/// An attempt to connect, which ends when this is dropped.
 struct Attempt {
     opening: Arc<Opening>,
     watched: WatchedFd,
+    engine: Arc<Engine>,
+    /// When the engine gives it up.
+    timeout: Option<(Instant, Key)>,
+}
+
+impl Drop for Attempt {
+    fn drop(&mut self) {
+        if let Some(timeout) = self.timeout {
+            self.engine.forget_timeout(timeout);
+        }
+    }
 }
 
 impl Attempt {
-    async fn result(self) -> io::Result<Arc<Connection>> {
+    async fn result(&self) -> io::Result<Arc<Connection>> {
         self.watched.readable(|| self.opening.take()).await?
     }
 }
@@ -228,8 +244,8 @@ impl AsyncListener {
 }
 
 impl Options {
-    /// Connects as [`connect`](Self::connect) does, without blocking a thread; but the name, if it
-    /// is one, is looked up at once. Dropping the future ends the attempt.
+    /// Connects as [`connect`](Self::connect) does, in the same time, without blocking a thread; but the
+    /// name, if it is one, is looked up at once. Dropping the future ends the attempt.
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
@@ -252,9 +268,13 @@ impl Options {
 
     async fn attempt(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Arc<Connection>> {
         let opening = Opening::start(engine, self.source, addr, self.settings, 0)?;
+        let key = opening.key();
+        let timeout = self.connect_timeout;
         let attempt = Attempt {
             watched: watch(opening.bell())?,
             opening,
+            timeout: timeout.and_then(|timeout| engine.time_out_after(timeout, key)),
+            engine: Arc::clone(engine),
         };
         attempt.result().await
     }

@@ -148,6 +148,34 @@ fn what_is_never_acknowledged_is_given_up() {
     drop((stream, peer));
 }
 
+/// A stream that has something to deliver to such a peer. Dropping it must not wait for that.
+#[test]
+fn drop_returns_at_once_in_background_and_on_runtime_thread() {
+    let options = Options::new().linger(Duration::from_secs(3600));
+    let listener = options.bind(local()).unwrap();
+    let unacknowledged = || {
+        let (raw, response) = ask(listener.local_addr(), &data().encode());
+        let peer = response.establish(raw.qp).unwrap();
+        let (stream, _) = listener.accept().unwrap();
+        (stream, peer)
+    };
+    let (by_runtime, _first) = unacknowledged();
+    let (by_option, _second) = unacknowledged();
+    by_option.set_linger_in_background(true);
+    let (done, is_done) = std::sync::mpsc::channel();
+    thread::spawn(move || {
+        drop(by_option);
+        done.send("in the background").unwrap();
+        let runtime = tokio::runtime::Builder::new_current_thread();
+        let runtime = { runtime }.build().unwrap();
+        runtime.block_on(async { drop(by_runtime) });
+        done.send("on a runtime's thread").unwrap();
+    });
+    for way in ["in the background", "on a runtime's thread"] {
+        assert_eq!(is_done.recv_timeout(PATIENCE), Ok(way), "drop blocks {way}");
+    }
+}
+
 /// The same for those who wait in another way, and by the options that C has for it.
 #[test]
 fn signs_of_life_that_nobody_acknowledges_are_given_up() {

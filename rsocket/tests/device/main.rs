@@ -12,6 +12,7 @@ mod limits;
 mod probe;
 mod sockets;
 mod streams;
+mod turns;
 mod wire;
 
 use std::net::SocketAddr;

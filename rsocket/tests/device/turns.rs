@@ -1,0 +1,198 @@
+//! Tasks that share a thread with one that never has to wait.
+
+use std::{
+    io::{ErrorKind, Write},
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering::Relaxed},
+    },
+    time::Duration,
+};
+
+use rsocket::{AsyncDatagram, AsyncListener, AsyncStream, Options, Stream};
+use tokio::{
+    io::{AsyncReadExt, AsyncWriteExt},
+    task::{JoinHandle, yield_now},
+    time::timeout,
+};
+
+use crate::{local, probe::ListeningProbe};
+
+const PATIENCE: Duration = Duration::from_secs(30);
+
+/// Counts the turns that a task gets beside another on the same thread.
+struct Turns {
+    counter: Arc<AtomicU32>,
+    task: JoinHandle<()>,
+}
+
+impl Turns {
+    fn count() -> Self {
+        let counter = Arc::new(AtomicU32::new(0));
+        let counted = Arc::clone(&counter);
+        let task = tokio::spawn(async move {
+            loop {
+                counted.fetch_add(1, Relaxed);
+                yield_now().await;
+            }
+        });
+        Self { counter, task }
+    }
+
+    fn end(self) -> u32 {
+        self.task.abort();
+        self.counter.load(Relaxed)
+    }
+}
+
+/// Reads of one byte each that all find one, and writes that all find room.
+#[tokio::test]
+async fn stream_task_yields_while_reads_and_writes_are_ready() {
+    const BYTES: u32 = 20_000;
+    let listener = AsyncListener::bind(local()).unwrap();
+    let addr = listener.local_addr();
+    let (client, server) = tokio::join!(AsyncStream::connect(addr), listener.accept());
+    let (mut client, mut server) = (client.unwrap(), server.unwrap().0);
+    client.write_all(&vec![1; BYTES as usize]).await.unwrap();
+    let mut there = vec![0; BYTES as usize];
+    while server.get_ref().peek(&mut there).unwrap_or(0) < there.len() {
+        yield_now().await;
+    }
+    let turns = Turns::count();
+    for _ in 0..BYTES {
+        server.read_u8().await.unwrap();
+    }
+    let turns = turns.end();
+    assert!(turns >= BYTES / 1000, "reads: {turns} turns");
+    let turns = Turns::count();
+    // As many as the peer has room for without reading.
+    for _ in 0..300 {
+        client.write_u8(1).await.unwrap();
+    }
+    let turns = turns.end();
+    assert!(turns >= 2, "writes: {turns} turns");
+}
+
+#[tokio::test]
+async fn listener_task_yields_while_connections_are_waiting() {
+    const CONNECTIONS: usize = 200;
+    let listener = Options::new().backlog(256).bind(local()).unwrap();
+    let addr = listener.local_addr();
+    let options = Options::new().send_buffer(4096).receive_buffer(4096);
+    let clients: Vec<_> = (0..CONNECTIONS)
+        .map(|_| options.connect(addr).unwrap())
+        .collect();
+    let listener = AsyncListener::new(listener).unwrap();
+    let turns = Turns::count();
+    for _ in 0..CONNECTIONS {
+        listener.accept().await.unwrap();
+    }
+    let turns = turns.end();
+    assert!(turns >= 1, "{turns} turns");
+    drop(clients);
+}
+
+#[tokio::test]
+async fn datagram_task_yields_while_sends_are_ready() {
+    let server = AsyncDatagram::bind(local()).unwrap();
+    let client = AsyncDatagram::bind(local()).unwrap();
+    client.connect(server.local_addr()).unwrap();
+    let turns = Turns::count();
+    let mut place = [0; 10];
+    for _ in 0..500 {
+        client.send(b"hello").await.unwrap();
+        timeout(PATIENCE, server.peek_msg(&mut place))
+            .await
+            .expect("a datagram is missing")
+            .unwrap();
+        server.recv(&mut place).await.unwrap();
+    }
+    let turns = turns.end();
+    assert!(turns >= 3, "{turns} turns");
+}
+
+/// A peer that never answers the request.
+#[tokio::test]
+async fn connect_in_task_times_out() {
+    let silent = ListeningProbe::new();
+    let options = Options::new().connect_timeout(Duration::from_millis(300));
+    let failed = timeout(PATIENCE, options.connect_async(silent.addr()))
+        .await
+        .expect("the time-out is not heeded")
+        .unwrap_err();
+    assert_eq!(failed.kind(), ErrorKind::TimedOut);
+    let expected = "there was no connection within the time-out of 300ms";
+    assert_eq!(failed.to_string(), expected);
+    let failed = options.connect(silent.addr()).unwrap_err();
+    assert_eq!(failed.to_string(), expected);
+    // One that is connected in time is not ended later.
+    let listener = AsyncListener::bind(local()).unwrap();
+    let (client, server) = tokio::join!(
+        options.connect_async(listener.local_addr()),
+        listener.accept()
+    );
+    let (mut client, mut server) = (client.unwrap(), server.unwrap().0);
+    tokio::time::sleep(Duration::from_millis(400)).await;
+    client.write_all(b"late").await.unwrap();
+    let mut late = [0; 4];
+    server.read_exact(&mut late).await.unwrap();
+}
+
+/// The sizes that the files of the system say, of each kind of socket; those of rsockets without any.
+#[test]
+fn streams_have_the_sizes_of_the_systems_files() {
+    let expected: u16 = std::env::var("SQSIZE").map_or(384, |size| size.parse().unwrap());
+    let listener = rsocket::Listener::bind(local()).unwrap();
+    let client = Stream::connect(listener.local_addr()).unwrap();
+    let (server, _) = listener.accept().unwrap();
+    assert_eq!(client.settings().send_depth, expected);
+    assert_eq!(server.settings().send_depth, expected);
+    let runtime = tokio::runtime::Builder::new_current_thread()
+        .enable_io()
+        .build()
+        .unwrap();
+    runtime.block_on(async {
+        let client = AsyncStream::connect(listener.local_addr()).await.unwrap();
+        assert_eq!(client.get_ref().settings().send_depth, expected);
+    });
+}
+
+#[test]
+fn files_of_the_system_set_the_sizes_of_streams() {
+    const SCRIPT: &str = "
+        mkdir -p /tmp/etc/rdma/rsocket && cp -a /etc/libibverbs.d /tmp/etc/ &&
+        echo 100 >/tmp/etc/rdma/rsocket/sqsize_default && mount --bind /tmp/etc /etc &&
+        SQSIZE=100 exec \"$@\"";
+    let ran = std::process::Command::new("unshare")
+        .args(["--mount", "sh", "-c", SCRIPT, "sh"])
+        .arg(std::env::current_exe().unwrap())
+        .args([
+            "--exact",
+            "turns::streams_have_the_sizes_of_the_systems_files",
+        ])
+        .output()
+        .unwrap();
+    let said = String::from_utf8_lossy(&ran.stdout);
+    assert!(ran.status.success() && said.contains("1 passed"), "{said}");
+}
+
+/// The connection ends with the last handle.
+#[test]
+fn clones_are_the_same_stream() {
+    use std::io::Read;
+
+    let listener = rsocket::Listener::bind(local()).unwrap();
+    let client = Stream::connect(listener.local_addr()).unwrap();
+    let (mut server, _) = listener.accept().unwrap();
+    let mut other = client.try_clone().unwrap();
+    client.set_nonblocking(true);
+    let nothing = other.read(&mut [0]).unwrap_err();
+    assert_eq!(nothing.kind(), ErrorKind::WouldBlock, "the mode is shared");
+    drop(client);
+    other.write_all(b"still here").unwrap();
+    let mut there = [0; 10];
+    server.read_exact(&mut there).unwrap();
+    assert_eq!(&there, b"still here");
+    drop(other);
+    assert_eq!(server.read(&mut there).unwrap(), 0);
+}
