@@ -6,6 +6,7 @@ use std::time::Duration;
 use clap::{Args, Parser, Subcommand, ValueEnum};
 
 use crate::bench;
+use crate::soft_roce::backend::{self, Backend};
 use crate::soft_roce::{Device, Host, Until};
 
 /// Developer commands.
@@ -81,6 +82,9 @@ pub(crate) struct TestArguments {
     /// Run the tests that need no device under valgrind's memcheck, but for exhaustive ones
     #[arg(long, conflicts_with_all = ["device_only", "sanitize"])]
     pub(crate) valgrind: bool,
+    /// What guests run on
+    #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
+    pub(crate) backend: Backend,
     /// Only the tests with this in their names
     pub(crate) filter: Option<String>,
 }
@@ -98,6 +102,9 @@ pub(crate) struct GuestArguments {
     /// Kind of RDMA device
     #[arg(long, value_enum, default_value_t)]
     pub(crate) device: Device,
+    /// What the guest runs on
+    #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
+    pub(crate) backend: Backend,
     /// Memory of each guest
     #[arg(long, value_name = "MIB", default_value_t = 1024)]
     pub(crate) memory: u32,

@@ -10,8 +10,12 @@ use crate::process;
 /// What a set of packages is for; the first column of the lists in `ci/packages`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// Booting a guest and bringing its RDMA device up.
+    /// Bringing a guest's RDMA device up.
     Guest,
+    /// Emulating guests.
+    Qemu,
+    /// Building the User-Mode Linux kernel.
+    Uml,
     /// The reference programs that tests run in the guest.
     Tools,
     /// Building the workspace's crates.
@@ -26,6 +30,8 @@ impl Group {
     /// All of them.
     pub(crate) const ALL: &[Self] = &[
         Self::Guest,
+        Self::Qemu,
+        Self::Uml,
         Self::Tools,
         Self::Build,
         Self::Siw,
@@ -35,6 +41,8 @@ impl Group {
     fn name(self) -> &'static str {
         match self {
             Self::Guest => "guest",
+            Self::Qemu => "qemu",
+            Self::Uml => "uml",
             Self::Tools => "tools",
             Self::Build => "build",
             Self::Siw => "siw",

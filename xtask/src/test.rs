@@ -30,6 +30,7 @@ use crate::outcomes::{DEVICE_TESTS_OF, Outcomes};
 use crate::process::{self, Supervised};
 use crate::pyverbs;
 use crate::setup::{self, Group};
+use crate::soft_roce::backend::{self, Backend};
 use crate::soft_roce::report::{Printer, Style};
 use crate::soft_roce::{Device, EventKind, Run, quote};
 use crate::stage::{Counts, Stages};
@@ -43,6 +44,7 @@ pub(crate) struct Options {
     pub(crate) long: bool,
     pub(crate) sanitize: bool,
     pub(crate) valgrind: bool,
+    pub(crate) backend: Backend,
     pub(crate) filter: Option<String>,
 }
 
@@ -54,6 +56,7 @@ impl From<TestArguments> for Options {
             long,
             sanitize,
             valgrind,
+            backend,
             filter,
         } = arguments;
         Self {
@@ -62,6 +65,7 @@ impl From<TestArguments> for Options {
             long,
             sanitize,
             valgrind,
+            backend,
             filter,
         }
     }
@@ -131,6 +135,9 @@ pub(crate) fn run_stages(
     stages: &mut Stages,
 ) -> Result<()> {
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
+    if !options.host_only && !options.valgrind {
+        backend::prepare_for_many_runs(options.backend)?;
+    }
     let suite = Suite { workspace, options };
     let mut outcomes = Outcomes::default();
     if options.sanitize {
@@ -204,6 +211,7 @@ impl Suite<'_> {
             .args(["--", &format!("--test-threads={AT_ONCE}")])
             .args(&self.options.filter);
         cargo.env("XTASK", self.workspace.xtask());
+        cargo.env(backend::VARIABLE, self.options.backend.name());
         run_counting(&mut cargo, counts, outcomes)?;
         self.require_some(*counts)
     }
@@ -258,7 +266,7 @@ impl Suite<'_> {
         counts: &mut Counts,
         outcomes: &mut Outcomes,
     ) -> Result<()> {
-        plan = plan.timeout(limit);
+        plan = plan.timeout(limit).backend(self.options.backend);
         if self.options.long {
             plan = plan.env("LONG", "1");
         }

@@ -8,6 +8,7 @@ use anyhow::{Context, Result, bail, ensure};
 
 use super::noop::Side;
 use super::statistics::{self, median};
+use crate::soft_roce::backend::Backend;
 use crate::soft_roce::{EventKind, Outcome, Run, Stream};
 use crate::workspace::Workspace;
 
@@ -36,7 +37,7 @@ impl Recording {
     }
 }
 
-/// Runs it, and gives each line of its standard output to `read`.
+/// Runs a plan in QEMU, whose guests have two processors, and gives each line of its standard output to `read`.
 pub(super) fn record(
     workspace: &Workspace,
     name: &str,
@@ -47,17 +48,19 @@ pub(super) fn record(
     let mut writer =
         File::create(&log).with_context(|| format!("cannot write {}", log.display()))?;
     let mut written = Ok(());
-    let outcome = plan.execute(workspace, &mut |event| {
-        if let EventKind::Output(stream, line) = &event.kind {
-            let line = String::from_utf8_lossy(line);
-            if *stream == Stream::Stdout {
-                read(&line);
+    let outcome = plan
+        .backend(Backend::Qemu)
+        .execute(workspace, &mut |event| {
+            if let EventKind::Output(stream, line) = &event.kind {
+                let line = String::from_utf8_lossy(line);
+                if *stream == Stream::Stdout {
+                    read(&line);
+                }
+                if written.is_ok() {
+                    written = writeln!(writer, "{line}");
+                }
             }
-            if written.is_ok() {
-                written = writeln!(writer, "{line}");
-            }
-        }
-    })?;
+        })?;
     written?;
     Ok(Recording { outcome, log })
 }

@@ -10,18 +10,22 @@ use anyhow::Result;
 
 use super::qemu::Accelerator;
 
-/// Chooses the accelerator; `answers` boots a guest and tells whether it answered.
-pub(crate) fn choose(
-    cache: &Path,
-    qemu: &Path,
-    answers: impl FnOnce(Accelerator) -> Result<bool>,
-) -> Result<Accelerator> {
-    if OpenOptions::new()
+/// Whether there is a KVM that is worth a trial.
+pub(crate) fn may_answer() -> bool {
+    OpenOptions::new()
         .read(true)
         .write(true)
         .open("/dev/kvm")
-        .is_err()
-    {
+        .is_ok()
+}
+
+/// Chooses the accelerator; `answers` boots a guest under KVM and tells whether it answered.
+pub(crate) fn choose(
+    cache: &Path,
+    qemu: &Path,
+    answers: impl FnOnce() -> Result<bool>,
+) -> Result<Accelerator> {
+    if !may_answer() {
         return Ok(Accelerator::Tcg);
     }
     let uname = rustix::system::uname();
@@ -34,7 +38,7 @@ pub(crate) fn choose(
         return Ok(verdict);
     }
     eprintln!("Trying whether guests can use KVM here, once");
-    let verdict = if answers(Accelerator::Kvm)? {
+    let verdict = if answers()? {
         Accelerator::Kvm
     } else {
         Accelerator::Tcg

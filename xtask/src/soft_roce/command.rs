@@ -61,6 +61,7 @@ fn with_guest(plan: Run, arguments: GuestArguments) -> Run {
         .memory_mib(arguments.memory)
         .cpus(arguments.cpus)
         .mtu(arguments.mtu)
+        .backend(arguments.backend)
         .kernel(kernel)
         .rds(&arguments.rds);
     arguments

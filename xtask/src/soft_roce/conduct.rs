@@ -8,7 +8,6 @@ use anyhow::Result;
 
 use super::event::{Event, EventKind, Host, Stream};
 use super::guest::{Guest, Sign};
-use super::qemu::Accelerator;
 use super::report::{End, GuestReport, Outcome};
 use super::run::Until;
 
@@ -22,6 +21,8 @@ const POWEROFF_LIMIT: Duration = Duration::from_secs(15);
 /// What a run needs to know of its plan.
 #[derive(Debug)]
 pub(super) struct Terms {
+    /// How guests' instructions are carried out, in words.
+    pub(super) backend: &'static str,
     pub(super) timeout: Option<Duration>,
     pub(super) until: Until,
     pub(super) keep_going: bool,
@@ -33,7 +34,6 @@ pub(super) struct Terms {
 pub(super) struct Side {
     host: Host,
     guest: Guest,
-    accelerator: Accelerator,
     /// Sent when the guest says hello.
     configuration: String,
     /// Sent when all guests are ready.
@@ -63,17 +63,10 @@ enum Phase {
 }
 
 impl Side {
-    pub(super) fn new(
-        host: Host,
-        guest: Guest,
-        accelerator: Accelerator,
-        configuration: String,
-        script: String,
-    ) -> Self {
+    pub(super) fn new(host: Host, guest: Guest, configuration: String, script: String) -> Self {
         Self {
             host,
             guest,
-            accelerator,
             configuration,
             script,
             phase: Phase::Booting,
@@ -143,7 +136,7 @@ impl Side {
         }
     }
 
-    fn report(mut self) -> Result<GuestReport> {
+    fn report(mut self, backend: &'static str) -> Result<GuestReport> {
         let status = self.guest.wait()?;
         Ok(GuestReport {
             host: self.host,
@@ -152,7 +145,7 @@ impl Side {
             console: self.guest.console(),
             complaints: self.guest.complaints(),
             up_after: self.up_after,
-            emulated: self.accelerator == Accelerator::Tcg,
+            backend,
         })
     }
 }
@@ -212,7 +205,10 @@ impl Conduct {
             first_failure,
             ..
         } = self;
-        let guests = sides.into_iter().map(Side::report).collect::<Result<_>>()?;
+        let guests = sides
+            .into_iter()
+            .map(|side| side.report(terms.backend))
+            .collect::<Result<_>>()?;
         Ok(Outcome::new(guests, first_failure, terms.timeout))
     }
 

@@ -15,7 +15,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use super::event::Stream;
-use super::qemu::{Machine, Ports};
+use super::machine::{Machine, Ports};
 use crate::process::Supervised;
 
 /// Something a guest did.
@@ -68,9 +68,9 @@ impl Guest {
                 stderr_there.into(),
             ],
         };
-        let mut command = machine.command(&ports);
+        let mut command = machine.command(&ports)?;
         command.stderr(Stdio::piped());
-        if !machine.terminal {
+        if !machine.terminal() {
             // Its own group: Ctrl-C is for xtask, which then ends the guest.
             command
                 .stdin(Stdio::null())
@@ -79,9 +79,9 @@ impl Guest {
         }
         let mut inherited: Vec<&OwnedFd> = ports.ports.iter().collect();
         inherited.push(&ports.console);
-        inherited.extend(machine.link.as_ref().map(|link| link.socket));
+        inherited.extend(machine.wire());
         let mut emulator =
-            Supervised::spawn(&mut command, &inherited).context("cannot start QEMU")?;
+            Supervised::spawn(&mut command, &inherited).context("cannot start the guest")?;
         // The emulator has the only copies of its ends now, so its end closes the connections.
         drop(ports);
 
@@ -89,7 +89,7 @@ impl Guest {
             .child()
             .stderr
             .take()
-            .context("QEMU has no standard error")?;
+            .context("the guest has no standard error")?;
         let (console_text, complaints) = (Transcript::default(), Transcript::default());
         let readers = vec![
             console_text.fill_from(console)?,
@@ -154,7 +154,7 @@ impl Guest {
         self.console.text()
     }
 
-    /// What QEMU itself complained about.
+    /// What QEMU or the User-Mode Linux process itself complained about.
     pub(crate) fn complaints(&self) -> String {
         self.complaints.text()
     }

@@ -18,10 +18,10 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
-/// When each module is loaded; the guest's scripts know the names of the groups.
+/// When each module of a distribution's kernel is loaded; the guest's scripts know the names of the groups.
 ///
 /// The two checksums are asked for by name at run time, and no module's list of dependencies says so.
-const GROUPS: &[(&str, &[&str], Presence)] = &[
+pub(crate) const QEMU: &[Group] = &[
     ("first", &["virtio_pci", "virtio_console"], Presence::Needed),
     (
         "mount",
@@ -52,15 +52,33 @@ const GROUPS: &[(&str, &[&str], Presence)] = &[
     ("rds", &["rds", "rds_rdma"], Presence::IfThere),
 ];
 
+/// A group of modules: its name, the modules, and whether a kernel without them can be used.
+type Group = (&'static str, &'static [&'static str], Presence);
+
+/// The groups of a User-Mode Linux kernel, which has all but the kernel's RDS built in.
+pub(crate) const UML: &[Group] = &[
+    ("first", &[], Presence::Needed),
+    ("mount", &[], Presence::Needed),
+    ("network", &[], Presence::Needed),
+    ("rxe", &[], Presence::Needed),
+    ("siw", &[], Presence::Needed),
+    ("rds", &["rds", "rds_rdma"], Presence::IfThere),
+];
+
 /// Whether a kernel without a group's modules can be used at all.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum Presence {
+pub(crate) enum Presence {
     Needed,
     IfThere,
 }
 
 /// Returns the initramfs for `kernel`, built in `folder` unless it is there.
-pub(crate) fn ensure(folder: &Path, kernel: &Kernel, busybox: &Path) -> Result<PathBuf> {
+pub(crate) fn ensure(
+    folder: &Path,
+    kernel: &Kernel,
+    busybox: &Path,
+    groups: &[Group],
+) -> Result<PathBuf> {
     let siw = kernel.siw.as_deref().map(cache::identity).transpose()?;
     let files = (
         cache::identity(&kernel.image)?,
@@ -68,16 +86,16 @@ pub(crate) fn ensure(folder: &Path, kernel: &Kernel, busybox: &Path) -> Result<P
         cache::identity(busybox)?,
         &kernel.modules,
     );
-    let groups: Vec<_> = GROUPS
+    let names: Vec<_> = groups
         .iter()
         .map(|(name, modules, _)| (name, modules))
         .collect();
-    cache::ensure(folder, "initramfs", (files, INIT, AGENT, groups), || {
-        build(kernel, busybox)
+    cache::ensure(folder, "initramfs", (files, INIT, AGENT, names), || {
+        build(kernel, busybox, groups)
     })
 }
 
-fn build(kernel: &Kernel, busybox: &Path) -> Result<Vec<u8>> {
+fn build(kernel: &Kernel, busybox: &Path, groups: &[Group]) -> Result<Vec<u8>> {
     let mut tree = ModuleTree::scan(&kernel.modules)?;
     if let Some(siw) = &kernel.siw {
         tree.insert(siw);
@@ -93,7 +111,7 @@ fn build(kernel: &Kernel, busybox: &Path) -> Result<Vec<u8>> {
     archive.add("agent", FILE, AGENT.as_bytes())?;
 
     let mut packed: Vec<String> = Vec::new();
-    for (group, names, presence) in GROUPS {
+    for (group, names, presence) in groups {
         let there = names.iter().all(|name| tree.has(name));
         let modules = if there || *presence == Presence::Needed {
             tree.load_order(names)?

@@ -25,6 +25,7 @@
 //! Not here: what is run. That is for the command line, [`crate::test`] and others.
 
 mod accelerator;
+pub(crate) mod backend;
 mod cache;
 pub(crate) mod command;
 mod conduct;
@@ -36,11 +37,14 @@ mod host;
 mod image;
 mod initramfs;
 mod kernel;
+mod machine;
 mod modules;
 mod qemu;
 pub(crate) mod report;
 mod run;
 mod siw;
+mod uml;
+mod wire;
 
 pub(crate) use device::Device;
 pub(crate) use event::{Event, EventKind, Host, Stream};

@@ -5,6 +5,8 @@ use std::os::fd::{AsRawFd, OwnedFd};
 use std::path::{Path, PathBuf};
 use std::process::Command;
 
+use super::machine::{Link, PORTS, Ports};
+
 /// How the guest's processors run.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
@@ -32,25 +34,6 @@ pub(crate) struct Machine<'a> {
     /// Whether the terminal is the guest's.
     pub(crate) terminal: bool,
 }
-
-/// One end of the wire between two guests.
-#[derive(Clone, Debug)]
-pub(crate) struct Link<'a> {
-    pub(crate) socket: &'a OwnedFd,
-    pub(crate) mac: &'a str,
-    pub(crate) mtu: u32,
-    pub(crate) pcap: Option<&'a Path>,
-}
-
-/// The guest's ends of its connections to xtask, in the order of [`PORTS`], after the kernel's console.
-#[derive(Debug)]
-pub(crate) struct Ports {
-    pub(crate) console: OwnedFd,
-    pub(crate) ports: [OwnedFd; PORTS.len()],
-}
-
-/// The names of the guest's ports.
-pub(crate) const PORTS: [&str; 3] = ["control", "stdout", "stderr"];
 
 /// The kernel's parameters: warnings and worse go to the console, and a panic ends the guest at once.
 /// The second line only saves time.
@@ -186,7 +169,7 @@ mod tests {
         };
         let ports = Ports {
             console: descriptor(),
-            ports: [descriptor(), descriptor(), descriptor()],
+            ports: std::array::from_fn(|_| descriptor()),
         };
         let command = machine.command(&ports);
         command

@@ -48,7 +48,8 @@ pub(crate) struct GuestReport {
     pub(crate) console: String,
     pub(crate) complaints: String,
     pub(crate) up_after: Option<Duration>,
-    pub(crate) emulated: bool,
+    /// How the guest's instructions were carried out, in words.
+    pub(crate) backend: &'static str,
 }
 
 /// How a run went.
@@ -102,15 +103,11 @@ impl Outcome {
     /// How long each guest took to come up, in words.
     pub(crate) fn boot_times(&self) -> String {
         let line = |guest: &GuestReport| {
-            let how = if guest.emulated {
-                "emulated"
-            } else {
-                "with KVM"
-            };
             Some(format!(
-                "{}: guest up in {:.1} s, {how}\n",
+                "{}: guest up in {:.1} s, {}\n",
                 guest.host,
-                guest.up_after?.as_secs_f64()
+                guest.up_after?.as_secs_f64(),
+                guest.backend
             ))
         };
         self.guests.iter().filter_map(line).collect()
@@ -138,7 +135,7 @@ impl GuestReport {
             return Some(sign);
         }
         (exited && !self.status.success())
-            .then_some("QEMU failed while the guest switched itself off")
+            .then_some("the guest's process failed while the guest switched itself off")
     }
 
     fn complaint(&self, timeout: Option<Duration>) -> Option<String> {
@@ -188,7 +185,7 @@ impl GuestReport {
         Some(text)
     }
 
-    /// What the kernel said when it was first at fault, and the last words of the kernel and of QEMU.
+    /// What the kernel said when it was first at fault, and the last words of the kernel and of the guest's process.
     fn evidence(&self) -> String {
         let mut text = String::new();
         let mut part = |title: &str, lines: &[&str]| {
@@ -207,7 +204,7 @@ impl GuestReport {
         part("last words of the kernel", last);
         let complaints = lines(&self.complaints);
         part(
-            "last words of QEMU",
+            "last words of the guest's process",
             &complaints[complaints.len().saturating_sub(SHOWN)..],
         );
         text
@@ -319,7 +316,7 @@ mod tests {
             console: console.to_owned(),
             complaints: String::new(),
             up_after: None,
-            emulated: true,
+            backend: "emulated",
         }
     }
 

@@ -11,14 +11,14 @@ use std::time::Duration;
 use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
+use super::backend::{Backend, Engine, Settings};
 use super::conduct::{Conduct, Side, Terms};
 use super::event::{Event, Host};
 use super::guest::Guest;
-use super::kernel::{Kernel, Source};
-use super::qemu::{Accelerator, Link, Machine};
+use super::kernel::Source;
+use super::machine::Link;
 use super::report::Outcome;
-use super::{Device, accelerator, counter, image, initramfs};
-use crate::process;
+use super::{Device, wire};
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 
@@ -43,6 +43,7 @@ pub(crate) struct Run {
     memory_mib: u32,
     cpus: Option<u32>,
     mtu: Option<u32>,
+    backend: Backend,
     kernel: Source,
     rds: Vec<Host>,
     pcap: Option<PathBuf>,
@@ -77,6 +78,7 @@ impl Run {
             memory_mib: 1024,
             cpus: None,
             mtu: None,
+            backend: Backend::default(),
             kernel: Source::default(),
             rds: Vec::new(),
             pcap: None,
@@ -132,6 +134,12 @@ impl Run {
         self
     }
 
+    /// What the guests run on.
+    pub(crate) fn backend(mut self, backend: Backend) -> Self {
+        self.backend = backend;
+        self
+    }
+
     /// The guests' kernel.
     pub(crate) fn kernel(mut self, kernel: Source) -> Self {
         self.kernel = kernel;
@@ -183,68 +191,41 @@ impl Run {
         self.refuse_nonsense()?;
         setup::ensure(&[Group::Guest])?;
         let cache = workspace.soft_roce();
-        let kernel = Kernel::ensure(&self.kernel, self.device, &cache)?;
-        let image = image::ensure(&cache, &kernel.image)?;
-        let busybox = ["busybox", "busybox-static"]
-            .iter()
-            .find_map(|name| process::find_program(name));
-        let initramfs =
-            initramfs::ensure(&cache, &kernel, &busybox.context("busybox is not on PATH")?)?;
         let out = cache.join("out");
         fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
         require_memory(u64::from(self.memory_mib) * self.commands.len() as u64)?;
-
-        let qemu = process::find_program("qemu-system-x86_64")
-            .context("qemu-system-x86_64 is not on PATH")?;
-        let machine = Machine {
-            accelerator: Accelerator::Tcg,
-            qemu,
-            kernel: &image,
-            initramfs: &initramfs,
+        let settings = Settings {
             memory_mib: self.memory_mib,
-            cpus: self.cpus.unwrap_or(self.device.cpus()),
-            counter: counter::is_reliable(),
+            cpus: self.cpus,
+            device: self.device,
             out: &out,
-            link: None,
-            terminal: false,
+            terminal: self.terminal,
         };
-        let accelerator = accelerator::choose(&cache, &machine.qemu, |accelerator| {
-            Guest::answers(&Machine {
-                accelerator,
-                ..machine.clone()
-            })
-        })?;
+        let engine = Engine::prepare(self.backend, &self.kernel, &settings, &cache)?;
 
-        let (a, b) = UnixStream::pair()?;
-        let wire: [OwnedFd; 2] = [a.into(), b.into()];
+        // The recorder outlives the guests.
+        let (wire, _recorder) = if engine.is_uml() {
+            wire::pair(self.pcap.as_deref())?
+        } else {
+            let (a, b) = UnixStream::pair()?;
+            ([a.into(), b.into()], None)
+        };
         let (sender, signs) = mpsc::channel();
         let mut sides = Vec::new();
         for (index, host) in self.hosts().iter().enumerate() {
-            let link = self.link(*host, &wire);
-            let machine = Machine {
-                accelerator,
-                link,
-                terminal: self.terminal,
-                ..machine.clone()
-            };
-            let configuration = self.configuration(*host, workspace, &kernel)?;
+            let machine = engine.machine(&settings, self.link(*host, &wire));
+            let configuration = self.configuration(*host, workspace, &engine)?;
             let script = self.script(index, *host, workspace)?;
             let guest = Guest::start(&machine, index, &sender)?;
-            sides.push(Side::new(*host, guest, accelerator, configuration, script));
+            sides.push(Side::new(*host, guest, configuration, script));
         }
         drop((sender, wire));
-        let Self {
-            timeout,
-            until,
-            keep_going,
-            by_line,
-            ..
-        } = self;
         let terms = Terms {
-            timeout,
-            until,
-            keep_going,
-            by_line,
+            backend: engine.describe(),
+            timeout: self.timeout,
+            until: self.until,
+            keep_going: self.keep_going,
+            by_line: self.by_line,
         };
         Conduct::new(terms, sides).run(&signs, on_event)
     }
@@ -291,7 +272,7 @@ impl Run {
     }
 
     /// The script with the guest's settings, which its two scripts read.
-    fn configuration(&self, host: Host, workspace: &Workspace, kernel: &Kernel) -> Result<String> {
+    fn configuration(&self, host: Host, workspace: &Workspace, engine: &Engine) -> Result<String> {
         let mut text = String::new();
         let mut set = |name: &str, value: &str| -> Result<()> {
             writeln!(text, "{name}={}", shlex::try_quote(value)?)?;
@@ -305,7 +286,10 @@ impl Run {
         set("OUT", &workspace.soft_roce().join("out").to_string_lossy())?;
         set("WORKSPACE", &workspace.root().to_string_lossy())?;
         set("TARGET", &workspace.target().to_string_lossy())?;
-        set("KERNEL_MODULES", &kernel.modules.to_string_lossy())?;
+        set("KERNEL_MODULES", &engine.kernel().modules.to_string_lossy())?;
+        for (name, value) in engine.guest_names() {
+            set(name, value)?;
+        }
         set("PATH", &search_path(workspace))?;
         for (name, address) in ADDRESSES {
             set(name, address)?;

@@ -1,0 +1,317 @@
+//! The User-Mode Linux kernel: built once from the distribution's kernel source, for all checkouts of a user.
+
+use std::fs;
+use std::hash::{DefaultHasher, Hash, Hasher};
+use std::io::{BufRead, BufReader, Write};
+use std::path::{Path, PathBuf};
+use std::process::{Command, Stdio};
+use std::thread;
+use std::time::Duration;
+
+use anyhow::{Context, Result, bail, ensure};
+use indicatif::{ProgressBar, ProgressStyle};
+
+use crate::distribution::{self, Manager};
+use crate::process::{self, Scratch, Supervised};
+use crate::setup::{self, Group};
+use crate::soft_roce::kernel::{self, Kernel};
+
+/// The kernel's configuration, over that with nothing in it.
+const CONFIG: &str = include_str!("../../../../ci/guest/uml.config");
+
+/// Packages with the source, the best first. The configuration has been tried with 6.12.
+const SOURCES: [&str; 2] = ["linux-source-6.12", "linux-source"];
+
+/// Options without which no guest comes up. `make` drops an option that the source does not have.
+const REQUIRED: [&str; 6] = [
+    "CONFIG_HOSTFS",
+    "CONFIG_OVERLAY_FS",
+    "CONFIG_BLK_DEV_INITRD",
+    "CONFIG_UML_NET_VECTOR",
+    "CONFIG_INFINIBAND_USER_ACCESS",
+    "CONFIG_RDMA_RXE",
+];
+
+/// Lines that `make` prints for 6.12, for the progress bar.
+const STEPS: u64 = 1330;
+
+/// Disk space that the build takes, in MiB.
+const BUILD_MIB: u64 = 2200;
+
+/// Processor time that the build takes, in seconds, on a processor of 2023.
+const BUILD_SECONDS: u64 = 500;
+
+/// Parts of the source that are not compiled and hold half of its bytes.
+const LEFT_OUT: [&str; 8] = [
+    "*/Documentation/*.rst",
+    "*/drivers/gpu/*.[ch]",
+    "*/drivers/media/*.[ch]",
+    "*/drivers/net/ethernet/*.[ch]",
+    "*/drivers/net/wireless/*.[ch]",
+    "*/sound/*.[ch]",
+    "*/tools/testing/*",
+    "*/arch/*.dts*",
+];
+
+/// The kernel, if this user has built it.
+pub(crate) fn built() -> Option<Kernel> {
+    built_in(&home().ok()?)
+}
+
+/// The kernel, built now unless it was before.
+///
+/// # Errors
+///
+/// The source or a build tool is not to be had, the disk is full, or the build fails.
+pub(crate) fn ensure() -> Result<Kernel> {
+    let home = home()?;
+    if let Some(kernel) = built_in(&home) {
+        return Ok(kernel);
+    }
+    let parent = home.parent().context("the cache has no parent folder")?;
+    let _lock = kernel::lock(parent)?;
+    if let Some(kernel) = built_in(&home) {
+        return Ok(kernel);
+    }
+    build(parent, &home).context("the User-Mode Linux kernel cannot be built")?;
+    built_in(&home).context("the User-Mode Linux kernel was built, and is not there")
+}
+
+/// Time and disk space that building takes, in words.
+pub(crate) fn price() -> String {
+    let processors = thread::available_parallelism().map_or(1, usize::from) as u64;
+    let minutes = BUILD_SECONDS.div_ceil(60 * processors.min(16));
+    format!(
+        "about {minutes} min on this machine, 150 MB to download, and 2 GB of disk space meanwhile (12 MB are kept)"
+    )
+}
+
+/// The folder of the kernel with today's configuration.
+fn home() -> Result<PathBuf> {
+    let mut hasher = DefaultHasher::new();
+    CONFIG.hash(&mut hasher);
+    Ok(cache()?.join(format!("uml-{:016x}", hasher.finish())))
+}
+
+/// The user's folder for what all checkouts share.
+fn cache() -> Result<PathBuf> {
+    let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
+    let folder = variable("XDG_CACHE_HOME")
+        .map(PathBuf::from)
+        .or_else(|| Some(PathBuf::from(variable("HOME")?).join(".cache")));
+    let folder = folder.context("neither XDG_CACHE_HOME nor HOME names a folder for the kernel")?;
+    Ok(folder.join("soft-roce"))
+}
+
+fn built_in(home: &Path) -> Option<Kernel> {
+    let image = home.join("linux");
+    let releases = fs::read_dir(home.join("lib/modules")).ok()?;
+    let modules = releases.flatten().next()?.path();
+    image.is_file().then_some(Kernel {
+        image,
+        modules,
+        siw: None,
+    })
+}
+
+fn build(parent: &Path, home: &Path) -> Result<()> {
+    if Manager::detect() != Some(Manager::Apt) {
+        bail!("this is done with Debian's source packages only: take --backend qemu");
+    }
+    setup::ensure(&[Group::Uml])?;
+    eprintln!(
+        "Building a User-Mode Linux kernel for the guests, once for all checkouts: {}, in {}",
+        price(),
+        parent.display()
+    );
+    require_space(parent)?;
+    let scratch = Scratch::inside(parent)?;
+    let source = unpack_source(scratch.path())?;
+    configure(&source)?;
+    compile(&source, &scratch.path().join("log"))?;
+    let finished = scratch.path().join("finished");
+    install(&source, &finished)?;
+    fs::rename(&finished, home)
+        .with_context(|| format!("cannot put the kernel into {}", home.display()))
+}
+
+fn require_space(folder: &Path) -> Result<()> {
+    let file_system = rustix::fs::statvfs(folder)?;
+    let free = file_system.f_bavail.saturating_mul(file_system.f_frsize) >> 20;
+    ensure!(
+        free >= BUILD_MIB,
+        "{} has {free} MiB of disk space left, and the build takes {BUILD_MIB}: make room, or name another folder in \
+         XDG_CACHE_HOME",
+        folder.display()
+    );
+    Ok(())
+}
+
+/// Downloads the source package and unpacks it below `folder`.
+fn unpack_source(folder: &Path) -> Result<PathBuf> {
+    let package = SOURCES
+        .into_iter()
+        .find(|package| distribution::apt_knows(package))
+        .map_or_else(|| SOURCES[0].to_owned(), str::to_owned);
+    let mut packages = vec![package.clone()];
+    // The unversioned package only names the other.
+    let versioned = distribution::apt_closure(&package, &["linux-source-"]).unwrap_or_default();
+    packages.extend(versioned);
+    let files = Manager::Apt.download(&packages, folder)?;
+    let unpacked = folder.join("package");
+    for file in &files {
+        Manager::Apt.unpack(file, &unpacked)?;
+        fs::remove_file(file)?;
+    }
+    let pattern = unpacked.join("usr/src/linux-source-*.tar.*");
+    let archive = glob::glob(&pattern.to_string_lossy())?.flatten().next();
+    let archive = archive.with_context(|| format!("{package} has no source archive in it"))?;
+    let mut tar = Command::new("tar");
+    tar.arg("--wildcards")
+        .args(LEFT_OUT.iter().map(|part| format!("--exclude={part}")));
+    tar.arg("-xf").arg(&archive).arg("-C").arg(folder);
+    process::run(&mut tar)?;
+    fs::remove_dir_all(&unpacked)?;
+    let mut folders = glob::glob(&folder.join("linux-source-*").to_string_lossy())?.flatten();
+    folders.next().context("the archive has no folder in it")
+}
+
+fn make(source: &Path) -> Command {
+    let mut make = Command::new("make");
+    make.current_dir(source).arg("ARCH=um");
+    // Flags of an outer make, and of the user's own builds, are not for the kernel.
+    for name in ["MAKEFLAGS", "MFLAGS", "CFLAGS", "LDFLAGS", "KBUILD_OUTPUT"] {
+        make.env_remove(name);
+    }
+    make
+}
+
+/// Lays [`CONFIG`] over a configuration with nothing in it, and tells what of it the source does not have.
+fn configure(source: &Path) -> Result<()> {
+    let quiet = |command: &mut Command| process::run(command.stdout(Stdio::null()));
+    quiet(make(source).args(["-s", "allnoconfig"]))?;
+    fs::write(source.join("guest.config"), CONFIG)?;
+    quiet(
+        Command::new("scripts/kconfig/merge_config.sh")
+            .current_dir(source)
+            .args(["-m", ".config", "guest.config"]),
+    )?;
+    quiet(make(source).args(["-s", "olddefconfig"]))?;
+    let config = fs::read_to_string(source.join(".config"))?;
+    let missing: Vec<&str> = REQUIRED
+        .into_iter()
+        .filter(|option| !config.lines().any(|line| line == format!("{option}=y")))
+        .collect();
+    ensure!(
+        missing.is_empty(),
+        "this kernel source has no {}: take --backend qemu",
+        missing.join(", ")
+    );
+    Ok(())
+}
+
+/// Compiles the kernel and its modules, with a progress bar; what the compiler says is in `log`.
+fn compile(source: &Path, log: &Path) -> Result<()> {
+    let jobs = thread::available_parallelism().map_or(1, usize::from);
+    let mut file = fs::File::create(log)?;
+    let mut command = make(source);
+    command
+        .arg(format!("-j{jobs}"))
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(file.try_clone()?);
+    let mut child = Supervised::spawn(&mut command, &[]).context("cannot start make")?;
+    let output = child.child().stdout.take().context("make has no output")?;
+    let bar = ProgressBar::new(STEPS);
+    bar.set_style(ProgressStyle::with_template(
+        "  {bar:30} {pos}/{len} {elapsed} of about {duration}  {msg}",
+    )?);
+    bar.enable_steady_tick(Duration::from_secs(1));
+    for line in BufReader::new(output).lines().map_while(Result::ok) {
+        writeln!(file, "{line}")?;
+        // A line is `  CC      kernel/fork.o`.
+        bar.inc(1);
+        bar.set_message(
+            line.split_whitespace()
+                .last()
+                .unwrap_or_default()
+                .to_owned(),
+        );
+    }
+    bar.finish_and_clear();
+    let status = child.wait()?;
+    if !status.success() {
+        let text = fs::read_to_string(log).unwrap_or_default();
+        bail!("make failed ({status})\n{}", last_lines(&text, 30));
+    }
+    Ok(())
+}
+
+fn last_lines(text: &str, count: usize) -> String {
+    let lines: Vec<&str> = text.lines().collect();
+    lines[lines.len().saturating_sub(count)..].join("\n")
+}
+
+/// Puts the kernel and its modules, with the index that modprobe reads, into `finished`.
+fn install(source: &Path, finished: &Path) -> Result<()> {
+    fs::create_dir_all(finished)?;
+    let mut modules = make(source);
+    modules
+        .args(["-s", "modules_install", "INSTALL_MOD_STRIP=1"])
+        .arg(format!("INSTALL_MOD_PATH={}", finished.display()))
+        .stdout(Stdio::null());
+    process::run(&mut modules)?;
+    for release in fs::read_dir(finished.join("lib/modules"))?.flatten() {
+        // Links to the source, which is about to go.
+        for link in ["build", "source"] {
+            drop(fs::remove_file(release.path().join(link)));
+        }
+    }
+    fs::copy(source.join("linux"), finished.join("linux"))?;
+    process::run(
+        Command::new("strip")
+            .arg("--strip-debug")
+            .arg(finished.join("linux")),
+    )
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn required_options_are_configured() {
+        for option in REQUIRED {
+            let line = format!("{option}=y");
+            assert!(CONFIG.lines().any(|set| set == line), "{line}");
+        }
+    }
+
+    #[test]
+    fn configuration_sets_each_option_once() {
+        let mut names: Vec<&str> = CONFIG
+            .lines()
+            .filter_map(|line| line.split_once('=').map(|(name, _)| name))
+            .collect();
+        let all = names.len();
+        names.sort_unstable();
+        names.dedup();
+        assert_eq!(names.len(), all);
+    }
+
+    #[test]
+    fn half_built_kernel_is_none() {
+        let home = tempfile::tempdir().unwrap();
+        assert!(built_in(home.path()).is_none());
+        fs::create_dir_all(home.path().join("lib/modules/6.12.1-rdma")).unwrap();
+        assert!(built_in(home.path()).is_none());
+        fs::write(home.path().join("linux"), "").unwrap();
+        assert_eq!(built_in(home.path()).unwrap().release(), "6.12.1-rdma");
+    }
+
+    #[test]
+    fn last_lines_are_as_many_as_there_are() {
+        assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
+        assert_eq!(last_lines("a\n", 2), "a");
+    }
+}

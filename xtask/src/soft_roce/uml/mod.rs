@@ -1,0 +1,145 @@
+//! User-Mode Linux: a kernel that is an ordinary process of the host.
+//!
+//! It needs neither KVM nor QEMU nor root, and has an RDMA device a second after its start. The kernel comes from the
+//! distribution's source package, see [`build`].
+
+pub(crate) mod build;
+mod memory;
+
+use std::ffi::OsString;
+use std::os::fd::{AsRawFd, OwnedFd};
+use std::path::Path;
+use std::process::Command;
+
+use anyhow::Result;
+
+use super::machine::{Link, Ports};
+
+/// The kernel's parameters: warnings and worse go to the console, and a panic or a restart ends the process.
+const KERNEL_PARAMETERS: [&str; 7] = [
+    "BACKEND=uml",
+    "loglevel=5",
+    "noreboot",
+    "panic=-1",
+    "random.trust_cpu=on",
+    // No console but the kernel's own and, for a shell, the terminal.
+    "con=null",
+    "ssl=null",
+];
+
+/// A guest's machine.
+#[derive(Clone, Debug)]
+pub(crate) struct Machine<'a> {
+    /// The kernel, a program of the host.
+    pub(crate) program: &'a Path,
+    pub(crate) initramfs: &'a Path,
+    pub(crate) memory_mib: u32,
+    /// The link to the other guest: one end of a pair of datagram sockets, a frame in each datagram.
+    pub(crate) link: Option<Link<'a>>,
+    /// Whether the terminal is the guest's.
+    pub(crate) terminal: bool,
+}
+
+impl Machine<'_> {
+    /// The command that starts the machine; it inherits the descriptors of `ports` and of the link.
+    ///
+    /// # Errors
+    ///
+    /// No folder has room for the guest's memory.
+    pub(crate) fn command(&self, ports: &Ports) -> Result<Command> {
+        let mut command = Command::new(self.program);
+        command.env("TMPDIR", memory::folder(self.memory_mib)?);
+        command.args(KERNEL_PARAMETERS);
+        command.arg(format!("mem={}M", self.memory_mib));
+        let mut initramfs = OsString::from("initrd=");
+        initramfs.push(self.initramfs);
+        command.arg(initramfs);
+        command.arg(channel("con0", &ports.console));
+        for (line, port) in ports.ports.iter().enumerate() {
+            command.arg(channel(&format!("ssl{line}"), port));
+        }
+        if self.terminal {
+            command.arg("con1=fd:0,fd:1");
+        }
+        if let Some(Link {
+            socket, mac, mtu, ..
+        }) = &self.link
+        {
+            let fd = socket.as_raw_fd();
+            command.arg(format!("vec0:transport=fd,fd={fd},mac={mac},mtu={mtu}"));
+        }
+        Ok(command)
+    }
+}
+
+/// A console or serial line that reads and writes an inherited descriptor.
+fn channel(name: &str, fd: &OwnedFd) -> String {
+    let fd = fd.as_raw_fd();
+    format!("{name}=fd:{fd},fd:{fd}")
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::soft_roce::machine::PORTS;
+    use std::os::unix::net::UnixStream;
+
+    fn descriptor() -> OwnedFd {
+        UnixStream::pair().unwrap().0.into()
+    }
+
+    fn arguments(link: Option<Link<'_>>, terminal: bool) -> Vec<String> {
+        let machine = Machine {
+            program: Path::new("/linux"),
+            initramfs: Path::new("/a b"),
+            memory_mib: 64,
+            link,
+            terminal,
+        };
+        let ports = Ports {
+            console: descriptor(),
+            ports: std::array::from_fn(|_| descriptor()),
+        };
+        let command = machine.command(&ports).unwrap();
+        let arguments = command.get_args();
+        arguments
+            .map(|argument| argument.to_string_lossy().into_owned())
+            .collect()
+    }
+
+    #[test]
+    fn every_port_has_a_serial_line() {
+        let arguments = arguments(None, false);
+        for line in 0..PORTS.len() {
+            let line = format!("ssl{line}=fd:");
+            assert!(
+                arguments.iter().any(|argument| argument.starts_with(&line)),
+                "{line} in {arguments:?}"
+            );
+        }
+        assert!(arguments.contains(&"initrd=/a b".to_owned()));
+        assert!(
+            !arguments
+                .iter()
+                .any(|argument| argument.starts_with("con1") || argument.starts_with("vec0"))
+        );
+    }
+
+    #[test]
+    fn wire_and_terminal_are_passed() {
+        let socket = descriptor();
+        let link = Link {
+            socket: &socket,
+            mac: "52:54:00:09:00:01",
+            mtu: 4200,
+            pcap: None,
+        };
+        let arguments = arguments(Some(link), true);
+        let wire = format!(
+            "vec0:transport=fd,fd={},mac=52:54:00:09:00:01,mtu=4200",
+            socket.as_raw_fd()
+        );
+        assert!(arguments.contains(&wire), "{arguments:?}");
+        assert!(arguments.contains(&"con1=fd:0,fd:1".to_owned()));
+    }
+}
