@@ -55,7 +55,7 @@
 //! | [`AsyncEvents`] | [`Context::async_events`] | what happens without having been asked for |
 //!
 //! What can be posted is in [`op`]. Memory that is only borrowed can be registered in a
-//! [`scope()`].
+//! [`scope()`], and posted to the queue pairs that are made there.
 //!
 //! Each keeps what it was made of alive. They can be dropped in any order, and forgetting one leaks
 //! it, and frees nothing that a device could still touch.
@@ -209,7 +209,7 @@ pub use qp::{
     XrcReceiver, XrcRecv, XrcSend,
 };
 pub use rss::{IndirectionTable, RssQueuePair, RxHash};
-pub use scope::{Scope, ScopedBuf, ScopedSlice, scope};
+pub use scope::{Scope, Scoped, ScopedBuf, ScopedSlice, ScopedWork, scope};
 pub use signals::spawn_without_signals;
 pub use srq::{
     RendezvousHeader, SharedReceiveQueue, SrqAttr, SrqBatch, TagCompletion, TagEntry, TagEvent,

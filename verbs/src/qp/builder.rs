@@ -9,6 +9,7 @@ use super::{
     extended::Extended,
     flags::QpFlags,
     inflight::InFlight,
+    member::Member,
     pair::QueuePair,
     queues::{Inner, Parts},
     state::Reset,
@@ -196,6 +197,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// `ibv_create_qp(pd, …)`—Creates the queue pair as [`create`](Self::create) does, for work of
     /// the caller's own types: `SW` for its send queue, and `RW` for its receive queue.
     ///
+    /// Work that borrows can only be posted to a queue pair [of a scope](crate::Scope::create_qp): a
+    /// borrow ends when the queue pair is forgotten (`mem::forget`), and the device goes on.
+    ///
     /// # Errors
     /// As for [`create`](Self::create).
     ///
@@ -211,7 +215,23 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// # }
     /// ```
     #[doc(alias = "ibv_create_qp")]
-    pub fn create_for<SW, RW>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
+    pub fn create_for<SW: 'static, RW: 'static>(self) -> Result<QueuePair<T, Reset, SW, RW>> {
+        let inner = self.make_plain()?;
+        // SAFETY: as its type says: made with `T::RAW`, in the state that queue pairs are made in.
+        Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
+    }
+
+    /// Creates the queue pair as [`create_for`](Self::create_for) does, for a scope, which ends it.
+    pub(crate) fn create_member<SW, RW>(self) -> Result<(QueuePair<T, Reset, SW, RW>, Member)> {
+        let mut inner = self.make_plain()?;
+        let destroyed = inner.join_scope();
+        let inner = Arc::new(inner);
+        let member = Member::new(&inner, destroyed);
+        // SAFETY: as for `create_for`.
+        Ok((unsafe { QueuePair::from_inner(inner) }, member))
+    }
+
+    fn make_plain<SW, RW>(self) -> Result<Inner<SW, RW>> {
         // SAFETY: this is the call to make a queue pair with. The context is that of a domain which
         // `self` borrows, so it is open.
         let create = |ctx, attr: &mut _| unsafe { ffi::ibv_create_qp_ex(ctx, attr) };
@@ -221,7 +241,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
             false => "ibv_create_qp_ex",
         };
         // SAFETY: it makes the queue pair that the attributes say, or none.
-        unsafe { self.create_with(call, create) }
+        unsafe { self.make(call, create) }
     }
 
     /// Creates the queue pair by another call than `ibv_create_qp`: one of the device's maker, such
@@ -244,11 +264,24 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// As for [`create`](Self::create), and what the call fails with.
     #[doc(alias = "mlx5dv_create_qp")]
     #[doc(alias = "efadv_create_qp_ex")]
-    pub unsafe fn create_with<SW, RW>(
+    pub unsafe fn create_with<SW: 'static, RW: 'static>(
         self,
         call: &'static str,
         create: impl FnOnce(*mut ffi::ibv_context, &mut ffi::ibv_qp_init_attr_ex) -> *mut ffi::ibv_qp,
     ) -> Result<QueuePair<T, Reset, SW, RW>> {
+        // SAFETY: the caller's promise.
+        let inner = unsafe { self.make(call, create) }?;
+        // SAFETY: as for `create_for`.
+        Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
+    }
+
+    /// # Safety
+    /// - As for [`create_with`](Self::create_with).
+    unsafe fn make<SW, RW>(
+        self,
+        call: &'static str,
+        create: impl FnOnce(*mut ffi::ibv_context, &mut ffi::ibv_qp_init_attr_ex) -> *mut ffi::ibv_qp,
+    ) -> Result<Inner<SW, RW>> {
         self.validate()?;
         let receives = T::RECEIVES && self.srq.is_none();
         let max_recv_wr = if receives { self.max_recv_wr } else { 0 };
@@ -324,8 +357,7 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if self.receives_elsewhere {
             inner.receive_elsewhere();
         }
-        // SAFETY: as its type says: made with `T::RAW`, in the state that queue pairs are made in.
-        Ok(unsafe { QueuePair::from_inner(Arc::new(inner)) })
+        Ok(inner)
     }
 
     /// What could not be created, and why not, where that is known.

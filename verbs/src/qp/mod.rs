@@ -10,6 +10,7 @@ mod extended_batch;
 mod flags;
 mod inflight;
 mod legal;
+mod member;
 mod modify;
 mod multicast;
 mod pair;
@@ -53,4 +54,5 @@ pub use transport::{
 pub use work_queue::{WorkQueue, WorkQueueBuilder, WqFlags};
 pub use xrc_receiver::XrcReceiver;
 
+pub(crate) use member::Member;
 pub(crate) use work_queue::WqInner;

@@ -14,9 +14,9 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    attached::Attached, extended::Extended, inflight::InFlight, multicast, refusal,
-    signaling::Signaling, staging::Staging, table::Table, teardown::Leftover, transport::Transport,
-    tso::TsoLimits,
+    attached::Attached, extended::Extended, inflight::InFlight, member::Destroyed, multicast,
+    refusal, signaling::Signaling, staging::Staging, table::Table, teardown::Leftover,
+    transport::Transport, tso::TsoLimits,
 };
 use crate::{
     bounded::QpNum,
@@ -38,6 +38,8 @@ pub(super) struct Inner<SW, RW> {
     pub(super) raw: NonNull<ffi::ibv_qp>,
     pub(super) table: Table,
     destroyed: bool,
+    /// Where its scope learns that it has been destroyed, if it was made in one.
+    scope: Option<Destroyed>,
     pub(super) id: QpId,
     // INVARIANT: touched only by the one `SendQueue` of this queue pair, and in `drop`.
     send: UnsafeCell<Sending<SW>>,
@@ -125,6 +127,7 @@ impl<SW, RW> Inner<SW, RW> {
             raw,
             table,
             destroyed: false,
+            scope: None,
             id,
             send,
             receive,
@@ -153,26 +156,46 @@ impl<SW, RW> Inner<SW, RW> {
         *limits = limits.elsewhere();
     }
 
-    /// Destroys the queue pair, after which the device has let go of what was in flight. Nothing
-    /// may be done with it any more but to take that and to drop it.
+    /// Makes the queue pair one of a scope, which learns here that it has been destroyed.
+    pub(super) fn join_scope(&mut self) -> Destroyed {
+        self.scope.get_or_insert_default().clone()
+    }
+
+    /// Destroys the queue pair, after which the device does not use the work in flight any more.
+    /// Afterwards, only that work is taken, and `self` is dropped.
     pub(super) fn destroy(&mut self) -> Result<()> {
-        if let Some(extended) = &mut self.send.get_mut().extended {
-            extended.end_forgotten();
-        }
-        for (gid, lid) in self.attached.take_groups() {
-            // SAFETY: the queue pair exists: `destroyed` is not set. What cannot be detached shows
-            // when it is destroyed.
-            let _: Option<()> = unsafe { multicast::detach(self, gid, lid) }.ok();
-        }
-        // SAFETY: the queue pair exists, and is not destroyed again: `destroyed` is not set, and
-        // will be. Its domain and its completion queues exist, since they are dropped after `self`.
-        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
-        cvt_errno("ibv_destroy_qp", errno)?;
+        // SAFETY: the queue pair exists: `destroyed` is not set. `&mut self` excludes every other use.
+        unsafe { self.destroy_raw() }?;
         self.destroyed = true;
+        if let Some(scope) = &self.scope {
+            scope.set();
+        }
         let (send, receive) = (self.send.get_mut(), self.receive.get_mut());
         send.reservation.unreaped = send.in_flight.len();
         receive.reservation.unreaped = receive.in_flight.len();
         Ok(())
+    }
+
+    /// Destroys the C object.
+    ///
+    /// # Safety
+    /// - It exists, and nothing else uses `self` during the call. If the result is `Ok`, the object is not used any
+    ///   more.
+    pub(super) unsafe fn destroy_raw(&self) -> Result<()> {
+        // SAFETY: nothing else uses the cell, as the caller promises.
+        let send = unsafe { &mut *self.send.get() };
+        if let Some(extended) = &mut send.extended {
+            extended.end_forgotten();
+        }
+        for (gid, lid) in self.attached.take_groups() {
+            // SAFETY: the queue pair exists, as the caller promises. A group that cannot be detached shows when the
+            // queue pair is destroyed.
+            let _: Option<()> = unsafe { multicast::detach(self, gid, lid) }.ok();
+        }
+        // SAFETY: the queue pair exists, and is not used any more, as the caller promises. Its domain and its
+        // completion queues exist, since they are dropped after `self`.
+        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        cvt_errno("ibv_destroy_qp", errno)
     }
 
     /// Takes everything that is in flight. The device must have let go of it.

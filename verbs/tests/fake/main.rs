@@ -25,6 +25,7 @@ mod rare_orders;
 mod raw_packets;
 mod recv_batches;
 mod rereg;
+mod scopes;
 mod sharing;
 mod steering;
 mod tag_matching;

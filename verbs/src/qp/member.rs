@@ -1,0 +1,119 @@
+//! Queue pairs that end with a scope.
+
+use std::{
+    fmt, mem,
+    ptr::NonNull,
+    sync::{
+        Arc, Weak,
+        atomic::{AtomicBool, Ordering},
+    },
+};
+
+use ibverbs_sys as ffi;
+
+use super::queues::Inner;
+use crate::{
+    error::{Result, cvt_errno},
+    pd::ProtectionDomain,
+};
+
+/// What a scope keeps of a queue pair that was made in it.
+pub(crate) struct Member {
+    /// The queue pair, unless its handles have been dropped.
+    // INVARIANT: no work of the queue pair is reached through it.
+    inner: Weak<dyn Ends>,
+    // INVARIANT: created, and destroyed if `destroyed` is set.
+    raw: NonNull<ffi::ibv_qp>,
+    destroyed: Destroyed,
+    /// Deallocated after the queue pair.
+    _pd: ProtectionDomain,
+}
+
+/// Whether a queue pair has been destroyed, shared by the queue pair and its scope.
+#[derive(Clone, Debug, Default)]
+pub(super) struct Destroyed(Arc<AtomicBool>);
+
+impl Destroyed {
+    pub(super) fn set(&self) {
+        self.0.store(true, Ordering::Release);
+    }
+
+    fn is_set(&self) -> bool {
+        self.0.load(Ordering::Acquire)
+    }
+}
+
+/// A queue pair that can be destroyed while handles to it remain.
+trait Ends {
+    /// Destroys the queue pair, and leaves its work where it is.
+    ///
+    /// # Safety
+    /// - It has not been destroyed. No handle is used any more, nor dropped.
+    unsafe fn end(&self) -> Result<()>;
+}
+
+impl<SW, RW> Ends for Inner<SW, RW> {
+    unsafe fn end(&self) -> Result<()> {
+        // SAFETY: the caller's promise.
+        unsafe { self.destroy_raw() }
+    }
+}
+
+// SAFETY: the queue pair may be destroyed by any thread, and nothing is done with its work.
+unsafe impl Send for Member {}
+// SAFETY: nothing can be done with a shared one but to look whether the queue pair exists.
+unsafe impl Sync for Member {}
+
+impl Member {
+    /// Notes a new queue pair, which says by `destroyed` that it has been destroyed.
+    pub(super) fn new<'scope, SW: 'scope, RW: 'scope>(
+        inner: &Arc<Inner<SW, RW>>,
+        destroyed: Destroyed,
+    ) -> Self {
+        let weak: Weak<dyn Ends + 'scope> = Arc::downgrade(inner) as _;
+        // SAFETY: only the lifetime changes. It is that of the work, which is not reached (invariant): `end` leaves
+        // it where it is, and dropping a `Weak` does not drop what it points to.
+        let weak = unsafe { mem::transmute::<Weak<dyn Ends + 'scope>, Weak<dyn Ends>>(weak) };
+        Self {
+            inner: weak,
+            raw: inner.raw,
+            destroyed,
+            _pd: inner.pd.clone(),
+        }
+    }
+
+    /// Whether the queue pair has not been destroyed.
+    pub(crate) fn exists(&self) -> bool {
+        !self.destroyed.is_set()
+    }
+
+    /// Destroys the queue pair unless that has been done. Its work is leaked.
+    ///
+    /// # Safety
+    /// - This is the only call. No handle of the queue pair is used any more, nor dropped.
+    pub(crate) unsafe fn end(&self) -> Result<()> {
+        if !self.exists() {
+            return Ok(());
+        }
+        if let Some(inner) = self.inner.upgrade() {
+            // SAFETY: the caller's promise; it has not been destroyed.
+            let ended = unsafe { inner.end() };
+            #[expect(clippy::mem_forget, reason = "its handles were forgotten, and so is its work")]
+            mem::forget(inner);
+            return ended;
+        }
+        // SAFETY: the queue pair exists: destroying it has failed when its last handle was dropped. Its domain and
+        // its completion queues exist, the latter since they were given up then.
+        let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        cvt_errno("ibv_destroy_qp", errno)
+    }
+}
+
+impl fmt::Debug for Member {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Member")
+            .field("raw", &self.raw)
+            .field("exists", &self.exists())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,136 @@
+//! Borrowed memory, as work.
+
+use std::{
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+    ptr::NonNull,
+    slice,
+};
+
+use crate::work::{Gather, Scatter, Sge, SgeList};
+
+/// A range of memory that a scope has registered.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Part {
+    pub(super) start: NonNull<u8>,
+    pub(super) len: usize,
+    pub(super) lkey: u32,
+}
+
+impl Part {
+    #[inline]
+    fn sge(self) -> Sge {
+        let len = u32::try_from(self.len).unwrap_or(u32::MAX);
+        // SAFETY: the range is registered with this key; it is no longer than `u32::MAX`, which was
+        // checked then.
+        unsafe { Sge::new(self.start, len, self.lkey) }
+    }
+}
+
+/// Borrowed memory, registered for reading and writing until its [`scope`](crate::scope()) ends.
+///
+/// Like a [`Buf`](crate::Buf), it moves into a queue when it is posted, and comes back with the
+/// completion.
+#[derive(Debug)]
+pub struct ScopedBuf<'scope> {
+    // INVARIANT: borrowed exclusively for longer than `'scope`.
+    memory: Part,
+    scope: PhantomData<&'scope mut [u8]>,
+}
+
+/// Borrowed memory, registered for reading until its [`scope`](crate::scope()) ends.
+///
+/// Like a [`SharedBuf`](crate::SharedBuf), it can be posted many times at once.
+#[derive(Clone, Copy, Debug)]
+pub struct ScopedSlice<'scope> {
+    // INVARIANT: borrowed for longer than `'scope`.
+    memory: Part,
+    scope: PhantomData<&'scope [u8]>,
+}
+
+impl ScopedBuf<'_> {
+    /// # Safety
+    /// - The range is registered in a scope for writing, and borrowed exclusively for longer than that lasts.
+    pub(super) unsafe fn new(memory: Part) -> Self {
+        let scope = PhantomData;
+        Self { memory, scope }
+    }
+}
+
+impl ScopedSlice<'_> {
+    /// # Safety
+    /// - The range is registered in a scope, and borrowed for longer than that lasts.
+    pub(super) unsafe fn new(memory: Part) -> Self {
+        let scope = PhantomData;
+        Self { memory, scope }
+    }
+}
+
+// SAFETY: it is an exclusive borrow of bytes, which may change threads.
+unsafe impl Send for ScopedBuf<'_> {}
+// SAFETY: a shared one only allows reading.
+unsafe impl Sync for ScopedBuf<'_> {}
+// SAFETY: it is a shared borrow of bytes.
+unsafe impl Send for ScopedSlice<'_> {}
+// SAFETY: see `Send`.
+unsafe impl Sync for ScopedSlice<'_> {}
+
+impl Deref for ScopedBuf<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are initialised and borrowed exclusively by `self` (invariant). The
+        // device does not write them: it only does so for posted work, which would have moved
+        // `self` away.
+        unsafe { slice::from_raw_parts(self.memory.start.as_ptr(), self.memory.len) }
+    }
+}
+
+impl DerefMut for ScopedBuf<'_> {
+    fn deref_mut(&mut self) -> &mut [u8] {
+        // SAFETY: as for `deref`, and `&mut self` excludes every other reference.
+        unsafe { slice::from_raw_parts_mut(self.memory.start.as_ptr(), self.memory.len) }
+    }
+}
+
+impl AsRef<[u8]> for ScopedBuf<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+impl Deref for ScopedSlice<'_> {
+    type Target = [u8];
+
+    fn deref(&self) -> &[u8] {
+        // SAFETY: the bytes are initialised and borrowed (invariant), so nobody writes them.
+        unsafe { slice::from_raw_parts(self.memory.start.as_ptr(), self.memory.len) }
+    }
+}
+
+impl AsRef<[u8]> for ScopedSlice<'_> {
+    fn as_ref(&self) -> &[u8] {
+        self
+    }
+}
+
+// SAFETY: the element is memory that is borrowed exclusively and stays registered until the scope
+// ends. Only a queue pair of that scope can own `self`, or one of a scope inside of it, and the scope
+// destroys its queue pairs before that: also those that were forgotten.
+unsafe impl Gather for ScopedBuf<'_> {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        list.push(self.memory.sge());
+    }
+}
+
+// SAFETY: see `Gather`; registered for local writing.
+unsafe impl Scatter for ScopedBuf<'_> {}
+
+// SAFETY: as for `ScopedBuf`; the memory is borrowed, so nobody writes it.
+unsafe impl Gather for ScopedSlice<'_> {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        list.push(self.memory.sge());
+    }
+}

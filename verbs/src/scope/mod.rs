@@ -1,0 +1,261 @@
+//! Memory that is only borrowed, and the queue pairs that may carry it, for as long as a scope lasts.
+
+mod memory;
+mod work;
+
+use std::{
+    fmt, io,
+    marker::PhantomData,
+    process,
+    ptr::NonNull,
+    sync::{Mutex, MutexGuard, PoisonError},
+};
+
+use ibverbs_sys as ffi;
+
+use self::memory::Part;
+use crate::{
+    error::{Error, Result},
+    pd::ProtectionDomain,
+    qp::{Member, Queued, QueuePair, QueuePairBuilder, Reset},
+};
+
+pub use self::{
+    memory::{ScopedBuf, ScopedSlice},
+    work::{Scoped, ScopedWork},
+};
+
+/// Runs `f`, which can register memory that it only borrows, in the manner of
+/// [`std::thread::scope`].
+///
+/// Only a queue pair that was [made in the scope](Scope::create_qp) takes such memory. However `f` ends, every queue
+/// pair of the scope is destroyed before this function returns or unwinds, also one that was forgotten
+/// (`mem::forget`), and then every registration ends. So the device has lost its access to the memory by then. The
+/// work of a queue pair that was forgotten is leaked, and not dropped.
+///
+/// # Aborts
+/// The process is aborted if the device does not destroy a queue pair of the scope. The borrowed memory must be given
+/// back to its owner, and the device might still write there. Dropping a queue pair that the device does not destroy
+/// is no failure by itself: the scope tries again at its end. A registration that the device does not end is only
+/// leaked: no request names it any more.
+///
+/// # Examples
+/// ```no_run
+/// # use verbs::{CompletionQueue, ProtectionDomain, QueuePair, Rc, Reset, Rts, ScopedBuf, ScopedSlice};
+/// # trait Connect {
+/// #     fn connect<'s>(
+/// #         self,
+/// #         qp: QueuePair<Rc, Reset, ScopedSlice<'s>, ScopedBuf<'s>>,
+/// #     ) -> QueuePair<Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>;
+/// # }
+/// # fn f(pd: ProtectionDomain, mut cq: CompletionQueue, peer: impl Connect) -> verbs::Result<()> {
+/// use verbs::op::Send;
+/// let question = *b"on the stack";
+/// let mut answer = [0; 64];
+/// verbs::scope(&pd, |scope| {
+///     let qp = scope.create_qp(pd.qp_builder::<Rc>(&cq, &cq))?;
+///     let mut qp = peer.connect(qp);
+///     qp.post_recv(scope.register(&mut answer)?)?;
+///     qp.post(Send::new(scope.register_shared(&question)?))?;
+///     for wc in cq.wait(None)? {
+///         qp.complete(wc).expect("there is no other queue pair");
+///     }
+///     Ok::<(), verbs::Error>(())
+/// })?;
+/// println!("{answer:?}");
+/// # Ok(())
+/// # }
+/// ```
+pub fn scope<'env, F, R>(pd: &ProtectionDomain, f: F) -> R
+where
+    F: for<'scope> FnOnce(&'scope Scope<'scope, 'env>) -> R,
+{
+    let scope = Scope {
+        members: Members(Mutex::default()),
+        regions: Regions {
+            registered: Mutex::default(),
+            pd: pd.clone(),
+        },
+        scope: PhantomData,
+        env: PhantomData,
+    };
+    // Dropped on every way out of here, also by a panic.
+    f(&scope)
+}
+
+/// Registers borrowed memory, and makes the queue pairs that take it; see [`scope`].
+#[derive(Debug)]
+pub struct Scope<'scope, 'env: 'scope> {
+    // Dropped first: the device uses the memory of the regions until its queue pairs are destroyed.
+    members: Members,
+    regions: Regions,
+    scope: PhantomData<&'scope mut &'scope ()>,
+    env: PhantomData<&'env mut &'env ()>,
+}
+
+/// The queue pairs of a scope.
+// INVARIANT: every queue pair that was made in the scope and may exist.
+struct Members(Mutex<Vec<Member>>);
+
+/// The registrations of a scope.
+struct Regions {
+    // INVARIANT: registered, and deregistered only in `drop`.
+    registered: Mutex<Vec<Registered>>,
+    pd: ProtectionDomain,
+}
+
+struct Registered(NonNull<ffi::ibv_mr>);
+
+// SAFETY: a registration may be ended from any thread.
+unsafe impl Send for Registered {}
+
+impl<'scope, 'env> Scope<'scope, 'env> {
+    /// `ibv_create_qp(pd, …)`—Creates a queue pair that can carry borrowed memory. It is destroyed when it is dropped,
+    /// at the latest when the scope ends. Enters the kernel.
+    ///
+    /// The types of its work name the lifetime of the scope, so that the queue pair cannot leave the scope:
+    /// [`ScopedBuf`], [`ScopedSlice`], containers of them, or other work as [`Scoped`].
+    ///
+    /// # Errors
+    /// As for [`QueuePairBuilder::create`].
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # use verbs::{Buf, CqHandle, ProtectionDomain, QueuePair, Rc, Reset, Scoped, ScopedBuf};
+    /// # fn f(pd: &ProtectionDomain, cq: &CqHandle, memory: &mut [u8]) -> verbs::Result<()> {
+    /// verbs::scope(pd, |scope| {
+    ///     // Sends what it owns, and receives into what is borrowed.
+    ///     let qp: QueuePair<Rc, Reset, Scoped<'_, Buf>, ScopedBuf<'_>> =
+    ///         scope.create_qp(pd.qp_builder::<Rc>(cq, cq))?;
+    ///     Ok(())
+    /// })
+    /// # }
+    /// ```
+    ///
+    /// # References
+    /// [ibv_create_qp(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp.3.html)
+    #[doc(alias = "ibv_create_qp")]
+    pub fn create_qp<T, SW, RW>(
+        &'scope self,
+        builder: QueuePairBuilder<'_, T>,
+    ) -> Result<QueuePair<T, Reset, SW, RW>>
+    where
+        T: Queued,
+        SW: ScopedWork<'scope> + 'scope,
+        RW: ScopedWork<'scope> + 'scope,
+    {
+        let mut members = self.members.lock();
+        members.retain(Member::exists);
+        members.reserve(1);
+        let (qp, member) = builder.create_member()?;
+        members.push(member);
+        Ok(qp)
+    }
+
+    /// `ibv_reg_mr`—Registers memory that the device may read and write.
+    ///
+    /// # Errors
+    /// - `InvalidInput`: no bytes, or more than `u32::MAX`.
+    /// - As for [`alloc_buf`](ProtectionDomain::alloc_buf).
+    ///
+    /// # References
+    /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register(&'scope self, memory: &'env mut [u8]) -> Result<ScopedBuf<'scope>> {
+        let access = ffi::ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
+        let (start, len) = (NonNull::from(&mut *memory).cast(), memory.len());
+        // SAFETY: the memory is borrowed for longer than the scope, and its owner uses it only when
+        // the scope has ended: `self.members` and `self.regions` are dropped before that.
+        let lkey = unsafe { self.regions.register(start, len, access.0) }?;
+        // SAFETY: registered, and borrowed exclusively for longer than `'scope`.
+        Ok(unsafe { ScopedBuf::new(Part { start, len, lkey }) })
+    }
+
+    /// `ibv_reg_mr`—Registers memory that the device may only read.
+    ///
+    /// # Errors
+    /// As for [`register`](Self::register).
+    #[doc(alias = "ibv_reg_mr")]
+    pub fn register_shared(&'scope self, memory: &'env [u8]) -> Result<ScopedSlice<'scope>> {
+        let (start, len) = (NonNull::from(memory).cast(), memory.len());
+        // SAFETY: as above; the device gets no right to write.
+        let lkey = unsafe { self.regions.register(start, len, 0) }?;
+        // SAFETY: registered, and borrowed for longer than `'scope`.
+        Ok(unsafe { ScopedSlice::new(Part { start, len, lkey }) })
+    }
+}
+
+impl Members {
+    fn lock(&self) -> MutexGuard<'_, Vec<Member>> {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+}
+
+impl Drop for Members {
+    fn drop(&mut self) {
+        let members = self.0.get_mut().unwrap_or_else(PoisonError::into_inner);
+        for member in members {
+            // SAFETY: the function that was given the scope is over, and the types of every half and handle name
+            // the scope's lifetime. So those that have not been dropped were forgotten, and are used by nothing.
+            if unsafe { member.end() }.is_err() {
+                // The device keeps its access to memory that its owner is about to use.
+                process::abort();
+            }
+        }
+    }
+}
+
+impl fmt::Debug for Members {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_list().entries(&*self.lock()).finish()
+    }
+}
+
+impl Regions {
+    /// # Safety
+    /// - The range is valid, and for what `access` allows the device's, until `self` is dropped.
+    unsafe fn register(&self, start: NonNull<u8>, len: usize, access: u32) -> Result<u32> {
+        let detail = || format!("{len} bytes");
+        if len == 0 || u32::try_from(len).is_err() {
+            let reason = "from 1 to 4294967295 bytes can be registered in a scope";
+            return Err(
+                Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason).detail(detail()),
+            );
+        }
+        // SAFETY: the domain is allocated for as long as `self` lives; the range is as the caller
+        // promised.
+        let mr = unsafe { ffi::ibv_reg_mr(self.pd.as_raw(), start.as_ptr().cast(), len, access) };
+        let mr = NonNull::new(mr).ok_or_else(|| Error::last_os("ibv_reg_mr").detail(detail()))?;
+        self.registered
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .push(Registered(mr));
+        // SAFETY: the region has just been registered, and its keys are set for good.
+        Ok(unsafe { mr.as_ref() }.lkey)
+    }
+}
+
+impl Drop for Regions {
+    fn drop(&mut self) {
+        let registered = self
+            .registered
+            .get_mut()
+            .unwrap_or_else(PoisonError::into_inner);
+        for Registered(mr) in registered.drain(..) {
+            // SAFETY: the region is registered (invariant), and deregistered once, here; its domain
+            // is allocated, since that is dropped after this.
+            //
+            // The result is of no use: only requests on queue pairs of the scope have named the region, and those
+            // are destroyed. Peers have no access.
+            let _: i32 = unsafe { ffi::ibv_dereg_mr(mr.as_ptr()) };
+        }
+    }
+}
+
+impl fmt::Debug for Regions {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Regions")
+            .field("pd", &self.pd)
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,101 @@
+//! Which work a queue pair of a scope can carry.
+
+use std::{
+    marker::PhantomData,
+    ops::{Deref, DerefMut},
+};
+
+use super::memory::{ScopedBuf, ScopedSlice};
+use crate::{
+    ah::Addressed,
+    work::{Gather, Scatter, SgeList, With},
+};
+
+mod sealed {
+    pub trait Sealed<'scope> {}
+}
+
+/// Work that cannot leave its scope, since its type names the scope's lifetime: what the queue pairs
+/// [of a scope](crate::Scope::create_qp) carry.
+///
+/// It is [`ScopedBuf`], [`ScopedSlice`], what contains one of these, and any work as [`Scoped`].
+// Sealed: each implementation must have `'scope` in its type.
+pub trait ScopedWork<'scope>: sealed::Sealed<'scope> {}
+
+/// Work of any kind, tied to a scope, for a queue pair [of that scope](crate::Scope::create_qp).
+///
+/// # Examples
+/// ```
+/// let work = verbs::Scoped::new(());
+/// let () = work.into_inner();
+/// ```
+#[derive(Clone, Copy, Debug)]
+pub struct Scoped<'scope, W> {
+    work: W,
+    scope: PhantomData<&'scope ()>,
+}
+
+impl<W> Scoped<'_, W> {
+    /// Ties the work to the scope of the queue pair that it will be posted to.
+    pub fn new(work: W) -> Self {
+        let scope = PhantomData;
+        Self { work, scope }
+    }
+
+    /// The work.
+    pub fn into_inner(self) -> W {
+        self.work
+    }
+}
+
+impl<W> Deref for Scoped<'_, W> {
+    type Target = W;
+
+    fn deref(&self) -> &W {
+        &self.work
+    }
+}
+
+impl<W> DerefMut for Scoped<'_, W> {
+    fn deref_mut(&mut self) -> &mut W {
+        &mut self.work
+    }
+}
+
+impl<W: AsRef<[u8]>> AsRef<[u8]> for Scoped<'_, W> {
+    fn as_ref(&self) -> &[u8] {
+        self.work.as_ref()
+    }
+}
+
+// SAFETY: the elements are those of `work`, which `self` owns.
+unsafe impl<W: Gather> Gather for Scoped<'_, W> {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        self.work.gather(list);
+    }
+}
+
+// SAFETY: the elements are those of `work`, which `self` owns.
+unsafe impl<W: Scatter> Scatter for Scoped<'_, W> {}
+
+macro_rules! impl_scoped_work {
+    ($([$($generics:tt)*] $ty:ty;)*) => {$(
+        impl<'scope, $($generics)*> sealed::Sealed<'scope> for $ty {}
+        impl<'scope, $($generics)*> ScopedWork<'scope> for $ty {}
+    )*};
+}
+
+impl_scoped_work! {
+    [] ScopedBuf<'scope>;
+    [] ScopedSlice<'scope>;
+    [W] Scoped<'scope, W>;
+    [W: ScopedWork<'scope>, C] With<W, C>;
+    [W: ScopedWork<'scope>] Addressed<W>;
+    [W: ScopedWork<'scope>] Option<W>;
+    [W: ScopedWork<'scope>] Box<W>;
+    [W: ScopedWork<'scope>] Vec<W>;
+    [W: ScopedWork<'scope>, const N: usize] [W; N];
+    [A: ScopedWork<'scope>, B: ScopedWork<'scope>] (A, B);
+    [A: ScopedWork<'scope>, B: ScopedWork<'scope>, C: ScopedWork<'scope>] (A, B, C);
+}

@@ -1,0 +1,279 @@
+//! Scopes: whatever is done with the queue pairs of one, the device has no access to borrowed memory after it.
+
+use std::{
+    env,
+    os::unix::process::ExitStatusExt as _,
+    panic::{AssertUnwindSafe, catch_unwind},
+    process::Command,
+    rc::Rc as Shared,
+};
+
+use verbs::{
+    Attributes, Buf, Completed, CompletionQueue, Init, QueuePair, Rc, Reset, Rts, Scope, Scoped,
+    ScopedBuf, ScopedSlice, ScopedWork, WcStatus, With,
+    op::{Send, SendOps},
+    work::{Gather, Scatter},
+};
+
+use crate::fixture::Fixture;
+
+type Borrowing<'s, S> = QueuePair<Rc, S, ScopedSlice<'s>, ScopedBuf<'s>>;
+
+/// A connected queue pair of a scope, with room for four requests on each queue.
+fn connected<'s, SW, RW>(
+    fixture: &Fixture,
+    cq: &CompletionQueue,
+    scope: &'s Scope<'s, '_>,
+) -> QueuePair<Rc, Rts, SW, RW>
+where
+    SW: ScopedWork<'s> + Gather + 's,
+    RW: ScopedWork<'s> + Scatter + 's,
+{
+    let builder = fixture.pd.qp_builder(cq, cq);
+    let builder = builder.max_send_wr(4).max_recv_wr(4).send_ops(SendOps::SEND);
+    fixture.connect(scope.create_qp(builder).unwrap())
+}
+
+/// What a program does with a queue pair that has a send and a receive of borrowed memory in flight.
+type Ending = for<'s> fn(Borrowing<'s, Rts>, ScopedSlice<'s>);
+
+#[expect(clippy::mem_forget, reason = "the point of the test")]
+const ENDINGS: [(&str, Ending); 12] = [
+    ("dropped", |qp, _| drop(qp)),
+    ("destroyed", |qp, _| drop(qp.destroy().unwrap())),
+    ("its leftover forgotten", |qp, _| {
+        std::mem::forget(qp.destroy().unwrap());
+    }),
+    ("forgotten", |qp, _| std::mem::forget(qp)),
+    ("leaked in a box", |qp, _| drop(Box::leak(Box::new(qp)).id())),
+    ("in a cycle", |qp, _| {
+        let cycle = Shared::new((std::cell::RefCell::new(None), qp));
+        cycle.0.replace(Some(Shared::clone(&cycle)));
+    }),
+    ("the send half forgotten", |qp, _| std::mem::forget(qp.split().0)),
+    ("the receive half forgotten", |qp, _| std::mem::forget(qp.split().1)),
+    ("forgotten in the error state", |mut qp, _| {
+        qp.to_error().unwrap();
+        std::mem::forget(qp);
+    }),
+    ("reset, and forgotten", |qp, _| {
+        std::mem::forget(qp.to_reset().unwrap());
+    }),
+    ("forgotten with a batch", |mut qp, slice| {
+        let mut batch = qp.batch();
+        batch.push(Send::new(slice)).unwrap();
+        std::mem::forget(batch);
+        std::mem::forget(qp);
+    }),
+    ("forgotten with an extended batch", |mut qp, slice| {
+        let mut batch = qp.extended_batch().unwrap();
+        batch.push(Send::new(slice)).unwrap();
+        std::mem::forget(batch);
+        std::mem::forget(qp);
+    }),
+];
+
+/// The position of the last call of a function.
+fn last(calls: &[&str], call: &str) -> usize {
+    calls.iter().rposition(|c| *c == call).unwrap()
+}
+
+#[test]
+fn queue_pair_of_a_scope_is_destroyed_before_the_memory_is_given_back() {
+    for ((name, end), panics) in ENDINGS.into_iter().flat_map(|end| [(end, false), (end, true)]) {
+        let fixture = Fixture::new();
+        let cq = fixture.cq(64);
+        let (question, mut answer) = ([1; 16], [2; 16]);
+        let outcome = catch_unwind(AssertUnwindSafe(|| {
+            verbs::scope(&fixture.pd, |scope| {
+                let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, scope);
+                let question = scope.register_shared(&question).unwrap();
+                qp.post(Send::new(question)).unwrap();
+                qp.post_recv(scope.register(&mut answer).unwrap()).unwrap();
+                end(qp, question);
+                assert!(!panics, "on purpose");
+            });
+        }));
+        assert_eq!(outcome.is_err(), panics, "{name}");
+        let live = fixture.fake.live();
+        assert!(!live.iter().any(|kind| kind.contains("ibv_qp")), "{name}: {live:?}");
+        assert!(!live.contains(&"ibv_mr"), "{name}: {live:?}");
+        let calls = fixture.fake.calls();
+        assert_eq!(calls.iter().filter(|c| **c == "ibv_destroy_qp").count(), 1, "{name}");
+        let [destroyed, ended] = ["ibv_destroy_qp", "ibv_dereg_mr"].map(|call| last(&calls, call));
+        assert!(destroyed < ended, "{name}");
+        answer.fill(3);
+    }
+}
+
+#[test]
+fn queue_pair_of_a_scope_forgotten_in_any_state_is_destroyed() {
+    let forget: [fn(&Fixture, Borrowing<'_, Reset>); 3] = [
+        |_, qp| std::mem::forget(qp),
+        |_, qp| std::mem::forget(qp.to_init(&Attributes::<Rc, Init>::new(1)).unwrap()),
+        |fixture, qp| std::mem::forget(fixture.connect(qp)),
+    ];
+    for forget in forget {
+        let fixture = Fixture::new();
+        let cq = fixture.cq(64);
+        verbs::scope(&fixture.pd, |scope| {
+            let qp = scope.create_qp(fixture.pd.qp_builder::<Rc>(&cq, &cq));
+            forget(&fixture, qp.unwrap());
+        });
+        assert!(!fixture.fake.live().contains(&"ibv_qp_ex"), "{:?}", fixture.fake.live());
+        assert!(!fixture.fake.live().contains(&"ibv_qp"), "{:?}", fixture.fake.live());
+    }
+}
+
+#[test]
+fn work_of_a_queue_pair_forgotten_in_a_scope_is_not_dropped() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let token = Shared::new(());
+    let mut memory = [0; 16];
+    verbs::scope(&fixture.pd, |scope| {
+        let mut qp: QueuePair<Rc, Rts, Scoped<'_, Buf>, With<ScopedBuf<'_>, Shared<()>>> =
+            connected(&fixture, &cq, scope);
+        let work = With::new(scope.register(&mut memory).unwrap(), Shared::clone(&token));
+        qp.post_recv(work).map_err(|refused| refused.error).unwrap();
+        std::mem::forget(qp);
+    });
+    assert_eq!(Shared::strong_count(&token), 2, "leaked with its queue pair");
+}
+
+#[test]
+fn work_comes_back_in_a_scope_as_outside_of_it() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(64);
+    let mut answer = [0; 16];
+    verbs::scope(&fixture.pd, |scope| {
+        let mut qp: QueuePair<Rc, Rts, Scoped<'_, Buf>, ScopedBuf<'_>> =
+            connected(&fixture, &cq, scope);
+        let question = fixture.pd.register_buf(*b"owned").unwrap();
+        qp.post(Send::new(Scoped::new(question))).unwrap();
+        qp.post_recv(scope.register(&mut answer).unwrap()).unwrap();
+        assert_eq!(fixture.fake.sends(qp.qp_num())[0].bytes(), b"owned");
+        fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+        fixture.fake.complete_receive(qp.qp_num(), b"borrowed");
+        let mut done = 0;
+        for wc in cq.poll().unwrap() {
+            match qp.complete(wc).unwrap() {
+                Completed::Send(done) => assert_eq!(&**done.work, b"owned"),
+                Completed::Receive(done) => assert_eq!(done.received(), b"borrowed"),
+            }
+            done += 1;
+        }
+        assert_eq!(done, 2);
+    });
+    assert_eq!(&answer[..8], b"borrowed");
+}
+
+/// LKeys are given out again at once. A receive that outlived its scope would be valid again in the next.
+#[test]
+fn receive_forgotten_in_a_scope_cannot_fill_memory_of_the_next() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let mut memory = [0xaa; 64];
+    let number = verbs::scope(&fixture.pd, |scope| {
+        let mut qp: QueuePair<Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
+            connected(&fixture, &cq, scope);
+        qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
+        let number = qp.qp_num();
+        std::mem::forget(qp);
+        number
+    });
+    verbs::scope(&fixture.pd, |scope| {
+        let again = scope.register(&mut memory).unwrap();
+        let arrives = || fixture.fake.complete_receive(number, b"written behind a reference");
+        assert!(catch_unwind(AssertUnwindSafe(arrives)).is_err(), "there is no such queue pair");
+        assert!(again.iter().all(|byte| *byte == 0xaa));
+    });
+}
+
+#[test]
+fn scopes_nest_and_an_inner_one_ends_its_queue_pairs_only() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let (mut outside, mut inside) = ([0; 16], [0; 16]);
+    verbs::scope(&fixture.pd, |outer| {
+        let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, outer);
+        qp.post_recv(outer.register(&mut outside).unwrap()).unwrap();
+        verbs::scope(&fixture.pd, |inner| {
+            let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, inner);
+            qp.post_recv(inner.register(&mut inside).unwrap()).unwrap();
+            std::mem::forget(qp);
+        });
+        inside.fill(1);
+        assert_eq!(fixture.fake.receives(qp.qp_num()).len(), 1);
+    });
+    outside.fill(1);
+}
+
+#[test]
+fn scope_remembers_only_queue_pairs_that_exist() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    verbs::scope(&fixture.pd, |scope| {
+        for _ in 0..100 {
+            drop::<Borrowing<'_, Rts>>(connected(&fixture, &cq, scope));
+        }
+        let described = format!("{scope:?}");
+        assert_eq!(described.matches("Member {").count(), 1, "{described}");
+    });
+}
+
+#[test]
+fn queue_pair_that_cannot_be_destroyed_when_dropped_is_destroyed_when_its_scope_ends() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let mut memory = [0; 16];
+    verbs::scope(&fixture.pd, |scope| {
+        let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, scope);
+        qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
+        fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+        drop(qp);
+        assert!(fixture.fake.live().iter().any(|kind| kind.contains("ibv_qp")));
+    });
+    assert!(!fixture.fake.live().iter().any(|kind| kind.contains("ibv_qp")));
+    memory.fill(1);
+}
+
+#[test]
+fn registration_that_cannot_be_ended_is_leaked_by_its_scope() {
+    let fixture = Fixture::new();
+    let mut memory = [0; 16];
+    verbs::scope(&fixture.pd, |scope| {
+        scope.register(&mut memory).map(drop).unwrap();
+        fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
+    });
+    assert_eq!(fixture.fake.live().iter().filter(|kind| **kind == "ibv_mr").count(), 1);
+    memory.fill(1);
+}
+
+/// Runs a test of this program again, as a process that is to be aborted.
+#[cfg(not(miri))]
+fn aborts(test: &str) {
+    let output = Command::new(env::current_exe().unwrap())
+        .args([test, "--exact", "--nocapture"])
+        .env("ABORTS", "1")
+        .output()
+        .unwrap();
+    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+}
+
+#[test]
+#[cfg(not(miri))]
+fn scope_aborts_if_a_queue_pair_is_not_destroyed() {
+    if env::var_os("ABORTS").is_none() {
+        return aborts("scopes::scope_aborts_if_a_queue_pair_is_not_destroyed");
+    }
+    let fixture = Fixture::new();
+    let cq = fixture.cq(64);
+    let mut memory = [0; 16];
+    verbs::scope(&fixture.pd, |scope| {
+        let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, scope);
+        qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
+        fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+        std::mem::forget(qp);
+    });
+}
