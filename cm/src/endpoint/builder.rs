@@ -175,7 +175,10 @@ impl EndpointBuilder {
     ///
     /// # Errors
     /// As for [`connect`](Self::connect).
-    pub fn connect_for<SW, RW>(&self, addr: impl ToSocketAddrs) -> Result<Endpoint<SW, RW>> {
+    pub fn connect_for<SW: 'static, RW: 'static>(
+        &self,
+        addr: impl ToSocketAddrs,
+    ) -> Result<Endpoint<SW, RW>> {
         each_addr("rdma_connect", addr, |addr| {
             Outgoing::resolve(self, addr)?.connect()
         })
@@ -195,7 +198,10 @@ impl EndpointBuilder {
     ///
     /// # Errors
     /// As for [`prepare`](Self::prepare).
-    pub fn prepare_for<SW, RW>(&self, addr: impl ToSocketAddrs) -> Result<Outgoing<SW, RW>> {
+    pub fn prepare_for<SW: 'static, RW: 'static>(
+        &self,
+        addr: impl ToSocketAddrs,
+    ) -> Result<Outgoing<SW, RW>> {
         each_addr("rdma_create_ep", addr, |addr| Outgoing::resolve(self, addr))
     }
 
@@ -213,7 +219,10 @@ impl EndpointBuilder {
     ///
     /// # Errors
     /// As for [`listen`](Self::listen).
-    pub fn listen_for<SW, RW>(&self, addr: impl ToSocketAddrs) -> Result<Listener<SW, RW>> {
+    pub fn listen_for<SW: 'static, RW: 'static>(
+        &self,
+        addr: impl ToSocketAddrs,
+    ) -> Result<Listener<SW, RW>> {
         each_addr("rdma_listen", addr, |addr| Listener::new(self, addr))
     }
 
@@ -231,7 +240,7 @@ impl EndpointBuilder {
     ///
     /// # Errors
     /// As for [`datagrams`](Self::datagrams).
-    pub fn datagrams_for<SW, RW>(
+    pub fn datagrams_for<SW: 'static, RW: 'static>(
         &self,
         addr: impl ToSocketAddrs,
     ) -> Result<DatagramEndpoint<SW, RW>> {

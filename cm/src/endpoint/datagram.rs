@@ -78,7 +78,7 @@ impl DatagramEndpoint {
     }
 }
 
-impl<SW, RW> DatagramEndpoint<SW, RW> {
+impl<SW: 'static, RW: 'static> DatagramEndpoint<SW, RW> {
     pub(super) fn new(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
         let channel = choices.channel()?;
         let mut id = channel.create_id_in(PortSpace::Udp)?;
@@ -253,7 +253,7 @@ impl<SW, RW> DatagramEndpoint<SW, RW> {
     }
 }
 
-impl<W: Gather, RW> DatagramEndpoint<Addressed<W>, RW> {
+impl<W: Gather + 'static, RW: 'static> DatagramEndpoint<Addressed<W>, RW> {
     /// `rdma_post_ud_send`—Sends a datagram.
     ///
     /// # Errors

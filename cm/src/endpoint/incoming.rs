@@ -59,7 +59,7 @@ impl Listener {
     }
 }
 
-impl<SW, RW> Listener<SW, RW> {
+impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     pub(super) fn new(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
         let channel = choices.channel()?;
         let mut id = channel.create_id()?;

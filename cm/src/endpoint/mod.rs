@@ -49,7 +49,7 @@ impl Queues {
         })
     }
 
-    fn create_qp<T: Queued, SW, RW>(
+    fn create_qp<T: Queued, SW: 'static, RW: 'static>(
         &self,
         choices: &EndpointBuilder,
     ) -> Result<QueuePair<T, verbs::Reset, SW, RW>> {
@@ -64,7 +64,7 @@ impl Queues {
     }
 
     /// The queues, and a queue pair on them that can take receives.
-    fn with_qp<T: Connected, P: HasDevice, SW, RW>(
+    fn with_qp<T: Connected, P: HasDevice, SW: 'static, RW: 'static>(
         id: &CmId<P>,
         choices: &EndpointBuilder,
     ) -> Result<(Self, QueuePair<T, verbs::Init, SW, RW>)> {

@@ -38,7 +38,7 @@ pub struct Outgoing<SW = Buf, RW = Buf> {
     choices: EndpointBuilder,
 }
 
-impl<SW, RW> Outgoing<SW, RW> {
+impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
     pub(super) fn resolve(choices: &EndpointBuilder, addr: SocketAddr) -> Result<Self> {
         let channel = choices.channel()?;
         let deadline = Deadline::after(choices.timeout);

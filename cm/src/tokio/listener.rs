@@ -31,7 +31,7 @@ impl Listener {
     }
 }
 
-impl<SW, RW> Listener<SW, RW> {
+impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// Listens at `addr`, with choices.
     ///
     /// # Errors

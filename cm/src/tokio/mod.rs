@@ -68,7 +68,7 @@ pub async fn connect(addr: SocketAddr) -> Result<Endpoint> {
 ///
 /// # Panics
 /// Outside of a runtime with I/O enabled.
-pub async fn connect_with<SW, RW>(
+pub async fn connect_with<SW: 'static, RW: 'static>(
     choices: &EndpointBuilder,
     addr: SocketAddr,
     prepare: impl FnOnce(&mut Outgoing<SW, RW>) -> Result<()>,

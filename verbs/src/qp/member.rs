@@ -98,7 +98,10 @@ impl Member {
         if let Some(inner) = self.inner.upgrade() {
             // SAFETY: the caller's promise; it has not been destroyed.
             let ended = unsafe { inner.end() };
-            #[expect(clippy::mem_forget, reason = "its handles were forgotten, and so is its work")]
+            #[expect(
+                clippy::mem_forget,
+                reason = "its handles were forgotten, and so is its work"
+            )]
             mem::forget(inner);
             return ended;
         }

@@ -17,7 +17,7 @@ use self::memory::Part;
 use crate::{
     error::{Error, Result},
     pd::ProtectionDomain,
-    qp::{Member, Queued, QueuePair, QueuePairBuilder, Reset},
+    qp::{Member, QueuePair, QueuePairBuilder, Queued, Reset},
 };
 
 pub use self::{

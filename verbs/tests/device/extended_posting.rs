@@ -36,7 +36,7 @@ struct Link<W = Buf> {
     b: QueuePair<Rc, Rts, W>,
 }
 
-impl<W: Gather> Link<W> {
+impl<W: Gather + 'static> Link<W> {
     fn new() -> Self {
         let fixture = Fixture::new();
         let cq = fixture.cq(64);

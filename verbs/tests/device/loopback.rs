@@ -3,7 +3,8 @@
 use ibverbs_sys as ffi;
 use verbs::{
     AddressVector, Attributes, CompletionQueue, Context, Gid, Init, ProtectionDomain, Psn, QpNum,
-    QueuePair, Rc, RemoteAccess, Reset, RetryCount, Rtr, Rts,
+    QueuePair, QueuePairBuilder, Rc, RemoteAccess, Reset, RetryCount, Rtr, Rts, Scope, ScopedBuf,
+    ScopedSlice,
     work::{Gather, Scatter},
 };
 
@@ -35,11 +36,19 @@ impl Fixture {
     }
 
     /// A queue pair with room for `depth` requests on each queue.
-    pub(crate) fn qp<SW, RW>(
+    pub(crate) fn qp<SW: 'static, RW: 'static>(
         &self,
         cq: &CompletionQueue,
         depth: u32,
     ) -> QueuePair<Rc, Reset, SW, RW> {
+        self.builder(cq, depth).create_for().unwrap()
+    }
+
+    pub(crate) fn builder<'a>(
+        &'a self,
+        cq: &'a CompletionQueue,
+        depth: u32,
+    ) -> QueuePairBuilder<'a, Rc> {
         self.pd
             .qp_builder(cq, cq)
             .max_send_wr(depth)
@@ -47,13 +56,27 @@ impl Fixture {
             .max_send_sge(4)
             .max_recv_sge(4)
             .max_inline_data(64)
-            .create_for()
-            .unwrap()
+    }
+
+    /// Two queue pairs of a scope that send to each other.
+    #[expect(clippy::type_complexity, reason = "two of a kind")]
+    pub(crate) fn scoped_pair<'s>(
+        &self,
+        scope: &'s Scope<'s, '_>,
+        cq: &CompletionQueue,
+        depth: u32,
+    ) -> (
+        QueuePair<Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>,
+        QueuePair<Rc, Rts, ScopedSlice<'s>, ScopedBuf<'s>>,
+    ) {
+        let [a, b] = [(); 2].map(|()| scope.create_qp(self.builder(cq, depth)).unwrap());
+        let (a_num, b_num) = (a.qp_num(), b.qp_num());
+        (self.bring_up(a, b_num), self.bring_up(b, a_num))
     }
 
     /// Two queue pairs that send to each other.
     #[expect(clippy::type_complexity, reason = "two of a kind")]
-    pub(crate) fn pair<SW: Gather, RW: Scatter>(
+    pub(crate) fn pair<SW: Gather + 'static, RW: Scatter + 'static>(
         &self,
         cq: &CompletionQueue,
         depth: u32,

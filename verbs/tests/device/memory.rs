@@ -19,7 +19,11 @@ use verbs::{
 use crate::loopback::Fixture;
 
 /// Sends one work to another, and gives both back.
-fn exchange<S: Gather, R: Scatter>(fixture: &Fixture, from: S, to: R) -> (S, R) {
+fn exchange<S: Gather + 'static, R: Scatter + 'static>(
+    fixture: &Fixture,
+    from: S,
+    to: R,
+) -> (S, R) {
     let mut cq = fixture.cq(16);
     let (mut a, mut b): (QueuePair<Rc, Rts, S, R>, _) = fixture.pair(&cq, 2);
     b.post_recv(to).map_err(|refused| refused.error).unwrap();

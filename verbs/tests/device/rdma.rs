@@ -14,7 +14,7 @@ const PATIENCE: Option<Duration> = Some(Duration::from_secs(20));
 
 type Pair<W> = (QueuePair<Rc, Rts, W, Buf>, QueuePair<Rc, Rts, W, Buf>);
 
-fn pair<W: verbs::work::Gather>(fixture: &Fixture, cq: &CompletionQueue) -> Pair<W> {
+fn pair<W: verbs::work::Gather + 'static>(fixture: &Fixture, cq: &CompletionQueue) -> Pair<W> {
     fixture.pair::<W, Buf>(cq, 8)
 }
 

@@ -5,7 +5,7 @@ use std::{
     time::Duration,
 };
 
-use verbs::{ScopedBuf, ScopedSlice, WcStatus, op::Send};
+use verbs::{Buf, QueuePair, Rc, Rts, ScopedBuf, ScopedSlice, WcStatus, op::Send};
 
 use crate::loopback::Fixture;
 
@@ -18,7 +18,7 @@ fn messages_go_from_the_stack_to_the_stack() {
     let question = *b"from the stack";
     let mut answer = [0; 32];
     verbs::scope(&fixture.pd, |scope| {
-        let (mut a, mut b) = fixture.pair::<ScopedSlice<'_>, ScopedBuf<'_>>(&cq, 4);
+        let (mut a, mut b) = fixture.scoped_pair(scope, &cq, 4);
         b.post_recv(scope.register(&mut answer).unwrap()).unwrap();
         a.post(Send::new(scope.register_shared(&question).unwrap()))
             .unwrap();
@@ -37,22 +37,29 @@ fn messages_go_from_the_stack_to_the_stack() {
 
 #[test]
 #[expect(clippy::mem_forget, reason = "the point of the test")]
-fn a_forgotten_queue_pair_cannot_reach_the_memory_after_the_scope() {
+fn message_to_a_queue_pair_forgotten_in_a_scope_does_not_arrive() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(64);
     let mut memory = [7; 32];
-    let receiver = verbs::scope(&fixture.pd, |scope| {
-        let (a, mut b) = fixture.pair::<ScopedSlice<'_>, ScopedBuf<'_>>(&cq, 4);
-        b.post_recv(scope.register(&mut memory).unwrap()).unwrap();
-        let peer = (a.qp_num(), b.qp_num());
-        std::mem::forget((a, b));
-        peer
+    let sender = fixture.qp::<Buf, Buf>(&cq, 4);
+    let from = sender.qp_num();
+    let to = verbs::scope(&fixture.pd, |scope| {
+        let receiver = scope.create_qp(fixture.builder(&cq, 4)).unwrap();
+        let mut receiver: QueuePair<Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
+            fixture.bring_up(receiver, from);
+        receiver
+            .post_recv(scope.register(&mut memory).unwrap())
+            .unwrap();
+        let to = receiver.qp_num();
+        std::mem::forget(receiver);
+        to
     });
-    // The receive is still posted, and its memory is the program's again.
-    memory.fill(1);
-    assert!(receiver.0.get() > 0 && receiver.1.get() > 0);
-    assert_eq!(cq.poll().unwrap().count(), 0);
-    assert_eq!(memory, [1; 32]);
+    let mut sender = fixture.bring_up(sender, to);
+    let message = fixture.pd.register_buf(*b"to nothing").unwrap();
+    sender.post(Send::new(message)).unwrap();
+    let wc = cq.wait(PATIENCE).unwrap().next().unwrap();
+    assert_eq!(wc.status(), WcStatus::RETRY_EXC_ERR);
+    assert_eq!(memory, [7; 32]);
 }
 
 #[test]
@@ -62,7 +69,7 @@ fn what_is_in_flight_when_a_scope_panics_is_over() {
     let mut memory = [0; 32];
     let panicked = catch_unwind(AssertUnwindSafe(|| {
         verbs::scope(&fixture.pd, |scope| {
-            let (_a, mut b) = fixture.pair::<ScopedSlice<'_>, ScopedBuf<'_>>(&cq, 4);
+            let (_a, mut b) = fixture.scoped_pair(scope, &cq, 4);
             b.post_recv(scope.register(&mut memory).unwrap()).unwrap();
             b.to_error().unwrap();
             let wc = cq.wait(PATIENCE).unwrap().next().unwrap();

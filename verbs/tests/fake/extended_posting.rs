@@ -21,7 +21,7 @@ const REMOTE: RemoteToken = RemoteToken {
     rkey: 7,
 };
 
-fn extended<SW: Gather>(
+fn extended<SW: Gather + 'static>(
     fixture: &Fixture,
     cq: &CompletionQueue,
     ops: SendOps,

@@ -47,7 +47,7 @@ impl Fixture {
     }
 
     /// A reliable connection with room for `depth` requests on each queue, ready to send.
-    pub(crate) fn rc<SW: Gather, RW: Scatter>(
+    pub(crate) fn rc<SW: Gather + 'static, RW: Scatter + 'static>(
         &self,
         cq: &CompletionQueue,
         depth: u32,

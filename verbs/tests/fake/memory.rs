@@ -24,7 +24,7 @@ use crate::fixture::Fixture;
 pub(crate) const LOCAL: u32 = flag::IBV_ACCESS_LOCAL_WRITE.0;
 
 /// Sends from one work and receives into another; returns what was sent, and the second one.
-pub(crate) fn traffic<W: Scatter, R: Scatter>(
+pub(crate) fn traffic<W: Scatter + 'static, R: Scatter + 'static>(
     fixture: &Fixture,
     from: W,
     to: R,

@@ -1,6 +1,8 @@
 //! Scopes: whatever is done with the queue pairs of one, the device has no access to borrowed memory after it.
+#![expect(clippy::mem_forget, reason = "the point of these tests")]
 
 use std::{
+    cell::RefCell,
     env,
     os::unix::process::ExitStatusExt as _,
     panic::{AssertUnwindSafe, catch_unwind},
@@ -30,14 +32,22 @@ where
     RW: ScopedWork<'s> + Scatter + 's,
 {
     let builder = fixture.pd.qp_builder(cq, cq);
-    let builder = builder.max_send_wr(4).max_recv_wr(4).send_ops(SendOps::SEND);
+    let builder = builder
+        .max_send_wr(4)
+        .max_recv_wr(4)
+        .send_ops(SendOps::SEND);
     fixture.connect(scope.create_qp(builder).unwrap())
 }
+
+/// A queue pair that refers to itself, and so is never dropped.
+struct Cycle<'s>(
+    RefCell<Option<Shared<Self>>>,
+    #[expect(dead_code, reason = "only kept")] Borrowing<'s, Rts>,
+);
 
 /// What a program does with a queue pair that has a send and a receive of borrowed memory in flight.
 type Ending = for<'s> fn(Borrowing<'s, Rts>, ScopedSlice<'s>);
 
-#[expect(clippy::mem_forget, reason = "the point of the test")]
 const ENDINGS: [(&str, Ending); 12] = [
     ("dropped", |qp, _| drop(qp)),
     ("destroyed", |qp, _| drop(qp.destroy().unwrap())),
@@ -45,13 +55,17 @@ const ENDINGS: [(&str, Ending); 12] = [
         std::mem::forget(qp.destroy().unwrap());
     }),
     ("forgotten", |qp, _| std::mem::forget(qp)),
-    ("leaked in a box", |qp, _| drop(Box::leak(Box::new(qp)).id())),
+    ("leaked in a box", |qp, _| _ = Box::leak(Box::new(qp)).id()),
     ("in a cycle", |qp, _| {
-        let cycle = Shared::new((std::cell::RefCell::new(None), qp));
+        let cycle = Shared::new(Cycle(RefCell::new(None), qp));
         cycle.0.replace(Some(Shared::clone(&cycle)));
     }),
-    ("the send half forgotten", |qp, _| std::mem::forget(qp.split().0)),
-    ("the receive half forgotten", |qp, _| std::mem::forget(qp.split().1)),
+    ("the send half forgotten", |qp, _| {
+        std::mem::forget(qp.split().0)
+    }),
+    ("the receive half forgotten", |qp, _| {
+        std::mem::forget(qp.split().1)
+    }),
     ("forgotten in the error state", |mut qp, _| {
         qp.to_error().unwrap();
         std::mem::forget(qp);
@@ -80,7 +94,10 @@ fn last(calls: &[&str], call: &str) -> usize {
 
 #[test]
 fn queue_pair_of_a_scope_is_destroyed_before_the_memory_is_given_back() {
-    for ((name, end), panics) in ENDINGS.into_iter().flat_map(|end| [(end, false), (end, true)]) {
+    for ((name, end), panics) in ENDINGS
+        .into_iter()
+        .flat_map(|end| [(end, false), (end, true)])
+    {
         let fixture = Fixture::new();
         let cq = fixture.cq(64);
         let (question, mut answer) = ([1; 16], [2; 16]);
@@ -96,10 +113,17 @@ fn queue_pair_of_a_scope_is_destroyed_before_the_memory_is_given_back() {
         }));
         assert_eq!(outcome.is_err(), panics, "{name}");
         let live = fixture.fake.live();
-        assert!(!live.iter().any(|kind| kind.contains("ibv_qp")), "{name}: {live:?}");
+        assert!(
+            !live.iter().any(|kind| kind.contains("ibv_qp")),
+            "{name}: {live:?}"
+        );
         assert!(!live.contains(&"ibv_mr"), "{name}: {live:?}");
         let calls = fixture.fake.calls();
-        assert_eq!(calls.iter().filter(|c| **c == "ibv_destroy_qp").count(), 1, "{name}");
+        assert_eq!(
+            calls.iter().filter(|c| **c == "ibv_destroy_qp").count(),
+            1,
+            "{name}"
+        );
         let [destroyed, ended] = ["ibv_destroy_qp", "ibv_dereg_mr"].map(|call| last(&calls, call));
         assert!(destroyed < ended, "{name}");
         answer.fill(3);
@@ -120,8 +144,16 @@ fn queue_pair_of_a_scope_forgotten_in_any_state_is_destroyed() {
             let qp = scope.create_qp(fixture.pd.qp_builder::<Rc>(&cq, &cq));
             forget(&fixture, qp.unwrap());
         });
-        assert!(!fixture.fake.live().contains(&"ibv_qp_ex"), "{:?}", fixture.fake.live());
-        assert!(!fixture.fake.live().contains(&"ibv_qp"), "{:?}", fixture.fake.live());
+        assert!(
+            !fixture.fake.live().contains(&"ibv_qp_ex"),
+            "{:?}",
+            fixture.fake.live()
+        );
+        assert!(
+            !fixture.fake.live().contains(&"ibv_qp"),
+            "{:?}",
+            fixture.fake.live()
+        );
     }
 }
 
@@ -138,7 +170,11 @@ fn work_of_a_queue_pair_forgotten_in_a_scope_is_not_dropped() {
         qp.post_recv(work).map_err(|refused| refused.error).unwrap();
         std::mem::forget(qp);
     });
-    assert_eq!(Shared::strong_count(&token), 2, "leaked with its queue pair");
+    assert_eq!(
+        Shared::strong_count(&token),
+        2,
+        "leaked with its queue pair"
+    );
 }
 
 #[test]
@@ -168,7 +204,7 @@ fn work_comes_back_in_a_scope_as_outside_of_it() {
     assert_eq!(&answer[..8], b"borrowed");
 }
 
-/// LKeys are given out again at once. A receive that outlived its scope would be valid again in the next.
+/// The fake gives out an `LKey` again at once. A receive that outlived its scope would be valid again in the next.
 #[test]
 fn receive_forgotten_in_a_scope_cannot_fill_memory_of_the_next() {
     let fixture = Fixture::new();
@@ -184,8 +220,15 @@ fn receive_forgotten_in_a_scope_cannot_fill_memory_of_the_next() {
     });
     verbs::scope(&fixture.pd, |scope| {
         let again = scope.register(&mut memory).unwrap();
-        let arrives = || fixture.fake.complete_receive(number, b"written behind a reference");
-        assert!(catch_unwind(AssertUnwindSafe(arrives)).is_err(), "there is no such queue pair");
+        let arrives = || {
+            fixture
+                .fake
+                .complete_receive(number, b"written behind a reference")
+        };
+        assert!(
+            catch_unwind(AssertUnwindSafe(arrives)).is_err(),
+            "there is no such queue pair"
+        );
         assert!(again.iter().all(|byte| *byte == 0xaa));
     });
 }
@@ -232,9 +275,21 @@ fn queue_pair_that_cannot_be_destroyed_when_dropped_is_destroyed_when_its_scope_
         qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
         fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
         drop(qp);
-        assert!(fixture.fake.live().iter().any(|kind| kind.contains("ibv_qp")));
+        assert!(
+            fixture
+                .fake
+                .live()
+                .iter()
+                .any(|kind| kind.contains("ibv_qp"))
+        );
     });
-    assert!(!fixture.fake.live().iter().any(|kind| kind.contains("ibv_qp")));
+    assert!(
+        !fixture
+            .fake
+            .live()
+            .iter()
+            .any(|kind| kind.contains("ibv_qp"))
+    );
     memory.fill(1);
 }
 
@@ -246,7 +301,15 @@ fn registration_that_cannot_be_ended_is_leaked_by_its_scope() {
         scope.register(&mut memory).map(drop).unwrap();
         fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
     });
-    assert_eq!(fixture.fake.live().iter().filter(|kind| **kind == "ibv_mr").count(), 1);
+    assert_eq!(
+        fixture
+            .fake
+            .live()
+            .iter()
+            .filter(|kind| **kind == "ibv_mr")
+            .count(),
+        1
+    );
     memory.fill(1);
 }
 
