@@ -1,7 +1,8 @@
 //! Whether guests may run on the host's own processors.
 //!
-//! A `/dev/kvm` that can be opened says little: under some hypervisors it is there, and a guest never gets past its
-//! first instructions. So a guest has to have answered under KVM once; the verdict is kept.
+//! A `/dev/kvm` that can be opened proves little: under some hypervisors the device exists, and a guest never gets past
+//! its first instructions. So one guest has to answer under KVM first; the verdict is kept. A `/dev/kvm` of PVM needs no
+//! trial: PVM interprets the kernel of an ordinary guest, more slowly than emulation translates it.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -10,8 +11,16 @@ use anyhow::Result;
 
 use super::qemu::Accelerator;
 
+/// The folder of a loaded `kvm_pvm`, the module that serves `/dev/kvm` inside a virtual machine without nested
+/// virtualization.
+const PVM: &str = "/sys/module/kvm_pvm";
+
 /// Whether there is a KVM that is worth a trial.
 pub(crate) fn may_answer() -> bool {
+    is_open_to_us() && !is_pvm()
+}
+
+fn is_open_to_us() -> bool {
     OpenOptions::new()
         .read(true)
         .write(true)
@@ -19,68 +28,137 @@ pub(crate) fn may_answer() -> bool {
         .is_ok()
 }
 
-/// Chooses the accelerator; `answers` boots a guest under KVM and tells whether it answered.
+fn is_pvm() -> bool {
+    Path::new(PVM).is_dir()
+}
+
+/// Chooses the accelerator; `answers` boots a guest under KVM and returns whether it answered.
 pub(crate) fn choose(
     cache: &Path,
     qemu: &Path,
     answers: impl FnOnce() -> Result<bool>,
 ) -> Result<Accelerator> {
-    if !may_answer() {
+    if !is_open_to_us() {
         return Ok(Accelerator::Tcg);
     }
     let uname = rustix::system::uname();
-    let kernel = uname.release().to_string_lossy();
     let file = cache.join("kvm");
-    if let Some(verdict) = fs::read_to_string(&file)
-        .ok()
-        .and_then(|text| recall(&text, qemu, &kernel))
-    {
-        return Ok(verdict);
-    }
-    eprintln!("Trying whether guests can use KVM here, once");
-    let verdict = if answers()? {
-        Accelerator::Kvm
-    } else {
-        Accelerator::Tcg
+    let known = fs::read_to_string(&file).ok();
+    let machine = Host {
+        qemu,
+        kernel: &uname.release().to_string_lossy(),
+        interprets: is_pvm(),
     };
-    if verdict == Accelerator::Tcg {
-        eprintln!(
-            "They cannot: /dev/kvm is there, and a guest does not start. They are emulated instead."
-        );
+    let (verdict, reason) = machine.judge(known.as_deref(), answers)?;
+    if let Some(reason) = reason {
+        eprintln!("{reason}");
+        fs::write(&file, machine.remember(verdict))?;
     }
-    fs::write(&file, remember(verdict, qemu, &kernel))?;
     Ok(verdict)
 }
 
-fn remember(verdict: Accelerator, qemu: &Path, kernel: &str) -> String {
-    let word = if verdict == Accelerator::Kvm {
-        "kvm"
-    } else {
-        "tcg"
-    };
-    format!("{word} {kernel} {}\n", qemu.display())
+/// What a verdict depends on.
+#[derive(Debug)]
+struct Host<'a> {
+    qemu: &'a Path,
+    kernel: &'a str,
+    /// Whether PVM serves `/dev/kvm`.
+    interprets: bool,
 }
 
-/// The verdict in the file's `text`, if it was found with the same emulator on the same kernel.
-fn recall(text: &str, qemu: &Path, kernel: &str) -> Option<Accelerator> {
-    [Accelerator::Kvm, Accelerator::Tcg]
-        .into_iter()
-        .find(|verdict| text == remember(*verdict, qemu, kernel))
+impl Host<'_> {
+    /// Returns the verdict, and the reason for it unless `known` holds it already.
+    fn judge(
+        &self,
+        known: Option<&str>,
+        answers: impl FnOnce() -> Result<bool>,
+    ) -> Result<(Accelerator, Option<&'static str>)> {
+        let known = known.and_then(|text| self.recall(text));
+        if self.interprets {
+            let reason = "Guests are emulated: /dev/kvm belongs to kvm_pvm, which interprets a guest's kernel, \
+                more slowly than emulation.";
+            let news = (known != Some(Accelerator::Tcg)).then_some(reason);
+            return Ok((Accelerator::Tcg, news));
+        }
+        if let Some(verdict) = known {
+            return Ok((verdict, None));
+        }
+        eprintln!("Testing once whether guests can use KVM");
+        Ok(if answers()? {
+            (Accelerator::Kvm, Some("Guests use KVM."))
+        } else {
+            let reason =
+                "Guests are emulated: /dev/kvm exists, and a guest that uses it does not start.";
+            (Accelerator::Tcg, Some(reason))
+        })
+    }
+
+    fn remember(&self, verdict: Accelerator) -> String {
+        let word = if verdict == Accelerator::Kvm {
+            "kvm"
+        } else {
+            "tcg"
+        };
+        format!("{word} {} {}\n", self.kernel, self.qemu.display())
+    }
+
+    /// The verdict in the file's `text`, if it was found with the same emulator on the same kernel.
+    fn recall(&self, text: &str) -> Option<Accelerator> {
+        [Accelerator::Kvm, Accelerator::Tcg]
+            .into_iter()
+            .find(|verdict| text == self.remember(*verdict))
+    }
 }
 
 #[cfg(test)]
 mod tests {
     use super::*;
 
+    fn host<'a>(qemu: &'a str, kernel: &'a str, interprets: bool) -> Host<'a> {
+        Host {
+            qemu: Path::new(qemu),
+            kernel,
+            interprets,
+        }
+    }
+
     #[test]
     fn verdict_counts_for_the_same_machine_only() {
-        let (qemu, other) = (Path::new("/usr/bin/qemu"), Path::new("/opt/qemu"));
+        let this = host("/usr/bin/qemu", "6.1.0", false);
         for verdict in [Accelerator::Kvm, Accelerator::Tcg] {
-            let text = remember(verdict, qemu, "6.1.0");
-            assert_eq!(recall(&text, qemu, "6.1.0"), Some(verdict));
-            assert_eq!(recall(&text, qemu, "6.1.1"), None);
-            assert_eq!(recall(&text, other, "6.1.0"), None);
+            let text = this.remember(verdict);
+            assert_eq!(this.recall(&text), Some(verdict));
+            assert_eq!(host("/usr/bin/qemu", "6.1.1", false).recall(&text), None);
+            assert_eq!(host("/opt/qemu", "6.1.0", false).recall(&text), None);
         }
-        assert_eq!(recall("", qemu, "6.1.0"), None);
+        assert_eq!(this.recall(""), None);
+    }
+
+    #[test]
+    fn trial_decides_once_and_gives_its_reason() {
+        let this = host("/usr/bin/qemu", "6.1.0", false);
+        for (answers, verdict) in [(true, Accelerator::Kvm), (false, Accelerator::Tcg)] {
+            let (found, reason) = this.judge(None, || Ok(answers)).unwrap();
+            assert_eq!(found, verdict);
+            assert!(reason.is_some());
+            let known = this.remember(found);
+            let again = this.judge(Some(&known), || panic!("a second trial"));
+            assert_eq!(again.unwrap(), (verdict, None));
+        }
+    }
+
+    #[test]
+    fn pvm_is_named_and_not_tried() {
+        let this = host("/usr/bin/qemu", "6.1.0", true);
+        // The second verdict was found before `kvm_pvm` was loaded.
+        for known in [None, Some(this.remember(Accelerator::Kvm))] {
+            let judged = this.judge(known.as_deref(), || panic!("a trial"));
+            let (verdict, reason) = judged.unwrap();
+            assert_eq!(verdict, Accelerator::Tcg);
+            assert!(reason.unwrap().contains("kvm_pvm"), "{reason:?}");
+        }
+        let known = this.remember(Accelerator::Tcg);
+        let again = this.judge(Some(&known), || panic!("a trial"));
+        assert_eq!(again.unwrap(), (Accelerator::Tcg, None));
     }
 }
