@@ -426,6 +426,31 @@ fn rds_is_loaded_where_it_is_asked_for() {
         .expect_stdout("b| has none");
 }
 
+/// Opens a socket of a family whose module is not loaded, and one of RDS.
+const SOCKETS: &str = "
+import errno, socket
+with socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET) as hash:
+    hash.bind(('hash', 'sha512'))
+AF_RDS = 21
+try:
+    socket.socket(AF_RDS, socket.SOCK_SEQPACKET)
+except OSError as error:
+    print('AF_RDS:', errno.errorcode[error.errno])
+";
+
+#[test]
+fn modules_load_on_demand_and_rds_does_not() {
+    // Debian's RDS has lost the alias that others' have.
+    let script = format!(
+        "echo alias net-pf-21 rds >/etc/modprobe.d/alias.conf; ! grep -q ^af_alg /proc/modules \
+            && python3 -c \"{SOCKETS}\" && grep -q ^algif_hash /proc/modules \
+            && ! grep ^rds /proc/modules && modprobe rds && grep -q ^rds /proc/modules"
+    );
+    guest(&script)
+        .expect_code(0)
+        .expect_stdout("AF_RDS: EAFNOSUPPORT");
+}
+
 #[test]
 fn pcap_records_the_wire() {
     let folder = tempfile::tempdir().unwrap();
