@@ -92,10 +92,32 @@ pub(crate) struct TestArguments {
 #[derive(Debug, Subcommand)]
 pub(crate) enum SoftRoce {
     /// Run a command in a guest, or two commands in two guests joined by a wire
+    #[command(after_long_help = COMMANDS_VIEW)]
     Run(Box<RunArguments>),
     /// Open a shell in a guest
     Shell(GuestArguments),
 }
+
+/// What the commands of `soft-roce run` have, for its help.
+const COMMANDS_VIEW: &str = "\
+What a command has in a guest, as root:
+  Files              This machine's. Writes stay in the guest's memory and end with it, except in $OUT.
+  $OUT               Folder for results, shared with this machine: target/soft-roce/out
+  /tmp, /run, /dev/shm
+                     The guest's own, and empty, except for the checkout, the working directory, and paths among the
+                     words of the command (of a script, its first word)
+  Working directory  The caller's
+  Standard input     The caller's; that of two commands is empty
+  $PATH              The system's folders, then target/debug, target/release, and the examples in them
+  $RDMA_DEVICE       The device, rxe0 or siw0
+  $A, $A6, $B, $B6   Addresses of the hosts, IPv4 and IPv6; $B and $B6 with two commands. Their names are `a` and `b`
+  $HOST              This host's name
+  $WORKSPACE         Root of the checkout
+  Other variables    HOME, LANG; RUST_BACKTRACE, RUST_LOG, LONG and TERM as the caller has them; --env sets more
+  Kernel modules     Load on demand, or by modprobe. RDS does only by --rds or modprobe
+  Limits             No limit of locked memory; core files are written to $OUT
+
+Exit code: that of the first command that fails; 124 after --timeout; 125 if a guest or its kernel fails.";
 
 #[derive(Debug, Args)]
 pub(crate) struct GuestArguments {

@@ -4,8 +4,10 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
-use std::fs;
-use std::io::Read;
+use std::collections::BTreeSet;
+use std::fs::{self, Permissions};
+use std::io::{Read, Seek, Write};
+use std::os::unix::fs::PermissionsExt;
 use std::path::{Path, PathBuf};
 use std::process::{Child, Command, Stdio};
 use std::thread;
@@ -75,8 +77,12 @@ fn over_siw(arguments: &[&str]) -> Finished {
 }
 
 fn finish(command: &mut Command) -> Finished {
+    finish_reading(command, Stdio::null())
+}
+
+fn finish_reading(command: &mut Command, input: Stdio) -> Finished {
     let begin = Instant::now();
-    let output = command.stdin(Stdio::null()).output().unwrap();
+    let output = command.stdin(input).output().unwrap();
     Finished {
         code: output.status.code(),
         stdout: String::from_utf8_lossy(&output.stdout).into_owned(),
@@ -308,8 +314,7 @@ fn guest_is_as_promised() {
     let script = r#"
         set -e
         test "$(ulimit -l)" = unlimited
-        test "$PWD" = "$WORKSPACE"
-        test -f Cargo.toml
+        test -f "$WORKSPACE/Cargo.toml"
         test "$RDMA_DEVICE" = rxe0
         test "$A" = 10.9.0.1
         python3 -c 'print("python", 6 * 7)'
@@ -336,6 +341,136 @@ fn writes_do_not_reach_the_host() {
     guest(&script).expect_code(0).expect_stdout("x");
     assert!(!file.exists());
     assert!(Path::new("/etc/passwd").exists());
+}
+
+/// A folder below `/tmp`, where a guest has a file system of its own, with a program `say` and a text `word`.
+fn folder_with_program() -> tempfile::TempDir {
+    let folder = tempfile::Builder::new()
+        .prefix("a b,c:d")
+        .tempdir_in("/tmp")
+        .unwrap();
+    let program = folder.path().join("say");
+    fs::write(&program, "#!/bin/sh\ncat \"${0%/*}/word\" \"$@\"\n").unwrap();
+    fs::set_permissions(&program, Permissions::from_mode(0o755)).unwrap();
+    fs::write(folder.path().join("word"), "word\n").unwrap();
+    folder
+}
+
+#[test]
+fn command_runs_in_the_callers_folder_below_tmp() {
+    let folder = folder_with_program();
+    let mut command = Command::new(xtask());
+    let script = "pwd; ./say; echo x >word && cat word && ls /tmp | wc -l";
+    command
+        .current_dir(folder.path())
+        .args(["soft-roce", "run", "--timeout", "60", "--", script]);
+    let expected = format!("{}\nword\nx\n1\n", folder.path().display());
+    let finished = finish(&mut command).expect_code(0);
+    assert_eq!(finished.stdout, expected, "{finished:?}");
+    let word = fs::read_to_string(folder.path().join("word")).unwrap();
+    assert_eq!(word, "word\n", "a write has reached the host");
+}
+
+#[test]
+fn program_below_tmp_is_found_where_its_words_name_it() {
+    let folder = folder_with_program();
+    let alone = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+    fs::write(alone.path(), "alone\n").unwrap();
+    let program = folder.path().join("say");
+    let (program, alone) = (program.to_str().unwrap(), alone.path().to_str().unwrap());
+    let finished = run(&["--timeout", "60", "--", program, alone]).expect_code(0);
+    assert_eq!(finished.stdout, "word\nalone\n");
+}
+
+#[test]
+fn path_below_tmp_that_a_script_does_not_find_is_explained() {
+    let folder = folder_with_program();
+    let script = format!("'{}/say'", folder.path().display());
+    // The first word is shown, and others of a script are not.
+    guest(&script).expect_code(0).expect_stdout("word");
+    let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();
+    let path = file.path().to_str().unwrap();
+    guest(&format!("test -e {path}"))
+        .expect_code(1)
+        .expect_stderr(&format!("note: {path} is not in the guest"));
+}
+
+/// Runs a script in a guest with `input` at its standard input.
+fn guest_reading(script: &str, input: &[u8]) -> Finished {
+    let mut file = tempfile::tempfile().unwrap();
+    file.write_all(input).unwrap();
+    file.rewind().unwrap();
+    let mut command = Command::new(xtask());
+    command.args(["soft-roce", "run", "--timeout", "60", "--", script]);
+    finish_reading(&mut command, file.into())
+}
+
+#[test]
+fn megabytes_of_standard_input_arrive() {
+    let input: Vec<u8> = (0..3_000_001_u32)
+        .flat_map(|number| number.to_le_bytes())
+        .take(3_000_001)
+        .collect();
+    let program = "import sys; data = sys.stdin.buffer.read(); print(len(data), sum(data))";
+    let sum: u64 = input.iter().map(|byte| u64::from(*byte)).sum();
+    guest_reading(&format!("python3 -c '{program}'"), &input)
+        .expect_code(0)
+        .expect_stdout(&format!("{} {sum}\n", input.len()));
+}
+
+#[test]
+fn standard_input_that_is_not_read_holds_nothing_up() {
+    let finished = guest_reading("head -c 3; sleep 1; exit 5", &[b'x'; 3_000_000]).expect_code(5);
+    assert_eq!(finished.stdout, "xxx");
+}
+
+#[test]
+fn standard_input_arrives_as_it_comes() {
+    let mut command = Command::new(xtask());
+    command.args(["soft-roce", "run", "--timeout", "60", "--"]);
+    let mut child = command
+        .arg("cat; echo end")
+        .stdin(Stdio::piped())
+        .stdout(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let (mut input, mut output) = (child.stdin.take().unwrap(), child.stdout.take().unwrap());
+    for line in [b"one\n", b"two\n"] {
+        input.write_all(line).unwrap();
+        let mut back = [0; 4];
+        output.read_exact(&mut back).unwrap();
+        assert_eq!(&back, line);
+    }
+    drop(input);
+    let mut rest = String::new();
+    output.read_to_string(&mut rest).unwrap();
+    assert_eq!(rest, "end\n");
+    assert!(child.wait().unwrap().success());
+}
+
+#[test]
+fn help_names_the_variables_that_commands_have() {
+    let mut command = Command::new(xtask());
+    let help = finish(command.args(["soft-roce", "run", "--help"])).expect_code(0);
+    let names: BTreeSet<&str> = help
+        .stdout
+        .split('$')
+        .skip(1)
+        .map(|rest| {
+            let end =
+                rest.find(|c: char| !c.is_ascii_uppercase() && !c.is_ascii_digit() && c != '_');
+            &rest[..end.unwrap_or(rest.len())]
+        })
+        .collect();
+    for name in ["OUT", "RDMA_DEVICE", "PATH", "A6", "HOST"] {
+        assert!(names.contains(name), "{name}: {help:?}");
+    }
+    let names: Vec<&str> = names.into_iter().collect();
+    let script = format!(
+        "for name in {}; do eval \"value=\\$$name\"; [ \"$value\" ] || exit 1; done",
+        names.join(" ")
+    );
+    guests(&[], &script, &script).expect_code(0);
 }
 
 #[test]

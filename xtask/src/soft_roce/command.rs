@@ -1,12 +1,14 @@
 //! `cargo xtask soft-roce`: from the command line to a [`Run`] and its exit code.
 
+use std::io::{self, IsTerminal, Stdin};
+use std::path::PathBuf;
 use std::process::ExitCode;
 
-use anyhow::Result;
+use anyhow::{Context, Result};
 
 use super::host::HostRun;
 use super::report::{Outcome, Printer, Style};
-use super::{Run, Source};
+use super::{Run, Source, shown};
 use crate::cli::{GuestArguments, Place, RunArguments};
 use crate::workspace::Workspace;
 
@@ -23,9 +25,11 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
         };
         return host.execute(&Workspace::load()?, &script);
     }
+    let folder = working_directory()?;
+    let named = shown::named(&first_words(&arguments), &folder);
     let plan = match (arguments.a, arguments.b) {
         (Some(a), Some(b)) => Run::pair(a, b),
-        _ => Run::single(command_text(&arguments.command)?),
+        _ => Run::single(command_text(&arguments.command)?).stdin(is_readable(&io::stdin())),
     };
     let style = if arguments.command.is_empty() {
         Style::Prefixed
@@ -33,21 +37,58 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
         Style::Raw
     };
     let plan = with_guest(plan, arguments.guest)
+        .folder(folder)
+        .showing(named)
         .timeout(arguments.timeout)
         .pcap(arguments.pcap)
         .until(arguments.until)
         .keep_going(arguments.keep_going);
+    let workspace = Workspace::load()?;
+    let hidden = plan.first_hidden(&workspace);
     let mut printer = Printer::new(style, arguments.verbose);
-    let outcome = plan.execute(&Workspace::load()?, &mut |event| printer.print(event))?;
+    let outcome = plan.execute(&workspace, &mut |event| printer.print(event))?;
     if arguments.verbose {
         eprint!("{}", outcome.boot_times());
+    }
+    if let Some(path) = hidden.filter(|_| !outcome.is_success()) {
+        eprintln!(
+            "note: {} is not in the guest, whose /tmp, /run and /dev/shm are its own. Run from that folder, or give \
+             the program and its arguments as several words: `-- PROGRAM ARGUMENT`",
+            path.display()
+        );
     }
     Ok(finish(&outcome))
 }
 
+/// The words that may name files: all of a program and its arguments, and the first of a script.
+fn first_words(arguments: &RunArguments) -> Vec<String> {
+    let [_, _, ..] = &arguments.command[..] else {
+        let scripts = arguments
+            .command
+            .iter()
+            .chain(&arguments.a)
+            .chain(&arguments.b);
+        return scripts
+            .filter_map(|script| shlex::Shlex::new(script).next())
+            .collect();
+    };
+    arguments.command.clone()
+}
+
+fn working_directory() -> Result<PathBuf> {
+    std::env::current_dir().context("the working directory is gone: change to another")
+}
+
+/// Whether reading standard input cannot stop this process, as it does in the background of a terminal.
+fn is_readable(stdin: &Stdin) -> bool {
+    let foreground = rustix::termios::tcgetpgrp(stdin).ok();
+    !stdin.is_terminal() || foreground == Some(rustix::process::getpgrp())
+}
+
 /// `soft-roce shell`.
 pub(crate) fn shell(arguments: GuestArguments) -> Result<ExitCode> {
-    let outcome = with_guest(Run::shell(), arguments).execute(&Workspace::load()?, &mut |_| {})?;
+    let plan = with_guest(Run::shell(), arguments).folder(working_directory()?);
+    let outcome = plan.execute(&Workspace::load()?, &mut |_| {})?;
     Ok(finish(&outcome))
 }
 

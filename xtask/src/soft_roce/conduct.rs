@@ -1,5 +1,6 @@
 //! Carrying a plan out: who is up, what comes next, and when it is over.
 
+use std::io;
 use std::mem;
 use std::sync::mpsc::{Receiver, RecvTimeoutError};
 use std::time::{Duration, Instant};
@@ -27,6 +28,8 @@ pub(super) struct Terms {
     pub(super) until: Until,
     pub(super) keep_going: bool,
     pub(super) by_line: bool,
+    /// Whether the commands have this process's standard input.
+    pub(super) stdin: bool,
 }
 
 /// A guest during a run.
@@ -193,7 +196,7 @@ impl Conduct {
                 Err(RecvTimeoutError::Timeout) => self.enforce_limits(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.start_commands_when_ready();
+            self.start_commands_when_ready()?;
             self.note_failure();
             if self.decisive_has_ended() {
                 self.stop_all(|_| End::Stopped);
@@ -248,15 +251,20 @@ impl Conduct {
         }
     }
 
-    fn start_commands_when_ready(&mut self) {
+    fn start_commands_when_ready(&mut self) -> Result<()> {
         if self.boot_limit.is_some() && self.sides.iter().all(|side| side.phase == Phase::Ready) {
             self.boot_limit = None;
             self.command_limit = self.terms.timeout.map(|timeout| Instant::now() + timeout);
             for side in &mut self.sides {
                 side.guest.send(&side.script);
                 side.phase = Phase::Running;
+                // Not earlier: a guest that does not come up must not have taken anything from it.
+                if self.terms.stdin {
+                    side.guest.feed(io::stdin())?;
+                }
             }
         }
+        Ok(())
     }
 
     fn note_failure(&mut self) {

@@ -15,6 +15,7 @@ use base64::Engine;
 use base64::prelude::BASE64_STANDARD;
 
 use super::event::Stream;
+use super::input;
 use super::machine::{Machine, Ports};
 use crate::process::Supervised;
 
@@ -43,6 +44,8 @@ const ANSWER_LIMIT: Duration = Duration::from_secs(6);
 pub(crate) struct Guest {
     emulator: Supervised,
     control: UnixStream,
+    /// The command's standard input.
+    stdin: UnixStream,
     console: Transcript,
     complaints: Transcript,
 }
@@ -58,12 +61,14 @@ impl Guest {
     ) -> Result<Self> {
         let (console, console_there) = UnixStream::pair()?;
         let (control, control_there) = UnixStream::pair()?;
+        let (stdin, stdin_there) = UnixStream::pair()?;
         let (stdout, stdout_there) = UnixStream::pair()?;
         let (stderr, stderr_there) = UnixStream::pair()?;
         let ports = Ports {
             console: console_there.into(),
             ports: [
                 control_there.into(),
+                stdin_there.into(),
                 stdout_there.into(),
                 stderr_there.into(),
             ],
@@ -109,6 +114,7 @@ impl Guest {
         Ok(Self {
             emulator,
             control,
+            stdin,
             console: console_text,
             complaints,
         })
@@ -129,6 +135,17 @@ impl Guest {
         let line = format!("{}\n", BASE64_STANDARD.encode(script));
         // A guest that does not listen any more is about to be `Gone`.
         let _gone = self.control.write_all(line.as_bytes());
+    }
+
+    /// Passes `source` on to the command's standard input, from a thread of its own, until either ends.
+    pub(crate) fn feed(&self, source: impl Read + Send + 'static) -> Result<()> {
+        let stdin = self.stdin.try_clone()?;
+        spawn("input", move || {
+            if let Err(error) = input::pass_on(source, stdin) {
+                eprintln!("error: cannot read standard input, so the command's ends here: {error}");
+            }
+        })?;
+        Ok(())
     }
 
     /// Ends the guest at once.

@@ -2,7 +2,7 @@
 //!
 //! Much faster than a guest, with less between a bug and the machine: a bug in the kernel's driver takes it down.
 
-use std::process::{Command, ExitCode, Stdio};
+use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
 
 use anyhow::{Context, Result, bail};
@@ -116,8 +116,8 @@ impl HostRun {
         let out = workspace.soft_roce().join("out");
         std::fs::create_dir_all(&out)?;
         let mut command = Command::new("/bin/sh");
+        // The working directory and the standard input are the caller's.
         command.args(["-c", &format!("ulimit -l unlimited\n{script}")]);
-        command.current_dir(workspace.root()).stdin(Stdio::null());
         command.env("PATH", search_path(workspace));
         command
             .env("HOST", "a")

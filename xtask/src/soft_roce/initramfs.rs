@@ -167,6 +167,7 @@ impl Archive {
 #[cfg(test)]
 mod tests {
     use super::*;
+    use crate::soft_roce::machine::PORTS;
 
     #[test]
     fn archive_reads_back() {
@@ -189,6 +190,12 @@ mod tests {
         let mut contents = String::new();
         io::Read::read_to_string(&mut reader, &mut contents).unwrap();
         assert_eq!(contents, "#!x");
+    }
+
+    #[test]
+    fn first_process_knows_the_ports() {
+        let ports = format!("\nports=\"{}\"\n", PORTS.join(" "));
+        assert!(INIT.contains(&ports), "{ports}");
     }
 
     #[test]

@@ -25,8 +25,9 @@ pub(crate) struct Ports {
     pub(crate) ports: [OwnedFd; PORTS.len()],
 }
 
-/// The names of the guest's ports, which `ci/guest/init` knows as well.
-pub(crate) const PORTS: [&str; 3] = ["control", "stdout", "stderr"];
+/// The names of a guest's ports, which `ci/guest/init` knows as well. The guest reads commands from `control`, where it
+/// reports back, and the command's input from `stdin`, in the chunks of [`super::input`]; it writes to the other two.
+pub(crate) const PORTS: [&str; 4] = ["control", "stdin", "stdout", "stderr"];
 
 /// A guest's machine.
 #[derive(Clone, Debug)]

@@ -15,9 +15,10 @@ use super::backend::{Backend, Engine, Settings};
 use super::conduct::{Conduct, Side, Terms};
 use super::event::{Event, Host};
 use super::guest::Guest;
-use super::kernel::Source;
+use super::kernel::{Kernel, Source};
 use super::machine::Link;
 use super::report::Outcome;
+use super::shown::{self, Shown};
 use super::{Device, wire};
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
@@ -48,6 +49,9 @@ pub(crate) struct Run {
     rds: Vec<Host>,
     pcap: Option<PathBuf>,
     environment: Vec<(String, String)>,
+    folder: Option<PathBuf>,
+    shown: Vec<PathBuf>,
+    stdin: bool,
     until: Until,
     keep_going: bool,
     by_line: bool,
@@ -83,6 +87,9 @@ impl Run {
             rds: Vec::new(),
             pcap: None,
             environment: Vec::new(),
+            folder: None,
+            shown: Vec::new(),
+            stdin: false,
             until: Until::default(),
             keep_going: false,
             by_line: false,
@@ -99,7 +106,7 @@ impl Run {
 
     /// An interactive shell on one guest, at this process's terminal.
     pub(crate) fn shell() -> Self {
-        let mut run = Self::single("cd \"$WORKSPACE\"; exec \"$(command -v bash || echo sh)\"");
+        let mut run = Self::single("exec \"$(command -v bash || echo sh)\"");
         run.terminal = true;
         run
     }
@@ -161,6 +168,24 @@ impl Run {
     /// A variable that the commands see.
     pub(crate) fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
+        self
+    }
+
+    /// The commands' working directory; the workspace's root unless given.
+    pub(crate) fn folder(mut self, folder: PathBuf) -> Self {
+        self.folder = Some(folder);
+        self
+    }
+
+    /// Files of this machine that the commands see even where a guest has a file system of its own.
+    pub(crate) fn showing(mut self, paths: Vec<PathBuf>) -> Self {
+        self.shown = paths;
+        self
+    }
+
+    /// Whether the only command has this process's standard input; without it, and for two commands, it is empty.
+    pub(crate) fn stdin(mut self, stdin: bool) -> Self {
+        self.stdin = stdin;
         self
     }
 
@@ -226,6 +251,7 @@ impl Run {
             until: self.until,
             keep_going: self.keep_going,
             by_line: self.by_line,
+            stdin: self.stdin,
         };
         Conduct::new(terms, sides).run(&signs, on_event)
     }
@@ -284,8 +310,9 @@ impl Run {
         set("MTU", &self.mtu.unwrap_or(WIRE_MTU).to_string())?;
         set("RDS", if self.rds.contains(&host) { "1" } else { "" })?;
         set("OUT", &workspace.soft_roce().join("out").to_string_lossy())?;
-        set("WORKSPACE", &workspace.root().to_string_lossy())?;
-        set("TARGET", &workspace.target().to_string_lossy())?;
+        set("STDIN", if self.stdin { "1" } else { "" })?;
+        let shown = self.shown(workspace, Some(engine.kernel()));
+        set("SHOWN", &lines(&shown)?)?;
         set("KERNEL_MODULES", &engine.kernel().modules.to_string_lossy())?;
         for (name, value) in engine.guest_names() {
             set(name, value)?;
@@ -303,6 +330,32 @@ impl Run {
             set("SHELL_COLUMNS", &columns.to_string())?;
         }
         Ok(text)
+    }
+
+    fn working_directory<'a>(&'a self, workspace: &'a Workspace) -> &'a Path {
+        self.folder.as_deref().unwrap_or(workspace.root())
+    }
+
+    /// What a guest has to mount so that its commands see the checkout, the modules and the caller's files.
+    fn shown(&self, workspace: &Workspace, kernel: Option<&Kernel>) -> Vec<Shown> {
+        let folders = [
+            workspace.root(),
+            workspace.target(),
+            self.working_directory(workspace),
+        ];
+        let modules = kernel.map(|kernel| kernel.modules.clone());
+        let folders = folders.map(Path::to_owned).into_iter().chain(modules);
+        shown::list(folders.chain(self.shown.iter().cloned()))
+    }
+
+    /// A path in a command that this machine has and the guests do not show.
+    pub(super) fn first_hidden(&self, workspace: &Workspace) -> Option<PathBuf> {
+        let shown = self.shown(workspace, None);
+        let mut hidden = self
+            .commands
+            .iter()
+            .map(|command| shown::first_hidden(command, &shown));
+        hidden.find_map(|path| path.map(Path::to_owned))
     }
 
     /// The script that runs the command in its environment.
@@ -336,7 +389,11 @@ impl Run {
         for (name, value) in &self.environment {
             export(name, value)?;
         }
-        writeln!(text, "cd {} || exit", shlex::try_quote(&root)?)?;
+        writeln!(
+            text,
+            "cd {} || exit",
+            quote(self.working_directory(workspace))?
+        )?;
         writeln!(
             text,
             "exec /bin/sh -c {}",
@@ -354,6 +411,16 @@ pub(super) fn search_path(workspace: &Workspace) -> String {
     format!(
         "{system}:{target}/debug:{target}/release:{target}/debug/examples:{target}/release/examples"
     )
+}
+
+/// Lines in pairs, of a place in the guest and the path on the host.
+fn lines(shown: &[Shown]) -> Result<String> {
+    let paths = shown.iter().flat_map(|one| [&one.place, &one.real]);
+    let lines = paths.map(|path| {
+        let text = path.to_str().filter(|text| !text.contains('\n'));
+        text.with_context(|| format!("a guest cannot show {}: its name is odd", path.display()))
+    });
+    Ok(lines.collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
 /// Refuses before QEMU does, in words that help.
