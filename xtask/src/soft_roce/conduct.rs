@@ -28,8 +28,6 @@ pub(super) struct Terms {
     pub(super) until: Until,
     pub(super) keep_going: bool,
     pub(super) by_line: bool,
-    /// Whether the commands have this process's standard input.
-    pub(super) stdin: bool,
 }
 
 /// A guest during a run.
@@ -102,7 +100,7 @@ impl Side {
         }
     }
 
-    fn take(&mut self, sign: Sign, by_line: bool, on_event: &mut dyn FnMut(&Event)) {
+    fn take(&mut self, sign: Sign, by_line: bool, on_event: &mut dyn FnMut(&Event)) -> Result<()> {
         let host = self.host;
         let mut tell = |at, kind| on_event(&Event { at, host, kind });
         match sign {
@@ -120,6 +118,7 @@ impl Side {
                 }
             }
             Sign::Output(stream, bytes) => tell(Instant::now(), EventKind::Output(stream, bytes)),
+            Sign::TakesInput => self.guest.feed(io::stdin())?,
             // Output travels on connections of its own and may still come: this is told at `Gone`.
             Sign::Exit(code) => self.finish(End::Exited(code)),
             Sign::Fail(reason) => self.finish(End::Unusable(reason)),
@@ -137,6 +136,7 @@ impl Side {
                 self.phase = Phase::Gone;
             }
         }
+        Ok(())
     }
 
     fn report(mut self, backend: &'static str) -> Result<GuestReport> {
@@ -192,11 +192,11 @@ impl Conduct {
                 None => signs.recv().map_err(RecvTimeoutError::from),
             };
             match sign {
-                Ok((index, sign)) => self.sides[index].take(sign, self.terms.by_line, on_event),
+                Ok((index, sign)) => self.sides[index].take(sign, self.terms.by_line, on_event)?,
                 Err(RecvTimeoutError::Timeout) => self.enforce_limits(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
-            self.start_commands_when_ready()?;
+            self.start_commands_when_ready();
             self.note_failure();
             if self.decisive_has_ended() {
                 self.stop_all(|_| End::Stopped);
@@ -251,20 +251,15 @@ impl Conduct {
         }
     }
 
-    fn start_commands_when_ready(&mut self) -> Result<()> {
+    fn start_commands_when_ready(&mut self) {
         if self.boot_limit.is_some() && self.sides.iter().all(|side| side.phase == Phase::Ready) {
             self.boot_limit = None;
             self.command_limit = self.terms.timeout.map(|timeout| Instant::now() + timeout);
             for side in &mut self.sides {
                 side.guest.send(&side.script);
                 side.phase = Phase::Running;
-                // Not earlier: a guest that does not come up must not have taken anything from it.
-                if self.terms.stdin {
-                    side.guest.feed(io::stdin())?;
-                }
             }
         }
-        Ok(())
     }
 
     fn note_failure(&mut self) {

@@ -26,6 +26,8 @@ pub(crate) enum Sign {
     Hello,
     /// Network and RDMA device are up; it waits for the command.
     Ready,
+    /// The command takes standard input.
+    TakesInput,
     /// The command printed something.
     Output(Stream, Vec<u8>),
     /// The command ended: the token without which no run counts as finished.
@@ -236,6 +238,7 @@ fn parse(line: &str) -> Option<Sign> {
     match word {
         "hello" => Some(Sign::Hello),
         "ready" => Some(Sign::Ready),
+        "stdin" => Some(Sign::TakesInput),
         "exit" => rest.parse().ok().map(Sign::Exit),
         "fail" => Some(Sign::Fail(rest.to_owned())),
         _ => None,
@@ -254,9 +257,10 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_knows_the_four_messages() {
+    fn parse_knows_every_message() {
         assert_eq!(parse("hello"), Some(Sign::Hello));
         assert_eq!(parse("ready"), Some(Sign::Ready));
+        assert_eq!(parse("stdin"), Some(Sign::TakesInput));
         assert_eq!(parse("exit 7"), Some(Sign::Exit(7)));
         assert_eq!(
             parse("fail no module"),

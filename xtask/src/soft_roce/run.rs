@@ -251,7 +251,6 @@ impl Run {
             until: self.until,
             keep_going: self.keep_going,
             by_line: self.by_line,
-            stdin: self.stdin,
         };
         Conduct::new(terms, sides).run(&signs, on_event)
     }
