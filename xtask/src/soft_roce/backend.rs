@@ -65,6 +65,8 @@ pub(super) enum Engine {
         kernel: Kernel,
         image: PathBuf,
         initramfs: PathBuf,
+        /// The frequency of emulated processors' counter in kHz, if it tells the time.
+        counter: Option<u64>,
     },
 }
 
@@ -130,6 +132,7 @@ impl Engine {
             kernel,
             image,
             initramfs,
+            counter: counter::frequency_khz(),
         };
         let chosen = accelerator::choose(cache, &program, || {
             Guest::answers(&engine.machine(settings, None))
@@ -166,6 +169,7 @@ impl Engine {
                 accelerator,
                 image,
                 initramfs,
+                counter,
                 ..
             } => Machine::Qemu(qemu::Machine {
                 accelerator: *accelerator,
@@ -174,7 +178,7 @@ impl Engine {
                 initramfs,
                 memory_mib,
                 cpus: cpus.unwrap_or(device.cpus()),
-                counter: counter::is_reliable(),
+                counter: *counter,
                 out,
                 link,
                 terminal,

@@ -7,6 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
+use super::clock::Clock;
 use super::event::{Event, EventKind, Host, Stream};
 use super::guest::{Guest, Sign};
 use super::report::{End, GuestReport, Outcome};
@@ -42,6 +43,7 @@ pub(super) struct Side {
     phase: Phase,
     started: Instant,
     up_after: Option<Duration>,
+    clock: Clock,
     end: Option<End>,
     end_at: Option<Instant>,
     off_by: Option<Instant>,
@@ -73,6 +75,7 @@ impl Side {
             phase: Phase::Booting,
             started: Instant::now(),
             up_after: None,
+            clock: Clock::default(),
             end: None,
             end_at: None,
             off_by: None,
@@ -109,6 +112,11 @@ impl Side {
                 self.phase = Phase::Ready;
                 self.up_after = Some(self.started.elapsed());
                 tell(Instant::now(), EventKind::Up);
+            }
+            Sign::Clock(at, uptime) => {
+                if let Err(rate) = self.clock.report(at, uptime) {
+                    self.stop(End::Unusable(format!("its clock is wrong: {rate}")));
+                }
             }
             Sign::Output(stream, bytes) if by_line => {
                 let pending = &mut self.pending[stream as usize];
@@ -148,6 +156,7 @@ impl Side {
             console: self.guest.console(),
             complaints: self.guest.complaints(),
             up_after: self.up_after,
+            clock: self.clock.rate(),
             backend,
         })
     }

@@ -30,6 +30,8 @@ pub(crate) enum Sign {
     TakesInput,
     /// The command printed something.
     Output(Stream, Vec<u8>),
+    /// Its uptime, and when the report of it arrived.
+    Clock(Instant, Duration),
     /// The command ended: the token without which no run counts as finished.
     Exit(i32),
     /// The guest cannot go on.
@@ -239,6 +241,10 @@ fn parse(line: &str) -> Option<Sign> {
         "hello" => Some(Sign::Hello),
         "ready" => Some(Sign::Ready),
         "stdin" => Some(Sign::TakesInput),
+        "clock" => {
+            let uptime = Duration::try_from_secs_f64(rest.parse().ok()?).ok()?;
+            Some(Sign::Clock(Instant::now(), uptime))
+        }
         "exit" => rest.parse().ok().map(Sign::Exit),
         "fail" => Some(Sign::Fail(rest.to_owned())),
         _ => None,
@@ -258,6 +264,11 @@ mod tests {
 
     #[test]
     fn parse_knows_every_message() {
+        assert!(matches!(
+            parse("clock 12.34"),
+            Some(Sign::Clock(_, uptime)) if uptime == Duration::from_millis(12_340)
+        ));
+        assert_eq!(parse("clock -1"), None);
         assert_eq!(parse("hello"), Some(Sign::Hello));
         assert_eq!(parse("ready"), Some(Sign::Ready));
         assert_eq!(parse("stdin"), Some(Sign::TakesInput));

@@ -27,6 +27,7 @@
 mod accelerator;
 pub(crate) mod backend;
 mod cache;
+mod clock;
 pub(crate) mod command;
 mod conduct;
 mod counter;

@@ -25,8 +25,8 @@ pub(crate) struct Machine<'a> {
     pub(crate) initramfs: &'a Path,
     pub(crate) memory_mib: u32,
     pub(crate) cpus: u32,
-    /// Whether emulated processors' counter tells the time.
-    pub(crate) counter: bool,
+    /// The frequency of emulated processors' counter in kHz, if it tells the time.
+    pub(crate) counter: Option<u64>,
     /// The host's folder that the guest may write to.
     pub(crate) out: &'a Path,
     /// The link to the other guest.
@@ -40,9 +40,6 @@ pub(crate) struct Machine<'a> {
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic random.trust_cpu=on \
     mitigations=off nokaslr cryptomgr.notests 8250.nr_uarts=1 audit=0 apparmor=0 selinux=0 \
     no_timer_check";
-
-/// What else the kernel is told if its processors' counter tells the time.
-const COUNTER: &str = "tsc=reliable";
 
 impl Machine<'_> {
     /// The command that starts the machine; it inherits the descriptors of `ports` and of the link.
@@ -72,8 +69,8 @@ impl Machine<'_> {
             .arg("-initrd")
             .arg(self.initramfs);
         let mut parameters = String::from(KERNEL_PARAMETERS);
-        if self.counter && self.accelerator == Accelerator::Tcg {
-            parameters = format!("{parameters} {COUNTER}");
+        if let (Some(khz), Accelerator::Tcg) = (self.counter, self.accelerator) {
+            parameters = format!("{parameters} tsc=reliable tsc_early_khz={khz}");
         }
         command.args(["-append", &parameters]);
 
@@ -162,7 +159,7 @@ mod tests {
             initramfs: Path::new("/i"),
             memory_mib: 512,
             cpus: 2,
-            counter: true,
+            counter: Some(2_445_000),
             out: Path::new("/a,b"),
             link,
             terminal: false,
@@ -192,7 +189,11 @@ mod tests {
     fn only_emulated_processors_are_vouched_for() {
         for (accelerator, vouched) in [(Accelerator::Tcg, true), (Accelerator::Kvm, false)] {
             let arguments = arguments(accelerator, None).join(" ");
-            assert_eq!(arguments.contains("tsc=reliable"), vouched, "{arguments}");
+            assert_eq!(
+                arguments.contains("tsc=reliable tsc_early_khz=2445000"),
+                vouched,
+                "{arguments}"
+            );
         }
     }
 

@@ -5,6 +5,7 @@ use std::io::{self, Write};
 use std::process::ExitStatus;
 use std::time::{Duration, Instant};
 
+use super::clock::Rate;
 use super::event::{Event, EventKind, Host, Stream};
 
 /// The exit code of a run that took too long, as timeout(1) has it.
@@ -48,6 +49,7 @@ pub(crate) struct GuestReport {
     pub(crate) console: String,
     pub(crate) complaints: String,
     pub(crate) up_after: Option<Duration>,
+    pub(crate) clock: Option<Rate>,
     /// How the guest's instructions were carried out, in words.
     pub(crate) backend: &'static str,
 }
@@ -100,14 +102,16 @@ impl Outcome {
         self.exit_code() == TIMED_OUT && self.guests.iter().all(|guest| guest.broken().is_none())
     }
 
-    /// How long each guest took to come up, in words.
+    /// How long each guest took to come up, and how fast its clock ran, in words.
     pub(crate) fn boot_times(&self) -> String {
         let line = |guest: &GuestReport| {
+            let clock = guest.clock.map(|rate| format!("{}: {rate}\n", guest.host));
             Some(format!(
-                "{}: guest up in {:.1} s, {}\n",
+                "{}: guest up in {:.1} s, {}\n{}",
                 guest.host,
                 guest.up_after?.as_secs_f64(),
-                guest.backend
+                guest.backend,
+                clock.unwrap_or_default()
             ))
         };
         self.guests.iter().filter_map(line).collect()
@@ -316,6 +320,7 @@ mod tests {
             console: console.to_owned(),
             complaints: String::new(),
             up_after: None,
+            clock: None,
             backend: "emulated",
         }
     }

@@ -1,0 +1,124 @@
+//! Whether a guest's clock runs as fast as the host's.
+//!
+//! A kernel that measures its processors' counter while the host is busy may be wrong by a factor of ten; time-outs in
+//! that guest then mean nothing. The guest reports its uptime at its first message, when it is ready, after five
+//! seconds and then once a minute.
+
+use std::fmt;
+use std::time::{Duration, Instant};
+
+/// Deviation from the host's clock at which a guest is not to be believed.
+const MAX_DRIFT: f64 = 0.05;
+
+/// Delay of a report on a busy host, in seconds.
+const MAX_DELAY: f64 = 1.0;
+
+/// A guest's reports of its uptime.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Clock {
+    first: Option<(Instant, Duration)>,
+    last: Option<(Instant, Duration)>,
+}
+
+/// Time that passed in a guest and on the host between the same two events.
+#[derive(Clone, Copy, Debug, PartialEq)]
+pub(crate) struct Rate {
+    guest: Duration,
+    host: Duration,
+}
+
+impl Clock {
+    /// Takes a report that arrived at `at`; an error if the guest's clock differs from the host's by 5 %.
+    pub(super) fn report(&mut self, at: Instant, uptime: Duration) -> Result<(), Rate> {
+        self.first.get_or_insert((at, uptime));
+        self.last = Some((at, uptime));
+        match self.rate() {
+            Some(rate) if rate.is_wrong() => Err(rate),
+            _ => Ok(()),
+        }
+    }
+
+    /// The rate between the first report and the last one.
+    pub(super) fn rate(&self) -> Option<Rate> {
+        let ((from, begin), (to, end)) = (self.first?, self.last?);
+        let rate = Rate {
+            guest: end.saturating_sub(begin),
+            host: to.saturating_duration_since(from),
+        };
+        (rate.host > Duration::ZERO).then_some(rate)
+    }
+}
+
+impl Rate {
+    fn is_wrong(self) -> bool {
+        let (guest, host) = (self.guest.as_secs_f64(), self.host.as_secs_f64());
+        // The time between two reports is wrong by the delay of one of them at the most.
+        (guest - host).abs() > MAX_DRIFT * host + MAX_DELAY
+    }
+}
+
+impl fmt::Display for Rate {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        let (guest, host) = (self.guest.as_secs_f64(), self.host.as_secs_f64());
+        let ratio = guest / host;
+        write!(
+            f,
+            "{guest:.2} s passed in the guest in {host:.2} s of the host's, {ratio:.3} times as fast"
+        )
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// Reports at the seconds of (host, guest); the outcome of the last.
+    fn reports(times: &[(f64, f64)]) -> Result<(), Rate> {
+        let start = Instant::now();
+        let mut clock = Clock::default();
+        let mut last = Ok(());
+        for (host, guest) in times {
+            let at = start + Duration::from_secs_f64(*host);
+            last = clock.report(at, Duration::from_secs_f64(*guest));
+        }
+        last
+    }
+
+    #[test]
+    fn clock_of_the_hosts_rate_passes() {
+        assert_eq!(reports(&[(0.0, 3.0)]), Ok(()));
+        assert_eq!(reports(&[(0.0, 3.0), (5.0, 8.0), (65.0, 68.0)]), Ok(()));
+    }
+
+    #[test]
+    fn clock_that_runs_fast_or_slow_is_refused() {
+        for (host, guest) in [(0.36, 5.0), (60.0, 65.0), (60.0, 55.0), (600.0, 632.0)] {
+            assert!(
+                reports(&[(0.0, 0.0), (host, guest)]).is_err(),
+                "{host} {guest}"
+            );
+        }
+    }
+
+    #[test]
+    fn report_that_is_late_or_early_by_a_second_passes() {
+        for (host, guest) in [(5.9, 5.0), (4.1, 5.0), (60.0, 62.9), (60.0, 57.1)] {
+            assert_eq!(
+                reports(&[(0.0, 0.0), (host, guest)]),
+                Ok(()),
+                "{host} {guest}"
+            );
+        }
+    }
+
+    #[test]
+    fn small_drift_is_noticed_in_the_long_run() {
+        let reports: Vec<(f64, f64)> = (0..6)
+            .map(|minute| f64::from(minute) * 60.0)
+            .map(|at| (at, at * 1.06))
+            .collect();
+        assert!(self::reports(&reports[..2]).is_ok());
+        let rate = self::reports(&reports).unwrap_err();
+        assert!(rate.to_string().contains("1.060 times as fast"), "{rate}");
+    }
+}
