@@ -7,8 +7,8 @@ use std::{
 
 use bitflags::Flags;
 use verbs::{
-    DeviceList, GidType, LinkLayer, OdpGeneralCaps, OdpTransportCaps, QpTypes, RawPacketCaps,
-    TagMatchingFlags,
+    DeviceCaps, DeviceList, GidType, LinkLayer, OdpGeneralCaps, OdpTransportCaps, QpTypes,
+    RawPacketCaps, TagMatchingFlags,
 };
 
 use super::{
@@ -202,6 +202,11 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
         if bits.bits() > u64::from(u32::MAX) {
             flag(out, name)?;
         }
+    }
+    // Newer kernels set bits for which there is no name yet.
+    let unknown = caps.bits() & !DeviceCaps::all().bits() & !u64::from(u32::MAX);
+    if unknown != 0 {
+        flag(out, &format!("Unknown flags: 0x{unknown:X}"))?;
     }
     let tso = attr.tso_caps();
     writeln!(out, "\ttso_caps:")?;

@@ -99,7 +99,7 @@ impl Mapping {
         Self::map(len, page.bytes(), flags).map_err(|err| {
             let hint = match err.raw_os_error() {
                 Some(libc::ENOMEM) => "too few are free; see nr_hugepages in ",
-                Some(libc::EINVAL) => "the machine has those of ",
+                Some(libc::EINVAL) => "the kernel has none of that size; it lists its sizes in ",
                 _ => "see ",
             };
             err.detail(format!(
