@@ -2,6 +2,7 @@
 
 use std::{
     fs, iter,
+    path::PathBuf,
     process::Command,
     thread,
     time::{Duration, Instant},
@@ -9,9 +10,17 @@ use std::{
 
 const PATIENCE: Duration = Duration::from_secs(20);
 
+/// The files, sockets and so on that this process has open.
+fn files() -> Vec<PathBuf> {
+    let entries = fs::read_dir("/proc/self/fd").unwrap().flatten();
+    entries
+        .filter_map(|entry| fs::read_link(entry.path()).ok())
+        .collect()
+}
+
 /// Numbers of what this process, or any device, has open.
 pub(crate) fn held() -> Vec<usize> {
-    let files = fs::read_dir("/proc/self/fd").unwrap().count();
+    let files = files().len();
     let listed = |what| {
         let shown = Command::new("rdma")
             .args(["resource", "show", what])
@@ -33,7 +42,11 @@ pub(crate) fn wait_for_the_rest_to_go(before: &[usize]) {
         if now.iter().zip(before).all(|(now, before)| now <= before) {
             return;
         }
-        assert!(start.elapsed() < PATIENCE, "{now:?}, and before {before:?}");
+        assert!(
+            start.elapsed() < PATIENCE,
+            "{now:?}, and before {before:?}; open: {:?}",
+            files()
+        );
         thread::sleep(Duration::from_millis(10));
     }
 }

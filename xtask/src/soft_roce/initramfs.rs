@@ -55,13 +55,18 @@ pub(crate) const QEMU: &[Group] = &[
 /// A group of modules: its name, the modules, and whether a kernel without them can be used.
 type Group = (&'static str, &'static [&'static str], Presence);
 
-/// The groups of a User-Mode Linux kernel, which has all but the kernel's RDS built in.
+/// The groups of a User-Mode Linux kernel. The subsystem's parts are modules there, too: which of them was loaded first
+/// decides which is told first that a device goes.
 pub(crate) const UML: &[Group] = &[
     ("first", &[], Presence::Needed),
     ("mount", &[], Presence::Needed),
     ("network", &[], Presence::Needed),
-    ("rxe", &[], Presence::Needed),
-    ("siw", &[], Presence::Needed),
+    (
+        "rxe",
+        &["rdma_rxe", "ib_uverbs", "rdma_ucm"],
+        Presence::Needed,
+    ),
+    ("siw", &["siw", "ib_uverbs", "rdma_ucm"], Presence::Needed),
     ("rds", &["rds", "rds_rdma"], Presence::IfThere),
 ];
 

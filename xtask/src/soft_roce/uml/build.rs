@@ -22,14 +22,14 @@ const CONFIG: &str = include_str!("../../../../ci/guest/uml.config");
 /// Packages with the source, the best first. The configuration has been tried with 6.12.
 const SOURCES: [&str; 2] = ["linux-source-6.12", "linux-source"];
 
-/// Options without which no guest comes up. `make` drops an option that the source does not have.
+/// Settings without which no guest comes up. `make` drops a setting of an option that the source does not have.
 const REQUIRED: [&str; 6] = [
-    "CONFIG_HOSTFS",
-    "CONFIG_OVERLAY_FS",
-    "CONFIG_BLK_DEV_INITRD",
-    "CONFIG_UML_NET_VECTOR",
-    "CONFIG_INFINIBAND_USER_ACCESS",
-    "CONFIG_RDMA_RXE",
+    "CONFIG_HOSTFS=y",
+    "CONFIG_OVERLAY_FS=y",
+    "CONFIG_BLK_DEV_INITRD=y",
+    "CONFIG_UML_NET_VECTOR=y",
+    "CONFIG_INFINIBAND_USER_ACCESS=m",
+    "CONFIG_RDMA_RXE=m",
 ];
 
 /// Lines that `make` prints for 6.12, for the progress bar.
@@ -200,7 +200,7 @@ fn configure(source: &Path) -> Result<()> {
     let config = fs::read_to_string(source.join(".config"))?;
     let missing: Vec<&str> = REQUIRED
         .into_iter()
-        .filter(|option| !config.lines().any(|line| line == format!("{option}=y")))
+        .filter(|setting| !config.lines().any(|line| line == *setting))
         .collect();
     ensure!(
         missing.is_empty(),
@@ -280,10 +280,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn required_options_are_configured() {
-        for option in REQUIRED {
-            let line = format!("{option}=y");
-            assert!(CONFIG.lines().any(|set| set == line), "{line}");
+    fn required_settings_are_configured() {
+        for setting in REQUIRED {
+            assert!(CONFIG.lines().any(|line| line == setting), "{setting}");
         }
     }
 
