@@ -25,7 +25,16 @@ use std::{borrow::Cow, fmt, io, ptr::NonNull};
 pub struct Error {
     call: &'static str,
     detail: Option<Cow<'static, str>>,
-    source: io::Error,
+    source: Source,
+}
+
+/// What the call failed with.
+#[derive(Debug)]
+enum Source {
+    Io(io::Error),
+    /// The caller has to wait first, for this reason. Not an `io::Error`, whose reason would be
+    /// allocated: a full queue is part of the ordinary course.
+    WouldBlock(&'static str),
 }
 
 /// The result of a call that can fail with an [`Error`].
@@ -39,7 +48,7 @@ impl Error {
         Self {
             call,
             detail: None,
-            source: io::Error::from_raw_os_error(errno),
+            source: Source::Io(io::Error::from_raw_os_error(errno)),
         }
     }
 
@@ -47,17 +56,14 @@ impl Error {
     #[cold]
     pub fn last_os(call: &'static str) -> Self {
         let source = io::Error::last_os_error();
-        match source.raw_os_error() {
-            Some(0) | None => Self {
-                call,
-                detail: None,
-                source: io::Error::other("the call failed without setting errno"),
-            },
-            Some(_) => Self {
-                call,
-                detail: None,
-                source,
-            },
+        let source = match source.raw_os_error() {
+            Some(0) | None => io::Error::other("the call failed without setting errno"),
+            Some(_) => source,
+        };
+        Self {
+            call,
+            detail: None,
+            source: Source::Io(source),
         }
     }
 
@@ -73,7 +79,24 @@ impl Error {
         Self {
             call,
             detail: None,
-            source: io::Error::new(kind, reason),
+            source: Source::Io(io::Error::new(kind, reason)),
+        }
+    }
+
+    /// A refusal with the kind [`WouldBlock`](io::ErrorKind::WouldBlock): the caller has to wait
+    /// for something first, which `reason` says. Allocates nothing.
+    ///
+    /// ```
+    /// let err = verbs::Error::would_block("ibv_post_send", "the queue is full");
+    /// assert_eq!(err.kind(), std::io::ErrorKind::WouldBlock);
+    /// assert_eq!(err.to_string(), "`ibv_post_send` failed: the queue is full");
+    /// ```
+    #[cold]
+    pub const fn would_block(call: &'static str, reason: &'static str) -> Self {
+        Self {
+            call,
+            detail: None,
+            source: Source::WouldBlock(reason),
         }
     }
 
@@ -91,12 +114,18 @@ impl Error {
 
     /// The portable kind of the error.
     pub fn kind(&self) -> io::ErrorKind {
-        self.source.kind()
+        match &self.source {
+            Source::Io(err) => err.kind(),
+            Source::WouldBlock(_) => io::ErrorKind::WouldBlock,
+        }
     }
 
     /// The error number, unless this family itself refused the call.
     pub fn raw_os_error(&self) -> Option<i32> {
-        self.source.raw_os_error()
+        match &self.source {
+            Source::Io(err) => err.raw_os_error(),
+            Source::WouldBlock(_) => None,
+        }
     }
 }
 
@@ -106,13 +135,19 @@ impl fmt::Display for Error {
         if let Some(detail) = &self.detail {
             write!(f, " ({detail})")?;
         }
-        write!(f, ": {}", self.source)
+        match &self.source {
+            Source::Io(err) => write!(f, ": {err}"),
+            Source::WouldBlock(reason) => write!(f, ": {reason}"),
+        }
     }
 }
 
 impl std::error::Error for Error {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
-        self.source.get_ref().map(|e| e as _)
+        match &self.source {
+            Source::Io(err) => err.get_ref().map(|e| e as _),
+            Source::WouldBlock(_) => None,
+        }
     }
 }
 

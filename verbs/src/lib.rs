@@ -122,6 +122,7 @@ mod access;
 mod addr;
 mod ah;
 mod attr;
+mod bad_wr;
 mod bounded;
 mod completion_counter;
 mod context;

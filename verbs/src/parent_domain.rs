@@ -52,7 +52,7 @@ pub unsafe trait QueueAllocator: Send + Sync + 'static {
 
 /// What a parent domain was made of, and keeps.
 pub(crate) struct Parts {
-    _pd: ManuallyDrop<ProtectionDomain>,
+    pd: ManuallyDrop<ProtectionDomain>,
     _td: ManuallyDrop<Option<Arc<TdInner>>>,
     // INVARIANT: the callbacks of the domain have a pointer to the inner box, so it stays as long
     // as the domain.
@@ -61,6 +61,11 @@ pub(crate) struct Parts {
 }
 
 impl Parts {
+    /// The domain that the parent domain was made of.
+    pub(crate) fn pd(&self) -> &ProtectionDomain {
+        &self.pd
+    }
+
     /// Keeps them for ever, since the domain could not be freed.
     pub(crate) fn give_up(&mut self) {
         self.given_up = true;
@@ -78,7 +83,7 @@ impl Drop for Parts {
         // SAFETY: dropped once, here, and not used again.
         unsafe { ManuallyDrop::drop(&mut self._td) };
         // SAFETY: dropped once, here, and not used again.
-        unsafe { ManuallyDrop::drop(&mut self._pd) };
+        unsafe { ManuallyDrop::drop(&mut self.pd) };
     }
 }
 
@@ -180,7 +185,7 @@ impl<'a> ParentDomainBuilder<'a> {
         let raw = unsafe { ffi::ibv_alloc_parent_domain(ctx.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw)?;
         let parts = Parts {
-            _pd: ManuallyDrop::new(self.pd.clone()),
+            pd: ManuallyDrop::new(self.pd.clone()),
             _td: ManuallyDrop::new(self.td.map(ThreadDomain::share)),
             _allocator: ManuallyDrop::new(self.allocator),
             given_up: false,

@@ -96,6 +96,19 @@ impl ProtectionDomain {
     pub fn as_raw(&self) -> *mut ffi::ibv_pd {
         self.inner.raw.as_ptr()
     }
+
+    /// Whether both are one domain for the device: a parent domain is the same as the domain that
+    /// it was made of.
+    pub(crate) fn is_same_for_device(&self, other: &Self) -> bool {
+        self.for_device() == other.for_device()
+    }
+
+    fn for_device(&self) -> &Self {
+        match &self.inner.origin {
+            Origin::Parent(parts) => parts.pd().for_device(),
+            Origin::Own | Origin::Imported => self,
+        }
+    }
 }
 
 impl PartialEq for ProtectionDomain {

@@ -4,7 +4,7 @@ use std::ptr;
 
 use ibverbs_sys as ffi;
 
-use crate::{work::SgeList, wr_id::WrId};
+use crate::{bad_wr::BadWr, work::SgeList, wr_id::WrId};
 
 /// Receives on their way to the device. Room for them is allocated as it is needed, and kept.
 #[derive(Default)]
@@ -62,10 +62,8 @@ impl RecvList {
         (!next.is_null()).then_some(next)
     }
 
-    /// The index of the receive that C has named as the first it did not post. If it has named
-    /// none, nobody knows, so every one counts as posted: the device may have any of them.
-    pub(crate) fn position(&self, bad: *const ffi::ibv_recv_wr) -> usize {
-        let named = self.wrs.iter().position(|wr| ptr::eq(wr, bad));
-        named.unwrap_or(self.wrs.len())
+    /// How many receives count as posted, after a post that has failed with `errno`.
+    pub(crate) fn posted(&self, errno: i32, bad: &BadWr<ffi::ibv_recv_wr>) -> usize {
+        bad.first_of(errno, self.wrs.len(), |index| &raw const self.wrs[index])
     }
 }

@@ -1,6 +1,6 @@
 //! Several requests with one doorbell.
 
-use std::{fmt, mem::ManuallyDrop, ptr};
+use std::{fmt, mem::ManuallyDrop};
 
 use ibverbs_sys as ffi;
 
@@ -12,6 +12,7 @@ use super::{
     transport::Transport,
 };
 use crate::{
+    bad_wr::BadWr,
     error::{Refused, Result},
     op::SendRequest,
     work::SgeList,
@@ -133,7 +134,8 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
     ///
     /// # Errors
     /// The device refused one of them; the error says which. Those before it are posted. The work
-    /// of that one and of those after it is given back, in order.
+    /// of that one and of those after it is given back, in order. If the device names none, as where
+    /// a doorbell has failed, all of the requests count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -150,16 +152,16 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
         let Some(first) = (unsafe { sending.staging.list(next) }) else {
             return Ok(());
         };
-        let mut bad = ptr::null_mut();
+        let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `first` is a list of
         // complete requests inside of the staging area, which lies still during the call. C reads
         // them and their elements before it returns. What the elements describe stays as `Gather`
         // promises while the work is in flight.
-        let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, &raw mut bad) };
+        let errno = unsafe { (inner.table.post_send)(inner.raw.as_ptr(), first, bad.place()) };
         // SAFETY: as for `list`, which has found a request before it.
         unsafe { sending.staging.relink(next) };
         if errno != 0 {
-            return Err(sending.take_unposted(errno, bad, next, before));
+            return Err(sending.take_unposted(errno, &bad, next, before));
         }
         sending.signaling.set(unsignaled, cursor.tail);
         Ok(())
@@ -167,19 +169,19 @@ impl<'q, T: Transport, SW, RW> Batch<'q, T, SW, RW> {
 }
 
 impl<SW> Sending<SW> {
-    /// Takes back what of a batch has not been posted, beginning with the request `bad`. Before the
-    /// batch, so many requests had not been signaled.
+    /// Takes back the requests of a batch that a failed post has refused. `before` is the number of
+    /// unsignaled requests before the batch.
     #[cold]
     #[inline(never)]
     fn take_unposted(
         &mut self,
         errno: i32,
-        bad: *mut ffi::ibv_send_wr,
+        bad: &BadWr<ffi::ibv_send_wr>,
         next: Next,
         before: u32,
     ) -> Refused<Vec<SW>> {
         let staged = self.staging.len(next);
-        let posted = self.staging.position(next, bad);
+        let posted = self.staging.posted(next, errno, bad);
         // SAFETY: that is at most as many as there are.
         let unsignaled = unsafe { self.staging.unsignaled(before, posted) };
         let unposted = (posted..staged).filter_map(|_| self.in_flight.unpush());

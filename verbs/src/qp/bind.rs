@@ -1,19 +1,16 @@
 //! Binding memory windows.
 
-use std::{any::Any, io, mem::MaybeUninit, ptr, sync::Arc};
+use std::{any::Any, io, ptr, sync::Arc};
 
 use ibverbs_sys as ffi;
 
 use super::{
-    extended_batch::ExtendedBatch,
-    pair::QueuePair,
-    queues::{SendQueue, posted_anyway},
-    refusal,
-    state::Rts,
+    extended_batch::ExtendedBatch, pair::QueuePair, queues::SendQueue, refusal, state::Rts,
     transport::Connected,
 };
 use crate::{
     access::RemoteAccess,
+    bad_wr::BadWr,
     error::{Error, Refused, Result, cvt_errno},
     mr::{RemoteRegion, RemoteToken},
     mw::{Before, MemoryWindow, WindowType},
@@ -35,8 +32,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
     /// - `InvalidInput`: the window and the queue pair are of different domains, or the region is of another device.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.
     ///
-    /// On Soft-RoCE a binding that the kernel could not be told of counts as posted, as other
-    /// [requests](Self::post) do.
+    /// A binding whose doorbell fails counts as posted, as other [requests](Self::post) do.
     ///
     /// # References
     /// [ibv_bind_mw(3)](https://man7.org/linux/man-pages/man3/ibv_bind_mw.3.html)
@@ -69,24 +65,23 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         let bind_info = bind_info(region, access);
         let id = vacancy.id();
         let signaled = ffi::ibv_send_flags::IBV_SEND_SIGNALED;
-        // Where a failed call may have posted, `ibv_bind_mw` does not tell whether it has. There it
-        // posts the same request as for type 2, which does.
-        let as_request = window.window_type() == WindowType::Type2 || sending.fails_posted;
+        // Soft-RoCE's `ibv_bind_mw` posts the same request as for type 2, and hides whether a
+        // failed call has.
+        let as_request = window.window_type() == WindowType::Type2 || sending.bind_fails_posted;
         let (posted, rkey) = if as_request {
             let rkey = ffi::ibv_inc_rkey(window.rkey());
             let mut wr = SendWr::unwritten();
             wr.begin(id, ptr::null_mut(), 0, signaled);
             wr.bind_window(window.as_raw(), rkey, bind_info);
-            let mut bad = MaybeUninit::uninit();
+            let mut bad = BadWr::new();
             // SAFETY: the queue pair exists, and `wr` is one complete request, without elements.
             // What it points to, the window and the region, exists during the call, after which C
             // does not use it.
-            let errno =
-                unsafe { ffi::ibv_post_send(raw.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr()) };
-            if errno != 0 && posted_anyway(sending.fails_posted, bad) {
-                (Ok(()), rkey)
-            } else {
+            let errno = unsafe { ffi::ibv_post_send(raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
+            if errno != 0 && bad.is_refused(errno, wr.as_mut_ptr()) {
                 (cvt_errno(call, errno), rkey)
+            } else {
+                (Ok(()), rkey)
             }
         } else {
             let mut bind = ffi::ibv_mw_bind {

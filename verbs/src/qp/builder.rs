@@ -158,7 +158,8 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     }
 
     /// Takes the receives of a shared queue, instead of having a receive queue of its own: nothing
-    /// can be posted to that then.
+    /// can be posted to that then. The shared queue must be of the same protection domain: a device
+    /// looks its memory up there, so a peer of this queue pair would write to memory of that domain.
     pub fn srq<RW: Send + 'static>(mut self, srq: &SharedReceiveQueue<RW>) -> Self {
         self.srq = Some(Arc::clone(srq.inner()));
         self
@@ -428,6 +429,10 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         if let Some(srq) = &self.srq {
             if srq.pd().context() != self.pd.context() {
                 return refuse("the shared receive queue is of another device".to_owned());
+            }
+            if !srq.pd().is_same_for_device(self.pd) {
+                let reason = "the shared receive queue is of another protection domain; make both in one domain";
+                return refuse(reason.to_owned());
             }
             let receives = match srq.kind() {
                 Kind::Basic => T::RECEIVES,

@@ -19,9 +19,10 @@ use super::{
     transport::Transport, tso::TsoLimits,
 };
 use crate::{
+    bad_wr::BadWr,
     bounded::QpNum,
     context::ContextId,
-    cq::{Reservation, WorkCompletion},
+    cq::{Reservation, WcOpcode, WcStatus, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno},
     op::{Parts as Described, SendRequest, SendWr},
     pd::ProtectionDomain,
@@ -59,8 +60,8 @@ pub(super) struct Sending<SW> {
     pub(super) staging: Staging,
     /// The other way of posting, if the queue pair was made for it.
     pub(super) extended: Option<Extended>,
-    /// Whether a failed call may have posted; see [`posted_anyway`].
-    pub(super) fails_posted: bool,
+    /// Whether `ibv_bind_mw` may fail and have posted, and does not say so.
+    pub(super) bind_fails_posted: bool,
 }
 
 pub(super) struct Receiving<RW> {
@@ -113,7 +114,7 @@ impl<SW, RW> Inner<SW, RW> {
             signaling,
             staging: Staging::new(send.max_sge),
             extended: None,
-            fails_posted: false,
+            bind_fails_posted: false,
         });
         let receive = UnsafeCell::new(Receiving {
             in_flight: ManuallyDrop::new(receive.in_flight),
@@ -142,12 +143,12 @@ impl<SW, RW> Inner<SW, RW> {
         &mut self,
         extended: Option<Extended>,
         tso: TsoLimits,
-        fails_posted: bool,
+        bind_fails_posted: bool,
     ) {
         let send = self.send.get_mut();
         send.extended = extended;
         send.limits.tso = tso;
-        send.fails_posted = fails_posted;
+        send.bind_fails_posted = bind_fails_posted;
     }
 
     /// Notes that only the device writes what arrives.
@@ -379,8 +380,8 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     ///   was made for.
     /// - `EINVAL`, `ENOMEM`, `EFAULT`: the device refused the request.
     ///
-    /// On Soft-RoCE a request counts as posted, and is, even if the kernel could not be told of it:
-    /// it finds it with the next one.
+    /// A request that the device has taken counts as posted even if its doorbell fails, a call of
+    /// the kernel on Soft-RoCE and Soft-iWARP: the kernel finds the request with the next doorbell.
     ///
     /// # References
     /// [ibv_post_send(3)](https://man7.org/linux/man-pages/man3/ibv_post_send.3.html)
@@ -415,16 +416,14 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
         let (mut single, count) = (MaybeUninit::uninit(), sges.count());
         wr.begin(id, sges.lay_out(&mut single), count, flags);
         request.describe(&mut wr);
-        // Says nothing new about a single request, or almost; see `posted_anyway`.
-        let mut bad = MaybeUninit::uninit();
+        let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one request with
         // every field that its opcode uses. C reads it and the elements before it returns. What the
         // elements describe stays as `Gather` promises until `request` is dropped, and so until the
         // queue pair is destroyed or the completion has come.
-        let errno = unsafe {
-            (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.as_mut_ptr())
-        };
-        if errno != 0 && !posted_anyway(sending.fails_posted, bad) {
+        let errno =
+            unsafe { (inner.table.post_send)(inner.raw.as_ptr(), wr.as_mut_ptr(), bad.place()) };
+        if errno != 0 && bad.is_refused(errno, wr.as_mut_ptr()) {
             return refuse(request, refusal::device(POST_SEND, errno));
         }
         sending.signaling.posted(unsignaled, vacancy.id().next());
@@ -533,15 +532,14 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
             sg_list: sges.lay_out(&mut single),
             num_sge,
         };
-        // Says nothing new about a single request, or almost; see `posted_anyway`.
-        let mut bad = MaybeUninit::uninit();
+        let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `wr` is one complete
         // request. C reads it and the elements before it returns. What the elements describe stays
         // as `Scatter` promises until `work` is dropped, and so until the queue pair is destroyed
         // or the completion has come.
         let errno =
-            unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.as_mut_ptr()) };
-        if errno != 0 {
+            unsafe { (inner.table.post_recv)(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
+        if errno != 0 && bad.is_refused(errno, &raw const wr) {
             let error = refusal::device(POST_RECV, errno);
             return Err(Refused { value: work, error });
         }
@@ -565,10 +563,10 @@ impl<T: Transport, SW, RW: Scatter> ReceiveQueue<T, SW, RW> {
             sg_list: sges.as_mut_ptr(),
             num_sge: sges.count(),
         };
-        let mut bad = ptr::null_mut();
+        let mut bad = BadWr::new();
         // SAFETY: as for `post`.
-        let errno = unsafe { ffi::ibv_post_recv(inner.raw.as_ptr(), &raw mut wr, &raw mut bad) };
-        if errno != 0 {
+        let errno = unsafe { ffi::ibv_post_recv(inner.raw.as_ptr(), &raw mut wr, bad.place()) };
+        if errno != 0 && bad.is_refused(errno, &raw const wr) {
             let error = refusal::device(POST_RECV, errno);
             return Err(Refused { value: work, error });
         }
@@ -595,16 +593,6 @@ fn full_of_receives<W: Scatter>(limits: RecvLimits, work: W) -> Refused<W> {
     let error = limits.refusal(POST_RECV, &SgeList::of(&work));
     let error = error.unwrap_or_else(|| refusal::full(POST_RECV));
     Refused { value: work, error }
-}
-
-/// Whether a single request was posted by a call that has failed. Soft-RoCE's does so if it cannot
-/// tell the kernel, which finds the request when it is told of the next one. It names no request as
-/// bad then; with any other failure it does.
-#[cold]
-#[inline(never)]
-pub(super) fn posted_anyway(fails_posted: bool, bad: MaybeUninit<*mut ffi::ibv_send_wr>) -> bool {
-    // SAFETY: the provider that does so sets it first of all.
-    fails_posted && unsafe { bad.assume_init() }.is_null()
 }
 
 /// Whether the first element has so many bytes, and all of them are memory of this process.
@@ -717,13 +705,24 @@ impl<'p, W> Deref for Completion<'p, W> {
     }
 }
 
+/// The bytes that an atomic operation brings.
+const ATOMIC_LEN: usize = 8;
+
 impl<W: AsRef<[u8]>> Completion<'_, W> {
-    /// The bytes that arrived, at the start of the work. None, if the request failed.
+    /// The bytes that arrived, at the start of the work: those of a message for a receive, and of
+    /// the peer's memory for an RDMA read or an atomic operation.
+    ///
+    /// It is empty if the request failed, or has brought no bytes: a peer's RDMA write with
+    /// immediate data completes a receive, and its bytes are in the
+    /// [memory](crate::RemoteRegion) that it has named.
     pub fn received(&self) -> &[u8] {
         let work = self.work.as_ref();
-        match self.ok() {
-            Ok(()) => &work[..self.byte_len().min(work.len())],
-            Err(_) => &[],
-        }
+        let arrived = match self.opcode() {
+            _ if self.status() != WcStatus::SUCCESS => 0,
+            WcOpcode::RECV | WcOpcode::RDMA_READ => self.byte_len(),
+            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => ATOMIC_LEN,
+            _ => 0,
+        };
+        &work[..arrived.min(work.len())]
     }
 }

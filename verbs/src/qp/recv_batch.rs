@@ -1,6 +1,6 @@
 //! Several receives with one call.
 
-use std::{fmt, ptr};
+use std::fmt;
 
 use ibverbs_sys as ffi;
 
@@ -8,6 +8,7 @@ use super::{
     pair::QueuePair, queues::ReceiveQueue, refusal, state::CanPostReceive, transport::Transport,
 };
 use crate::{
+    bad_wr::BadWr,
     error::{Refused, Result},
     work::{Scatter, SgeList},
 };
@@ -90,7 +91,8 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
     ///
     /// # Errors
     /// The device refused one of them; the error says which. Those before it are posted. The work
-    /// of that one and of those after it is given back, in order.
+    /// of that one and of those after it is given back, in order. If the device names none, as where
+    /// a doorbell has failed, all of the receives count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_recv.3.html)
@@ -102,15 +104,15 @@ impl<T: Transport, SW, RW> RecvBatch<'_, T, SW, RW> {
         let Some(first) = receiving.staging.chain() else {
             return Ok(());
         };
-        let mut bad = ptr::null_mut();
+        let mut bad = BadWr::new();
         // SAFETY: the queue pair is created (invariant of `Inner`), and `first` is a list of
         // complete requests inside of the staging area, which lies still during the call. C reads
         // them and their elements before it returns. What the elements describe stays as `Scatter`
         // promises while the work is in flight.
-        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), first, &raw mut bad) };
+        let errno = unsafe { ffi::ibv_post_recv(qp.as_ptr(), first, bad.place()) };
         let posted = match errno {
             0 => staged,
-            _ => receiving.staging.position(bad),
+            _ => receiving.staging.posted(errno, &bad),
         };
         receiving.staging.clear();
         if errno == 0 {

@@ -12,7 +12,7 @@ use crate::{
 #[inline(never)]
 pub(super) fn full(call: &'static str) -> Error {
     let reason = "every request that the queue can hold is in flight";
-    Error::refused(call, io::ErrorKind::WouldBlock, reason)
+    Error::would_block(call, reason)
 }
 
 #[cold]

@@ -9,7 +9,7 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use crate::{op::SendWr, work::SgeList, wr_id::WrId};
+use crate::{bad_wr::BadWr, op::SendWr, work::SgeList, wr_id::WrId};
 
 /// Requests and their elements, each written where C will read it.
 ///
@@ -170,11 +170,9 @@ impl Staging {
         unsafe { last.as_mut() }.link(successor);
     }
 
-    /// The index of the request that C has named as the first it did not post. If it has named
-    /// none, nobody knows, so every request counts as posted: the device may have any of them.
-    pub(super) fn position(&self, next: Next, bad: *mut ffi::ibv_send_wr) -> usize {
-        let named = (0..self.len(next)).find(|&index| ptr::eq(self.wr(index), bad));
-        named.unwrap_or_else(|| self.len(next))
+    /// How many requests of a batch count as posted, after a post that has failed with `errno`.
+    pub(super) fn posted(&self, next: Next, errno: i32, bad: &BadWr<ffi::ibv_send_wr>) -> usize {
+        bad.first_of(errno, self.len(next), |index| self.wr(index))
     }
 
     /// How many requests have not been signaled after the first `count`, if so many had not been
@@ -357,8 +355,13 @@ mod tests {
         let first = unsafe { staging.list(next) }.unwrap();
         // SAFETY: a request of the list, whose common fields are written.
         let second = unsafe { (*first).next };
-        let position = |bad| staging.position(next, bad);
-        assert_eq!((position(first), position(second)), (0, 1));
-        assert_eq!(position(ptr::null_mut()), 3, "none is named");
+        let posted = |named| {
+            let mut bad = BadWr::new();
+            // SAFETY: the place is of `bad`.
+            unsafe { *bad.place() = named };
+            staging.posted(next, libc::EINVAL, &bad)
+        };
+        assert_eq!((posted(first), posted(second)), (0, 1));
+        assert_eq!(posted(ptr::null_mut()), 3, "none is named");
     }
 }

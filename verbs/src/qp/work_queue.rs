@@ -13,6 +13,7 @@ use ibverbs_sys::{ibv_wq_attr_mask, ibv_wq_flags, ibv_wq_init_attr_mask, ibv_wq_
 
 use super::{inflight::InFlight, queues::Completion, refusal, unordered::Order};
 use crate::{
+    bad_wr::BadWr,
     cq::{CqHandle, Reservation, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno, cvt_ptr},
     mr::Buf,
@@ -343,13 +344,13 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
             sg_list: sges.as_mut_ptr(),
             num_sge: sges.count(),
         };
-        let mut bad = ptr::null_mut();
+        let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant), and `wr` is one complete request. C reads it
         // and the elements before it returns. What the elements describe stays as `Scatter`
         // promises until `work` is dropped, and so until the queue is destroyed or the completion
         // has come.
-        let errno = unsafe { ffi::ibv_post_wq_recv(raw, &raw mut wr, &raw mut bad) };
-        if errno != 0 {
+        let errno = unsafe { ffi::ibv_post_wq_recv(raw, &raw mut wr, bad.place()) };
+        if errno != 0 && bad.is_refused(errno, &raw const wr) {
             let error = refusal::device(CALL, errno);
             return Err(Refused { value: work, error });
         }

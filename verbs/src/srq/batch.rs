@@ -1,11 +1,12 @@
 //! Several receives with one call.
 
-use std::{fmt, ptr};
+use std::fmt;
 
 use ibverbs_sys as ffi;
 
 use super::{CALL, SharedReceiveQueue};
 use crate::{
+    bad_wr::BadWr,
     error::{Error, Refused, Result},
     mr::Buf,
     work::{Scatter, SgeList},
@@ -78,7 +79,8 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
     ///
     /// # Errors
     /// The device refused one of them; the error says which. Those before it are posted. The work
-    /// of that one and of those after it is given back, in order.
+    /// of that one and of those after it is given back, in order. If the device names none, as where
+    /// a doorbell has failed, all of the receives count as posted, and the error has no work.
     ///
     /// # References
     /// [ibv_post_srq_recv(3)](https://man7.org/linux/man-pages/man3/ibv_post_srq_recv.3.html)
@@ -88,17 +90,17 @@ impl<RW: Send + 'static> SrqBatch<'_, RW> {
         let Some(first) = self.srq.staging.chain() else {
             return Ok(());
         };
-        let mut bad = ptr::null_mut();
+        let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant of `SrqInner`), and `first` is a list of complete
         // requests inside of the staging area, which lies still during the call. C reads them and
         // their elements before it returns. What the elements describe stays as `Scatter` promises
         // while the work is in flight.
-        let errno = unsafe { ffi::ibv_post_srq_recv(self.srq.as_raw(), first, &raw mut bad) };
+        let errno = unsafe { ffi::ibv_post_srq_recv(self.srq.as_raw(), first, bad.place()) };
         if errno == 0 {
             self.srq.staging.clear();
             return Ok(());
         }
-        let posted = self.srq.staging.position(bad);
+        let posted = self.srq.staging.posted(errno, &bad);
         let value = self.srq.unstage(posted).collect();
         self.srq.staging.clear();
         let error = Error::from_errno(CALL, errno.saturating_abs())

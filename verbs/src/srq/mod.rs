@@ -17,6 +17,7 @@ use ibverbs_sys as ffi;
 
 use self::{entries::Books, slab::Slab};
 use crate::{
+    bad_wr::BadWr,
     bounded::SrqNum,
     cq::{CqHandle, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno},
@@ -285,13 +286,14 @@ impl<RW: Scatter + Send + 'static> SharedReceiveQueue<RW> {
             sg_list: sges.as_mut_ptr(),
             num_sge: sges.count(),
         };
-        let mut bad = ptr::null_mut();
+        let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant of `SrqInner`), and `wr` is one complete request.
         // C reads it and the elements before it returns. What the elements describe stays as
         // `Scatter` promises until `work` is dropped, and so until the queue is destroyed or the
         // completion has come.
-        let errno = unsafe { ffi::ibv_post_srq_recv(self.as_raw(), &raw mut wr, &raw mut bad) };
-        if let Err(error) = cvt_errno(CALL, errno) {
+        let errno = unsafe { ffi::ibv_post_srq_recv(self.as_raw(), &raw mut wr, bad.place()) };
+        if errno != 0 && bad.is_refused(errno, &raw const wr) {
+            let error = Error::from_errno(CALL, errno.saturating_abs());
             return Err(Refused { value: work, error });
         }
         self.posted.put(slot, work);
@@ -316,7 +318,7 @@ impl<RW: Send + 'static> SharedReceiveQueue<RW> {
 #[cold]
 fn full() -> Error {
     let reason = "every receive that the queue can hold is in flight";
-    Error::refused(CALL, io::ErrorKind::WouldBlock, reason)
+    Error::would_block(CALL, reason)
 }
 
 impl<RW: Send + 'static> fmt::Debug for SharedReceiveQueue<RW> {

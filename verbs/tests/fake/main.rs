@@ -2,6 +2,7 @@
 //! that no device can be made to show.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
+mod allocations;
 mod attributes;
 mod completion_counters;
 mod cqs;
@@ -24,6 +25,7 @@ mod queue_pairs;
 mod rare_orders;
 mod raw_packets;
 mod recv_batches;
+mod refused_posts;
 mod rereg;
 mod scopes;
 mod sharing;

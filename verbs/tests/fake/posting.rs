@@ -4,8 +4,8 @@ use std::{io::IoSlice, rc::Rc as Shared};
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, QueuePair, Rc, RemoteToken, Rts, SharedReceiveQueue, WcStatus, With,
-    op::{CompareSwap, FetchAdd, Send, SendOps},
+    Buf, Completed, QueuePair, Rc, RemoteToken, Rts, SharedReceiveQueue, WcOpcode, WcStatus, With,
+    op::{CompareSwap, FetchAdd, Read, Send, SendOps, Write},
     work::{Gather, Scatter, SgeList},
 };
 
@@ -484,4 +484,55 @@ fn an_atomic_operation_has_one_element_of_8_bytes() {
     }
     let work = vec![fixture.pd.alloc_buf(8).unwrap()];
     qp.post(FetchAdd::new(work, remote, 1)).unwrap();
+}
+
+/// What an earlier message has left in the memory of a receive is not told as received.
+#[test]
+fn received_bytes_are_those_of_the_opcode() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp = fixture.rc::<Buf, Buf>(&cq, 4);
+    let cases = [
+        (WcOpcode::RECV, 4),
+        (WcOpcode::RECV_RDMA_WITH_IMM, 0),
+        (WcOpcode(0x1234), 0),
+    ];
+    for (opcode, len) in cases {
+        let stale = fixture.pd.register_buf(*b"stale bytes").unwrap();
+        qp.post_recv(stale).unwrap();
+        fixture.fake.complete_receive_with(qp.qp_num(), b"", |wc| {
+            wc.opcode = ffi::ibv_wc_opcode(opcode.0);
+            wc.byte_len = 4;
+        });
+        let completion = cq.poll().unwrap().next().unwrap();
+        let Ok(Completed::Receive(done)) = qp.complete(completion) else {
+            panic!("a receive has completed");
+        };
+        assert_eq!(done.received(), &b"stale bytes"[..len], "{opcode:?}");
+    }
+}
+
+#[test]
+fn bytes_of_reads_and_atomics_are_received_and_no_others() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp = fixture.rc::<Buf, Buf>(&cq, 4);
+    let token = RemoteToken {
+        addr: 8,
+        rkey: 7,
+        len: 8,
+    };
+    let buf = || fixture.pd.register_buf(*b"peer's 8").unwrap();
+    qp.post(Read::new(buf(), token)).unwrap();
+    qp.post(FetchAdd::new(buf(), token, 1)).unwrap();
+    qp.post(CompareSwap::new(buf(), token, 1, 2)).unwrap();
+    qp.post(Write::new(buf(), token)).unwrap();
+    for expected in [8, 8, 8, 0] {
+        fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+        let completion = cq.poll().unwrap().next().unwrap();
+        let Ok(Completed::Send(done)) = qp.complete(completion) else {
+            panic!("a request has completed");
+        };
+        assert_eq!(done.received(), &b"peer's 8"[..expected]);
+    }
 }

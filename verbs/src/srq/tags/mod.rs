@@ -3,7 +3,7 @@
 mod completion;
 mod header;
 
-use std::{fmt, io, mem, ptr, sync::Arc};
+use std::{fmt, io, mem, sync::Arc};
 
 use ibverbs_sys as ffi;
 use ibverbs_sys::{ibv_ops_wr_opcode as op, ibv_srq_init_attr_mask as has};
@@ -16,8 +16,9 @@ use super::{
 };
 use crate::{
     attr::TagMatchingCaps,
+    bad_wr::BadWr,
     cq::CqHandle,
-    error::{Error, Refused, Result, cvt_errno, cvt_ptr},
+    error::{Error, Refused, Result, cvt_ptr},
     mr::Buf,
     pd::ProtectionDomain,
     recv_limits::RecvLimits,
@@ -137,6 +138,20 @@ struct Entry<RW> {
     removing: bool,
     /// Whether it has matched a rendezvous that the device leaves to the program.
     incomplete: bool,
+}
+
+/// A buffer that was added in this slot. Its handle is not known, and so it cannot be removed, if
+/// the post has failed without refusing it.
+struct Added {
+    slot: u32,
+    handle: Option<u32>,
+}
+
+#[derive(PartialEq)]
+enum Posted {
+    Known,
+    /// The post has failed, and has not named the operation as refused; see [`BadWr`].
+    Assumed,
 }
 
 #[derive(Clone, Copy)]
@@ -276,15 +291,15 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
     pub fn add(&mut self, pattern: TagPattern, work: RW) -> Result<TagEntry, Refused<RW>> {
         let mut sges = SgeList::of(&work);
         match self.try_add(pattern, &mut sges) {
-            Ok((slot, handle)) => {
+            Ok(Added { slot, handle }) => {
                 let number = self.next;
                 self.next += 1;
                 let entry = Entry {
                     work: Some(work),
                     number,
-                    handle,
+                    handle: handle.unwrap_or(0),
                     outstanding: 1,
-                    removing: false,
+                    removing: handle.is_none(),
                     incomplete: false,
                 };
                 self.entries.put(slot, entry);
@@ -296,7 +311,7 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
 
     /// Adds memory to the list. What the elements describe must then stay as `Scatter` promises for
     /// as long as the device may write there.
-    fn try_add(&mut self, pattern: TagPattern, sges: &mut SgeList) -> Result<(u32, u32)> {
+    fn try_add(&mut self, pattern: TagPattern, sges: &mut SgeList) -> Result<Added> {
         let TagPattern { tag, mask } = pattern;
         let refuse = |kind, reason: String| Err(Error::refused(POST, kind, reason));
         if tag & !mask != 0 {
@@ -313,8 +328,8 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
         }
         sges.drop_empty();
         let Some(slot) = self.entries.free() else {
-            let reason = "there are as many tagged buffers as the queue can hold".to_owned();
-            return refuse(io::ErrorKind::WouldBlock, reason);
+            let reason = "there are as many tagged buffers as the queue can hold";
+            return Err(Error::would_block(POST, reason));
         };
         let mut wr = ffi::ibv_ops_wr::zeroed();
         wr.opcode = op::IBV_WR_TAG_ADD;
@@ -326,8 +341,9 @@ impl<RW: Scatter + Send + 'static> TagMatchingQueue<RW> {
         // SAFETY: the elements are `sges`', which outlives the call. What they describe stays as
         // `Scatter` promises until the work is dropped, and so until the queue is destroyed or the
         // device is done with it.
-        unsafe { self.execute(&mut wr, Operation::Add(slot)) }?;
-        Ok((slot, wr.tm.handle))
+        let posted = unsafe { self.execute(&mut wr, Operation::Add(slot)) }?;
+        let handle = (posted == Posted::Known).then_some(wr.tm.handle);
+        Ok(Added { slot, handle })
     }
 }
 
@@ -365,7 +381,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         wr.tm.handle = handle;
         // SAFETY: there are no elements. C knows the handle: the entry has operations or a message
         // still to complete, and until then it is not used for another.
-        unsafe { self.execute(&mut wr, Operation::Remove(slot)) }?;
+        let _: Posted = unsafe { self.execute(&mut wr, Operation::Remove(slot)) }?;
         if let Some(found) = self.entries.get_mut(slot) {
             found.removing = true;
             found.outstanding += 1;
@@ -390,7 +406,7 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         let mut wr = ffi::ibv_ops_wr::zeroed();
         wr.opcode = op::IBV_WR_TAG_SYNC;
         // SAFETY: there are no elements, and no handle.
-        unsafe { self.execute(&mut wr, Operation::Sync) }
+        unsafe { self.execute(&mut wr, Operation::Sync) }.map(|_| ())
     }
 
     /// Posts one operation.
@@ -398,24 +414,29 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     /// # Safety
     /// - The elements of `wr` are valid during the call, and what they describe for as long as the
     ///   device may write there; its handle, if it needs one, is one that C knows.
-    unsafe fn execute(&mut self, wr: &mut ffi::ibv_ops_wr, operation: Operation) -> Result<()> {
+    unsafe fn execute(&mut self, wr: &mut ffi::ibv_ops_wr, operation: Operation) -> Result<Posted> {
         use ffi::ibv_ops_flags as flag;
         const FLAGS: u32 = flag::IBV_OPS_SIGNALED.0 | flag::IBV_OPS_TM_SYNC.0;
         let Some(slot) = self.operations.free() else {
             let reason = "every operation that the queue can hold is in flight";
-            return Err(Error::refused(POST, io::ErrorKind::WouldBlock, reason));
+            return Err(Error::would_block(POST, reason));
         };
         wr.wr_id = QueueId::send(self.id).wr_id(slot).0;
         wr.flags = FLAGS as i32;
         wr.tm.unexpected_cnt = self.unexpected;
-        let mut bad = ptr::null_mut();
+        let mut bad = BadWr::new();
         // SAFETY: the queue is created (invariant of `SrqInner`), and `wr` is one complete
         // operation, with valid elements as the caller promises. C reads them, and sets the handle,
         // before it returns.
-        let errno = unsafe { ffi::ibv_post_srq_ops(self.as_raw(), wr, &raw mut bad) };
-        cvt_errno(POST, errno)?;
+        let errno = unsafe { ffi::ibv_post_srq_ops(self.as_raw(), wr, bad.place()) };
+        if errno != 0 && bad.is_refused(errno, wr) {
+            return Err(Error::from_errno(POST, errno.saturating_abs()));
+        }
         self.operations.put(slot, operation);
-        Ok(())
+        Ok(match errno {
+            0 => Posted::Known,
+            _ => Posted::Assumed,
+        })
     }
 
     /// `ibv_modify_srq(srq, IBV_SRQ_LIMIT)`—Asks for one asynchronous event when fewer than `limit`

@@ -58,7 +58,7 @@ pub(crate) use cq::{Extra, wc};
 pub(crate) use device::Properties;
 pub(crate) use domain::PARENT_DOMAIN_BLOCK;
 pub(crate) use mr::Place;
-pub(crate) use post::{DOORBELL, PostedReceive, PostedSend};
+pub(crate) use post::{DOORBELL, PostedReceive, PostedSend, SILENT_DOORBELL};
 use state::{Shared, State};
 pub(crate) use tags::PostedTagOp;
 

@@ -371,8 +371,25 @@ impl State {
     }
 }
 
-/// What fails when requests have been posted and the kernel cannot be told, as on Soft-RoCE.
+/// What fails when requests have been posted and the kernel cannot be told. No request is named as
+/// bad then, as by Soft-RoCE's and Soft-iWARP's providers.
 pub(crate) const DOORBELL: &str = "the doorbell";
+
+/// The same of a provider that leaves the place of the bad request as it was.
+pub(crate) const SILENT_DOORBELL: &str = "the doorbell, in silence";
+
+/// Tells the device of requests that it has been given.
+///
+/// # Safety
+/// - `bad` is the caller's place.
+pub(super) unsafe fn ring<W>(state: &mut State, bad: *mut *mut W) -> c_int {
+    if let Err(errno) = state.attempt(DOORBELL) {
+        // SAFETY: the caller's promise.
+        unsafe { *bad = ptr::null_mut() };
+        return errno;
+    }
+    state.attempt(SILENT_DOORBELL).err().unwrap_or(0)
+}
 
 pub(super) unsafe extern "C" fn post_send(
     qp: *mut ffi::ibv_qp,
@@ -395,14 +412,8 @@ pub(super) unsafe extern "C" fn post_send(
         // SAFETY: the caller's chain of requests.
         wr = unsafe { (*wr).next };
     }
-    match state.attempt(DOORBELL) {
-        Ok(()) => 0,
-        Err(errno) => {
-            // SAFETY: the caller's place.
-            unsafe { *bad = ptr::null_mut() };
-            errno
-        }
-    }
+    // SAFETY: the caller's place.
+    unsafe { ring(&mut state, bad) }
 }
 
 pub(super) unsafe extern "C" fn post_recv(
@@ -426,5 +437,6 @@ pub(super) unsafe extern "C" fn post_recv(
         // SAFETY: the caller's chain of requests.
         wr = unsafe { (*wr).next };
     }
-    0
+    // SAFETY: the caller's place.
+    unsafe { ring(&mut state, bad) }
 }

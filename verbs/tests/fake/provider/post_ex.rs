@@ -10,7 +10,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     device::Properties,
-    post::{Bind, PostedSend, list, read},
+    post::{Bind, DOORBELL, PostedSend, list, read},
     state::device_of,
 };
 
@@ -102,7 +102,7 @@ unsafe extern "C" fn complete(qp: *mut ffi::ibv_qp_ex) -> c_int {
             return ret;
         }
     }
-    0
+    state.attempt(DOORBELL).err().unwrap_or(0)
 }
 
 unsafe extern "C" fn abort(qp: *mut ffi::ibv_qp_ex) {

@@ -6,7 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     cq::Extra,
-    post::PostedReceive,
+    post::{PostedReceive, ring},
     state::{Ptr, State, device_of, device_of_context, null},
     tags::Tags,
 };
@@ -213,5 +213,6 @@ pub(super) unsafe extern "C" fn post_srq_recv(
         // SAFETY: the caller's chain of requests.
         wr = unsafe { (*wr).next };
     }
-    0
+    // SAFETY: the caller's place.
+    unsafe { ring(&mut state, bad) }
 }

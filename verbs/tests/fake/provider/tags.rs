@@ -6,7 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     cq::Extra,
-    post::{PostedReceive, list},
+    post::{PostedReceive, list, ring},
     state::{State, device_of},
 };
 
@@ -222,5 +222,6 @@ pub(super) unsafe extern "C" fn post_srq_ops(
         state.tags(srq.addr()).operations.push_back(operation);
         wr = wr_now.next;
     }
-    0
+    // SAFETY: the caller's place.
+    unsafe { ring(&mut state, bad) }
 }

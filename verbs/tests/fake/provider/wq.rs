@@ -6,7 +6,7 @@ use ibverbs_sys as ffi;
 
 use super::{
     cq::{Extra, wc},
-    post::PostedReceive,
+    post::{PostedReceive, ring},
     state::{State, device_of, device_of_context, null},
 };
 
@@ -139,7 +139,8 @@ unsafe extern "C" fn post_wq_recv(
         // SAFETY: the caller's chain of requests.
         wr = unsafe { (*wr).next };
     }
-    0
+    // SAFETY: the caller's place.
+    unsafe { ring(&mut state, bad) }
 }
 
 pub(super) unsafe extern "C" fn create_rwq_ind_table(

@@ -1,0 +1,309 @@
+//! Posts that fail, and what the device has of their requests: on providers of every maker, a
+//! request that is not named as refused stays in flight.
+
+use ibverbs_sys as ffi;
+use verbs::{
+    Buf, Completed, Error, QueuePair, Rc, Refused, Rts, SharedReceiveQueue, TagEvent,
+    TagMatchingQueue, TagMatchingRoom, TagPattern, WcStatus, op::Send,
+};
+
+use crate::{
+    allocations::allocations,
+    fixture::Fixture,
+    provider::{DOORBELL, SILENT_DOORBELL},
+};
+
+const SOFT_ROCE: u32 = 0xff_ffff;
+const SOFT_IWARP: u32 = 0x62_6d74;
+
+/// The ways in which a doorbell fails after the device has been given the requests.
+const DOORBELLS: [&str; 2] = [DOORBELL, SILENT_DOORBELL];
+
+/// Devices of several makers, of which some ring a doorbell by a call of the kernel.
+const DEVICES: [fn() -> Fixture; 4] = [
+    || of_vendor(Fixture::new(), 0x15b3),
+    || of_vendor(Fixture::new(), SOFT_ROCE),
+    || of_vendor(Fixture::iwarp(), SOFT_IWARP),
+    || of_vendor(Fixture::iwarp(), 0x1425),
+];
+
+fn of_vendor(fixture: Fixture, vendor: u32) -> Fixture {
+    let describe = |attr: &mut ffi::ibv_device_attr_ex| attr.orig_attr.vendor_id = vendor;
+    fixture.fake.describe(|device| describe(&mut device.attr));
+    fixture
+}
+
+/// Each device with each way in which a doorbell fails.
+fn each(test: impl Fn(&Fixture, &'static str)) {
+    for device in DEVICES {
+        for doorbell in DOORBELLS {
+            test(&device(), doorbell);
+        }
+    }
+}
+
+fn buf(fixture: &Fixture) -> Buf {
+    fixture.pd.register_buf(*b"mine").unwrap()
+}
+
+fn errno<T>(refused: &Refused<T>) -> Option<i32> {
+    refused.error.raw_os_error()
+}
+
+#[test]
+fn send_whose_doorbell_fails_stays_in_flight() {
+    each(|fixture, doorbell| {
+        let mut cq = fixture.cq(8);
+        let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
+        let number = qp.qp_num();
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        qp.post(Send::new(buf(fixture))).unwrap();
+        assert_eq!(qp.send_queue().in_flight(), 1);
+        assert_eq!(fixture.fake.sends(number)[0].bytes(), b"mine");
+        fixture.fake.complete_send(number, WcStatus::SUCCESS);
+        let completion = cq.poll().unwrap().next().unwrap();
+        assert!(matches!(qp.complete(completion), Ok(Completed::Send(_))));
+    });
+}
+
+#[test]
+fn send_that_is_named_as_refused_comes_back() {
+    for device in DEVICES {
+        let fixture = device();
+        let cq = fixture.cq(8);
+        let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
+        fixture.fake.fail("ibv_post_send", libc::ENOMEM);
+        let refused = qp.post(Send::new(buf(&fixture))).unwrap_err();
+        assert_eq!(errno(&refused), Some(libc::ENOMEM));
+        assert_eq!(&*refused.value.into_work(), b"mine");
+        fixture.fake.fail("ibv_post_recv", libc::ENOMEM);
+        let refused = qp.post_recv(buf(&fixture)).unwrap_err();
+        assert_eq!(errno(&refused), Some(libc::ENOMEM));
+        assert_eq!(
+            qp.send_queue().in_flight() + qp.receive_queue().in_flight(),
+            0
+        );
+    }
+}
+
+#[test]
+fn batch_whose_doorbell_fails_stays_in_flight() {
+    each(|fixture, doorbell| {
+        let cq = fixture.cq(16);
+        let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 4);
+        let mut batch = qp.batch();
+        for _ in 0..3 {
+            batch.push(Send::new(buf(fixture))).unwrap();
+        }
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        let refused = batch.post().unwrap_err();
+        assert_eq!(
+            (errno(&refused), refused.value.len()),
+            (Some(libc::ENOMEM), 0)
+        );
+        assert_eq!(qp.send_queue().in_flight(), 3);
+        let mut batch = qp.recv_batch();
+        for _ in 0..3 {
+            batch.push(buf(fixture)).unwrap();
+        }
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        let refused = batch.post().unwrap_err();
+        assert_eq!(
+            (errno(&refused), refused.value.len()),
+            (Some(libc::ENOMEM), 0)
+        );
+        assert_eq!(qp.receive_queue().in_flight(), 3);
+    });
+}
+
+#[test]
+fn receive_whose_doorbell_fails_stays_in_flight() {
+    each(|fixture, doorbell| {
+        let mut cq = fixture.cq(16);
+        let mut qp: QueuePair<Rc, Rts, Buf, [Buf; 2]> = fixture.rc(&cq, 4);
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        qp.post_recv([buf(fixture), buf(fixture)]).unwrap();
+        // Of elements without bytes, too, which take another way.
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        let mut whole = buf(fixture);
+        let none = whole.split_off(4);
+        qp.post_recv([whole, none]).unwrap();
+        for _ in 0..2 {
+            fixture.fake.complete_receive(qp.qp_num(), b"news");
+            let completion = cq.poll().unwrap().next().unwrap();
+            let Ok(Completed::Receive(done)) = qp.complete(completion) else {
+                panic!("a receive");
+            };
+            assert_eq!(&*done.work[0], b"news");
+        }
+    });
+}
+
+#[test]
+fn shared_receive_whose_doorbell_fails_stays_in_flight() {
+    each(|fixture, doorbell| {
+        let mut srq: SharedReceiveQueue = fixture.pd.create_srq(4, 1).unwrap();
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        srq.post(buf(fixture)).unwrap();
+        let mut batch = srq.batch();
+        batch.push(buf(fixture)).unwrap();
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        let refused = batch.post().unwrap_err();
+        assert_eq!(
+            (errno(&refused), refused.value.len()),
+            (Some(libc::ENOMEM), 0)
+        );
+        assert_eq!(
+            (
+                srq.in_flight(),
+                fixture.fake.srq_receives(srq.as_raw()).len()
+            ),
+            (2, 2)
+        );
+        fixture.fake.fail("ibv_post_srq_recv", libc::ENOMEM);
+        assert_eq!(&*srq.post(buf(fixture)).unwrap_err().value, b"mine");
+    });
+}
+
+#[test]
+fn packet_receive_whose_doorbell_fails_stays_in_flight() {
+    for doorbell in DOORBELLS {
+        let fixture = Fixture::new();
+        let mut cq = fixture.cq(8);
+        let mut wq = fixture.pd.wq_builder(&cq).max_wr(4).create().unwrap();
+        wq.to_ready().unwrap();
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        wq.post(buf(&fixture)).unwrap();
+        fixture.fake.complete_wq(wq.as_raw(), b"news");
+        let completion = cq.poll().unwrap().next().unwrap();
+        assert_eq!(wq.complete(completion).unwrap().received(), b"news");
+        fixture.fake.fail("ibv_post_wq_recv", libc::ENOMEM);
+        assert_eq!(&*wq.post(buf(&fixture)).unwrap_err().value, b"mine");
+    }
+}
+
+/// The handle of such a buffer is not known, so it cannot be removed, but it comes back.
+#[test]
+fn tagged_buffer_whose_doorbell_fails_stays_in_flight() {
+    let room = TagMatchingRoom {
+        max_wr: 4,
+        max_sge: 1,
+        max_num_tags: 4,
+        max_ops: 4,
+    };
+    for doorbell in DOORBELLS {
+        let fixture = Fixture::new();
+        fixture.fake.describe(|device| {
+            device.attr.tm_caps.max_num_tags = 4;
+            device.attr.tm_caps.max_ops = 4;
+            device.attr.tm_caps.max_sge = 1;
+        });
+        let mut cq = fixture.cq(64);
+        let mut queue: TagMatchingQueue = fixture.pd.create_tag_matching(&cq, room).unwrap();
+        fixture.fake.fail(doorbell, libc::ENOMEM);
+        let entry = queue.add(TagPattern::exact(7), buf(&fixture)).unwrap();
+        assert!(queue.remove(entry).is_err(), "its handle is not known");
+        fixture.fake.run_tag_operation(queue.as_raw());
+        let mut message = verbs::TagHeader {
+            operation: verbs::TagOperation::EAGER,
+            private: 0,
+            tag: 7,
+        }
+        .to_bytes()
+        .to_vec();
+        message.extend_from_slice(b"news");
+        fixture.fake.arrive_tagged(queue.as_raw(), &message);
+        let mut came = Vec::new();
+        for completion in cq.poll().unwrap() {
+            if let TagEvent::Received { work, .. } = queue.complete(completion).unwrap().event {
+                came.push(work.to_vec());
+            }
+        }
+        assert_eq!(came, [b"news"]);
+        fixture.fake.fail("ibv_post_srq_ops", libc::ENOMEM);
+        let refused = queue.add(TagPattern::exact(8), buf(&fixture)).unwrap_err();
+        assert_eq!(&*refused.value, b"mine");
+    }
+}
+
+/// A full queue is part of the ordinary course.
+#[test]
+fn full_queue_refuses_without_an_allocation() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(32);
+    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 1);
+    let mut srq: SharedReceiveQueue = fixture.pd.create_srq(1, 1).unwrap();
+    let mut wq = fixture.pd.wq_builder(&cq).max_wr(1).create().unwrap();
+    qp.post(Send::new(buf(&fixture))).unwrap();
+    qp.post_recv(buf(&fixture)).unwrap();
+    srq.post(buf(&fixture)).unwrap();
+    wq.post(buf(&fixture)).unwrap();
+    let mut again = Some(buf(&fixture));
+    let mut refuse = |post: &mut dyn FnMut(Buf) -> Refused<Buf>| {
+        let work = again.take().unwrap();
+        let count = allocations(|| again = Some(post(work).value));
+        assert_eq!(count, 0);
+    };
+    refuse(&mut |work| qp.post(Send::new(work)).unwrap_err().map(Send::into_work));
+    refuse(&mut |work| qp.post_recv(work).unwrap_err());
+    refuse(&mut |work| qp.recv_batch().push(work).unwrap_err());
+    refuse(&mut |work| srq.post(work).unwrap_err());
+    refuse(&mut |work| srq.batch().push(work).unwrap_err());
+    refuse(&mut |work| wq.post(work).unwrap_err());
+    let mut batch = qp.batch();
+    refuse(&mut |work| {
+        batch
+            .push(Send::new(work))
+            .unwrap_err()
+            .map(Send::into_work)
+    });
+}
+
+#[test]
+fn full_queue_refuses_with_would_block() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 1);
+    let mut srq: SharedReceiveQueue = fixture.pd.create_srq(1, 1).unwrap();
+    let mut refusals: Vec<Error> = Vec::new();
+    for round in 0..2 {
+        let send = qp.post(Send::new(buf(&fixture))).map_err(Error::from);
+        let receive = qp.post_recv(buf(&fixture)).map_err(Error::from);
+        let shared = srq.post(buf(&fixture)).map_err(Error::from);
+        let results = [send, receive, shared];
+        assert!(round == 1 || results.iter().all(Result::is_ok));
+        refusals.extend(results.into_iter().filter_map(Result::err));
+    }
+    let texts: Vec<String> = refusals.iter().map(Error::to_string).collect();
+    assert_eq!(
+        texts,
+        [
+            "`ibv_post_send` failed: every request that the queue can hold is in flight",
+            "`ibv_post_recv` failed: every request that the queue can hold is in flight",
+            "`ibv_post_srq_recv` failed: every receive that the queue can hold is in flight",
+        ]
+    );
+    for refusal in refusals {
+        assert_eq!(refusal.kind(), std::io::ErrorKind::WouldBlock);
+        assert_eq!(refusal.raw_os_error(), None);
+    }
+}
+
+#[test]
+fn shared_queue_of_another_domain_is_refused() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    let srq: SharedReceiveQueue = fixture.pd.create_srq(1, 1).unwrap();
+    let other = fixture.ctx.alloc_pd().unwrap();
+    let refused = other.qp_builder::<Rc>(&cq, &cq).srq(&srq).create();
+    let refused = refused.unwrap_err();
+    assert_eq!(refused.kind(), std::io::ErrorKind::InvalidInput);
+    let text = refused.to_string();
+    assert!(text.contains("another protection domain"), "{text}");
+    // A parent domain is the same for the device, whichever of the two it is.
+    let parent = fixture.pd.parent_domain_builder().create().unwrap();
+    let of_parent: SharedReceiveQueue = parent.create_srq(1, 1).unwrap();
+    for (pd, srq) in [(&parent, &srq), (&fixture.pd, &of_parent)] {
+        pd.qp_builder::<Rc>(&cq, &cq).srq(srq).create().unwrap();
+    }
+}
