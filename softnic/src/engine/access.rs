@@ -1,0 +1,43 @@
+//! Rights to memory, as sets of flags.
+
+use std::ops::BitOr;
+
+/// Rights that a region, a window or a queue pair grants; the values are those of `ibv_access_flags`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Access(
+    /// The flags.
+    pub u32,
+);
+
+impl Access {
+    /// The device may write for the region's own host.
+    pub const LOCAL_WRITE: Self = Self(1);
+    /// Peers may write.
+    pub const REMOTE_WRITE: Self = Self(1 << 1);
+    /// Peers may read.
+    pub const REMOTE_READ: Self = Self(1 << 2);
+    /// Peers may change numbers atomically.
+    pub const REMOTE_ATOMIC: Self = Self(1 << 3);
+    /// Windows may be bound.
+    pub const MW_BIND: Self = Self(1 << 4);
+    /// Addresses count from the start of the region or window.
+    pub const ZERO_BASED: Self = Self(1 << 5);
+
+    /// Whether all of `other`'s flags are set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    /// Whether any of `other`'s flags is set.
+    pub fn intersects(self, other: Self) -> bool {
+        self.0 & other.0 != 0
+    }
+}
+
+impl BitOr for Access {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}

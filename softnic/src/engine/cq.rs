@@ -1,0 +1,228 @@
+//! Completion queues: capacity, notification and its moderation.
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::completion::{Completion, Status};
+
+/// Notification that a program has asked for.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Armed {
+    /// For the next completion.
+    Next,
+    /// For the next solicited or failed completion.
+    Solicited,
+}
+
+/// Moderation of notifications: whichever of the two comes first.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Moderation {
+    /// Completions for one notification; 0 and 1 stand for no moderation.
+    pub count: u16,
+    /// Longest delay of a notification.
+    pub period: Duration,
+}
+
+/// Consequence of a new completion.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Pushed {
+    /// None.
+    Quiet,
+    /// The program is to be notified.
+    Notify,
+    /// The program is to be notified at this time, unless more completions come before.
+    NotifyAt(Duration),
+    /// The queue was full; the completion is lost and the queue broken.
+    Overrun,
+}
+
+/// A completion queue.
+#[derive(Debug)]
+pub(super) struct CompletionQueue {
+    ready: VecDeque<Completion>,
+    capacity: usize,
+    armed: Option<Armed>,
+    moderation: Moderation,
+    /// Completions since the queue was armed, and the time by which to notify.
+    held_back: (u16, Option<Duration>),
+    overrun: bool,
+    /// Number of queue pairs that complete here.
+    pub(super) users: usize,
+}
+
+impl CompletionQueue {
+    pub(super) fn new(capacity: usize) -> Self {
+        Self {
+            ready: VecDeque::new(),
+            capacity,
+            armed: None,
+            moderation: Moderation::default(),
+            held_back: (0, None),
+            overrun: false,
+            users: 0,
+        }
+    }
+
+    pub(super) fn push(
+        &mut self,
+        completion: Completion,
+        solicited: bool,
+        now: Duration,
+    ) -> Pushed {
+        if self.overrun {
+            return Pushed::Quiet;
+        }
+        if self.ready.len() >= self.capacity {
+            self.overrun = true;
+            return Pushed::Overrun;
+        }
+        let failed = completion.status != Status::Success;
+        self.ready.push_back(completion);
+        match self.armed {
+            None => Pushed::Quiet,
+            Some(Armed::Solicited) if !(solicited || failed) => Pushed::Quiet,
+            Some(_) => self.hold_back(now),
+        }
+    }
+
+    fn hold_back(&mut self, now: Duration) -> Pushed {
+        let (count, until) = &mut self.held_back;
+        *count = count.saturating_add(1);
+        if *count >= self.moderation.count {
+            self.notify();
+            return Pushed::Notify;
+        }
+        match until {
+            Some(_) => Pushed::Quiet,
+            None if self.moderation.period.is_zero() => Pushed::Quiet,
+            None => {
+                let at = now + self.moderation.period;
+                *until = Some(at);
+                Pushed::NotifyAt(at)
+            }
+        }
+    }
+
+    fn notify(&mut self) {
+        self.armed = None;
+        self.held_back = (0, None);
+    }
+
+    /// Whether a notification that was held back is due.
+    pub(super) fn is_due(&mut self, now: Duration) -> bool {
+        let due = self.held_back.1.is_some_and(|at| at <= now);
+        if due {
+            self.notify();
+        }
+        due
+    }
+
+    /// Arms the queue; asking for any completion is the stronger wish.
+    pub(super) fn arm(&mut self, wish: Armed) {
+        if self.armed != Some(Armed::Next) {
+            self.armed = Some(wish);
+        }
+    }
+
+    pub(super) fn moderate(&mut self, moderation: Moderation) {
+        self.moderation = moderation;
+    }
+
+    pub(super) fn poll(&mut self) -> Option<Completion> {
+        self.ready.pop_front()
+    }
+
+    /// Changes the capacity; false if there are more completions than that.
+    pub(super) fn resize(&mut self, capacity: usize) -> bool {
+        let fits = self.ready.len() <= capacity;
+        if fits {
+            self.capacity = capacity;
+        }
+        fits
+    }
+
+    /// Removes the completions of a queue pair that is reset.
+    pub(super) fn remove(&mut self, qp: u32) {
+        self.ready.retain(|completion| completion.qp != qp);
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::engine::completion::CompletionOp;
+
+    const NOW: Duration = Duration::from_secs(1);
+
+    fn completion(status: Status) -> Completion {
+        Completion {
+            wr_id: 1,
+            status,
+            op: CompletionOp::Receive,
+            byte_len: 0,
+            imm: None,
+            invalidated: None,
+            qp: 7,
+            src_qp: 0,
+            has_grh: false,
+        }
+    }
+
+    #[test]
+    fn one_notification_for_one_wish() {
+        let mut cq = CompletionQueue::new(8);
+        let ok = completion(Status::Success);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Quiet);
+        cq.arm(Armed::Next);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Notify);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Quiet);
+    }
+
+    #[test]
+    fn solicited_wishes_wait_for_solicited_or_failed_completions() {
+        let mut cq = CompletionQueue::new(8);
+        let ok = completion(Status::Success);
+        cq.arm(Armed::Solicited);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Quiet);
+        assert_eq!(cq.push(ok, true, NOW), Pushed::Notify);
+        cq.arm(Armed::Solicited);
+        let failed = completion(Status::Flushed);
+        assert_eq!(cq.push(failed, false, NOW), Pushed::Notify);
+        cq.arm(Armed::Next);
+        cq.arm(Armed::Solicited);
+        assert_eq!(
+            cq.push(ok, false, NOW),
+            Pushed::Notify,
+            "the stronger wish stays"
+        );
+    }
+
+    #[test]
+    fn moderation_holds_back_until_count_or_period() {
+        let mut cq = CompletionQueue::new(8);
+        let ok = completion(Status::Success);
+        let period = Duration::from_micros(50);
+        cq.moderate(Moderation { count: 3, period });
+        cq.arm(Armed::Next);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::NotifyAt(NOW + period));
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Quiet);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Notify);
+        assert!(!cq.is_due(NOW + period), "notified already");
+        cq.arm(Armed::Next);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::NotifyAt(NOW + period));
+        assert!(!cq.is_due(NOW));
+        assert!(cq.is_due(NOW + period));
+        assert!(!cq.is_due(NOW + period), "once");
+    }
+
+    #[test]
+    fn overrun_is_reported_once() {
+        let mut cq = CompletionQueue::new(1);
+        let ok = completion(Status::Success);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Quiet);
+        assert!(!cq.resize(0));
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Overrun);
+        assert_eq!(cq.push(ok, false, NOW), Pushed::Quiet);
+        assert!(cq.poll().is_some());
+        assert!(cq.poll().is_none());
+    }
+}

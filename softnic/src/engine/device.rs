@@ -1,0 +1,279 @@
+//! The device: requests, frames and time.
+
+use std::{
+    cmp::Reverse,
+    collections::{BTreeSet, HashMap, VecDeque},
+    net::IpAddr,
+    time::Duration,
+};
+
+use super::{
+    completion::Completion,
+    error::EngineError,
+    event::Event,
+    ids::{CqId, QpNum, SrqId},
+    memory::Memory,
+    qp::{AttributeMask, QpAttributes, QueuePair, State},
+    request::{RecvRequest, SendRequest},
+    resources::{Context, Resources, Timer},
+};
+use crate::wire::Frame;
+
+/// Number of the queue pair that stands for all members of a multicast group.
+const MULTICAST_QP: u32 = 0xff_ffff;
+
+/// Membership bit of a partition key; the rest is the partition.
+const FULL_MEMBER: u16 = 0x8000;
+
+/// One RDMA device.
+#[derive(Debug, Default)]
+pub struct Engine {
+    pub(super) addresses: Vec<IpAddr>,
+    pub(super) qps: HashMap<u32, QueuePair>,
+    pub(super) resources: Resources,
+    /// Queue pairs that may have something to send, in turn.
+    senders: VecDeque<u32>,
+    /// Queue pairs by multicast group.
+    pub(super) groups: HashMap<IpAddr, BTreeSet<u32>>,
+    /// The last number that was given to an object other than a queue pair.
+    pub(super) serial: u32,
+    /// The last number that was given to a queue pair.
+    pub(super) last_qp: u32,
+    /// Number of frames that were dropped because they were malformed or for another host.
+    dropped: u64,
+}
+
+impl Engine {
+    /// A device that has these addresses.
+    pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
+        Self {
+            addresses: addresses.into_iter().collect(),
+            ..Self::default()
+        }
+    }
+
+    /// Posts a send request.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the request does not fit the queue pair or its state.
+    /// - [`EngineError::Full`]: the send queue is full; poll for completions first.
+    pub fn post_send(
+        &mut self,
+        qp: QpNum,
+        request: SendRequest,
+        now: Duration,
+        memory: &mut dyn Memory,
+    ) -> Result<(), EngineError> {
+        self.with_qp(qp, now, memory, |qp, ctx| qp.post_send(request, ctx))
+    }
+
+    /// Posts a receive.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the receive does not fit the queue pair, or that is in the reset state or has a shared
+    ///   receive queue.
+    /// - [`EngineError::Full`]: the receive queue is full; poll for completions first.
+    pub fn post_recv(
+        &mut self,
+        qp: QpNum,
+        request: RecvRequest,
+        now: Duration,
+        memory: &mut dyn Memory,
+    ) -> Result<(), EngineError> {
+        self.with_qp(qp, now, memory, |qp, ctx| qp.post_recv(request, ctx))
+    }
+
+    /// Posts a receive to a shared queue.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the receive has too many elements.
+    /// - [`EngineError::Full`]: the queue is full; poll for completions first.
+    pub fn post_srq_recv(&mut self, srq: SrqId, request: RecvRequest) -> Result<(), EngineError> {
+        let missing = EngineError::NotFound("shared receive queue", srq.0);
+        let queue = self.resources.srqs.get_mut(&srq).ok_or(missing)?;
+        if request.sges.len() > queue.max_sge {
+            return Err(EngineError::Invalid("the list has too many elements"));
+        }
+        if queue.receives.len() >= queue.max_wr {
+            return Err(EngineError::Full("receives"));
+        }
+        queue.receives.push_back(request);
+        Ok(())
+    }
+
+    /// Changes the state and attributes of a queue pair.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the transition is illegal, needs more attributes, or does not allow one; or an attribute
+    ///   is out of range.
+    pub fn modify_qp(
+        &mut self,
+        qp: QpNum,
+        (to, attributes, mask): (State, &QpAttributes, AttributeMask),
+        now: Duration,
+        memory: &mut dyn Memory,
+    ) -> Result<(), EngineError> {
+        self.with_qp(qp, now, memory, |qp, ctx| {
+            qp.modify(to, attributes, mask, ctx)
+        })
+    }
+
+    /// Takes a frame from the wire. One that is malformed, or for another host, is dropped.
+    pub fn handle_frame(&mut self, bytes: &[u8], now: Duration, memory: &mut dyn Memory) {
+        let frame = match Frame::decode(bytes) {
+            Ok(frame) if frame.bth.pkey | FULL_MEMBER == u16::MAX => frame,
+            _ => {
+                self.dropped += 1;
+                return;
+            }
+        };
+        let dst = frame.ip.dst();
+        if dst.is_multicast() && frame.bth.dest_qp == MULTICAST_QP {
+            let members = self.groups.get(&dst).cloned().unwrap_or_default();
+            for member in members {
+                self.deliver(member, &frame, now, memory);
+            }
+        } else if self.addresses.contains(&dst) {
+            self.deliver(frame.bth.dest_qp, &frame, now, memory);
+        } else {
+            self.dropped += 1;
+        }
+    }
+
+    fn deliver(&mut self, qp: u32, frame: &Frame<'_>, now: Duration, memory: &mut dyn Memory) {
+        let done = self.with_qp(QpNum(qp), now, memory, |qp, ctx| {
+            qp.handle(frame, ctx);
+            Ok(())
+        });
+        self.dropped += u64::from(done.is_err());
+    }
+
+    /// Appends the next frame to `out`; false if there is none now.
+    pub fn transmit(&mut self, now: Duration, memory: &mut dyn Memory, out: &mut Vec<u8>) -> bool {
+        while let Some(num) = self.senders.pop_front() {
+            let Some(qp) = self.qps.get_mut(&num) else {
+                continue;
+            };
+            qp.is_scheduled = false;
+            let mut ctx = Context {
+                now,
+                resources: &mut self.resources,
+                memory: &mut *memory,
+            };
+            let sent = qp.transmit(&mut ctx, out);
+            self.settle(num, sent, now, memory);
+            if sent {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Does what is due by `now`.
+    pub fn handle_timeout(&mut self, now: Duration, memory: &mut dyn Memory) {
+        while let Some(Reverse((at, _))) = self.resources.timers.peek()
+            && *at <= now
+        {
+            match self.resources.timers.pop() {
+                Some(Reverse((at, Timer::Qp(num)))) => {
+                    if let Some(qp) = self.qps.get_mut(&num) {
+                        qp.timer = qp.timer.filter(|timer| *timer != at);
+                    }
+                    // A queue pair that is gone needs nothing.
+                    let _gone = self.with_qp(QpNum(num), now, memory, |qp, ctx| {
+                        qp.handle_timeout(ctx);
+                        Ok(())
+                    });
+                }
+                Some(Reverse((_, Timer::Cq(id)))) => {
+                    let cq = self.resources.cqs.get_mut(&id);
+                    if cq.is_some_and(|cq| cq.is_due(now)) {
+                        self.resources.events.push_back(Event::Completion(id));
+                    }
+                }
+                None => {}
+            }
+        }
+    }
+
+    /// The time by which [`handle_timeout`](Self::handle_timeout) is to be called; it may come early.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.resources.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// The oldest completion of a queue.
+    pub fn poll_cq(&mut self, cq: CqId) -> Option<Completion> {
+        self.resources.cqs.get_mut(&cq)?.poll()
+    }
+
+    /// The oldest event.
+    pub fn poll_event(&mut self) -> Option<Event> {
+        self.resources.events.pop_front()
+    }
+
+    /// Number of frames that were dropped because they were malformed, or for another host or no queue pair.
+    pub fn dropped_frames(&self) -> u64 {
+        self.dropped
+    }
+
+    /// Does something with a queue pair, and then with its consequences.
+    pub(super) fn with_qp<T>(
+        &mut self,
+        qp: QpNum,
+        now: Duration,
+        memory: &mut dyn Memory,
+        act: impl FnOnce(&mut QueuePair, &mut Context<'_>) -> Result<T, EngineError>,
+    ) -> Result<T, EngineError> {
+        let missing = EngineError::NotFound("queue pair", qp.0);
+        let found = self.qps.get_mut(&qp.0).ok_or(missing)?;
+        let mut ctx = Context {
+            now,
+            resources: &mut self.resources,
+            memory: &mut *memory,
+        };
+        let result = act(found, &mut ctx);
+        self.settle(qp.0, true, now, memory);
+        result
+    }
+
+    /// Lists a queue pair as a sender if it has something to send, keeps its timer, and deals with full completion queues.
+    fn settle(&mut self, num: u32, may_send: bool, now: Duration, memory: &mut dyn Memory) {
+        while let Some(cq) = self.resources.overrun.pop() {
+            self.fail_users(cq, now, memory);
+        }
+        let Some(qp) = self.qps.get_mut(&num) else {
+            return;
+        };
+        if may_send && !qp.is_scheduled && qp.wants_to_send() {
+            qp.is_scheduled = true;
+            self.senders.push_back(num);
+        }
+        if let Some(deadline) = qp.deadline()
+            && qp.timer.is_none_or(|timer| deadline < timer)
+        {
+            qp.timer = Some(deadline);
+            self.resources
+                .timers
+                .push(Reverse((deadline, Timer::Qp(num))));
+        }
+    }
+
+    /// Fails the queue pairs of a completion queue that was full.
+    fn fail_users(&mut self, cq: CqId, now: Duration, memory: &mut dyn Memory) {
+        let users = self.qps.values_mut();
+        for qp in users.filter(|qp| qp.init.send_cq == cq || qp.init.recv_cq == cq) {
+            if qp.state == State::Err {
+                continue;
+            }
+            let mut ctx = Context {
+                now,
+                resources: &mut self.resources,
+                memory: &mut *memory,
+            };
+            ctx.resources
+                .events
+                .push_back(Event::QpFatal(QpNum(qp.num)));
+            qp.fail(&mut ctx);
+        }
+    }
+}

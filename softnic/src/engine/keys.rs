@@ -1,0 +1,440 @@
+//! Keys of memory: regions and windows, their bounds and rights.
+//!
+//! A key is the number of a slot in its upper 24 bits and a tag in its lower 8. A slot's tag changes whenever the slot is
+//! used again, so that a stale key names nothing.
+
+use super::{access::Access, error::EngineError, ids::PdId};
+
+/// Registered memory.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Region {
+    /// Protection domain.
+    pub pd: PdId,
+    /// Address of the first byte in the host's memory.
+    pub host: u64,
+    /// Address of the first byte in requests.
+    pub start: u64,
+    /// Length in bytes.
+    pub len: u64,
+    /// Rights.
+    pub access: Access,
+}
+
+/// Kind of a memory window.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum WindowKind {
+    /// Bound by a call; usable by every queue pair of its domain.
+    Type1,
+    /// Bound by a request; usable by the queue pair that has bound it.
+    Type2,
+}
+
+/// Range of a region that a window opens.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Binding {
+    /// Key of the region.
+    pub region: u32,
+    /// Address of the first byte, in the region's addresses.
+    pub addr: u64,
+    /// Length in bytes; 0 unbinds.
+    pub len: u64,
+    /// Rights.
+    pub access: Access,
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Window {
+    pd: PdId,
+    kind: WindowKind,
+    bound: Option<(Binding, u32)>,
+}
+
+#[derive(Clone, Copy, Debug)]
+enum Entry {
+    Region(Region),
+    Window(Window),
+}
+
+#[derive(Clone, Copy, Debug)]
+struct Slot {
+    tag: u8,
+    entry: Option<Entry>,
+}
+
+/// Most keys that exist at the same time.
+const MAX_KEYS: usize = 1 << 23;
+
+/// A remote access, to be checked.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct RemoteAccess {
+    pub(super) pd: PdId,
+    pub(super) qp: u32,
+    pub(super) rkey: u32,
+    pub(super) addr: u64,
+    pub(super) len: u64,
+    pub(super) access: Access,
+}
+
+/// All keys of a device.
+#[derive(Debug, Default)]
+pub(super) struct KeyTable {
+    slots: Vec<Slot>,
+    free: Vec<usize>,
+}
+
+impl KeyTable {
+    /// Registers memory; the result is both its local and its remote key.
+    pub(super) fn register(&mut self, region: Region) -> Result<u32, EngineError> {
+        let fits = region.len.checked_sub(1).is_none_or(|last| {
+            region.start.checked_add(last).is_some() && region.host.checked_add(last).is_some()
+        });
+        if !fits {
+            return Err(EngineError::Invalid(
+                "the region wraps around the address space",
+            ));
+        }
+        self.insert(Entry::Region(region))
+    }
+
+    /// Ends a registration, unless windows are bound to it.
+    pub(super) fn deregister(&mut self, key: u32) -> Result<(), EngineError> {
+        if !matches!(self.entry(key), Some(Entry::Region(_))) {
+            return Err(EngineError::NotFound("region", key));
+        }
+        let is_bound = self.slots.iter().any(|slot| match slot.entry {
+            Some(Entry::Window(Window {
+                bound: Some((binding, _)),
+                ..
+            })) => binding.region == key,
+            _ => false,
+        });
+        if is_bound {
+            return Err(EngineError::Busy("a memory window is bound to the region"));
+        }
+        self.remove(key);
+        Ok(())
+    }
+
+    pub(super) fn alloc_window(&mut self, pd: PdId, kind: WindowKind) -> Result<u32, EngineError> {
+        self.insert(Entry::Window(Window {
+            pd,
+            kind,
+            bound: None,
+        }))
+    }
+
+    pub(super) fn dealloc_window(&mut self, key: u32) -> Result<(), EngineError> {
+        match self.entry(key) {
+            Some(Entry::Window(_)) => {
+                self.remove(key);
+                Ok(())
+            }
+            _ => Err(EngineError::NotFound("memory window", key)),
+        }
+    }
+
+    /// Whether a protection domain has a region or a window.
+    pub(super) fn uses(&self, pd: PdId) -> bool {
+        self.slots.iter().any(|slot| match slot.entry {
+            Some(Entry::Region(region)) => region.pd == pd,
+            Some(Entry::Window(window)) => window.pd == pd,
+            None => false,
+        })
+    }
+
+    /// Binds the window that has `key` now, for queue pair `qp`; it has `new_key` from then on.
+    ///
+    /// `None` if the window or the region is not as the binding needs it.
+    pub(super) fn bind(
+        &mut self,
+        pd: PdId,
+        qp: u32,
+        (key, new_key): (u32, u32),
+        binding: Binding,
+    ) -> Option<()> {
+        let Some(Entry::Window(window)) = self.entry(key) else {
+            return None;
+        };
+        let rebinds = window.kind == WindowKind::Type2 && window.bound.is_some();
+        if window.pd != pd || new_key >> 8 != key >> 8 || (rebinds && binding.len > 0) {
+            return None;
+        }
+        if binding.len > 0 {
+            let region = self.region(binding.region)?;
+            let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+            let may_write = region.access.contains(Access::LOCAL_WRITE);
+            if region.pd != pd
+                || !region.access.contains(Access::MW_BIND)
+                || region.access.contains(Access::ZERO_BASED)
+                || (binding.access.intersects(writes) && !may_write)
+            {
+                return None;
+            }
+            region.host_addr(binding.addr, binding.len)?;
+        }
+        let bound = (binding.len > 0).then_some((binding, qp));
+        let [tag, ..] = new_key.to_le_bytes();
+        let slot = self.slot_mut(key)?;
+        slot.tag = tag;
+        slot.entry = Some(Entry::Window(Window { bound, ..window }));
+        Some(())
+    }
+
+    /// Unbinds a type 2 window by its key, for a request of queue pair `qp` or of its peer.
+    pub(super) fn invalidate(&mut self, pd: PdId, qp: u32, key: u32) -> Option<()> {
+        let Some(Entry::Window(window)) = self.entry(key) else {
+            return None;
+        };
+        let bound_by = window.bound.map(|(_, bound_by)| bound_by);
+        if window.pd != pd || window.kind != WindowKind::Type2 || bound_by != Some(qp) {
+            return None;
+        }
+        let slot = self.slot_mut(key)?;
+        slot.entry = Some(Entry::Window(Window {
+            bound: None,
+            ..window
+        }));
+        Some(())
+    }
+
+    /// Unbinds the type 2 windows of a queue pair that is destroyed or reset.
+    pub(super) fn unbind_all(&mut self, qp: u32) {
+        for slot in &mut self.slots {
+            if let Some(Entry::Window(window)) = &mut slot.entry {
+                let is_type2 = window.kind == WindowKind::Type2;
+                window.bound = window.bound.filter(|(_, by)| !(is_type2 && *by == qp));
+            }
+        }
+    }
+
+    /// The host's address for local memory; `None` if the key does not allow the access.
+    pub(super) fn local(
+        &self,
+        pd: PdId,
+        lkey: u32,
+        addr: u64,
+        len: u64,
+        writes: bool,
+    ) -> Option<u64> {
+        let region = self.region(lkey)?;
+        let allowed = !writes || region.access.contains(Access::LOCAL_WRITE);
+        (region.pd == pd && allowed)
+            .then(|| region.host_addr(addr, len))
+            .flatten()
+    }
+
+    /// The host's address for a peer's access; `None` if the key does not allow the access.
+    pub(super) fn remote(&self, wanted: RemoteAccess) -> Option<u64> {
+        let RemoteAccess {
+            pd,
+            addr,
+            len,
+            access,
+            ..
+        } = wanted;
+        match self.entry(wanted.rkey)? {
+            Entry::Region(region) if region.pd == pd && region.access.contains(access) => {
+                region.host_addr(addr, len)
+            }
+            Entry::Region(_) => None,
+            Entry::Window(window) => {
+                let (binding, qp) = window.bound?;
+                let other_qp = window.kind == WindowKind::Type2 && qp != wanted.qp;
+                if window.pd != pd || !binding.access.contains(access) || other_qp {
+                    return None;
+                }
+                let offset = if binding.access.contains(Access::ZERO_BASED) {
+                    addr
+                } else {
+                    addr.checked_sub(binding.addr)?
+                };
+                if offset.checked_add(len)? > binding.len {
+                    return None;
+                }
+                let region = self.region(binding.region)?;
+                region.host_addr(binding.addr.checked_add(offset)?, len)
+            }
+        }
+    }
+
+    fn region(&self, key: u32) -> Option<Region> {
+        match self.entry(key)? {
+            Entry::Region(region) => Some(region),
+            Entry::Window(_) => None,
+        }
+    }
+
+    fn entry(&self, key: u32) -> Option<Entry> {
+        let slot = self.slots.get((key >> 8) as usize)?;
+        (u32::from(slot.tag) == key & 0xff)
+            .then_some(slot.entry)
+            .flatten()
+    }
+
+    fn slot_mut(&mut self, key: u32) -> Option<&mut Slot> {
+        self.slots.get_mut((key >> 8) as usize)
+    }
+
+    fn insert(&mut self, entry: Entry) -> Result<u32, EngineError> {
+        let index = match self.free.pop() {
+            Some(index) => index,
+            None if self.slots.len() < MAX_KEYS => {
+                if self.slots.is_empty() {
+                    // Slot 0 stays empty, so that no key is 0.
+                    self.slots.push(Slot {
+                        tag: 0,
+                        entry: None,
+                    });
+                }
+                self.slots.push(Slot {
+                    tag: 0,
+                    entry: None,
+                });
+                self.slots.len() - 1
+            }
+            None => return Err(EngineError::Full("keys of memory")),
+        };
+        let slot = &mut self.slots[index];
+        slot.tag = slot.tag.wrapping_add(1);
+        slot.entry = Some(entry);
+        let index = u32::try_from(index).map_err(|_| EngineError::Full("keys of memory"))?;
+        Ok(index << 8 | u32::from(slot.tag))
+    }
+
+    fn remove(&mut self, key: u32) {
+        if let Some(slot) = self.slot_mut(key) {
+            slot.entry = None;
+            self.free.push((key >> 8) as usize);
+        }
+    }
+}
+
+impl Region {
+    /// The host's address of a range; `None` if the range is not inside.
+    fn host_addr(&self, addr: u64, len: u64) -> Option<u64> {
+        let offset = if self.access.contains(Access::ZERO_BASED) {
+            addr
+        } else {
+            addr.checked_sub(self.start)?
+        };
+        let room = self.len.checked_sub(offset)?;
+        (len <= room).then(|| self.host.wrapping_add(offset))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const PD: PdId = PdId(1);
+
+    fn region(access: Access) -> Region {
+        Region {
+            pd: PD,
+            host: 0x9000,
+            start: 0x1000,
+            len: 0x100,
+            access,
+        }
+    }
+
+    fn wanted(rkey: u32, addr: u64, len: u64) -> RemoteAccess {
+        RemoteAccess {
+            pd: PD,
+            qp: 7,
+            rkey,
+            addr,
+            len,
+            access: Access::REMOTE_READ,
+        }
+    }
+
+    #[test]
+    fn bounds_rights_and_domains_are_held_to() {
+        let mut keys = KeyTable::default();
+        let key = keys.register(region(Access::REMOTE_READ)).unwrap();
+        assert_eq!(keys.remote(wanted(key, 0x1000, 0x100)), Some(0x9000));
+        assert_eq!(keys.remote(wanted(key, 0x10ff, 1)), Some(0x90ff));
+        for (addr, len) in [
+            (0xfff, 1),
+            (0x1000, 0x101),
+            (0x1100, 1),
+            (u64::MAX, 2),
+            (0x10ff, u64::MAX),
+        ] {
+            assert_eq!(
+                keys.remote(wanted(key, addr, len)),
+                None,
+                "{addr:#x} {len:#x}"
+            );
+        }
+        let write = RemoteAccess {
+            access: Access::REMOTE_WRITE,
+            ..wanted(key, 0x1000, 1)
+        };
+        assert_eq!(keys.remote(write), None, "no right");
+        let other = RemoteAccess {
+            pd: PdId(2),
+            ..wanted(key, 0x1000, 1)
+        };
+        assert_eq!(keys.remote(other), None, "another domain");
+        assert_eq!(keys.local(PD, key, 0x1000, 1, false), Some(0x9000));
+        assert_eq!(keys.local(PD, key, 0x1000, 1, true), None, "no right");
+    }
+
+    #[test]
+    fn stale_keys_name_nothing() {
+        let mut keys = KeyTable::default();
+        let old = keys.register(region(Access::REMOTE_READ)).unwrap();
+        keys.deregister(old).unwrap();
+        assert_eq!(keys.remote(wanted(old, 0x1000, 1)), None);
+        let new = keys.register(region(Access::REMOTE_READ)).unwrap();
+        assert_eq!(old >> 8, new >> 8, "the slot is used again");
+        assert_eq!(keys.remote(wanted(old, 0x1000, 1)), None);
+        assert_eq!(keys.remote(wanted(new, 0x1000, 1)), Some(0x9000));
+        assert_eq!(
+            keys.deregister(old),
+            Err(EngineError::NotFound("region", old))
+        );
+    }
+
+    fn bind(keys: &mut KeyTable, kind: WindowKind) -> (u32, u32) {
+        let mr = keys.register(region(Access::MW_BIND)).unwrap();
+        let window = keys.alloc_window(PD, kind).unwrap();
+        let binding = Binding {
+            region: mr,
+            addr: 0x1010,
+            len: 0x10,
+            access: Access::REMOTE_READ,
+        };
+        keys.bind(PD, 7, (window, window), binding).unwrap();
+        (mr, window)
+    }
+
+    #[test]
+    fn windows_have_bounds_of_their_own() {
+        let mut keys = KeyTable::default();
+        let (mr, window) = bind(&mut keys, WindowKind::Type1);
+        assert_eq!(keys.remote(wanted(window, 0x1010, 0x10)), Some(0x9010));
+        assert_eq!(keys.remote(wanted(window, 0x100f, 1)), None);
+        assert_eq!(keys.remote(wanted(window, 0x1010, 0x11)), None);
+        assert!(keys.deregister(mr).is_err(), "a window is bound");
+        keys.dealloc_window(window).unwrap();
+        keys.deregister(mr).unwrap();
+    }
+
+    #[test]
+    fn type_2_windows_belong_to_their_queue_pair() {
+        let mut keys = KeyTable::default();
+        let (_, window) = bind(&mut keys, WindowKind::Type2);
+        assert!(keys.remote(wanted(window, 0x1010, 1)).is_some());
+        let other = RemoteAccess {
+            qp: 8,
+            ..wanted(window, 0x1010, 1)
+        };
+        assert_eq!(keys.remote(other), None);
+        assert_eq!(keys.invalidate(PD, 8, window), None);
+        assert_eq!(keys.invalidate(PD, 7, window), Some(()));
+        assert_eq!(keys.remote(wanted(window, 0x1010, 1)), None);
+    }
+}

@@ -1,0 +1,49 @@
+//! The transport of `RoCEv2` without I/O and without a clock: one RDMA device.
+//!
+//! An [`Engine`] takes calls of the program, frames of peers and the time, and gives frames, completions and events:
+//!
+//! | in | out |
+//! |---|---|
+//! | objects: [`Engine::register`], [`Engine::create_qp`], [`Engine::modify_qp`] … | [`Engine::poll_cq`], completions |
+//! | requests: [`Engine::post_send`], [`Engine::post_recv`] | [`Engine::poll_event`], events |
+//! | frames: [`Engine::handle_frame`] | [`Engine::transmit`], frames |
+//! | time: [`Engine::handle_timeout`] | [`Engine::next_timeout`], when to call that |
+//!
+//! After any call that may cause frames, call [`Engine::transmit`] until it returns false. Time is a duration since any
+//! fixed moment. Memory is reached only through [`Memory`], after keys, bounds and rights have been checked.
+//!
+//! Source: InfiniBand Architecture Specification, volume 1, chapters 9 to 11.
+#![forbid(unsafe_code)]
+
+mod access;
+mod completion;
+mod cq;
+mod device;
+mod error;
+mod event;
+mod ids;
+mod keys;
+mod memory;
+mod objects;
+mod path;
+mod psn;
+mod qp;
+mod request;
+mod resources;
+mod rnr;
+mod srq;
+mod transfer;
+
+pub use access::Access;
+pub use completion::{Completion, CompletionOp, Status};
+pub use cq::{Armed, Moderation};
+pub use device::Engine;
+pub use error::EngineError;
+pub use event::Event;
+pub use ids::{CqId, PdId, QpNum, SrqId};
+pub use keys::{Binding, Region, WindowKind};
+pub use memory::{Atomic, Memory};
+pub use path::Path;
+pub use psn::Psn;
+pub use qp::{AttributeMask, Capacity, QpAttributes, QpInit, QpKind, State};
+pub use request::{Destination, Payload, RecvRequest, Remote, SendOp, SendRequest, Sge};

@@ -1,0 +1,319 @@
+//! The device's objects: creating, querying and destroying them.
+
+use std::{collections::VecDeque, net::IpAddr};
+
+use super::{
+    cq::{Armed, CompletionQueue, Moderation},
+    device::Engine,
+    error::EngineError,
+    event::Event,
+    ids::{CqId, PdId, QpNum, SrqId},
+    keys::{Region, WindowKind},
+    qp::{QpAttributes, QpInit, QpKind, QueuePair, State},
+    srq::SharedReceiveQueue,
+};
+
+/// Numbers of queue pairs have 24 bits; the lowest 16 and the highest are left out.
+const FIRST_QP: u32 = 17;
+const LAST_QP: u32 = 0xff_fffe;
+
+/// Most queue pairs; far fewer than there are numbers, so that a free one is found at once.
+const MAX_QPS: usize = 1 << 20;
+
+impl Engine {
+    fn next_serial(&mut self) -> u32 {
+        self.serial = self.serial.wrapping_add(1);
+        self.serial
+    }
+
+    /// Creates a protection domain.
+    pub fn alloc_pd(&mut self) -> PdId {
+        let pd = PdId(self.next_serial());
+        self.resources.pds.insert(pd);
+        pd
+    }
+
+    /// Destroys a protection domain.
+    ///
+    /// # Errors
+    /// - [`EngineError::Busy`]: something was made in the domain; destroy that first.
+    pub fn dealloc_pd(&mut self, pd: PdId) -> Result<(), EngineError> {
+        let used = self.resources.keys.uses(pd)
+            || self.qps.values().any(|qp| qp.init.pd == pd)
+            || self.resources.srqs.values().any(|srq| srq.pd == pd);
+        if used {
+            return Err(EngineError::Busy(
+                "something was made in the protection domain",
+            ));
+        }
+        if self.resources.pds.remove(&pd) {
+            Ok(())
+        } else {
+            Err(EngineError::NotFound("protection domain", pd.0))
+        }
+    }
+
+    /// Registers memory, which must exist until [`deregister`](Self::deregister). The result is both its keys.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the range wraps around.
+    /// - [`EngineError::Full`]: too many keys exist.
+    pub fn register(&mut self, region: Region) -> Result<u32, EngineError> {
+        self.check_pd(region.pd)?;
+        self.resources.keys.register(region)
+    }
+
+    /// Ends a registration.
+    ///
+    /// # Errors
+    /// - [`EngineError::Busy`]: a memory window is bound to the region; destroy that first.
+    pub fn deregister(&mut self, key: u32) -> Result<(), EngineError> {
+        self.resources.keys.deregister(key)
+    }
+
+    /// Creates a memory window, and returns its key.
+    ///
+    /// # Errors
+    /// - [`EngineError::Full`]: too many keys exist.
+    pub fn alloc_window(&mut self, pd: PdId, kind: WindowKind) -> Result<u32, EngineError> {
+        self.check_pd(pd)?;
+        self.resources.keys.alloc_window(pd, kind)
+    }
+
+    /// Destroys a memory window by its key.
+    ///
+    /// # Errors
+    /// - [`EngineError::NotFound`]: there is no window of that key.
+    pub fn dealloc_window(&mut self, key: u32) -> Result<(), EngineError> {
+        self.resources.keys.dealloc_window(key)
+    }
+
+    fn check_pd(&self, pd: PdId) -> Result<(), EngineError> {
+        if self.resources.pds.contains(&pd) {
+            Ok(())
+        } else {
+            Err(EngineError::NotFound("protection domain", pd.0))
+        }
+    }
+
+    /// Creates a completion queue with room for `capacity` completions.
+    pub fn create_cq(&mut self, capacity: usize) -> CqId {
+        let cq = CqId(self.next_serial());
+        self.resources
+            .cqs
+            .insert(cq, CompletionQueue::new(capacity));
+        cq
+    }
+
+    fn cq_mut(&mut self, cq: CqId) -> Result<&mut CompletionQueue, EngineError> {
+        let missing = EngineError::NotFound("completion queue", cq.0);
+        self.resources.cqs.get_mut(&cq).ok_or(missing)
+    }
+
+    /// Changes the capacity of a completion queue.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the queue has more completions than that.
+    pub fn resize_cq(&mut self, cq: CqId, capacity: usize) -> Result<(), EngineError> {
+        if self.cq_mut(cq)?.resize(capacity) {
+            Ok(())
+        } else {
+            Err(EngineError::Invalid(
+                "the queue has more completions than that",
+            ))
+        }
+    }
+
+    /// Asks for an [`Event::Completion`].
+    ///
+    /// # Errors
+    /// - [`EngineError::NotFound`]: there is no such queue.
+    pub fn arm_cq(&mut self, cq: CqId, wish: Armed) -> Result<(), EngineError> {
+        self.cq_mut(cq)?.arm(wish);
+        Ok(())
+    }
+
+    /// Changes how long notifications are held back.
+    ///
+    /// # Errors
+    /// - [`EngineError::NotFound`]: there is no such queue.
+    pub fn moderate_cq(&mut self, cq: CqId, moderation: Moderation) -> Result<(), EngineError> {
+        self.cq_mut(cq)?.moderate(moderation);
+        Ok(())
+    }
+
+    /// Destroys a completion queue.
+    ///
+    /// # Errors
+    /// - [`EngineError::Busy`]: a queue pair completes there; destroy that first.
+    pub fn destroy_cq(&mut self, cq: CqId) -> Result<(), EngineError> {
+        if self.cq_mut(cq)?.users > 0 {
+            return Err(EngineError::Busy("a queue pair completes there"));
+        }
+        self.resources.cqs.remove(&cq);
+        self.resources
+            .events
+            .retain(|event| *event != Event::Completion(cq));
+        Ok(())
+    }
+
+    /// Creates a shared receive queue.
+    ///
+    /// # Errors
+    /// - [`EngineError::NotFound`]: there is no such protection domain.
+    pub fn create_srq(
+        &mut self,
+        pd: PdId,
+        max_wr: usize,
+        max_sge: usize,
+    ) -> Result<SrqId, EngineError> {
+        self.check_pd(pd)?;
+        let id = SrqId(self.next_serial());
+        let srq = SharedReceiveQueue {
+            pd,
+            max_wr,
+            max_sge,
+            limit: 0,
+            receives: VecDeque::new(),
+            users: 0,
+        };
+        self.resources.srqs.insert(id, srq);
+        Ok(id)
+    }
+
+    /// Arms the limit of a shared receive queue: fewer receives than `limit` raise an event, once.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the limit exceeds the capacity.
+    pub fn arm_srq(&mut self, srq: SrqId, limit: usize) -> Result<(), EngineError> {
+        let missing = EngineError::NotFound("shared receive queue", srq.0);
+        let queue = self.resources.srqs.get_mut(&srq).ok_or(missing)?;
+        if limit > queue.max_wr {
+            return Err(EngineError::Invalid("the limit exceeds the capacity"));
+        }
+        queue.limit = limit;
+        Ok(())
+    }
+
+    /// The limit of a shared receive queue; 0 if it is not armed, or was passed.
+    pub fn srq_limit(&self, srq: SrqId) -> Option<usize> {
+        self.resources.srqs.get(&srq).map(|srq| srq.limit)
+    }
+
+    /// Destroys a shared receive queue.
+    ///
+    /// # Errors
+    /// - [`EngineError::Busy`]: a queue pair receives from it; destroy that first.
+    pub fn destroy_srq(&mut self, srq: SrqId) -> Result<(), EngineError> {
+        let missing = EngineError::NotFound("shared receive queue", srq.0);
+        if self.resources.srqs.get(&srq).ok_or(missing)?.users > 0 {
+            return Err(EngineError::Busy("a queue pair receives from it"));
+        }
+        self.resources.srqs.remove(&srq);
+        Ok(())
+    }
+
+    /// Creates a queue pair.
+    ///
+    /// # Errors
+    /// - [`EngineError::NotFound`]: there is no such protection domain, completion queue or shared receive queue.
+    /// - [`EngineError::Full`]: all numbers are taken.
+    pub fn create_qp(&mut self, init: QpInit) -> Result<QpNum, EngineError> {
+        self.check_pd(init.pd)?;
+        self.cq_mut(init.send_cq)?;
+        self.cq_mut(init.recv_cq)?;
+        let num = self.free_qp_num().ok_or(EngineError::Full("queue pairs"))?;
+        if let Some(srq) = init.srq {
+            let missing = EngineError::NotFound("shared receive queue", srq.0);
+            self.resources.srqs.get_mut(&srq).ok_or(missing)?.users += 1;
+        }
+        for cq in [init.send_cq, init.recv_cq] {
+            self.cq_mut(cq)?.users += 1;
+        }
+        self.qps.insert(num, QueuePair::new(num, init));
+        Ok(QpNum(num))
+    }
+
+    /// A number that no queue pair has, the one after the last if possible: a stale frame then finds nothing.
+    fn free_qp_num(&mut self) -> Option<u32> {
+        if self.qps.len() >= MAX_QPS {
+            return None;
+        }
+        while {
+            let after = self.last_qp.checked_add(1).filter(|num| *num <= LAST_QP);
+            self.last_qp = after.unwrap_or(FIRST_QP).max(FIRST_QP);
+            self.qps.contains_key(&self.last_qp)
+        } {}
+        Some(self.last_qp)
+    }
+
+    /// State and attributes of a queue pair.
+    pub fn query_qp(&self, qp: QpNum) -> Option<(State, QpAttributes)> {
+        let qp = self.qps.get(&qp.0)?;
+        Some((qp.state, qp.attributes))
+    }
+
+    /// Transport service of a queue pair.
+    pub fn qp_kind(&self, qp: QpNum) -> Option<QpKind> {
+        self.qps.get(&qp.0).map(|qp| qp.init.kind)
+    }
+
+    /// Shared receive queue of a queue pair.
+    pub fn qp_srq(&self, qp: QpNum) -> Option<SrqId> {
+        self.qps.get(&qp.0)?.init.srq
+    }
+
+    /// Destroys a queue pair. What it had in flight leaves no completions, and nothing touches its memory any more;
+    /// completions that it has made stay.
+    ///
+    /// # Errors
+    /// - [`EngineError::Busy`]: the queue pair is a member of a multicast group; detach it first.
+    pub fn destroy_qp(&mut self, qp: QpNum) -> Result<(), EngineError> {
+        if self.groups.values().any(|members| members.contains(&qp.0)) {
+            return Err(EngineError::Busy("it is a member of a multicast group"));
+        }
+        let missing = EngineError::NotFound("queue pair", qp.0);
+        let gone = self.qps.remove(&qp.0).ok_or(missing)?;
+        self.resources.keys.unbind_all(qp.0);
+        for cq in [gone.init.send_cq, gone.init.recv_cq] {
+            self.cq_mut(cq)?.users -= 1;
+        }
+        if let Some(srq) = gone
+            .init
+            .srq
+            .and_then(|srq| self.resources.srqs.get_mut(&srq))
+        {
+            srq.users -= 1;
+        }
+        Ok(())
+    }
+
+    /// Makes a queue pair of datagrams a member of a multicast group.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the queue pair is not one of datagrams, or the address is no multicast address.
+    pub fn attach(&mut self, qp: QpNum, group: IpAddr) -> Result<(), EngineError> {
+        if self.qp_kind(qp) != Some(QpKind::Ud) || !group.is_multicast() {
+            return Err(EngineError::Invalid(
+                "groups are of datagrams and multicast addresses",
+            ));
+        }
+        self.groups.entry(group).or_default().insert(qp.0);
+        Ok(())
+    }
+
+    /// Ends the membership of a queue pair in a multicast group.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the queue pair is no member.
+    pub fn detach(&mut self, qp: QpNum, group: IpAddr) -> Result<(), EngineError> {
+        let members = self.groups.get_mut(&group);
+        if members.is_some_and(|members| members.remove(&qp.0)) {
+            Ok(())
+        } else {
+            Err(EngineError::Invalid(
+                "the queue pair is no member of the group",
+            ))
+        }
+    }
+}

@@ -1,0 +1,64 @@
+//! Packet sequence numbers: 24 bits, compared within a window of 2^23.
+
+/// A packet sequence number.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct Psn(u32);
+
+const MODULUS: u32 = 1 << 24;
+
+impl Psn {
+    /// The low 24 bits of a number.
+    pub fn new(number: u32) -> Self {
+        Self(number % MODULUS)
+    }
+
+    /// The number, below 2^24.
+    pub fn get(self) -> u32 {
+        self.0
+    }
+
+    /// The number of the packet that follows after `packets` more.
+    #[must_use]
+    pub fn plus(self, packets: u32) -> Self {
+        Self::new(self.0.wrapping_add(packets))
+    }
+
+    /// The number of the packet before.
+    #[must_use]
+    pub fn previous(self) -> Self {
+        self.plus(MODULUS - 1)
+    }
+
+    /// Packets from `other` to this one: negative if this one is older, at least -2^23 and less than 2^23.
+    pub fn distance(self, other: Self) -> i32 {
+        // The upper bits of the shifted difference carry its sign.
+        (self.0.wrapping_sub(other.0) << 8).cast_signed() >> 8
+    }
+
+    /// Packets from an older or equal number to this one.
+    pub(super) fn since(self, older: Self) -> u32 {
+        self.0.wrapping_sub(older.0) % MODULUS
+    }
+
+    /// Whether this number is older than `other`.
+    pub fn is_before(self, other: Self) -> bool {
+        self.distance(other) < 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn distances_wrap() {
+        let last = Psn::new(MODULUS - 1);
+        assert_eq!(last.plus(1), Psn::new(0));
+        assert_eq!(Psn::new(0).previous(), last);
+        assert_eq!(Psn::new(2).distance(last), 3);
+        assert_eq!(last.distance(Psn::new(2)), -3);
+        assert_eq!(Psn::new(2).since(last), 3);
+        assert_eq!(Psn::new(1 << 23).distance(Psn::new(0)), -(1 << 23));
+        assert!(last.is_before(Psn::new(0)));
+    }
+}

@@ -1,0 +1,225 @@
+//! Attributes of queue pairs, and the states that they belong to.
+
+use std::ops::BitOr;
+
+use super::super::{access::Access, path::Path};
+
+/// State of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum State {
+    /// Fresh; takes nothing.
+    Reset,
+    /// Takes receives.
+    Init,
+    /// Receives messages.
+    Rtr,
+    /// Sends messages as well.
+    Rts,
+    /// Begins no request; finishes those that were begun.
+    Sqd,
+    /// The send queue of an unreliable queue pair has failed.
+    Sqe,
+    /// All requests come back as flushed.
+    Err,
+}
+
+/// Transport service of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum QpKind {
+    /// Reliable connection.
+    Rc,
+    /// Unreliable connection.
+    Uc,
+    /// Unreliable datagrams.
+    Ud,
+}
+
+/// Attributes of a queue pair.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct QpAttributes {
+    /// Rights of the peer.
+    pub access: Access,
+    /// Index of the partition key.
+    pub pkey_index: u16,
+    /// Port, 1.
+    pub port: u8,
+    /// Key of datagrams.
+    pub qkey: u32,
+    /// The way to the peer.
+    pub path: Option<Path>,
+    /// Most bytes of a packet's payload: 256, 512, 1024, 2048 or 4096.
+    pub mtu: u32,
+    /// Number of the peer's queue pair.
+    pub dest_qp: u32,
+    /// Sequence number of the first packet from the peer.
+    pub rq_psn: u32,
+    /// Sequence number of the first packet to the peer.
+    pub sq_psn: u32,
+    /// Time to wait for an acknowledgement: 4.096 µs · 2^timeout; 0 waits for ever.
+    pub timeout: u8,
+    /// Retries after a timeout or a missing packet, 0 to 7.
+    pub retry_count: u8,
+    /// Retries after the receiver was not ready, 0 to 6; 7 retries for ever.
+    pub rnr_retry: u8,
+    /// Code of the time that a sender waits for a receive.
+    pub min_rnr_timer: u8,
+    /// Most reads and atomics in flight to the peer.
+    pub max_rd_atomic: u8,
+    /// Most reads and atomics in flight from the peer.
+    pub max_dest_rd_atomic: u8,
+    /// Whether the end of draining in [`State::Sqd`] raises an event.
+    pub sqd_notify: bool,
+}
+
+impl Default for QpAttributes {
+    fn default() -> Self {
+        Self {
+            access: Access::default(),
+            pkey_index: 0,
+            port: 1,
+            qkey: 0,
+            path: None,
+            mtu: 1024,
+            dest_qp: 0,
+            rq_psn: 0,
+            sq_psn: 0,
+            timeout: 0,
+            retry_count: 0,
+            rnr_retry: 0,
+            min_rnr_timer: 0,
+            max_rd_atomic: 0,
+            max_dest_rd_atomic: 0,
+            sqd_notify: false,
+        }
+    }
+}
+
+/// Set of attributes; the values are those of `ibv_qp_attr_mask`.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub struct AttributeMask(
+    /// The flags.
+    pub u32,
+);
+
+impl AttributeMask {
+    /// The state.
+    pub const STATE: Self = Self(1);
+    /// The state that the caller assumes.
+    pub const CUR_STATE: Self = Self(1 << 1);
+    /// [`QpAttributes::sqd_notify`].
+    pub const SQD_NOTIFY: Self = Self(1 << 2);
+    /// [`QpAttributes::access`].
+    pub const ACCESS: Self = Self(1 << 3);
+    /// [`QpAttributes::pkey_index`].
+    pub const PKEY_INDEX: Self = Self(1 << 4);
+    /// [`QpAttributes::port`].
+    pub const PORT: Self = Self(1 << 5);
+    /// [`QpAttributes::qkey`].
+    pub const QKEY: Self = Self(1 << 6);
+    /// [`QpAttributes::path`].
+    pub const PATH: Self = Self(1 << 7);
+    /// [`QpAttributes::mtu`].
+    pub const MTU: Self = Self(1 << 8);
+    /// [`QpAttributes::timeout`].
+    pub const TIMEOUT: Self = Self(1 << 9);
+    /// [`QpAttributes::retry_count`].
+    pub const RETRY_COUNT: Self = Self(1 << 10);
+    /// [`QpAttributes::rnr_retry`].
+    pub const RNR_RETRY: Self = Self(1 << 11);
+    /// [`QpAttributes::rq_psn`].
+    pub const RQ_PSN: Self = Self(1 << 12);
+    /// [`QpAttributes::max_rd_atomic`].
+    pub const MAX_RD_ATOMIC: Self = Self(1 << 13);
+    /// [`QpAttributes::min_rnr_timer`].
+    pub const MIN_RNR_TIMER: Self = Self(1 << 15);
+    /// [`QpAttributes::sq_psn`].
+    pub const SQ_PSN: Self = Self(1 << 16);
+    /// [`QpAttributes::max_dest_rd_atomic`].
+    pub const MAX_DEST_RD_ATOMIC: Self = Self(1 << 17);
+    /// [`QpAttributes::dest_qp`].
+    pub const DEST_QP: Self = Self(1 << 20);
+
+    /// Whether all of `other`'s attributes are in the set.
+    pub fn contains(self, other: Self) -> bool {
+        self.0 & other.0 == other.0
+    }
+
+    pub(super) fn without(self, other: Self) -> Self {
+        Self(self.0 & !other.0)
+    }
+
+    pub(super) fn is_empty(self) -> bool {
+        self.0 == 0
+    }
+}
+
+impl BitOr for AttributeMask {
+    type Output = Self;
+
+    fn bitor(self, other: Self) -> Self {
+        Self(self.0 | other.0)
+    }
+}
+
+impl QpAttributes {
+    /// Takes over the attributes of a set.
+    pub(super) fn merge(&mut self, from: &Self, mask: AttributeMask) {
+        macro_rules! take {
+            ($($flag:ident: $field:ident;)*) => {$(
+                if mask.contains(AttributeMask::$flag) {
+                    self.$field = from.$field;
+                }
+            )*};
+        }
+        take! {
+            SQD_NOTIFY: sqd_notify;
+            ACCESS: access;
+            PKEY_INDEX: pkey_index;
+            PORT: port;
+            QKEY: qkey;
+            PATH: path;
+            MTU: mtu;
+            TIMEOUT: timeout;
+            RETRY_COUNT: retry_count;
+            RNR_RETRY: rnr_retry;
+            RQ_PSN: rq_psn;
+            MAX_RD_ATOMIC: max_rd_atomic;
+            MIN_RNR_TIMER: min_rnr_timer;
+            SQ_PSN: sq_psn;
+            MAX_DEST_RD_ATOMIC: max_dest_rd_atomic;
+            DEST_QP: dest_qp;
+        }
+    }
+
+    /// The first attribute of a set that is out of range, in words.
+    pub(super) fn fault(&self, mask: AttributeMask) -> Option<&'static str> {
+        let has = |flag| mask.contains(flag);
+        let mtu_is_known = matches!(self.mtu, 256 | 512 | 1024 | 2048 | 4096);
+        let path_is_usable = self.path.is_some_and(|path| path.header().is_ok());
+        match () {
+            () if has(AttributeMask::PORT) && self.port != 1 => Some("the only port is 1"),
+            () if has(AttributeMask::PKEY_INDEX) && self.pkey_index != 0 => {
+                Some("the only partition key has index 0")
+            }
+            () if has(AttributeMask::MTU) && !mtu_is_known => {
+                Some("the MTU is not 256, 512, 1024, 2048 or 4096")
+            }
+            () if has(AttributeMask::PATH) && !path_is_usable => {
+                Some("the path has no address, or two of different families")
+            }
+            () if has(AttributeMask::TIMEOUT) && self.timeout > 31 => {
+                Some("the code of the timeout exceeds 31")
+            }
+            () if has(AttributeMask::RETRY_COUNT) && self.retry_count > 7 => {
+                Some("the retry count exceeds 7")
+            }
+            () if has(AttributeMask::RNR_RETRY) && self.rnr_retry > 7 => {
+                Some("the RNR retry count exceeds 7")
+            }
+            () if has(AttributeMask::MIN_RNR_TIMER) && self.min_rnr_timer > 31 => {
+                Some("the code of the RNR timer exceeds 31")
+            }
+            () => None,
+        }
+    }
+}

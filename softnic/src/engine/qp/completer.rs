@@ -1,0 +1,164 @@
+//! The completer: takes the peer's acknowledgements and answers, and completes requests in order.
+
+use super::{QueuePair, State};
+use crate::{
+    engine::{completion::Status, psn::Psn, request::SendOp, resources::Context, rnr::rnr_delay},
+    wire::{Frame, Nak, Operation, Position, Syndrome},
+};
+
+impl QueuePair {
+    /// Takes an acknowledgement or an answer.
+    pub(super) fn receive_response(
+        &mut self,
+        frame: &Frame<'_>,
+        operation: Operation,
+        ctx: &mut Context<'_>,
+    ) {
+        let psn = Psn::new(frame.bth.psn);
+        let is_expected =
+            !psn.is_before(self.requester.unacked) && psn.is_before(self.requester.newest);
+        if !is_expected || !matches!(self.state, State::Rts | State::Sqd) {
+            return;
+        }
+        let extensions = &frame.extensions;
+        if let (Operation::Acknowledge, Some(aeth)) = (operation, extensions.aeth) {
+            return self.receive_acknowledgement(psn, aeth.syndrome, ctx);
+        }
+        // An answer acknowledges everything before it.
+        if !self.acknowledge(psn, ctx) {
+            return;
+        }
+        match (operation, extensions.atomic_ack) {
+            (Operation::ReadResponse(position), _) => {
+                self.receive_read(position, frame.payload, ctx);
+            }
+            (Operation::AtomicAcknowledge, Some(original)) => self.receive_atomic(original, ctx),
+            _ => {}
+        }
+    }
+
+    fn receive_acknowledgement(&mut self, psn: Psn, syndrome: Syndrome, ctx: &mut Context<'_>) {
+        let status = match syndrome {
+            Syndrome::Ack(_) => {
+                self.acknowledge(psn.plus(1), ctx);
+                return;
+            }
+            Syndrome::Reserved(_) => return,
+            Syndrome::RnrNak(timer) => {
+                // A copy of a refusal does not count as another one.
+                if self.requester.rnr_until.is_none() && self.acknowledge(psn, ctx) {
+                    self.wait_for_receiver(rnr_delay(timer), ctx);
+                }
+                return;
+            }
+            Syndrome::Nak(Nak::SequenceError) => {
+                if self.acknowledge(psn, ctx) && self.requester.resent_from != Some(psn) {
+                    self.requester.resent_from = Some(psn);
+                    self.retry(ctx);
+                }
+                return;
+            }
+            Syndrome::Nak(Nak::InvalidRequest) => Status::RemoteInvalidRequest,
+            Syndrome::Nak(Nak::RemoteAccess) => Status::RemoteAccess,
+            Syndrome::Nak(Nak::RemoteOperation) => Status::RemoteOperation,
+        };
+        if self.acknowledge(psn, ctx) {
+            self.fail_send(status, ctx);
+        }
+    }
+
+    /// Completes the requests before a packet. False if the answer of one is missing; it is requested again.
+    fn acknowledge(&mut self, end: Psn, ctx: &mut Context<'_>) -> bool {
+        let before = self.requester.unacked;
+        let mut is_complete = true;
+        while let Some(front) = self.requester.wqes.front() {
+            if front.request.op.is_local() && front.is_issued {
+                self.retire_local(ctx);
+                continue;
+            }
+            if !front.is_issued || !front.first.is_before(end) {
+                break;
+            }
+            if front.request.op.needs_response() {
+                is_complete = !self.requester.unacked.is_before(end);
+                break;
+            }
+            if end.is_before(front.end()) {
+                if self.requester.unacked.is_before(end) {
+                    self.requester.unacked = end;
+                }
+                break;
+            }
+            self.requester.unacked = front.end();
+            self.complete_oldest(ctx);
+        }
+        if self.requester.unacked != before {
+            self.note_progress(ctx);
+        }
+        let unacked = self.requester.unacked;
+        if !is_complete && self.requester.resent_from != Some(unacked) {
+            self.requester.resent_from = Some(unacked);
+            self.requester.go_to(unacked);
+            self.requester.restart_timer(ctx.now, &self.attributes);
+        }
+        is_complete
+    }
+
+    /// Completes the oldest request with success.
+    fn complete_oldest(&mut self, ctx: &mut Context<'_>) {
+        if let Some(wqe) = self.requester.retire() {
+            self.complete_send(&wqe.request, wqe.len, Status::Success, ctx);
+        }
+        self.retire_local(ctx);
+    }
+
+    fn note_progress(&mut self, ctx: &mut Context<'_>) {
+        self.requester.restore_retries(&self.attributes);
+        self.requester.restart_timer(ctx.now, &self.attributes);
+        self.requester.skip_acknowledged();
+    }
+
+    /// Takes the next packet of the answer to the oldest request, a read.
+    fn receive_read(&mut self, position: Position, payload: &[u8], ctx: &mut Context<'_>) {
+        let Some(wqe) = self.requester.wqes.front() else {
+            return;
+        };
+        let index = self.requester.unacked.since(wqe.first);
+        let offset = index.checked_mul(self.attributes.mtu);
+        let rest = offset.and_then(|offset| wqe.len.checked_sub(offset));
+        let (Some(rest), SendOp::Read(_)) = (rest, wqe.request.op) else {
+            return self.fail_send(Status::BadResponse, ctx);
+        };
+        let is_last = index + 1 == wqe.packets;
+        let expected = rest.min(self.attributes.mtu) as usize;
+        if payload.len() != expected || position.ends() != is_last {
+            return self.fail_send(Status::BadResponse, ctx);
+        }
+        let offset = u64::from(wqe.len - rest);
+        if !ctx.scatter(self.init.pd, wqe.sges(), offset, payload) {
+            return self.fail_send(Status::LocalProtection, ctx);
+        }
+        self.requester.unacked = self.requester.unacked.plus(1);
+        if is_last {
+            self.complete_oldest(ctx);
+        }
+        self.note_progress(ctx);
+    }
+
+    /// Takes the answer to the oldest request, an atomic operation.
+    fn receive_atomic(&mut self, original: u64, ctx: &mut Context<'_>) {
+        let Some(wqe) = self.requester.wqes.front() else {
+            return;
+        };
+        if !wqe.request.op.is_atomic() {
+            return self.fail_send(Status::BadResponse, ctx);
+        }
+        let bytes = original.to_ne_bytes();
+        if !ctx.scatter(self.init.pd, wqe.sges(), 0, &bytes) {
+            return self.fail_send(Status::LocalProtection, ctx);
+        }
+        self.requester.unacked = wqe.end();
+        self.complete_oldest(ctx);
+        self.note_progress(ctx);
+    }
+}

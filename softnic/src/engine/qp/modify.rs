@@ -1,0 +1,103 @@
+//! Changing the state and the attributes of a queue pair.
+
+use super::{
+    AttributeMask, QpAttributes, QueuePair, Requester, Responder, State, transition::transition,
+};
+use crate::engine::{
+    completion::Status, error::EngineError, psn::Psn, request::RecvRequest, resources::Context,
+};
+
+impl QueuePair {
+    /// Takes a receive.
+    pub(in crate::engine) fn post_recv(
+        &mut self,
+        request: RecvRequest,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), EngineError> {
+        let capacity = &self.init.capacity;
+        if self.state == State::Reset || self.init.srq.is_some() {
+            return Err(EngineError::Invalid("the queue pair takes no receives"));
+        }
+        if request.sges.len() > capacity.max_recv_sge {
+            return Err(EngineError::Invalid("the list has too many elements"));
+        }
+        if self.receives.len() >= capacity.max_recv_wr {
+            return Err(EngineError::Full("receives"));
+        }
+        if self.state == State::Err {
+            self.fail_receive(request.wr_id, Status::Flushed, ctx);
+        } else {
+            self.receives.push_back(request);
+        }
+        Ok(())
+    }
+
+    /// Changes the attributes of a set, and the state.
+    pub(in crate::engine) fn modify(
+        &mut self,
+        to: State,
+        from: &QpAttributes,
+        mask: AttributeMask,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), EngineError> {
+        let legal = transition(self.state, to, self.init.kind);
+        let (needs, allows) = legal.ok_or(EngineError::Invalid("the transition is illegal"))?;
+        let given = mask.without(AttributeMask::STATE);
+        if !given.contains(needs) {
+            return Err(EngineError::Invalid("the transition needs more attributes"));
+        }
+        if !given
+            .without(needs | allows | AttributeMask::CUR_STATE)
+            .is_empty()
+        {
+            return Err(EngineError::Invalid(
+                "the transition does not allow an attribute",
+            ));
+        }
+        if let Some(fault) = from.fault(given) {
+            return Err(EngineError::Invalid(fault));
+        }
+        let before = self.state;
+        self.attributes.merge(from, given);
+        match to {
+            State::Reset => self.reset(ctx),
+            State::Err => {
+                self.responder.drop_replies();
+                self.fail(ctx);
+            }
+            State::Rtr => {
+                self.responder.start(Psn::new(self.attributes.rq_psn));
+                self.state = to;
+            }
+            State::Rts if before == State::Rtr => {
+                self.requester
+                    .start(Psn::new(self.attributes.sq_psn), &self.attributes);
+                self.state = to;
+            }
+            State::Sqd => {
+                self.state = to;
+                if before != State::Sqd {
+                    self.requester.is_draining = true;
+                    self.note_drained(ctx);
+                }
+            }
+            _ => self.state = to,
+        }
+        Ok(())
+    }
+
+    /// Drops everything in flight, without completions.
+    pub(in crate::engine) fn reset(&mut self, ctx: &mut Context<'_>) {
+        self.state = State::Reset;
+        self.attributes = QpAttributes::default();
+        self.receives.clear();
+        self.requester = Requester::default();
+        self.responder = Responder::default();
+        ctx.resources.keys.unbind_all(self.num);
+        for cq in [self.init.send_cq, self.init.recv_cq] {
+            if let Some(cq) = ctx.resources.cqs.get_mut(&cq) {
+                cq.remove(self.num);
+            }
+        }
+    }
+}

@@ -1,0 +1,625 @@
+//! The requester: sends requests in order, and again from where the peer has missed something (go-back-N).
+
+use std::{collections::VecDeque, time::Duration};
+
+use super::{Head, QpAttributes, QpKind, QueuePair, State};
+use crate::{
+    engine::{
+        completion::{CompletionOp, Status},
+        error::EngineError,
+        event::Event,
+        ids::QpNum,
+        memory::Memory,
+        psn::Psn,
+        request::{Payload, Remote, SendOp, SendRequest, Sge},
+        resources::Context,
+        rnr::ack_timeout,
+        transfer::{self, total_len},
+    },
+    wire::{AtomicEth, Deth, Extensions, Immediate, Operation, Position, Reth},
+};
+
+/// Most packets in flight. The window of sequence numbers would allow 2^23; fewer keep a slow peer's queues short.
+const MAX_PACKETS_IN_FLIGHT: u32 = 256;
+
+/// Packets of a long message after which an acknowledgement is requested.
+const ACK_INTERVAL: u32 = 32;
+
+/// Longest message in bytes.
+const MAX_MESSAGE: u64 = 1 << 31;
+
+/// `rnr_retry` of a queue pair that retries for ever.
+const RETRY_FOR_EVER: u8 = 7;
+
+/// A request on its way.
+#[derive(Debug)]
+pub(super) struct Wqe {
+    pub(super) request: SendRequest,
+    /// Length of the message in bytes.
+    pub(super) len: u32,
+    /// Sequence number of the first packet; with `packets`, valid once `is_issued`.
+    pub(super) first: Psn,
+    pub(super) packets: u32,
+    /// Whether the request has been begun.
+    pub(super) is_issued: bool,
+}
+
+impl Wqe {
+    /// Sequence number after the last packet.
+    pub(super) fn end(&self) -> Psn {
+        self.first.plus(self.packets)
+    }
+
+    pub(super) fn sges(&self) -> &[Sge] {
+        match &self.request.payload {
+            Payload::Sges(sges) => sges,
+            Payload::Inline(_) => &[],
+        }
+    }
+}
+
+/// The send queue and its progress.
+#[derive(Debug, Default)]
+pub(in crate::engine) struct Requester {
+    /// Requests in order, the oldest first.
+    pub(super) wqes: VecDeque<Wqe>,
+    /// Index of the request to be sent next, and its packets that have been sent.
+    current: usize,
+    sent: u32,
+    /// Oldest packet that is not acknowledged.
+    pub(super) unacked: Psn,
+    /// Packet to be sent next.
+    next: Psn,
+    /// Packet after the newest that was ever sent.
+    pub(super) newest: Psn,
+    /// Reads and atomics without their answers.
+    pub(super) reads_in_flight: u32,
+    pub(super) retries_left: u8,
+    pub(super) rnr_retries_left: u8,
+    /// Time at which an unacknowledged packet is sent again.
+    ack_deadline: Option<Duration>,
+    /// Time until which the peer has asked to wait for a receive.
+    pub(super) rnr_until: Option<Duration>,
+    /// Packet from which everything was sent again because a later answer came first.
+    pub(super) resent_from: Option<Psn>,
+    /// Whether no request is begun, and the end of the others is to be reported.
+    pub(super) is_draining: bool,
+}
+
+/// What became of beginning a request.
+enum Begun {
+    /// Its packets can be sent.
+    Yes,
+    /// It must wait.
+    Wait,
+    /// It was local, and is done.
+    Local,
+    /// It has failed.
+    Failed(Status),
+}
+
+impl Requester {
+    pub(super) fn start(&mut self, psn: Psn, attributes: &QpAttributes) {
+        self.unacked = psn;
+        self.next = psn;
+        self.newest = psn;
+        self.restore_retries(attributes);
+    }
+
+    pub(super) fn restore_retries(&mut self, attributes: &QpAttributes) {
+        self.retries_left = attributes.retry_count;
+        self.rnr_retries_left = attributes.rnr_retry;
+    }
+
+    pub(super) fn has_unsent(&self) -> bool {
+        self.rnr_until.is_none() && self.current < self.wqes.len()
+    }
+
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        match (self.ack_deadline, self.rnr_until) {
+            (Some(ack), Some(rnr)) => Some(ack.min(rnr)),
+            (ack, rnr) => ack.or(rnr),
+        }
+    }
+
+    /// Starts the timer anew, or stops it if everything is acknowledged.
+    pub(super) fn restart_timer(&mut self, now: Duration, attributes: &QpAttributes) {
+        self.ack_deadline = match ack_timeout(attributes.timeout) {
+            Some(timeout) if self.unacked != self.newest && self.rnr_until.is_none() => {
+                Some(now + timeout)
+            }
+            _ => None,
+        };
+    }
+
+    /// Goes back, or forward, to a packet of the requests in flight.
+    pub(super) fn go_to(&mut self, psn: Psn) {
+        self.next = psn;
+        self.sent = 0;
+        self.current = self.wqes.len();
+        for (index, wqe) in self.wqes.iter().enumerate() {
+            if !wqe.is_issued {
+                self.current = index;
+                break;
+            }
+            if !wqe.request.op.is_local() && psn.is_before(wqe.end()) {
+                self.current = index;
+                self.sent = psn.since(wqe.first);
+                break;
+            }
+        }
+    }
+
+    /// Removes the oldest request.
+    pub(super) fn retire(&mut self) -> Option<Wqe> {
+        let wqe = self.wqes.pop_front()?;
+        match self.current.checked_sub(1) {
+            Some(current) => self.current = current,
+            None => self.sent = 0,
+        }
+        if wqe.is_issued && wqe.request.op.needs_response() {
+            self.reads_in_flight -= 1;
+        }
+        Some(wqe)
+    }
+
+    /// Goes forward if the packet to be sent next has been acknowledged meanwhile.
+    pub(super) fn skip_acknowledged(&mut self) {
+        if self.next.is_before(self.unacked) {
+            self.go_to(self.unacked);
+        }
+    }
+}
+
+impl QueuePair {
+    /// Takes a send request.
+    pub(in crate::engine) fn post_send(
+        &mut self,
+        mut request: SendRequest,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), EngineError> {
+        self.check_send(&request)?;
+        request.signaled |= self.init.signal_all;
+        if self.state == State::Err || self.state == State::Sqe {
+            self.complete_send(&request, 0, Status::Flushed, ctx);
+            return Ok(());
+        }
+        let len = match &request.payload {
+            Payload::Sges(sges) => total_len(sges),
+            Payload::Inline(bytes) => bytes.len() as u64,
+        };
+        let len = u32::try_from(len).unwrap_or(u32::MAX);
+        self.requester.wqes.push_back(Wqe {
+            request,
+            len,
+            first: Psn::default(),
+            packets: 0,
+            is_issued: false,
+        });
+        Ok(())
+    }
+
+    fn check_send(&self, request: &SendRequest) -> Result<(), EngineError> {
+        let capacity = &self.init.capacity;
+        if !matches!(
+            self.state,
+            State::Rts | State::Sqd | State::Sqe | State::Err
+        ) {
+            return Err(EngineError::Invalid("the queue pair cannot send yet"));
+        }
+        if self.requester.wqes.len() >= capacity.max_send_wr {
+            return Err(EngineError::Full("send requests"));
+        }
+        match &request.payload {
+            Payload::Sges(sges) if sges.len() > capacity.max_send_sge => {
+                return Err(EngineError::Invalid("the list has too many elements"));
+            }
+            Payload::Inline(bytes) if bytes.len() > capacity.max_inline => {
+                return Err(EngineError::Invalid("the inline data are too long"));
+            }
+            _ => {}
+        }
+        let fits = match (self.init.kind, &request.op) {
+            (
+                QpKind::Ud,
+                SendOp::Send {
+                    invalidate: None, ..
+                },
+            ) => request.destination.is_some(),
+            (QpKind::Ud, _) => false,
+            (QpKind::Uc, SendOp::Send { invalidate, .. }) => invalidate.is_none(),
+            (QpKind::Uc, op) => !op.needs_response(),
+            (QpKind::Rc, _) => true,
+        };
+        if fits {
+            Ok(())
+        } else {
+            Err(EngineError::Invalid(
+                "the transport lacks the operation, or the address",
+            ))
+        }
+    }
+
+    /// Completes a send request; one that was not signaled leaves no trace of success.
+    pub(super) fn complete_send(
+        &self,
+        request: &SendRequest,
+        byte_len: u32,
+        status: Status,
+        ctx: &mut Context<'_>,
+    ) {
+        if status == Status::Success && !request.signaled {
+            return;
+        }
+        let op = match request.op {
+            SendOp::Send { .. } => CompletionOp::Send,
+            SendOp::Write { .. } => CompletionOp::Write,
+            SendOp::Read(_) => CompletionOp::Read,
+            SendOp::CompareSwap { .. } => CompletionOp::CompareSwap,
+            SendOp::FetchAdd { .. } => CompletionOp::FetchAdd,
+            SendOp::LocalInvalidate(_) => CompletionOp::LocalInvalidate,
+            SendOp::Bind { .. } => CompletionOp::Bind,
+        };
+        let mut completion = self.completion(request.wr_id, op, status);
+        completion.byte_len = byte_len;
+        let cq = self.init.send_cq;
+        ctx.resources.complete(cq, completion, false, ctx.now);
+    }
+
+    pub(super) fn flush_sends(&mut self, ctx: &mut Context<'_>) {
+        while let Some(wqe) = self.requester.retire() {
+            self.complete_send(&wqe.request, 0, Status::Flushed, ctx);
+        }
+        self.requester.ack_deadline = None;
+        self.requester.rnr_until = None;
+    }
+
+    /// Completes the oldest request with an error, and puts the send queue into the error state.
+    pub(super) fn fail_send(&mut self, status: Status, ctx: &mut Context<'_>) {
+        if let Some(wqe) = self.requester.retire() {
+            self.complete_send(&wqe.request, 0, status, ctx);
+        }
+        match self.init.kind {
+            QpKind::Rc => self.fail(ctx),
+            QpKind::Uc | QpKind::Ud => {
+                self.state = State::Sqe;
+                self.flush_sends(ctx);
+            }
+        }
+    }
+
+    /// Appends the next packet of a request; false if there is none, or it has to wait.
+    pub(super) fn transmit_request(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+        while matches!(self.state, State::Rts | State::Sqd) && self.requester.rnr_until.is_none() {
+            match self.begin(ctx) {
+                Begun::Local => {}
+                Begun::Wait => return false,
+                Begun::Yes => match self.send_packet(ctx, out) {
+                    Ok(()) => return true,
+                    // Earlier requests complete before the one that has failed.
+                    Err(_) if self.requester.current > 0 => return false,
+                    Err(status) => self.fail_send(status, ctx),
+                },
+                Begun::Failed(_) if self.requester.current > 0 => return false,
+                Begun::Failed(status) => self.fail_send(status, ctx),
+            }
+        }
+        false
+    }
+
+    /// Begins the current request, unless that has been done.
+    fn begin(&mut self, ctx: &mut Context<'_>) -> Begun {
+        let current = self.requester.current;
+        let Some(wqe) = self.requester.wqes.get(current) else {
+            return Begun::Wait;
+        };
+        let op = wqe.request.op;
+        let in_flight = self.requester.next.since(self.requester.unacked);
+        if in_flight >= MAX_PACKETS_IN_FLIGHT && self.init.kind == QpKind::Rc {
+            return Begun::Wait;
+        }
+        if wqe.is_issued {
+            if op.is_local() {
+                self.requester.current += 1;
+                return Begun::Local;
+            }
+            return Begun::Yes;
+        }
+        if self.must_wait(wqe) {
+            return Begun::Wait;
+        }
+        if op.is_local() {
+            return self.do_locally(&op, ctx);
+        }
+        let (len, mtu) = (wqe.len, self.attributes.mtu);
+        let too_long = match self.init.kind {
+            QpKind::Ud => len > mtu,
+            _ => u64::from(len) > MAX_MESSAGE,
+        };
+        if too_long || (op.is_atomic() && len != 8) {
+            return Begun::Failed(Status::LocalLength);
+        }
+        let requester = &mut self.requester;
+        if let Some(wqe) = requester.wqes.get_mut(current) {
+            wqe.first = requester.next;
+            wqe.packets = if op.is_atomic() {
+                1
+            } else {
+                len.div_ceil(mtu).max(1)
+            };
+            wqe.is_issued = true;
+            requester.reads_in_flight += u32::from(op.needs_response());
+        }
+        Begun::Yes
+    }
+
+    fn must_wait(&self, wqe: &Wqe) -> bool {
+        let reads = self.requester.reads_in_flight;
+        let max_reads = u32::from(self.attributes.max_rd_atomic);
+        let limited = wqe.request.op.needs_response() && reads >= max_reads;
+        let fenced = wqe.request.fence && reads > 0;
+        limited || fenced || self.state == State::Sqd
+    }
+
+    /// Carries out a request that sends nothing. It completes in its turn.
+    fn do_locally(&mut self, op: &SendOp, ctx: &mut Context<'_>) -> Begun {
+        let (keys, pd) = (&mut ctx.resources.keys, self.init.pd);
+        let done = match *op {
+            SendOp::LocalInvalidate(key) => keys.invalidate(pd, self.num, key),
+            SendOp::Bind {
+                rkey,
+                new_rkey,
+                binding,
+            } => keys.bind(pd, self.num, (rkey, new_rkey), binding),
+            _ => None,
+        };
+        if done.is_none() {
+            return Begun::Failed(Status::Bind);
+        }
+        let requester = &mut self.requester;
+        if let Some(wqe) = requester.wqes.get_mut(requester.current) {
+            wqe.is_issued = true;
+            wqe.first = requester.next;
+        }
+        requester.current += 1;
+        self.retire_local(ctx);
+        Begun::Local
+    }
+
+    /// Completes local requests that nothing precedes any more.
+    pub(super) fn retire_local(&mut self, ctx: &mut Context<'_>) {
+        let is_done = |wqe: &Wqe| wqe.is_issued && wqe.request.op.is_local();
+        while self.requester.wqes.front().is_some_and(is_done) {
+            if let Some(wqe) = self.requester.retire() {
+                self.complete_send(&wqe.request, 0, Status::Success, ctx);
+            }
+        }
+        self.note_drained(ctx);
+    }
+
+    /// Reports the end of draining, once.
+    pub(super) fn note_drained(&mut self, ctx: &mut Context<'_>) {
+        let in_flight = self.requester.wqes.front().is_some_and(|wqe| wqe.is_issued);
+        if self.state == State::Sqd && self.requester.is_draining && !in_flight {
+            self.requester.is_draining = false;
+            if self.attributes.sqd_notify {
+                let event = Event::SendQueueDrained(QpNum(self.num));
+                ctx.resources.events.push_back(event);
+            }
+        }
+    }
+
+    /// Appends the next packet of the current request.
+    fn send_packet(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> Result<(), Status> {
+        let requester = &self.requester;
+        let Some(wqe) = requester.wqes.get(requester.current) else {
+            return Ok(());
+        };
+        let (sent, mtu) = (requester.sent, self.attributes.mtu);
+        let rest = sent
+            .checked_mul(mtu)
+            .and_then(|done| wqe.len.checked_sub(done));
+        let rest = rest.unwrap_or(0);
+        let packets = wqe.packets - sent;
+        let carries = !wqe.request.op.needs_response();
+        let len = if carries { rest.min(mtu) } else { 0 };
+        let range = (
+            u64::from(wqe.len - rest),
+            u64::from(if carries { len } else { rest }),
+        );
+        let head = self.head(wqe, sent, rest).ok_or(Status::LocalOperation)?;
+        let size = len as usize;
+        let emitted = match &wqe.request.payload {
+            Payload::Inline(bytes) => {
+                let start = (wqe.len - rest) as usize;
+                let part = bytes
+                    .get(start..start + size)
+                    .ok_or(Status::LocalOperation)?;
+                self.emit(&head, size, out, |place| place.copy_from_slice(part))
+            }
+            Payload::Sges(sges) => {
+                // The memory of an answer is checked before it is asked for.
+                let emit = |memory: &mut dyn Memory, pieces: &[transfer::Piece]| {
+                    self.emit(&head, size, out, |place| {
+                        transfer::gather(memory, pieces, place);
+                    })
+                };
+                ctx.with_pieces(self.init.pd, sges, range, !carries, emit)
+                    .ok_or(Status::LocalProtection)?
+            }
+        };
+        if !emitted {
+            return Err(Status::LocalOperation);
+        }
+        self.packet_sent(if carries { 1 } else { packets }, ctx);
+        Ok(())
+    }
+
+    fn packet_sent(&mut self, packets: u32, ctx: &mut Context<'_>) {
+        let requester = &mut self.requester;
+        requester.next = requester.next.plus(packets);
+        requester.sent += packets;
+        let done = requester.wqes.get(requester.current);
+        if done.is_some_and(|wqe| requester.sent >= wqe.packets) {
+            requester.current += 1;
+            requester.sent = 0;
+        }
+        if requester.newest.is_before(requester.next) {
+            requester.newest = requester.next;
+        }
+        if self.init.kind == QpKind::Rc {
+            if requester.ack_deadline.is_none() {
+                requester.restart_timer(ctx.now, &self.attributes);
+            }
+        } else if requester.current > 0 {
+            // Unreliable requests are done when they have been sent.
+            requester.unacked = requester.next;
+            if let Some(wqe) = requester.retire() {
+                self.complete_send(&wqe.request, wqe.len, Status::Success, ctx);
+            }
+            self.retire_local(ctx);
+        }
+    }
+
+    /// Headers of the packet after `sent` others; `rest` bytes of the message are left.
+    fn head(&self, wqe: &Wqe, sent: u32, rest: u32) -> Option<Head> {
+        let request = &wqe.request;
+        let is_last = sent + 1 == wqe.packets;
+        let position = Position::of(sent == 0, is_last);
+        let done = u64::from(wqe.len - rest);
+        let mut extensions = Extensions::default();
+        let reth = |remote: Remote, len| Reth {
+            addr: remote.addr.wrapping_add(done),
+            rkey: remote.rkey,
+            len,
+        };
+        let operation = match request.op {
+            SendOp::Send { imm, invalidate } => {
+                extensions.imm = imm.filter(|_| is_last);
+                extensions.invalidate = invalidate.filter(|_| is_last);
+                Operation::Send(position, immediate(&extensions))
+            }
+            SendOp::Write { remote, imm } => {
+                extensions.reth = (sent == 0).then(|| reth(remote, wqe.len));
+                extensions.imm = imm.filter(|_| is_last);
+                Operation::Write(position, immediate(&extensions))
+            }
+            SendOp::Read(remote) => {
+                extensions.reth = Some(reth(remote, rest));
+                Operation::ReadRequest
+            }
+            SendOp::CompareSwap {
+                remote,
+                compare,
+                swap,
+            } => {
+                extensions.atomic = Some(atomic(remote, swap, compare));
+                Operation::CompareSwap
+            }
+            SendOp::FetchAdd { remote, add } => {
+                extensions.atomic = Some(atomic(remote, add, 0));
+                Operation::FetchAdd
+            }
+            SendOp::LocalInvalidate(_) | SendOp::Bind { .. } => return None,
+        };
+        let answers = request.op.needs_response();
+        let psn = self.requester.next;
+        let interval = psn.get() % ACK_INTERVAL == ACK_INTERVAL - 1;
+        let head = Head {
+            path: self
+                .attributes
+                .path
+                .or(request.destination.map(|to| to.path))?,
+            dest_qp: self.attributes.dest_qp,
+            operation,
+            psn,
+            solicited: request.solicited && is_last && !answers,
+            ack_request: self.init.kind == QpKind::Rc && (is_last || interval) && !answers,
+            extensions,
+        };
+        match (self.init.kind, request.destination) {
+            (QpKind::Ud, Some(to)) => {
+                // The highest bit of a key asks for that of the queue pair.
+                let own = to.qkey >> 31 == 1;
+                let qkey = if own { self.attributes.qkey } else { to.qkey };
+                Some(Head {
+                    path: to.path,
+                    dest_qp: to.qp,
+                    extensions: Extensions {
+                        deth: Some(Deth {
+                            qkey,
+                            src_qp: self.num,
+                        }),
+                        ..extensions
+                    },
+                    ..head
+                })
+            }
+            (QpKind::Ud, None) => None,
+            _ => Some(head),
+        }
+    }
+
+    /// Does what is due by `now`: sends again after a timeout, or after waiting for a receive.
+    pub(in crate::engine) fn handle_timeout(&mut self, ctx: &mut Context<'_>) {
+        let requester = &mut self.requester;
+        if requester.rnr_until.is_some_and(|until| until <= ctx.now) {
+            requester.rnr_until = None;
+            requester.restart_timer(ctx.now, &self.attributes);
+        }
+        if requester
+            .ack_deadline
+            .is_some_and(|deadline| deadline <= ctx.now)
+        {
+            requester.resent_from = None;
+            self.retry(ctx);
+        }
+    }
+
+    /// Sends everything again from the oldest packet that is not acknowledged, if a retry is left.
+    pub(super) fn retry(&mut self, ctx: &mut Context<'_>) {
+        let requester = &mut self.requester;
+        match requester.retries_left.checked_sub(1) {
+            Some(left) => {
+                requester.retries_left = left;
+                requester.go_to(requester.unacked);
+                requester.restart_timer(ctx.now, &self.attributes);
+            }
+            None => self.fail_send(Status::RetryExceeded, ctx),
+        }
+    }
+
+    /// Waits for a receive of the peer, if a retry is left.
+    pub(super) fn wait_for_receiver(&mut self, delay: Duration, ctx: &mut Context<'_>) {
+        let requester = &mut self.requester;
+        let for_ever = self.attributes.rnr_retry == RETRY_FOR_EVER;
+        match requester.rnr_retries_left.checked_sub(1) {
+            None if !for_ever => self.fail_send(Status::RnrRetryExceeded, ctx),
+            left => {
+                if !for_ever {
+                    requester.rnr_retries_left = left.unwrap_or(0);
+                }
+                requester.go_to(requester.unacked);
+                requester.rnr_until = Some(ctx.now + delay);
+                requester.restart_timer(ctx.now, &self.attributes);
+            }
+        }
+    }
+}
+
+fn immediate(extensions: &Extensions) -> Immediate {
+    match (extensions.imm, extensions.invalidate) {
+        (Some(_), _) => Immediate::Data,
+        (None, Some(_)) => Immediate::Invalidate,
+        (None, None) => Immediate::None,
+    }
+}
+
+fn atomic(remote: Remote, swap_add: u64, compare: u64) -> AtomicEth {
+    AtomicEth {
+        addr: remote.addr,
+        rkey: remote.rkey,
+        swap_add,
+        compare,
+    }
+}

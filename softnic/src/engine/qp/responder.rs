@@ -1,0 +1,575 @@
+//! The responder of a reliable connection: carries the peer's requests out once, in order, and answers.
+
+use std::collections::VecDeque;
+
+use super::{Head, QpNum, QueuePair};
+use crate::{
+    engine::{
+        access::Access,
+        completion::{CompletionOp, Status},
+        event::Event,
+        keys::RemoteAccess,
+        memory::Atomic,
+        psn::Psn,
+        request::RecvRequest,
+        resources::Context,
+        transfer::total_len,
+    },
+    wire::{
+        Aeth, AtomicEth, Extensions, Frame, Immediate, Nak, Operation, Position, Reth, Syndrome,
+    },
+};
+
+/// Answers that wait to be sent, beyond the reads and atomics that the peer may have in flight: duplicates, and
+/// acknowledgements between them.
+const MAX_SPARE_REPLIES: usize = 16;
+
+/// Message of the peer that has begun and not ended.
+#[derive(Debug)]
+pub(super) enum Incoming {
+    /// A message to the receive queue.
+    Send {
+        /// Receive that the message goes to.
+        recv: RecvRequest,
+        /// Bytes received so far.
+        received: u64,
+    },
+    /// An RDMA write.
+    Write {
+        /// Memory that is written.
+        reth: Reth,
+        /// Bytes received so far.
+        received: u32,
+    },
+}
+
+/// An answer that waits to be sent.
+#[derive(Clone, Copy, Debug)]
+enum Reply {
+    Acknowledge(Psn, Syndrome),
+    Atomic(Psn, u64),
+    /// The rest of a read: the next packet, its memory, and whether it begins the answer.
+    Read(Psn, Reth, bool),
+}
+
+/// Result of an atomic operation, kept for duplicates of its request.
+#[derive(Clone, Copy, Debug)]
+struct Replay {
+    psn: Psn,
+    original: u64,
+}
+
+/// Progress of the peer's requests.
+#[derive(Debug, Default)]
+pub(super) struct Responder {
+    /// Next packet.
+    pub(super) expected: Psn,
+    /// Number of messages completed.
+    msn: u32,
+    pub(super) incoming: Option<Incoming>,
+    /// Receive of a message that was dropped in the middle, for the next message.
+    pub(super) held: Option<RecvRequest>,
+    replies: VecDeque<Reply>,
+    replays: VecDeque<Replay>,
+    /// Whether the peer knows that the expected packet is missing.
+    is_nak_sent: bool,
+    pub(super) is_established: bool,
+}
+
+/// Reason for which a request is refused.
+#[derive(Clone, Copy, Debug)]
+enum Refusal {
+    /// There is no receive; the peer tries again.
+    NotReady,
+    /// The queue pair fails, and a receive completes with the status.
+    Fatal(Nak, Option<Status>),
+}
+
+const INVALID: Refusal = Refusal::Fatal(Nak::InvalidRequest, None);
+const FORBIDDEN: Refusal = Refusal::Fatal(Nak::RemoteAccess, None);
+
+impl Responder {
+    pub(super) fn start(&mut self, psn: Psn) {
+        self.expected = psn;
+    }
+
+    pub(super) fn has_replies(&self) -> bool {
+        !self.replies.is_empty()
+    }
+
+    pub(super) fn drop_replies(&mut self) {
+        self.replies.clear();
+    }
+
+    /// Gives up the message in progress, and returns its receive.
+    pub(super) fn abandon(&mut self) -> impl Iterator<Item = RecvRequest> + use<> {
+        let recv = match self.incoming.take() {
+            Some(Incoming::Send { recv, .. }) => Some(recv),
+            _ => None,
+        };
+        self.held.take().into_iter().chain(recv)
+    }
+
+    /// Adds an acknowledgement. One that waits already is replaced: the newer one covers it.
+    fn acknowledge(&mut self, psn: Psn, syndrome: Syndrome) {
+        if let Some(Reply::Acknowledge(_, Syndrome::Ack(_))) = self.replies.back() {
+            self.replies.pop_back();
+        }
+        self.replies.push_back(Reply::Acknowledge(psn, syndrome));
+    }
+
+    fn reads_waiting(&self) -> usize {
+        let is_read = |reply: &&Reply| matches!(reply, Reply::Read(..));
+        self.replies.iter().filter(is_read).count()
+    }
+}
+
+impl QueuePair {
+    /// Takes a request of the peer.
+    pub(super) fn receive_request(
+        &mut self,
+        frame: &Frame<'_>,
+        operation: Operation,
+        ctx: &mut Context<'_>,
+    ) {
+        if !self.receives() {
+            return;
+        }
+        self.note_established(ctx);
+        let psn = Psn::new(frame.bth.psn);
+        let expected = self.responder.expected;
+        match psn.distance(expected) {
+            0 => {}
+            1.. => {
+                if !self.responder.is_nak_sent {
+                    self.responder.is_nak_sent = true;
+                    let nak = Syndrome::Nak(Nak::SequenceError);
+                    self.responder.acknowledge(expected, nak);
+                }
+                return;
+            }
+            _ => return self.receive_duplicate(frame, operation, psn, ctx),
+        }
+        match self.carry_out(frame, operation, psn, ctx) {
+            Ok(()) => self.responder.is_nak_sent = false,
+            Err(Refusal::NotReady) => {
+                self.responder.is_nak_sent = true;
+                let syndrome = Syndrome::RnrNak(self.attributes.min_rnr_timer);
+                self.responder.acknowledge(psn, syndrome);
+            }
+            Err(Refusal::Fatal(nak, status)) => self.refuse(psn, nak, status, ctx),
+        }
+    }
+
+    /// Refuses a request for good: the peer learns why, and both queue pairs fail.
+    fn refuse(&mut self, psn: Psn, nak: Nak, status: Option<Status>, ctx: &mut Context<'_>) {
+        self.responder.acknowledge(psn, Syndrome::Nak(nak));
+        if let Some(status) = status {
+            for recv in self.responder.abandon() {
+                self.fail_receive(recv.wr_id, status, ctx);
+            }
+        }
+        let num = QpNum(self.num);
+        ctx.resources.events.push_back(match nak {
+            Nak::RemoteAccess => Event::QpAccessError(num),
+            _ => Event::QpRequestError(num),
+        });
+        self.fail(ctx);
+    }
+
+    /// Carries the expected request out.
+    fn carry_out(
+        &mut self,
+        frame: &Frame<'_>,
+        operation: Operation,
+        psn: Psn,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let mut packets = 1;
+        match operation {
+            Operation::Send(position, immediate) => {
+                self.receive_send(frame, position, immediate, ctx)?;
+            }
+            Operation::Write(position, _) => self.receive_write(frame, position, ctx)?,
+            Operation::ReadRequest => packets = self.receive_read_request(frame, psn, ctx)?,
+            Operation::CompareSwap | Operation::FetchAdd => {
+                self.receive_atomic_request(frame, operation, psn, ctx)?;
+            }
+            _ => return Err(INVALID),
+        }
+        self.responder.expected = psn.plus(packets);
+        if frame.bth.ack_request {
+            let ack = Aeth::ack(0).syndrome;
+            self.responder.acknowledge(psn, ack);
+        }
+        Ok(())
+    }
+
+    fn message_done(&mut self) {
+        self.responder.msn = self.responder.msn.wrapping_add(1) & 0xff_ffff;
+    }
+
+    /// Checks the length of a packet's payload: all but the last have the MTU, and the last one of several is not empty.
+    fn length_fits(&self, position: Position, len: usize) -> bool {
+        let mtu = self.attributes.mtu as usize;
+        match position {
+            Position::First | Position::Middle => len == mtu,
+            Position::Last => len > 0 && len <= mtu,
+            Position::Only => len <= mtu,
+        }
+    }
+
+    fn receive_send(
+        &mut self,
+        frame: &Frame<'_>,
+        position: Position,
+        immediate: Immediate,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let fits = self.length_fits(position, frame.payload.len());
+        let (recv, received) = match (position.begins(), self.responder.incoming.take()) {
+            (true, None) if fits => {
+                let recv = self.take_receive(ctx).ok_or(Refusal::NotReady)?;
+                (recv, 0)
+            }
+            (false, Some(Incoming::Send { recv, received })) if fits => (recv, received),
+            (_, incoming) => {
+                self.responder.incoming = incoming;
+                return Err(INVALID);
+            }
+        };
+        let end = received + frame.payload.len() as u64;
+        let status = if end > total_len(&recv.sges) {
+            Some((Nak::InvalidRequest, Status::LocalLength))
+        } else if !ctx.scatter(self.init.pd, &recv.sges, received, frame.payload) {
+            Some((Nak::RemoteOperation, Status::LocalProtection))
+        } else {
+            None
+        };
+        let invalidated = frame
+            .extensions
+            .invalidate
+            .filter(|_| immediate == Immediate::Invalidate);
+        let wr_id = recv.wr_id;
+        self.responder.incoming = Some(Incoming::Send {
+            recv,
+            received: end,
+        });
+        if let Some((nak, status)) = status {
+            return Err(Refusal::Fatal(nak, Some(status)));
+        }
+        if !position.ends() {
+            return Ok(());
+        }
+        if let Some(key) = invalidated {
+            let keys = &mut ctx.resources.keys;
+            if keys.invalidate(self.init.pd, self.num, key).is_none() {
+                return Err(Refusal::Fatal(Nak::RemoteAccess, Some(Status::LocalAccess)));
+            }
+        }
+        self.responder.incoming = None;
+        self.message_done();
+        let mut completion = self.completion(wr_id, CompletionOp::Receive, Status::Success);
+        completion.byte_len = u32::try_from(end).unwrap_or(u32::MAX);
+        completion.imm = frame.extensions.imm;
+        completion.invalidated = invalidated;
+        self.complete_receive(completion, frame.bth.solicited, ctx);
+        Ok(())
+    }
+
+    /// The host's address that the peer may access; `None` if it may not.
+    pub(super) fn remote(
+        &self,
+        reth: &Reth,
+        (offset, len): (u32, u64),
+        access: Access,
+        ctx: &Context<'_>,
+    ) -> Option<u64> {
+        let granted = self.attributes.access.contains(access);
+        let wanted = RemoteAccess {
+            pd: self.init.pd,
+            qp: self.num,
+            rkey: reth.rkey,
+            addr: reth.addr.checked_add(offset.into())?,
+            len,
+            access,
+        };
+        granted.then(|| ctx.resources.keys.remote(wanted)).flatten()
+    }
+
+    fn receive_write(
+        &mut self,
+        frame: &Frame<'_>,
+        position: Position,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let (reth, received) = self.write_in_progress(frame, position)?;
+        let len = frame.payload.len();
+        let end = u32::try_from(len)
+            .ok()
+            .and_then(|len| received.checked_add(len));
+        let end = end.filter(|&end| {
+            let complete = end == reth.len;
+            end <= reth.len && (!position.ends() || complete)
+        });
+        let end = end
+            .filter(|_| self.length_fits(position, len))
+            .ok_or(INVALID)?;
+        // Memory is checked with the first packet as a whole, and again with each: keys may go meanwhile.
+        let whole = self.remote(&reth, (0, reth.len.into()), Access::REMOTE_WRITE, ctx);
+        if reth.len > 0 {
+            whole.ok_or(FORBIDDEN)?;
+        }
+        let takes_receive = position.ends() && frame.extensions.imm.is_some();
+        let recv = if takes_receive {
+            Some(self.take_receive(ctx).ok_or(Refusal::NotReady)?)
+        } else {
+            None
+        };
+        if let (Some(host), true) = (whole, len > 0) {
+            ctx.memory
+                .write(host.wrapping_add(received.into()), frame.payload);
+        }
+        self.responder.incoming = Some(Incoming::Write {
+            reth,
+            received: end,
+        });
+        if !position.ends() {
+            return Ok(());
+        }
+        self.responder.incoming = None;
+        self.message_done();
+        if let Some(recv) = recv {
+            let op = CompletionOp::ReceiveWrite;
+            let mut completion = self.completion(recv.wr_id, op, Status::Success);
+            completion.byte_len = reth.len;
+            completion.imm = frame.extensions.imm;
+            self.complete_receive(completion, frame.bth.solicited, ctx);
+        }
+        Ok(())
+    }
+
+    /// The memory of a write, and the bytes received before this packet.
+    fn write_in_progress(
+        &self,
+        frame: &Frame<'_>,
+        position: Position,
+    ) -> Result<(Reth, u32), Refusal> {
+        if !self.attributes.access.contains(Access::REMOTE_WRITE) {
+            return Err(INVALID);
+        }
+        match (
+            position.begins(),
+            &self.responder.incoming,
+            frame.extensions.reth,
+        ) {
+            (true, None, Some(reth)) => Ok((reth, 0)),
+            (false, Some(Incoming::Write { reth, received }), _) => Ok((*reth, *received)),
+            _ => Err(INVALID),
+        }
+    }
+
+    /// Takes a read request, and returns the number of packets of the answer.
+    fn receive_read_request(
+        &mut self,
+        frame: &Frame<'_>,
+        psn: Psn,
+        ctx: &mut Context<'_>,
+    ) -> Result<u32, Refusal> {
+        let max = usize::from(self.attributes.max_dest_rd_atomic);
+        let granted = self.attributes.access.contains(Access::REMOTE_READ);
+        let reth = frame.extensions.reth.filter(|_| frame.payload.is_empty());
+        let reth = reth.filter(|_| granted && self.responder.incoming.is_none());
+        let reth = reth
+            .filter(|_| self.responder.reads_waiting() < max)
+            .ok_or(INVALID)?;
+        let memory = self.remote(&reth, (0, reth.len.into()), Access::REMOTE_READ, ctx);
+        if reth.len > 0 {
+            memory.ok_or(FORBIDDEN)?;
+        }
+        self.responder
+            .replies
+            .push_back(Reply::Read(psn, reth, true));
+        self.message_done();
+        Ok(self.packets(reth.len))
+    }
+
+    fn packets(&self, len: u32) -> u32 {
+        len.div_ceil(self.attributes.mtu).max(1)
+    }
+
+    fn receive_atomic_request(
+        &mut self,
+        frame: &Frame<'_>,
+        operation: Operation,
+        psn: Psn,
+        ctx: &mut Context<'_>,
+    ) -> Result<(), Refusal> {
+        let max = usize::from(self.attributes.max_dest_rd_atomic);
+        let granted = self.attributes.access.contains(Access::REMOTE_ATOMIC);
+        let atomic = frame.extensions.atomic.filter(|atomic| {
+            granted && max > 0 && atomic.addr.is_multiple_of(8) && frame.payload.is_empty()
+        });
+        let atomic = atomic
+            .filter(|_| self.responder.incoming.is_none())
+            .ok_or(INVALID)?;
+        let AtomicEth {
+            addr,
+            rkey,
+            swap_add,
+            compare,
+        } = atomic;
+        let reth = Reth { addr, rkey, len: 8 };
+        let host = self.remote(&reth, (0, 8), Access::REMOTE_ATOMIC, ctx);
+        // An address that is aligned in the region need not be aligned in the host's memory.
+        let host = host
+            .filter(|host| host.is_multiple_of(8))
+            .ok_or(FORBIDDEN)?;
+        let original = ctx.memory.atomic(
+            host,
+            match operation {
+                Operation::CompareSwap => Atomic::CompareSwap {
+                    compare,
+                    swap: swap_add,
+                },
+                _ => Atomic::FetchAdd(swap_add),
+            },
+        );
+        if self.responder.replays.len() >= max {
+            self.responder.replays.pop_front();
+        }
+        self.responder.replays.push_back(Replay { psn, original });
+        self.responder
+            .replies
+            .push_back(Reply::Atomic(psn, original));
+        self.message_done();
+        Ok(())
+    }
+
+    /// Takes a request that has been carried out already: its answer may have been lost.
+    fn receive_duplicate(
+        &mut self,
+        frame: &Frame<'_>,
+        operation: Operation,
+        psn: Psn,
+        ctx: &Context<'_>,
+    ) {
+        let max = usize::from(self.attributes.max_dest_rd_atomic);
+        if self.responder.replies.len() >= 2 * max + MAX_SPARE_REPLIES {
+            // The peer asks again.
+            return;
+        }
+        let expected = self.responder.expected;
+        match operation {
+            Operation::Send(..) | Operation::Write(..) => {
+                let ack = Aeth::ack(0).syndrome;
+                self.responder.acknowledge(expected.previous(), ack);
+            }
+            Operation::ReadRequest => {
+                let Some(reth) = frame.extensions.reth else {
+                    return;
+                };
+                let end = psn.plus(self.packets(reth.len));
+                let memory = self.remote(&reth, (0, reth.len.into()), Access::REMOTE_READ, ctx);
+                if !expected.is_before(end) && (memory.is_some() || reth.len == 0) {
+                    self.responder
+                        .replies
+                        .push_back(Reply::Read(psn, reth, true));
+                }
+            }
+            Operation::CompareSwap | Operation::FetchAdd => {
+                let mut replays = self.responder.replays.iter();
+                if let Some(replay) = replays.find(|replay| replay.psn == psn) {
+                    let reply = Reply::Atomic(psn, replay.original);
+                    self.responder.replies.push_back(reply);
+                }
+            }
+            _ => {}
+        }
+    }
+
+    /// Appends the next answer; false if there is none.
+    pub(super) fn transmit_reply(&mut self, ctx: &mut Context<'_>, out: &mut Vec<u8>) -> bool {
+        while let Some(reply) = self.responder.replies.pop_front() {
+            let sent = match reply {
+                Reply::Acknowledge(psn, syndrome) => {
+                    let head = self.reply_head(Operation::Acknowledge, psn, Some(syndrome));
+                    head.is_some_and(|head| self.emit(&head, 0, out, |_| {}))
+                }
+                Reply::Atomic(psn, original) => {
+                    let ack = Some(Aeth::ack(0).syndrome);
+                    let head = self.reply_head(Operation::AtomicAcknowledge, psn, ack);
+                    head.is_some_and(|mut head| {
+                        head.extensions.atomic_ack = Some(original);
+                        self.emit(&head, 0, out, |_| {})
+                    })
+                }
+                Reply::Read(psn, reth, begins) => self.transmit_read(psn, reth, begins, ctx, out),
+            };
+            if sent {
+                return true;
+            }
+        }
+        false
+    }
+
+    /// Appends the next packet of the answer to a read, and keeps the rest for later.
+    fn transmit_read(
+        &mut self,
+        psn: Psn,
+        reth: Reth,
+        begins: bool,
+        ctx: &mut Context<'_>,
+        out: &mut Vec<u8>,
+    ) -> bool {
+        let len = reth.len.min(self.attributes.mtu);
+        let position = Position::of(begins, len == reth.len);
+        let memory = self.remote(&reth, (0, len.into()), Access::REMOTE_READ, ctx);
+        if memory.is_none() && len > 0 {
+            // The key has gone since the request was accepted.
+            self.refuse(psn, Nak::RemoteAccess, None, ctx);
+            return false;
+        }
+        let syndrome = (position != Position::Middle).then(|| Aeth::ack(0).syndrome);
+        let Some(head) = self.reply_head(Operation::ReadResponse(position), psn, syndrome) else {
+            return false;
+        };
+        let sent = self.emit(&head, len as usize, out, |place| {
+            if let Some(host) = memory.filter(|_| !place.is_empty()) {
+                ctx.memory.read(host, place);
+            }
+        });
+        if !position.ends() {
+            let rest = Reth {
+                addr: reth.addr.wrapping_add(len.into()),
+                len: reth.len - len,
+                ..reth
+            };
+            self.responder
+                .replies
+                .push_front(Reply::Read(psn.plus(1), rest, false));
+        }
+        sent
+    }
+
+    fn reply_head(
+        &self,
+        operation: Operation,
+        psn: Psn,
+        syndrome: Option<Syndrome>,
+    ) -> Option<Head> {
+        let msn = self.responder.msn;
+        Some(Head {
+            path: self.attributes.path?,
+            dest_qp: self.attributes.dest_qp,
+            operation,
+            psn,
+            solicited: false,
+            ack_request: false,
+            extensions: Extensions {
+                aeth: syndrome.map(|syndrome| Aeth { syndrome, msn }),
+                ..Extensions::default()
+            },
+        })
+    }
+}

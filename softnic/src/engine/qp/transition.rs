@@ -1,0 +1,90 @@
+//! Legal transitions of queue pairs, and the attributes that each needs and allows.
+//!
+//! Source: InfiniBand Architecture Specification, volume 1, section 11.2.5.2, as `ibv_modify_qp(3)` has it.
+
+use super::attributes::{AttributeMask, QpKind, State};
+
+/// The attributes that a transition needs, and those that it allows besides; `None` for an illegal transition.
+pub(super) fn transition(
+    from: State,
+    to: State,
+    kind: QpKind,
+) -> Option<(AttributeMask, AttributeMask)> {
+    use AttributeMask as Has;
+    let none = Has::default();
+    let (rc, ud) = (kind == QpKind::Rc, kind == QpKind::Ud);
+    let only = |condition: bool, mask: Has| if condition { mask } else { none };
+    let init = Has::PKEY_INDEX | Has::PORT | if ud { Has::QKEY } else { Has::ACCESS };
+    let running = Has::CUR_STATE
+        | only(!ud, Has::ACCESS)
+        | only(ud, Has::QKEY)
+        | only(rc, Has::MIN_RNR_TIMER);
+    let initiator = Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
+    Some(match (from, to) {
+        (State::Reset, State::Reset | State::Err) | (_, State::Reset | State::Err) => (none, none),
+        (State::Reset, State::Init) => (init, none),
+        (State::Init, State::Init) => (none, init),
+        (State::Init, State::Rtr) => {
+            let connected = Has::PATH | Has::MTU | Has::DEST_QP | Has::RQ_PSN;
+            let responder = Has::MAX_DEST_RD_ATOMIC | Has::MIN_RNR_TIMER;
+            let needs = only(!ud, connected) | only(rc, responder);
+            let allows = Has::PKEY_INDEX | only(!ud, Has::ACCESS) | only(ud, Has::QKEY);
+            (needs, allows)
+        }
+        (State::Rtr, State::Rts) => (Has::SQ_PSN | only(rc, Has::TIMEOUT | initiator), running),
+        (State::Rts, State::Rts) => (none, running),
+        (State::Rts, State::Sqd) => (none, Has::SQD_NOTIFY),
+        (State::Sqd, State::Rts) => (none, running),
+        (State::Sqd, State::Sqd) => {
+            let path = only(!ud, Has::PATH);
+            let reliable = Has::PORT | Has::TIMEOUT | Has::MAX_DEST_RD_ATOMIC | initiator;
+            (none, running | Has::PKEY_INDEX | path | only(rc, reliable))
+        }
+        (State::Sqe, State::Rts) if !rc => (none, running),
+        _ => return None,
+    })
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const STATES: [State; 7] = [
+        State::Reset,
+        State::Init,
+        State::Rtr,
+        State::Rts,
+        State::Sqd,
+        State::Sqe,
+        State::Err,
+    ];
+
+    #[test]
+    fn states_are_passed_in_order() {
+        for kind in [QpKind::Rc, QpKind::Uc, QpKind::Ud] {
+            let legal = |from| -> Vec<_> {
+                let to = STATES.into_iter();
+                to.filter(|to| transition(from, *to, kind).is_some())
+                    .collect()
+            };
+            use State::{Err, Init, Reset, Rtr, Rts, Sqd, Sqe};
+            assert_eq!(legal(Reset), [Reset, Init, Err]);
+            assert_eq!(legal(Init), [Reset, Init, Rtr, Err]);
+            assert_eq!(legal(Rtr), [Reset, Rts, Err]);
+            assert_eq!(legal(Rts), [Reset, Rts, Sqd, Err]);
+            assert_eq!(legal(Sqd), [Reset, Rts, Sqd, Err]);
+            assert_eq!(legal(Err), [Reset, Err]);
+            let recovers = kind != QpKind::Rc;
+            assert_eq!(legal(Sqe).contains(&Rts), recovers);
+        }
+    }
+
+    #[test]
+    fn reliable_connections_need_their_timers() {
+        let (needs, _) = transition(State::Rtr, State::Rts, QpKind::Rc).unwrap();
+        assert!(needs.contains(AttributeMask::TIMEOUT | AttributeMask::RETRY_COUNT));
+        let (needs, allows) = transition(State::Rtr, State::Rts, QpKind::Ud).unwrap();
+        assert_eq!(needs, AttributeMask::SQ_PSN);
+        assert!(!allows.contains(AttributeMask::ACCESS));
+    }
+}

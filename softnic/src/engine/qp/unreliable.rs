@@ -1,0 +1,194 @@
+//! Receiving without acknowledgements: unreliable connections and datagrams.
+
+use super::{QueuePair, State, responder::Incoming};
+use crate::{
+    engine::{
+        access::Access,
+        completion::{CompletionOp, Status},
+        psn::Psn,
+        resources::Context,
+        transfer::total_len,
+    },
+    wire::{Frame, Operation, Position, Reth},
+};
+
+/// Length of the header (GRH) before a datagram in its receive.
+const GRH_LEN: usize = 40;
+
+impl QueuePair {
+    /// Takes a packet of an unreliable connection. A message with a missing packet is dropped.
+    pub(super) fn receive_unreliable(
+        &mut self,
+        frame: &Frame<'_>,
+        operation: Operation,
+        ctx: &mut Context<'_>,
+    ) {
+        if !self.receives() {
+            return;
+        }
+        self.note_established(ctx);
+        let psn = Psn::new(frame.bth.psn);
+        let in_order = psn == self.responder.expected;
+        self.responder.expected = psn.plus(1);
+        let position = match operation {
+            Operation::Send(position, _) | Operation::Write(position, _) => position,
+            _ => return,
+        };
+        if !in_order || position.begins() {
+            self.drop_message();
+        }
+        let mtu = self.attributes.mtu as usize;
+        let len = frame.payload.len();
+        let fits = if position.ends() {
+            len <= mtu
+        } else {
+            len == mtu
+        };
+        if !fits {
+            return self.drop_message();
+        }
+        let taken = match operation {
+            Operation::Send(..) => self.receive_unreliable_send(frame, position, ctx),
+            _ => self.receive_unreliable_write(frame, position, ctx),
+        };
+        if taken.is_none() {
+            self.drop_message();
+        }
+    }
+
+    /// Drops the message in progress; its receive takes the next message.
+    fn drop_message(&mut self) {
+        let recv = self.responder.abandon().next();
+        self.responder.held = recv;
+    }
+
+    fn receive_unreliable_send(
+        &mut self,
+        frame: &Frame<'_>,
+        position: Position,
+        ctx: &mut Context<'_>,
+    ) -> Option<()> {
+        let (recv, received) = match self.responder.incoming.take() {
+            Some(Incoming::Send { recv, received }) => (recv, received),
+            _ if position.begins() => (self.take_receive(ctx)?, 0),
+            _ => return None,
+        };
+        let end = received + frame.payload.len() as u64;
+        let status = if end > total_len(&recv.sges) {
+            Status::LocalLength
+        } else if !ctx.scatter(self.init.pd, &recv.sges, received, frame.payload) {
+            Status::LocalProtection
+        } else {
+            Status::Success
+        };
+        if status != Status::Success {
+            self.fail_receive(recv.wr_id, status, ctx);
+            self.fail(ctx);
+            return Some(());
+        }
+        if !position.ends() {
+            self.responder.incoming = Some(Incoming::Send {
+                recv,
+                received: end,
+            });
+            return Some(());
+        }
+        let mut completion = self.completion(recv.wr_id, CompletionOp::Receive, status);
+        completion.byte_len = u32::try_from(end).unwrap_or(u32::MAX);
+        completion.imm = frame.extensions.imm;
+        self.complete_receive(completion, frame.bth.solicited, ctx);
+        Some(())
+    }
+
+    fn receive_unreliable_write(
+        &mut self,
+        frame: &Frame<'_>,
+        position: Position,
+        ctx: &mut Context<'_>,
+    ) -> Option<()> {
+        let (reth, received): (Reth, u32) = match self.responder.incoming.take() {
+            Some(Incoming::Write { reth, received }) => (reth, received),
+            None if position.begins() => (frame.extensions.reth?, 0),
+            _ => return None,
+        };
+        let len = u32::try_from(frame.payload.len()).ok()?;
+        let end = received.checked_add(len).filter(|&end| end <= reth.len)?;
+        if position.ends() && end != reth.len {
+            return None;
+        }
+        if len > 0 {
+            let range = (received, len.into());
+            let host = self.remote(&reth, range, Access::REMOTE_WRITE, ctx)?;
+            ctx.memory.write(host, frame.payload);
+        }
+        if !position.ends() {
+            self.responder.incoming = Some(Incoming::Write {
+                reth,
+                received: end,
+            });
+            return Some(());
+        }
+        if let Some(imm) = frame.extensions.imm {
+            let recv = self.take_receive(ctx)?;
+            let op = CompletionOp::ReceiveWrite;
+            let mut completion = self.completion(recv.wr_id, op, Status::Success);
+            completion.byte_len = reth.len;
+            completion.imm = Some(imm);
+            self.complete_receive(completion, frame.bth.solicited, ctx);
+        }
+        Some(())
+    }
+
+    /// Takes a datagram. One with the wrong key, or without a receive, is dropped.
+    pub(super) fn receive_datagram(&mut self, frame: &Frame<'_>, ctx: &mut Context<'_>) {
+        let Some(deth) = frame.extensions.deth else {
+            return;
+        };
+        let ready = matches!(
+            self.state,
+            State::Rtr | State::Rts | State::Sqd | State::Sqe
+        );
+        if !ready || deth.qkey != self.attributes.qkey {
+            return;
+        }
+        let Some(recv) = self.take_receive(ctx) else {
+            return;
+        };
+        let grh = header(frame);
+        let len = (GRH_LEN + frame.payload.len()) as u64;
+        let pd = self.init.pd;
+        let status = if len > total_len(&recv.sges) {
+            Status::LocalLength
+        } else if ctx.scatter(pd, &recv.sges, 0, &grh)
+            && ctx.scatter(pd, &recv.sges, GRH_LEN as u64, frame.payload)
+        {
+            Status::Success
+        } else {
+            Status::LocalProtection
+        };
+        if status != Status::Success {
+            self.fail_receive(recv.wr_id, status, ctx);
+            return self.fail(ctx);
+        }
+        let mut completion = self.completion(recv.wr_id, CompletionOp::Receive, status);
+        completion.byte_len = u32::try_from(len).unwrap_or(u32::MAX);
+        completion.imm = frame.extensions.imm;
+        completion.src_qp = deth.src_qp;
+        completion.has_grh = true;
+        self.complete_receive(completion, frame.bth.solicited, ctx);
+    }
+}
+
+/// The header before a datagram: that of IPv6, or twenty bytes of zeros and that of IPv4.
+fn header(frame: &Frame<'_>) -> [u8; GRH_LEN] {
+    let mut grh = [0; GRH_LEN];
+    let mut whole = Vec::with_capacity(GRH_LEN);
+    // The lengths in the header are those of the frame, so it is encoded again as a whole.
+    if frame.encode(&mut whole).is_ok() {
+        let len = frame.ip.encoded_len();
+        if let (Some(to), Some(from)) = (grh.get_mut(GRH_LEN - len..), whole.get(..len)) {
+            to.copy_from_slice(from);
+        }
+    }
+    grh
+}

@@ -1,0 +1,145 @@
+//! Work requests, as programs post them.
+
+use super::{keys::Binding, path::Path};
+
+/// Element of a scatter/gather list.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Sge {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Length in bytes.
+    pub len: u32,
+    /// Local key of the region.
+    pub lkey: u32,
+}
+
+/// A receive.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct RecvRequest {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// Memory for the message.
+    pub sges: Vec<Sge>,
+}
+
+/// Bytes of a send request.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub enum Payload {
+    /// Registered memory, read or written when the request is carried out.
+    Sges(Vec<Sge>),
+    /// Bytes that were copied when the request was posted.
+    Inline(Vec<u8>),
+}
+
+/// Memory of the peer.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Remote {
+    /// Address of the first byte.
+    pub addr: u64,
+    /// Remote key.
+    pub rkey: u32,
+}
+
+/// Receiver of a datagram.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Destination {
+    /// The way to the receiver's host.
+    pub path: Path,
+    /// Number of the receiver's queue pair.
+    pub qp: u32,
+    /// Key of the receiver's queue pair; with the highest bit set, that of the sender's is used.
+    pub qkey: u32,
+}
+
+/// Operation of a send request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum SendOp {
+    /// A message to the peer's receive queue.
+    Send {
+        /// Immediate data.
+        imm: Option<u32>,
+        /// Remote key that the peer invalidates.
+        invalidate: Option<u32>,
+    },
+    /// An RDMA write.
+    Write {
+        /// The peer's memory.
+        remote: Remote,
+        /// Immediate data, which takes a receive of the peer.
+        imm: Option<u32>,
+    },
+    /// An RDMA read.
+    Read(
+        /// The peer's memory.
+        Remote,
+    ),
+    /// An atomic comparison and exchange.
+    CompareSwap {
+        /// The peer's number.
+        remote: Remote,
+        /// The expected number.
+        compare: u64,
+        /// The new number.
+        swap: u64,
+    },
+    /// An atomic addition.
+    FetchAdd {
+        /// The peer's number.
+        remote: Remote,
+        /// The number to add.
+        add: u64,
+    },
+    /// Unbinding of a type 2 window.
+    LocalInvalidate(
+        /// The window's key.
+        u32,
+    ),
+    /// Binding of a window.
+    Bind {
+        /// The window's key now.
+        rkey: u32,
+        /// The window's key afterwards; only the lowest 8 bits may differ.
+        new_rkey: u32,
+        /// What the window opens.
+        binding: Binding,
+    },
+}
+
+impl SendOp {
+    /// Whether the peer answers with data.
+    pub(super) fn needs_response(&self) -> bool {
+        matches!(
+            self,
+            Self::Read(_) | Self::CompareSwap { .. } | Self::FetchAdd { .. }
+        )
+    }
+
+    /// Whether nothing is sent.
+    pub(super) fn is_local(&self) -> bool {
+        matches!(self, Self::LocalInvalidate(_) | Self::Bind { .. })
+    }
+
+    /// Whether the operation is atomic.
+    pub(super) fn is_atomic(&self) -> bool {
+        matches!(self, Self::CompareSwap { .. } | Self::FetchAdd { .. })
+    }
+}
+
+/// A request to a send queue.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct SendRequest {
+    /// Returned in the completion.
+    pub wr_id: u64,
+    /// What is to be done.
+    pub op: SendOp,
+    /// With which bytes.
+    pub payload: Payload,
+    /// Receiver, for datagrams.
+    pub destination: Option<Destination>,
+    /// Whether success makes a completion.
+    pub signaled: bool,
+    /// Whether the receiver's completion counts as solicited.
+    pub solicited: bool,
+    /// Whether the request waits for earlier reads and atomics.
+    pub fence: bool,
+}

@@ -1,0 +1,117 @@
+//! Datagrams: their header, their keys, and multicast groups.
+
+use std::net::IpAddr;
+
+use softnic::engine::{Destination, Path, QpKind, SendRequest, State, Status};
+
+use crate::{
+    pair::{Pair, SEND, request},
+    shadow::BASE,
+};
+
+const QKEY: u32 = 0x1111;
+
+fn datagram(pair: &Pair, to: IpAddr, (qp, qkey): (u32, u32), len: u32) -> SendRequest {
+    let mut wr = request(1, SEND, &[pair.hosts[0].sge(0, len)]);
+    wr.destination = Some(Destination {
+        path: Path::new(pair.hosts[0].addr, to),
+        qp,
+        qkey,
+    });
+    wr
+}
+
+fn to_peer(pair: &Pair, qkey: u32, len: u32) -> SendRequest {
+    let peer = &pair.hosts[1];
+    datagram(pair, peer.addr, (peer.qp.0, qkey), len)
+}
+
+#[test]
+fn a_datagram_arrives_behind_its_header() {
+    let mut pair = Pair::connected(QpKind::Ud);
+    let sge = pair.hosts[1].sge(0, 64);
+    pair.post_recv(1, 5, &[sge]);
+    pair.hosts[0].memory.at(BASE, 5).copy_from_slice(b"hello");
+    pair.post(0, to_peer(&pair, QKEY, 5));
+    pair.run();
+    let completion = pair.hosts[1].poll()[0];
+    assert_eq!(
+        (completion.status, completion.byte_len),
+        (Status::Success, 45)
+    );
+    assert_eq!(completion.src_qp, pair.hosts[0].qp.0);
+    assert!(completion.has_grh);
+    let received = pair.hosts[1].memory.at(BASE, 45);
+    assert_eq!(received[..20], [0; 20]);
+    assert_eq!(
+        (received[20], &received[32..40]),
+        (0x45, &[10, 9, 0, 1, 10, 9, 0, 2][..])
+    );
+    assert_eq!(&received[40..], b"hello");
+    assert_eq!(pair.hosts[0].poll()[0].status, Status::Success);
+}
+
+#[test]
+fn datagrams_with_the_wrong_key_or_without_a_receive_are_dropped() {
+    let mut pair = Pair::connected(QpKind::Ud);
+    pair.post(0, to_peer(&pair, QKEY, 5));
+    pair.run();
+    let sge = pair.hosts[1].sge(0, 64);
+    pair.post_recv(1, 5, &[sge]);
+    pair.post(0, to_peer(&pair, QKEY + 1, 5));
+    pair.run();
+    assert_eq!(pair.hosts[1].poll(), []);
+    assert_eq!(pair.state(1), State::Rts);
+    pair.post(0, to_peer(&pair, 1 << 31, 5));
+    pair.run();
+    assert_eq!(
+        pair.hosts[1].poll().len(),
+        1,
+        "the highest bit means the own key"
+    );
+}
+
+#[test]
+fn datagrams_longer_than_the_mtu_are_not_sent() {
+    let mut pair = Pair::connected(QpKind::Ud);
+    pair.post(0, to_peer(&pair, QKEY, 1025));
+    pair.run();
+    assert_eq!(pair.hosts[0].poll()[0].status, Status::LocalLength);
+    assert_eq!(pair.state(0), State::Sqe);
+}
+
+#[test]
+fn a_receive_shorter_than_its_datagram_fails() {
+    let mut pair = Pair::connected(QpKind::Ud);
+    let sge = pair.hosts[1].sge(0, 44);
+    pair.post_recv(1, 5, &[sge]);
+    pair.post(0, to_peer(&pair, QKEY, 5));
+    pair.run();
+    assert_eq!(pair.hosts[1].poll()[0].status, Status::LocalLength);
+}
+
+#[test]
+fn members_of_a_group_receive_what_is_sent_to_it() {
+    let mut pair = Pair::connected(QpKind::Ud);
+    let group: IpAddr = "239.1.2.3".parse().unwrap();
+    let sge = pair.hosts[1].sge(0, 64);
+    pair.post_recv(1, 5, &[sge]);
+    let send = datagram(&pair, group, (0xff_ffff, QKEY), 5);
+    pair.post(0, send.clone());
+    pair.run();
+    assert_eq!(pair.hosts[1].poll(), [], "no member yet");
+    let member = pair.hosts[1].qp;
+    pair.hosts[1].engine.attach(member, group).unwrap();
+    pair.post(0, send.clone());
+    pair.run();
+    assert_eq!(pair.hosts[1].poll().len(), 1);
+    assert!(
+        pair.hosts[1].engine.destroy_qp(member).is_err(),
+        "still a member"
+    );
+    pair.hosts[1].engine.detach(member, group).unwrap();
+    pair.post_recv(1, 6, &[sge]);
+    pair.post(0, send);
+    pair.run();
+    assert_eq!(pair.hosts[1].poll(), []);
+}

@@ -1,0 +1,400 @@
+//! A peer that sends whatever it likes: no frame reaches memory outside of what a key allows, or makes an engine panic.
+//!
+//! The shadow memory panics at an access outside of a registration. What a peer may reach besides is checked by contents:
+//! pages without a right for peers keep their bytes, and these never leave the host.
+
+use fastrand::Rng;
+use proptest::prelude::*;
+use softnic::{
+    engine::{Access, QpAttributes, QpKind, QpNum, Remote, SendOp, State},
+    wire::{
+        Aeth, AtomicEth, Bth, Deth, Extensions, Frame, Immediate, IpHeader, Nak, Opcode, Operation,
+        Position, Reth, Syndrome, Transport,
+    },
+};
+
+use crate::{
+    pair::{MEMORY, Pair, SEND, attributes, request},
+    shadow::BASE,
+};
+
+/// Memory whose bytes must not leave the host: the last page of all, which is in no region, and two regions.
+const SECRET: u8 = 0xe7;
+
+/// Pages, at the end of memory.
+const PAGE: u64 = 1024;
+
+/// A connected pair whose second host is attacked, and the keys of its pages by right.
+struct Victim {
+    pair: Pair,
+    keys: Vec<u32>,
+    unregistered: u64,
+    private: u64,
+    write_only: u64,
+    read_only: u64,
+    /// The packet that the victim expects next, as its answers tell.
+    expected: u32,
+}
+
+impl Victim {
+    fn new(kind: QpKind) -> Self {
+        let mut pair = Pair::new(kind, false);
+        // The region of everything is for receives of the other tests.
+        let everything = pair.hosts[1].key;
+        pair.hosts[1].engine.deregister(everything).unwrap();
+        pair.hosts[1].memory.close(BASE);
+        let end = BASE + MEMORY as u64;
+        let [unregistered, private, write_only, read_only, receives] =
+            [1, 2, 3, 4, 5].map(|page| end - page * PAGE);
+        for page in [unregistered, private, write_only] {
+            pair.hosts[1].memory.at(page, 1024).fill(SECRET);
+        }
+        let host = &mut pair.hosts[1];
+        let all = Access::REMOTE_WRITE | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        let keys = vec![
+            host.register(private, PAGE, Access::LOCAL_WRITE),
+            host.register(write_only, PAGE, Access::LOCAL_WRITE | Access::REMOTE_WRITE),
+            host.register(read_only, PAGE, Access::REMOTE_READ),
+            host.register(BASE, 4096, Access::LOCAL_WRITE | all),
+        ];
+        host.key = host.register(receives, PAGE, Access::LOCAL_WRITE);
+        pair.connect(&attributes());
+        let offset = receives - BASE;
+        for id in 0..4 {
+            let sge = pair.hosts[1].sge(offset, 700);
+            pair.post_recv(1, id, &[sge]);
+        }
+        // Requests in flight, so that answers find something.
+        if kind == QpKind::Rc {
+            let sge = pair.hosts[1].sge(offset, 700);
+            let remote = Remote {
+                addr: BASE,
+                rkey: 1,
+            };
+            pair.post(1, request(9, SendOp::Read(remote), &[sge]));
+            pair.post(1, request(10, SEND, &[sge]));
+            let sge = pair.hosts[1].sge(offset, 8);
+            pair.post(1, request(11, SendOp::FetchAdd { remote, add: 1 }, &[sge]));
+        }
+        Self {
+            pair,
+            keys,
+            unregistered,
+            private,
+            write_only,
+            read_only,
+            expected: attributes().sq_psn,
+        }
+    }
+
+    /// Learns from an answer which packet the victim expects.
+    fn learn(&mut self, answer: &Frame<'_>) {
+        let Some((Transport::Rc, operation)) = answer.bth.opcode.parse() else {
+            return;
+        };
+        let is_ack = answer
+            .extensions
+            .aeth
+            .is_some_and(|aeth| matches!(aeth.syndrome, Syndrome::Ack(_)));
+        self.expected = match operation {
+            Operation::Acknowledge if !is_ack => answer.bth.psn,
+            Operation::Acknowledge | Operation::AtomicAcknowledge | Operation::ReadResponse(_) => {
+                (answer.bth.psn + 1) & 0xff_ffff
+            }
+            _ => return,
+        };
+    }
+
+    /// Hands a frame over, and checks everything that a peer must not have reached.
+    fn attack(&mut self, frame: &[u8]) {
+        self.pair.deliver(1, frame);
+        while let Some(answer) = self.pair.transmit(1) {
+            let answer = Frame::decode(&answer).unwrap();
+            assert!(!answer.payload.contains(&SECRET), "{answer:?}");
+            self.learn(&answer);
+        }
+        for page in [self.unregistered, self.private] {
+            let bytes = self.pair.hosts[1].memory.at(page, 1024);
+            assert!(
+                bytes.iter().all(|byte| *byte == SECRET),
+                "{page:#x} was written"
+            );
+        }
+        let bytes = self.pair.hosts[1].memory.at(self.read_only, 1024);
+        assert!(
+            bytes.iter().all(|byte| *byte == 0),
+            "written without the right"
+        );
+    }
+
+    fn reth(&self, rng: &mut Rng) -> Reth {
+        let pages = [
+            self.unregistered,
+            self.private,
+            self.write_only,
+            self.read_only,
+            BASE,
+        ];
+        let near = rng
+            .choice(pages)
+            .unwrap_or(BASE)
+            .wrapping_add(rng.u64(..2048))
+            - 1024;
+        let key = rng.choice(&self.keys).copied().unwrap_or(0);
+        Reth {
+            addr: if rng.u8(..8) == 0 { rng.u64(..) } else { near },
+            rkey: if rng.u8(..8) == 0 { rng.u32(..) } else { key },
+            len: if rng.u8(..8) == 0 {
+                rng.u32(..)
+            } else {
+                rng.u32(..2048)
+            },
+        }
+    }
+
+    /// A well-formed frame to the queue pair, whose fields are as wrong as can be.
+    fn frame(&self, kind: QpKind, rng: &mut Rng) -> Vec<u8> {
+        let operation = operation(rng);
+        let transport = match kind {
+            QpKind::Rc => Transport::Rc,
+            QpKind::Uc => Transport::Uc,
+            QpKind::Ud => Transport::Ud,
+        };
+        let only = Operation::Send(Position::Only, Immediate::None);
+        let opcode = Opcode::new(transport, operation)
+            .or(Opcode::new(transport, only))
+            .unwrap();
+        let (_, operation) = opcode.parse().unwrap();
+        let victim = &self.pair.hosts[1];
+        let is_answer = matches!(
+            operation,
+            Operation::Acknowledge | Operation::AtomicAcknowledge | Operation::ReadResponse(_)
+        );
+        let psn = match rng.u8(..8) {
+            0 => rng.u32(..0x100_0000),
+            1 => self.expected.wrapping_sub(rng.u32(..4)) & 0xff_ffff,
+            // Of a request in flight.
+            _ if is_answer => attributes().rq_psn.wrapping_add(rng.u32(..6)) & 0xff_ffff,
+            _ => self.expected,
+        };
+        let extensions = self.extensions(transport, operation, rng);
+        let size = match extensions.reth {
+            Some(reth) if reth.len <= 256 && rng.u8(..4) > 0 => reth.len as usize,
+            _ => [0, 1, 8, 100, 255, 256, 257, 1024][rng.usize(..8)],
+        };
+        let requests_data = matches!(
+            operation,
+            Operation::ReadRequest | Operation::CompareSwap | Operation::FetchAdd
+        );
+        let size = if requests_data && rng.u8(..8) > 0 {
+            0
+        } else {
+            size
+        };
+        let payload: Vec<u8> = (0..size).map(|_| rng.u8(..0x80)).collect();
+        let frame = Frame {
+            ip: IpHeader::new(self.pair.hosts[0].addr, victim.addr).unwrap(),
+            src_port: 0xc000,
+            udp_checksum: 0,
+            bth: Bth {
+                ack_request: rng.u8(..8) > 0,
+                solicited: rng.bool(),
+                ..Bth::new(opcode, victim.qp.0, psn)
+            },
+            extensions,
+            payload: &payload,
+        };
+        let mut bytes = Vec::new();
+        frame.encode(&mut bytes).unwrap();
+        bytes
+    }
+
+    fn extensions(&self, transport: Transport, operation: Operation, rng: &mut Rng) -> Extensions {
+        let syndromes = [
+            Syndrome::Ack(31),
+            Syndrome::RnrNak(1),
+            Syndrome::Nak(Nak::SequenceError),
+            Syndrome::Nak(Nak::InvalidRequest),
+            Syndrome::Reserved(0xff),
+        ];
+        let aeth = Aeth {
+            syndrome: syndromes[rng.usize(..5)],
+            msn: rng.u32(..0x100_0000),
+        };
+        let reth = self.reth(rng);
+        let mut extensions = Extensions::default();
+        match operation {
+            Operation::Write(position, _) => extensions.reth = position.begins().then_some(reth),
+            Operation::ReadRequest | Operation::AtomicWrite => extensions.reth = Some(reth),
+            Operation::CompareSwap | Operation::FetchAdd => {
+                extensions.atomic = Some(AtomicEth {
+                    addr: if rng.bool() {
+                        reth.addr & !7
+                    } else {
+                        reth.addr
+                    },
+                    rkey: reth.rkey,
+                    swap_add: 1,
+                    compare: 0,
+                });
+            }
+            Operation::ReadResponse(position) => {
+                extensions.aeth = (position != Position::Middle).then_some(aeth);
+            }
+            Operation::Acknowledge => extensions.aeth = Some(aeth),
+            Operation::AtomicAcknowledge => {
+                extensions.aeth = Some(aeth);
+                extensions.atomic_ack = Some(7);
+            }
+            _ => {}
+        }
+        if let Operation::Send(_, immediate) | Operation::Write(_, immediate) = operation {
+            extensions.imm = (immediate == Immediate::Data).then_some(7);
+            let invalidates = immediate == Immediate::Invalidate;
+            extensions.invalidate = invalidates.then_some(reth.rkey);
+        }
+        if transport == Transport::Ud {
+            let qkey = attributes().qkey + u32::from(rng.u8(..8) == 0);
+            extensions.deth = Some(Deth { qkey, src_qp: 17 });
+        }
+        extensions
+    }
+}
+
+fn operation(rng: &mut Rng) -> Operation {
+    use Position::{First, Last, Middle, Only};
+    let position = [First, Middle, Last, Only][rng.usize(..4)];
+    let ends = position.ends();
+    let immediate = match rng.u8(..4) {
+        0 if ends => Immediate::Data,
+        1 if ends => Immediate::Invalidate,
+        _ => Immediate::None,
+    };
+    let plain = if immediate == Immediate::Data {
+        immediate
+    } else {
+        Immediate::None
+    };
+    match rng.u8(..9) {
+        0 => Operation::Send(position, immediate),
+        1 | 2 => Operation::Write(position, plain),
+        3 => Operation::ReadRequest,
+        4 => Operation::ReadResponse(position),
+        5 => Operation::Acknowledge,
+        6 => Operation::AtomicAcknowledge,
+        7 => Operation::CompareSwap,
+        _ => Operation::FetchAdd,
+    }
+}
+
+/// A queue pair that fails is brought up again, so that later frames find it alive.
+fn revive(victim: &mut Victim, kind: QpKind) {
+    if victim.pair.state(1) == State::Err {
+        *victim = Victim::new(kind);
+    }
+}
+
+fn attack_by_frames(kind: QpKind, seeds: std::ops::Range<u64>) -> u64 {
+    let mut carried_out = 0;
+    for seed in seeds {
+        let mut rng = Rng::with_seed(seed);
+        let mut victim = Victim::new(kind);
+        for _ in 0..60 {
+            let frame = victim.frame(kind, &mut rng);
+            victim.attack(&frame);
+            let whole = victim.pair.hosts[1].memory.at(BASE, 4096);
+            carried_out += u64::from(whole.iter().any(|byte| *byte != 0));
+            revive(&mut victim, kind);
+        }
+    }
+    carried_out
+}
+
+#[test]
+fn frames_reach_no_memory_that_their_key_does_not_open() {
+    for kind in [QpKind::Rc, QpKind::Uc] {
+        let carried_out = attack_by_frames(kind, 0..200);
+        assert!(
+            carried_out > 20,
+            "the attack must also get through where it may: {carried_out}"
+        );
+    }
+    attack_by_frames(QpKind::Ud, 0..100);
+}
+
+proptest! {
+    /// Recorded traffic with bits flipped and checksums made right again.
+    #[test]
+    fn flipped_bits_behind_right_checksums_are_harmless(
+        flips in proptest::collection::vec((any::<prop::sample::Index>(), 0..8_u8), 1..6),
+        seed: u64,
+    ) {
+        let mut rng = Rng::with_seed(seed);
+        let mut victim = Victim::new(QpKind::Rc);
+        for _ in 0..10 {
+            let mut bytes = victim.frame(QpKind::Rc, &mut rng);
+            let at_transport = 28;
+            for (at, bit) in &flips {
+                let at = at_transport + at.index(bytes.len() - at_transport);
+                bytes[at] ^= 1 << bit;
+            }
+            seal(&mut bytes);
+            victim.attack(&bytes);
+            revive(&mut victim, QpKind::Rc);
+        }
+    }
+}
+
+/// Makes the ICRC of an IPv4 frame right.
+fn seal(bytes: &mut [u8]) {
+    if let Err(softnic::wire::WireError::Icrc(icrc)) = Frame::decode(bytes) {
+        let end = bytes.len() - 4;
+        bytes[end..].copy_from_slice(&icrc.to_le_bytes());
+        assert!(!matches!(
+            Frame::decode(bytes),
+            Err(softnic::wire::WireError::Icrc(_))
+        ));
+    }
+}
+
+#[test]
+fn frames_of_other_hosts_and_to_other_queue_pairs_are_dropped() {
+    let mut pair = Pair::connected(QpKind::Rc);
+    let sge = pair.hosts[0].sge(0, 8);
+    pair.post_recv(1, 1, &[sge]);
+    pair.post(0, request(1, SEND, &[sge]));
+    let frame = pair.transmit(0).unwrap();
+    let decoded = Frame::decode(&frame).unwrap();
+    let forged = |ip: IpHeader, dest_qp: u32, pkey: u16| {
+        let mut bytes = Vec::new();
+        let bth = Bth {
+            dest_qp,
+            pkey,
+            ..decoded.bth
+        };
+        Frame { ip, bth, ..decoded }.encode(&mut bytes).unwrap();
+        bytes
+    };
+    let (ip, qp) = (decoded.ip, decoded.bth.dest_qp);
+    let addr = |text: &str| text.parse().unwrap();
+    let stranger = IpHeader::new(addr("10.9.0.7"), ip.dst()).unwrap();
+    let elsewhere = IpHeader::new(ip.src(), addr("10.9.0.7")).unwrap();
+    for bytes in [
+        forged(stranger, qp, 0xffff),
+        forged(elsewhere, qp, 0xffff),
+        forged(ip, qp + 1, 0xffff),
+        forged(ip, qp, 0x8001),
+    ] {
+        pair.deliver(1, &bytes);
+        assert_eq!(pair.transmit(1), None);
+    }
+    assert_eq!(
+        pair.hosts[1].engine.dropped_frames(),
+        3,
+        "the stranger's is the queue pair's to drop"
+    );
+    pair.deliver(1, &frame);
+    assert_eq!(pair.hosts[1].poll().len(), 1);
+    let known = pair.hosts[1].engine.query_qp(QpNum(qp));
+    assert!(matches!(known, Some((State::Rts, QpAttributes { .. }))));
+}

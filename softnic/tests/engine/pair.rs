@@ -1,0 +1,359 @@
+//! Two engines on a wire that loses, duplicates, delays, reorders and corrupts frames, in virtual time.
+
+use std::{cmp::Reverse, collections::BinaryHeap, net::IpAddr, time::Duration};
+
+use fastrand::Rng;
+use softnic::{
+    engine::{
+        Access, AttributeMask, Capacity, Completion, CqId, Engine, EngineError, Event, Path,
+        Payload, PdId, QpAttributes, QpInit, QpKind, QpNum, RecvRequest, Region, SendOp,
+        SendRequest, Sge, SrqId, State,
+    },
+    wire::Frame,
+};
+
+use crate::shadow::{BASE, Shadow};
+
+/// Bytes of memory of each host.
+pub(crate) const MEMORY: usize = 1 << 20;
+
+/// All rights of a peer, and local ones.
+pub(crate) const ALL: Access = Access(0x1f);
+
+/// Probabilities of faults for each frame, and the longest delay.
+#[derive(Clone, Copy, Debug, Default)]
+pub(crate) struct Faults {
+    pub(crate) loss: f64,
+    pub(crate) duplication: f64,
+    pub(crate) corruption: f64,
+    pub(crate) delay: Duration,
+}
+
+/// A host: its engine, its memory, and what it has made.
+pub(crate) struct Host {
+    pub(crate) engine: Engine,
+    pub(crate) memory: Shadow,
+    pub(crate) addr: IpAddr,
+    pub(crate) pd: PdId,
+    pub(crate) cq: CqId,
+    pub(crate) qp: QpNum,
+    /// A region of the whole memory but its last page.
+    pub(crate) key: u32,
+}
+
+impl Host {
+    fn new(addr: &str, kind: QpKind, srq: bool) -> Self {
+        let addr = addr.parse().unwrap();
+        let mut engine = Engine::new([addr]);
+        let pd = engine.alloc_pd();
+        let cq = engine.create_cq(1 << 14);
+        let srq = srq.then(|| engine.create_srq(pd, 64, 4).unwrap());
+        let qp = engine.create_qp(init(kind, pd, cq, srq)).unwrap();
+        let mut host = Self {
+            engine,
+            memory: Shadow::new(MEMORY),
+            addr,
+            pd,
+            cq,
+            qp,
+            key: 0,
+        };
+        host.key = host.register(BASE, MEMORY as u64 - 4096, ALL);
+        host
+    }
+
+    /// Registers memory under its own addresses, and opens it to the engine.
+    pub(crate) fn register(&mut self, addr: u64, len: u64, access: Access) -> u32 {
+        let writes = Access::LOCAL_WRITE | Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+        self.memory.open(addr, len, access.intersects(writes));
+        let region = Region {
+            pd: self.pd,
+            host: addr,
+            start: addr,
+            len,
+            access,
+        };
+        self.engine.register(region).unwrap()
+    }
+
+    pub(crate) fn sge(&self, offset: u64, len: u32) -> Sge {
+        Sge {
+            addr: BASE + offset,
+            len,
+            lkey: self.key,
+        }
+    }
+
+    pub(crate) fn poll(&mut self) -> Vec<Completion> {
+        std::iter::from_fn(|| self.engine.poll_cq(self.cq)).collect()
+    }
+
+    pub(crate) fn events(&mut self) -> Vec<Event> {
+        std::iter::from_fn(|| self.engine.poll_event()).collect()
+    }
+}
+
+pub(crate) fn init(kind: QpKind, pd: PdId, cq: CqId, srq: Option<SrqId>) -> QpInit {
+    QpInit {
+        kind,
+        pd,
+        send_cq: cq,
+        recv_cq: cq,
+        srq,
+        capacity: Capacity {
+            max_send_wr: 64,
+            max_recv_wr: 64,
+            max_send_sge: 4,
+            max_recv_sge: 4,
+            max_inline: 256,
+        },
+        signal_all: false,
+    }
+}
+
+/// A signaled request.
+pub(crate) fn request(wr_id: u64, op: SendOp, sges: &[Sge]) -> SendRequest {
+    SendRequest {
+        wr_id,
+        op,
+        payload: Payload::Sges(sges.to_vec()),
+        destination: None,
+        signaled: true,
+        solicited: false,
+        fence: false,
+    }
+}
+
+pub(crate) const SEND: SendOp = SendOp::Send {
+    imm: None,
+    invalidate: None,
+};
+
+/// A frame on its way: the time of its arrival, a serial number, the receiver, and its bytes.
+type InFlight = Reverse<(Duration, u64, usize, Vec<u8>)>;
+
+/// Two hosts and the wire between them.
+pub(crate) struct Pair {
+    pub(crate) hosts: [Host; 2],
+    pub(crate) now: Duration,
+    pub(crate) faults: Faults,
+    pub(crate) rng: Rng,
+    /// Whether frames are dropped.
+    pub(crate) is_cut: bool,
+    in_flight: BinaryHeap<InFlight>,
+    sent: u64,
+}
+
+impl Pair {
+    /// Two queue pairs in the reset state.
+    pub(crate) fn new(kind: QpKind, srq: bool) -> Self {
+        Self {
+            hosts: [
+                Host::new("10.9.0.1", kind, srq),
+                Host::new("10.9.0.2", kind, srq),
+            ],
+            now: Duration::ZERO,
+            faults: Faults::default(),
+            rng: Rng::with_seed(0),
+            is_cut: false,
+            in_flight: BinaryHeap::new(),
+            sent: 0,
+        }
+    }
+
+    /// Two connected queue pairs that are ready to send, with usual attributes.
+    pub(crate) fn connected(kind: QpKind) -> Self {
+        let mut pair = Self::new(kind, false);
+        pair.connect(&attributes());
+        pair
+    }
+
+    /// Brings both queue pairs up.
+    pub(crate) fn connect(&mut self, attributes: &QpAttributes) {
+        for side in [0, 1] {
+            self.bring_up(side, attributes, State::Rts);
+        }
+    }
+
+    /// Brings a queue pair up, but not so far that it sends.
+    pub(crate) fn bring_up_to_rtr(&mut self, side: usize) {
+        self.bring_up(side, &attributes(), State::Rtr);
+    }
+
+    fn bring_up(&mut self, side: usize, attributes: &QpAttributes, last: State) {
+        let (peer, psns) = (1 - side, [attributes.sq_psn, attributes.rq_psn]);
+        let path = Path::new(self.hosts[side].addr, self.hosts[peer].addr);
+        let attributes = &QpAttributes {
+            path: Some(path),
+            dest_qp: self.hosts[peer].qp.0,
+            sq_psn: psns[side],
+            rq_psn: psns[peer],
+            ..*attributes
+        };
+        use AttributeMask as Has;
+        let kind = self.kind(side);
+        let ud = kind == QpKind::Ud;
+        let rc = kind == QpKind::Rc;
+        let init = Has::PKEY_INDEX | Has::PORT | if ud { Has::QKEY } else { Has::ACCESS };
+        let mut rtr = Has::default();
+        if !ud {
+            rtr = Has::PATH | Has::MTU | Has::DEST_QP | Has::RQ_PSN;
+        }
+        let mut rts = Has::SQ_PSN;
+        if rc {
+            rtr = rtr | Has::MAX_DEST_RD_ATOMIC | Has::MIN_RNR_TIMER;
+            rts = rts | Has::TIMEOUT | Has::RETRY_COUNT | Has::RNR_RETRY | Has::MAX_RD_ATOMIC;
+        }
+        for (to, mask) in [(State::Init, init), (State::Rtr, rtr), (State::Rts, rts)] {
+            self.modify(side, to, attributes, mask).unwrap();
+            if to == last {
+                break;
+            }
+        }
+    }
+
+    fn kind(&self, side: usize) -> QpKind {
+        let host = &self.hosts[side];
+        host.engine.qp_kind(host.qp).unwrap()
+    }
+
+    pub(crate) fn modify(
+        &mut self,
+        side: usize,
+        to: State,
+        attributes: &QpAttributes,
+        mask: AttributeMask,
+    ) -> Result<(), EngineError> {
+        let host = &mut self.hosts[side];
+        let change = (to, attributes, mask);
+        host.engine
+            .modify_qp(host.qp, change, self.now, &mut host.memory)
+    }
+
+    pub(crate) fn state(&self, side: usize) -> State {
+        let host = &self.hosts[side];
+        host.engine.query_qp(host.qp).unwrap().0
+    }
+
+    pub(crate) fn post(&mut self, side: usize, request: SendRequest) {
+        self.try_post(side, request).unwrap();
+    }
+
+    pub(crate) fn try_post(
+        &mut self,
+        side: usize,
+        request: SendRequest,
+    ) -> Result<(), EngineError> {
+        let host = &mut self.hosts[side];
+        host.engine
+            .post_send(host.qp, request, self.now, &mut host.memory)
+    }
+
+    pub(crate) fn post_recv(&mut self, side: usize, wr_id: u64, sges: &[Sge]) {
+        let host = &mut self.hosts[side];
+        let request = RecvRequest {
+            wr_id,
+            sges: sges.to_vec(),
+        };
+        let posted = host
+            .engine
+            .post_recv(host.qp, request, self.now, &mut host.memory);
+        posted.unwrap();
+    }
+
+    /// The next frame of a host.
+    pub(crate) fn transmit(&mut self, side: usize) -> Option<Vec<u8>> {
+        let host = &mut self.hosts[side];
+        let mut frame = Vec::new();
+        let sent = host.engine.transmit(self.now, &mut host.memory, &mut frame);
+        sent.then_some(frame)
+    }
+
+    /// Hands a frame to a host.
+    pub(crate) fn deliver(&mut self, side: usize, frame: &[u8]) {
+        let host = &mut self.hosts[side];
+        host.engine.handle_frame(frame, self.now, &mut host.memory);
+    }
+
+    fn launch(&mut self, side: usize, frame: &[u8]) {
+        let copies = 1 + usize::from(self.rng.f64() < self.faults.duplication);
+        for _ in 0..copies {
+            if self.is_cut || self.rng.f64() < self.faults.loss {
+                continue;
+            }
+            let mut copy = frame.to_vec();
+            if self.rng.f64() < self.faults.corruption {
+                let at = self.rng.usize(..copy.len());
+                copy[at] ^= 1 << self.rng.u8(..8);
+                // Neither a router's fields nor reserved ones are covered by a checksum.
+                if Frame::decode(&copy).is_ok() {
+                    continue;
+                }
+            }
+            let delay = self.faults.delay.mul_f64(self.rng.f64());
+            self.sent += 1;
+            let arrival = self.now + Duration::from_micros(1) + delay;
+            let entry = (arrival, self.sent, 1 - side, copy);
+            self.in_flight.push(Reverse(entry));
+        }
+    }
+
+    /// Carries frames, and lets time pass, until `done` or nothing is left to happen; whether `done`.
+    pub(crate) fn run_until(&mut self, mut done: impl FnMut(&mut Self) -> bool) -> bool {
+        for _ in 0..2_000_000 {
+            for side in [0, 1] {
+                while let Some(frame) = self.transmit(side) {
+                    self.launch(side, &frame);
+                }
+            }
+            if done(self) {
+                return true;
+            }
+            let arrival = self.in_flight.peek().map(|Reverse((at, ..))| *at);
+            let timers = self
+                .hosts
+                .iter()
+                .filter_map(|host| host.engine.next_timeout());
+            let Some(next) = arrival.into_iter().chain(timers).min() else {
+                return false;
+            };
+            self.now = self.now.max(next);
+            while self
+                .in_flight
+                .peek()
+                .is_some_and(|Reverse((at, ..))| *at <= self.now)
+            {
+                if let Some(Reverse((_, _, side, frame))) = self.in_flight.pop() {
+                    self.deliver(side, &frame);
+                }
+            }
+            for host in &mut self.hosts {
+                host.engine.handle_timeout(self.now, &mut host.memory);
+            }
+        }
+        unreachable!("the engines never come to rest")
+    }
+
+    /// Carries frames, and lets time pass, until nothing is left to happen.
+    pub(crate) fn run(&mut self) {
+        self.run_until(|_| false);
+    }
+}
+
+/// Usual attributes.
+pub(crate) fn attributes() -> QpAttributes {
+    QpAttributes {
+        access: ALL,
+        qkey: 0x1111,
+        mtu: 256,
+        sq_psn: 7,
+        rq_psn: 0xff_fffa,
+        timeout: 14,
+        retry_count: 7,
+        rnr_retry: 7,
+        min_rnr_timer: 1,
+        max_rd_atomic: 4,
+        max_dest_rd_atomic: 4,
+        ..QpAttributes::default()
+    }
+}

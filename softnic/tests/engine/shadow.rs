@@ -1,0 +1,69 @@
+//! A host's memory that proves each access of the engine to be inside of a registration.
+
+use softnic::engine::{Atomic, Memory};
+
+/// Address of the first byte of every shadow memory.
+pub(crate) const BASE: u64 = 0x10_0000;
+
+/// A host's memory, of which the engine may reach the ranges that a test has opened.
+pub(crate) struct Shadow {
+    bytes: Vec<u8>,
+    /// Start, end, and whether the engine may write.
+    open: Vec<(u64, u64, bool)>,
+}
+
+impl Shadow {
+    pub(crate) fn new(len: usize) -> Self {
+        Self {
+            bytes: vec![0; len],
+            open: Vec::new(),
+        }
+    }
+
+    /// Lets the engine reach a range.
+    pub(crate) fn open(&mut self, addr: u64, len: u64, writable: bool) {
+        self.open.push((addr, addr + len, writable));
+    }
+
+    /// Ends that.
+    pub(crate) fn close(&mut self, addr: u64) {
+        self.open.retain(|(start, ..)| *start != addr);
+    }
+
+    /// The bytes, for the test.
+    pub(crate) fn at(&mut self, addr: u64, len: usize) -> &mut [u8] {
+        let start = usize::try_from(addr - BASE).unwrap();
+        &mut self.bytes[start..start + len]
+    }
+
+    fn check(&self, addr: u64, len: usize, writes: bool) {
+        let end = addr + len as u64;
+        let inside = |(start, stop, writable): &(u64, u64, bool)| {
+            addr >= *start && end <= *stop && (!writes || *writable)
+        };
+        let allowed = len == 0 || self.open.iter().any(inside);
+        assert!(allowed, "{len} bytes at {addr:#x}, writes: {writes}");
+    }
+}
+
+impl Memory for Shadow {
+    fn read(&mut self, addr: u64, to: &mut [u8]) {
+        self.check(addr, to.len(), false);
+        let len = to.len();
+        to.copy_from_slice(self.at(addr, len));
+    }
+
+    fn write(&mut self, addr: u64, from: &[u8]) {
+        self.check(addr, from.len(), true);
+        self.at(addr, from.len()).copy_from_slice(from);
+    }
+
+    fn atomic(&mut self, addr: u64, operation: Atomic) -> u64 {
+        self.check(addr, 8, true);
+        assert!(addr.is_multiple_of(8));
+        let place = self.at(addr, 8);
+        let old = u64::from_ne_bytes(place.try_into().unwrap());
+        place.copy_from_slice(&operation.apply(old).to_ne_bytes());
+        old
+    }
+}
