@@ -34,8 +34,13 @@ const CARRY: u64 = 1 << SEQUENCE_BITS;
 const RECEIVE: u64 = CARRY << 1;
 const QP_SHIFT: u32 = SEQUENCE_BITS + 2;
 
-/// The most requests that a queue can have in flight: sequence numbers must not come round while
-/// any completion of a former round can still be held.
+/// Maximum number of requests in flight on one queue: half of the sequence numbers.
+///
+/// No sequence number is given again while a completion with that number can be held. A held completion borrows the
+/// completion queue's only poller, so no other completion can be had meanwhile but those of the same poll. Their
+/// requests were all posted before the poll, and in flight then, or passed over. So the queue can be emptied once,
+/// and filled once: at most twice this number of requests lie between a held completion and the next request. Only a
+/// reset empties a queue without completions, and it gives the queue another [`QpId`].
 pub(crate) const MAX_IN_FLIGHT: u32 = 1 << (SEQUENCE_BITS - 1);
 
 /// One of the two queues of a queue pair: everything of a work request identifier but the sequence

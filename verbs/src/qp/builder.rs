@@ -340,7 +340,6 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
         let mut inner = unsafe {
             Inner::new(
                 raw,
-                id,
                 send,
                 receive,
                 attr.cap.max_inline_data,

@@ -235,6 +235,19 @@ impl<W> InFlight<W> {
         std::iter::from_fn(|| self.take_first()).collect()
     }
 
+    /// Takes everything, as [`take_all`](Self::take_all) does, and goes on as another queue, so that no completion of
+    /// an earlier request names a later one, however many requests follow.
+    pub(super) fn restart(&mut self, queue: QueueId) -> Vec<W> {
+        let all = self.take_all();
+        let first = queue.wr_id(0);
+        self.cursor = Cursor::stopped(first);
+        match &mut self.unordered {
+            None => self.head = first,
+            Some(books) => **books = Unordered::new(first, self.slots.count()),
+        }
+        all
+    }
+
     /// Takes back the work that was put in last, because it was not posted after all.
     pub(super) fn unpush(&mut self) -> Option<W> {
         let last = self.cursor.tail.previous();

@@ -89,7 +89,8 @@ impl<T, S, SW, RW> QueuePair<T, S, SW, RW> {
 }
 
 impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
-    /// The name of this queue pair in this process. Its completions carry it.
+    /// The name of this queue pair in this process. Its completions carry it. It has another one after a
+    /// [reset](Self::to_reset).
     pub fn id(&self) -> QpId {
         self.send.id()
     }

@@ -41,7 +41,6 @@ pub(super) struct Inner<SW, RW> {
     destroyed: bool,
     /// Where its scope learns that it has been destroyed, if it was made in one.
     scope: Option<Destroyed>,
-    pub(super) id: QpId,
     // INVARIANT: touched only by the one `SendQueue` of this queue pair, and in `drop`.
     send: UnsafeCell<Sending<SW>>,
     // INVARIANT: touched only by the one `ReceiveQueue` of this queue pair, and in `drop`.
@@ -91,7 +90,6 @@ impl<SW, RW> Inner<SW, RW> {
     ///   reservations, in the domain `pd`.
     pub(super) unsafe fn new(
         raw: NonNull<ffi::ibv_qp>,
-        id: QpId,
         send: Parts<SW>,
         receive: Parts<RW>,
         max_inline: u32,
@@ -129,7 +127,6 @@ impl<SW, RW> Inner<SW, RW> {
             table,
             destroyed: false,
             scope: None,
-            id,
             send,
             receive,
             shared,
@@ -316,9 +313,10 @@ impl<T, SW, RW> SendQueue<T, SW, RW> {
         self.sending().limits.max_inline as usize
     }
 
-    /// The name of the queue pair, which its completions carry.
+    /// The name of the queue pair, which its completions carry. It has another one after a
+    /// [reset](crate::QueuePair::to_reset).
     pub fn id(&self) -> QpId {
-        self.inner.id
+        self.sending().in_flight.next().qp()
     }
 
     /// Takes back the work that `wc` completes.
@@ -470,9 +468,10 @@ impl<T, SW, RW> ReceiveQueue<T, SW, RW> {
         self.receiving().limits.max_sge() as usize
     }
 
-    /// The name of the queue pair, which its completions carry.
+    /// The name of the queue pair, which its completions carry. It has another one after a
+    /// [reset](crate::QueuePair::to_reset).
     pub fn id(&self) -> QpId {
-        self.inner.id
+        self.receiving().in_flight.next().qp()
     }
 
     /// Takes back the work that `wc` completes.

@@ -17,6 +17,7 @@ use super::{
 use crate::{
     cq::{CompletionQueue, WorkCompletion},
     error::{Error, Refused, Result},
+    wr_id::{QpId, QueueId},
 };
 
 /// Work that came back without a completion, because its queue pair has been
@@ -161,7 +162,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// `ibv_modify_qp(qp, IBV_QPS_RESET)`—Takes the queue pair back to the beginning, and gives
     /// back what it had in flight: the device forgets it without a completion.
     ///
-    /// Completions that had come before, and have not been polled, are refused when they are.
+    /// It has another [id](Self::id) from then on. Completions that came before the reset carry the old one, and are
+    /// given back by [`complete`](Self::complete).
     ///
     /// # Errors
     /// - `InvalidInput`: the completion queue has no room for those completions beside the new
@@ -199,11 +201,14 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         receives.keep();
         let (send, receive) = self.halves_mut();
         let (send, receive) = (send.sending_mut(), receive.receiving_mut());
+        // The device does not use the work any more since it was reset. Completions that have not been polled, or are
+        // held, name the queue pair that it was before.
+        let id = QpId::next();
+        let leftover = Leftover {
+            send: send.in_flight.restart(QueueId::send(id)),
+            receive: receive.in_flight.restart(QueueId::receive(id)),
+        };
         send.signaling.set(0, send.in_flight.next());
-        // The device has let go of the work when it was reset.
-        Ok(Leftover {
-            send: send.in_flight.take_all(),
-            receive: receive.in_flight.take_all(),
-        })
+        Ok(leftover)
     }
 }

@@ -70,7 +70,6 @@ pub struct WorkQueue<RW: Send + 'static = Buf> {
 pub(crate) struct WqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     pub(crate) raw: NonNull<ffi::ibv_wq>,
-    id: QpId,
     /// The work in flight when its owner is gone, and how much of it there is.
     parked: Mutex<(Option<Box<dyn Any + Send>>, u32)>,
     reservation: Mutex<Option<Reservation>>,
@@ -183,7 +182,6 @@ impl WorkQueueBuilder<'_> {
         let id = QpId::next();
         let inner = WqInner {
             raw,
-            id,
             parked: Mutex::default(),
             reservation: Mutex::new(Some(reservation)),
             pd: self.pd.clone(),
@@ -202,9 +200,9 @@ impl WorkQueueBuilder<'_> {
 
 impl<RW: Send + 'static> WorkQueue<RW> {
     /// The name of this queue in this process. Its completions carry it, as if it were a queue
-    /// pair.
+    /// pair. It has another one after a [reset](Self::to_reset).
     pub fn id(&self) -> QpId {
-        self.inner.id
+        self.in_flight.next().qp()
     }
 
     /// The number by which events name the queue.
@@ -296,8 +294,9 @@ impl<RW: Send + 'static> WorkQueue<RW> {
         if let Some(stale) = stale {
             stale.keep();
         }
-        // The device has let go of the work when it was reset.
-        Ok(self.in_flight.take_all())
+        // The device does not use the work any more since it was reset. Completions that have not been polled, or are
+        // held, name the queue that it was before.
+        Ok(self.in_flight.restart(QueueId::receive(QpId::next())))
     }
 
     fn modify(&mut self, state: ibv_wq_state) -> Result<()> {
@@ -362,7 +361,7 @@ impl<RW: Scatter + Send + 'static> WorkQueue<RW> {
 impl<RW: Send + 'static> Drop for WorkQueue<RW> {
     fn drop(&mut self) {
         let left = self.in_flight.len();
-        let empty = InFlight::new(QueueId::receive(self.inner.id), 0, Order::Posted);
+        let empty = InFlight::new(QueueId::receive(self.id()), 0, Order::Posted);
         let in_flight = mem::replace(&mut self.in_flight, empty);
         let parked = self.inner.parked.lock();
         *parked.unwrap_or_else(PoisonError::into_inner) = (Some(Box::new(in_flight)), left);

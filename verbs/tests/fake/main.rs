@@ -12,6 +12,7 @@ mod extended_posting;
 mod fake_device;
 mod faults;
 mod fixture;
+mod identifiers;
 mod interleavings;
 mod memory;
 mod of_another_device;
