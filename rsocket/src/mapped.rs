@@ -2,7 +2,7 @@
 
 use std::{io, sync::Arc};
 
-use verbs::{Memory, RemoteAccess, RemoteRegion};
+use verbs::{Memory, Prefix, RemoteAccess, RemoteRegion};
 
 use crate::{connection::Connection, proto::Mapping, stream::Stream};
 
@@ -83,7 +83,8 @@ impl Stream {
         self.announce(region, short, offset)
     }
 
-    /// Maps the first `len` bytes of memory of the caller's own, as [`map`](Self::map) does.
+    /// Maps the first `len` bytes of memory of the caller's own, as [`map`](Self::map) does. The peer does not reach
+    /// the rest.
     ///
     /// # Errors
     /// As for [`map`](Self::map); and `InvalidInput` if there are not as many.
@@ -95,11 +96,10 @@ impl Stream {
     ) -> io::Result<MappedBuffer> {
         let short = mappable_len(len)?;
         let pd = self.connection().pd();
+        // The key that the peer gets reaches all that is registered.
+        let memory = Prefix::new(memory, len).map_err(|_| too_long(len))?;
         let registration = pd.register(memory).remote(RemoteAccess::WRITE);
         let region = registration.create().map_err(verbs::Error::from)?;
-        if region.len() < len {
-            return Err(too_long(len));
-        }
         self.announce(region, short, offset)
     }
 

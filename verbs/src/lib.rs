@@ -192,7 +192,7 @@ pub use fork::{ForkStatus, fork_generation, fork_init, fork_status};
 pub use import::{ImportedRegion, import_device};
 pub use mr::{
     Advice, Buf, BufPool, DmaBufRange, DmaHandle, DmaHints, Everything, HugePage, Mapping, Memory,
-    NotReregistered, NullBuf, NullRegion, OwnedMemory, PoolBuf, ProviderMemory, RawMemory,
+    NotReregistered, NullBuf, NullRegion, OwnedMemory, PoolBuf, Prefix, ProviderMemory, RawMemory,
     Registration, RemoteRegion, RemoteRegistration, RemoteToken, Reregistration, SharedBuf,
     SharedMemory, TphMemory, UnmappedRegion,
 };

@@ -1,121 +1,260 @@
-//! Copying to and from memory that somebody else may be using.
+//! Copying to and from memory that other threads, other processes and devices use at the same time.
+//!
+//! Two accesses that race must be atomic and of one size: Rust's memory model has no race of a word with a part of it.
+//! So each byte has one size of access, whatever is copied: the aligned words that lie wholly inside of the memory are
+//! accessed as words, also for a part of one, and the bytes before and behind them one by one.
 
 use std::{
+    ops::Range,
     ptr::NonNull,
     sync::atomic::{AtomicU8, AtomicU64, Ordering::Relaxed},
 };
 
 const WORD: usize = size_of::<u64>();
 
-/// How many of `len` bytes from `start` come before the first aligned word.
-fn unaligned(start: NonNull<u8>, len: usize) -> usize {
-    start.align_offset(WORD).min(len)
+/// The offsets of the bytes that are accessed as words.
+fn words(memory: NonNull<[u8]>) -> Range<usize> {
+    let len = memory.len();
+    let first = memory.cast::<u8>().align_offset(WORD).min(len);
+    first..first + (len - first) / WORD * WORD
 }
 
-/// Copies `to.len()` bytes out of memory that others may be writing: whole words where they are
-/// aligned, bytes at the ends.
+/// How a copy of `len` bytes, from `offset` on, is cut: the bytes before the words, and those in words. The others are
+/// behind the words.
+fn cut(words: &Range<usize>, offset: usize, len: usize) -> (usize, usize) {
+    let before = words.start.saturating_sub(offset).min(len);
+    let within = words.end.saturating_sub(offset + before);
+    (before, within.min(len - before))
+}
+
+/// Copies `to.len()` bytes, from `offset` on, out of memory that others may be writing.
 ///
 /// # Safety
-/// - There are `to.len()` readable bytes from `from` on, for as long as this runs, and every other
-///   access of this process to them is atomic.
-pub(super) unsafe fn copy_out(from: NonNull<u8>, to: &mut [u8]) {
-    let head = unaligned(from, to.len());
+/// - The memory is readable for as long as this runs, and the bytes are inside of it.
+/// - Every other access of this process to the memory is one of this module, or an atomic access of one of its aligned
+///   words.
+pub(super) unsafe fn copy_out(memory: NonNull<[u8]>, offset: usize, to: &mut [u8]) {
+    let (before, within) = cut(&words(memory), offset, to.len());
+    let (first, rest) = to.split_at_mut(before);
+    let (middle, last) = rest.split_at_mut(within);
+    // SAFETY: bytes of the copy before the words.
+    unsafe { bytes_out(memory, offset, first) };
+    // SAFETY: bytes of the copy in words.
+    unsafe { words_out(memory, offset + before, middle) };
+    // SAFETY: bytes of the copy behind the words.
+    unsafe { bytes_out(memory, offset + before + within, last) };
+}
+
+/// Copies `from` into memory that others may be using, from `offset` on.
+///
+/// # Safety
+/// - As for [`copy_out`], and the memory is writable.
+pub(super) unsafe fn copy_in(from: &[u8], memory: NonNull<[u8]>, offset: usize) {
+    let (before, within) = cut(&words(memory), offset, from.len());
+    let (first, rest) = from.split_at(before);
+    let (middle, last) = rest.split_at(within);
+    // SAFETY: bytes of the copy before the words.
+    unsafe { bytes_in(first, memory, offset) };
+    // SAFETY: bytes of the copy in words.
+    unsafe { words_in(middle, memory, offset + before) };
+    // SAFETY: bytes of the copy behind the words.
+    unsafe { bytes_in(last, memory, offset + before + within) };
+}
+
+/// # Safety
+/// - As for [`copy_out`]; the byte is one of those before or behind the words.
+unsafe fn byte<'m>(memory: NonNull<[u8]>, offset: usize) -> &'m AtomicU8 {
+    // SAFETY: inside of the memory, as the caller promises.
+    let byte = unsafe { memory.cast::<u8>().add(offset) };
+    // SAFETY: valid, and accessed as an atomic byte only. The reference is to an atomic, so it is no claim on the byte.
+    unsafe { AtomicU8::from_ptr(byte.as_ptr()) }
+}
+
+/// The word at this offset, which is a multiple of 8 from the first of the words.
+///
+/// # Safety
+/// - As for [`copy_out`]; the word is one of the words.
+#[inline]
+unsafe fn word<'m>(memory: NonNull<[u8]>, offset: usize) -> &'m AtomicU64 {
+    // SAFETY: inside of the memory, as the caller promises.
+    let word = unsafe { memory.cast::<u8>().add(offset) };
+    // SAFETY: valid, aligned, and accessed as an atomic word only. The reference is to an atomic, so it is no claim on
+    // the bytes.
+    unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
+}
+
+/// # Safety
+/// - As for [`copy_out`]; the bytes are before or behind the words.
+unsafe fn bytes_out(memory: NonNull<[u8]>, offset: usize, to: &mut [u8]) {
+    for (i, to) in to.iter_mut().enumerate() {
+        // SAFETY: one of the bytes.
+        *to = unsafe { byte(memory, offset + i) }.load(Relaxed);
+    }
+}
+
+/// # Safety
+/// - As for [`copy_in`]; the bytes are before or behind the words.
+unsafe fn bytes_in(from: &[u8], memory: NonNull<[u8]>, offset: usize) {
+    for (i, &from) in from.iter().enumerate() {
+        // SAFETY: one of the bytes.
+        unsafe { byte(memory, offset + i) }.store(from, Relaxed);
+    }
+}
+
+/// How many bytes of its word there are before this offset, and how many of the `len` bytes from there on complete it:
+/// none, if a word begins here.
+fn begun(memory: NonNull<[u8]>, offset: usize, len: usize) -> (usize, usize) {
+    let lead = offset.wrapping_sub(words(memory).start) % WORD;
+    (lead, ((WORD - lead) % WORD).min(len))
+}
+
+/// # Safety
+/// - As for [`copy_out`]; the bytes are in words.
+unsafe fn words_out(memory: NonNull<[u8]>, mut offset: usize, to: &mut [u8]) {
+    let (lead, head) = begun(memory, offset, to.len());
     let (first, rest) = to.split_at_mut(head);
-    let words = rest.len() / WORD * WORD;
-    let (middle, last) = rest.split_at_mut(words);
-    // SAFETY: the head is part of the bytes.
-    unsafe { bytes_out(from, first) };
-    // SAFETY: `head` is at most the number of bytes.
-    let mut source = unsafe { from.add(head) };
-    for word in middle.chunks_exact_mut(WORD) {
-        // SAFETY: a whole word from here is readable, and aligned, since the head has been left
-        // behind. The reference is to an atomic, so it is no claim on the bytes.
-        let value = unsafe { AtomicU64::from_ptr(source.as_ptr().cast()) }.load(Relaxed);
-        word.copy_from_slice(&value.to_ne_bytes());
-        // SAFETY: the word was inside.
-        source = unsafe { source.add(WORD) };
+    if head > 0 {
+        // SAFETY: the word that the first bytes are in.
+        let value = unsafe { word(memory, offset - lead) }.load(Relaxed);
+        first.copy_from_slice(&value.to_ne_bytes()[lead..lead + head]);
+        offset += head;
     }
-    // SAFETY: what is left is the rest of the bytes.
-    unsafe { bytes_out(source, last) };
+    let mut chunks = rest.chunks_exact_mut(WORD);
+    for to in &mut chunks {
+        // SAFETY: one of the words, since those before it were left behind.
+        let value = unsafe { word(memory, offset) }.load(Relaxed);
+        to.copy_from_slice(&value.to_ne_bytes());
+        offset += WORD;
+    }
+    let last = chunks.into_remainder();
+    if !last.is_empty() {
+        // SAFETY: the word that the last bytes are in.
+        let value = unsafe { word(memory, offset) }.load(Relaxed);
+        last.copy_from_slice(&value.to_ne_bytes()[..last.len()]);
+    }
 }
 
-/// Copies `from` into memory that others may be using: whole words where they are aligned, bytes at
-/// the ends.
-///
 /// # Safety
-/// - There are `from.len()` writable bytes from `to` on, for as long as this runs, and every other
-///   access of this process to them is atomic.
-pub(super) unsafe fn copy_in(from: &[u8], to: NonNull<u8>) {
-    let head = unaligned(to, from.len());
+/// - As for [`copy_in`]; the bytes are in words.
+unsafe fn words_in(from: &[u8], memory: NonNull<[u8]>, mut offset: usize) {
+    let (lead, head) = begun(memory, offset, from.len());
     let (first, rest) = from.split_at(head);
-    let words = rest.len() / WORD * WORD;
-    let (middle, last) = rest.split_at(words);
-    // SAFETY: the head is part of the bytes.
-    unsafe { bytes_in(first, to) };
-    // SAFETY: `head` is at most the number of bytes.
-    let mut target = unsafe { to.add(head) };
-    for word in middle.chunks_exact(WORD) {
-        let mut value = [0; WORD];
-        value.copy_from_slice(word);
-        // SAFETY: a whole word from here is writable, and aligned, since the head has been left
-        // behind. The reference is to an atomic, so it is no claim on the bytes.
-        let slot = unsafe { AtomicU64::from_ptr(target.as_ptr().cast()) };
-        slot.store(u64::from_ne_bytes(value), Relaxed);
-        // SAFETY: the word was inside.
-        target = unsafe { target.add(WORD) };
+    if head > 0 {
+        // SAFETY: the word that the first bytes are in.
+        part_in(first, unsafe { word(memory, offset - lead) }, lead);
+        offset += head;
     }
-    // SAFETY: what is left is the rest of the bytes.
-    unsafe { bytes_in(last, target) };
-}
-
-/// # Safety
-/// As for [`copy_out`].
-unsafe fn bytes_out(from: NonNull<u8>, to: &mut [u8]) {
-    for (i, byte) in to.iter_mut().enumerate() {
-        // SAFETY: `i` is below the number of bytes.
-        let source = unsafe { from.add(i) };
-        // SAFETY: the byte is readable; the reference is to an atomic, so it is no claim on it.
-        *byte = unsafe { AtomicU8::from_ptr(source.as_ptr()) }.load(Relaxed);
+    let (whole, last) = rest.as_chunks::<WORD>();
+    for from in whole {
+        // SAFETY: one of the words, since those before it were left behind.
+        unsafe { word(memory, offset) }.store(u64::from_ne_bytes(*from), Relaxed);
+        offset += WORD;
+    }
+    if !last.is_empty() {
+        // SAFETY: the word that the last bytes are in.
+        part_in(last, unsafe { word(memory, offset) }, 0);
     }
 }
 
-/// # Safety
-/// As for [`copy_in`].
-unsafe fn bytes_in(from: &[u8], to: NonNull<u8>) {
-    for (i, &byte) in from.iter().enumerate() {
-        // SAFETY: `i` is below the number of bytes.
-        let target = unsafe { to.add(i) };
-        // SAFETY: the byte is writable; the reference is to an atomic, so it is no claim on it.
-        unsafe { AtomicU8::from_ptr(target.as_ptr()) }.store(byte, Relaxed);
-    }
+/// Writes a part of a word, in one step. The other bytes stay as they are, also those that are written meanwhile: the
+/// step is repeated then. A device that writes through the processor's caches counts as another processor.
+fn part_in(from: &[u8], word: &AtomicU64, at: usize) {
+    let merge = |old: u64| {
+        let mut bytes = old.to_ne_bytes();
+        bytes[at..at + from.len()].copy_from_slice(from);
+        Some(u64::from_ne_bytes(bytes))
+    };
+    // Never fails: there always is a new value.
+    let _: Result<u64, u64> = word.fetch_update(Relaxed, Relaxed, merge);
 }
 
 #[cfg(test)]
 mod tests {
+    use std::{ptr, thread};
+
     use super::*;
+
+    /// Memory of `len` bytes from `start` on, inside of an aligned array.
+    fn part(array: &mut [u64; 8], start: usize, len: usize) -> NonNull<[u8]> {
+        let array = NonNull::from(array).cast::<u8>();
+        // SAFETY: tests ask for bytes inside of the array.
+        NonNull::slice_from_raw_parts(unsafe { array.add(start) }, len)
+    }
 
     #[test]
     fn every_start_and_length_is_copied_and_nothing_beside_it() {
-        let mut memory = [0_u64; 8];
-        for start in 0..WORD * 2 {
-            for len in 0..=40 {
-                let message: Vec<u8> = (1..=40).take(len).collect();
-                memory.fill(0);
-                let base = NonNull::from(&mut memory).cast::<u8>();
-                // SAFETY: 16 + 40 bytes are inside of 64.
-                let place = unsafe { base.add(start) };
-                // SAFETY: the bytes are inside `memory`, which nobody else uses.
-                unsafe { copy_in(&message, place) };
-                let mut back = vec![0; len];
+        let step = if cfg!(miri) { 5 } else { 1 };
+        for (start, len) in (0..=WORD).flat_map(|start| (0..=40).map(move |len| (start, len))) {
+            for offset in (0..=len).step_by(step) {
+                let mut array = [0; 8];
+                let memory = part(&mut array, start, len);
+                let message: Vec<u8> = (1..=40).take(len - offset).collect();
+                // SAFETY: the bytes are inside of the memory, which nothing else uses.
+                unsafe { copy_in(&message, memory, offset) };
+                let mut back = vec![0; message.len()];
                 // SAFETY: as above.
-                unsafe { copy_out(place, &mut back) };
-                assert_eq!(back, message, "{len} bytes from {start}");
-                let mut whole = [0; 64];
-                // SAFETY: this is all of `memory`.
-                unsafe { copy_out(base, &mut whole) };
-                let beside = whole[..start].iter().chain(&whole[start + len..]);
-                assert!(beside.copied().all(|byte| byte == 0), "{len} from {start}");
+                unsafe { copy_out(memory, offset, &mut back) };
+                assert_eq!(back, message, "{len} bytes at {start}, from {offset}");
+                let all: Vec<u8> = array.iter().flat_map(|word| word.to_ne_bytes()).collect();
+                let place = start + offset..start + len;
+                assert_eq!(all[place.clone()], message);
+                let beside = all[..place.start].iter().chain(&all[place.end..]);
+                assert!(
+                    beside.copied().all(|byte| byte == 0),
+                    "{len} at {start}, from {offset}"
+                );
             }
+        }
+    }
+
+    #[test]
+    fn copy_ends_inside_of_a_word() {
+        let mut array = [u64::MAX; 8];
+        let memory = part(&mut array, 3, 50);
+        for (offset, len) in [(0, 1), (4, 3), (8, 9), (20, 17), (48, 2)] {
+            // SAFETY: the bytes are inside of the memory, which nothing else uses.
+            unsafe { copy_in(&vec![7; len], memory, offset) };
+            let mut back = vec![0; len];
+            // SAFETY: as above.
+            unsafe { copy_out(memory, offset, &mut back) };
+            assert_eq!(back, vec![7; len], "{len} bytes from {offset}");
+        }
+        let sevens = array
+            .iter()
+            .flat_map(|word| word.to_ne_bytes())
+            .filter(|byte| *byte == 7);
+        assert_eq!(sevens.count(), 1 + 3 + 9 + 17 + 2);
+    }
+
+    /// Bytes of one word that threads write at the same time are all written. Miri finds accesses of different sizes.
+    #[test]
+    fn threads_copy_parts_of_words_at_the_same_time() {
+        struct Shared(NonNull<[u8]>);
+        // SAFETY: the memory is accessed by this module only.
+        unsafe impl Sync for Shared {}
+
+        let rounds = if cfg!(miri) { 20_u8 } else { 200 };
+        for start in [0, 3] {
+            let mut array = [0; 8];
+            let array = ptr::from_mut(&mut array);
+            // SAFETY: the array exists, and is not used in another way until the threads have ended.
+            let memory = Shared(part(unsafe { &mut *array }, start, 61));
+            thread::scope(|scope| {
+                for (offset, len) in [(0, 3), (3, 1), (4, 9), (13, 20), (33, 28)] {
+                    let memory = &memory;
+                    scope.spawn(move || {
+                        for round in 1..=rounds {
+                            // SAFETY: the bytes are inside of the memory.
+                            unsafe { copy_in(&vec![round; len], memory.0, offset) };
+                            let mut seen = [0; 61];
+                            // SAFETY: all of the memory.
+                            unsafe { copy_out(memory.0, 0, &mut seen) };
+                            let own = &seen[offset..offset + len];
+                            assert!(own.iter().all(|byte| *byte == round), "{own:?}");
+                        }
+                    });
+                }
+            });
         }
     }
 }

@@ -16,7 +16,8 @@ use super::provider_memory::ProviderMemory;
 /// Of the range that [`range`](Self::range) returns, from then on until the value is dropped:
 /// - it is readable, writable and initialised, and it stays where it is, wherever the value is
 ///   moved: it is not part of the value itself;
-/// - nobody has a reference to it, and every access of this process is atomic.
+/// - nobody has a reference to it, and every access of this process is atomic: of the word, if an aligned word of 8
+///   bytes lies wholly inside of the range, and of the byte otherwise.
 ///
 /// What [`provider`](Self::provider) returns, if anything, is what has the range.
 pub unsafe trait Memory: fmt::Debug + Send + 'static {
@@ -57,6 +58,73 @@ unsafe impl Memory for Box<[u8]> {
 
 // SAFETY: a box is the only owner of its bytes.
 unsafe impl OwnedMemory for Box<[u8]> {}
+
+/// The first bytes of some memory: the rest of it is not registered, so neither the device nor a peer reaches it.
+///
+/// # Examples
+/// ```
+/// use verbs::Prefix;
+/// let memory = Prefix::new(vec![0; 4096], 1000).expect("it has as many");
+/// assert_eq!(Prefix::new(vec![0; 10], 11).unwrap_err(), [0; 10]);
+/// # drop(memory);
+/// ```
+#[derive(Debug)]
+pub struct Prefix<M> {
+    memory: M,
+    // INVARIANT: at most the length of the memory.
+    len: usize,
+}
+
+impl<M: Memory> Prefix<M> {
+    /// The first `len` bytes.
+    ///
+    /// # Errors
+    /// The memory has fewer; it is given back.
+    pub fn new(mut memory: M, len: usize) -> Result<Self, M> {
+        if len > memory.range().len() {
+            return Err(memory);
+        }
+        Ok(Self { memory, len })
+    }
+
+    /// All of the memory.
+    pub fn into_inner(self) -> M {
+        self.memory
+    }
+}
+
+// SAFETY: a part of the range of `memory`, which `self` owns.
+unsafe impl<M: Memory> Memory for Prefix<M> {
+    fn range(&mut self) -> NonNull<[u8]> {
+        NonNull::slice_from_raw_parts(self.memory.range().cast(), self.len)
+    }
+
+    fn provider(&self) -> Option<&ProviderMemory> {
+        self.memory.provider()
+    }
+}
+
+// SAFETY: as for `memory`.
+unsafe impl<M: OwnedMemory> OwnedMemory for Prefix<M> {}
+
+/// Zero bytes that begin with a word, whatever the allocator's alignment of bytes is.
+#[derive(Debug)]
+pub(super) struct Words(Vec<u64>);
+
+impl Words {
+    /// So many words. Zeroed by the allocator, which for large memory means not touched at all.
+    pub(super) fn zeroed(words: usize) -> Self {
+        Self(vec![0; words])
+    }
+}
+
+// SAFETY: as for a vector of bytes; every byte of a number is initialised.
+unsafe impl Memory for Words {
+    fn range(&mut self) -> NonNull<[u8]> {
+        let words = NonNull::from(self.0.as_mut_slice());
+        NonNull::slice_from_raw_parts(words.cast(), size_of::<u64>() * words.len())
+    }
+}
 
 // SAFETY: as for what is in the box, which does not move with it.
 unsafe impl Memory for Box<dyn Memory> {

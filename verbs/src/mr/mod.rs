@@ -37,7 +37,7 @@ pub use buf::{Buf, SharedBuf};
 pub use builder::{Registration, RemoteRegistration};
 pub use dmah::{DmaHandle, DmaHints, TphMemory};
 pub use mapping::{HugePage, Mapping};
-pub use memory::{Memory, OwnedMemory, RawMemory};
+pub use memory::{Memory, OwnedMemory, Prefix, RawMemory};
 pub use null::{NullBuf, NullRegion};
 pub use on_demand::{Advice, Everything};
 pub use pool::{BufPool, PoolBuf};

@@ -14,6 +14,7 @@ use ibverbs_sys::ibv_mr;
 
 use super::{
     copying::{copy_in, copy_out},
+    memory::{Prefix, Words},
     region::{Region, address, push_elements},
 };
 use crate::{
@@ -101,7 +102,8 @@ unsafe impl Send for RemoteRegion {}
 unsafe impl Sync for RemoteRegion {}
 
 impl ProtectionDomain {
-    /// `ibv_reg_mr`—Allocates `len` zero bytes, and registers them for peers to reach.
+    /// `ibv_reg_mr`—Allocates `len` zero bytes, and registers them for peers to reach. The first byte begins a word,
+    /// so [`load`](RemoteRegion::load) takes every multiple of 8.
     ///
     /// Enters the kernel, and pins the memory.
     ///
@@ -114,9 +116,7 @@ impl ProtectionDomain {
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
     #[doc(alias = "ibv_reg_mr")]
     pub fn alloc_remote(&self, len: usize, access: RemoteAccess) -> Result<RemoteRegion> {
-        let (memory, len) = zeroed(len)?;
-        let region = self.register(memory).remote(access).create()?;
-        Ok(region.slice(0..len))
+        Ok(self.register(zeroed(len)?).remote(access).create()?)
     }
 
     /// `ibv_reg_mr`—Allocates `len` zero bytes, which peers can reach through
@@ -127,19 +127,18 @@ impl ProtectionDomain {
     #[doc(alias = "ibv_reg_mr")]
     #[doc(alias = "IBV_ACCESS_MW_BIND")]
     pub fn alloc_for_windows(&self, len: usize) -> Result<RemoteRegion> {
-        let (memory, len) = zeroed(len)?;
-        let access = RemoteAccess::empty();
-        let region = self.register(memory).remote(access).windows().create()?;
-        Ok(region.slice(0..len))
+        let registration = self.register(zeroed(len)?).remote(RemoteAccess::empty());
+        Ok(registration.windows().create()?)
     }
 }
 
-/// Zeros, of which there are enough for whole words, and how many were asked for.
-fn zeroed(len: usize) -> Result<(Vec<u8>, usize)> {
-    let words = len.checked_next_multiple_of(8);
-    match words.filter(|&words| words > 0 && isize::try_from(words).is_ok()) {
-        // Zeroed by the allocator, which for large memory means not touched at all.
-        Some(words) => Ok((vec![0; words], len)),
+/// So many zeros, which begin with a word.
+fn zeroed(len: usize) -> Result<Prefix<Words>> {
+    let bytes = len.checked_next_multiple_of(size_of::<u64>());
+    let words = bytes.filter(|&bytes| bytes > 0 && isize::try_from(bytes).is_ok());
+    let words = words.map(|bytes| Words::zeroed(bytes / size_of::<u64>()));
+    match words.and_then(|words| Prefix::new(words, len).ok()) {
+        Some(memory) => Ok(memory),
         None => {
             let reason = "a region has at least one byte, and no more than there are addresses";
             let error = Error::refused("ibv_reg_mr", io::ErrorKind::InvalidInput, reason);
@@ -205,21 +204,26 @@ impl RemoteRegion {
     /// # Panics
     /// Panics when the bytes are not inside.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
-        let from = self.part(offset, bytes.len());
+        let start = self.part(offset, bytes.len());
+        let (memory, offset) = self.inside(start);
         // SAFETY: the bytes are inside the region, which `self` keeps. No reference to them exists, and
-        // every access of this process is atomic.
-        unsafe { copy_out(from, bytes) };
+        // this process accesses them here, in `write`, and as words in `number`.
+        unsafe { copy_out(memory, offset, bytes) };
     }
 
     /// Copies bytes in, beginning at `offset`. A peer that reads meanwhile sees them or not, byte
     /// by byte.
     ///
+    /// Other bytes stay as they are, also if they are written at the same time. But if the device changes a word by a
+    /// peer's atomic operation at that time, the word must be written whole or not at all.
+    ///
     /// # Panics
     /// Panics when the bytes are not inside.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
-        let to = self.part(offset, bytes.len());
+        let start = self.part(offset, bytes.len());
+        let (memory, offset) = self.inside(start);
         // SAFETY: as for `read`.
-        unsafe { copy_in(bytes, to) };
+        unsafe { copy_in(bytes, memory, offset) };
     }
 
     /// The 8 bytes at `offset`, as a number in this machine's order, read in one step. What was
@@ -246,8 +250,8 @@ impl RemoteRegion {
             start.cast::<u64>().is_aligned(),
             "offset {offset} is not aligned"
         );
-        // SAFETY: the 8 bytes are inside the region, which `self` keeps, and aligned. Every access
-        // is through pointers or atomics, so this reference, to an atomic, is no claim on them.
+        // SAFETY: the 8 bytes are inside the region, which `self` keeps, and aligned. So `copying` accesses them as a
+        // word, too. This reference, to an atomic, is no claim on them.
         unsafe { AtomicU64::from_ptr(start.as_ptr().cast()) }
     }
 
@@ -274,6 +278,13 @@ impl RemoteRegion {
     /// The registration as C has it. It exists for as long as `self` lives.
     pub(crate) fn mr(&self) -> *mut ibv_mr {
         self.region.mr().as_raw()
+    }
+
+    /// All of the registered memory, and the offset in it of a byte, or of its end.
+    fn inside(&self, start: NonNull<u8>) -> (NonNull<[u8]>, usize) {
+        let first = self.region.start();
+        let memory = NonNull::slice_from_raw_parts(first, self.region.len());
+        (memory, start.addr().get() - first.addr().get())
     }
 
     /// The start of `len` bytes from `offset`, which are inside.

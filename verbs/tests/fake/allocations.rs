@@ -1,9 +1,11 @@
 //! Counts allocations of each thread.
 
 use std::{
-    alloc::{GlobalAlloc, Layout, System},
+    alloc::{GlobalAlloc, Layout},
     cell::Cell,
 };
+
+use crate::allocator::Unaligned;
 
 thread_local! {
     static COUNT: Cell<usize> = const { Cell::new(0) };
@@ -16,23 +18,23 @@ fn count() {
     let _: Result<(), _> = COUNT.try_with(|count| count.set(count.get() + 1));
 }
 
-// SAFETY: every call is passed on to the system's allocator, as it is.
+// SAFETY: every call is passed on to another allocator, as it is.
 unsafe impl GlobalAlloc for Counting {
     unsafe fn alloc(&self, layout: Layout) -> *mut u8 {
         count();
         // SAFETY: the caller's promise.
-        unsafe { System.alloc(layout) }
+        unsafe { Unaligned.alloc(layout) }
     }
 
     unsafe fn realloc(&self, memory: *mut u8, layout: Layout, size: usize) -> *mut u8 {
         count();
         // SAFETY: the caller's promise.
-        unsafe { System.realloc(memory, layout, size) }
+        unsafe { Unaligned.realloc(memory, layout, size) }
     }
 
     unsafe fn dealloc(&self, memory: *mut u8, layout: Layout) {
         // SAFETY: the caller's promise.
-        unsafe { System.dealloc(memory, layout) }
+        unsafe { Unaligned.dealloc(memory, layout) }
     }
 }
 

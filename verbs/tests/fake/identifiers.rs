@@ -54,17 +54,28 @@ fn queue_that_is_reset_has_another_identifier() {
         let mut queues = seen.clone();
         queues.sort_unstable();
         queues.dedup();
-        assert_eq!(queues.len(), seen.len(), "each reset makes two other queues: {seen:x?}");
+        assert_eq!(
+            queues.len(),
+            seen.len(),
+            "each reset makes two other queues: {seen:x?}"
+        );
         let old = qp.complete(old).map(drop).unwrap_err();
         assert_ne!(old.qp_id(), qp.id());
-        assert_eq!((qp.send_queue().in_flight(), qp.receive_queue().in_flight()), (4, 4));
+        assert_eq!(
+            (qp.send_queue().in_flight(), qp.receive_queue().in_flight()),
+            (4, 4)
+        );
     }
 }
 
 #[test]
 fn queue_that_is_reset_goes_on_as_a_new_one_does() {
     for iwarp in [false, true] {
-        let fixture = if iwarp { Fixture::iwarp() } else { Fixture::new() };
+        let fixture = if iwarp {
+            Fixture::iwarp()
+        } else {
+            Fixture::new()
+        };
         let mut cq = fixture.cq(256);
         let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 3);
         for _ in 0..5 {
@@ -75,7 +86,9 @@ fn queue_that_is_reset_goes_on_as_a_new_one_does() {
             qp = fixture.connect(reset);
             for _ in 0..3 {
                 qp.post(Send::new(buf(&fixture))).unwrap();
-                fixture.fake.complete_send(qp.qp_num(), verbs::WcStatus::SUCCESS);
+                fixture
+                    .fake
+                    .complete_send(qp.qp_num(), verbs::WcStatus::SUCCESS);
                 let mut of_this = 0;
                 for wc in cq.poll().unwrap() {
                     of_this += usize::from(qp.complete(wc).is_ok());

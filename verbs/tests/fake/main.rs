@@ -3,6 +3,7 @@
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 mod allocations;
+mod allocator;
 mod attributes;
 mod completion_counters;
 mod cqs;

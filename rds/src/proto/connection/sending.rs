@@ -412,7 +412,7 @@ impl<P> Sending<P> {
             self.begin(map, acks)?;
         }
         match self.current.take()? {
-            Current::Map { header, ack, at } => Some(self.transmit_map(header, ack, at)),
+            Current::Map { header, ack, at } => Some(self.transmit_map(room, header, ack, at)),
             Current::Message {
                 sequence,
                 header,
@@ -451,7 +451,13 @@ impl<P> Sending<P> {
         })
     }
 
-    fn transmit_map(&mut self, header: [u8; Header::SIZE], ack: u64, at: usize) -> Work<'_, P> {
+    fn transmit_map(
+        &mut self,
+        room: u32,
+        header: [u8; Header::SIZE],
+        ack: u64,
+        at: usize,
+    ) -> Work<'_, P> {
         let range = at..at + FRAGMENT as usize;
         let last = range.end == CongestionMap::SIZE;
         if !last {
@@ -460,7 +466,8 @@ impl<P> Sending<P> {
         }
         self.map_in_flight += 1;
         Work {
-            signalled: self.signal(1, last),
+            // As for messages.
+            signalled: self.signal(1, last || room == 1),
             tag: self.tag(Kind::Map, ack),
             request: Request::Frame {
                 header,

@@ -25,6 +25,21 @@ fn only_who_waits_for_the_device_hears_of_it() {
     assert!(a.is_idle());
 }
 
+/// Requests of one frame, which begin and end at once, and frames of the congestion map.
+#[test]
+fn last_request_that_fits_is_signalled_whatever_it_carries() {
+    for (room, signalled) in [(2, false), (1, true)] {
+        let mut a = up(1);
+        send(&mut a, 1);
+        let message = a.transmit(room, no_map).unwrap();
+        assert_eq!(message.signalled, signalled, "a message, room {room}");
+        let mut a = fresh(1);
+        a.established(NOW, 0);
+        let map = a.transmit(room, no_map).unwrap();
+        assert_eq!(map.signalled, signalled, "a map, room {room}");
+    }
+}
+
 /// Or its completion would never make room.
 #[test]
 fn the_last_request_that_fits_is_signalled() {
