@@ -2,7 +2,7 @@
 
 use std::{
     fmt,
-    os::fd::{BorrowedFd, FromRawFd, IntoRawFd, OwnedFd},
+    os::fd::{BorrowedFd, IntoRawFd, OwnedFd},
     ptr::NonNull,
 };
 
@@ -22,6 +22,7 @@ use crate::{
 /// example. It belongs to the context from here on.
 ///
 /// # Errors
+/// The descriptor is lost: the provider has closed it, or it stays open for as long as the process.
 /// - `EINVAL`: the descriptor is not one of an RDMA device.
 /// - `ENODEV`: the device is gone.
 /// - `EOPNOTSUPP`: the device cannot be shared.
@@ -47,18 +48,9 @@ pub fn import_device(cmd_fd: OwnedFd) -> Result<Context> {
     // SAFETY: the descriptor is open, and nobody else's.
     let raw = unsafe { ffi::ibv_import_device(cmd_fd) };
     let Some(raw) = NonNull::new(raw) else {
-        let error = Error::last_os(CALL);
-        let untouched = [libc::EINVAL, libc::ENODEV, libc::EOPNOTSUPP, libc::EBADF];
-        if error
-            .raw_os_error()
-            .is_some_and(|errno| untouched.contains(&errno))
-        {
-            // SAFETY: the library fails with these before it passes the descriptor on, so it is
-            // still open, and nobody else's. With others it may have been closed: then it is given
-            // up, rather than closed twice.
-            drop(unsafe { OwnedFd::from_raw_fd(cmd_fd) });
-        }
-        return Err(error);
+        // The descriptor is given up. libibverbs leaves it open when it fails by itself. A provider that fails closes
+        // it, with the same errors, and then its number may be another file's already.
+        return Err(Error::last_os(CALL));
     };
     // SAFETY: the context is fresh, open, and nobody else's.
     Ok(unsafe { Context::from_open(raw) })

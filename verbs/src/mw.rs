@@ -1,11 +1,11 @@
 //! Memory windows: access for peers that can be given and taken without a registration.
 
-use std::{any::Any, fmt, mem, ptr::NonNull, sync::Arc};
+use std::{any::Any, fmt, io, mem, ptr::NonNull, sync::Arc};
 
 use ibverbs_sys as ffi;
 
 use crate::{
-    error::{Result, cvt_ptr},
+    error::{Error, Result, cvt_ptr},
     mr::RemoteRegion,
     pd::ProtectionDomain,
 };
@@ -27,7 +27,7 @@ pub enum WindowType {
 ///
 /// It keeps the region that it was bound to last, and the one before that, whose binding may be in force until the
 /// last one's request has succeeded. Of type 2 it keeps every queue pair that has bound it, with the last region of
-/// each, until it is dropped. Dropping it revokes its RKey.
+/// each, until it is dropped: at most 16, and a further one is refused. Dropping it revokes its RKey.
 ///
 /// Soft-RoCE of kernel 6.1 does not hold peers to the bounds of a window.
 ///
@@ -45,6 +45,11 @@ pub struct MemoryWindow {
     earlier: Vec<Bound>,
     pd: ProtectionDomain,
 }
+
+/// Maximum number of queue pairs that a window of type 2 is bound by in its life. It keeps each: the kernel does not
+/// destroy a queue pair before the windows that it has bound, and no completion tells the window that a binding of an
+/// earlier queue pair is over. Programs bind a window by one queue pair, or by a few in turn.
+const MAX_BINDERS: usize = 16;
 
 /// What a window is bound to.
 #[derive(Clone)]
@@ -126,6 +131,31 @@ impl MemoryWindow {
     /// lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_mw {
         self.raw.as_ptr()
+    }
+
+    /// Whether a queue pair can bind the window.
+    pub(crate) fn check_binder(
+        &self,
+        call: &'static str,
+        qp: &Arc<dyn Any + Send + Sync>,
+    ) -> Result<()> {
+        let binders = || self.earlier.iter().chain(&self.bound);
+        let is = |bound: &&Bound| {
+            bound
+                .qp
+                .as_ref()
+                .is_some_and(|other| Arc::ptr_eq(other, qp))
+        };
+        let last_is_new = |last: &Bound| !self.earlier.iter().any(|bound| bound.is_by_same(last));
+        let others = self.earlier.len() + usize::from(self.bound.as_ref().is_some_and(last_is_new));
+        if others < MAX_BINDERS || binders().any(|bound| is(&bound)) {
+            return Ok(());
+        }
+        let reason = format!(
+            "{MAX_BINDERS} other queue pairs have bound the window, which keeps them; drop it and \
+             allocate another"
+        );
+        Err(Error::refused(call, io::ErrorKind::QuotaExceeded, reason))
     }
 
     /// Notes that a binding has been posted, and returns what was before.

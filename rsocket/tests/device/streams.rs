@@ -251,6 +251,20 @@ fn a_nonblocking_stream_says_when_it_is_worth_trying() {
     assert!((&client).write(&chunk).unwrap() > 0);
 }
 
+#[test]
+fn mapping_of_a_part_of_memory_ends_where_it_says() {
+    let (client, server) = pair(&Options::new().iomap_size(1));
+    let memory = verbs::Mapping::new(8192).unwrap();
+    let refused = server.map_memory(verbs::Mapping::new(64).unwrap(), 65, Some(0));
+    assert_eq!(refused.unwrap_err().kind(), io::ErrorKind::InvalidInput);
+    let mapped = server.map_memory(memory, 100, Some(0)).unwrap();
+    assert_eq!(mapped.len(), 100);
+    (&server).write_all(b"!").unwrap();
+    (&client).read_exact(&mut [0]).unwrap();
+    assert_eq!(client.write_at(&[7; 200], 0).unwrap(), 100);
+    assert_eq!(client.write_at(&[7; 200], 99).unwrap(), 1);
+}
+
 /// T-IO1, T-IO2, T-IO4, T-IO5
 #[test]
 fn mapped_memory_is_written_before_the_message_that_follows() {

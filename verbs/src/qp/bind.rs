@@ -30,6 +30,7 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
     /// The work is given back:
     /// - `WouldBlock`: as many requests are in flight as the queue can hold.
     /// - `InvalidInput`: the window and the queue pair are of different domains, or the region is of another device.
+    /// - `QuotaExceeded`: 16 other queue pairs have bound the window, which keeps them. Drop it, and allocate another.
     /// - `EINVAL`, `ENOMEM`: the device refused the request.
     ///
     /// A binding whose doorbell fails counts as posted, as other [requests](Self::post) do.
@@ -56,6 +57,11 @@ impl<T: Connected, SW: Send + 'static, RW: Send + 'static> SendQueue<T, SW, RW> 
         // A binding of type 2 is the queue pair's, too, which is not destroyed before it.
         let qp = (window.window_type() == WindowType::Type2)
             .then(|| Arc::clone(&self.inner) as Arc<dyn Any + Send + Sync>);
+        if let Some(qp) = &qp
+            && let Err(error) = window.check_binder(call, qp)
+        {
+            return Err(Refused { value: work, error });
+        }
         let sending = self.sending_mut();
         let Some(vacancy) = sending.in_flight.vacancy() else {
             let error = refusal::full(call);
@@ -207,6 +213,9 @@ impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q,
             return Err(Refused { value: work, error });
         }
         let qp = Arc::clone(&self.queue.inner) as Arc<dyn Any + Send + Sync>;
+        if let Err(error) = window.check_binder(call, &qp) {
+            return Err(Refused { value: work, error });
+        }
         let (mut builder, vacancy) = match self.begin(SendOps::BIND_MW, &SgeList::new(), &Bind) {
             Ok(begun) => begun,
             Err(error) => return Err(Refused { value: work, error }),

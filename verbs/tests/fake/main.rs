@@ -35,4 +35,5 @@ mod steering;
 mod tag_matching;
 mod unmapped;
 mod waiting;
+mod windows;
 mod xrc;

@@ -13,8 +13,8 @@ use std::{
 
 use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{
-    Completed, CompletionQueue, Mapping, Memory, OwnedMemory, QueuePair, Rc, RemoteAccess, Rts,
-    SharedMemory, WcStatus,
+    Completed, CompletionQueue, Mapping, Memory, OwnedMemory, Prefix, QueuePair, Rc, RemoteAccess,
+    Rts, SharedMemory, WcStatus,
     op::Send,
     work::{Gather, Scatter},
 };
@@ -54,6 +54,39 @@ fn received<W: Gather, R: Scatter>(
         }
     }
     received.unwrap()
+}
+
+/// The allocator of these tests gives bytes no alignment.
+#[test]
+fn remote_memory_of_any_length_begins_with_a_word() {
+    let fixture = Fixture::new();
+    for len in 1..40 {
+        for region in [
+            fixture.pd.alloc_remote(len, RemoteAccess::WRITE).unwrap(),
+            fixture.pd.alloc_for_windows(len).unwrap(),
+        ] {
+            assert_eq!((region.len(), region.token().len), (len, len as u64));
+            for offset in (0..len.saturating_sub(7)).step_by(8) {
+                region.store(offset, 7);
+                assert_eq!(region.load(offset), 7);
+            }
+        }
+    }
+}
+
+#[test]
+fn peers_reach_no_more_than_was_registered() {
+    let fixture = Fixture::new();
+    for len in [1, 5, 8, 4095, 4096] {
+        let region = fixture.pd.alloc_remote(len, RemoteAccess::WRITE).unwrap();
+        assert_eq!(fixture.fake.region().1, len as u64);
+        drop(region);
+        let memory = Prefix::new(Mapping::new(4096).unwrap(), len).unwrap();
+        let registration = fixture.pd.register(memory).remote(RemoteAccess::WRITE);
+        let region = registration.create().unwrap();
+        assert_eq!((fixture.fake.region().1, region.len()), (len as u64, len));
+    }
+    assert_eq!(Prefix::new(vec![0; 3], 4).unwrap_err(), [0; 3]);
 }
 
 /// Memory that tells when it is dropped.

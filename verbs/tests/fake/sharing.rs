@@ -1,6 +1,9 @@
 //! Device memory, options of connections, and objects of other processes.
 
-use std::{io::ErrorKind, os::fd::AsFd};
+use std::{
+    io::ErrorKind,
+    os::fd::{AsFd, AsRawFd, FromRawFd, OwnedFd},
+};
 
 use verbs::{Ece, KernelHandle, QueuePair, Rc, Reset, import_device};
 
@@ -99,6 +102,30 @@ fn objects_of_another_process_are_given_back_and_not_destroyed() {
     }
     for call in ["ibv_dealloc_pd", "ibv_dereg_mr", "ibv_free_dm"] {
         assert!(!calls.contains(&call), "{call}");
+    }
+}
+
+#[test]
+fn descriptor_that_a_provider_has_closed_is_not_closed_again() {
+    let errors = [
+        libc::EINVAL,
+        libc::ENODEV,
+        libc::EOPNOTSUPP,
+        libc::EBADF,
+        libc::EIO,
+    ];
+    for errno in errors {
+        let fixture = Fixture::new();
+        let fd = fixture.ctx.cmd_fd().try_clone_to_owned().unwrap();
+        let number = fd.as_raw_fd();
+        fixture.fake.fail("import_context", errno);
+        let err = import_device(fd).unwrap_err();
+        assert_eq!(err.raw_os_error(), Some(errno));
+        // SAFETY: takes and returns numbers.
+        let open = unsafe { libc::fcntl(number, libc::F_GETFD) } >= 0;
+        assert!(open, "another file has the number {number}");
+        // SAFETY: that of the file that the fake has opened in the place of the first.
+        drop(unsafe { OwnedFd::from_raw_fd(number) });
     }
 }
 

@@ -191,6 +191,17 @@ unsafe extern "C" fn ibv_import_device(cmd_fd: c_int) -> *mut ffi::ibv_context {
             if let Err(errno) = shared.lock().called("ibv_import_device") {
                 return null(errno);
             }
+            // As providers do. Then another thread opens a file, which gets the same number.
+            if let Err(errno) = shared.lock().attempt("import_context") {
+                // SAFETY: the text is a string.
+                let other = unsafe { libc::open(c"/dev/null".as_ptr(), libc::O_RDONLY) };
+                // SAFETY: takes and returns numbers.
+                let reused = unsafe { libc::dup2(other, cmd_fd) };
+                assert_eq!(reused, cmd_fd);
+                // SAFETY: opened above.
+                unsafe { libc::close(other) };
+                return null(errno);
+            }
             context::open(&shared, describe(&shared))
         }
         _ => null(libc::EBADF),
