@@ -2,12 +2,15 @@
 
 use libc::{c_int, c_long};
 
-use crate::real;
+use crate::{last_errno, real, set_errno};
 
 /// What a library knows of the program's descriptors.
 pub trait Descriptors {
+    /// What a descriptor was, which is dropped when the descriptor is closed.
+    type Forgotten;
+
     /// Forgets what a descriptor was.
-    fn forget(fd: c_int);
+    fn forget(fd: c_int) -> Self::Forgotten;
 
     /// `new` is another duplicate of `old` from now on, whatever it was before.
     fn follow(old: c_int, new: c_int);
@@ -41,10 +44,15 @@ fn follow<D: Descriptors>(old: c_int, new: c_int) -> c_int {
 /// # Safety
 /// As for the function of the same name.
 pub unsafe fn close<D: Descriptors>(fd: c_int) -> c_int {
-    D::forget(fd);
+    let forgotten = D::forget(fd);
     let real = real!(close: unsafe extern "C" fn(c_int) -> c_int);
     // SAFETY: as the caller promises.
-    unsafe { real(fd) }
+    let closed = unsafe { real(fd) };
+    let error = last_errno();
+    // What takes a while comes when nothing tells of the descriptor any more.
+    drop(forgotten);
+    set_errno(error);
+    closed
 }
 
 /// # Safety

@@ -161,6 +161,23 @@ pub unsafe fn ppoll<P: Polled>(
 
 /// # Safety
 /// As for the function of the same name.
+pub unsafe fn __ppoll_chk<P: Polled>(
+    fds: *mut pollfd,
+    count: nfds_t,
+    timeout: *const timespec,
+    mask: *const sigset_t,
+    room: size_t,
+) -> c_int {
+    crate::fits(
+        usize::try_from(count).unwrap_or(usize::MAX),
+        room / size_of::<pollfd>(),
+    );
+    // SAFETY: as the caller promises.
+    unsafe { ppoll::<P>(fds, count, timeout, mask) }
+}
+
+/// # Safety
+/// As for the function of the same name.
 pub unsafe fn select<S: Selected>(
     count: c_int,
     read: *mut fd_set,
@@ -240,6 +257,9 @@ macro_rules! waiting {
                 fds: *mut pollfd, count: nfds_t, timeout: c_int, room: size_t);
             ppoll::<$polled>(
                 fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t);
+            __ppoll_chk::<$polled>(
+                fds: *mut pollfd, count: nfds_t, timeout: *const timespec, mask: *const sigset_t,
+                room: size_t);
             select::<$selected>(
                 count: c_int, read: *mut fd_set, write: *mut fd_set, except: *mut fd_set,
                 timeout: *mut timeval);

@@ -163,6 +163,11 @@ impl Listener {
         ))
     }
 
+    /// Readable while there is a connection to accept.
+    pub(crate) fn bell(&self) -> &Bell {
+        &self.backlog.bell
+    }
+
     /// Whether there is a connection to accept.
     pub(crate) fn is_ready(&self) -> bool {
         !self.backlog.lock().is_empty()

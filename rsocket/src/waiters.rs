@@ -51,6 +51,7 @@ impl AsFd for Bell {
 pub(crate) const NOTHING: Readiness = Readiness {
     readable: false,
     writable: false,
+    ended: false,
     hung_up: false,
     failed: false,
 };

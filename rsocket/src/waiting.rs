@@ -322,13 +322,17 @@ impl<S: Driven> Shared<S> {
 
     /// What can be done without waiting; and asks for the descriptor to tell when that changes.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
+        self.watch_readiness(0)
+    }
+
+    /// [`readiness`](Self::readiness), to be told of by the descriptor of another watcher.
+    pub(crate) fn watch_readiness(&self, watcher: usize) -> io::Result<Readiness> {
         let mut state = self.lock();
-        self.watch(&mut state, 0, Interest::BOTH)?;
+        self.watch(&mut state, watcher, Interest::BOTH)?;
         Ok(state.readiness())
     }
 
     /// Another descriptor that tells when it is worth trying again, and the watcher it belongs to.
-    #[cfg(feature = "tokio")]
     pub(crate) fn add_watcher(&self) -> io::Result<(usize, Arc<OwnedFd>)> {
         let new = Watcher::new(self.channel.as_fd())?;
         let poller = Arc::clone(new.poller());

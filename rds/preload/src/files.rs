@@ -1,19 +1,23 @@
 //! What programs do with sockets as with all descriptors.
 
+use std::sync::Arc;
+
 use libc::{c_int, c_long};
 
-use crate::table::SOCKETS;
+use crate::table::{Held, SOCKETS};
 
 /// The sockets among the program's descriptors.
 struct Sockets;
 
 impl interpose::Descriptors for Sockets {
-    fn forget(fd: c_int) {
-        drop(SOCKETS.remove(fd));
+    type Forgotten = Option<Arc<Held>>;
+
+    fn forget(fd: c_int) -> Self::Forgotten {
+        SOCKETS.remove(fd)
     }
 
     fn follow(old: c_int, new: c_int) {
-        Self::forget(new);
+        drop(Self::forget(new));
         if let Some(held) = SOCKETS.find(old) {
             SOCKETS.add(new, held);
         }

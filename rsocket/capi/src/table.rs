@@ -106,6 +106,20 @@ pub(crate) fn socket(fd: RawFd) -> io::Result<Arc<Opened>> {
     }
 }
 
+/// All sockets.
+pub(crate) fn sockets() -> Vec<Arc<Opened>> {
+    let table = TABLE.read().unwrap_or_else(PoisonError::into_inner);
+    let entries = table.as_ref().map(|table| table.entries.values());
+    let sockets = entries
+        .into_iter()
+        .flatten()
+        .filter_map(|entry| match entry {
+            Entry::Socket(opened) => Some(Arc::clone(opened)),
+            Entry::Set(_) => None,
+        });
+    sockets.collect()
+}
+
 /// Finds a set.
 pub(crate) fn set(fd: RawFd) -> io::Result<Arc<EventSet>> {
     match entry(fd) {

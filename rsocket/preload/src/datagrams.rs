@@ -7,9 +7,9 @@ use libc::{c_int, c_void, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rsocket_capi as own;
 
 use crate::{
+    epoll,
     files::replace,
     table::{self, Held, SOCKETS},
-    wait,
 };
 
 /// Whether an error says that no RDMA device leads there, though something else may.
@@ -33,14 +33,14 @@ pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
         return false;
     }
     let known = SOCKETS.same(&held);
-    let watched = wait::leave(&held);
+    let left = epoll::leave(&known);
     drop((held, socket));
     let moved = known.iter().all(|&known| {
         let replaced = replace(udp.as_raw_fd(), known);
         drop(SOCKETS.remove(known));
         replaced
     });
-    wait::join(fd, watched);
+    epoll::join(&left);
     moved && known.contains(&fd)
 }
 

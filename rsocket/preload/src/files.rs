@@ -1,14 +1,14 @@
 //! What programs do with sockets as with all descriptors.
 
-use std::{fs, ops::RangeInclusive, os::fd::BorrowedFd};
+use std::{fs, ops::RangeInclusive, os::fd::BorrowedFd, sync::Arc};
 
 use interpose::{is_owner, real, set_errno};
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
 use rsocket_capi as own;
 
 use crate::{
-    fork,
-    table::{self, SETS, SOCKETS},
+    epoll, fork,
+    table::{self, Held, SOCKETS},
 };
 
 /// A descriptor of the program's.
@@ -33,24 +33,23 @@ pub(crate) fn replace(from: c_int, to: c_int) -> bool {
     unsafe { dup3(from, to, flags) >= 0 }
 }
 
-/// The rsockets among the program's descriptors, the `epoll`s that have some, and what is to be one.
+/// The rsockets among the program's descriptors, and what is to be one.
 struct Rsockets;
 
 impl interpose::Descriptors for Rsockets {
-    fn forget(fd: c_int) {
+    type Forgotten = Option<Arc<Held>>;
+
+    fn forget(fd: c_int) -> Self::Forgotten {
         fork::forget(fd);
-        drop(SETS.remove(fd));
-        drop(SOCKETS.remove(fd));
+        epoll::forget(fd);
+        SOCKETS.remove(fd)
     }
 
     fn follow(old: c_int, new: c_int) {
-        Self::forget(new);
+        drop(Self::forget(new));
         fork::follow(old, new);
         if let Some(held) = table::find(old) {
             SOCKETS.add(new, held);
-        }
-        if let Some(set) = SETS.find(old) {
-            SETS.add(new, set);
         }
     }
 
@@ -62,13 +61,13 @@ impl interpose::Descriptors for Rsockets {
     }
 }
 
-/// Whether a descriptor may be this library's, or of a library below: they are on no list.
+/// Whether a descriptor may be this library's, or of a library below: not all of them are on a list.
 fn may_be_inner(fd: c_int) -> bool {
     let link = fs::read_link(format!("/proc/self/fd/{fd}")).unwrap_or_default();
     let link = link.to_string_lossy();
-    ["/dev/infiniband/", "anon_inode:"]
-        .iter()
-        .any(|prefix| link.starts_with(prefix))
+    let starts = |prefix: &&str| link.starts_with(prefix);
+    ["/dev/infiniband/", "anon_inode:"].iter().any(starts)
+        || starts(&"socket:") && own::keeps_fd(fd)
 }
 
 /// Closes what the program has in a range, and leaves alone what its rsockets need.
@@ -81,8 +80,7 @@ fn close_all(range: RangeInclusive<c_uint>) {
         .filter(|fd: &c_int| range.contains(&fd.unsigned_abs()))
         .collect();
     for fd in open {
-        let known = SOCKETS.may_have(fd) || SETS.may_have(fd);
-        if known || !may_be_inner(fd) {
+        if SOCKETS.may_have(fd) || !may_be_inner(fd) {
             // SAFETY: the program has asked for it. That of the list itself is closed already.
             unsafe { close(fd) };
         }

@@ -13,9 +13,9 @@
 use std::{
     fs, io,
     net::{IpAddr, SocketAddr},
-    os::fd::BorrowedFd,
+    os::fd::{AsRawFd, BorrowedFd},
     sync::{
-        Arc, Mutex, MutexGuard, PoisonError,
+        Arc,
         atomic::{
             AtomicBool, AtomicU8,
             Ordering::{Relaxed, SeqCst},
@@ -26,7 +26,7 @@ use std::{
 };
 
 use interpose::{MOST, is_owner};
-use libc::{c_int, epoll_event};
+use libc::c_int;
 use rsocket::{PollEntry, PollEvents, Socket, poll};
 use rsocket_capi as own;
 use rustix::{
@@ -40,10 +40,10 @@ use rustix::{
 };
 
 use crate::{
+    epoll,
     files::{borrow, replace},
     sockets::{make, take},
     table::{self, Held, SOCKETS, hold},
-    wait,
 };
 
 /// A TCP socket that has no connection.
@@ -72,19 +72,6 @@ const GRACE: Duration = Duration::from_secs(5);
 
 /// How often a port that is taken is tried.
 const PAUSE: Duration = Duration::from_millis(2);
-
-/// Descriptors that are in an `epoll`, and have to be again after they have been moved.
-static WATCHED: Mutex<Vec<Watched>> = Mutex::new(Vec::new());
-
-struct Watched {
-    epfd: c_int,
-    fd: c_int,
-    event: epoll_event,
-}
-
-fn all_watched() -> MutexGuard<'static, Vec<Watched>> {
-    WATCHED.lock().unwrap_or_else(PoisonError::into_inner)
-}
 
 fn state(fd: c_int) -> Option<&'static AtomicU8> {
     let state = STATES.get(usize::try_from(fd).ok()?)?;
@@ -128,7 +115,6 @@ pub(crate) fn connecting(fd: c_int) {
 pub(crate) fn forget(fd: c_int) {
     if let Some(state) = state(fd) {
         state.store(0, SeqCst);
-        all_watched().retain(|watched| watched.fd != fd);
     }
 }
 
@@ -150,18 +136,9 @@ pub(crate) fn forked() {
     }
 }
 
-/// A descriptor has been added to an `epoll`, changed there, or removed.
-pub(crate) fn watched(epfd: c_int, op: c_int, fd: c_int, event: Option<&epoll_event>) {
-    if state(fd).is_none() {
-        return;
-    }
-    let mut watched = all_watched();
-    watched.retain(|watched| (watched.epfd, watched.fd) != (epfd, fd));
-    if let Some(&event) = event
-        && op != libc::EPOLL_CTL_DEL
-    {
-        watched.push(Watched { epfd, fd, event });
-    }
+/// Whether a descriptor is TCP's as long as nothing goes over it.
+pub(crate) fn is_later(fd: c_int) -> bool {
+    state(fd).is_some()
 }
 
 /// The rsocket of a descriptor that is about to be used, after it has been moved if it is to be.
@@ -220,29 +197,18 @@ fn move_to_rdma(fd: c_int, side: u8) {
         ACCEPTED => take_over(tcp),
         _ => follow_over(tcp),
     };
-    if let Ok(Inner { held, socket }) = moved {
+    if let Ok(Inner { held, socket }) = moved
+        && let Ok(shown) = own::mirror_of(held.fd())
+    {
         copy_options(tcp, &socket);
+        let left = epoll::leave(&twins);
         let _: Result<(), Errno> = rustix::net::shutdown(tcp, Shutdown::Both);
         for &twin in &twins {
-            if replace(held.fd(), twin) {
+            if replace(shown.as_raw_fd(), twin) {
                 SOCKETS.add(twin, Arc::clone(&held));
             }
         }
-        let mut watched = all_watched();
-        let (own, others) = std::mem::take(&mut *watched)
-            .into_iter()
-            .partition::<Vec<_>, _>(|watched| twins.contains(&watched.fd));
-        *watched = others;
-        drop(watched);
-        for watched in own {
-            // The set may be gone.
-            drop(wait::control(
-                watched.epfd,
-                libc::EPOLL_CTL_ADD,
-                &held,
-                Some(&watched.event),
-            ));
-        }
+        epoll::join(&left);
     }
     for twin in twins {
         mark(twin, 0);

@@ -38,6 +38,7 @@
 
 mod config;
 mod datagrams;
+mod epoll;
 mod files;
 mod fork;
 mod sockets;

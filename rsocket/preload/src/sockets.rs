@@ -3,6 +3,7 @@
 use std::{
     cell::Cell,
     env, fs,
+    os::fd::AsRawFd,
     sync::{Arc, OnceLock},
 };
 
@@ -13,10 +14,10 @@ use rsocket_capi as own;
 use crate::{
     config::Rules,
     datagrams::{leads_elsewhere, turn_to_udp},
+    epoll,
     files::replace,
     fork,
-    table::{self, Held, SETS, SOCKETS, with},
-    wait,
+    table::{self, Held, SOCKETS, with},
 };
 
 /// What the system's administrator wants.
@@ -95,7 +96,6 @@ fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> Wanted {
 /// closing what it has inherited, as children do that are to run another program.
 unsafe extern "C" fn child() {
     SOCKETS.forget_all();
-    SETS.forget_all();
     if settings().forks {
         // What has not been moved yet is as much this process's as its parent's.
         fork::forked();
@@ -127,12 +127,23 @@ pub(crate) fn take(listener: c_int) -> Option<c_int> {
     (inner >= 0).then_some(inner)
 }
 
+/// A descriptor for the program that stands for an rsocket; negative if there is none, with `errno` set.
+fn show(inner: c_int, close_on_exec: bool) -> c_int {
+    match own::mirror_of(inner) {
+        Ok(shown) => duplicate(shown.as_raw_fd(), close_on_exec),
+        Err(err) => {
+            set_errno(rsocket::errno(&err));
+            -1
+        }
+    }
+}
+
 /// Makes an rsocket and a descriptor for the program.
 fn open(domain: c_int, kind: c_int, protocol: c_int) -> Option<c_int> {
     let inner = make(domain, kind, protocol)?;
     watch_forks(child);
     let held = table::hold(inner);
-    let fd = duplicate(inner, kind & libc::SOCK_CLOEXEC != 0);
+    let fd = show(inner, kind & libc::SOCK_CLOEXEC != 0);
     (fd >= 0 && SOCKETS.add(fd, held)).then_some(fd)
 }
 
@@ -238,7 +249,7 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>) -> bool {
         real_bind(tcp, (&raw const name.storage).cast(), name.len);
     }
     let known = SOCKETS.same(&held);
-    let watched = wait::leave(&held);
+    let left = epoll::leave(&known);
     drop(held);
     let moved = known.iter().all(|&known| {
         let replaced = replace(tcp, known);
@@ -247,7 +258,7 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>) -> bool {
     });
     // SAFETY: it is ours, and nobody has used it.
     unsafe { libc::close(tcp) };
-    wait::join(fd, watched);
+    epoll::join(&left);
     moved && known.contains(&fd)
 }
 
@@ -338,7 +349,7 @@ unsafe extern "C" fn accept4(
         return -1;
     }
     let accepted = table::hold(inner);
-    let fd = duplicate(inner, flags & libc::SOCK_CLOEXEC != 0);
+    let fd = show(inner, flags & libc::SOCK_CLOEXEC != 0);
     if fd < 0 || !SOCKETS.add(fd, accepted) {
         return -1;
     }

@@ -6,7 +6,6 @@ use std::{process, sync::Arc};
 
 use interpose::Table;
 use libc::c_int;
-use rsocket::EventSet;
 use rsocket_capi::rclose;
 
 /// An rsocket, which the program may know by several descriptors. It is closed with the last.
@@ -34,8 +33,6 @@ impl Drop for Held {
 
 /// What each descriptor is.
 pub(crate) static SOCKETS: Table<Held> = Table::new();
-/// `epoll`s that have rsockets in them.
-pub(crate) static SETS: Table<EventSet> = Table::new();
 
 /// The rsocket that a descriptor stands for.
 pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {

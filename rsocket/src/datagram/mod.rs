@@ -10,7 +10,7 @@ pub(crate) mod way;
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{SocketAddr, UdpSocket},
-    os::fd::{AsFd, BorrowedFd},
+    os::fd::{AsFd, BorrowedFd, RawFd},
     sync::{Arc, MutexGuard, Weak},
     time::Duration,
 };
@@ -124,6 +124,11 @@ impl Port {
 
     pub(crate) fn set_tos(&self, tos: u8) -> io::Result<()> {
         self.lock().set_tos(tos)
+    }
+
+    /// Whether a descriptor is that of the UDP socket.
+    pub(crate) fn keeps_fd(&self, fd: RawFd) -> bool {
+        self.lock().keeps_fd(fd)
     }
 
     /// Another descriptor of the UDP socket.

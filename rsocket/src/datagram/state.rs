@@ -4,7 +4,7 @@ use std::{
     collections::BTreeMap,
     io::{self, IoSlice, IoSliceMut},
     net::{IpAddr, SocketAddr, SocketAddrV6, UdpSocket},
-    os::fd::OwnedFd,
+    os::fd::{OwnedFd, RawFd},
     sync::{Arc, Weak},
     time::{Duration, Instant},
 };
@@ -207,6 +207,10 @@ impl State {
         self.udp()?.set_tos(tos)?;
         self.tos = Some(tos);
         Ok(())
+    }
+
+    pub(super) fn keeps_fd(&self, fd: RawFd) -> bool {
+        self.udp.as_ref().is_some_and(|udp| udp.keeps_fd(fd))
     }
 
     pub(super) fn duplicate_udp(&self) -> io::Result<UdpSocket> {

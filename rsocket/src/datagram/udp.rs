@@ -3,7 +3,7 @@
 use std::{
     io::{self, IoSlice, IoSliceMut},
     net::{IpAddr, Ipv6Addr, SocketAddr, SocketAddrV6, UdpSocket},
-    os::fd::{AsFd, BorrowedFd, OwnedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, OwnedFd, RawFd},
 };
 
 use rustix::{
@@ -35,6 +35,10 @@ fn open(family: AddressFamily) -> io::Result<OwnedFd> {
 }
 
 impl Udp {
+    pub(super) fn keeps_fd(&self, fd: RawFd) -> bool {
+        self.fd.as_raw_fd() == fd
+    }
+
     pub(super) fn new(family: Family) -> io::Result<Self> {
         let address_family = match family {
             Family::V4 => AddressFamily::INET,

@@ -66,6 +66,12 @@ impl Socket {
         if self.port().is_some() {
             return Ok(self.recv_msg(bufs, flags)?.len);
         }
+        let received = self.recv_bytes(bufs, flags);
+        self.reflect(false);
+        received
+    }
+
+    fn recv_bytes(&self, bufs: &mut [IoSliceMut<'_>], flags: RecvFlags) -> io::Result<usize> {
         let dont_wait = flags.contains(RecvFlags::DONT_WAIT);
         let stream = self.connected(dont_wait)?;
         let timeout = self.lock().choices.read_timeout;
@@ -119,7 +125,22 @@ impl Socket {
         let stream = self.connected(dont_wait)?;
         let timeout = self.lock().choices.write_timeout;
         let patience = self.patience(dont_wait, timeout);
-        stream.connection().send(bufs, patience)
+        let sent = stream.connection().send(bufs, patience);
+        let total = bufs.iter().map(|buf| buf.len()).sum();
+        self.sent(sent, total)
+    }
+
+    /// Has the mirror show what a call has left, which should have sent so many bytes.
+    fn sent(&self, sent: io::Result<usize>, total: usize) -> io::Result<usize> {
+        let is_short = match &sent {
+            Ok(len) => *len < total,
+            Err(err) => err.kind() == io::ErrorKind::WouldBlock,
+        };
+        if is_short {
+            self.starved();
+        }
+        self.reflect(false);
+        sent
     }
 
     /// Receives one datagram, after waiting for it: as many of its bytes as there is room for. Or
@@ -142,7 +163,9 @@ impl Socket {
         };
         let timeout = self.lock().choices.read_timeout;
         let patience = self.patience(flags.contains(RecvFlags::DONT_WAIT), timeout);
-        port.recv(bufs, flags.contains(RecvFlags::PEEK), patience)
+        let received = port.recv(bufs, flags.contains(RecvFlags::PEEK), patience);
+        self.reflect(false);
+        received
     }
 
     /// Sends one datagram, made of all pieces: to an address, or to the peer that the socket is
@@ -175,7 +198,8 @@ impl Socket {
         };
         let timeout = self.lock().choices.write_timeout;
         let patience = self.patience(dont_wait, timeout);
-        port.send(bufs, to, patience)
+        let sent = port.send(bufs, to, patience);
+        self.sent(sent, 0)
     }
 
     /// Maps zero bytes for the peer; see [`Stream::map`].

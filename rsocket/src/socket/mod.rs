@@ -1,7 +1,9 @@
 //! Sockets whose state is known at run time only, as C has them.
 
 mod data;
+mod driver;
 mod event_set;
+mod mirror;
 mod options;
 mod poll;
 
@@ -19,6 +21,7 @@ use cm::{CmId, phases::Idle};
 use rustix::{event::epoll, io::Errno};
 
 pub use data::RecvFlags;
+use driver::Reflection;
 pub use event_set::{EventSet, Interest, Occurred};
 use options::Choices;
 pub use poll::{PollEntry, PollEvents, Sleep, SleepEntry, poll, poll_by};
@@ -90,6 +93,8 @@ pub struct Socket {
     nonblocking: AtomicBool,
     /// Watches whatever tells of this socket in its present state.
     poller: OwnedFd,
+    /// Shows programs that do not know of rsockets what it is ready for.
+    reflection: Reflection,
 }
 
 #[derive(Debug)]
@@ -207,6 +212,7 @@ impl Socket {
             }),
             nonblocking: AtomicBool::new(false),
             poller: epoll::create(epoll::CreateFlags::CLOEXEC)?,
+            reflection: Reflection::default(),
         };
         if let Phase::Connected(stream) = &socket.lock().phase {
             socket.watch(stream.as_fd())?;
@@ -321,6 +327,8 @@ impl Socket {
         let listener = options.listen_with(&self.engine, id)?;
         self.watch(listener.as_fd())?;
         state.set_phase(Phase::Listening(Arc::new(listener)));
+        drop(state);
+        self.reflect(true);
         Ok(())
     }
 
@@ -333,6 +341,12 @@ impl Socket {
     /// - `Interrupted`: a signal came.
     /// - `Unsupported`: it is for datagrams.
     pub fn accept(&self) -> io::Result<(Self, SocketAddr)> {
+        let accepted = self.take_connection();
+        self.reflect(false);
+        accepted
+    }
+
+    fn take_connection(&self) -> io::Result<(Self, SocketAddr)> {
         loop {
             let (listener, choices) = {
                 let state = self.lock();
@@ -373,6 +387,12 @@ impl Socket {
     /// - For datagrams, `NetworkUnreachable`, `ENODEV`: no RDMA device leads there. `Unsupported`: the
     ///   one that does is iWARP.
     pub fn connect(&self, peer: SocketAddr) -> io::Result<()> {
+        let connected = self.connect_to(peer);
+        self.reflect(true);
+        connected
+    }
+
+    fn connect_to(&self, peer: SocketAddr) -> io::Result<()> {
         if let Some(port) = self.port() {
             return port.connect(Some(peer));
         }
@@ -465,7 +485,9 @@ impl Socket {
         let Some(stream) = self.stream() else {
             return Ok(());
         };
-        stream.shutdown(how)
+        let ended = stream.shutdown(how);
+        self.reflect(false);
+        ended
     }
 
     /// Ends everything, waiting until the peer has got what was sent, as [`linger`](Self::linger)
@@ -476,6 +498,7 @@ impl Socket {
             let linger = state.choices.options().linger;
             (state.set_phase(Phase::Closed), linger)
         };
+        self.reflection.end();
         match old {
             Phase::Datagram(port) => port.close(linger),
             Phase::Opening(opening) => opening.cancel(),
@@ -484,6 +507,13 @@ impl Socket {
                 drop(stream.connection().shut_down(Direction::Both));
             }
             _ => {}
+        }
+    }
+
+    /// Drops it without waiting until the peer has got what was sent, which goes on.
+    fn linger_in_background(self) {
+        if let Phase::Connected(stream) = &self.lock_raw().phase {
+            stream.set_linger_in_background(true);
         }
     }
 

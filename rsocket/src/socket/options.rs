@@ -468,6 +468,10 @@ impl Socket {
         // A connection that has failed says so once.
         let told = std::mem::replace(&mut state.told_failure, failed.is_some());
         let noted = state.error.take().or(failed.filter(|_| !told));
+        drop(state);
+        if noted.is_some() {
+            self.error_is_told();
+        }
         noted.map(io::Error::from_raw_os_error)
     }
 }

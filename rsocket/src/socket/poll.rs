@@ -37,6 +37,12 @@ bitflags! {
         const HUP = 0x10;
         /// The descriptor is not open. Comes unasked.
         const NVAL = 0x20;
+        /// As `IN`.
+        const RDNORM = 0x40;
+        /// As `OUT`.
+        const WRNORM = 0x100;
+        /// The peer sends nothing more, or this side takes nothing more.
+        const RDHUP = 0x2000;
 
         const _ = !0;
     }
@@ -345,17 +351,23 @@ impl Drop for Wait<'_> {
 }
 
 /// A device that has failed is an error of the socket's.
-const FAILED: Readiness = Readiness {
+pub(super) const FAILED: Readiness = Readiness {
     readable: true,
     writable: true,
+    ended: true,
     hung_up: true,
     failed: true,
 };
 
+/// What is asked for by those who want to receive or accept.
+const READING: PollEvents = PollEvents::IN.union(PollEvents::RDNORM);
+/// What is asked for by those who want to send.
+const WRITING: PollEvents = PollEvents::OUT.union(PollEvents::WRNORM);
+
 fn interest(events: PollEvents) -> Interest {
     Interest {
-        read: events.contains(PollEvents::IN),
-        write: events.contains(PollEvents::OUT),
+        read: events.intersects(READING.union(PollEvents::RDHUP)),
+        write: events.intersects(WRITING),
         any: false,
     }
 }
@@ -404,6 +416,12 @@ impl Socket {
 
     /// What has come of what is asked for, and errors.
     pub(super) fn poll_events(&self, asked: PollEvents) -> PollEvents {
+        let events = self.events_now(asked);
+        self.reflect(false);
+        events
+    }
+
+    fn events_now(&self, asked: PollEvents) -> PollEvents {
         let state = self.lock();
         match &state.phase {
             Phase::Connected(stream) => {
@@ -417,8 +435,8 @@ impl Socket {
                 drop(state);
                 of_readiness(port.shared().readiness_now().unwrap_or(FAILED), asked)
             }
-            Phase::Listening(listener) if listener.is_ready() => asked & PollEvents::IN,
-            Phase::Failed => asked & (PollEvents::IN | PollEvents::OUT) | PollEvents::ERR,
+            Phase::Listening(listener) if listener.is_ready() => asked & READING,
+            Phase::Failed => asked & (READING | WRITING) | PollEvents::ERR,
             Phase::Closed => PollEvents::NVAL,
             Phase::Listening(_) | Phase::Idle(_) | Phase::Opening(_) => PollEvents::empty(),
         }
@@ -427,8 +445,9 @@ impl Socket {
 
 fn of_readiness(readiness: Readiness, asked: PollEvents) -> PollEvents {
     let mut events = PollEvents::empty();
-    events.set(PollEvents::IN, readiness.readable);
-    events.set(PollEvents::OUT, readiness.writable);
+    events.set(READING, readiness.readable);
+    events.set(WRITING, readiness.writable);
+    events.set(PollEvents::RDHUP, readiness.ended);
     events &= asked;
     events.set(PollEvents::HUP, readiness.hung_up);
     events.set(PollEvents::ERR, readiness.failed);
@@ -452,11 +471,21 @@ mod tests {
         let over = Readiness {
             readable: true,
             writable: true,
+            ended: true,
             hung_up: true,
             failed: false,
         };
         assert_eq!(of_readiness(over, both).bits(), 0x15);
         assert_eq!(of_readiness(over, PollEvents::empty()), PollEvents::HUP);
+        let half = Readiness {
+            readable: true,
+            ended: true,
+            ..idle
+        };
+        let asked = PollEvents::RDHUP | PollEvents::RDNORM | PollEvents::WRNORM;
+        assert_eq!(of_readiness(half, asked), asked);
+        assert_eq!(of_readiness(half, PollEvents::RDHUP), PollEvents::RDHUP);
+        assert_eq!(of_readiness(half, both), both);
     }
 
     /// T-PO1, as far as there need be no device: P1.

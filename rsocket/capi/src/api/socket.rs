@@ -1,6 +1,6 @@
 //! Making, connecting and closing sockets, and their options.
 
-use std::{io, sync::Arc};
+use std::{io, os::fd::OwnedFd, sync::Arc};
 
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use rsocket::{Family, Socket};
@@ -266,6 +266,30 @@ pub extern "C" fn rfcntl(fd: c_int, cmd: c_int, arg: c_int) -> c_int {
             _ => Err(os(libc::ENOTSUP)),
         }
     })
+}
+
+/// Another descriptor of the [mirror](Socket::mirror) of a socket.
+///
+/// # Errors
+/// - `EBADF`: it is no socket.
+/// - `EMFILE`: there are too many descriptors.
+pub fn mirror_of(fd: c_int) -> io::Result<OwnedFd> {
+    table::socket(fd)?.socket.mirror()
+}
+
+/// Keeps the [mirror](Socket::mirror) of a socket up to date.
+///
+/// # Errors
+/// As for [`Socket::drive_mirror`].
+pub fn drive_mirror(fd: c_int) -> io::Result<()> {
+    table::socket(fd)?.socket.drive_mirror()
+}
+
+/// Whether one of the sockets keeps a descriptor for itself.
+pub fn keeps_fd(fd: c_int) -> bool {
+    table::sockets()
+        .iter()
+        .any(|opened| opened.socket.keeps_fd(fd))
 }
 
 /// The socket that a descriptor of these functions stands for.

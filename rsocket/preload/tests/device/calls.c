@@ -21,57 +21,7 @@
 #include <sys/uio.h>
 #include <unistd.h>
 
-#define CHECK(condition) check((condition), #condition, __LINE__)
-
-static void check(int condition, const char *what, int line) {
-    if (!condition) {
-        fprintf(stderr, "line %d: %s: %s\n", line, what, strerror(errno));
-        exit(1);
-    }
-}
-
-static struct sockaddr_in address = {.sin_family = AF_INET};
-
-/* The two ends of a connection. */
-struct ends {
-    int client, server;
-};
-
-static int listener_at(struct sockaddr_in *name) {
-    socklen_t length = sizeof *name;
-    int listener = socket(AF_INET, SOCK_STREAM, 0);
-    *name = address;
-    CHECK(listener >= 0);
-    CHECK(bind(listener, (struct sockaddr *)name, sizeof *name) == 0);
-    CHECK(listen(listener, 4) == 0);
-    CHECK(getsockname(listener, (struct sockaddr *)name, &length) == 0);
-    return listener;
-}
-
-static struct ends connected(void) {
-    struct sockaddr_in name;
-    int listener = listener_at(&name);
-    struct ends ends = {.client = socket(AF_INET, SOCK_STREAM, 0)};
-    CHECK(connect(ends.client, (struct sockaddr *)&name, sizeof name) == 0);
-    ends.server = accept(listener, NULL, NULL);
-    CHECK(ends.server >= 0);
-    CHECK(close(listener) == 0);
-    return ends;
-}
-
-/* Whether it is no kernel socket: those are told apart by fstat. */
-static int is_rsocket(int fd) {
-    struct stat stat;
-    CHECK(fstat(fd, &stat) == 0);
-    return !S_ISSOCK(stat.st_mode);
-}
-
-static void passes(int from, int to) {
-    char out[] = "some bytes", in[sizeof out];
-    CHECK(write(from, out, sizeof out) == sizeof out);
-    CHECK(recv(to, in, sizeof in, MSG_WAITALL) == sizeof in);
-    CHECK(memcmp(in, out, sizeof in) == 0);
-}
+#include "calls.h"
 
 /* T-PL4 */
 static void duplicates(void) {
@@ -472,10 +422,7 @@ static void first_epoll(void) {
     CHECK(epoll_wait(999, &event, 1, 0) == -1 && errno == EBADF);
 }
 
-static const struct {
-    const char *name;
-    void (*run)(void);
-} parts[] = {
+static const struct part parts[] = {
     {"duplicates", duplicates},     {"files", files},       {"messages", messages},
     {"waiting", waiting},           {"epoll", ordinary_epoll}, {"sizes", sizes},
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
@@ -486,14 +433,5 @@ static const struct {
 };
 
 int main(int argc, char **argv) {
-    CHECK(argc == 3 && inet_pton(AF_INET, argv[2], &address.sin_addr) == 1);
-    for (size_t i = 0; i < sizeof parts / sizeof *parts; i++) {
-        if (strcmp(parts[i].name, argv[1]) == 0) {
-            parts[i].run();
-            puts("all is well");
-            return 0;
-        }
-    }
-    fprintf(stderr, "there is no %s\n", argv[1]);
-    return 2;
+    return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
 }

@@ -185,7 +185,12 @@ fn datagrams_use_rdma_where_it_leads() {
 
 /// Runs a part of `calls.c`.
 fn call(part: &str, env: &[(&str, &str)]) {
-    let mut program = c_program("calls.c");
+    call_of("calls.c", part, env);
+}
+
+/// Runs a part of a program.
+fn call_of(name: &str, part: &str, env: &[(&str, &str)]) {
+    let mut program = c_program(name);
     program.arg(part).envs(env.iter().copied());
     run(part, program);
 }
@@ -241,6 +246,24 @@ fn no_thread_of_the_library_takes_the_programs_signals() {
 #[test]
 fn an_epoll_without_rsockets_is_the_kernels() {
     call("epoll", &[]);
+}
+
+/// T-PL8: one with rsockets is, too.
+#[test]
+fn an_epoll_with_rsockets_tells_what_the_manual_says() {
+    for part in [
+        "duplicates",
+        "nested",
+        "edges",
+        "ends",
+        "beginnings",
+        "variants",
+        "levels",
+        "files",
+        "datagrams",
+    ] {
+        call_of("epoll.c", part, &[]);
+    }
 }
 
 /// T-PL9

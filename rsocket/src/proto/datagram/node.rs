@@ -222,6 +222,7 @@ impl<L: Copy, W, M: AsRef<[u8]>> Node<L, W, M> {
         Readiness {
             readable: !self.arrived.is_empty() || self.shut_read,
             writable: self.sending < self.send_depth || self.shut_write,
+            ended: self.shut_read,
             hung_up: self.shut_read && self.shut_write,
             failed: false,
         }

@@ -29,6 +29,8 @@ pub struct Readiness {
     pub readable: bool,
     /// Writing takes data, or gives an error.
     pub writable: bool,
+    /// The peer sends nothing more, or this side takes nothing more.
+    pub ended: bool,
     /// The connection is over, in both directions.
     pub hung_up: bool,
     /// It has failed.

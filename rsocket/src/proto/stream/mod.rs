@@ -255,6 +255,7 @@ impl Stream {
         Readiness {
             readable: self.unread() > 0 || !self.ending.is_readable(),
             writable: ended || !self.ending.is_writable() || self.can_send(),
+            ended: ended || !self.ending.is_readable(),
             hung_up: ended,
             failed: self.failure().is_some(),
         }

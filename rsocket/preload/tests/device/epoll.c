@@ -1,0 +1,248 @@
+/* What programs do with an epoll that has sockets in it, each checked against what the manual says. The
+   first argument is a part of this program, the second an address of this host. */
+
+#define _GNU_SOURCE
+#define _FORTIFY_SOURCE 2
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/select.h>
+#include <sys/stat.h>
+#include <sys/uio.h>
+#include <time.h>
+#include <sys/wait.h>
+#include <netinet/tcp.h>
+
+#include "calls.h"
+
+enum { PATIENCE = 20000, BRIEF = 50 };
+
+static int set_with(int fd, uint32_t events) {
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = events, .data.fd = fd};
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    return set;
+}
+
+/* What a set tells of, nothing if it does not within a time. */
+static uint32_t told(int set, int millis) {
+    struct epoll_event event;
+    int ready = epoll_wait(set, &event, 1, millis);
+    CHECK(ready >= 0);
+    return ready > 0 ? event.events : 0;
+}
+
+static void nonblocking(int fd) {
+    CHECK(fcntl(fd, F_SETFL, O_NONBLOCK) == 0);
+}
+
+static void drain(int fd) {
+    char bytes[4096];
+    while (recv(fd, bytes, sizeof bytes, MSG_DONTWAIT) > 0)
+        ;
+    CHECK(errno == EAGAIN);
+}
+
+/* As mio has it: registers by a duplicate, and waits on the first. */
+static void duplicates(void) {
+    struct ends ends = connected();
+    int set = epoll_create1(EPOLL_CLOEXEC), twin = fcntl(set, F_DUPFD_CLOEXEC, 3);
+    struct epoll_event event = {.events = EPOLLIN, .data.fd = ends.client};
+    CHECK(epoll_ctl(twin, EPOLL_CTL_ADD, ends.client, &event) == 0);
+    CHECK(told(set, 0) == 0 && told(twin, 0) == 0);
+    CHECK(write(ends.server, "x", 1) == 1);
+    CHECK(told(set, PATIENCE) == EPOLLIN && told(twin, PATIENCE) == EPOLLIN);
+    close(twin);
+    drain(ends.client);
+    CHECK(told(set, 0) == 0 && write(ends.server, "x", 1) == 1 && told(set, PATIENCE) == EPOLLIN);
+}
+
+static void nested(void) {
+    struct ends ends = connected();
+    int inner = set_with(ends.client, EPOLLIN), outer = set_with(inner, EPOLLIN);
+    int edges = set_with(inner, EPOLLIN | EPOLLET);
+    struct pollfd asked[] = {{inner, POLLIN, 0}, {ends.server, POLLIN, 0}};
+    fd_set read_set;
+    struct timeval nothing = {0}, patience = {PATIENCE / 1000, 0};
+    FD_ZERO(&read_set);
+    FD_SET(inner, &read_set);
+    CHECK(told(outer, BRIEF) == 0 && poll(asked, 1, 0) == 0 && poll(asked, 2, 0) == 0);
+    CHECK(select(inner + 1, &read_set, NULL, NULL, &nothing) == 0);
+    CHECK(write(ends.server, "x", 1) == 1);
+    CHECK(told(outer, PATIENCE) == EPOLLIN && told(edges, PATIENCE) == EPOLLIN);
+    CHECK(told(edges, BRIEF) == 0);
+    CHECK(poll(asked, 1, PATIENCE) == 1 && asked[0].revents == POLLIN);
+    CHECK(poll(asked, 2, PATIENCE) == 1 && asked[0].revents == POLLIN && asked[1].revents == 0);
+    FD_SET(inner, &read_set);
+    CHECK(select(inner + 1, &read_set, NULL, NULL, &patience) == 1);
+    drain(ends.client);
+    CHECK(told(outer, BRIEF) == 0 && poll(asked, 1, 0) == 0);
+}
+
+/* One edge for each change, and none while nothing happens. */
+static void edges(void) {
+    struct ends ends = connected();
+    nonblocking(ends.client);
+    int set = set_with(ends.client, EPOLLIN | EPOLLOUT | EPOLLRDHUP | EPOLLET);
+    CHECK(told(set, PATIENCE) == EPOLLOUT);
+    CHECK(told(set, BRIEF) == 0);
+    for (int round = 0; round < 50; round++) {
+        /* What is left unread tells nothing, and what comes then tells again. */
+        CHECK(write(ends.server, "ab", 2) == 2 && (told(set, PATIENCE) & EPOLLIN));
+        char byte;
+        CHECK(read(ends.client, &byte, 1) == 1);
+        CHECK(write(ends.server, "c", 1) == 1 && (told(set, PATIENCE) & EPOLLIN));
+        /* A short read is the end of what there is: tokio and nginx wait then. */
+        char more[10];
+        CHECK(read(ends.client, more, sizeof more) == 2);
+    }
+    /* Room after a write that was short of it. */
+    static char much[1 << 16];
+    ssize_t sent, total = 0;
+    while ((sent = write(ends.client, much, sizeof much)) > 0)
+        total += sent;
+    CHECK(errno == EAGAIN);
+    while (told(set, BRIEF))
+        ;
+    while (total > 0) {
+        ssize_t got = read(ends.server, much, sizeof much);
+        CHECK(got > 0);
+        total -= got;
+    }
+    CHECK(told(set, PATIENCE) & EPOLLOUT);
+    CHECK(write(ends.client, much, 1) == 1);
+    CHECK(shutdown(ends.server, SHUT_WR) == 0);
+    uint32_t end;
+    do
+        CHECK((end = told(set, PATIENCE)) != 0);
+    while (!(end & EPOLLRDHUP));
+    CHECK((end & EPOLLIN) && !(end & EPOLLHUP));
+    CHECK(read(ends.client, much, 1) == 0);
+    CHECK(told(set, BRIEF) == 0);
+}
+
+static void ends_of_streams(void) {
+    struct ends ends = connected();
+    int set = set_with(ends.client, EPOLLIN | EPOLLRDHUP);
+    struct pollfd asked = {ends.client, POLLIN | POLLRDHUP, 0};
+    CHECK(poll(&asked, 1, 0) == 0);
+    CHECK(shutdown(ends.server, SHUT_WR) == 0);
+    CHECK(told(set, PATIENCE) == (EPOLLIN | EPOLLRDHUP));
+    CHECK(poll(&asked, 1, PATIENCE) == 1 && asked.revents == (POLLIN | POLLRDHUP));
+    asked.events = POLLRDHUP;
+    CHECK(poll(&asked, 1, PATIENCE) == 1 && asked.revents == POLLRDHUP);
+    CHECK(shutdown(ends.client, SHUT_WR) == 0);
+    uint32_t end;
+    do
+        CHECK((end = told(set, PATIENCE)) != 0);
+    while (!(end & EPOLLHUP));
+    /* One that is closed leaves the set. */
+    CHECK(close(ends.client) == 0 && told(set, BRIEF) == 0);
+}
+
+/* A connection that fails, and a listener. */
+static void beginnings(void) {
+    struct sockaddr_in name;
+    int listener = listener_at(&name), error = 0;
+    nonblocking(listener);
+    socklen_t length = sizeof error;
+    int early = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), clients = set_with(early, EPOLLIN | EPOLLOUT | EPOLLET);
+    int arrivals = set_with(listener, EPOLLIN | EPOLLET);
+    CHECK(told(arrivals, BRIEF) == 0);
+    CHECK(connect(early, (struct sockaddr *)&name, sizeof name) == -1 && errno == EINPROGRESS);
+    CHECK(told(arrivals, PATIENCE) == EPOLLIN);
+    CHECK(accept(listener, NULL, NULL) >= 0 && accept(listener, NULL, NULL) == -1);
+    uint32_t done;
+    do
+        CHECK((done = told(clients, PATIENCE)) != 0);
+    while (!(done & EPOLLOUT));
+    CHECK(!(done & (EPOLLERR | EPOLLIN)));
+    CHECK(getsockopt(early, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == 0);
+    close(listener);
+    int refused = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0), set;
+    CHECK(connect(refused, (struct sockaddr *)&name, sizeof name) == -1 && errno == EINPROGRESS);
+    set = set_with(refused, EPOLLOUT);
+    CHECK((told(set, PATIENCE) & (EPOLLERR | EPOLLHUP)) == (EPOLLERR | EPOLLHUP));
+    CHECK(getsockopt(refused, SOL_SOCKET, SO_ERROR, &error, &length) == 0 && error == ECONNREFUSED);
+    CHECK(!(told(set, 0) & EPOLLERR));
+}
+
+static void variants(void) {
+    struct ends ends = connected();
+    struct timespec patience = {PATIENCE / 1000, 0}, nothing = {0};
+    struct epoll_event event = {.events = EPOLLIN | EPOLLONESHOT, .data.fd = 7}, events[2];
+    int set = set_with(ends.client, EPOLLIN | EPOLLONESHOT), exclusive = set_with(ends.client, EPOLLIN | EPOLLEXCLUSIVE);
+    CHECK(epoll_pwait2(set, events, 2, &nothing, NULL) == 0);
+    CHECK(write(ends.server, "x", 1) == 1);
+    CHECK(epoll_pwait2(set, events, 2, &patience, NULL) == 1 && events[0].events == EPOLLIN);
+    CHECK(told(set, BRIEF) == 0 && told(exclusive, PATIENCE) == EPOLLIN);
+    CHECK(epoll_ctl(set, EPOLL_CTL_MOD, ends.client, &event) == 0 && told(set, PATIENCE) == EPOLLIN);
+    /* Another process waits by the same set. */
+    drain(ends.client);
+    set = set_with(ends.client, EPOLLIN);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0)
+        _exit(told(set, PATIENCE) == EPOLLIN ? 0 : 1);
+    int status;
+    CHECK(write(ends.server, "x", 1) == 1);
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    /* With a known size of the array, the C library has functions of their own. */
+    volatile nfds_t one = 1;
+    struct pollfd asked[1] = {{ends.client, POLLIN, 0}};
+    CHECK(ppoll(asked, one, &patience, NULL) == 1 && asked[0].revents == POLLIN);
+    CHECK(poll(asked, one, PATIENCE) == 1);
+}
+
+/* Blocking calls and polls agree with what an epoll tells. */
+static void levels(void) {
+    struct ends ends = connected();
+    int set = set_with(ends.client, EPOLLIN | EPOLLOUT);
+    char bytes[4];
+    CHECK(told(set, PATIENCE) == EPOLLOUT);
+    for (int round = 0; round < 200; round++) {
+        struct pollfd asked = {ends.client, POLLIN, 0};
+        CHECK(write(ends.server, "abcd", 4) == 4);
+        CHECK(poll(&asked, 1, PATIENCE) == 1);
+        CHECK(told(set, 0) == (EPOLLIN | EPOLLOUT));
+        CHECK(recv(ends.client, bytes, sizeof bytes, MSG_WAITALL) == 4);
+        CHECK(told(set, 0) == EPOLLOUT);
+    }
+}
+
+static void files(void) {
+    struct ends ends = connected();
+    struct stat stat;
+    char link[64] = {0}, path[64];
+    CHECK(fstat(ends.client, &stat) == 0 && S_ISSOCK(stat.st_mode));
+    snprintf(path, sizeof path, "/proc/self/fd/%d", ends.client);
+    CHECK(readlink(path, link, sizeof link - 1) > 0 && strncmp(link, "socket:", 7) == 0);
+    /* What is written by a call that the library does not see is not lost in silence. */
+    CHECK(syscall(SYS_write, ends.client, "x", 1) == -1);
+}
+
+/* A datagram socket in a set. */
+static void datagrams(void) {
+    struct sockaddr_in name = address;
+    socklen_t length = sizeof name;
+    int server = socket(AF_INET, SOCK_DGRAM | SOCK_NONBLOCK, 0), client = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(bind(server, (struct sockaddr *)&name, sizeof name) == 0);
+    CHECK(getsockname(server, (struct sockaddr *)&name, &length) == 0);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+    int set = set_with(server, EPOLLIN | EPOLLET);
+    for (int round = 0; round < 20; round++) {
+        char bytes[8];
+        CHECK(told(set, 0) == 0 && write(client, "x", 1) == 1 && told(set, PATIENCE) == EPOLLIN);
+        CHECK(read(server, bytes, sizeof bytes) == 1 && read(server, bytes, sizeof bytes) == -1);
+    }
+}
+
+static const struct part parts[] = {
+    {"duplicates", duplicates}, {"nested", nested},     {"edges", edges},
+    {"ends", ends_of_streams},  {"beginnings", beginnings}, {"variants", variants},
+    {"levels", levels},         {"files", files},       {"datagrams", datagrams},
+};
+
+int main(int argc, char **argv) {
+    return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
+}
