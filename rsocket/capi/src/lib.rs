@@ -14,6 +14,9 @@
 //! - `rreadv`, `rrecvmsg` and `rsendmsg` take all buffers; flags are those of the call.
 //! - `SOCK_NONBLOCK` and `SOCK_CLOEXEC` do what they say. Accepted sockets block.
 //! - `rclose` is bounded: ten seconds, or what `SO_LINGER` says.
+//! - Options of Linux's that are hints, such as `TCP_CORK`, are accepted; those that a program would rely
+//!   on are refused with `ENOTSUP`. `rrecvmsg` takes a control buffer, which stays empty.
+//! - `TCP_MAXSEG` and `TCP_INFO` say no more than a datagram can have.
 //! - `repoll_*` return -1 and set `errno`. Closed sockets leave the set.
 //!
 //! # `RSOCKET_C_COMPAT`
@@ -35,6 +38,7 @@
 mod address;
 mod api;
 mod errno;
+mod noted;
 mod options;
 mod table;
 

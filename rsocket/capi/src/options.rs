@@ -10,6 +10,7 @@ use rsocket::{Family, PathRecord, Socket};
 use crate::{
     api::udp,
     errno::{compat, os},
+    table::Opened,
 };
 
 /// The level of options that only rsockets have.
@@ -24,6 +25,10 @@ const RDMA_INLINE: c_int = 2;
 const RDMA_IOMAPSIZE: c_int = 3;
 /// The way to the peer.
 const RDMA_ROUTE: c_int = 4;
+
+/// The most bytes that a datagram of [`Socket::datagram`] has.
+const MAX_DATAGRAM_V4: u32 = 2032;
+const MAX_DATAGRAM_V6: u32 = 2020;
 
 /// Fields of `struct tcp_info`.
 const TCP_INFO_SIZE: usize = 104;
@@ -118,9 +123,15 @@ fn unless_too_late(set: io::Result<()>) -> io::Result<()> {
 }
 
 /// Sets an option. Those that only UDP has are set for it.
-pub(crate) fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+pub(crate) fn set(opened: &Opened, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+    let socket = &*opened.socket;
     if level == SOL_RDMA || !socket.is_datagram() {
-        return set_own(socket, level, name, value);
+        return match set_own(socket, level, name, value) {
+            Err(err) if err.raw_os_error() == Some(libc::ENOTSUP) => {
+                opened.noted.set(level, name, value)
+            }
+            set => set,
+        };
     }
     udp::set_option(&socket.udp_socket()?, level, name, value)?;
     match set_own(socket, level, name, value) {
@@ -132,10 +143,10 @@ pub(crate) fn set(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> i
 fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
     match (level, name) {
         (libc::SOL_SOCKET, libc::SO_REUSEADDR) => socket.set_reuse_addr(flag(value)?)?,
-        (libc::SOL_SOCKET, libc::SO_RCVBUF) => {
+        (libc::SOL_SOCKET, libc::SO_RCVBUF | libc::SO_RCVBUFFORCE) => {
             return unless_too_late(socket.set_receive_buffer(size(value)?));
         }
-        (libc::SOL_SOCKET, libc::SO_SNDBUF) => {
+        (libc::SOL_SOCKET, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) => {
             return unless_too_late(socket.set_send_buffer(size(value)?));
         }
         (libc::SOL_SOCKET, libc::SO_LINGER) => {
@@ -148,7 +159,7 @@ fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Resu
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.set_oob_inline(flag(value)?),
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => socket.set_read_timeout(timeout(value)?),
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => socket.set_write_timeout(timeout(value)?),
-        (libc::IPPROTO_IP, libc::IP_TOS) => {
+        (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
             let tos = u8::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
             socket.set_tos(tos)?;
         }
@@ -169,7 +180,7 @@ fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Resu
             let millis = u64::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
             socket.set_user_timeout(Some(Duration::from_millis(millis)));
         }
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG | libc::TCP_CONGESTION) => {}
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => {}
         (SOL_RDMA, RDMA_SQSIZE) => return socket.set_send_queue(count(value)?),
         (SOL_RDMA, RDMA_RQSIZE) => return socket.set_receive_queue(count(value)?),
         (SOL_RDMA, RDMA_INLINE) => return socket.set_inline(count(value)?.into()),
@@ -192,6 +203,33 @@ fn period(timeout: Option<Duration>) -> Vec<u8> {
     [seconds, micros].concat()
 }
 
+/// What a program takes for the size of a packet. Some send datagrams of that size to the same peer, so it
+/// is no more than a datagram can have.
+fn segment(socket: &Socket) -> u32 {
+    let most = match socket.family() {
+        _ if compat() => u32::MAX,
+        Family::V4 => MAX_DATAGRAM_V4,
+        Family::V6 => MAX_DATAGRAM_V6,
+    };
+    socket.max_segment().min(most)
+}
+
+/// The owner of the other end as Linux says it of a socket that has none on this host.
+fn no_credentials() -> Vec<u8> {
+    let none = u32::MAX.to_ne_bytes();
+    [[0; 4], none, none].concat()
+}
+
+/// What Linux says of a socket's memory; of this one's, the sizes of the buffers.
+fn memory_info(socket: &Socket) -> Vec<u8> {
+    const SIZE: usize = 36;
+    let mut info = vec![0; SIZE];
+    for (at, value) in [(4, socket.receive_buffer()), (12, socket.send_buffer())] {
+        info[at..at + 4].copy_from_slice(&value.to_ne_bytes());
+    }
+    info
+}
+
 fn tcp_info(socket: &Socket) -> Vec<u8> {
     let mut info = vec![0; TCP_INFO_SIZE];
     info[0] = if socket.is_connected() {
@@ -201,7 +239,7 @@ fn tcp_info(socket: &Socket) -> Vec<u8> {
     } else {
         CLOSE
     };
-    let mss = socket.max_segment().to_ne_bytes();
+    let mss = segment(socket).to_ne_bytes();
     let window = u32::from(socket.send_queue()).to_ne_bytes();
     for (at, value) in [
         (TCP_INFO_SEND_MSS, mss),
@@ -214,7 +252,8 @@ fn tcp_info(socket: &Socket) -> Vec<u8> {
 }
 
 /// Reads an option.
-pub(crate) fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
+pub(crate) fn get(opened: &Opened, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
+    let socket = &*opened.socket;
     let own = matches!(
         (level, name),
         (SOL_RDMA, _)
@@ -224,7 +263,13 @@ pub(crate) fn get(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<
             )
     );
     if own || !socket.is_datagram() {
-        return get_own(socket, level, name);
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_COOKIE) {
+            return Ok(opened.generation.to_ne_bytes().to_vec());
+        }
+        return match get_own(socket, level, name) {
+            Err(err) if err.raw_os_error() == Some(libc::ENOTSUP) => opened.noted.get(level, name),
+            value => value,
+        };
     }
     udp::option(&socket.udp_socket()?, level, name)
 }
@@ -245,7 +290,9 @@ fn get_own(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
             let error = socket.take_error();
             number(error.map_or(0, |error| rsocket::errno(&error)))
         }
-        (libc::SOL_SOCKET, libc::SO_BROADCAST) => number(0),
+        (libc::SOL_SOCKET, libc::SO_PEERCRED) => no_credentials(),
+        (libc::SOL_SOCKET, libc::SO_MEMINFO) => memory_info(socket),
+        (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => number(1),
         (libc::SOL_SOCKET, libc::SO_TYPE) => number(libc::SOCK_STREAM),
         (libc::SOL_SOCKET, libc::SO_PROTOCOL) => number(libc::IPPROTO_TCP),
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => number(match socket.family() {
@@ -255,17 +302,23 @@ fn get_own(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => number(socket.is_listening()),
         (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => period(socket.read_timeout()),
         (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => period(socket.write_timeout()),
-        (libc::IPPROTO_IP, libc::IP_TOS) => number(socket.tos()),
+        (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
+            number(socket.tos())
+        }
+        (libc::IPPROTO_IP, libc::IP_MTU) | (libc::IPPROTO_IPV6, libc::IPV6_MTU) => {
+            socket.peer_addr()?;
+            number(socket.max_segment())
+        }
         (libc::IPPROTO_IPV6, libc::IPV6_V6ONLY) => number(socket.v6_only()),
         (libc::IPPROTO_TCP, libc::TCP_NODELAY) => number(socket.no_delay()),
-        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => number(socket.max_segment()),
+        (libc::IPPROTO_TCP, libc::TCP_MAXSEG) => number(segment(socket)),
         (libc::IPPROTO_TCP, libc::TCP_KEEPIDLE) => number(socket.keep_idle().as_secs()),
         (libc::IPPROTO_TCP, libc::TCP_KEEPINTVL) => number(socket.keep_interval().as_secs()),
         (libc::IPPROTO_TCP, libc::TCP_KEEPCNT) => number(socket.keep_count()),
         (libc::IPPROTO_TCP, libc::TCP_USER_TIMEOUT) => {
             number(socket.user_timeout().unwrap_or_default().as_millis())
         }
-        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) => number(1),
+        (libc::IPPROTO_TCP, libc::TCP_CONGESTION) if compat() => number(1),
         (libc::IPPROTO_TCP, libc::TCP_INFO) => tcp_info(socket),
         (SOL_RDMA, RDMA_SQSIZE) => number(socket.send_queue()),
         (SOL_RDMA, RDMA_RQSIZE) => number(socket.receive_queue()),

@@ -16,7 +16,7 @@ use std::{
 
 use rsocket::{EventSet, MappedBuffer, Socket};
 
-use crate::errno::os;
+use crate::{errno::os, noted::Noted};
 
 /// What a descriptor stands for.
 #[derive(Clone, Debug)]
@@ -31,6 +31,7 @@ pub(crate) struct Opened {
     pub(crate) socket: Arc<Socket>,
     /// Unlike the descriptor, it is never used again.
     pub(crate) generation: u64,
+    pub(crate) noted: Noted,
     /// Absent once it is closed: nobody maps any more then.
     mappings: Mutex<Option<Vec<Mapped>>>,
 }
@@ -130,12 +131,13 @@ pub(crate) fn set(fd: RawFd) -> io::Result<Arc<EventSet>> {
 }
 
 /// Adds a socket under its own descriptor, which is returned.
-pub(crate) fn add_socket(socket: Socket) -> RawFd {
+pub(crate) fn add_socket(socket: Socket, noted: Noted) -> RawFd {
     use std::os::fd::AsFd;
     let fd = socket.as_fd().as_raw_fd();
     let opened = Opened {
         socket: Arc::new(socket),
         generation: GENERATION.fetch_add(1, Relaxed),
+        noted,
         mappings: Mutex::new(Some(Vec::new())),
     };
     insert(fd, Entry::Socket(Arc::new(opened)));

@@ -29,9 +29,15 @@
 //!   this, as with the original. At each port, one connection is moved at a time.
 //! - A listener does not take TCP connections as well.
 //! - A nonblocking `connect` that fails does not turn to TCP.
-//! - A thread that waits in `epoll_wait` notices the first rsocket that is added meanwhile only when
-//!   it waits again. `EPOLLET` has no effect on rsockets.
-//! - Not seen: `sendmmsg`, `recvmmsg`, `splice`, `io_uring`, and `FILE`s made of sockets.
+//! - Not seen: `sendmmsg`, `recvmmsg`, `splice`, `io_uring`, `FILE`s made of sockets, and programs that
+//!   call the kernel without the C library, as those do that Go's own compiler makes.
+//!
+//! # Waiting
+//! To the kernel, what stands for an rsocket is a local socket, which is ready when the rsocket is. So an
+//! `epoll` with rsockets is as any other: it may be duplicated, inherited, in another one, and waited for by
+//! `select`; and it tells of edges and ends (`EPOLLET`, `EPOLLRDHUP`). A thread of this library keeps it up to
+//! date from the first `epoll_ctl` on; until then, and for `poll` and `select`, the calling thread looks
+//! itself.
 //!
 //! `read` and the like on what is not an rsocket cost one look at a table, which takes no lock, so
 //! that they can be called in signal handlers as before.

@@ -10,6 +10,7 @@ use super::memory::{address, bytes, give, give_address};
 use crate::{
     address as bytes_of,
     errno::{compat, os, run},
+    noted::Noted,
     options,
     table::{self, Entry},
 };
@@ -33,18 +34,18 @@ pub extern "C" fn rsocket(domain: c_int, kind: c_int, protocol: c_int) -> c_int 
             (libc::SOCK_DGRAM, 0 | libc::IPPROTO_UDP) => Socket::datagram(family)?,
             _ => return Err(os(libc::ENOTSUP)),
         };
-        open(socket, flags)
+        open(socket, flags, Noted::default())
     })
 }
 
 /// Adds a socket to the table, with the flags of `SOCK_*`.
-fn open(socket: Socket, flags: c_int) -> io::Result<c_int> {
+fn open(socket: Socket, flags: c_int, noted: Noted) -> io::Result<c_int> {
     socket.set_nonblocking(flags & libc::SOCK_NONBLOCK != 0);
     let close_on_exec = flags & libc::SOCK_CLOEXEC != 0;
     let mut fd_flags = fcntl_getfd(&socket)?;
     fd_flags.set(FdFlags::CLOEXEC, close_on_exec);
     fcntl_setfd(&socket, fd_flags)?;
-    Ok(table::add_socket(socket))
+    Ok(table::add_socket(socket, noted))
 }
 
 /// `rbind(fd, addr, addrlen)`—Binds to an address of this host.
@@ -106,7 +107,7 @@ pub unsafe extern "C" fn raccept4(
         })?;
         // SAFETY: as the caller promises.
         unsafe { give_address(peer, addr, len) }?;
-        open(accepted, flags)
+        open(accepted, flags, opened.noted.inherit())
     })
 }
 
@@ -211,7 +212,7 @@ pub unsafe extern "C" fn rsetsockopt(
         let opened = table::socket(fd)?;
         // SAFETY: as the caller promises.
         let value = unsafe { bytes(value, len as usize) }?;
-        options::set(&opened.socket, level, name, value)?;
+        options::set(&opened, level, name, value)?;
         Ok(0)
     })
 }
@@ -229,7 +230,7 @@ pub unsafe extern "C" fn rgetsockopt(
     len: *mut socklen_t,
 ) -> c_int {
     run(|| {
-        let mut found = options::get(&table::socket(fd)?.socket, level, name)?;
+        let mut found = options::get(&*table::socket(fd)?, level, name)?;
         if !len.is_null() {
             // SAFETY: not null, and valid as the caller promises.
             let room = unsafe { *len } as usize;

@@ -1,0 +1,246 @@
+//! Options of Linux's that rsockets have nothing for: which are accepted, since a program that has set them
+//! is no worse off, and which are refused, since it would rely on them.
+//!
+//! | | accepted: a hint, or of no effect here | refused, but for the value that asks for nothing |
+//! |---|---|---|
+//! | `SOL_SOCKET` | priorities, busy polling, pacing, processors, time stamps of a stream | marks, devices, filters, zero copy, low-water marks |
+//! | `IPPROTO_TCP` | `TCP_CORK` and all else that says when segments leave, fast open, time-outs of the handshake and of closing | `TCP_ULP`, signatures, repair, what adds control messages |
+//! | `IPPROTO_IP`, `IPPROTO_IPV6` | hop limits, path MTU discovery, control messages of datagrams on a stream, late ports | transparent proxies, hop limits that are demanded, options in packets |
+
+#![forbid(unsafe_code)]
+
+use std::{
+    collections::BTreeMap,
+    io,
+    sync::{Mutex, PoisonError},
+};
+
+use libc::c_int;
+
+use crate::errno::os;
+
+/// Options that `libc` has no names for.
+const SO_PREFER_BUSY_POLL: c_int = 69;
+const SO_BUSY_POLL_BUDGET: c_int = 70;
+const SO_RESERVE_MEM: c_int = 73;
+const SO_TXREHASH: c_int = 74;
+const IPV6_AUTOFLOWLABEL: c_int = 70;
+
+/// Options that are accepted, with what they are as long as nobody has set them.
+const ACCEPTED: &[(c_int, c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_DEBUG, 0),
+    (libc::SOL_SOCKET, libc::SO_BROADCAST, 0),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT, 0),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY, 0),
+    (libc::SOL_SOCKET, libc::SO_NO_CHECK, 0),
+    (libc::SOL_SOCKET, libc::SO_BSDCOMPAT, 0),
+    (libc::SOL_SOCKET, libc::SO_PASSCRED, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
+    (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0),
+    (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE, 0),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL, 0),
+    (libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, 0),
+    (libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, 0),
+    (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1),
+    (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, -1),
+    (libc::SOL_SOCKET, SO_RESERVE_MEM, 0),
+    (libc::SOL_SOCKET, SO_TXREHASH, 1),
+    (libc::IPPROTO_TCP, libc::TCP_CORK, 0),
+    (libc::IPPROTO_TCP, libc::TCP_SYNCNT, 6),
+    (libc::IPPROTO_TCP, libc::TCP_LINGER2, 60),
+    (libc::IPPROTO_TCP, libc::TCP_DEFER_ACCEPT, 0),
+    (libc::IPPROTO_TCP, libc::TCP_WINDOW_CLAMP, 0),
+    (libc::IPPROTO_TCP, libc::TCP_QUICKACK, 1),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, 0),
+    (libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK, 0),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN, 0),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 0),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, 0),
+    (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 0),
+    (libc::IPPROTO_IP, libc::IP_TTL, 64),
+    (
+        libc::IPPROTO_IP,
+        libc::IP_MTU_DISCOVER,
+        libc::IP_PMTUDISC_WANT,
+    ),
+    (libc::IPPROTO_IP, libc::IP_RECVERR, 0),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO, 0),
+    (libc::IPPROTO_IP, libc::IP_RECVTTL, 0),
+    (libc::IPPROTO_IP, libc::IP_RECVTOS, 0),
+    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0),
+    (libc::IPPROTO_IP, libc::IP_FREEBIND, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 64),
+    (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, 1),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_ADDR_PREFERENCES, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 0),
+    (libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 1),
+];
+
+/// Options that are accepted with one value only, which asks for nothing.
+const ASKING_FOR_NOTHING: &[(c_int, c_int, c_int)] = &[
+    (libc::SOL_SOCKET, libc::SO_DONTROUTE, 0),
+    (libc::SOL_SOCKET, libc::SO_MARK, 0),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
+    (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+    (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+    (libc::IPPROTO_TCP, libc::TCP_INQ, 0),
+    (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 0),
+    (libc::IPPROTO_IP, libc::IP_MINTTL, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 0),
+];
+
+/// Names have so many bytes, with a zero at the end.
+const TCP_CA_NAME_MAX: usize = 16;
+
+/// The algorithm of a stream for which none has been chosen: the device's.
+const CONGESTION: &[u8] = b"device";
+
+/// What has been set of a socket's options that is only noted.
+#[derive(Debug, Default)]
+pub(crate) struct Noted(Mutex<BTreeMap<(c_int, c_int), Vec<u8>>>);
+
+fn find(table: &[(c_int, c_int, c_int)], level: c_int, name: c_int) -> Option<c_int> {
+    let found = table
+        .iter()
+        .find(|entry| (entry.0, entry.1) == (level, name));
+    found.map(|entry| entry.2)
+}
+
+impl Noted {
+    /// What a socket has that is accepted by one with these.
+    pub(crate) fn inherit(&self) -> Self {
+        let noted = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        Self(Mutex::new(noted.clone()))
+    }
+
+    /// Sets an option.
+    ///
+    /// # Errors
+    /// - `ENOENT`: there is no such upper layer (`TCP_ULP`).
+    /// - `ENOTSUP`: the program would rely on it.
+    pub(crate) fn set(&self, level: c_int, name: c_int, value: &[u8]) -> io::Result<()> {
+        let number = || match value {
+            [byte] => Ok(c_int::from(*byte)),
+            _ => match value.first_chunk() {
+                Some(bytes) => Ok(c_int::from_ne_bytes(*bytes)),
+                None => Err(os(libc::EINVAL)),
+            },
+        };
+        let noted = if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+            let len = value.iter().position(|byte| *byte == 0);
+            let name = &value[..len.unwrap_or(value.len())];
+            name[..name.len().min(TCP_CA_NAME_MAX - 1)].to_vec()
+        } else if (level, name) == (libc::IPPROTO_TCP, libc::TCP_ULP) {
+            return Err(os(libc::ENOENT));
+        } else if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) {
+            if value.iter().any(|byte| *byte != 0) {
+                return Err(os(libc::ENOTSUP));
+            }
+            return Ok(());
+        } else if find(ACCEPTED, level, name).is_some() {
+            number()?.to_ne_bytes().to_vec()
+        } else if let Some(only) = find(ASKING_FOR_NOTHING, level, name)
+            && number()? == only
+        {
+            return Ok(());
+        } else {
+            return Err(os(libc::ENOTSUP));
+        };
+        let mut all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        all.insert((level, name), noted);
+        Ok(())
+    }
+
+    /// What an option is.
+    ///
+    /// # Errors
+    /// - `ENOTSUP`: it is none of these.
+    pub(crate) fn get(&self, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
+        let all = self.0.lock().unwrap_or_else(PoisonError::into_inner);
+        let set = all.get(&(level, name)).cloned();
+        drop(all);
+        if (level, name) == (libc::IPPROTO_TCP, libc::TCP_CONGESTION) {
+            let mut name = set.unwrap_or_else(|| CONGESTION.to_vec());
+            name.resize(TCP_CA_NAME_MAX, 0);
+            return Ok(name);
+        }
+        if (level, name) == (libc::SOL_SOCKET, libc::SO_BINDTODEVICE) {
+            return Ok(Vec::new());
+        }
+        let default = find(ACCEPTED, level, name).or(find(ASKING_FOR_NOTHING, level, name));
+        match (set, default) {
+            (Some(set), _) => Ok(set),
+            (None, Some(default)) => Ok(default.to_ne_bytes().to_vec()),
+            (None, None) => Err(os(libc::ENOTSUP)),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn hints_are_noted_and_demands_refused() {
+        let noted = Noted::default();
+        let get = |level, name| {
+            let bytes = noted.get(level, name).unwrap();
+            c_int::from_ne_bytes(bytes.try_into().unwrap())
+        };
+        for &(level, name, default) in ACCEPTED {
+            assert_eq!(get(level, name), default);
+            noted.set(level, name, &7_i32.to_ne_bytes()).unwrap();
+            assert_eq!(get(level, name), 7);
+            assert_eq!(
+                noted.set(level, name, &[]).unwrap_err().raw_os_error(),
+                Some(22)
+            );
+        }
+        for &(level, name, only) in ASKING_FOR_NOTHING {
+            noted.set(level, name, &only.to_ne_bytes()).unwrap();
+            let refused = noted.set(level, name, &7_i32.to_ne_bytes()).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ENOTSUP));
+            assert_eq!(get(level, name), only);
+        }
+        let inherited = noted.inherit();
+        let cork = inherited.get(libc::IPPROTO_TCP, libc::TCP_CORK).unwrap();
+        assert_eq!(cork, 7_i32.to_ne_bytes());
+        for (level, name) in [
+            (libc::SOL_SOCKET, libc::SO_ATTACH_FILTER),
+            (libc::IPPROTO_TCP, libc::TCP_MD5SIG),
+            (libc::IPPROTO_TCP, libc::TCP_REPAIR),
+            (libc::IPPROTO_IP, libc::IP_OPTIONS),
+            (12345, 1),
+        ] {
+            let refused = noted.set(level, name, &[0; 4]).unwrap_err();
+            assert_eq!(refused.raw_os_error(), Some(libc::ENOTSUP));
+            assert!(noted.get(level, name).is_err());
+        }
+    }
+
+    #[test]
+    fn names_are_names() {
+        let noted = Noted::default();
+        let congestion = (libc::IPPROTO_TCP, libc::TCP_CONGESTION);
+        let get = || noted.get(congestion.0, congestion.1).unwrap();
+        assert_eq!(&get(), b"device\0\0\0\0\0\0\0\0\0\0");
+        for value in [&b"cubic"[..], b"cubic\0rest"] {
+            noted.set(congestion.0, congestion.1, value).unwrap();
+            assert_eq!(&get(), b"cubic\0\0\0\0\0\0\0\0\0\0\0");
+        }
+        noted.set(congestion.0, congestion.1, &[b'x'; 40]).unwrap();
+        assert_eq!(&get(), b"xxxxxxxxxxxxxxx\0");
+        let ulp = noted.set(libc::IPPROTO_TCP, libc::TCP_ULP, b"tls");
+        assert_eq!(ulp.unwrap_err().raw_os_error(), Some(libc::ENOENT));
+        let device = |name: &[u8]| noted.set(libc::SOL_SOCKET, libc::SO_BINDTODEVICE, name);
+        device(b"").unwrap();
+        device(b"\0").unwrap();
+        assert!(device(b"eth0").is_err());
+    }
+}
