@@ -17,7 +17,7 @@ pub(super) fn pass_on(mut source: impl Read, mut port: impl Write) -> io::Result
             Err(error) if error.kind() == io::ErrorKind::Interrupted => continue,
             Err(error) => (0, Err(error)),
         };
-        let written = write!(port, "{count}\n").and_then(|()| port.write_all(&chunk[..count]));
+        let written = writeln!(port, "{count}").and_then(|()| port.write_all(&chunk[..count]));
         // A port that takes nothing more belongs to a guest that is gone.
         if count == 0 || written.is_err() {
             return outcome;
