@@ -127,62 +127,102 @@ impl Manager {
         })
     }
 
-    /// Downloads packages into `folder`, with a progress bar, and returns the files; installs nothing.
-    pub(crate) fn download(self, packages: &[String], folder: &Path) -> Result<Vec<PathBuf>> {
-        let attempt = || -> Result<()> {
-            let mut command = match self {
-                Self::Apt => {
-                    let mut command = Command::new("apt-get");
-                    if rustix::process::geteuid().is_root() {
-                        // The unprivileged download user may not reach the folder.
-                        command.args(["-o", "APT::Sandbox::User=root"]);
-                    }
-                    command.args(["--quiet=2", "download"]).args(packages);
-                    command
-                }
-                Self::Dnf => {
-                    let mut command = Command::new("dnf");
-                    command
-                        .args(["--quiet", "download", "--destdir"])
-                        .arg(folder)
-                        .args(packages);
-                    command
-                }
-                Self::Pacman => {
-                    let mut command = privileged("pacman")?;
-                    command
-                        .args(["-Sw", "--noconfirm", "--nodeps", "--nodeps", "--cachedir"])
-                        .arg(folder);
-                    command.args(packages);
-                    command
-                }
-                Self::Zypper => {
-                    let mut command = Command::new("zypper");
-                    command
-                        .args(["--non-interactive", "--pkg-cache-dir"])
-                        .arg(folder);
-                    command.args(["download"]).args(packages);
-                    command
-                }
-            };
-            command
-                .current_dir(folder)
-                .stdin(Stdio::null())
-                .stdout(std::io::stderr());
-            let total = if self == Self::Apt {
-                apt_download_size(packages)
-            } else {
-                None
-            };
-            watch_download(&mut command, folder, total)
+    /// Downloads the packages that `named` finds in the package lists into `folder`, with a progress bar, and returns the
+    /// files; installs nothing.
+    ///
+    /// The lists are refreshed first, because a distribution removes what they named a month ago. When a download fails
+    /// all the same, they are refreshed again and `named` asked again: a mirror may have changed in between.
+    ///
+    /// # Errors
+    ///
+    /// `named` fails, or a package cannot be downloaded.
+    pub(crate) fn fetch(
+        self,
+        named: impl Fn() -> Result<Vec<String>>,
+        folder: &Path,
+    ) -> Result<Vec<PathBuf>> {
+        let stale = self.refresh().err().map(|error| format!("{error:#}"));
+        let explain = |error: anyhow::Error| match &stale {
+            Some(stale) => error.context(format!("the package lists may be old: {stale}")),
+            None => error,
         };
-        attempt().or_else(|_| {
-            self.run_privileged(self.refresh_arguments())?;
-            attempt()
-        })?;
+        let packages = named().map_err(explain)?;
+        if let Err(error) = self.download(&packages, folder) {
+            eprintln!("Once more, with the package lists as they are now, after: {error:#}");
+            // What is wrong with refreshing is in the error of the download.
+            drop(self.refresh());
+            self.download(&named()?, folder).map_err(explain)?;
+        }
         let mut files = Vec::new();
         package_files(folder, &mut files)?;
         Ok(files)
+    }
+
+    /// Refreshes the package lists.
+    ///
+    /// # Errors
+    ///
+    /// A network is missing, or the right to do it without a password.
+    pub(crate) fn refresh(self) -> Result<()> {
+        if rustix::process::geteuid().is_root() {
+            return self.run_privileged(self.refresh_arguments());
+        }
+        let mut command = Command::new("sudo");
+        command.arg("-n").arg(self.program());
+        process::output(command.args(self.refresh_arguments()))
+            .map(drop)
+            .with_context(|| {
+                let arguments = self.refresh_arguments().join(" ");
+                format!("refresh them with `sudo {} {arguments}`", self.program())
+            })
+    }
+
+    fn download(self, packages: &[String], folder: &Path) -> Result<()> {
+        let mut command = match self {
+            Self::Apt => {
+                let mut command = Command::new("apt-get");
+                if rustix::process::geteuid().is_root() {
+                    // The unprivileged download user may not reach the folder.
+                    command.args(["-o", "APT::Sandbox::User=root"]);
+                }
+                command.args(["--quiet=2", "download"]).args(packages);
+                command
+            }
+            Self::Dnf => {
+                let mut command = Command::new("dnf");
+                command
+                    .args(["--quiet", "download", "--destdir"])
+                    .arg(folder)
+                    .args(packages);
+                command
+            }
+            Self::Pacman => {
+                let mut command = privileged("pacman")?;
+                command
+                    .args(["-Sw", "--noconfirm", "--nodeps", "--nodeps", "--cachedir"])
+                    .arg(folder);
+                command.args(packages);
+                command
+            }
+            Self::Zypper => {
+                let mut command = Command::new("zypper");
+                command
+                    .args(["--non-interactive", "--pkg-cache-dir"])
+                    .arg(folder);
+                command.args(["download"]).args(packages);
+                command
+            }
+        };
+        command
+            .current_dir(folder)
+            .stdin(Stdio::null())
+            .stdout(std::io::stderr());
+        let total = if self == Self::Apt {
+            apt_download_size(packages)
+        } else {
+            None
+        };
+        watch_download(&mut command, folder, total)
     }
 
     /// Unpacks a package's files below `folder`; installs nothing.
@@ -230,6 +270,11 @@ pub(crate) fn apt_candidate(package: &str) -> Result<String> {
         Some(version) if version != "(none)" => Ok(version.to_owned()),
         _ => bail!("apt knows no package {package}"),
     }
+}
+
+/// Whether apt's package lists offer `package`, which may be `NAME=VERSION`.
+pub(crate) fn apt_offers(package: &str) -> bool {
+    apt_cache("show", package).is_ok_and(|text| !text.is_empty())
 }
 
 /// What `package` depends on, directly or not, as far as the names start with one of `prefixes`.

@@ -4,6 +4,9 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "harness/packages.rs"]
+mod packages;
+
 use std::collections::BTreeSet;
 use std::fs::{self, Permissions};
 use std::io::{Read, Seek, Write};

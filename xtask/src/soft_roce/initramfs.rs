@@ -20,7 +20,7 @@ const FILE: u32 = 0o100_644;
 
 /// When each module of a distribution's kernel is loaded; the guest's scripts know the names of the groups.
 ///
-/// The two checksums are asked for by name at run time, and no module's list of dependencies says so.
+/// The checksums are asked for by name at run time, and no module's list of dependencies says so: see [`OPTIONAL`].
 pub(crate) const QEMU: &[Group] = &[
     ("first", &["virtio_pci", "virtio_console"], Presence::Needed),
     (
@@ -51,6 +51,9 @@ pub(crate) const QEMU: &[Group] = &[
     ),
     ("rds", &["rds", "rds_rdma"], Presence::IfThere),
 ];
+
+/// Modules that newer kernels have no more: Linux 6.16 and later always have these checksums.
+const OPTIONAL: [&str; 3] = ["crc32_generic", "crc32c_generic", "libcrc32c"];
 
 /// A group of modules: its name, the modules, and whether a kernel without them can be used.
 type Group = (&'static str, &'static [&'static str], Presence);
@@ -117,9 +120,10 @@ fn build(kernel: &Kernel, busybox: &Path, groups: &[Group]) -> Result<Vec<u8>> {
 
     let mut packed: Vec<String> = Vec::new();
     for (group, names, presence) in groups {
+        let names = present(names, |name| tree.has(name));
         let there = names.iter().all(|name| tree.has(name));
         let modules = if there || *presence == Presence::Needed {
-            tree.load_order(names)?
+            tree.load_order(&names)?
         } else {
             Vec::new()
         };
@@ -136,6 +140,14 @@ fn build(kernel: &Kernel, busybox: &Path, groups: &[Group]) -> Result<Vec<u8>> {
         }
     }
     archive.finish().context("cannot pack the initramfs")
+}
+
+/// The modules of a group without the optional ones that the kernel does not have.
+fn present<'a>(names: &[&'a str], has: impl Fn(&str) -> bool) -> Vec<&'a str> {
+    let names = names.iter().copied();
+    names
+        .filter(|name| has(name) || !OPTIONAL.contains(name))
+        .collect()
 }
 
 fn order_file(modules: &[Module]) -> String {
@@ -195,6 +207,13 @@ mod tests {
         let mut contents = String::new();
         io::Read::read_to_string(&mut reader, &mut contents).unwrap();
         assert_eq!(contents, "#!x");
+    }
+
+    #[test]
+    fn only_optional_modules_are_left_out() {
+        let rxe = ["crc32_generic", "rdma_rxe"];
+        assert_eq!(present(&rxe, |_| true), rxe);
+        assert_eq!(present(&rxe, |_| false), ["rdma_rxe"]);
     }
 
     #[test]

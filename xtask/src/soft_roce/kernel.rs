@@ -8,7 +8,7 @@ use anyhow::{Context, Result, bail};
 use rustix::fs::FlockOperation;
 
 use super::device::Device;
-use super::siw;
+use super::{modules, siw};
 use crate::distribution::{self, Manager};
 use crate::process::{self, Scratch};
 
@@ -46,6 +46,9 @@ impl Kernel {
             Source::Distribution => Self::from_distribution(cache)?,
         };
         if device == Device::Siw && !kernel.has_module(device.module()) {
+            if let Source::Distribution = source {
+                kernel = Self::with_headers(kernel, cache)?;
+            }
             kernel.siw = Some(siw::ensure(&kernel, cache)?);
         } else {
             kernel.require_module(device.module())?;
@@ -95,6 +98,33 @@ impl Kernel {
         })
     }
 
+    /// The kernel in `cache`, replaced when it has neither `siw` nor the headers to build it, and the distribution has
+    /// them no more.
+    fn with_headers(kernel: Self, cache: &Path) -> Result<Self> {
+        if siw::can_be_built(&kernel, cache) {
+            return Ok(kernel);
+        }
+        let home = cache.join("kernel");
+        let _lock = lock(cache)?;
+        // Another run may have replaced it meanwhile.
+        let kernel = Self::unpacked(&home)?;
+        if siw::can_be_built(&kernel, cache) {
+            return Ok(kernel);
+        }
+        eprintln!(
+            "The distribution has no headers of the kernel {} any more: replacing it",
+            kernel.release()
+        );
+        let scratch = Scratch::inside(cache)?;
+        let old = scratch.path().join("old");
+        fs::rename(&home, &old)?;
+        if let Err(error) = fetch(&home) {
+            fs::rename(&old, &home)?;
+            return Err(error.context("the distribution's kernel cannot be replaced"));
+        }
+        Self::unpacked(&home)
+    }
+
     /// The kernel whose packages were unpacked into `home`.
     fn unpacked(home: &Path) -> Result<Self> {
         let modules = module_folder(home)
@@ -111,6 +141,7 @@ impl Kernel {
 
     fn has_module(&self, name: &str) -> bool {
         find_module(&self.modules.join("kernel"), name)
+            || modules::has_built_in(&self.modules, name)
     }
 
     fn require_module(&self, name: &str) -> Result<()> {
@@ -181,24 +212,24 @@ fn find_module(folder: &Path, name: &str) -> bool {
 fn fetch(home: &Path) -> Result<()> {
     let manager =
         Manager::detect().context("none of apt-get, dnf, pacman and zypper is on PATH")?;
-    let packages = match manager {
-        Manager::Apt => apt_packages()?,
+    let packages = || match manager {
+        Manager::Apt => apt_packages(),
         // Untested here: the names are those of Fedora, Arch and openSUSE.
-        Manager::Dnf => [
+        Manager::Dnf => Ok([
             "kernel-core",
             "kernel-modules-core",
             "kernel-modules",
             "kernel-modules-extra",
         ]
         .map(str::to_owned)
-        .to_vec(),
-        Manager::Pacman => vec!["linux".to_owned()],
-        Manager::Zypper => vec!["kernel-default".to_owned()],
+        .to_vec()),
+        Manager::Pacman => Ok(vec!["linux".to_owned()]),
+        Manager::Zypper => Ok(vec!["kernel-default".to_owned()]),
     };
     let parent = home.parent().context("the cache has no parent folder")?;
     let scratch = Scratch::inside(parent)?;
-    eprintln!("Fetching the guest's kernel, once: {}", packages.join(" "));
-    let files = manager.download(&packages, scratch.path())?;
+    eprintln!("Fetching the guest's kernel, once");
+    let files = manager.fetch(packages, scratch.path())?;
     let unpacked = scratch.path().join("unpacked");
     eprintln!("Unpacking it into {}", home.display());
     for file in &files {
@@ -214,7 +245,8 @@ fn fetch(home: &Path) -> Result<()> {
         .with_context(|| format!("cannot put the kernel into {}", home.display()))
 }
 
-/// The kernel package of Debian or Ubuntu and the packages with its modules.
+/// The kernel package of Debian or Ubuntu, the packages with its modules, and the headers: a distribution removes all of
+/// them at once, and a module may be wanted later.
 fn apt_packages() -> Result<Vec<String>> {
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let ubuntu = distribution::os_release_words(&os_release)
@@ -226,15 +258,28 @@ fn apt_packages() -> Result<Vec<String>> {
         "linux-image-amd64"
     };
     if !distribution::apt_knows(meta) {
-        Manager::Apt.run_privileged(Manager::Apt.refresh_arguments())?;
-    }
-    if !distribution::apt_knows(meta) {
         bail!("apt knows no package {meta}: give a kernel with --kernel and --modules");
     }
-    let packages =
-        distribution::apt_closure(meta, &["linux-image-", "linux-binary-", "linux-modules-"])?;
+    let mut packages = distribution::apt_closure(
+        meta,
+        &[
+            "linux-image-",
+            "linux-binary-",
+            "linux-modules-",
+            // Has `modules.builtin` of Debian's kernels since 7.0.
+            "linux-base-",
+        ],
+    )?;
     if packages.is_empty() {
         bail!("the package {meta} names no kernel");
+    }
+    let releases: Vec<String> = packages
+        .iter()
+        .filter_map(|package| package.strip_prefix("linux-image-"))
+        .map(|release| release.trim_end_matches("-unsigned").to_owned())
+        .collect();
+    for release in releases {
+        packages.extend(siw::header_packages(&release).unwrap_or_default());
     }
     Ok(packages.into_iter().collect())
 }

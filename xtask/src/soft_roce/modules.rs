@@ -16,6 +16,8 @@ use object::{Object, ObjectSection};
 pub(crate) struct ModuleTree {
     files: BTreeMap<String, PathBuf>,
     builtin: BTreeSet<String>,
+    /// Whether the kernel came with a list of what is built in.
+    knows_builtin: bool,
 }
 
 impl ModuleTree {
@@ -24,12 +26,17 @@ impl ModuleTree {
         let mut files = BTreeMap::new();
         collect(folder, &mut files)
             .with_context(|| format!("cannot list the modules in {}", folder.display()))?;
-        let builtin = fs::read_to_string(folder.join("modules.builtin")).unwrap_or_default();
+        let list = builtin_list(folder);
+        let builtin = list.as_deref().unwrap_or_default();
         let builtin = builtin
             .lines()
             .filter_map(|line| module_name(Path::new(line)))
             .collect();
-        Ok(Self { files, builtin })
+        Ok(Self {
+            files,
+            builtin,
+            knows_builtin: list.is_some(),
+        })
     }
 
     /// Adds a module from elsewhere.
@@ -54,6 +61,12 @@ impl ModuleTree {
             if self.builtin.contains(name) {
                 return Ok(None);
             }
+            if !self.knows_builtin {
+                bail!(
+                    "the kernel has no module {name}, and no file modules.builtin says whether it is built in: copy \
+                     that file beside the modules; Debian has it in linux-base-RELEASE"
+                );
+            }
             bail!("the kernel has no module {name}");
         };
         let image =
@@ -66,6 +79,26 @@ impl ModuleTree {
             needs,
         }))
     }
+}
+
+/// The list of modules that are built in. Debian's kernels since 7.0 have it in a package of its own, whose folder is below
+/// `usr/lib` where the modules' is below `lib`, or the other way round.
+fn builtin_list(folder: &Path) -> Option<String> {
+    let release = folder.file_name()?;
+    let roots = folder.ancestors().skip(3);
+    let elsewhere = roots.take(2).flat_map(|root| {
+        ["lib/modules", "usr/lib/modules"].map(|place| root.join(place).join(release))
+    });
+    std::iter::once(folder.to_owned())
+        .chain(elsewhere)
+        .find_map(|folder| fs::read_to_string(folder.join("modules.builtin")).ok())
+}
+
+/// Whether the kernel with the modules in `folder` has `name` built in.
+pub(super) fn has_built_in(folder: &Path, name: &str) -> bool {
+    let list = builtin_list(folder).unwrap_or_default();
+    let mut names = list.lines().map(Path::new).filter_map(module_name);
+    names.any(|built_in| built_in == name)
 }
 
 /// A module, ready to load.
@@ -164,6 +197,32 @@ fn order(
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn builtin_modules_are_found_in_either_lib() {
+        for (modules, builtin) in [
+            ("lib", "lib"),
+            ("lib", "usr/lib"),
+            ("usr/lib", "lib"),
+            ("usr/lib", "usr/lib"),
+        ] {
+            let root = tempfile::tempdir().unwrap();
+            let folder = |lib: &str| root.path().join(lib).join("modules/7.0.1-amd64");
+            fs::create_dir_all(folder(modules).join("kernel")).unwrap();
+            fs::create_dir_all(folder(builtin)).unwrap();
+            let error = ModuleTree::scan(&folder(modules))
+                .unwrap()
+                .load_order(&["virtio_pci"])
+                .unwrap_err();
+            assert!(error.to_string().contains("linux-base-"), "{error}");
+            let list = "kernel/drivers/virtio/virtio_pci.ko\n";
+            fs::write(folder(builtin).join("modules.builtin"), list).unwrap();
+            let tree = ModuleTree::scan(&folder(modules)).unwrap();
+            assert!(tree.has("virtio_pci"), "{modules} {builtin}");
+            assert!(has_built_in(&folder(modules), "virtio_pci"));
+            assert!(tree.load_order(&["virtio_pci"]).unwrap().is_empty());
+        }
+    }
 
     fn tree(name: &str) -> Result<Option<Module>> {
         let needs: &[&str] = match name {

@@ -1,6 +1,7 @@
 //! SoftiWARP for a kernel that comes without it, as Debian's does: built from the distribution's kernel source
 //! against the kernel's headers. Everything stays below the target folder.
 
+use std::collections::BTreeSet;
 use std::fs;
 use std::path::{Path, PathBuf};
 use std::process::{Command, Stdio};
@@ -13,83 +14,182 @@ use crate::process::{self, Scratch};
 use crate::setup::{self, Group};
 
 /// Returns `siw.ko` for `kernel`, built below `cache` unless it is there.
+///
+/// # Errors
+///
+/// The kernel's headers or the distribution's source are not to be had, or the build fails.
 pub(crate) fn ensure(kernel: &Kernel, cache: &Path) -> Result<PathBuf> {
-    let release = kernel.release();
-    let home = cache.join("siw").join(&release);
-    let module = home.join("siw.ko");
+    let module = module(kernel, cache);
     if module.exists() {
         return Ok(module);
     }
     let _lock = kernel::lock(cache)?;
     if !module.exists() {
-        build(&release, cache, &home).with_context(|| {
-            format!("the kernel {release} has no module siw, and building it failed")
+        build(kernel, cache, &module).with_context(|| {
+            format!(
+                "the kernel {} has no module siw, and building it failed",
+                kernel.release()
+            )
         })?;
     }
     Ok(module)
 }
 
-fn build(release: &str, cache: &Path, home: &Path) -> Result<()> {
+/// Whether the module of `kernel` is built, or its headers are there or in the package lists.
+pub(super) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
+    module(kernel, cache).exists()
+        || headers_beside(kernel).is_some()
+        || Manager::detect() != Some(Manager::Apt)
+        || Manager::Apt.refresh().is_err()
+        || header_packages(&kernel.release()).is_ok()
+}
+
+/// The packages with the headers of a kernel, as far as modules are built with them.
+pub(super) fn header_packages(release: &str) -> Result<BTreeSet<String>> {
+    let headers = format!("linux-headers-{release}");
+    if !distribution::apt_knows(&headers) {
+        bail!("apt knows no package {headers}");
+    }
+    let prefixes = ["linux-headers-", "linux-kbuild-", "linux-compiler-"];
+    let mut packages = distribution::apt_closure(&headers, &prefixes)?;
+    packages.insert(headers);
+    Ok(packages)
+}
+
+fn module(kernel: &Kernel, cache: &Path) -> PathBuf {
+    cache.join("siw").join(kernel.release()).join("siw.ko")
+}
+
+/// The folder `usr` with the headers that were unpacked, or are installed, with the kernel.
+fn headers_beside(kernel: &Kernel) -> Option<PathBuf> {
+    let makefile = format!("src/linux-headers-{}/Makefile", kernel.release());
+    // Of a folder `lib/modules/RELEASE`.
+    let roots = kernel.modules.ancestors().skip(3);
+    roots
+        .map(|root| root.join("usr"))
+        .find(|usr| usr.join(&makefile).is_file())
+}
+
+fn build(kernel: &Kernel, cache: &Path, module: &Path) -> Result<()> {
     if Manager::detect() != Some(Manager::Apt) {
         bail!("this is done only with Debian's packages; take a kernel with CONFIG_RDMA_SIW=m");
     }
     setup::ensure(&[Group::Siw])?;
-    let headers = format!("linux-headers-{release}");
-    let version = distribution::apt_candidate(&headers)
-        .context("the headers of this kernel are not to be had any more: remove target/soft-roce for a newer one")?;
-    let source = format!(
-        "linux-source-{}",
-        series(release).context("strange kernel release")?
-    );
-
-    let scratch = Scratch::inside(cache)?;
+    let release = kernel.release();
+    let headers = headers_beside(kernel);
+    let scratch = Scratch::inside(&without_spaces(cache))?;
     let unpacked = scratch.path().join("unpacked");
-    let mut packages = vec![headers.clone(), format!("{source}={version}")];
-    packages.extend(distribution::apt_closure(
-        &headers,
-        &["linux-headers-", "linux-kbuild-", "linux-compiler-"],
-    )?);
-    eprintln!("Fetching the kernel's headers and source, once, to build siw");
-    let files = Manager::Apt.download(&packages, scratch.path())?;
+    eprintln!("Fetching what siw is built from, once");
+    let files = Manager::Apt.fetch(|| packages(&release, headers.is_some()), scratch.path())?;
     eprintln!("Building siw");
     for file in &files {
         Manager::Apt.unpack(file, &unpacked)?;
     }
-
+    if let Some(usr) = headers {
+        copy_headers(&usr, &unpacked.join("usr"))?;
+    }
     let sources = unpacked.join("usr/src");
-    let archive = sources.join(format!("{source}.tar.xz"));
+    let siw = unpack_siw(&sources, &release)?;
+    let headers = sources.join(format!("linux-headers-{release}"));
+    relocate(&headers.join("Makefile"), &sources)?;
+    let mut make = Command::new("make");
+    make.arg("-C")
+        .arg(headers)
+        .arg(format!("M={}", siw.display()));
+    make.args(["CONFIG_RDMA_SIW=m", "modules"]);
+    // Types for BPF, by a tool that newer kernels' headers do not bring along.
+    make.arg("CONFIG_DEBUG_INFO_BTF_MODULES=");
+    // What goes wrong is told on standard error.
+    process::run(make.stdout(Stdio::null()))?;
+    let home = module.parent().context("the module has no parent folder")?;
+    fs::create_dir_all(home)?;
+    // Over to its place in one step: a half-copied module must not be found.
+    let unfinished = Scratch::inside(home)?;
+    let copy = unfinished.path().join("siw.ko");
+    fs::copy(siw.join("siw.ko"), &copy)?;
+    fs::rename(copy, module)?;
+    Ok(())
+}
+
+/// The packages with the source of siw and, unless they are at hand, the kernel's headers.
+fn packages(release: &str, has_headers: bool) -> Result<Vec<String>> {
+    let mut packages = Vec::new();
+    if !has_headers {
+        let headers = header_packages(release).context(
+            "its headers are not to be had: install them below /usr/src, take a kernel whose package linux-headers-* \
+             exists or one with CONFIG_RDMA_SIW=m, or leave out --kernel and --modules",
+        )?;
+        packages.extend(headers);
+    }
+    let source = source(release)?;
+    let version = distribution::apt_candidate(&format!("linux-headers-{release}"));
+    // Later sources of the series do, too: siw's changes little there.
+    let exact = version.map(|version| format!("{source}={version}"));
+    packages.push(
+        exact
+            .ok()
+            .filter(|exact| distribution::apt_offers(exact))
+            .unwrap_or(source),
+    );
+    Ok(packages)
+}
+
+/// The package with the source of a kernel's series.
+fn source(release: &str) -> Result<String> {
+    let series = series(release).with_context(|| format!("no series in the release {release}"))?;
+    Ok(format!("linux-source-{series}"))
+}
+
+/// `folder`, or the system's folder for temporary files if `make` could not use `folder`.
+fn without_spaces(folder: &Path) -> PathBuf {
+    let name = folder.to_string_lossy();
+    if name.contains(|c: char| c.is_whitespace() || c == ':') {
+        std::env::temp_dir()
+    } else {
+        folder.to_owned()
+    }
+}
+
+/// Copies the headers' packages, which link to each other, out of a folder `usr`.
+fn copy_headers(from: &Path, to: &Path) -> Result<()> {
+    for (folder, pattern) in [("src", "linux-headers-*"), ("lib", "linux-kbuild-*")] {
+        fs::create_dir_all(to.join(folder))?;
+        // The pattern is matched below `from`, whose own name may have anything in it.
+        for entry in fs::read_dir(from.join(folder)).into_iter().flatten() {
+            let entry = entry?;
+            let name = entry.file_name();
+            let wanted = glob::Pattern::new(pattern)?.matches(&name.to_string_lossy());
+            if wanted {
+                let mut copy = Command::new("cp");
+                copy.arg("-a").arg(entry.path()).arg(to.join(folder));
+                process::run(&mut copy)?;
+            }
+        }
+    }
+    Ok(())
+}
+
+/// Unpacks the folder of siw from the source's archive.
+fn unpack_siw(sources: &Path, release: &str) -> Result<PathBuf> {
+    let source = source(release)?;
     let folder = format!("{source}/drivers/infiniband/sw/siw");
     process::run(
         Command::new("tar")
             .arg("-xJf")
-            .arg(&archive)
+            .arg(sources.join(format!("{source}.tar.xz")))
             .arg("-C")
-            .arg(&sources)
+            .arg(sources)
             .arg(&folder),
     )?;
+    Ok(sources.join(folder))
+}
 
-    // Only this file names an installed path; the links between the packages are relative.
-    let makefile = sources.join(&headers).join("Makefile");
-    let text = fs::read_to_string(&makefile)?;
-    fs::write(
-        &makefile,
-        text.replace("/usr/src/", &format!("{}/", sources.display())),
-    )?;
-
-    let siw = sources.join(folder);
-    let mut make = Command::new("make");
-    make.arg("-C")
-        .arg(sources.join(&headers))
-        .arg(format!("M={}", siw.display()));
-    make.args(["CONFIG_RDMA_SIW=m", "modules"]);
-    // What goes wrong is told on standard error.
-    process::run(make.stdout(Stdio::null()))?;
-    fs::create_dir_all(home)?;
-    // Over to its place in one step: a half-copied module must not be found.
-    let unfinished = scratch.path().join("siw.ko");
-    fs::copy(siw.join("siw.ko"), &unfinished)?;
-    fs::rename(&unfinished, home.join("siw.ko"))?;
-    Ok(())
+/// Makes the headers' makefile name the others where they were unpacked; the links between the packages are relative.
+fn relocate(makefile: &Path, sources: &Path) -> Result<()> {
+    let text = fs::read_to_string(makefile)
+        .with_context(|| format!("cannot read {}", makefile.display()))?;
+    let text = text.replace("/usr/src/", &format!("{}/", sources.display()));
+    Ok(fs::write(makefile, text)?)
 }
 
 /// The first two numbers of a release: `6.1` for `6.1.0-56-amd64`.

@@ -147,17 +147,22 @@ fn require_space(folder: &Path) -> Result<()> {
     Ok(())
 }
 
+/// The package with the source, and the one that it only names.
+fn source_packages() -> Result<Vec<String>> {
+    let known = SOURCES
+        .into_iter()
+        .find(|package| distribution::apt_knows(package));
+    let package =
+        known.with_context(|| format!("apt knows no package {}", SOURCES.join(" or ")))?;
+    let mut packages = vec![package.to_owned()];
+    // The unversioned package only names the other.
+    packages.extend(distribution::apt_closure(package, &["linux-source-"])?);
+    Ok(packages)
+}
+
 /// Downloads the source package and unpacks it below `folder`.
 fn unpack_source(folder: &Path) -> Result<PathBuf> {
-    let package = SOURCES
-        .into_iter()
-        .find(|package| distribution::apt_knows(package))
-        .map_or_else(|| SOURCES[0].to_owned(), str::to_owned);
-    let mut packages = vec![package.clone()];
-    // The unversioned package only names the other.
-    let versioned = distribution::apt_closure(&package, &["linux-source-"]).unwrap_or_default();
-    packages.extend(versioned);
-    let files = Manager::Apt.download(&packages, folder)?;
+    let files = Manager::Apt.fetch(source_packages, folder)?;
     let unpacked = folder.join("package");
     for file in &files {
         Manager::Apt.unpack(file, &unpacked)?;
@@ -165,7 +170,7 @@ fn unpack_source(folder: &Path) -> Result<PathBuf> {
     }
     let pattern = unpacked.join("usr/src/linux-source-*.tar.*");
     let archive = glob::glob(&pattern.to_string_lossy())?.flatten().next();
-    let archive = archive.with_context(|| format!("{package} has no source archive in it"))?;
+    let archive = archive.context("the source package has no archive in it")?;
     let mut tar = Command::new("tar");
     tar.arg("--wildcards")
         .args(LEFT_OUT.iter().map(|part| format!("--exclude={part}")));
