@@ -109,6 +109,9 @@ impl Drop for Supervised {
     }
 }
 
+/// How the names of folders for unfinished work begin.
+pub(crate) const UNFINISHED: &str = ".unfinished-";
+
 /// A folder for unfinished work, removed when dropped and on a signal.
 #[derive(Debug)]
 pub(crate) struct Scratch(tempfile::TempDir);
@@ -119,7 +122,7 @@ impl Scratch {
         std::fs::create_dir_all(parent)
             .with_context(|| format!("cannot make {}", parent.display()))?;
         let dir = tempfile::Builder::new()
-            .prefix(".unfinished-")
+            .prefix(UNFINISHED)
             .tempdir_in(parent)
             .with_context(|| format!("cannot make a folder in {}", parent.display()))?;
         registry().paths.push(dir.path().to_owned());
@@ -182,9 +185,19 @@ pub(crate) fn clear_away() -> impl Drop {
         take_back(words);
     }
     for path in &registry.paths {
-        drop(std::fs::remove_dir_all(path));
+        remove_folder(path);
     }
     registry
+}
+
+/// Removes a folder, again if grandchildren that are about to end still write to it.
+fn remove_folder(path: &Path) {
+    for _ in 0..40 {
+        if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
+            return;
+        }
+        std::thread::sleep(Duration::from_millis(50));
+    }
 }
 
 /// Runs `command` to its end; an error unless it succeeds.

@@ -124,6 +124,7 @@ fn build(parent: &Path, home: &Path) -> Result<()> {
         price(),
         parent.display()
     );
+    remove_remains(parent)?;
     require_space(parent)?;
     let scratch = Scratch::inside(parent)?;
     let source = unpack_source(scratch.path())?;
@@ -133,6 +134,20 @@ fn build(parent: &Path, home: &Path) -> Result<()> {
     install(&source, &finished)?;
     fs::rename(&finished, home)
         .with_context(|| format!("cannot put the kernel into {}", home.display()))
+}
+
+/// Removes what a build has left that was killed; the lock is held, so that none is under way.
+fn remove_remains(parent: &Path) -> Result<()> {
+    for entry in fs::read_dir(parent)?.flatten() {
+        if entry
+            .file_name()
+            .to_string_lossy()
+            .starts_with(process::UNFINISHED)
+        {
+            fs::remove_dir_all(entry.path())?;
+        }
+    }
+    Ok(())
 }
 
 fn require_space(folder: &Path) -> Result<()> {
@@ -311,6 +326,16 @@ mod tests {
         assert!(built_in(home.path()).is_none());
         fs::write(home.path().join("linux"), "").unwrap();
         assert_eq!(built_in(home.path()).unwrap().release(), "6.12.1-rdma");
+    }
+
+    #[test]
+    fn remains_of_a_killed_build_are_removed() {
+        let parent = tempfile::tempdir().unwrap();
+        let remains = parent.path().join(".unfinished-x/linux");
+        fs::create_dir_all(&remains).unwrap();
+        fs::create_dir_all(parent.path().join("uml-1")).unwrap();
+        remove_remains(parent.path()).unwrap();
+        assert!(!remains.exists() && parent.path().join("uml-1").exists());
     }
 
     #[test]
