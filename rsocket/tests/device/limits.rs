@@ -312,6 +312,10 @@ fn who_has_no_descriptors_left_is_told_and_the_others_go_on() {
     let listener = Listener::bind(local()).unwrap();
     let mut old = Stream::connect(listener.local_addr()).unwrap();
     let (mut peer, _) = listener.accept().unwrap();
+    // A thread's first call that waits makes the descriptor that the thread is woken by.
+    peer.set_read_timeout(Some(Duration::from_millis(1)));
+    assert!(peer.read(&mut [0]).is_err());
+    peer.set_read_timeout(None);
     let before = getrlimit(Resource::Nofile);
     let used = std::fs::read_dir("/proc/self/fd").unwrap().count() as u64;
     let limited = Limited(before);
