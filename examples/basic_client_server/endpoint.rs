@@ -242,7 +242,7 @@ impl Peer {
             Err(err) => return Err(err.into()),
         }
         match done {
-            Completed::Receive(done) => println!("received message: {}", text_of(done.received())),
+            Completed::Receive(done) => println!("received message: {}", text_of(done.received()?)),
             Completed::Send(_) => println!("send completed successfully."),
         }
         self.completions += 1;

@@ -85,13 +85,13 @@ impl Protocol for Sender {
         done: Completed<'_, Buf, Buf>,
     ) -> anyhow::Result<Next> {
         match done {
-            Completed::Send(done) => state.buffer = Some(done.work),
+            Completed::Send(done) => state.buffer = Some(done.into_work()?),
             Completed::Receive(done) => {
-                let message = Message::from_wire(done.received());
+                let message = Message::from_wire(done.received()?);
                 let message = message.context("the receiver has sent something else")?;
                 ensure!(state.said.is_none(), "the receiver does not wait");
                 state.said = Some(message);
-                qp.post_recv(done.work)?;
+                qp.post_recv(done.into_work()?)?;
             }
         }
         // The receiver can be ready again before this side knows that its buffer is free again.

@@ -86,9 +86,8 @@ impl Client {
         loop {
             let buf = self.bucket.take().context("a get has failed before")?;
             self.endpoint.post_read(buf, place)?;
-            let done = self.endpoint.send_comp()?;
-            done.ok()?;
-            let bucket = self.bucket.insert(done.work);
+            let buf = self.endpoint.send_comp()?.into_work()?;
+            let bucket = self.bucket.insert(buf);
             match look_up(bucket, key) {
                 Found::Slot(slot) => return Ok(Some(slot)),
                 Found::Absent => return Ok(None),

@@ -13,9 +13,7 @@ use super::message::Message;
 pub fn send(endpoint: &mut Endpoint, mut buf: Buf, message: &Message) -> anyhow::Result<Buf> {
     buf.copy_from_slice(&message.to_wire());
     endpoint.post_send(buf)?;
-    let done = endpoint.send_comp()?;
-    done.ok()?;
-    Ok(done.work)
+    Ok(endpoint.send_comp()?.into_work()?)
 }
 
 /// Waits for a message, and makes room for the next one. `None` if the peer has disconnected.
@@ -27,9 +25,8 @@ pub fn receive(endpoint: &mut Endpoint) -> anyhow::Result<Option<Message>> {
     if done.status() == WcStatus::WR_FLUSH_ERR {
         return Ok(None);
     }
-    done.ok()?;
-    let message = Message::from_wire(done.received()).context("the peer has sent no message")?;
-    let buf = done.work;
+    let message = Message::from_wire(done.received()?).context("the peer has sent no message")?;
+    let buf = done.into_work()?;
     endpoint.post_recv(buf)?;
     Ok(Some(message))
 }

@@ -270,7 +270,7 @@ impl Side {
                 wc.ok().context("a receive has failed")?;
                 let number = wc.qp_num();
                 let room = match self.srq.complete(wc) {
-                    Ok(done) => done.work,
+                    Ok(done) => done.into_work()?,
                     Err(wc) => bail!("{wc:?} belongs to no request"),
                 };
                 self.srq.post(room).context("couldn't post receive")?;
@@ -303,7 +303,7 @@ impl Side {
                 let mut senders = self.links.iter_mut().map(|link| &mut link.sender);
                 let sender = senders.find(|sender| sender.id() == id);
                 match sender.context("unable to find QP")?.complete(wc) {
-                    Ok(Completed::Send(done)) => left -= usize::from(done.work.context),
+                    Ok(Completed::Send(done)) => left -= usize::from(done.into_work()?.context),
                     other => bail!("{other:?} is not of a send"),
                 }
             }

@@ -125,7 +125,7 @@ impl Protocol for Exchange {
         done: Completed<'_, Buf, Buf>,
     ) -> anyhow::Result<Next> {
         match done {
-            Completed::Receive(done) => match Message::from_wire(done.received()) {
+            Completed::Receive(done) => match Message::from_wire(done.received()?) {
                 Some(Message::Mr(peer)) if state.peer.is_none() => {
                     state.peer = Some(peer);
                     if !state.told {
@@ -141,7 +141,7 @@ impl Protocol for Exchange {
                 state.sent += 1;
                 match state.sent {
                     1 => self.operate(state, qp)?,
-                    2 => state.local = Some(done.work),
+                    2 => state.local = Some(done.into_work()?),
                     _ => {}
                 }
             }

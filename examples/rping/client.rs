@@ -95,7 +95,7 @@ impl Protocol for Client {
             "the server has sent {} bytes",
             done.byte_len()
         );
-        qp.post_recv(done.work)?;
+        qp.post_recv(done.into_work()?)?;
         if self.debug {
             println!("{:?}: go ahead", state.stage);
         }

@@ -79,14 +79,14 @@ impl Protocol for Server {
     ) -> anyhow::Result<Next> {
         let (stage, work) = match done {
             Completed::Receive(done) => {
-                let advert = from_wire(done.received());
+                let advert = from_wire(done.received()?);
                 let peer = advert
                     .with_context(|| format!("the client has sent {} bytes", done.byte_len()))?;
-                qp.post_recv(done.work)?;
+                qp.post_recv(done.into_work()?)?;
                 self.operate(state, qp, peer)?;
                 return Ok(Next::Wait);
             }
-            Completed::Send(done) => (state.stage, done.work),
+            Completed::Send(done) => (state.stage, done.into_work()?),
         };
         // Go-aheads complete, too, before or after what the client does when it gets them.
         if work.token().addr == state.go_ahead.token().addr {

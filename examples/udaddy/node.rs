@@ -105,7 +105,7 @@ impl Node {
                 let qp_num = done
                     .imm_data()
                     .context("the peer does not say where it is")?;
-                let received = done.received();
+                let received = done.received()?;
                 self.peer = Some(Destination {
                     ah: self.pd.create_ah_from_wc(&done, received, self.port_num)?,
                     qp_num: verbs::QpNum::new(qp_num)?,

@@ -6,7 +6,7 @@ use rustix::io::Errno;
 use verbs::{
     AckTimeout, AddressVector, Attributes, Buf, Completed, CompletionQueue, Context, Gid, GidType,
     Init, PortState, ProtectionDomain, Psn, QueuePair, Rc, RemoteAccess, RemoteToken, Rtr, Rts,
-    WcStatus,
+    WcError, WcStatus,
     op::{CompareSwap, FetchAdd},
 };
 
@@ -76,13 +76,11 @@ impl Loopback {
         let completions = self.cq.wait(Some(PATIENCE));
         let mut completions = completions.map_err(|_| Unchanged::Unknown)?;
         let wc = completions.next().ok_or(Unchanged::Unknown)?;
-        let status = wc.status();
-        if status != WcStatus::SUCCESS {
-            return Err(Unchanged::Failed(status));
-        }
+        let failed = |failed: WcError| Unchanged::Failed(failed.status);
+        wc.ok().map_err(failed)?;
         match self.qp.complete(wc) {
             Ok(Completed::Send(done)) => {
-                let before = done.work.first_chunk().copied();
+                let before = done.work().map_err(failed)?.first_chunk().copied();
                 before.map(u64::from_ne_bytes).ok_or(Unchanged::Unknown)
             }
             _ => Err(Unchanged::Unknown),

@@ -366,10 +366,11 @@ impl Driven for State {
         let mut failed = Vec::new();
         for wc in sends.poll()? {
             sent = true;
-            let ok = wc.ok().is_ok();
             match qp.complete(wc) {
-                Ok(Completed::Send(done)) if ok => stream.sent(done.work.context, true),
-                Ok(Completed::Send(done)) => failed.push(done.work.context),
+                Ok(Completed::Send(done)) => match done.into_work() {
+                    Ok(work) => stream.sent(work.context, true),
+                    Err(failure) => failed.push(failure.work.context),
+                },
                 // A completion of nobody's.
                 Ok(Completed::Receive(_)) | Err(_) => {}
             }
@@ -470,11 +471,14 @@ impl State {
         let mut violated = false;
         for wc in receives.poll()? {
             came = true;
-            let ok = wc.ok().is_ok();
             let imm_data = wc.imm_data();
             match qp.complete(wc) {
-                Ok(Completed::Receive(done)) if ok => {
-                    let message = match (imm_data, &done.work) {
+                Ok(Completed::Receive(done)) => {
+                    let Ok(work) = done.into_work() else {
+                        self.flushed = true;
+                        continue;
+                    };
+                    let message = match (imm_data, &work) {
                         (Some(imm_data), _) => Some(imm_data),
                         (None, Some(place)) => {
                             let mut word = [0; MESSAGE];
@@ -484,14 +488,13 @@ impl State {
                         (None, None) => None,
                     };
                     if stream.is_connected() {
-                        qp.post_recv(done.work).map_err(verbs::Error::from)?;
+                        qp.post_recv(work).map_err(verbs::Error::from)?;
                     }
                     if let Some(message) = message {
                         violated |= stream.received(Message::decode(message), memory).is_err();
                     }
                 }
-                Ok(Completed::Receive(_)) => self.flushed = true,
-                // A completion of nobody's.
+                // A completion of another queue pair.
                 Ok(Completed::Send(_)) | Err(_) => {}
             }
         }

@@ -5,8 +5,8 @@
 //! ([`cvt_errno`]), and a count that is negative on failure ([`cvt_count`]). The RETURN VALUE
 //! section of a call's manual page decides which one applies.
 //!
-//! A completion that reports a failed request is not an error of this kind: it is data, see
-//! [`WcStatus`](crate::WcStatus).
+//! A completion that reports a failed request has a [`WcError`](crate::WcError), which converts
+//! into an [`Error`].
 
 use std::{borrow::Cow, fmt, io, ptr::NonNull};
 
@@ -21,7 +21,6 @@ use std::{borrow::Cow, fmt, io, ptr::NonNull};
 ///     "`ibv_reg_mr` failed (4096 bytes): Cannot allocate memory (os error 12)"
 /// );
 /// ```
-#[derive(Debug)]
 pub struct Error {
     call: &'static str,
     detail: Option<Cow<'static, str>>,
@@ -36,6 +35,9 @@ enum Source {
     /// allocated: a full queue is part of the ordinary course.
     WouldBlock(&'static str),
 }
+
+/// What [`Error::call`] is for a posted request that failed: no call did, a completion says so.
+pub(crate) const COMPLETION: &str = "ibv_wc";
 
 /// The result of a call that can fail with an [`Error`].
 pub type Result<T, E = Error> = std::result::Result<T, E>;
@@ -107,7 +109,8 @@ impl Error {
         self
     }
 
-    /// The name of the C function that failed, or of the method that refused.
+    /// The name of the C function that failed, or of the method that refused; `ibv_wc` for a posted
+    /// request whose completion reports a failure.
     pub fn call(&self) -> &'static str {
         self.call
     }
@@ -131,7 +134,10 @@ impl Error {
 
 impl fmt::Display for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        write!(f, "`{}` failed", self.call)?;
+        match self.call {
+            COMPLETION => f.write_str("a posted request failed")?,
+            call => write!(f, "`{call}` failed")?,
+        }
         if let Some(detail) = &self.detail {
             write!(f, " ({detail})")?;
         }
@@ -139,6 +145,13 @@ impl fmt::Display for Error {
             Source::Io(err) => write!(f, ": {err}"),
             Source::WouldBlock(reason) => write!(f, ": {reason}"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `fn main() -> Result` prints.
+impl fmt::Debug for Error {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -175,7 +188,6 @@ pub fn errno(err: &io::Error) -> Option<i32> {
 /// of a failed transition.
 ///
 /// `?` turns it into a plain [`Error`], dropping the value.
-#[derive(Debug)]
 pub struct Refused<T> {
     /// What the call was given, unharmed.
     pub value: T,
@@ -199,7 +211,15 @@ impl<T> fmt::Display for Refused<T> {
     }
 }
 
-impl<T: fmt::Debug> std::error::Error for Refused<T> {
+/// Reads as [`Display`](fmt::Display), so that `unwrap` and `fn main() -> Result` print the error and not
+/// the value.
+impl<T> fmt::Debug for Refused<T> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
+}
+
+impl<T> std::error::Error for Refused<T> {
     fn source(&self) -> Option<&(dyn std::error::Error + 'static)> {
         std::error::Error::source(&self.error)
     }

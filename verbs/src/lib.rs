@@ -21,8 +21,8 @@
 //! qp.post(Send::new(pd.register_buf(*b"hello")?))?; // the device's, until it has been sent
 //! for wc in cq.wait(None)? {
 //!     match qp.complete(wc).expect("there is no other queue pair") {
-//!         Completed::Send(done) => println!("sent {:?}", &*done.work),
-//!         Completed::Receive(done) => println!("received {:?}", done.received()),
+//!         Completed::Send(done) => println!("sent {:?}", &**done.work()?),
+//!         Completed::Receive(done) => println!("received {:?}", done.received()?),
 //!     }
 //! }
 //! # Ok(())
@@ -203,11 +203,11 @@ pub use parent_domain::{Allocation, ParentDomainBuilder, QueueAllocator};
 pub use pd::ProtectionDomain;
 pub use qp::{
     AlternatePath, Attributes, Batch, CanAttachCounter, CanPostReceive, CanPostSend, Completed,
-    Completion, Connected, Datagram, Driver, ExtendedBatch, Init, Leftover, MigState, Multicast,
-    Partitioned, QpAttr, QpCap, QpFlags, QpState, QueuePair, QueuePairBuilder, Queued, RateLimit,
-    RawPacket, Rc, ReceiveQueue, RecvBatch, Reliable, Requester, Reset, Responder, Routed, Rtr,
-    Rts, SendQueue, Sqd, State, Transport, Uc, Ud, WorkQueue, WorkQueueBuilder, WqFlags, WrOpcode,
-    XrcReceiver, XrcRecv, XrcSend,
+    Completion, Connected, Datagram, Driver, ExtendedBatch, Failed, Init, Leftover, MigState,
+    Multicast, Partitioned, QpAttr, QpCap, QpFlags, QpState, QueuePair, QueuePairBuilder, Queued,
+    RateLimit, RawPacket, Rc, ReceiveQueue, RecvBatch, Reliable, Requester, Reset, Responder,
+    Routed, Rtr, Rts, SendQueue, Sqd, State, Transport, Uc, Ud, WorkQueue, WorkQueueBuilder,
+    WqFlags, WrOpcode, XrcReceiver, XrcRecv, XrcSend,
 };
 pub use rss::{IndirectionTable, RssQueuePair, RxHash};
 pub use scope::{Scope, Scoped, ScopedBuf, ScopedSlice, ScopedWork, scope};

@@ -74,10 +74,7 @@ fn received_buf<SW>(
     completed: std::result::Result<Completed<'_, SW, Buf>, WorkCompletion<'_>>,
 ) -> Result<Buf> {
     match completed {
-        Ok(Completed::Receive(done)) => {
-            done.ok()?;
-            Ok(done.work)
-        }
+        Ok(Completed::Receive(done)) => Ok(done.into_work()?),
         _ => Err("a completion belongs to no receive".into()),
     }
 }
@@ -120,10 +117,7 @@ where
     let qp = link.connection.qp_mut();
     qp.post(request).map_err(|it| it.error)?;
     next(&mut link.send_cq, |wc| match qp.complete(wc) {
-        Ok(Completed::Send(done)) => {
-            done.ok()?;
-            Ok(done.work)
-        }
+        Ok(Completed::Send(done)) => Ok(done.into_work()?),
         _ => Err("a completion belongs to no request".into()),
     })
 }

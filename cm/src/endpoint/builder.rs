@@ -27,8 +27,8 @@ use crate::{channel::EventChannel, param::ConnParam};
 /// let hello = endpoint.reg_msgs(*b"hello")?;
 /// endpoint.post_recv(endpoint.reg_msgs([0; 64])?)?;
 /// endpoint.post_send(hello)?;
-/// println!("sent {:?}", endpoint.send_comp()?.work);
-/// println!("received {:?}", endpoint.recv_comp()?.received());
+/// println!("sent {:?}", endpoint.send_comp()?.into_work()?);
+/// println!("received {:?}", endpoint.recv_comp()?.received()?);
 /// # Ok::<(), verbs::Error>(())
 /// ```
 pub fn connect(addr: impl ToSocketAddrs) -> Result<Endpoint> {

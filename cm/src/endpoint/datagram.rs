@@ -41,7 +41,7 @@ use crate::{
 /// endpoint.post_recv(endpoint.reg_msgs([0; GRH_LEN + 64])?)?;
 /// let peer = endpoint.resolve("10.9.0.2:7174", b"")?;
 /// endpoint.post_ud_send(endpoint.reg_msgs(*b"hello")?, &peer)?;
-/// println!("received {:?}", &endpoint.recv_comp()?.received()[GRH_LEN..]);
+/// println!("received {:?}", &endpoint.recv_comp()?.received()?[GRH_LEN..]);
 /// # Ok::<(), verbs::Error>(())
 /// ```
 #[derive(Debug)]

@@ -35,7 +35,7 @@ use crate::{
 ///     let mut endpoint = listener.accept()?;
 ///     std::thread::spawn(move || {
 ///         endpoint.post_recv(endpoint.reg_msgs([0; 64])?)?;
-///         println!("received {:?}", endpoint.recv_comp()?.received());
+///         println!("received {:?}", endpoint.recv_comp()?.received()?);
 ///         endpoint.disconnect()
 ///     });
 /// }

@@ -14,7 +14,7 @@
 //!         let mut endpoint = listener.accept().await?;
 //!         let buf = endpoint.pd().alloc_buf(64)?;
 //!         endpoint.qp_mut().post_recv(buf)?;
-//!         println!("{:?}", endpoint.recv_comp().await?.received());
+//!         println!("{:?}", endpoint.recv_comp().await?.received()?);
 //!     }
 //! }
 //!
@@ -22,7 +22,7 @@
 //!     let mut endpoint: Endpoint = connect("10.9.0.1:7471".parse().unwrap()).await?;
 //!     let hello = endpoint.pd().register_buf(*b"hello")?;
 //!     endpoint.qp_mut().post(verbs::op::Send::new(hello))?;
-//!     endpoint.send_comp().await?.ok().expect("it was sent");
+//!     endpoint.send_comp().await?.ok()?;
 //!     endpoint.disconnect().await
 //! }
 //! ```

@@ -80,7 +80,7 @@ impl Side {
             for wc in completions {
                 wc.ok().unwrap();
                 if let Completed::Receive(done) = self.qp.complete(wc).unwrap() {
-                    return done.received()[GRH_LEN..].to_vec();
+                    return done.received().unwrap()[GRH_LEN..].to_vec();
                 }
             }
         }

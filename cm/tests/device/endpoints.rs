@@ -10,7 +10,7 @@ use std::{
 use cm::{
     ConnParam, ConnectFailure, DatagramEndpoint, Endpoint, EndpointBuilder, Listener, Membership,
 };
-use verbs::{Buf, GRH_LEN, RemoteToken, WcStatus, op::Send};
+use verbs::{Buf, GRH_LEN, RemoteToken, WcError, WcStatus, op::Send};
 
 use crate::support::{PATIENCE, local, local_v6};
 
@@ -48,11 +48,11 @@ fn send(endpoint: &mut Endpoint, text: &[u8]) {
         .unwrap();
     let done = endpoint.send_comp().unwrap();
     done.ok().unwrap();
-    assert_eq!(&*done.work, text);
+    assert_eq!(&**done.work().unwrap(), text);
 }
 
 fn receive(endpoint: &mut Endpoint) -> Vec<u8> {
-    endpoint.recv_comp().unwrap().received().to_vec()
+    endpoint.recv_comp().unwrap().received().unwrap().to_vec()
 }
 
 fn token_of(bytes: &[u8]) -> RemoteToken {
@@ -65,6 +65,33 @@ fn token_of(bytes: &[u8]) -> RemoteToken {
 
 fn bytes_of(token: RemoteToken) -> Vec<u8> {
     [&token.addr.to_be_bytes()[..], &token.rkey.to_be_bytes()].concat()
+}
+
+/// The first program of the README.
+fn first_program(addr: SocketAddr) -> verbs::Result<()> {
+    let mut client = builder().prepare(addr)?;
+    let room = client.reg_msgs([0; 1024])?;
+    client.post_recv(room)?;
+
+    let mut client = client.connect()?;
+    let hello = client.reg_msgs(*b"hello")?;
+    client.post(Send::new(hello).solicited())?;
+    client.send_comp()?.into_work()?;
+
+    let answer = client.recv_comp()?;
+    println!("received {:?}", answer.received()?);
+    client.disconnect()
+}
+
+#[test]
+fn first_program_fails_when_server_accepts_and_leaves() {
+    let (listener, addr) = listen();
+    let server = thread::spawn(move || drop(listener.accept().unwrap()));
+    let error = first_program(addr).unwrap_err();
+    server.join().unwrap();
+    let source = std::error::Error::source(&error).unwrap();
+    let failed: &WcError = source.downcast_ref().unwrap();
+    assert_ne!(failed.status, WcStatus::SUCCESS, "{error}");
 }
 
 #[test]
@@ -138,7 +165,7 @@ fn memory_of_the_peer_is_read_and_written() {
         .unwrap();
     let done = active.send_comp().unwrap();
     done.ok().unwrap();
-    assert_eq!(&*done.work, b"to be read");
+    assert_eq!(&**done.work().unwrap(), b"to be read");
 
     let writable = active.reg_write(64).unwrap();
     send(&mut active, &bytes_of(writable.token()));
@@ -170,7 +197,7 @@ fn several_buffers_are_read_and_written_as_one() {
     let done = active.send_comp().unwrap();
     done.ok().unwrap();
     assert_eq!(
-        (&*done.work[0], &*done.work[1]),
+        (&**done.work().unwrap()[0], &**done.work().unwrap()[1]),
         (&b"here and"[..], &b" there"[..])
     );
     drop(done);
@@ -195,8 +222,8 @@ fn several_buffers_are_one_message_in_both_directions() {
         incoming.post_recv(parts.into()).unwrap();
         let mut endpoint = incoming.accept().unwrap();
         let done = endpoint.recv_comp().unwrap();
-        done.ok().unwrap();
-        (done.work[0].to_vec(), done.work[1][..5].to_vec())
+        let parts = done.into_work().unwrap();
+        (parts[0].to_vec(), parts[1][..5].to_vec())
     });
     let mut endpoint = choices.connect_for::<[Buf; 2], Vec<Buf>>(addr).unwrap();
     let parts = [&b"gather"[..], b"ed"].map(|part| endpoint.reg_msgs(part).unwrap());
@@ -224,7 +251,7 @@ fn a_request_can_have_every_option_and_is_given_back() {
     assert_eq!(&*full.value, b"too much");
     let done = server.recv_comp().unwrap();
     assert_eq!(
-        (done.received(), done.imm_data()),
+        (done.received().unwrap(), done.imm_data()),
         (&b"inline"[..], Some(7))
     );
 }
@@ -342,7 +369,7 @@ fn datagrams(addr: SocketAddr) {
         .unwrap();
     let served = thread::spawn(move || {
         let done = server.recv_comp().unwrap();
-        let text = done.received()[GRH_LEN..].to_vec();
+        let text = done.received().unwrap()[GRH_LEN..].to_vec();
         (done.src_qp(), text)
     });
     let mut client = builder().datagrams(addr).unwrap();
@@ -380,7 +407,7 @@ fn datagram_endpoints_join_and_leave_groups() {
         .post_ud_send(sender.reg_msgs(*b"all of you").unwrap(), &all)
         .unwrap();
     let done = member.recv_comp().unwrap();
-    assert_eq!(&done.received()[GRH_LEN..], b"all of you");
+    assert_eq!(&done.received().unwrap()[GRH_LEN..], b"all of you");
     member.leave(group).unwrap();
     let err = member.leave(group).unwrap_err();
     assert!(

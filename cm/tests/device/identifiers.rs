@@ -229,7 +229,7 @@ fn receives_can_come_from_a_shared_queue() {
         for wc in side.cq.wait(Some(PATIENCE)).unwrap() {
             if wc.is_receive() {
                 let done = srq.complete(wc).unwrap();
-                received = Some(done.received().to_vec());
+                received = Some(done.received().unwrap().to_vec());
             }
         }
     }

@@ -66,7 +66,7 @@ fn what_is_read_is_there_when_it_comes_back_whatever_is_posted_behind_it() {
                 let mut works = Vec::new();
                 let qp = active.qp_mut();
                 let done = qp.complete_each(wc, |work| works.push(work)).unwrap();
-                works.push(done.work);
+                works.push(done.into_work().unwrap());
                 for work in works {
                     assert!(work.iter().all(|byte| *byte == round), "round {round}");
                     match work.len() {

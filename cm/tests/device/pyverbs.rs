@@ -210,7 +210,7 @@ fn done(side: &mut Side, connection: &mut Connection) -> verbs::Buf {
         for wc in completions {
             assert_eq!(wc.status(), WcStatus::SUCCESS);
             if let Completed::Send(done) = connection.qp_mut().complete(wc).unwrap() {
-                return done.work;
+                return done.into_work().unwrap();
             }
         }
     }

@@ -33,7 +33,7 @@ async fn exchange(from: &mut Endpoint, to: &mut Endpoint) {
     from.qp_mut().post(Send::new(hello)).unwrap();
     let (sent, received) = tokio::join!(from.send_comp(), to.recv_comp());
     sent.unwrap().ok().unwrap();
-    assert_eq!(received.unwrap().received(), b"hello");
+    assert_eq!(received.unwrap().received().unwrap(), b"hello");
 }
 
 /// Runs a future that must not take for ever.

@@ -188,7 +188,7 @@ impl State {
                     let Ok(done) = done else {
                         continue;
                     };
-                    let (tag, whole) = Posted::give_back(done.work);
+                    let (tag, whole) = Posted::give_back(done.into_parts().1);
                     let mut result = outcome(status);
                     if !whole {
                         if status != WcStatus::SUCCESS {
@@ -210,7 +210,8 @@ impl State {
                     continue;
                 }
                 arrived = true;
-                let (header, header_len, body, next) = unpack(done.work, len, device, lends);
+                let (header, header_len, body, next) =
+                    unpack(done.into_parts().1, len, device, lends);
                 match next {
                     _ if closing => {}
                     Some(next) => spare.add(next),

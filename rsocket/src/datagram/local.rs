@@ -212,7 +212,7 @@ impl Local {
                 Ok(Completed::Send(_)) => drop(done(Done::Sent { ok })),
                 Ok(Completed::Receive(received)) if ok => {
                     let len = received.byte_len();
-                    let mut place = received.work;
+                    let (_, mut place) = received.into_parts();
                     place.set_len(len.min(place.capacity()));
                     if let Some(again) = done(Done::Received(place)) {
                         post_recv(&mut self.qp, again)?;

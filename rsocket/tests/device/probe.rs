@@ -220,7 +220,7 @@ impl Probe {
         let (len, imm_data) = (wc.byte_len(), wc.imm_data());
         let done = match connection.qp_mut().complete(wc).unwrap() {
             Completed::Send(_) => return None,
-            Completed::Receive(done) => done.work.unwrap(),
+            Completed::Receive(done) => done.into_work().unwrap().unwrap(),
         };
         assert_eq!(imm_data.is_none(), self.separate);
         let word = imm_data.unwrap_or_else(|| {

@@ -179,10 +179,7 @@ impl Ends {
 #[inline(always)]
 fn sent(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
     match qp.complete(wc) {
-        Ok(Completed::Send(done)) => {
-            done.ok()?;
-            Ok(done.work)
-        }
+        Ok(Completed::Send(done)) => Ok(done.into_work()?),
         _ => Err("the completion is of nothing that was sent".into()),
     }
 }
@@ -190,10 +187,7 @@ fn sent(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
 #[inline(always)]
 fn received(qp: &mut QueuePair<Rc, Rts>, wc: WorkCompletion<'_>) -> Result<Buf> {
     match qp.complete(wc) {
-        Ok(Completed::Receive(done)) => {
-            done.ok()?;
-            Ok(done.work)
-        }
+        Ok(Completed::Receive(done)) => Ok(done.into_work()?),
         _ => Err("the completion is of nothing that was received".into()),
     }
 }

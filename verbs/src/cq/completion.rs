@@ -150,10 +150,7 @@ impl<'p> WorkCompletion<'p> {
 #[cold]
 #[inline(never)]
 fn failure(wc: &ffi::ibv_wc) -> WcError {
-    WcError {
-        status: WcStatus(wc.status.0),
-        vendor_err: wc.vendor_err,
-    }
+    WcError::new(WcStatus(wc.status.0), wc.vendor_err)
 }
 
 impl fmt::Debug for WorkCompletion<'_> {

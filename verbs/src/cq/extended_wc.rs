@@ -102,10 +102,7 @@ impl<'p> ExtendedCompletion<'p> {
     pub fn ok(&self) -> Result<(), WcError> {
         match self.status() {
             WcStatus::SUCCESS => Ok(()),
-            status => Err(WcError {
-                status,
-                vendor_err: self.vendor_err(),
-            }),
+            status => Err(WcError::new(status, self.vendor_err())),
         }
     }
 

@@ -1,8 +1,10 @@
 //! How a request ended, and what it was.
 
-use std::fmt;
+use std::{fmt, io};
 
 use ibverbs_sys::{ibv_wc_opcode, ibv_wc_status};
+
+use crate::error::{COMPLETION, Error};
 
 /// `ibv_wc_status`—How a request ended.
 ///
@@ -127,23 +129,60 @@ opcodes! {
     TM_NO_TAG = IBV_WC_TM_NO_TAG, "a message without a tag, to a queue that matches tags";
 }
 
-/// A request that failed.
+/// A posted request whose completion reports a failure.
+///
+/// `?` turns it into an [`Error`], of which it is the [source](std::error::Error::source).
 ///
 /// ```
-/// use verbs::{WcError, WcStatus};
-/// let err = WcError { status: WcStatus::WR_FLUSH_ERR, vendor_err: 0x81 };
-/// assert_eq!(
-///     err.to_string(),
-///     "WR_FLUSH_ERR: the queue pair went to the error state before the request was done \
-///      (vendor error 0x81)"
-/// );
+/// use verbs::{Error, WcError, WcStatus};
+/// let failed = WcError::new(WcStatus::WR_FLUSH_ERR, 0x81);
+/// let text = "WR_FLUSH_ERR: the queue pair went to the error state before the request was done \
+///             (vendor error 0x81)";
+/// assert_eq!(failed.to_string(), text);
+/// assert_eq!(Error::from(failed).to_string(), format!("a posted request failed: {text}"));
 /// ```
-#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+#[derive(Clone, Copy, PartialEq, Eq)]
+#[non_exhaustive]
 pub struct WcError {
-    /// How it ended.
+    /// How the request ended.
     pub status: WcStatus,
     /// The device maker's own code.
     pub vendor_err: u32,
+}
+
+impl WcError {
+    /// A failure with this status and the device maker's code.
+    pub const fn new(status: WcStatus, vendor_err: u32) -> Self {
+        Self { status, vendor_err }
+    }
+
+    /// The nearest portable kind of error.
+    pub fn kind(&self) -> io::ErrorKind {
+        match self.status {
+            WcStatus::RETRY_EXC_ERR | WcStatus::RNR_RETRY_EXC_ERR | WcStatus::RESP_TIMEOUT_ERR => {
+                io::ErrorKind::TimedOut
+            }
+            WcStatus::WR_FLUSH_ERR | WcStatus::REM_ABORT_ERR => io::ErrorKind::ConnectionAborted,
+            WcStatus::LOC_LEN_ERR | WcStatus::REM_INV_REQ_ERR => io::ErrorKind::InvalidInput,
+            WcStatus::LOC_PROT_ERR | WcStatus::LOC_ACCESS_ERR | WcStatus::REM_ACCESS_ERR => {
+                io::ErrorKind::PermissionDenied
+            }
+            _ => io::ErrorKind::Other,
+        }
+    }
+}
+
+impl From<WcError> for Error {
+    #[cold]
+    fn from(failed: WcError) -> Self {
+        Self::refused(COMPLETION, failed.kind(), failed)
+    }
+}
+
+impl fmt::Debug for WcError {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
+    }
 }
 
 impl fmt::Display for WcError {

@@ -7,8 +7,9 @@ use ibverbs_sys as ffi;
 use super::{
     attributes::Attributes,
     batch::Batch,
+    completion::Completion,
     modify,
-    queues::{Completion, Inner, ReceiveQueue, SendQueue},
+    queues::{Inner, ReceiveQueue, SendQueue},
     state::{CanPostReceive, CanPostSend, Init, Reset, Rtr, Rts, Sqd, State},
     transport::Transport,
 };
@@ -44,6 +45,7 @@ pub struct QueuePair<T, S, SW = Buf, RW = Buf> {
 
 /// Work that a queue pair got back: of its send queue, or of its receive queue.
 #[derive(Debug)]
+#[must_use = "it may report a failure"]
 pub enum Completed<'p, SW, RW> {
     /// What was posted with [`QueuePair::post`].
     Send(Completion<'p, SW>),

@@ -6,7 +6,6 @@ use std::{
     marker::PhantomData,
     mem::{ManuallyDrop, MaybeUninit},
     num::NonZero,
-    ops::Deref,
     ptr::{self, NonNull},
     sync::Arc,
 };
@@ -14,7 +13,8 @@ use std::{
 use ibverbs_sys as ffi;
 
 use super::{
-    attached::Attached, extended::Extended, inflight::InFlight, member::Destroyed, multicast,
+    attached::Attached, completion::Completion, extended::Extended, inflight::InFlight,
+    member::Destroyed, multicast,
     refusal, signaling::Signaling, staging::Staging, table::Table, teardown::Leftover,
     transport::Transport, tso::TsoLimits,
 };
@@ -677,51 +677,5 @@ impl<T: Transport, SW, RW> fmt::Debug for ReceiveQueue<T, SW, RW> {
             .field("qp_num", &self.inner.qp_num())
             .field("in_flight", &self.in_flight())
             .finish_non_exhaustive()
-    }
-}
-
-/// Work that has come back, with the completion that says how it ended.
-#[derive(Debug)]
-pub struct Completion<'p, W> {
-    /// What was posted.
-    pub work: W,
-    wc: WorkCompletion<'p>,
-}
-
-impl<'p, W> Completion<'p, W> {
-    #[inline]
-    pub(crate) fn new(work: W, wc: WorkCompletion<'p>) -> Self {
-        Self { work, wc }
-    }
-}
-
-impl<'p, W> Deref for Completion<'p, W> {
-    type Target = WorkCompletion<'p>;
-
-    #[inline]
-    fn deref(&self) -> &WorkCompletion<'p> {
-        &self.wc
-    }
-}
-
-/// The bytes that an atomic operation brings.
-const ATOMIC_LEN: usize = 8;
-
-impl<W: AsRef<[u8]>> Completion<'_, W> {
-    /// The bytes that arrived, at the start of the work: those of a message for a receive, and of
-    /// the peer's memory for an RDMA read or an atomic operation.
-    ///
-    /// It is empty if the request failed, or has brought no bytes: a peer's RDMA write with
-    /// immediate data completes a receive, and its bytes are in the
-    /// [memory](crate::RemoteRegion) that it has named.
-    pub fn received(&self) -> &[u8] {
-        let work = self.work.as_ref();
-        let arrived = match self.opcode() {
-            _ if self.status() != WcStatus::SUCCESS => 0,
-            WcOpcode::RECV | WcOpcode::RDMA_READ => self.byte_len(),
-            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => ATOMIC_LEN,
-            _ => 0,
-        };
-        &work[..arrived.min(work.len())]
     }
 }

@@ -65,8 +65,8 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
     /// # use verbs::{Completed, CompletionQueue, QueuePair, Rc, Rts};
     /// # fn f(mut qp: QueuePair<Rc, Rts>, cq: &mut CompletionQueue) -> verbs::Result<()> {
     /// qp.drain(&mut [cq], Duration::from_secs(1), |done| match done {
-    ///     Ok(Completed::Send(done)) => println!("{:?}: {:?}", done.status(), done.work),
-    ///     Ok(Completed::Receive(done)) => println!("unused: {:?}", done.work),
+    ///     Ok(Completed::Send(done)) => println!("{:?}", done.into_parts()),
+    ///     Ok(Completed::Receive(done)) => println!("unused: {:?}", done.into_parts()),
     ///     Err(other) => println!("of another queue pair: {other:?}"),
     /// })?;
     /// # Ok(())

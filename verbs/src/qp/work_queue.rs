@@ -11,7 +11,7 @@ use bitflags::bitflags;
 use ibverbs_sys as ffi;
 use ibverbs_sys::{ibv_wq_attr_mask, ibv_wq_flags, ibv_wq_init_attr_mask, ibv_wq_state};
 
-use super::{inflight::InFlight, queues::Completion, refusal, unordered::Order};
+use super::{completion::Completion, inflight::InFlight, refusal, unordered::Order};
 use crate::{
     bad_wr::BadWr,
     cq::{CqHandle, Reservation, WorkCompletion},

@@ -55,14 +55,14 @@ fn a_datagram_arrives_behind_its_header_and_can_be_answered() {
                 let Ok(verbs::Completed::Send(done)) = qp.complete(wc) else {
                     unreachable!()
                 };
-                back.push(done.work.context);
+                back.push(done.work().unwrap().context);
                 continue;
             }
             let Ok(verbs::Completed::Receive(done)) = qp.complete(wc) else {
                 unreachable!()
             };
             assert!(done.has_grh());
-            let received = done.received();
+            let received = done.received().unwrap();
             match &received[GRH_LEN..] {
                 b"question" => {
                     assert_eq!(done.imm_data(), Some(5));
@@ -123,7 +123,7 @@ fn an_unreliable_connection_carries_messages() {
                 let Ok(verbs::Completed::Receive(done)) = b.complete(wc) else {
                     unreachable!()
                 };
-                received = Some(done.received().to_vec());
+                received = Some(done.received().unwrap().to_vec());
             }
         }
     }

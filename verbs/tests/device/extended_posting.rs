@@ -83,7 +83,9 @@ impl<W: Gather + 'static> Link<W> {
                     let Ok(Completed::Send(done)) = self.a.complete(wc) else {
                         unreachable!()
                     };
-                    return (done.status(), done.opcode(), done.work);
+                    let opcode = done.opcode();
+                    let (status, work) = done.into_parts();
+                    return (status, opcode, work);
                 }
             }
         }
@@ -103,7 +105,7 @@ impl<W: Gather + 'static> Link<W> {
                 let Ok(Completed::Receive(done)) = self.b.complete(wc) else {
                     unreachable!()
                 };
-                let bytes = done.received().to_vec();
+                let bytes = done.received().unwrap().to_vec();
                 return (done.opcode(), done.imm_data(), bytes);
             }
         }
@@ -337,7 +339,10 @@ fn datagram(
             let Ok(Completed::Receive(done)) = b.complete(wc) else {
                 unreachable!()
             };
-            return (done.imm_data(), done.received()[GRH_LEN..].to_vec());
+            return (
+                done.imm_data(),
+                done.received().unwrap()[GRH_LEN..].to_vec(),
+            );
         }
     }
 }

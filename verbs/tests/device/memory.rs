@@ -39,8 +39,8 @@ fn exchange<S: Gather + 'static, R: Scatter + 'static>(
             wc.ok().unwrap();
             let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
             match qp.complete(wc) {
-                Ok(Completed::Send(done)) => sent = Some(done.work),
-                Ok(Completed::Receive(done)) => received = Some(done.work),
+                Ok(Completed::Send(done)) => sent = Some(done.into_work().unwrap()),
+                Ok(Completed::Receive(done)) => received = Some(done.into_work().unwrap()),
                 Err(_) => unreachable!("there is no other queue pair"),
             }
         }

@@ -66,7 +66,7 @@ fn who_hears(fixture: &Fixture, cq: &mut CompletionQueue, qps: &mut [Qp]) -> Vec
             match qps[i].complete(wc).unwrap() {
                 verbs::Completed::Send(_) => sent = true,
                 verbs::Completed::Receive(done) => {
-                    assert_eq!(&done.received()[GRH_LEN..], b"to all");
+                    assert_eq!(&done.received().unwrap()[GRH_LEN..], b"to all");
                     heard[i] = true;
                 }
             }

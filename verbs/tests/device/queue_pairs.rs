@@ -177,7 +177,7 @@ fn a_drained_send_queue_waits_and_goes_on() {
                 qp.complete(wc).unwrap();
                 sent += 1;
             } else if let Completed::Receive(done) = peer.complete(wc).unwrap() {
-                received.push(done.received().to_vec());
+                received.push(done.received().unwrap().to_vec());
             }
         }
     }

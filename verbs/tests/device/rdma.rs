@@ -28,7 +28,7 @@ fn sent<W>(cq: &mut CompletionQueue, qp: &mut QueuePair<Rc, Rts, W, Buf>) -> (Wc
                 let Ok(Completed::Send(done)) = qp.complete(wc) else {
                     unreachable!()
                 };
-                return (done.status(), done.work);
+                return done.into_parts();
             }
         }
     }
@@ -233,12 +233,12 @@ fn inline_data_need_no_registered_memory() {
                 let Ok(Completed::Send(done)) = a.complete(wc) else {
                     unreachable!()
                 };
-                contexts.push(done.work.context);
+                contexts.push(done.work().unwrap().context);
             } else {
                 let Ok(Completed::Receive(done)) = b.complete(wc) else {
                     unreachable!()
                 };
-                received = Some(done.received().to_vec());
+                received = Some(done.received().unwrap().to_vec());
             }
         }
     }

@@ -85,10 +85,10 @@ fn messages_to_any_queue_pair_take_the_shared_receives() {
                     .iter()
                     .position(|qp| qp.qp_num() == number)
                     .unwrap();
-                let text = String::from_utf8(done.received().to_vec()).unwrap();
+                let text = String::from_utf8(done.received().unwrap().to_vec()).unwrap();
                 assert!(text.starts_with(&to.to_string()), "{text} came to {to}");
                 received.push(text);
-                contexts.push(done.work.context);
+                contexts.push(done.work().unwrap().context);
             } else {
                 let sender = senders.iter_mut().find(|qp| qp.id() == wc.qp_id()).unwrap();
                 sender.complete(wc).unwrap();
@@ -212,7 +212,7 @@ fn receives_are_posted_together() {
             if wc.qp_id() == sender.id() {
                 sender.complete(wc).unwrap();
             } else if let Ok(verbs::Completed::Receive(done)) = receiver.complete(wc) {
-                received.push((done.work.context, done.received()[0]));
+                received.push((done.work().unwrap().context, done.received().unwrap()[0]));
             }
         }
     }
@@ -256,7 +256,10 @@ fn a_resized_shared_queue_takes_a_batch_of_its_new_size() {
                 wc.ok().unwrap();
                 left -= 1;
                 if wc.qp_id() == shared.srq.id() {
-                    assert_eq!(shared.srq.complete(wc).unwrap().received(), b"message");
+                    assert_eq!(
+                        shared.srq.complete(wc).unwrap().received().unwrap(),
+                        b"message"
+                    );
                 } else {
                     let sender = shared.senders.iter_mut().find(|qp| qp.id() == wc.qp_id());
                     sender.unwrap().complete(wc).unwrap();

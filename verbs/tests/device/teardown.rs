@@ -26,7 +26,10 @@ fn a_drain_gives_everything_back_and_passes_on_what_is_of_others() {
     b.to_error().unwrap();
     let (mut mine, mut others) = (Vec::new(), 0);
     a.drain(&mut [&mut cq], PATIENCE, |done| match done {
-        Ok(Completed::Receive(done)) => mine.push((done.work.context, done.status())),
+        Ok(Completed::Receive(done)) => {
+            let (status, work) = done.into_parts();
+            mine.push((work.context, status));
+        }
         Ok(Completed::Send(_)) => panic!("nothing was sent"),
         Err(wc) => {
             assert!(matches!(b.complete(wc), Ok(Completed::Receive(_))));
@@ -120,8 +123,8 @@ fn a_reset_queue_pair_gives_its_work_back_and_begins_anew() {
             wc.ok().unwrap();
             let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
             contexts.push(match qp.complete(wc).unwrap() {
-                Completed::Send(done) => done.work.context,
-                Completed::Receive(done) => done.work.context,
+                Completed::Send(done) => done.into_parts().1.context,
+                Completed::Receive(done) => done.into_parts().1.context,
             });
         }
     }

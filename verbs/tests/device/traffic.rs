@@ -39,12 +39,12 @@ fn reap<W>(
                 .iter_mut()
                 .find(|qp| qp.id() == id)
                 .expect("a stranger's completion");
-            came.push(
-                match qp.complete(wc).expect("refused by its own queue pair") {
-                    Completed::Send(done) => (false, done.status(), done.byte_len(), done.work),
-                    Completed::Receive(done) => (true, done.status(), done.byte_len(), done.work),
-                },
-            );
+            let completed = qp.complete(wc).expect("refused by its own queue pair");
+            let (receive, byte_len, (status, work)) = match completed {
+                Completed::Send(done) => (false, done.byte_len(), done.into_parts()),
+                Completed::Receive(done) => (true, done.byte_len(), done.into_parts()),
+            };
+            came.push((receive, status, byte_len, work));
         }
     }
     came
@@ -137,7 +137,7 @@ fn one_shared_buffer_is_sent_many_times_at_once() {
                 let Completed::Receive(done) = b.complete(wc).unwrap() else {
                     unreachable!()
                 };
-                assert_eq!(done.received(), b"again");
+                assert_eq!(done.received().unwrap(), b"again");
                 received += 1;
             } else {
                 let Completed::Send(done) = a.complete(wc).unwrap() else {
@@ -207,7 +207,7 @@ fn unsignaled_work_comes_back_with_a_later_completion() {
                 .complete_each(wc, |work| earlier.push(work.context))
                 .expect("its own");
             done.ok().unwrap();
-            last = Some(done.work.context);
+            last = Some(done.work().unwrap().context);
         }
     }
     assert_eq!((earlier, last), (vec![0, 1, 2], Some(3)));
@@ -294,7 +294,7 @@ fn completions_not_taken_come_again() {
         let Ok(Completed::Receive(done)) = a.complete(wc) else {
             panic!("not its own")
         };
-        assert_eq!(done.work.context, expected);
+        assert_eq!(done.work().unwrap().context, expected);
     }
 }
 
@@ -391,9 +391,9 @@ fn the_two_halves_work_from_two_threads() {
             for wc in b_cq.wait(PATIENCE).unwrap() {
                 let done = receive.complete(wc).unwrap();
                 done.ok().unwrap();
-                assert_eq!(*done.work, expected.to_ne_bytes());
+                assert_eq!(**done.work().unwrap(), expected.to_ne_bytes());
                 expected += 1;
-                receive.post(done.work).unwrap();
+                receive.post(done.into_work().unwrap()).unwrap();
             }
         }
         // This half goes first; the other one keeps the queue pair.
@@ -405,7 +405,7 @@ fn the_two_halves_work_from_two_threads() {
             for wc in a_cq.wait(PATIENCE).unwrap() {
                 let done = send.complete(wc).unwrap();
                 done.ok().unwrap();
-                idle.push(done.work);
+                idle.push(done.into_work().unwrap());
             }
         }
         let mut buf = idle.pop().unwrap();

@@ -50,8 +50,8 @@ impl Receiver {
                 unreachable!("there is nothing else on this queue");
             };
             let round = self.taken.load(Ordering::Relaxed);
-            assert_eq!(done.received(), round.to_ne_bytes());
-            self.qp.post_recv(done.work).unwrap();
+            assert_eq!(done.received().unwrap(), round.to_ne_bytes());
+            self.qp.post_recv(done.into_work().unwrap()).unwrap();
             self.taken.store(round + 1, Ordering::Release);
         }
     }
@@ -100,7 +100,7 @@ fn race(
             for wc in send_cq.poll().unwrap() {
                 wc.ok().unwrap();
                 if let Ok(Completed::Send(done)) = sender.complete(wc) {
-                    unused.push(done.work);
+                    unused.push(done.into_work().unwrap());
                 }
             }
         }

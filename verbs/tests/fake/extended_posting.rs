@@ -305,7 +305,7 @@ fn a_batch_that_fails_posts_nothing_whichever_request_it_is() {
         }
         for wc in cq.poll().unwrap() {
             let done = qp.complete_each(wc, |_| ()).unwrap();
-            came.push(done.work.context);
+            came.push(done.work().unwrap().context);
         }
         assert_eq!(came, [1, 9]);
     }

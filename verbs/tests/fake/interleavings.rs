@@ -95,7 +95,7 @@ impl<'f> Halves<'f> {
             (None, 2) => {
                 for wc in self.cqs[0].poll().unwrap() {
                     let done = send.complete(wc).unwrap();
-                    self.returned[0].push(done.work.context.0);
+                    self.returned[0].push(done.into_parts().1.context.0);
                 }
             }
             _ => self.send = None,
@@ -111,7 +111,7 @@ impl<'f> Halves<'f> {
             (None, 2) => {
                 for wc in self.cqs[1].poll().unwrap() {
                     let done = receive.complete(wc).unwrap();
-                    self.returned[1].push(done.work.context.0);
+                    self.returned[1].push(done.into_parts().1.context.0);
                 }
             }
             _ => self.receive = None,

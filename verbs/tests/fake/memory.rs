@@ -50,7 +50,7 @@ fn received<W: Gather, R: Scatter>(
     for wc in cq.poll().unwrap() {
         wc.ok().unwrap();
         if let Ok(Completed::Receive(done)) = qp.complete(wc) {
-            received = Some(done.work);
+            received = Some(done.into_work().unwrap());
         }
     }
     received.unwrap()

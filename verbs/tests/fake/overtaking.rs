@@ -103,7 +103,7 @@ impl Overtaking {
         let wc = self.cq.poll().unwrap().next().unwrap();
         let mut along = Vec::new();
         let done = self.qp.complete_each(wc, |work| along.push(work.number));
-        assert_eq!(done.unwrap().work.number, completed);
+        assert_eq!(done.unwrap().work().unwrap().number, completed);
         assert_eq!(along, [], "taken along by {completed}");
         assert_eq!(self.dropped.borrow()[before..], [completed]);
         assert_eq!(self.qp.send_queue().in_flight(), self.with_device.len());
@@ -203,7 +203,7 @@ impl Overtaking {
         let completed = self.complete(place);
         let wc = self.cq.poll().unwrap().next().unwrap();
         let done = self.qp.complete_each(wc, drop).unwrap();
-        assert_eq!(done.work.number, completed);
+        assert_eq!(done.work().unwrap().number, completed);
         assert_eq!(self.qp.send_queue().in_flight(), in_flight);
     }
 }
@@ -244,7 +244,10 @@ fn a_queue_with_holes_is_drained() {
         &mut [&mut queue.cq],
         Duration::from_secs(60),
         |done| match done {
-            Ok(Completed::Send(done)) => came.push((done.work.number, done.status())),
+            Ok(Completed::Send(done)) => {
+                let (status, work) = done.into_parts();
+                came.push((work.number, status));
+            }
             other => panic!("{other:?}"),
         },
     );
@@ -377,7 +380,7 @@ fn work_comes_back_through_an_extended_queue_in_any_order() {
         let mut polled = cq.poll().unwrap().unwrap();
         let wc = polled.next().unwrap().unwrap();
         let done = qp.complete_each(wc.into_work_completion(), |_| panic!("not yet done"));
-        assert_eq!(done.unwrap().work.len(), len);
+        assert_eq!(done.unwrap().work().unwrap().len(), len);
     }
 }
 

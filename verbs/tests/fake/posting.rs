@@ -1,10 +1,14 @@
 //! Posting and completing on a device that fails on demand.
 
-use std::{io::IoSlice, rc::Rc as Shared};
+use std::{
+    io::{ErrorKind, IoSlice},
+    rc::Rc as Shared,
+};
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, QueuePair, Rc, RemoteToken, Rts, SharedReceiveQueue, WcOpcode, WcStatus, With,
+    Buf, Completed, QueuePair, Rc, RemoteToken, Rts, SharedReceiveQueue, WcError, WcOpcode,
+    WcStatus, With,
     op::{CompareSwap, FetchAdd, Read, Send, SendOps, Write},
     work::{Gather, Scatter, SgeList},
 };
@@ -50,7 +54,7 @@ fn a_request_reaches_the_device_as_it_was_posted() {
     let Completed::Send(done) = qp.complete(wc).unwrap() else {
         panic!("a send has completed");
     };
-    assert_eq!(&*done.work, b"hello");
+    assert_eq!(&**done.work().unwrap(), b"hello");
 }
 
 #[test]
@@ -94,7 +98,12 @@ fn a_request_has_as_many_elements_as_the_device_takes() {
     let Ok(Completed::Receive(done)) = qp.complete(wc) else {
         panic!("a receive has completed");
     };
-    let received: Vec<u8> = done.work.iter().flat_map(|buf| buf.to_vec()).collect();
+    let received: Vec<u8> = done
+        .work()
+        .unwrap()
+        .iter()
+        .flat_map(|buf| buf.to_vec())
+        .collect();
     assert_eq!(received, message);
 
     let mut many = work();
@@ -123,8 +132,42 @@ fn completions_that_are_forgotten_come_back_with_later_ones() {
     fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
     let wc = cq.poll().unwrap().next().unwrap();
     let mut earlier = 0;
-    qp.complete_each(wc, |_| earlier += 1).unwrap();
+    drop(qp.complete_each(wc, |_| earlier += 1).unwrap());
     assert_eq!(earlier, 2);
+}
+
+#[test]
+fn failed_completion_gives_work_only_with_its_error() {
+    fn sent(done: Completed<'_, Buf, Buf>) -> verbs::Result<Buf> {
+        match done {
+            Completed::Send(done) => Ok(done.into_work()?),
+            Completed::Receive(done) => Ok(done.into_work()?),
+        }
+    }
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);
+    for (status, kind) in [
+        (WcStatus::RETRY_EXC_ERR, ErrorKind::TimedOut),
+        (WcStatus::REM_ACCESS_ERR, ErrorKind::PermissionDenied),
+        (WcStatus::LOC_QP_OP_ERR, ErrorKind::Other),
+    ] {
+        qp.post(Send::new(fixture.pd.alloc_buf(4).unwrap()))
+            .unwrap();
+        fixture.fake.complete_send(qp.qp_num(), status);
+        let wc = cq.poll().unwrap().next().unwrap();
+        let error = sent(qp.complete(wc).unwrap()).unwrap_err();
+        assert_eq!((error.call(), error.kind()), ("ibv_wc", kind));
+        let source = std::error::Error::source(&error).unwrap();
+        let failed: &WcError = source.downcast_ref().unwrap();
+        assert_eq!(failed.status, status);
+        assert!(error.to_string().contains(&format!("{status:?}")));
+    }
+    qp.post(Send::new(fixture.pd.alloc_buf(4).unwrap()))
+        .unwrap();
+    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    let wc = cq.poll().unwrap().next().unwrap();
+    assert_eq!(sent(qp.complete(wc).unwrap()).unwrap().len(), 4);
 }
 
 #[test]
@@ -138,7 +181,7 @@ fn a_message_arrives_where_it_was_to() {
     let Completed::Receive(done) = qp.complete(wc).unwrap() else {
         panic!("a receive has completed");
     };
-    assert_eq!(done.received(), b"message");
+    assert_eq!(done.received().unwrap(), b"message");
 }
 
 #[test]
@@ -166,7 +209,7 @@ fn a_failed_post_gives_the_work_back_whichever_it_is() {
             fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
             let wc = cq.poll().unwrap().next().unwrap();
             match qp.complete(wc).unwrap() {
-                Completed::Send(done) => assert_eq!(done.work.context, i),
+                Completed::Send(done) => assert_eq!(done.work().unwrap().context, i),
                 Completed::Receive(_) => panic!("nothing was received"),
             }
         }
@@ -214,10 +257,10 @@ fn flushed_work_comes_back_with_its_status() {
     for wc in cq.poll().unwrap() {
         assert_eq!(wc.status(), WcStatus::WR_FLUSH_ERR);
         match qp.complete(wc).unwrap() {
-            Completed::Send(done) => sends.push(done.work.len()),
+            Completed::Send(done) => sends.push(done.into_parts().1.len()),
             Completed::Receive(done) => {
-                assert_eq!(done.received(), b"");
-                receives.push(done.work.len());
+                assert!(done.received().is_err());
+                receives.push(done.into_parts().1.len());
             }
         }
     }
@@ -340,7 +383,7 @@ fn batches_of_any_length_go_round_the_ring() {
             let done = qp
                 .complete_each(wc, |_| panic!("posted by nobody"))
                 .unwrap();
-            assert_eq!(done.work.context, number);
+            assert_eq!(done.work().unwrap().context, number);
         }
     }
 }

@@ -44,8 +44,8 @@ fn create_raw_qp_with_attr() {
     let mut work = Vec::new();
     for wc in cq.poll().unwrap() {
         match qp.complete(wc).unwrap() {
-            verbs::Completed::Send(done) => work.push(done.work.to_vec()),
-            verbs::Completed::Receive(done) => work.push(done.received().to_vec()),
+            verbs::Completed::Send(done) => work.push(done.work().unwrap().to_vec()),
+            verbs::Completed::Receive(done) => work.push(done.received().unwrap().to_vec()),
         }
     }
     assert_eq!(work, [FRAME, FRAME]);
@@ -181,7 +181,7 @@ fn the_device_cuts_frames_within_its_limits() {
         let opcode = wc.opcode();
         let each = |work: Buf| done.push((work.len(), opcode));
         let last = qp.complete_each(wc, each).unwrap();
-        done.push((last.work.len(), opcode));
+        done.push((last.work().unwrap().len(), opcode));
     }
     let (tso, send) = (WcOpcode::TSO, WcOpcode::SEND);
     assert_eq!(done, [(100, tso), (100, tso), (100, send), (14, send)]);
@@ -228,7 +228,7 @@ fn a_queue_pair_of_the_devices_maker_receives() {
     let Ok(verbs::Completed::Receive(done)) = qp.complete(wc) else {
         panic!("a receive has completed");
     };
-    assert_eq!(done.received(), b"whatever");
+    assert_eq!(done.received().unwrap(), b"whatever");
     let leftover: verbs::Leftover<Buf, Buf> = qp.destroy().unwrap();
     assert_eq!((leftover.send.len(), leftover.receive.len()), (0, 0));
 }

@@ -41,7 +41,10 @@ fn a_failed_batch_gives_the_rest_back_wherever_it_fails() {
             let Ok(verbs::Completed::Receive(done)) = qp.complete(wc) else {
                 panic!("a receive has completed");
             };
-            assert_eq!((done.work.context, done.received()), (expected, &b"x"[..]));
+            assert_eq!(
+                (done.work().unwrap().context, done.received().unwrap()),
+                (expected, &b"x"[..])
+            );
         }
         assert_eq!(qp.receive_queue().in_flight(), 0);
     }
@@ -72,7 +75,7 @@ fn a_failed_batch_of_a_shared_queue_gives_the_rest_back_wherever_it_fails() {
         for expected in 0..failing {
             fixture.fake.complete_receive(qp.qp_num(), b"x");
             let wc = cq.poll().unwrap().next().unwrap();
-            assert_eq!(srq.complete(wc).unwrap().work.context, expected);
+            assert_eq!(srq.complete(wc).unwrap().work().unwrap().context, expected);
         }
     }
 }

@@ -220,13 +220,13 @@ fn packets_arrive_in_a_work_queue() {
     fixture.fake.complete_wq(wq.as_raw(), b"packet");
     let wc = cq.poll().unwrap().next().unwrap();
     assert_eq!(wc.qp_id(), wq.id());
-    assert_eq!(wq.complete(wc).unwrap().received(), b"packet");
+    assert_eq!(wq.complete(wc).unwrap().received().unwrap(), b"packet");
 
     wq.to_error().unwrap();
     let mut flushed = Vec::new();
     for wc in cq.poll().unwrap() {
         assert_eq!(wc.status(), WcStatus::WR_FLUSH_ERR);
-        flushed.push(wq.complete(wc).unwrap().work.len());
+        flushed.push(wq.complete(wc).unwrap().into_parts().1.len());
     }
     assert_eq!(flushed, [20, 30]);
     assert_eq!(
@@ -293,7 +293,7 @@ fn packets_are_spread_over_work_queues() {
     a.post(fixture.pd.alloc_buf(16).unwrap()).unwrap();
     fixture.fake.complete_wq(a.as_raw(), b"spread");
     let wc = cq.poll().unwrap().next().unwrap();
-    assert_eq!(a.complete(wc).unwrap().received(), b"spread");
+    assert_eq!(a.complete(wc).unwrap().received().unwrap(), b"spread");
 
     // Everything is kept by what uses it, and goes in the right order.
     let Fixture { pd, ctx, fake } = fixture;

@@ -77,14 +77,14 @@ fn xrc_traffic(imm_data: Option<u32>, extended: bool) {
     fake.complete_send(sender.qp_num(), WcStatus::SUCCESS);
     let wc = send_cq.poll().unwrap().next().unwrap();
     let done = sender.complete(wc).unwrap();
-    assert!(matches!(done, Completed::Send(done) if *done.work == *b"there"));
+    assert!(matches!(done, Completed::Send(done) if **done.work().unwrap() == *b"there"));
 
     // And back.
     srq.post(pd.alloc_buf(16).unwrap()).unwrap();
     fake.complete_xrc(receiver.qp_num(), srq.as_raw(), b"back", imm_data);
     let wc = recv_cq.poll().unwrap().next().unwrap();
     assert_eq!((wc.qp_num(), wc.imm_data()), (receiver.qp_num(), imm_data));
-    assert_eq!(srq.complete(wc).unwrap().received(), b"back");
+    assert_eq!(srq.complete(wc).unwrap().received().unwrap(), b"back");
 }
 
 #[test]
@@ -334,8 +334,8 @@ fn a_server_reaches_the_queues_of_all_through_each_connection() {
             let wc = recv_cq.poll().unwrap().next().unwrap();
             assert_eq!(wc.qp_num(), receivers[client].qp_num());
             let done = srq.complete(wc).unwrap();
-            assert_eq!(done.received(), b"answer");
-            let room = done.work;
+            assert_eq!(done.received().unwrap(), b"answer");
+            let room = done.into_work().unwrap();
             srq.post(room).unwrap();
             if round + 1 < TESTS {
                 send(client);

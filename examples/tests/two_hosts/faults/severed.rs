@@ -346,9 +346,13 @@ impl Traffic {
                 && failure.is_none()
             {
                 let expected = self.received.to_be_bytes();
-                ensure!(done.received() == expected, "not message {}", self.received);
+                ensure!(
+                    done.received()? == expected,
+                    "not message {}",
+                    self.received
+                );
                 self.received += 1;
-                room.push(done.work);
+                room.push(done.into_work()?);
             }
         }
         Ok((failure, room))

@@ -12,6 +12,7 @@ use crate::{
 
 /// What has happened on a [`TagMatchingQueue`], with the completion that says so.
 #[derive(Debug)]
+#[must_use = "it may report a failure"]
 pub struct TagCompletion<'p, RW> {
     /// What it was.
     pub event: TagEvent<RW>,
@@ -29,14 +30,15 @@ pub enum TagEvent<RW> {
     /// An untagged receive has failed, or was not used: the [status](WorkCompletion::status) says
     /// why.
     Failed(RW),
+    /// A tagged buffer has failed, or was not used: the [status](WorkCompletion::status) says why.
+    EntryFailed(TagEntry, RW),
     /// A message has come whose tag fits. Its data are still to come, and the buffer is still the
     /// device's.
     ///
     /// With the status [`TM_RNDV_INCOMPLETE`](WcStatus::TM_RNDV_INCOMPLETE) the data are more than
     /// the buffer can hold, and what comes are the headers.
     Matched(TagEntry),
-    /// The message of a tagged buffer is whole; or the buffer has failed, as the
-    /// [status](WorkCompletion::status) says.
+    /// The message of a tagged buffer is whole.
     Received {
         /// The name that the buffer had on the list. Others may wait for the same tag.
         entry: TagEntry,
@@ -46,16 +48,21 @@ pub enum TagEvent<RW> {
         /// more than it can hold. It is for the program then to read them.
         incomplete: bool,
     },
-    /// A tagged buffer is on the list. Should the operation have failed, nobody knows, and the
-    /// buffer stays with the queue.
+    /// A tagged buffer is on the list.
     Added(TagEntry),
+    /// The operation that adds a tagged buffer has failed, as the [status](WorkCompletion::status)
+    /// says. Whether the buffer is on the list is unknown, so it stays with the queue.
+    AddFailed(TagEntry),
     /// A tagged buffer has been removed, and this is it.
     Removed(TagEntry, RW),
     /// A tagged buffer was not removed, usually (status [`TM_ERR`](WcStatus::TM_ERR)) because a
     /// message had come before. It comes back with that.
     NotRemoved(TagEntry),
-    /// The device has heard how many messages were unexpected.
+    /// The device knows how many messages were unexpected.
     Synced,
+    /// The operation that tells the device has failed, as the [status](WorkCompletion::status)
+    /// says.
+    SyncFailed,
 }
 
 impl<RW> TagCompletion<'_, RW> {
@@ -134,15 +141,12 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
             number: found.number,
         };
         let whole = wc.flags() & flag::IBV_WC_TM_DATA_VALID.0 != 0;
-        let whole = match wc.status() {
-            WcStatus::SUCCESS => whole,
-            WcStatus::TM_RNDV_INCOMPLETE => {
-                found.incomplete = true;
-                whole
-            }
+        match wc.status() {
+            WcStatus::SUCCESS => {}
+            WcStatus::TM_RNDV_INCOMPLETE => found.incomplete = true,
             // Nothing more will come.
-            _ => true,
-        };
+            _ => return Some(TagEvent::EntryFailed(entry, self.give_back(slot)?)),
+        }
         if !whole {
             return Some(TagEvent::Matched(entry));
         }
@@ -156,9 +160,14 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
     }
 
     fn operated(&mut self, wc: &WorkCompletion<'_>) -> Option<TagEvent<RW>> {
+        let succeeded = wc.status() == WcStatus::SUCCESS;
         let operation = self.operations.take(wc.wr_id().sequence())?;
         let (Operation::Add(slot) | Operation::Remove(slot)) = operation else {
-            return Some(TagEvent::Synced);
+            return Some(if succeeded {
+                TagEvent::Synced
+            } else {
+                TagEvent::SyncFailed
+            });
         };
         let found = self.entries.get_mut(slot)?;
         let entry = TagEntry {
@@ -170,14 +179,15 @@ impl<RW: Send + 'static> TagMatchingQueue<RW> {
         if removes {
             found.removing = false;
         }
-        let work = if removes && wc.status() == WcStatus::SUCCESS {
+        let work = if removes && succeeded {
             self.give_back(slot)
         } else {
             self.settle(slot);
             None
         };
         Some(match (removes, work) {
-            (false, _) => TagEvent::Added(entry),
+            (false, _) if succeeded => TagEvent::Added(entry),
+            (false, _) => TagEvent::AddFailed(entry),
             (true, Some(work)) => TagEvent::Removed(entry, work),
             (true, None) => TagEvent::NotRemoved(entry),
         })

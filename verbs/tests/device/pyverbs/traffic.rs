@@ -107,17 +107,18 @@ pub(super) fn exchanged<T: Transport, W>(
             wc.ok().unwrap();
             if wc.is_receive() {
                 let imm_data = wc.imm_data();
-                let Ok(Completed::Receive(mut done)) = to.complete(wc) else {
+                let Ok(Completed::Receive(done)) = to.complete(wc) else {
                     unreachable!("the wrong side has received");
                 };
                 let len = done.byte_len();
-                done.work.set_len(len);
-                received = Some((done.work, imm_data));
+                let mut work = done.into_work().unwrap();
+                work.set_len(len);
+                received = Some((work, imm_data));
             } else {
                 let Ok(Completed::Send(done)) = from.complete(wc) else {
                     unreachable!("the wrong side has sent");
                 };
-                sent = Some(done.work);
+                sent = Some(done.into_work().unwrap());
             }
         });
     }
@@ -176,7 +177,7 @@ pub(super) fn sent<W>(
                 let Ok(Completed::Send(done)) = qp.complete(wc) else {
                     unreachable!()
                 };
-                return (done.status(), done.work);
+                return done.into_parts();
             }
         }
     }

@@ -123,7 +123,7 @@ fn odp_rc_srq_traffic() {
     srq.post(on_demand(&fixture, 64)).unwrap();
     fixture.fake.complete_receive(qp.qp_num(), b"a message");
     let wc = cq.poll().unwrap().next().unwrap();
-    assert_eq!(srq.complete(wc).unwrap().received(), b"a message");
+    assert_eq!(srq.complete(wc).unwrap().received().unwrap(), b"a message");
     let mut traffic = Traffic {
         fake: &fixture.fake,
         poll: &mut |take| cq.poll().unwrap().for_each(take),

@@ -121,7 +121,7 @@ fn mem_align_srq_excq_rc_traffic() {
         fixture.fake.complete_receive(qp.qp_num(), &[round; 64]);
         let mut polled = cq.poll().unwrap().unwrap();
         let wc = polled.next().unwrap().unwrap().into_work_completion();
-        assert_eq!(srq.complete(wc).unwrap().received(), &[round; 64]);
+        assert_eq!(srq.complete(wc).unwrap().received().unwrap(), &[round; 64]);
         drop(polled);
         let mut traffic = Traffic {
             fake: &fixture.fake,

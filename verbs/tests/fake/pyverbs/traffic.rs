@@ -33,7 +33,7 @@ impl Traffic<'_> {
         (self.poll)(&mut |wc| {
             wc.ok().unwrap();
             if let Ok(Completed::Send(done)) = qp.complete(wc) {
-                back = Some(done.work);
+                back = Some(done.into_work().unwrap());
             }
         });
         back.expect("the request has completed")
@@ -52,7 +52,7 @@ impl Traffic<'_> {
         (self.poll)(&mut |wc| {
             wc.ok().unwrap();
             if let Ok(Completed::Receive(done)) = qp.complete(wc) {
-                received = Some(done.received().to_vec());
+                received = Some(done.received().unwrap().to_vec());
             }
         });
         assert_eq!(received.as_deref(), Some(message));

@@ -55,7 +55,7 @@ impl Ends {
             poll(&mut |wc| {
                 wc.ok().unwrap();
                 if let Ok(Completed::Send(done)) = self.sender.complete(wc) {
-                    back = Some(done.work);
+                    back = Some(done.into_work().unwrap());
                 }
             });
             self.srq.post(back.expect("it has completed")).unwrap();
@@ -64,7 +64,7 @@ impl Ends {
             let mut received = Vec::new();
             poll(&mut |wc| {
                 assert_eq!(wc.qp_num(), self.receiver.qp_num());
-                received = self.srq.complete(wc).unwrap().received().to_vec();
+                received = self.srq.complete(wc).unwrap().received().unwrap().to_vec();
             });
             assert_eq!(received, b"answer");
         }

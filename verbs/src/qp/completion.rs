@@ -1,0 +1,136 @@
+//! Work that has come back, reached through the status of its completion.
+
+use std::{fmt, ops::Deref};
+
+use crate::{
+    cq::{WcError, WcOpcode, WcStatus, WorkCompletion},
+    error::Error,
+};
+
+/// Work that has come back, with the completion that says how it ended.
+///
+/// The work is reached through the status, so that a failure cannot be passed over by accident:
+/// [`into_work`](Self::into_work) and [`work`](Self::work) are errors if the request failed, and
+/// [`into_parts`](Self::into_parts) says how it ended. Dropping it drops the work.
+///
+/// ```no_run
+/// # use verbs::{Buf, Completion};
+/// # fn f(done: Completion<'_, Buf>) -> verbs::Result<Buf> {
+/// let buf = done.into_work()?;
+/// # Ok(buf)
+/// # }
+/// ```
+#[derive(Debug)]
+#[must_use = "it may report a failure"]
+pub struct Completion<'p, W> {
+    work: W,
+    wc: WorkCompletion<'p>,
+}
+
+/// A posted request that failed, with its work.
+///
+/// `?` turns it into a plain [`Error`], dropping the work.
+pub struct Failed<W> {
+    /// The work, which the device does not touch any more.
+    pub work: W,
+    /// How the request ended.
+    pub error: WcError,
+}
+
+impl<'p, W> Completion<'p, W> {
+    #[inline]
+    pub(crate) fn new(work: W, wc: WorkCompletion<'p>) -> Self {
+        Self { work, wc }
+    }
+
+    /// The work of a request that succeeded.
+    ///
+    /// # Errors
+    /// The request failed. The work is in the error.
+    #[inline]
+    pub fn into_work(self) -> Result<W, Failed<W>> {
+        match self.wc.ok() {
+            Ok(()) => Ok(self.work),
+            Err(error) => Err(Failed {
+                work: self.work,
+                error,
+            }),
+        }
+    }
+
+    /// The work of a request that succeeded, by reference.
+    ///
+    /// # Errors
+    /// The request failed.
+    #[inline]
+    pub fn work(&self) -> Result<&W, WcError> {
+        self.wc.ok().map(|()| &self.work)
+    }
+
+    /// The status, and the work, however the request ended.
+    #[inline]
+    pub fn into_parts(self) -> (WcStatus, W) {
+        (self.wc.status(), self.work)
+    }
+}
+
+impl<'p, W> Deref for Completion<'p, W> {
+    type Target = WorkCompletion<'p>;
+
+    #[inline]
+    fn deref(&self) -> &WorkCompletion<'p> {
+        &self.wc
+    }
+}
+
+/// The bytes that an atomic operation brings.
+const ATOMIC_LEN: usize = 8;
+
+impl<W: AsRef<[u8]>> Completion<'_, W> {
+    /// The bytes that arrived, at the start of the work: those of a message for a receive, and of
+    /// the peer's memory for an RDMA read or an atomic operation.
+    ///
+    /// It is empty if the request has brought no bytes: a peer's RDMA write with
+    /// immediate data completes a receive, and its bytes are in the
+    /// [memory](crate::RemoteRegion) that it has named.
+    ///
+    /// # Errors
+    /// The request failed.
+    pub fn received(&self) -> Result<&[u8], WcError> {
+        let work = self.work()?.as_ref();
+        let arrived = match self.opcode() {
+            WcOpcode::RECV | WcOpcode::RDMA_READ => self.byte_len(),
+            WcOpcode::COMP_SWAP | WcOpcode::FETCH_ADD => ATOMIC_LEN,
+            _ => 0,
+        };
+        Ok(&work[..arrived.min(work.len())])
+    }
+}
+
+impl<W> fmt::Display for Failed<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+/// Reads as [`Display`](fmt::Display), so that `unwrap` and `fn main() -> Result` print the failure and not
+/// the work.
+impl<W> fmt::Debug for Failed<W> {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(&self.error, f)
+    }
+}
+
+impl<W> std::error::Error for Failed<W> {}
+
+impl<W> From<Failed<W>> for WcError {
+    fn from(failed: Failed<W>) -> Self {
+        failed.error
+    }
+}
+
+impl<W> From<Failed<W>> for Error {
+    fn from(failed: Failed<W>) -> Self {
+        failed.error.into()
+    }
+}
