@@ -1,10 +1,11 @@
 //! The passive side: accepting a connection, or rejecting it.
 
 use rdmacm_sys as ffi;
-use verbs::{Init, QpNum, QueuePair, Result, Rts, XrcReceiver, XrcRecv, error::cvt_neg};
+use verbs::{Error, Init, QpNum, QueuePair, Result, Rts, XrcReceiver, XrcRecv, error::cvt_neg};
 
 use crate::{
     channel::EventChannel,
+    event::ConnectFailure,
     id::CmId,
     param::{ConnParam, Message, PeerParam},
     phase::Phase,
@@ -70,6 +71,8 @@ impl ConnectRequest {
     /// # Errors
     /// - `InvalidInput`: too much private data, or a count out of range.
     /// - `EINVAL`: more RDMA reads than the device can do.
+    /// - `ConnectionReset`, `ConnectionAborted`: the peer has taken its request back, or has asked for
+    ///   something impossible; [`ConnectFailure::of`] the error says so.
     /// - Whatever [`ibv_modify_qp`](verbs::QueuePair::to_rtr) can fail with.
     ///
     /// The peer is rejected then, and the identifier and the queue pair are dropped, with the
@@ -85,8 +88,8 @@ impl ConnectRequest {
     ) -> Result<QueuePair<T, Rts, SW, RW>> {
         self.id.check_transport::<T>(CALL)?;
         let (responder_resources, initiator_depth) = param.resources();
-        let qp = self.id.bring_up(qp, responder_resources, initiator_depth)?;
-        self.accept_ready(qp, param)
+        let qp = self.id.bring_up(qp, responder_resources, initiator_depth);
+        self.accept_ready(qp.map_err(|err| bring_up_failure(err, param))?, param)
     }
 
     /// `rdma_accept`—Accepts with a queue pair that the program has brought up by itself, with
@@ -122,7 +125,8 @@ impl ConnectRequest {
     pub fn accept_xrc(self, qp: XrcReceiver<Init>, param: &ConnParam) -> Result<XrcReceiver<Rts>> {
         self.id.check_transport::<XrcRecv>(CALL)?;
         let (responder_resources, _) = param.resources();
-        let qp = self.id.bring_up_receiver(qp, responder_resources)?;
+        let qp = self.id.bring_up_receiver(qp, responder_resources);
+        let qp = qp.map_err(|err| bring_up_failure(err, param))?;
         self.accept_number(qp.qp_num(), param)?;
         Ok(qp)
     }
@@ -138,7 +142,7 @@ impl ConnectRequest {
             unsafe { ffi::rdma_accept(id, &raw mut raw) }
         });
         // An identifier that has not accepted is dropped, which rejects the peer.
-        accepted.map_err(|refused| refused.error)
+        accepted.map_err(|refused| refused.value.requested_failure(refused.error))
     }
 
     /// `rdma_reject`—Rejects the peer, with up to 148 bytes for its application (255 on iWARP).
@@ -172,6 +176,22 @@ impl ConnectRequest {
     }
 }
 
+/// What it means that a queue pair cannot be brought up for a request. Where `param` leaves the counts to
+/// the connection manager, all that is wrong is what the peer has asked for: an address that does not
+/// resolve, or an MTU that the port does not have.
+fn bring_up_failure(error: Error, param: &ConnParam) -> Error {
+    let asked = error.call() == "ibv_modify_qp" && param.resources() == (None, None);
+    match error.raw_os_error() {
+        Some(errno @ (libc::EINVAL | libc::ETIMEDOUT | libc::EHOSTUNREACH | libc::ENETUNREACH))
+            if asked =>
+        {
+            let failure = ConnectFailure::Failed { status: -errno };
+            failure.into_error(CALL).detail(error.to_string())
+        }
+        _ => error,
+    }
+}
+
 impl CmId<Requested> {
     /// `rdma_reject`—Rejects the peer.
     pub(crate) fn reject(self, private_data: &[u8]) -> Result<()> {
@@ -181,5 +201,30 @@ impl CmId<Requested> {
         // which the call copies.
         let ret = unsafe { ffi::rdma_reject(self.as_raw(), private_data.as_ptr().cast(), len) };
         cvt_neg(CALL, ret).map(drop)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn bring_up_fails_by_the_peer_unless_this_side_chose_the_counts() {
+        let failure = |errno, param: &ConnParam| {
+            bring_up_failure(Error::from_errno("ibv_modify_qp", errno), param)
+        };
+        for errno in [libc::EINVAL, libc::ETIMEDOUT, libc::EHOSTUNREACH] {
+            let error = failure(errno, &ConnParam::new());
+            let expected = ConnectFailure::Failed { status: -errno };
+            assert_eq!(ConnectFailure::of(&error), Some(&expected));
+        }
+        for (errno, param) in [
+            (libc::ENOMEM, ConnParam::new()),
+            (libc::EINVAL, ConnParam::new().responder_resources(200)),
+            (libc::EINVAL, ConnParam::new().initiator_depth(200)),
+        ] {
+            let error = failure(errno, &param);
+            assert_eq!(error.raw_os_error(), Some(errno));
+        }
     }
 }

@@ -213,7 +213,10 @@ fn ended(call: &'static str, event: Event) -> Result<()> {
     match event {
         Event::ConnectFailed { failure, .. } => Err(failure.into_error(call)),
         Event::DeviceRemoval(_) => Err(ConnectFailure::DeviceRemoved.into_error(call)),
-        Event::Disconnected(_) => Err(ConnectFailure::Disconnected.into_error(call)),
+        Event::Disconnected { cause, .. } => {
+            let failure = cause.unwrap_or(ConnectFailure::Disconnected);
+            Err(failure.into_error(call))
+        }
         _ => Ok(()),
     }
 }
@@ -221,7 +224,12 @@ fn ended(call: &'static str, event: Event) -> Result<()> {
 impl ConnectFailure {
     /// The failure as the error of a blocking call, with itself as the source.
     pub(crate) fn into_error(self, call: &'static str) -> Error {
-        let kind = match self {
+        Error::refused(call, self.kind(), self)
+    }
+
+    /// The nearest portable kind of error.
+    pub fn kind(&self) -> io::ErrorKind {
+        match *self {
             Self::Rejected { .. } | Self::ServiceRejected { .. } => {
                 io::ErrorKind::ConnectionRefused
             }
@@ -230,8 +238,7 @@ impl ConnectFailure {
             Self::Failed { .. } => io::ErrorKind::ConnectionAborted,
             Self::Disconnected => io::ErrorKind::ConnectionReset,
             Self::DeviceRemoved => io::ErrorKind::NetworkDown,
-        };
-        Error::refused(call, kind, self)
+        }
     }
 
     /// The failure behind an error of a blocking or an asynchronous call, with its status and what

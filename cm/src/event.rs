@@ -86,7 +86,13 @@ pub enum Event {
     ///
     /// The side that did not ask for it answers by disconnecting too, or by dropping the
     /// connection. The side that did gets this event when the answer has come.
-    Disconnected(Key),
+    Disconnected {
+        /// The identifier, which the program has.
+        key: Key,
+        /// Why, if neither side asked for it: the peer is [unreachable](ConnectFailure::Unreachable) since
+        /// its hardware address has changed, for example.
+        cause: Option<ConnectFailure>,
+    },
     /// The device is being removed. Everything that was made of it is of no more use, and must be
     /// dropped.
     DeviceRemoval(Key),
@@ -121,7 +127,7 @@ pub fn event_name(event: u32) -> &'static str {
     name.to_str().unwrap_or("UNKNOWN EVENT")
 }
 
-/// Why a connection could not be made.
+/// Why a connection could not be made, or was lost.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectFailure {

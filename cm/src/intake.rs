@@ -137,7 +137,10 @@ impl Intake {
                 (Kind::DeviceRemoval, ..) => Event::DeviceRemoval(key),
                 (Kind::AddrChange, ..) => Event::AddrChange(key),
                 (Kind::TimewaitExit, ..) => Event::TimewaitExit(key),
-                _ => Event::Disconnected(key),
+                (kind, said, _) => Event::Disconnected {
+                    key,
+                    cause: cause(kind, status, said),
+                },
             },
             _ => Event::Other { key, event, status },
         })
@@ -215,6 +218,14 @@ fn returned_event(id: RawId, next: Phase, kind: Kind, status: i32, said: Said) -
     }
 }
 
+/// Why a connection has ended that neither side has asked to end.
+fn cause(kind: Kind, status: i32, said: Said) -> Option<ConnectFailure> {
+    match kind {
+        Kind::Disconnected => None,
+        kind => Some(failure(kind, status, said)),
+    }
+}
+
 /// Why a connection could not be made.
 fn failure(kind: Kind, status: i32, said: Said) -> ConnectFailure {
     match (kind, said) {
@@ -262,6 +273,30 @@ impl From<rdma_cm_event_type> for Kind {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    fn nothing_said() -> Said {
+        Said::Connection(PeerParam::default())
+    }
+
+    #[test]
+    fn late_failure_of_established_connection_keeps_its_cause() {
+        let cause = |kind, status| cause(kind, status, nothing_said());
+        assert_eq!(cause(Kind::Disconnected, 0), None);
+        let unreachable = ConnectFailure::Unreachable {
+            status: -libc::ETIMEDOUT,
+        };
+        assert_eq!(
+            cause(Kind::Unreachable, -libc::ETIMEDOUT),
+            Some(unreachable)
+        );
+        let rejected = ConnectFailure::Rejected {
+            reason: 4,
+            private_data: Vec::new(),
+        };
+        assert_eq!(cause(Kind::Rejected, 4), Some(rejected));
+        let failed = ConnectFailure::Failed { status: -5 };
+        assert_eq!(cause(Kind::ConnectError, -5), Some(failed));
+    }
 
     #[test]
     fn unknown_events_are_other() {

@@ -3,12 +3,14 @@
 use ibverbs_sys::ibv_qp_attr;
 use rdmacm_sys as ffi;
 use verbs::{
-    Attributes, Init, Psn, QueuePair, Queued, Refused, Reset, Result, Routed, Rtr, Rts, State,
-    Transport, Ud, XrcReceiver, XrcRecv, error::cvt_neg,
+    Attributes, Error, Init, Psn, QueuePair, Queued, Refused, Reset, Result, Routed, Rtr, Rts,
+    State, Transport, Ud, XrcReceiver, XrcRecv, error::cvt_neg,
 };
 
 use crate::{
+    event::ConnectFailure,
     id::CmId,
+    phase::Phase,
     phases::{HasDevice, IdPhase},
 };
 
@@ -131,6 +133,11 @@ impl<P: IdPhase> CmId<P> {
     }
 
     fn raw_attributes<S: State>(&self) -> Result<(ibv_qp_attr, u32)> {
+        self.known_attributes::<S>()
+            .map_err(|err| self.requested_failure(err))
+    }
+
+    fn known_attributes<S: State>(&self) -> Result<(ibv_qp_attr, u32)> {
         let mut attr = ibv_qp_attr::zeroed();
         attr.qp_state = S::RAW;
         let mut mask = 0;
@@ -141,6 +148,21 @@ impl<P: IdPhase> CmId<P> {
         #[expect(clippy::cast_sign_loss, reason = "a mask, which C keeps in an int")]
         let mask = mask as u32;
         Ok((attr, mask & !KERNEL_INTERNAL))
+    }
+
+    /// What the failure of a call on this identifier means. A connection that the peer has taken back
+    /// exists for the program until its event comes. The kernel has forgotten it, and answers each
+    /// call with `EINVAL`: then this is the end of the peer, and no fault of this side.
+    pub(crate) fn requested_failure(&self, error: Error) -> Error {
+        let unfinished = matches!(P::PHASE.0, Phase::Requested | Phase::Responded);
+        let gone = unfinished
+            && error.raw_os_error() == Some(libc::EINVAL)
+            && self.known_attributes::<Init>().is_err();
+        if gone {
+            let call = error.call();
+            return ConnectFailure::Disconnected.into_error(call);
+        }
+        error
     }
 
     /// Brings a queue pair all the way up. `responder_resources` and `initiator_depth` replace what

@@ -73,7 +73,7 @@ fn run(options: &Options) -> anyhow::Result<()> {
                 }
                 made = Some(endpoint);
             }
-            Event::Disconnected(key) => {
+            Event::Disconnected { key, .. } => {
                 println!("disconnected.");
                 if let Some(endpoint) = made {
                     endpoint.end(key);

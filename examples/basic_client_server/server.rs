@@ -79,7 +79,7 @@ fn serve(options: &Options) -> anyhow::Result<()> {
                     eprintln!("a client cannot be served: {err:#}");
                 }
             }
-            Event::Disconnected(key) => {
+            Event::Disconnected { key, .. } => {
                 println!("peer disconnected.");
                 end(endpoint.as_ref(), key);
                 clients += 1;

@@ -249,7 +249,7 @@ impl Caller<'_> {
             ids.push(id);
         }
         while left > 0 {
-            if let Event::Disconnected(key) = self.channel.wait()? {
+            if let Event::Disconnected { key, .. } = self.channel.wait()? {
                 clock.end(&key);
                 left -= 1;
             }

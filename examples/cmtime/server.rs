@@ -61,7 +61,7 @@ impl Server {
                     self.accepted.remove(&id.key());
                     eprintln!("{}", Failure::from(&failure));
                 }
-                Event::Disconnected(key) => {
+                Event::Disconnected { key, .. } => {
                     if let Some(mut connection) = self.established.remove(&key)
                         && let Err(err) = qp::unless_ended(connection.disconnect())
                     {

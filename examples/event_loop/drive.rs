@@ -188,7 +188,7 @@ impl<P: Protocol> Loop<P> {
                     }
                 }
             }
-            Event::Disconnected(key) => {
+            Event::Disconnected { key, .. } => {
                 self.protocol.tell(Step::Disconnected);
                 self.end(key, Ok(()));
             }

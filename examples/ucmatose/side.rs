@@ -181,7 +181,7 @@ impl Side<'_> {
             Event::AddrError { error, .. } => fail(Failure::of_addr(&error)),
             Event::RouteError { error, .. } => fail(Failure::of_route(&error)),
             Event::ConnectFailed { failure, .. } => fail(Failure::from(&failure)),
-            Event::Disconnected(key) => {
+            Event::Disconnected { key, .. } => {
                 if let Some(node) = self.nodes.get_mut(&key) {
                     self.disconnects_left -= 1;
                     disconnect(&mut node.connection)?;

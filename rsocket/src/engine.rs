@@ -444,7 +444,7 @@ impl Engine {
                 }
             }
             Event::Established(id) => self.established(id),
-            Event::Disconnected(key) => self.ended(key, false),
+            Event::Disconnected { key, .. } => self.ended(key, false),
             Event::DeviceRemoval(key) => self.ended(key, true),
             _ => {}
         }

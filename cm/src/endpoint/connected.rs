@@ -52,7 +52,7 @@ impl<SW, RW> Endpoint<SW, RW> {
             queues,
             link: Link {
                 channel,
-                ending: Ending::Open,
+                ending: Ending::open(),
             },
             timeout,
         }
@@ -198,8 +198,8 @@ impl<SW, RW> Endpoint<SW, RW> {
             };
             match event {
                 None => return Err(deadline.missed(CALL)),
-                Some(Event::Disconnected(_) | Event::DeviceRemoval(_)) => {
-                    self.link.ending = Ending::Over;
+                Some(Event::Disconnected { .. } | Event::DeviceRemoval(_)) => {
+                    self.link.ending.set_over();
                     return Ok(());
                 }
                 Some(_) => {}
@@ -214,7 +214,7 @@ impl<SW, RW> Endpoint<SW, RW> {
 
     #[cfg(feature = "tokio")]
     pub(crate) fn ending(&self) -> Ending {
-        self.link.ending
+        self.link.ending.clone()
     }
 
     /// The parts: the connection, the queues of its sends and of its receives, and the channel that
@@ -238,7 +238,7 @@ impl Link {
     /// Takes what the connection manager has to say.
     fn attend<SW, RW>(&mut self, connection: &mut Connection<SW, RW>) -> Result<()> {
         while let Some(event) = self.channel.try_next()? {
-            self.ending.notice(&event, connection)?;
+            self.ending.notice(event, connection)?;
         }
         Ok(())
     }

@@ -270,8 +270,13 @@ impl Service {
     fn attend<SW, RW>(&mut self, qp: &QueuePair<Ud, Rts, SW, RW>) -> Result<()> {
         while let Some(event) = self.channel.try_next()? {
             if let Event::ServiceRequest(request) = event {
-                // The peer knows what it has asked for, so its identifier is of no more use.
-                drop(request.accept(qp, &self.private_data)?);
+                match request.accept(qp, &self.private_data) {
+                    // The peer knows what it has asked for, so its identifier is of no more use.
+                    Ok(answered) => drop(answered),
+                    // Of a request that cannot be answered the kernel says so. The peer asks again.
+                    Err(err) if err.raw_os_error().is_some() => {}
+                    Err(err) => return Err(err),
+                }
             }
         }
         Ok(())

@@ -9,7 +9,7 @@ use std::{
 };
 
 use verbs::{
-    Buf, Init, ProtectionDomain, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Result,
+    Buf, Error, Init, ProtectionDomain, QueuePair, Rc, Refused, RemoteAccess, RemoteRegion, Result,
     work::Scatter,
 };
 
@@ -88,7 +88,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     }
 
     /// `rdma_get_request`—Waits for the next request. Its queue pair is made, so receives can be
-    /// posted before it is accepted.
+    /// posted before it is accepted. A request that its peer has taken back meanwhile is passed over.
     ///
     /// # Errors
     /// - `TimedOut`: none came within the builder's timeout.
@@ -96,11 +96,12 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// - The queue pair could not be made. The peer is rejected then.
     #[doc(alias = "rdma_get_request")]
     pub fn request(&self) -> Result<Incoming<SW, RW>> {
-        let deadline = Deadline::after(self.choices().timeout);
-        match self.next_request(deadline)? {
-            Some(request) => self.incoming(request),
-            None => Err(deadline.missed("rdma_get_request")),
-        }
+        self.request_by(Deadline::after(self.choices().timeout))
+    }
+
+    fn request_by(&self, deadline: Deadline) -> Result<Incoming<SW, RW>> {
+        let incoming = self.next_incoming(deadline)?;
+        incoming.ok_or_else(|| deadline.missed("rdma_get_request"))
     }
 
     /// `rdma_get_request`—Waits for the next request, but not longer than `timeout`, after which the
@@ -110,21 +111,35 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// As for [`request`](Self::request).
     #[doc(alias = "rdma_get_request")]
     pub fn request_timeout(&self, timeout: Duration) -> Result<Option<Incoming<SW, RW>>> {
-        match self.next_request(Deadline::after(Some(timeout)))? {
-            Some(request) => self.incoming(request).map(Some),
-            None => Ok(None),
-        }
+        self.next_incoming(Deadline::after(Some(timeout)))
     }
 
-    /// Waits for the next request, and accepts it.
+    fn next_incoming(&self, deadline: Deadline) -> Result<Option<Incoming<SW, RW>>> {
+        while let Some(request) = self.next_request(deadline)? {
+            match self.incoming(request) {
+                Err(err) if is_of_peer(&err) => {}
+                other => return other.map(Some),
+            }
+        }
+        Ok(None)
+    }
+
+    /// Waits for the next request, and accepts it. One whose peer goes away before the connection is
+    /// established is passed over.
     ///
     /// The peer's first message may arrive before a receive is posted, and is sent again then. To
     /// post some first, use [`request`](Self::request).
     ///
     /// # Errors
-    /// As for [`request`](Self::request) and [`Incoming::accept`].
+    /// As for [`request`](Self::request), and of [`Incoming::accept`] those that are this side's.
     pub fn accept(&self) -> Result<Endpoint<SW, RW>> {
-        self.request()?.accept()
+        let deadline = Deadline::after(self.choices().timeout);
+        loop {
+            match self.request_by(deadline)?.accept_by(deadline) {
+                Err(err) if is_of_peer(&err) => {}
+                other => return other,
+            }
+        }
     }
 
     /// Every connection, one after the other, for ever.
@@ -195,6 +210,11 @@ impl<SW, RW> fmt::Debug for Listener<SW, RW> {
     }
 }
 
+/// Whether the end of a peer is all that is wrong: no error of the listener.
+pub(crate) fn is_of_peer(error: &Error) -> bool {
+    ConnectFailure::of(error).is_some_and(|failure| *failure != ConnectFailure::DeviceRemoved)
+}
+
 /// An endpoint to be, on the passive side: a peer wants to connect, and receives can be posted.
 /// Dropping this rejects the peer.
 #[derive(Debug)]
@@ -235,6 +255,11 @@ impl<SW, RW> Incoming<SW, RW> {
     /// - As for [`ConnectRequest::accept`].
     #[doc(alias = "rdma_accept")]
     pub fn accept(self) -> Result<Endpoint<SW, RW>> {
+        let deadline = Deadline::after(self.choices.timeout);
+        self.accept_by(deadline)
+    }
+
+    fn accept_by(self, deadline: Deadline) -> Result<Endpoint<SW, RW>> {
         let Self {
             qp,
             request,
@@ -244,7 +269,7 @@ impl<SW, RW> Incoming<SW, RW> {
         } = self;
         let thread = Thread {
             channel: &channel,
-            deadline: Deadline::after(choices.timeout),
+            deadline,
         };
         let connection = block(dial::accept(&thread, request, qp, &choices.param))?;
         Ok(Endpoint::new(connection, queues, channel, choices.timeout))

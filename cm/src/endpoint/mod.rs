@@ -23,6 +23,8 @@ pub use builder::{EndpointBuilder, connect};
 pub use connected::Endpoint;
 pub use datagram::DatagramEndpoint;
 pub(crate) use ending::Ending;
+#[cfg(feature = "tokio")]
+pub(crate) use incoming::is_of_peer;
 pub use incoming::{Incoming, Listener};
 pub use outgoing::Outgoing;
 

@@ -65,7 +65,7 @@ impl<SW, RW> Endpoint<SW, RW> {
             recv_cq: watched::CompletionQueue::new(recv_cq)?,
             link: Link {
                 channel,
-                ending: Ending::Open,
+                ending: Ending::open(),
             },
         })
     }
@@ -156,10 +156,10 @@ impl<SW, RW> Endpoint<SW, RW> {
                     other => other?,
                 }
             }
-            if let Event::Disconnected(_) | Event::DeviceRemoval(_) =
+            if let Event::Disconnected { .. } | Event::DeviceRemoval(_) =
                 self.link.channel.wait().await?
             {
-                self.link.ending = Ending::Over;
+                self.link.ending.set_over();
             }
         }
         self.link.ending.answer(&mut self.connection)
@@ -193,7 +193,7 @@ impl Link {
             };
             match next {
                 First::A(completed) => return completed,
-                First::B(event) => self.ending.notice(&event?, connection)?,
+                First::B(event) => self.ending.notice(event?, connection)?,
             }
         }
     }

@@ -7,7 +7,7 @@ use verbs::{Buf, Result};
 use super::{EventChannel, Task, channel::Watch, endpoint::Endpoint};
 use crate::{
     dial,
-    endpoint::{self, EndpointBuilder},
+    endpoint::{self, EndpointBuilder, is_of_peer},
     param::PeerParam,
 };
 
@@ -50,7 +50,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         self.listener.local_addr()
     }
 
-    /// Waits for the next request.
+    /// Waits for the next request. One that its peer has taken back meanwhile is passed over.
     ///
     /// Cancel safe: no request is lost.
     ///
@@ -60,20 +60,28 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
         loop {
             let event = self.watch.wait(self.listener.channel()).await?;
             if let Some(request) = self.listener.understand(event)? {
-                let incoming = self.listener.incoming(request)?;
-                return Ok(Incoming { incoming });
+                match self.listener.incoming(request) {
+                    Err(err) if is_of_peer(&err) => {}
+                    other => return Ok(Incoming { incoming: other? }),
+                }
             }
         }
     }
 
-    /// Waits for the next request, and accepts it.
+    /// Waits for the next request, and accepts it. One whose peer goes away before the connection is
+    /// established is passed over.
     ///
     /// Cancel safe: a connection that was being accepted ends, and no other is lost.
     ///
     /// # Errors
     /// As for [`Listener::accept`](crate::Listener::accept).
     pub async fn accept(&self) -> Result<Endpoint<SW, RW>> {
-        self.request().await?.accept().await
+        loop {
+            match self.request().await?.accept().await {
+                Err(err) if is_of_peer(&err) => {}
+                other => return other,
+            }
+        }
     }
 }
 

@@ -61,7 +61,7 @@ impl Side {
         while self.qp.send_queue().in_flight() > 0 {
             for wc in self.cq.wait(Some(PATIENCE)).unwrap() {
                 wc.ok().unwrap();
-                self.qp.complete(wc).unwrap();
+                self.qp.complete(wc).unwrap().ok().unwrap();
             }
         }
     }

@@ -197,7 +197,7 @@ fn several_buffers_are_read_and_written_as_one() {
     let done = active.send_comp().unwrap();
     done.ok().unwrap();
     assert_eq!(
-        (&**done.work().unwrap()[0], &**done.work().unwrap()[1]),
+        (&*done.work().unwrap()[0], &*done.work().unwrap()[1]),
         (&b"here and"[..], &b" there"[..])
     );
     drop(done);

@@ -81,11 +81,49 @@ fn a_peer_that_is_gone_before_it_is_accepted_is_noticed() {
         Err(refused) => Err(refused.error),
     };
     match accepted {
-        Err(err) => assert_eq!(err.raw_os_error(), Some(libc::EINVAL), "{err}"),
+        Err(err) => assert_eq!(
+            ConnectFailure::of(&err),
+            Some(&ConnectFailure::Disconnected)
+        ),
         Ok(()) => taken!(&channel, Event::ConnectFailed { id, .. } => {
             assert_ne!(id.key(), key);
         }),
     }
+}
+
+/// Asks a listener for connections that the client takes back before they are accepted.
+fn impatient_clients(addr: SocketAddr) -> EventChannel {
+    let channel = EventChannel::new().unwrap();
+    for _ in 0..3 {
+        let half = Halfway::new(&channel, addr);
+        let key = half.active.key();
+        half.active
+            .connect(&half.active_qp, &ConnParam::new())
+            .unwrap();
+        assert!(channel.cancel(key));
+    }
+    channel
+}
+
+#[test]
+fn listener_passes_over_clients_that_left_before_accept() {
+    let choices = EndpointBuilder::new().timeout(PATIENCE);
+    let listener = choices.listen(local()).unwrap();
+    let addr = listener.local_addr().unwrap();
+    drop(impatient_clients(addr));
+    // The requests are taken after their clients have left.
+    let client = thread::spawn(move || choices.connect(addr).unwrap());
+    let accepted = listener.accept().unwrap();
+    assert_eq!(
+        accepted.id().local_addr(),
+        client.join().unwrap().id().peer_addr()
+    );
+
+    let clients = impatient_clients(addr);
+    drop(clients);
+    let pause = Duration::from_millis(500);
+    let incoming = listener.request_timeout(pause).unwrap();
+    assert!(incoming.is_none(), "{incoming:?}");
 }
 
 /// Every order of four things.

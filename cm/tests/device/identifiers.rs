@@ -293,7 +293,7 @@ fn identifiers_move_between_channels_in_every_phase() {
     // The channels can go before their former identifiers.
     drop(channel);
     active.disconnect().unwrap();
-    assert!(matches!(next(&other), Event::Disconnected(key) if key == passive.key()));
+    assert!(matches!(next(&other), Event::Disconnected { key, .. } if key == passive.key()));
 }
 
 #[test]

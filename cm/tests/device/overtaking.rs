@@ -59,7 +59,7 @@ fn what_is_read_is_there_when_it_comes_back_whatever_is_posted_behind_it() {
             for wc in completions {
                 wc.ok().unwrap();
                 if wc.is_receive() {
-                    passive.qp_mut().complete(wc).unwrap();
+                    passive.qp_mut().complete(wc).unwrap().ok().unwrap();
                     receives += 1;
                     continue;
                 }

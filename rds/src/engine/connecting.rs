@@ -151,7 +151,7 @@ impl State {
                 self.failed(id.key(), failure);
                 self.undertaker.destroy(id);
             }
-            Event::Disconnected(key) | Event::AddrChange(key) | Event::TimewaitExit(key) => {
+            Event::Disconnected { key, .. } | Event::AddrChange(key) | Event::TimewaitExit(key) => {
                 self.failed(key, Failure::Lost);
             }
             Event::DeviceRemoval(key) => {

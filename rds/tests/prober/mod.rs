@@ -139,7 +139,9 @@ impl Prober {
                     }
                 }
                 // Of one that has been given up.
-                Event::Established(_) | Event::ConnectFailed { .. } | Event::Disconnected(_) => {}
+                Event::Established(_)
+                | Event::ConnectFailed { .. }
+                | Event::Disconnected { .. } => {}
                 other => return Err(odd(&other)),
             }
         }
@@ -166,7 +168,9 @@ impl Prober {
                     return Ok(Some(Wire::new(connection, queues, channel, said)));
                 }
                 Event::ConnectFailed { id, .. } if id.key() == key => return Ok(None),
-                Event::Established(_) | Event::ConnectFailed { .. } | Event::Disconnected(_) => {}
+                Event::Established(_)
+                | Event::ConnectFailed { .. }
+                | Event::Disconnected { .. } => {}
                 other => return Err(odd(&other)),
             }
         }

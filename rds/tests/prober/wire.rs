@@ -192,7 +192,7 @@ impl Wire {
             }
         }
         while let Some(event) = self.channel.try_next()? {
-            self.lost |= matches!(event, Event::Disconnected(_) | Event::TimewaitExit(_));
+            self.lost |= matches!(event, Event::Disconnected { .. } | Event::TimewaitExit(_));
         }
         Ok(())
     }

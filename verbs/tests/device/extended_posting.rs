@@ -99,7 +99,7 @@ impl<W: Gather + 'static> Link<W> {
             for wc in completions {
                 wc.ok().unwrap();
                 if wc.qp_id() == self.a.id() {
-                    self.a.complete(wc).unwrap();
+                    self.a.complete(wc).unwrap().ok().unwrap();
                     continue;
                 }
                 let Ok(Completed::Receive(done)) = self.b.complete(wc) else {
@@ -236,10 +236,10 @@ fn write(link: &mut Link, to: RemoteToken) -> WcStatus {
         for wc in completions {
             if wc.qp_id() == link.b.id() {
                 let status = wc.status();
-                link.b.complete(wc).unwrap();
+                link.b.complete(wc).unwrap().ok().unwrap();
                 return status;
             }
-            link.a.complete(wc).unwrap();
+            link.a.complete(wc).unwrap().ok().unwrap();
         }
     }
 }
@@ -286,7 +286,7 @@ fn a_peers_window_is_invalidated_by_a_message() {
     while link.b.send_queue().in_flight() > 0 {
         for wc in link.cq.wait(PATIENCE).unwrap() {
             wc.ok().unwrap();
-            link.b.complete(wc).unwrap();
+            link.b.complete(wc).unwrap().ok().unwrap();
         }
     }
     let send = Send::new(link.buf(b"done")).invalidate(token.rkey);
@@ -333,7 +333,7 @@ fn datagram(
         for wc in completions {
             wc.ok().unwrap();
             if wc.qp_id() == a.id() {
-                a.complete(wc).unwrap();
+                a.complete(wc).unwrap().ok().unwrap();
                 continue;
             }
             let Ok(Completed::Receive(done)) = b.complete(wc) else {
@@ -418,9 +418,9 @@ fn an_unreliable_connection_sends_and_writes_in_one_batch() {
             wc.ok().unwrap();
             if wc.is_receive() {
                 came.push((wc.opcode(), wc.imm_data(), wc.byte_len()));
-                b.complete(wc).unwrap();
+                b.complete(wc).unwrap().ok().unwrap();
             } else {
-                a.complete(wc).unwrap();
+                a.complete(wc).unwrap().ok().unwrap();
             }
         }
     }

@@ -73,7 +73,7 @@ fn a_write_with_immediate_data_completes_a_receive() {
             wc.ok().unwrap();
             if wc.is_receive() {
                 seen = Some((wc.opcode(), wc.imm_data(), wc.byte_len()));
-                b.complete(wc).unwrap();
+                b.complete(wc).unwrap().ok().unwrap();
             }
         }
     }
@@ -202,7 +202,7 @@ fn remote_memory_can_be_sent_and_received_into() {
             wc.ok().unwrap();
             done += 1;
             let qp = if wc.qp_id() == a.id() { &mut a } else { &mut b };
-            qp.complete(wc).unwrap();
+            qp.complete(wc).unwrap().ok().unwrap();
         }
     }
     let mut seen = [0; 17];
@@ -285,9 +285,9 @@ fn a_batch_is_posted_as_a_whole() {
             wc.ok().unwrap();
             if wc.is_receive() {
                 numbers.extend(wc.imm_data());
-                b.complete(wc).unwrap();
+                b.complete(wc).unwrap().ok().unwrap();
             } else {
-                a.complete(wc).unwrap();
+                a.complete(wc).unwrap().ok().unwrap();
             }
         }
     }

@@ -91,7 +91,7 @@ fn messages_to_any_queue_pair_take_the_shared_receives() {
                 contexts.push(done.work().unwrap().context);
             } else {
                 let sender = senders.iter_mut().find(|qp| qp.id() == wc.qp_id()).unwrap();
-                sender.complete(wc).unwrap();
+                sender.complete(wc).unwrap().ok().unwrap();
             }
         }
     }
@@ -210,7 +210,7 @@ fn receives_are_posted_together() {
         for wc in completions {
             wc.ok().unwrap();
             if wc.qp_id() == sender.id() {
-                sender.complete(wc).unwrap();
+                sender.complete(wc).unwrap().ok().unwrap();
             } else if let Ok(verbs::Completed::Receive(done)) = receiver.complete(wc) {
                 received.push((done.work().unwrap().context, done.received().unwrap()[0]));
             }
@@ -262,7 +262,7 @@ fn a_resized_shared_queue_takes_a_batch_of_its_new_size() {
                     );
                 } else {
                     let sender = shared.senders.iter_mut().find(|qp| qp.id() == wc.qp_id());
-                    sender.unwrap().complete(wc).unwrap();
+                    sender.unwrap().complete(wc).unwrap().ok().unwrap();
                 }
             }
         }

@@ -42,7 +42,7 @@ fn a_drain_gives_everything_back_and_passes_on_what_is_of_others() {
         [0, 1, 2].map(|context| (context, WcStatus::WR_FLUSH_ERR))
     );
     b.drain(&mut [&mut cq], PATIENCE, |done| {
-        done.unwrap();
+        done.unwrap().ok().unwrap();
         others += 1;
     })
     .unwrap();
@@ -68,7 +68,7 @@ fn unsignaled_work_that_has_succeeded_comes_back_when_the_queue_pair_is_destroye
     while received < 2 {
         for wc in cq.wait(Some(PATIENCE)).unwrap() {
             wc.ok().unwrap();
-            b.complete(wc).unwrap();
+            b.complete(wc).unwrap().ok().unwrap();
             received += 1;
         }
     }

@@ -230,7 +230,7 @@ impl Options {
             self.reach(Phase::Disconnecting);
         }
         match next(channel)? {
-            Event::Disconnected(key) if key == connection.key() => {}
+            Event::Disconnected { key, .. } if key == connection.key() => {}
             other => return Ok(format!("{other:?}")),
         }
         self.reach(Phase::Disconnected);

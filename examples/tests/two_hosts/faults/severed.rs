@@ -216,7 +216,7 @@ impl Severed {
             connection.disconnect()?;
         }
         match next(channel)? {
-            Event::Disconnected(key) if key == connection.key() => {}
+            Event::Disconnected { key, .. } if key == connection.key() => {}
             other => return Ok(format!("{other:?}")),
         }
         if !active && self.restored {
@@ -254,7 +254,7 @@ impl Severed {
             }
             if let Some(event) = channel.try_next()? {
                 match event {
-                    Event::Disconnected(_) => return Ok(Load::Ended),
+                    Event::Disconnected { .. } => return Ok(Load::Ended),
                     other => bail!("{other:?}"),
                 }
             }
