@@ -4,14 +4,34 @@ use bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
 use bindgen::{Builder, EnumVariation, RustTarget};
 use std::path::PathBuf;
 
+/// Headers of the compiler and of the C library that the RDMA headers include. A libclang that cannot
+/// read these is of no use: its own headers are missing, or in a cross build those of the target.
+const SYSTEM_HEADERS: &str = "\
+#include <errno.h>
+#include <netinet/in.h>
+#include <pthread.h>
+#include <stddef.h>
+#include <stdint.h>
+#include <string.h>
+#include <sys/socket.h>
+#include <linux/types.h>
+";
+
 /// The settings that hold for every RDMA header.
 ///
-/// `None`, with a warning, on a machine without libclang.
+/// `None`, with a warning, on a machine without a libclang that works.
 pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
     println!("cargo::rerun-if-env-changed=LIBCLANG_PATH");
     // bindgen panics when it cannot load libclang, and uses a library that is loaded already.
     if let Err(error) = clang_sys::load() {
         println!("cargo::warning=using the checked-in bindings, as libclang is missing: {error}");
+        return None;
+    }
+    if let Err(error) = read_system_headers() {
+        println!(
+            "cargo::warning=using the checked-in bindings, as libclang cannot read the C library's \
+             headers: {error}"
+        );
         return None;
     }
     let builder = bindgen::builder()
@@ -33,6 +53,20 @@ pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
         .parse_callbacks(Box::new(bindgen::CargoCallbacks::new()))
         .generate_comments(false);
     Some(builder)
+}
+
+/// Whether libclang works for the target, said in one line if not.
+fn read_system_headers() -> Result<(), String> {
+    let probe = || {
+        bindgen::builder()
+            .header_contents("system.h", SYSTEM_HEADERS)
+            .allowlist_type("size_t")
+            .generate()
+    };
+    // bindgen panics about some of the ways in which libclang can fail.
+    let read = std::panic::catch_unwind(probe).map_err(|_| "bindgen panicked".to_owned())?;
+    let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
+    read.map(drop).map_err(|error| one_line(error.to_string()))
 }
 
 /// The text of the bindings.

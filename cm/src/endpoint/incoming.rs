@@ -96,7 +96,8 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// - The queue pair could not be made. The peer is rejected then.
     #[doc(alias = "rdma_get_request")]
     pub fn request(&self) -> Result<Incoming<SW, RW>> {
-        self.request_by(Deadline::after(self.choices().timeout))
+        let deadline = self.deadline();
+        self.request_by(deadline)
     }
 
     fn request_by(&self, deadline: Deadline) -> Result<Incoming<SW, RW>> {
@@ -133,7 +134,7 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// # Errors
     /// As for [`request`](Self::request), and of [`Incoming::accept`] those that are this side's.
     pub fn accept(&self) -> Result<Endpoint<SW, RW>> {
-        let deadline = Deadline::after(self.choices().timeout);
+        let deadline = self.deadline();
         loop {
             match self.request_by(deadline)?.accept_by(deadline) {
                 Err(err) if is_of_peer(&err) => {}
@@ -145,6 +146,10 @@ impl<SW: 'static, RW: 'static> Listener<SW, RW> {
     /// Every connection, one after the other, for ever.
     pub fn incoming_connections(&self) -> impl Iterator<Item = Result<Endpoint<SW, RW>>> {
         std::iter::repeat_with(|| self.accept())
+    }
+
+    fn deadline(&self) -> Deadline {
+        Deadline::after(self.choices().timeout)
     }
 
     fn choices(&self) -> std::sync::MutexGuard<'_, EndpointBuilder> {

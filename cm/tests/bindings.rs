@@ -1,0 +1,58 @@
+//! Builds without bindgen, and builds where libclang does not work.
+
+use std::{path::Path, process::Command};
+
+const MANIFEST: &str = concat!(env!("CARGO_MANIFEST_DIR"), "/../Cargo.toml");
+
+fn cargo(arguments: &[&str]) -> Command {
+    let mut cargo = Command::new(env!("CARGO"));
+    cargo
+        .args(arguments)
+        .args(["--offline", "--locked", "--manifest-path", MANIFEST]);
+    cargo
+}
+
+/// The packages that a crate is built of, with its build scripts, one a line.
+fn built_of(package: &str, features: &[&str]) -> String {
+    let mut cargo = cargo(&["tree", "--edges", "normal,build", "--prefix", "none"]);
+    let output = cargo.args(["--package", package]).args(features).output();
+    let output = output.unwrap();
+    assert!(output.status.success(), "{output:?}");
+    String::from_utf8(output.stdout).unwrap()
+}
+
+#[test]
+fn crates_without_default_features_build_no_bindgen() {
+    for package in ["ibverbs-sys", "rdmacm-sys", "verbs", "cm", "rsocket", "rds"] {
+        let bare = built_of(package, &["--no-default-features"]);
+        assert!(bare.contains("pkg-config"), "{bare}");
+        for unwanted in ["bindgen", "clang-sys", "syn"] {
+            let found = bare.lines().find(|line| line.starts_with(unwanted));
+            assert_eq!(found, None, "{package}");
+        }
+        // With them, all that is above the bindings asks for them.
+        let usual = built_of(package, &[]);
+        assert!(usual.contains("bindgen"), "{package}: {usual}");
+    }
+}
+
+#[test]
+fn libclang_that_cannot_read_c_headers_leaves_checked_in_bindings() {
+    // A folder of its own, which keeps bindgen built for the next time.
+    let target = Path::new(env!("CARGO_TARGET_TMPDIR")).join("broken-libclang");
+    let output = cargo(&["check", "--package", "rdmacm-sys"])
+        .arg("--target-dir")
+        .arg(&target)
+        // As where the compiler's own headers are not installed, or those of the target are not.
+        .env("BINDGEN_EXTRA_CLANG_ARGS", "-nostdinc")
+        .env_remove("CARGO_TARGET_DIR")
+        .output()
+        .unwrap();
+    let text = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{text}");
+    for package in ["ibverbs-sys", "rdmacm-sys"] {
+        let warning = "using the checked-in bindings, as libclang cannot read";
+        let warned = |line: &str| line.contains(package) && line.contains(warning);
+        assert!(text.lines().any(warned), "{package}: {text}");
+    }
+}
