@@ -16,9 +16,9 @@ fn cargo(arguments: &[&str]) -> Command {
 fn built_of(package: &str, features: &[&str]) -> String {
     let mut cargo = cargo(&["tree", "--edges", "normal,build", "--prefix", "none"]);
     let output = cargo.args(["--package", package]).args(features).output();
-    let output = output.unwrap();
+    let output = output.expect("cargo can be run");
     assert!(output.status.success(), "{output:?}");
-    String::from_utf8(output.stdout).unwrap()
+    String::from_utf8(output.stdout).expect("names of packages are UTF-8")
 }
 
 #[test]

@@ -53,7 +53,7 @@ impl Hasty {
     /// The next frame, whatever it is about.
     pub(crate) fn frame(&mut self) -> io::Result<Vec<u8>> {
         self.pump(|completed, ok| match completed {
-            Completed::Receive(done) if ok => Some(done.received().unwrap().to_vec()),
+            Completed::Receive(done) if ok => done.received().ok().map(<[u8]>::to_vec),
             _ => None,
         })
     }

@@ -181,8 +181,8 @@ impl Wire {
             self.lost |= !whole;
             match qp.complete(wc) {
                 Ok(Completed::Receive(done)) if whole => {
-                    self.heard.push_back(done.received().unwrap().to_vec());
-                    let mut work = done.into_work().unwrap();
+                    self.heard.push_back(done.received()?.to_vec());
+                    let mut work = done.into_work()?;
                     work.set_full();
                     // A queue pair that is lost says so by itself.
                     drop(qp.post_recv(work));

@@ -179,6 +179,13 @@ impl From<WcError> for Error {
     }
 }
 
+impl From<WcError> for io::Error {
+    #[cold]
+    fn from(failed: WcError) -> Self {
+        Error::from(failed).into()
+    }
+}
+
 impl fmt::Debug for WcError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)

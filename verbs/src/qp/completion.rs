@@ -129,6 +129,12 @@ impl<W> From<Failed<W>> for WcError {
     }
 }
 
+impl<W> From<Failed<W>> for std::io::Error {
+    fn from(failed: Failed<W>) -> Self {
+        failed.error.into()
+    }
+}
+
 impl<W> From<Failed<W>> for Error {
     fn from(failed: Failed<W>) -> Self {
         failed.error.into()

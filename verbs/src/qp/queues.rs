@@ -14,9 +14,8 @@ use ibverbs_sys as ffi;
 
 use super::{
     attached::Attached, completion::Completion, extended::Extended, inflight::InFlight,
-    member::Destroyed, multicast,
-    refusal, signaling::Signaling, staging::Staging, table::Table, teardown::Leftover,
-    transport::Transport, tso::TsoLimits,
+    member::Destroyed, multicast, refusal, signaling::Signaling, staging::Staging, table::Table,
+    teardown::Leftover, transport::Transport, tso::TsoLimits,
 };
 use crate::{
     bad_wr::BadWr,

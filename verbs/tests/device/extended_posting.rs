@@ -236,7 +236,7 @@ fn write(link: &mut Link, to: RemoteToken) -> WcStatus {
         for wc in completions {
             if wc.qp_id() == link.b.id() {
                 let status = wc.status();
-                link.b.complete(wc).unwrap().ok().unwrap();
+                drop(link.b.complete(wc).unwrap());
                 return status;
             }
             link.a.complete(wc).unwrap().ok().unwrap();

@@ -194,8 +194,8 @@ fn work_comes_back_in_a_scope_as_outside_of_it() {
         let mut done = 0;
         for wc in cq.poll().unwrap() {
             match qp.complete(wc).unwrap() {
-                Completed::Send(done) => assert_eq!(&**done.work, b"owned"),
-                Completed::Receive(done) => assert_eq!(done.received(), b"borrowed"),
+                Completed::Send(done) => assert_eq!(&***done.work().unwrap(), b"owned"),
+                Completed::Receive(done) => assert_eq!(done.received().unwrap(), b"borrowed"),
             }
             done += 1;
         }
