@@ -21,7 +21,7 @@ use crate::{
     bad_wr::BadWr,
     bounded::QpNum,
     context::ContextId,
-    cq::{Reservation, WcOpcode, WcStatus, WorkCompletion},
+    cq::{Reservation, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno},
     op::{Parts as Described, SendRequest, SendWr},
     pd::ProtectionDomain,

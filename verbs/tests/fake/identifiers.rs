@@ -121,7 +121,7 @@ fn receives_of_forgotten_batches_fill_their_queue() {
     let Ok(Completed::Receive(done)) = qp.complete(held) else {
         panic!("it is that of the first receive");
     };
-    assert_eq!(done.work.as_deref().unwrap()[..4], *b"held");
+    assert_eq!(done.work().unwrap().as_deref().unwrap()[..4], *b"held");
 }
 
 #[test]
