@@ -19,8 +19,8 @@ const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 /// The integration tests that `--all-targets` leaves out, because a plain `cargo test` does.
 const TESTS_IN_GUESTS: [&str; 3] = ["device", "two_hosts", "harness"];
 
-/// Runs all the checks and all the tests; whether all went well.
-pub(crate) fn run() -> Result<bool> {
+/// Runs all the checks and all the tests; a long run repeats those in guests in QEMU. Returns whether all went well.
+pub(crate) fn run(long: bool) -> Result<bool> {
     setup::ensure(Group::ALL)?;
     let workspace = Workspace::load()?;
     let mut stages = Stages::default();
@@ -43,6 +43,9 @@ pub(crate) fn run() -> Result<bool> {
     stages.check("codegen", || codegen::run(true));
     stages.check("msrv", || msrv(&workspace));
     test::run_stages(&workspace, &test::Options::default(), &mut stages)?;
+    if long {
+        test::run_stages_in_qemu(&workspace, &mut stages);
+    }
     Ok(stages.close())
 }
 

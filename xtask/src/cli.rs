@@ -49,7 +49,11 @@ pub(crate) enum Command {
         long: bool,
     },
     /// Run everything that a change has to pass
-    Ci,
+    Ci {
+        /// Repeat the tests in guests in QEMU, with the distribution's kernel; takes hours without KVM
+        #[arg(long)]
+        long: bool,
+    },
     /// Check the house rules that no lint knows
     Tidy,
     /// Regenerate the checked-in bindings of the -sys crates

@@ -58,7 +58,7 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             return Ok(verdict(held || !check));
         }
         Command::Tidy => tidy::run(workspace::Workspace::load()?.root())?,
-        Command::Ci => return Ok(verdict(ci::run()?)),
+        Command::Ci { long } => return Ok(verdict(ci::run(long)?)),
         Command::Codegen { check } => codegen::run(check)?,
         Command::SoftRoce {
             command: SoftRoce::Run(arguments),

@@ -174,6 +174,26 @@ pub(crate) fn run_stages(
     Ok(())
 }
 
+/// Runs all that needs guests in QEMU, with the distribution's kernel and the full number of races.
+pub(crate) fn run_stages_in_qemu(workspace: &Workspace, stages: &mut Stages) {
+    let options = Options {
+        long: true,
+        backend: Backend::Qemu,
+        ..Options::default()
+    };
+    let options = &options;
+    let suite = Suite { workspace, options };
+    let mut outcomes = Outcomes::default();
+    stages.test("harness, QEMU", |counts| {
+        suite.on_host("harness", counts, &mut outcomes)
+    });
+    stages.test("device, QEMU", |counts| suite.device(counts, &mut outcomes));
+    stages.test("iWARP, QEMU", |counts| suite.iwarp(counts));
+    stages.test("two, QEMU", |counts| {
+        suite.on_host("two_hosts", counts, &mut outcomes)
+    });
+}
+
 struct Suite<'a> {
     workspace: &'a Workspace,
     options: &'a Options,
