@@ -55,6 +55,8 @@
 //! - `bindgen` (default): regenerate the bindings, for which libclang is needed. Without the
 //!   feature, without libclang (then with a warning), and on docs.rs, the checked-in ones are used,
 //!   made of rdma-core 44 for 64-bit Linux. Names are the same.
+//! - `provided`: a crate of the program defines the functions, as `softnic` does. Where libibverbs is not installed,
+//!   nothing is linked, and the checked-in bindings are used.
 //! - `IBVERBS_INCLUDE_DIR`, `IBVERBS_LIB_DIR`: where headers and library are, instead of asking
 //!   pkg-config; `IBVERBS_VERSION`: the version to report then, such as `1.14.44.0`.
 //! - What the pkg-config crate reads: `PKG_CONFIG_PATH`, `LIBIBVERBS_STATIC` and so on. A program

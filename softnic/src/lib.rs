@@ -1,11 +1,39 @@
 //! RDMA devices in a test's own process: no kernel module, no root, no guest.
 //!
-//! - [`wire`] has the frames of `RoCEv2`: encoding, decoding and their checksums.
-//! - [`engine`] is a device without I/O and without a clock: the transport.
+//! A [`Fabric`] is a network of [`Host`]s, each with one RDMA device that `verbs` finds and opens as any other. Frames are
+//! those of `RoCEv2` and can be lost, duplicated, corrupted and delayed on demand, and recorded for Wireshark.
 //!
-//! # What works today
+//! ```
+//! use softnic::Fabric;
+//! let fabric = Fabric::seeded(7).loss(0.01);
+//! let host = fabric.host("10.9.0.1".parse()?);
+//! host.run(|| {
+//!     let devices = verbs::devices().expect("the host has a device");
+//!     assert_eq!(devices.iter().next().map(|device| device.name()), Some("softnic0"));
+//! });
+//! # Ok::<(), std::net::AddrParseError>(())
+//! ```
 //!
-//! Frames and the transport. The fabric and the functions of libibverbs follow.
+//! # Parts
+//!
+//! - [`wire`]: frames, encoded and decoded, with their checksums.
+//! - [`engine`]: a device without I/O and without a clock: the transport, keys of memory, completion queues.
+//! - [`Fabric`]: hosts, links and their faults, time.
+//! - The functions of libibverbs over the engine, under their C names. A program that links this crate uses them instead of
+//!   the library's, and needs no library.
+//!
+//! # What works, and what does not
+//!
+//! Works: RC, UC and UD queue pairs with messages, RDMA, atomics and inline data; memory regions and windows; shared receive
+//! queues; completion queues, channels and asynchronous events; address handles and multicast groups.
+//!
+//! Does not yet: the connection manager (and so `cm`, `rsocket` and `rds`), extended queue pairs and completion queues, XRC,
+//! and other optional features, whose calls fail with `EOPNOTSUPP`; frames to other processes. The crate's README has the
+//! whole list.
 
+mod abi;
 pub mod engine;
+mod fabric;
 pub mod wire;
+
+pub use fabric::{Entered, Fabric, Faults, Host};

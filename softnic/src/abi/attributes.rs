@@ -1,0 +1,122 @@
+//! Attributes of queue pairs, between C and the engine.
+
+use ibverbs_sys as ffi;
+
+use super::query::{addr, gid};
+use crate::{
+    engine::{Access, AttributeMask, Path, QpAttributes, State},
+    fabric::Port,
+};
+
+/// A state of C's.
+pub(super) fn state(raw: ffi::ibv_qp_state) -> Option<State> {
+    use ffi::ibv_qp_state as of;
+    Some(match raw {
+        of::IBV_QPS_RESET => State::Reset,
+        of::IBV_QPS_INIT => State::Init,
+        of::IBV_QPS_RTR => State::Rtr,
+        of::IBV_QPS_RTS => State::Rts,
+        of::IBV_QPS_SQD => State::Sqd,
+        of::IBV_QPS_SQE => State::Sqe,
+        of::IBV_QPS_ERR => State::Err,
+        _ => return None,
+    })
+}
+
+/// A state for C.
+pub(super) fn raw_state(state: State) -> ffi::ibv_qp_state {
+    use ffi::ibv_qp_state as of;
+    match state {
+        State::Reset => of::IBV_QPS_RESET,
+        State::Init => of::IBV_QPS_INIT,
+        State::Rtr => of::IBV_QPS_RTR,
+        State::Rts => of::IBV_QPS_RTS,
+        State::Sqd => of::IBV_QPS_SQD,
+        State::Sqe => of::IBV_QPS_SQE,
+        State::Err => of::IBV_QPS_ERR,
+    }
+}
+
+/// The way that an address vector describes; `None` if it is not one of this port.
+pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Option<Path> {
+    if av.is_global == 0 || av.port_num != 1 || av.grh.sgid_index != 0 {
+        return None;
+    }
+    Some(Path {
+        src: port.addr(),
+        dst: addr(av.grh.dgid),
+        hop_limit: av.grh.hop_limit,
+        traffic_class: av.grh.traffic_class,
+        flow_label: av.grh.flow_label,
+    })
+}
+
+fn address_vector(path: &Path) -> ffi::ibv_ah_attr {
+    let mut av = ffi::ibv_ah_attr::zeroed();
+    av.is_global = 1;
+    av.port_num = 1;
+    av.grh.dgid = gid(path.dst);
+    av.grh.hop_limit = path.hop_limit;
+    av.grh.traffic_class = path.traffic_class;
+    av.grh.flow_label = path.flow_label;
+    av
+}
+
+/// The attributes that a mask names; the others have no meaning. `None` if the address is not one of this port.
+pub(super) fn attributes(
+    port: &Port,
+    raw: &ffi::ibv_qp_attr,
+    mask: AttributeMask,
+) -> Option<QpAttributes> {
+    let mut attributes = QpAttributes {
+        access: Access(raw.qp_access_flags),
+        pkey_index: raw.pkey_index,
+        port: raw.port_num,
+        qkey: raw.qkey,
+        path: None,
+        mtu: 0,
+        dest_qp: raw.dest_qp_num,
+        rq_psn: raw.rq_psn,
+        sq_psn: raw.sq_psn,
+        timeout: raw.timeout,
+        retry_count: raw.retry_cnt,
+        rnr_retry: raw.rnr_retry,
+        min_rnr_timer: raw.min_rnr_timer,
+        max_rd_atomic: raw.max_rd_atomic,
+        max_dest_rd_atomic: raw.max_dest_rd_atomic,
+        sqd_notify: raw.en_sqd_async_notify != 0,
+    };
+    if mask.contains(AttributeMask::PATH) {
+        attributes.path = Some(path(port, &raw.ah_attr)?);
+    }
+    if mask.contains(AttributeMask::MTU) && raw.path_mtu.0 <= 5 {
+        attributes.mtu = 128 << raw.path_mtu.0;
+    }
+    Some(attributes)
+}
+
+/// The attributes for C.
+pub(super) fn raw_attributes(state: State, attributes: &QpAttributes) -> ffi::ibv_qp_attr {
+    let mut raw = ffi::ibv_qp_attr::zeroed();
+    raw.qp_state = raw_state(state);
+    raw.cur_qp_state = raw.qp_state;
+    raw.path_mtu = ffi::ibv_mtu((attributes.mtu / 128).max(1).ilog2());
+    raw.path_mig_state = ffi::ibv_mig_state::IBV_MIG_MIGRATED;
+    raw.qkey = attributes.qkey;
+    raw.rq_psn = attributes.rq_psn;
+    raw.sq_psn = attributes.sq_psn;
+    raw.dest_qp_num = attributes.dest_qp;
+    raw.qp_access_flags = attributes.access.0;
+    if let Some(path) = &attributes.path {
+        raw.ah_attr = address_vector(path);
+    }
+    raw.pkey_index = attributes.pkey_index;
+    raw.max_rd_atomic = attributes.max_rd_atomic;
+    raw.max_dest_rd_atomic = attributes.max_dest_rd_atomic;
+    raw.min_rnr_timer = attributes.min_rnr_timer;
+    raw.port_num = attributes.port;
+    raw.timeout = attributes.timeout;
+    raw.retry_cnt = attributes.retry_count;
+    raw.rnr_retry = attributes.rnr_retry;
+    raw
+}

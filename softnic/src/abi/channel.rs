@@ -1,0 +1,95 @@
+//! Completion channels.
+
+use std::{
+    cell::UnsafeCell,
+    ffi::{c_int, c_uint, c_void},
+    ptr,
+    sync::{
+        Arc,
+        atomic::{AtomicUsize, Ordering},
+    },
+};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    cq::Cq,
+    notifier::CompletionPipe,
+    null,
+    object::{Object, zeroed},
+};
+
+/// A completion channel.
+#[repr(C)]
+pub(super) struct Channel {
+    raw: UnsafeCell<ffi::ibv_comp_channel>,
+    pub(super) pipe: Arc<CompletionPipe>,
+    /// Number of queues that notify here.
+    pub(super) users: AtomicUsize,
+}
+
+// SAFETY: `repr(C)`, and the C struct comes first.
+unsafe impl Object for Channel {
+    type Raw = ffi::ibv_comp_channel;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_comp_channel(
+    ctx: *mut ffi::ibv_context,
+) -> *mut ffi::ibv_comp_channel {
+    let pipe = match CompletionPipe::new() {
+        Ok(pipe) => Arc::new(pipe),
+        Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+    };
+    let mut raw: ffi::ibv_comp_channel = zeroed();
+    raw.context = ctx;
+    raw.fd = pipe.fd();
+    let channel = Channel {
+        raw: UnsafeCell::new(raw),
+        pipe,
+        users: AtomicUsize::new(0),
+    };
+    channel.into_raw()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_comp_channel(raw: *mut ffi::ibv_comp_channel) -> c_int {
+    // SAFETY: a live channel.
+    let channel = unsafe { Channel::borrow(raw) };
+    if channel.users.load(Ordering::Acquire) > 0 {
+        return libc::EBUSY;
+    }
+    // SAFETY: live until here; the caller gives it up.
+    unsafe { Channel::free(raw) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_cq_event(
+    raw: *mut ffi::ibv_comp_channel,
+    cq: *mut *mut ffi::ibv_cq,
+    cq_context: *mut *mut c_void,
+) -> c_int {
+    // SAFETY: a live channel.
+    let channel = unsafe { Channel::borrow(raw) };
+    let Some(message) = channel.pipe.receive() else {
+        return -1;
+    };
+    let addr = usize::try_from(u64::from_ne_bytes(message)).unwrap_or(0);
+    let event: *mut ffi::ibv_cq = ptr::with_exposed_provenance_mut(addr);
+    // SAFETY: the queue is live: destroying it removes its events, and waits for those that were taken.
+    let context = unsafe { (*event).cq_context };
+    // SAFETY: the caller's place.
+    unsafe { *cq = event };
+    // SAFETY: the caller's place.
+    unsafe { *cq_context = context };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_ack_cq_events(raw: *mut ffi::ibv_cq, count: c_uint) {
+    // SAFETY: live: destroying the queue waits for this.
+    let acks = unsafe { Arc::clone(&Cq::borrow(raw).acks) };
+    // The queue may be gone as soon as the last event is acknowledged.
+    acks.remove(count);
+}

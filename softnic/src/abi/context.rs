@@ -1,0 +1,104 @@
+//! Open devices.
+
+use std::{cell::UnsafeCell, ffi::c_int, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    acks::Acks,
+    cq, mw,
+    notifier::{AsyncPipe, Subject},
+    null,
+    object::{Object, zeroed},
+    post, query, srq,
+};
+use crate::fabric::Port;
+
+/// What the objects of an open device share.
+#[derive(Debug)]
+pub(super) struct OpenDevice {
+    pub(super) port: Port,
+    pub(super) events: Arc<AsyncPipe>,
+}
+
+/// A context: the extended table of libibverbs, and the device.
+#[repr(C)]
+pub(super) struct Context {
+    raw: UnsafeCell<ffi::verbs_context>,
+    device: Arc<OpenDevice>,
+}
+
+// SAFETY: `repr(C)`, and the C struct comes first.
+unsafe impl Object for Context {
+    type Raw = ffi::verbs_context;
+}
+
+impl OpenDevice {
+    /// Where the events of an object at this address go.
+    pub(super) fn subject(&self, addr: u64, acks: &Arc<Acks>) -> Subject {
+        Subject {
+            addr,
+            pipe: Arc::clone(&self.events),
+            acks: Arc::clone(acks),
+        }
+    }
+}
+
+/// Opens a device.
+pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_context {
+    let events = match AsyncPipe::new() {
+        Ok(events) => Arc::new(events),
+        Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),
+    };
+    let mut table: ffi::verbs_context = zeroed();
+    table.sz = size_of::<ffi::verbs_context>();
+    table.query_port = Some(query::query_port);
+    table.modify_cq = Some(cq::modify_cq);
+    let ctx = &mut table.context;
+    ctx.device = device;
+    // The mark of an extended context.
+    ctx.abi_compat = std::ptr::without_provenance_mut(usize::MAX);
+    // There is no file of the kernel's; the descriptor of events is open, and nothing is written to it.
+    ctx.cmd_fd = events.fd();
+    ctx.async_fd = events.fd();
+    ctx.num_comp_vectors = 1;
+    ctx.ops.poll_cq = Some(cq::poll_cq);
+    ctx.ops.req_notify_cq = Some(cq::req_notify_cq);
+    ctx.ops.post_send = Some(post::post_send);
+    ctx.ops.post_recv = Some(post::post_recv);
+    ctx.ops.post_srq_recv = Some(srq::post_srq_recv);
+    ctx.ops.alloc_mw = Some(mw::alloc_mw);
+    ctx.ops.dealloc_mw = Some(mw::dealloc_mw);
+    ctx.ops.bind_mw = Some(mw::bind_mw);
+    let opened = Context {
+        raw: UnsafeCell::new(table),
+        device: Arc::new(OpenDevice {
+            port: port.clone(),
+            events,
+        }),
+    };
+    let raw = opened.into_raw();
+    // SAFETY: a live context; taking the address of a field reads nothing.
+    unsafe { &raw mut (*raw).context }
+}
+
+/// The device of a context.
+///
+/// # Safety
+/// - `ctx` is a context of this crate's that is open while the result is used.
+pub(super) unsafe fn device<'a>(ctx: *mut ffi::ibv_context) -> &'a Arc<OpenDevice> {
+    // SAFETY: the caller's context is open.
+    let raw = unsafe { ffi::verbs_get_ctx(ctx) };
+    // SAFETY: the contexts of this crate are extended ones, and made by `into_raw`.
+    let context = unsafe { Context::borrow(raw) };
+    &context.device
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_close_device(ctx: *mut ffi::ibv_context) -> c_int {
+    // SAFETY: the caller's context is open.
+    let raw = unsafe { ffi::verbs_get_ctx(ctx) };
+    // SAFETY: as in `device`; the caller gives it up.
+    unsafe { Context::free(raw) };
+    0
+}

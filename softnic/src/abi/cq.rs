@@ -1,0 +1,252 @@
+//! Completion queues.
+
+use std::{
+    cell::UnsafeCell,
+    ffi::{c_int, c_void},
+    sync::{Arc, atomic::Ordering},
+    time::Duration,
+};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    acks::Acks,
+    channel::Channel,
+    context::{self, OpenDevice},
+    notifier::{CqSubject, Subject},
+    null,
+    object::{Object, zeroed},
+    outcome,
+    query::MAX_CQE,
+};
+use crate::engine::{Armed, Completion, CompletionOp, CqId, Moderation};
+
+/// A completion queue.
+#[repr(C)]
+pub(super) struct Cq {
+    raw: UnsafeCell<ffi::ibv_cq>,
+    pub(super) device: Arc<OpenDevice>,
+    pub(super) id: CqId,
+    /// Completion events that are not acknowledged.
+    pub(super) acks: Arc<Acks>,
+    /// Asynchronous events that are not acknowledged.
+    pub(super) async_acks: Arc<Acks>,
+    channel: *mut ffi::ibv_comp_channel,
+}
+
+// SAFETY: `repr(C)`, and the C struct comes first.
+unsafe impl Object for Cq {
+    type Raw = ffi::ibv_cq;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_cq(
+    ctx: *mut ffi::ibv_context,
+    cqe: c_int,
+    cq_context: *mut c_void,
+    channel: *mut ffi::ibv_comp_channel,
+    vector: c_int,
+) -> *mut ffi::ibv_cq {
+    // SAFETY: an open context.
+    let device = unsafe { context::device(ctx) };
+    let capacity = usize::try_from(cqe).unwrap_or(0);
+    if capacity == 0 || cqe > MAX_CQE || vector != 0 {
+        return null(libc::EINVAL);
+    }
+    let id = device.port.look(|nic| nic.engine.create_cq(capacity));
+    let mut raw: ffi::ibv_cq = zeroed();
+    raw.context = ctx;
+    raw.channel = channel;
+    raw.cq_context = cq_context;
+    raw.handle = id.0;
+    raw.cqe = cqe;
+    let (acks, async_acks) = (Arc::new(Acks::default()), Arc::new(Acks::default()));
+    let cq = Cq {
+        raw: UnsafeCell::new(raw),
+        device: Arc::clone(device),
+        id,
+        acks: Arc::clone(&acks),
+        async_acks: Arc::clone(&async_acks),
+        channel,
+    };
+    let raw = cq.into_raw();
+    let pipe = if channel.is_null() {
+        None
+    } else {
+        // SAFETY: a live channel.
+        let channel = unsafe { Channel::borrow(channel) };
+        channel.users.fetch_add(1, Ordering::AcqRel);
+        Some(Arc::clone(&channel.pipe))
+    };
+    let addr = raw.expose_provenance() as u64;
+    let subject = CqSubject {
+        addr,
+        channel: pipe,
+        acks,
+        errors: device.subject(addr, &async_acks),
+    };
+    device.port.notifier().subjects().cqs.insert(id, subject);
+    raw
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
+    // SAFETY: a live queue.
+    let cq = unsafe { Cq::borrow(raw) };
+    let capacity = usize::try_from(cqe).unwrap_or(0);
+    if capacity == 0 || cqe > MAX_CQE {
+        return libc::EINVAL;
+    }
+    let ret = outcome(
+        cq.device
+            .port
+            .look(|nic| nic.engine.resize_cq(cq.id, capacity)),
+    );
+    if ret == 0 {
+        // SAFETY: live; the field is the library's to change, and the caller resizes from one thread at a time.
+        unsafe { (*raw).cqe = cqe };
+    }
+    ret
+}
+
+/// Sets the moderation of notifications; a period is in microseconds.
+pub(super) unsafe extern "C" fn modify_cq(
+    raw: *mut ffi::ibv_cq,
+    attr: *mut ffi::ibv_modify_cq_attr,
+) -> c_int {
+    // SAFETY: a live queue.
+    let cq = unsafe { Cq::borrow(raw) };
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    if attr.attr_mask != ffi::ibv_cq_attr_mask::IBV_CQ_ATTR_MODERATE.0 {
+        return libc::EINVAL;
+    }
+    let moderation = Moderation {
+        count: attr.moderate.cq_count,
+        period: Duration::from_micros(attr.moderate.cq_period.into()),
+    };
+    outcome(
+        cq.device
+            .port
+            .look(|nic| nic.engine.moderate_cq(cq.id, moderation)),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_cq(raw: *mut ffi::ibv_cq) -> c_int {
+    // SAFETY: a live queue.
+    let cq = unsafe { Cq::borrow(raw) };
+    let port = &cq.device.port;
+    let ret = outcome(port.look(|nic| nic.engine.destroy_cq(cq.id)));
+    if ret != 0 {
+        return ret;
+    }
+    // The engine is the only source of events, and knows the queue no more.
+    let subject = port.notifier().subjects().cqs.remove(&cq.id);
+    if let Some(subject) = subject {
+        forget_async(&subject.errors);
+        if let Some(channel) = &subject.channel {
+            let own = subject.addr.to_ne_bytes();
+            // Without descriptors for this, the program has to take the events.
+            if let Ok(removed) = channel.remove(|message| *message == own) {
+                subject.acks.remove(removed);
+            }
+        }
+        subject.acks.wait();
+        subject.errors.acks.wait();
+    }
+    if !cq.channel.is_null() {
+        // SAFETY: live: a channel in use is not destroyed.
+        let channel = unsafe { Channel::borrow(cq.channel) };
+        channel.users.fetch_sub(1, Ordering::AcqRel);
+    }
+    // SAFETY: live until here; the caller gives it up.
+    unsafe { Cq::free(raw) };
+    0
+}
+
+/// Removes the asynchronous events of an object that is destroyed.
+pub(super) fn forget_async(subject: &Subject) {
+    let own = subject.addr.to_ne_bytes();
+    // Without descriptors for this, the program has to take the events.
+    if let Ok(removed) = subject.pipe.remove(|message| message[..8] == own) {
+        subject.acks.remove(removed);
+    }
+}
+
+pub(super) unsafe extern "C" fn req_notify_cq(raw: *mut ffi::ibv_cq, solicited: c_int) -> c_int {
+    // SAFETY: a live queue.
+    let cq = unsafe { Cq::borrow(raw) };
+    let wish = if solicited == 0 {
+        Armed::Next
+    } else {
+        Armed::Solicited
+    };
+    outcome(cq.device.port.look(|nic| nic.engine.arm_cq(cq.id, wish)))
+}
+
+pub(super) unsafe extern "C" fn poll_cq(
+    raw: *mut ffi::ibv_cq,
+    wanted: c_int,
+    wcs: *mut ffi::ibv_wc,
+) -> c_int {
+    // SAFETY: a live queue.
+    let cq = unsafe { Cq::borrow(raw) };
+    let port = &cq.device.port;
+    let mut count = 0;
+    let mut poll = || {
+        port.look(|nic| {
+            while count < wanted
+                && let Some(completion) = nic.engine.poll_cq(cq.id)
+            {
+                let at = usize::try_from(count).unwrap_or(0);
+                // SAFETY: the caller's array has room for `wanted`, and `count` is below that.
+                let place = unsafe { wcs.add(at) };
+                // SAFETY: as above.
+                unsafe { place.write(wc(&completion)) };
+                count += 1;
+            }
+        });
+        count
+    };
+    if poll() == 0 {
+        // Whatever is due may bring completions.
+        port.advance();
+        poll();
+    }
+    count
+}
+
+/// A completion as C has it.
+fn wc(completion: &Completion) -> ffi::ibv_wc {
+    use ffi::{ibv_wc_flags as flags, ibv_wc_opcode as op};
+    let mut wc = ffi::ibv_wc::zeroed();
+    wc.wr_id = completion.wr_id;
+    wc.status = ffi::ibv_wc_status(completion.status.code());
+    wc.opcode = match completion.op {
+        CompletionOp::Send => op::IBV_WC_SEND,
+        CompletionOp::Write => op::IBV_WC_RDMA_WRITE,
+        CompletionOp::Read => op::IBV_WC_RDMA_READ,
+        CompletionOp::CompareSwap => op::IBV_WC_COMP_SWAP,
+        CompletionOp::FetchAdd => op::IBV_WC_FETCH_ADD,
+        CompletionOp::Bind => op::IBV_WC_BIND_MW,
+        CompletionOp::LocalInvalidate => op::IBV_WC_LOCAL_INV,
+        CompletionOp::Receive => op::IBV_WC_RECV,
+        CompletionOp::ReceiveWrite => op::IBV_WC_RECV_RDMA_WITH_IMM,
+    };
+    wc.byte_len = completion.byte_len;
+    wc.qp_num = completion.qp;
+    wc.src_qp = completion.src_qp;
+    if completion.has_grh {
+        wc.wc_flags |= flags::IBV_WC_GRH.0;
+    }
+    if let Some(imm) = completion.imm {
+        wc.wc_flags |= flags::IBV_WC_WITH_IMM.0;
+        wc.__bindgen_anon_1.imm_data = ffi::__be32::from_ne(imm);
+    }
+    if let Some(rkey) = completion.invalidated {
+        wc.wc_flags |= flags::IBV_WC_WITH_INV.0;
+        wc.__bindgen_anon_1.invalidated_rkey = rkey;
+    }
+    wc
+}

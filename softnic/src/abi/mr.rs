@@ -1,0 +1,132 @@
+//! Memory regions.
+
+use std::{
+    cell::UnsafeCell,
+    ffi::{c_int, c_uint, c_void},
+    sync::Arc,
+};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    context::OpenDevice,
+    errno, null,
+    object::{Object, zeroed},
+    outcome,
+    pd::Pd,
+};
+use crate::engine::{Access, Region};
+
+/// A memory region.
+#[repr(C)]
+struct Mr {
+    raw: UnsafeCell<ffi::ibv_mr>,
+    device: Arc<OpenDevice>,
+    key: u32,
+}
+
+// SAFETY: `repr(C)`, and the C struct comes first.
+unsafe impl Object for Mr {
+    type Raw = ffi::ibv_mr;
+}
+
+/// Rights that the engine knows; others are refused unless a device may ignore them.
+const KNOWN: u32 = 0x3f;
+
+/// Registers memory. The engine uses it until the registration ends: the caller's promise.
+///
+/// # Safety
+/// - `raw_pd` is a live domain.
+unsafe fn register(
+    raw_pd: *mut ffi::ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: u32,
+) -> *mut ffi::ibv_mr {
+    // SAFETY: the caller's promise.
+    let pd = unsafe { Pd::borrow(raw_pd) };
+    let optional = ffi::ibv_access_flags::IBV_ACCESS_OPTIONAL_RANGE.0;
+    if access & !(KNOWN | optional) != 0 {
+        return null(libc::EOPNOTSUPP);
+    }
+    let writes = Access::REMOTE_WRITE | Access::REMOTE_ATOMIC;
+    let access = Access(access & KNOWN);
+    if access.intersects(writes) && !access.contains(Access::LOCAL_WRITE) {
+        return null(libc::EINVAL);
+    }
+    let region = Region {
+        pd: pd.id,
+        host: addr.expose_provenance() as u64,
+        start: iova,
+        len: len as u64,
+        access,
+    };
+    let key = match pd.device.port.look(|nic| nic.engine.register(region)) {
+        Ok(key) => key,
+        Err(error) => return null(errno(error)),
+    };
+    let mut raw: ffi::ibv_mr = zeroed();
+    raw.context = pd.context();
+    raw.pd = raw_pd;
+    raw.addr = addr;
+    raw.length = len;
+    raw.handle = key;
+    raw.lkey = key;
+    raw.rkey = key;
+    let mr = Mr {
+        raw: UnsafeCell::new(raw),
+        device: Arc::clone(&pd.device),
+        key,
+    };
+    mr.into_raw()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr(
+    pd: *mut ffi::ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    access: c_int,
+) -> *mut ffi::ibv_mr {
+    let iova = addr.addr() as u64;
+    // SAFETY: a live domain.
+    unsafe { register(pd, addr, len, iova, access.cast_unsigned()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_iova(
+    pd: *mut ffi::ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_int,
+) -> *mut ffi::ibv_mr {
+    // SAFETY: a live domain.
+    unsafe { register(pd, addr, len, iova, access.cast_unsigned()) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_reg_mr_iova2(
+    pd: *mut ffi::ibv_pd,
+    addr: *mut c_void,
+    len: usize,
+    iova: u64,
+    access: c_uint,
+) -> *mut ffi::ibv_mr {
+    // SAFETY: a live domain.
+    unsafe { register(pd, addr, len, iova, access) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dereg_mr(raw: *mut ffi::ibv_mr) -> c_int {
+    // SAFETY: a live region.
+    let mr = unsafe { Mr::borrow(raw) };
+    // The fabric is locked meanwhile, so no access to the memory is under way afterwards.
+    let ret = outcome(mr.device.port.look(|nic| nic.engine.deregister(mr.key)));
+    if ret == 0 {
+        // SAFETY: live until here; the caller gives it up.
+        unsafe { Mr::free(raw) };
+    }
+    ret
+}

@@ -1,0 +1,113 @@
+//! From the engine's events to the descriptors of the program.
+
+use std::{
+    collections::HashMap,
+    sync::{Arc, Mutex, MutexGuard, PoisonError},
+};
+
+use ibverbs_sys::ibv_event_type;
+
+use super::{acks::Acks, pipe::EventPipe};
+use crate::engine::{CqId, Event, QpNum, SrqId};
+
+/// A pipe of completion events: `struct ib_uverbs_comp_event_desc`, the address of the queue.
+pub(super) type CompletionPipe = EventPipe<8>;
+
+/// A pipe of asynchronous events: `struct ib_uverbs_async_event_desc`, the address of the object, the type, and four bytes of
+/// nothing.
+pub(super) type AsyncPipe = EventPipe<16>;
+
+/// Where the events of an object go.
+#[derive(Clone, Debug)]
+pub(super) struct Subject {
+    /// Address of the object, as the program knows it.
+    pub(super) addr: u64,
+    pub(super) pipe: Arc<AsyncPipe>,
+    pub(super) acks: Arc<Acks>,
+}
+
+/// Where the notifications of a completion queue go.
+#[derive(Clone, Debug)]
+pub(super) struct CqSubject {
+    pub(super) addr: u64,
+    pub(super) channel: Option<Arc<CompletionPipe>>,
+    /// Completion events that are not acknowledged.
+    pub(super) acks: Arc<Acks>,
+    pub(super) errors: Subject,
+}
+
+/// The objects of a device whose events the program takes.
+#[derive(Debug, Default)]
+pub(super) struct Subjects {
+    pub(super) cqs: HashMap<CqId, CqSubject>,
+    pub(super) qps: HashMap<QpNum, Subject>,
+    pub(super) srqs: HashMap<SrqId, Subject>,
+}
+
+/// Receiver of a device's events.
+#[derive(Debug, Default)]
+pub(crate) struct Notifier {
+    subjects: Mutex<Subjects>,
+}
+
+/// The bytes of an asynchronous event.
+pub(super) fn async_message(addr: u64, kind: ibv_event_type) -> [u8; 16] {
+    let mut message = [0; 16];
+    message[..8].copy_from_slice(&addr.to_ne_bytes());
+    message[8..12].copy_from_slice(&kind.0.to_ne_bytes());
+    message
+}
+
+impl Subject {
+    fn raise(&self, kind: ibv_event_type) {
+        self.acks.add();
+        if !self.pipe.send(async_message(self.addr, kind)) {
+            self.acks.remove(1);
+        }
+    }
+}
+
+impl Notifier {
+    pub(super) fn subjects(&self) -> MutexGuard<'_, Subjects> {
+        self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Hands an event over to the program. Called with the fabric locked.
+    pub(crate) fn event(&self, event: Event) {
+        use ibv_event_type as on;
+        let subjects = self.subjects();
+        let qp = |qp: QpNum, kind: on| {
+            if let Some(subject) = subjects.qps.get(&qp) {
+                subject.raise(kind);
+            }
+        };
+        match event {
+            Event::Completion(cq) => {
+                if let Some(subject) = subjects.cqs.get(&cq)
+                    && let Some(channel) = &subject.channel
+                {
+                    subject.acks.add();
+                    if !channel.send(subject.addr.to_ne_bytes()) {
+                        subject.acks.remove(1);
+                    }
+                }
+            }
+            Event::CqError(cq) => {
+                if let Some(subject) = subjects.cqs.get(&cq) {
+                    subject.errors.raise(on::IBV_EVENT_CQ_ERR);
+                }
+            }
+            Event::QpFatal(num) => qp(num, on::IBV_EVENT_QP_FATAL),
+            Event::QpRequestError(num) => qp(num, on::IBV_EVENT_QP_REQ_ERR),
+            Event::QpAccessError(num) => qp(num, on::IBV_EVENT_QP_ACCESS_ERR),
+            Event::CommunicationEstablished(num) => qp(num, on::IBV_EVENT_COMM_EST),
+            Event::SendQueueDrained(num) => qp(num, on::IBV_EVENT_SQ_DRAINED),
+            Event::LastWqeReached(num) => qp(num, on::IBV_EVENT_QP_LAST_WQE_REACHED),
+            Event::SrqLimit(srq) => {
+                if let Some(subject) = subjects.srqs.get(&srq) {
+                    subject.raise(on::IBV_EVENT_SRQ_LIMIT_REACHED);
+                }
+            }
+        }
+    }
+}

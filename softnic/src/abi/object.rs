@@ -1,0 +1,59 @@
+//! Objects as C has them: a struct of libibverbs, followed by fields of this crate.
+
+use ibverbs_sys as ffi;
+
+/// An object that begins with its C struct.
+///
+/// # Safety
+/// - The type is `repr(C)`, and its first field is an `UnsafeCell<Self::Raw>`.
+pub(super) unsafe trait Object: Sized {
+    /// The C struct.
+    type Raw;
+
+    /// Allocates the object, and returns the pointer that the program knows it by.
+    fn into_raw(self) -> *mut Self::Raw {
+        Box::into_raw(Box::new(self)).cast()
+    }
+
+    /// The object that a program names.
+    ///
+    /// # Safety
+    /// - `raw` came from [`into_raw`](Self::into_raw), and the object is not freed while the result is used.
+    unsafe fn borrow<'a>(raw: *mut Self::Raw) -> &'a Self {
+        // SAFETY: the pointer is that of a live box, whose type begins with its C struct (the trait's contract); what C
+        // changes is in an `UnsafeCell`.
+        unsafe { &*raw.cast::<Self>() }
+    }
+
+    /// Frees the object.
+    ///
+    /// # Safety
+    /// - `raw` came from [`into_raw`](Self::into_raw), and nothing uses the object any more.
+    unsafe fn free(raw: *mut Self::Raw) {
+        // SAFETY: from a box, and freed once: the caller's promise.
+        drop(unsafe { Box::from_raw(raw.cast::<Self>()) });
+    }
+}
+
+/// An all-zero value of a C struct.
+pub(super) fn zeroed<T: Plain>() -> T {
+    // SAFETY: zero is a value of each of these types (the trait's contract).
+    unsafe { std::mem::zeroed() }
+}
+
+/// C structs of which zero is a value.
+///
+/// # Safety
+/// - All fields are integers, raw pointers, optional functions, or structs, arrays and unions of them.
+pub(super) unsafe trait Plain {}
+
+macro_rules! plain {
+    ($($name:ident)*) => {$(
+        // SAFETY: a C struct of integers, pointers and functions, with `pthread` types made of integers.
+        unsafe impl Plain for ffi::$name {}
+    )*};
+}
+
+plain! {
+    ibv_ah ibv_comp_channel ibv_cq ibv_device ibv_mr ibv_mw ibv_pd ibv_qp ibv_srq verbs_context
+}

@@ -1,0 +1,60 @@
+//! Protection domains.
+
+use std::{cell::UnsafeCell, ffi::c_int, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    context::{self, OpenDevice},
+    object::{Object, zeroed},
+    outcome,
+};
+use crate::engine::PdId;
+
+/// A protection domain.
+#[repr(C)]
+pub(super) struct Pd {
+    raw: UnsafeCell<ffi::ibv_pd>,
+    pub(super) device: Arc<OpenDevice>,
+    pub(super) id: PdId,
+}
+
+// SAFETY: `repr(C)`, and the C struct comes first.
+unsafe impl Object for Pd {
+    type Raw = ffi::ibv_pd;
+}
+
+impl Pd {
+    pub(super) fn context(&self) -> *mut ffi::ibv_context {
+        // SAFETY: set when the domain was made, and not changed.
+        unsafe { (*self.raw.get()).context }
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_alloc_pd(ctx: *mut ffi::ibv_context) -> *mut ffi::ibv_pd {
+    // SAFETY: an open context.
+    let device = unsafe { context::device(ctx) };
+    let id = device.port.look(|nic| nic.engine.alloc_pd());
+    let mut raw: ffi::ibv_pd = zeroed();
+    raw.context = ctx;
+    raw.handle = id.0;
+    let pd = Pd {
+        raw: UnsafeCell::new(raw),
+        device: Arc::clone(device),
+        id,
+    };
+    pd.into_raw()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_dealloc_pd(raw: *mut ffi::ibv_pd) -> c_int {
+    // SAFETY: a live domain.
+    let pd = unsafe { Pd::borrow(raw) };
+    let ret = outcome(pd.device.port.look(|nic| nic.engine.dealloc_pd(pd.id)));
+    if ret == 0 {
+        // SAFETY: live until here; the caller gives it up.
+        unsafe { Pd::free(raw) };
+    }
+    ret
+}

@@ -1,0 +1,118 @@
+//! Descriptors for events: pipes, whose messages have the kernel's layout.
+//!
+//! A message is no longer than a pipe writes at once, so messages are never torn.
+
+use std::{
+    io,
+    os::fd::{AsRawFd, FromRawFd, OwnedFd, RawFd},
+};
+
+/// A pipe for messages of `N` bytes.
+#[derive(Debug)]
+pub(super) struct EventPipe<const N: usize> {
+    reader: OwnedFd,
+    writer: OwnedFd,
+}
+
+/// The two ends of a new pipe; writing does not block.
+fn pipe() -> io::Result<(OwnedFd, OwnedFd)> {
+    let mut fds = [-1; 2];
+    // SAFETY: the place is that of two descriptors.
+    if unsafe { libc::pipe2(fds.as_mut_ptr(), libc::O_CLOEXEC) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    // SAFETY: fresh, and not owned elsewhere.
+    let reader = unsafe { OwnedFd::from_raw_fd(fds[0]) };
+    // SAFETY: fresh, and not owned elsewhere.
+    let writer = unsafe { OwnedFd::from_raw_fd(fds[1]) };
+    // SAFETY: an open descriptor, and numbers.
+    if unsafe { libc::fcntl(fds[1], libc::F_SETFL, libc::O_NONBLOCK) } != 0 {
+        return Err(io::Error::last_os_error());
+    }
+    Ok((reader, writer))
+}
+
+impl<const N: usize> EventPipe<N> {
+    pub(super) fn new() -> io::Result<Self> {
+        let (reader, writer) = pipe()?;
+        Ok(Self { reader, writer })
+    }
+
+    /// The descriptor to read from; it blocks unless the program says otherwise.
+    pub(super) fn fd(&self) -> RawFd {
+        self.reader.as_raw_fd()
+    }
+
+    /// Writes a message; false if the pipe is full.
+    pub(super) fn send(&self, message: [u8; N]) -> bool {
+        // SAFETY: an open descriptor, and a buffer of that many bytes.
+        let sent = unsafe { libc::write(self.writer.as_raw_fd(), message.as_ptr().cast(), N) };
+        usize::try_from(sent) == Ok(N)
+    }
+
+    /// Reads a message; `None` with `errno` set if there is none and the descriptor does not block, or a signal came.
+    pub(super) fn receive(&self) -> Option<[u8; N]> {
+        read(&self.reader)
+    }
+
+    /// Removes the messages that are `unwanted`, and returns their number. It does not block, whatever the descriptor does.
+    pub(super) fn remove(&self, unwanted: impl Fn(&[u8; N]) -> bool) -> io::Result<u32> {
+        let (reader, writer) = pipe()?;
+        let mut kept = Vec::new();
+        let mut removed = 0;
+        // Splicing never blocks with this flag, which reading from a blocking descriptor might.
+        while self.splice(&writer) {
+            match read::<N>(&reader) {
+                Some(message) if unwanted(&message) => removed += 1,
+                Some(message) => kept.push(message),
+                None => break,
+            }
+        }
+        for message in kept {
+            self.send(message);
+        }
+        Ok(removed)
+    }
+
+    /// Moves a message to another pipe; false if there is none.
+    fn splice(&self, to: &OwnedFd) -> bool {
+        let (from, to) = (self.reader.as_raw_fd(), to.as_raw_fd());
+        let none = std::ptr::null_mut();
+        // SAFETY: two open pipes, no offsets, and numbers.
+        let moved = unsafe { libc::splice(from, none, to, none, N, libc::SPLICE_F_NONBLOCK) };
+        usize::try_from(moved) == Ok(N)
+    }
+}
+
+fn read<const N: usize>(from: &OwnedFd) -> Option<[u8; N]> {
+    let mut message = [0; N];
+    // SAFETY: an open descriptor, and a buffer of that many bytes.
+    let read = unsafe { libc::read(from.as_raw_fd(), message.as_mut_ptr().cast(), N) };
+    (usize::try_from(read) == Ok(N)).then_some(message)
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn unwanted_messages_are_removed_without_blocking() {
+        let pipe = EventPipe::<8>::new().unwrap();
+        for number in [1_u64, 2, 1, 3] {
+            assert!(pipe.send(number.to_ne_bytes()));
+        }
+        let removed = pipe.remove(|message| *message == 1_u64.to_ne_bytes());
+        assert_eq!(removed.unwrap(), 2);
+        assert_eq!(pipe.receive(), Some(2_u64.to_ne_bytes()));
+        assert_eq!(pipe.receive(), Some(3_u64.to_ne_bytes()));
+        assert_eq!(pipe.remove(|_| true).unwrap(), 0);
+    }
+
+    #[test]
+    fn a_full_pipe_takes_no_more_and_does_not_block() {
+        let pipe = EventPipe::<8>::new().unwrap();
+        let sent = (0..1 << 20).take_while(|_| pipe.send([7; 8])).count();
+        assert!(sent >= 4096, "room for {sent} messages");
+        assert!(!pipe.send([7; 8]));
+    }
+}

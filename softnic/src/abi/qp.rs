@@ -1,0 +1,261 @@
+//! Queue pairs.
+
+use std::{cell::UnsafeCell, ffi::c_int, ptr, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    acks::Acks,
+    attributes::{attributes, raw_attributes, raw_state, state},
+    context::OpenDevice,
+    cq::{Cq, forget_async},
+    errno, null,
+    object::{Object, zeroed},
+    outcome,
+    pd::Pd,
+    query::{MAX_INLINE, MAX_SGE, MAX_WR, addr},
+    srq::Srq,
+};
+use crate::engine::{AttributeMask, Capacity, QpInit, QpKind, QpNum};
+
+/// A queue pair.
+#[repr(C)]
+pub(super) struct Qp {
+    raw: UnsafeCell<ffi::ibv_qp>,
+    pub(super) device: Arc<OpenDevice>,
+    pub(super) num: QpNum,
+    init: ffi::ibv_qp_init_attr,
+    /// Asynchronous events that are not acknowledged.
+    pub(super) acks: Arc<Acks>,
+}
+
+// SAFETY: `repr(C)`, and the C struct comes first.
+unsafe impl Object for Qp {
+    type Raw = ffi::ibv_qp;
+}
+
+impl Qp {
+    /// Whether requests carry an address each.
+    pub(super) fn is_datagram(&self) -> bool {
+        self.init.qp_type == ffi::ibv_qp_type::IBV_QPT_UD
+    }
+}
+
+/// What the engine is to make.
+///
+/// # Safety
+/// - The queues of the attributes are live.
+unsafe fn init(pd: &Pd, attr: &ffi::ibv_qp_init_attr) -> Option<QpInit> {
+    let kind = match attr.qp_type {
+        ffi::ibv_qp_type::IBV_QPT_RC => QpKind::Rc,
+        ffi::ibv_qp_type::IBV_QPT_UC => QpKind::Uc,
+        ffi::ibv_qp_type::IBV_QPT_UD => QpKind::Ud,
+        _ => return None,
+    };
+    let cap = &attr.cap;
+    let fits = cap.max_send_wr <= MAX_WR
+        && cap.max_recv_wr <= MAX_WR
+        && cap.max_send_sge <= MAX_SGE
+        && cap.max_recv_sge <= MAX_SGE
+        && cap.max_inline_data <= MAX_INLINE;
+    if !fits || attr.send_cq.is_null() || attr.recv_cq.is_null() {
+        return None;
+    }
+    // SAFETY: the caller's promise.
+    let send_cq = unsafe { Cq::borrow(attr.send_cq) };
+    // SAFETY: the caller's promise.
+    let recv_cq = unsafe { Cq::borrow(attr.recv_cq) };
+    let srq = if attr.srq.is_null() {
+        None
+    } else {
+        // SAFETY: the caller's promise.
+        let srq = unsafe { Srq::borrow(attr.srq) };
+        srq.device.port.is(&pd.device.port).then_some(srq.id)
+    };
+    let is_local = |cq: &Cq| cq.device.port.is(&pd.device.port);
+    let shares = attr.srq.is_null() || srq.is_some();
+    (is_local(send_cq) && is_local(recv_cq) && shares).then_some(QpInit {
+        kind,
+        pd: pd.id,
+        send_cq: send_cq.id,
+        recv_cq: recv_cq.id,
+        srq,
+        capacity: Capacity {
+            max_send_wr: cap.max_send_wr as usize,
+            max_recv_wr: cap.max_recv_wr as usize,
+            max_send_sge: cap.max_send_sge as usize,
+            max_recv_sge: cap.max_recv_sge as usize,
+            max_inline: cap.max_inline_data as usize,
+        },
+        signal_all: attr.sq_sig_all != 0,
+    })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_qp(
+    raw_pd: *mut ffi::ibv_pd,
+    attr: *mut ffi::ibv_qp_init_attr,
+) -> *mut ffi::ibv_qp {
+    // SAFETY: a live domain.
+    let pd = unsafe { Pd::borrow(raw_pd) };
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    let kinds = [
+        ffi::ibv_qp_type::IBV_QPT_RC,
+        ffi::ibv_qp_type::IBV_QPT_UC,
+        ffi::ibv_qp_type::IBV_QPT_UD,
+    ];
+    if !kinds.contains(&attr.qp_type) {
+        return null(libc::EOPNOTSUPP);
+    }
+    // SAFETY: the caller's queues are live.
+    let Some(init) = (unsafe { init(pd, attr) }) else {
+        return null(libc::EINVAL);
+    };
+    let num = match pd.device.port.look(|nic| nic.engine.create_qp(init)) {
+        Ok(num) => num,
+        Err(error) => return null(errno(error)),
+    };
+    let mut raw: ffi::ibv_qp = zeroed();
+    raw.context = pd.context();
+    raw.qp_context = attr.qp_context;
+    raw.pd = raw_pd;
+    raw.send_cq = attr.send_cq;
+    raw.recv_cq = attr.recv_cq;
+    raw.srq = attr.srq;
+    raw.handle = num.0;
+    raw.qp_num = num.0;
+    raw.state = ffi::ibv_qp_state::IBV_QPS_RESET;
+    raw.qp_type = attr.qp_type;
+    let acks = Arc::new(Acks::default());
+    let qp = Qp {
+        raw: UnsafeCell::new(raw),
+        device: Arc::clone(&pd.device),
+        num,
+        init: *attr,
+        acks: Arc::clone(&acks),
+    };
+    let raw = qp.into_raw();
+    let subject = pd.device.subject(raw.expose_provenance() as u64, &acks);
+    pd.device
+        .port
+        .notifier()
+        .subjects()
+        .qps
+        .insert(num, subject);
+    raw
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_qp(
+    raw: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: a live queue pair.
+    let qp = unsafe { Qp::borrow(raw) };
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    let mask = AttributeMask(mask.cast_unsigned());
+    let port = &qp.device.port;
+    let Some(attributes) = attributes(port, attr, mask) else {
+        return libc::EINVAL;
+    };
+    let result = port.call(|nic| {
+        let (from, _) = nic.engine.query_qp(qp.num)?;
+        let to = if mask.contains(AttributeMask::STATE) {
+            state(attr.qp_state)?
+        } else {
+            from
+        };
+        let change = (to, &attributes, mask);
+        Some((
+            to,
+            nic.engine.modify_qp(qp.num, change, nic.now, nic.memory),
+        ))
+    });
+    match result {
+        Some((to, Ok(()))) => {
+            // SAFETY: live; the field is the library's to change, and the caller modifies from one thread at a time.
+            unsafe { (*raw).state = raw_state(to) };
+            0
+        }
+        Some((_, Err(error))) => errno(error),
+        None => libc::EINVAL,
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_qp(
+    raw: *mut ffi::ibv_qp,
+    attr: *mut ffi::ibv_qp_attr,
+    _mask: c_int,
+    init: *mut ffi::ibv_qp_init_attr,
+) -> c_int {
+    // SAFETY: a live queue pair.
+    let qp = unsafe { Qp::borrow(raw) };
+    let Some((state, attributes)) = qp.device.port.look(|nic| nic.engine.query_qp(qp.num)) else {
+        return libc::EINVAL;
+    };
+    let mut found = raw_attributes(state, &attributes);
+    found.cap = qp.init.cap;
+    // SAFETY: the caller's place.
+    unsafe { *attr = found };
+    // SAFETY: the caller's place.
+    unsafe { *init = qp.init };
+    // SAFETY: live; as for `ibv_modify_qp`.
+    unsafe { (*raw).state = raw_state(state) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_qp(raw: *mut ffi::ibv_qp) -> c_int {
+    // SAFETY: a live queue pair.
+    let qp = unsafe { Qp::borrow(raw) };
+    let port = &qp.device.port;
+    // The fabric is locked meanwhile, so no access to the memory of its requests is under way afterwards.
+    let ret = outcome(port.look(|nic| nic.engine.destroy_qp(qp.num)));
+    if ret != 0 {
+        return ret;
+    }
+    let subject = port.notifier().subjects().qps.remove(&qp.num);
+    if let Some(subject) = subject {
+        forget_async(&subject);
+        subject.acks.wait();
+    }
+    // SAFETY: live until here; the caller gives it up.
+    unsafe { Qp::free(raw) };
+    0
+}
+
+/// There are no extended queue pairs.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_qp_to_qp_ex(_qp: *mut ffi::ibv_qp) -> *mut ffi::ibv_qp_ex {
+    ptr::null_mut()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_attach_mcast(
+    raw: *mut ffi::ibv_qp,
+    gid: *const ffi::ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: a live queue pair.
+    let qp = unsafe { Qp::borrow(raw) };
+    // SAFETY: the caller's GID.
+    let group = addr(unsafe { *gid });
+    outcome(qp.device.port.look(|nic| nic.engine.attach(qp.num, group)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_detach_mcast(
+    raw: *mut ffi::ibv_qp,
+    gid: *const ffi::ibv_gid,
+    _lid: u16,
+) -> c_int {
+    // SAFETY: a live queue pair.
+    let qp = unsafe { Qp::borrow(raw) };
+    // SAFETY: the caller's GID.
+    let group = addr(unsafe { *gid });
+    outcome(qp.device.port.look(|nic| nic.engine.detach(qp.num, group)))
+}

@@ -1,0 +1,224 @@
+//! Properties of devices and ports.
+
+use std::{
+    ffi::{c_char, c_int},
+    net::IpAddr,
+};
+
+use ibverbs_sys as ffi;
+
+use super::{context, device, set_errno};
+
+/// The only partition key, with full membership.
+const PKEY: u16 = 0xffff;
+
+/// Type of GIDs of `RoCEv2`, of `ibv_gid_type`.
+const ROCE_V2: u32 = 2;
+
+/// Most requests of a queue.
+pub(super) const MAX_WR: u32 = 1 << 14;
+
+/// Most elements of a request.
+pub(super) const MAX_SGE: u32 = 32;
+
+/// Most completions of a queue.
+pub(super) const MAX_CQE: c_int = 1 << 22;
+
+/// Most bytes of inline data.
+pub(super) const MAX_INLINE: u32 = 512;
+
+/// Most reads and atomics in flight of a queue pair.
+const MAX_RD_ATOMIC: c_int = 128;
+
+/// Most objects of each kind, as they are reported; the engine has no fixed limits.
+const MANY: c_int = 1 << 20;
+
+/// The GID of an address.
+pub(super) fn gid(addr: IpAddr) -> ffi::ibv_gid {
+    let addr = match addr {
+        IpAddr::V4(addr) => addr.to_ipv6_mapped(),
+        IpAddr::V6(addr) => addr,
+    };
+    ffi::ibv_gid::from_raw(addr.octets())
+}
+
+/// The address of a GID.
+pub(super) fn addr(gid: ffi::ibv_gid) -> IpAddr {
+    std::net::Ipv6Addr::from(gid.to_raw()).to_canonical()
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_device(
+    ctx: *mut ffi::ibv_context,
+    attr: *mut ffi::ibv_device_attr,
+) -> c_int {
+    // SAFETY: an open context.
+    let opened = unsafe { context::device(ctx) };
+    let guid = ffi::__be64::from_ne(device::guid(&opened.port));
+    let mut found = ffi::ibv_device_attr::zeroed();
+    for (to, from) in found
+        .fw_ver
+        .iter_mut()
+        .zip(env!("CARGO_PKG_VERSION").bytes())
+    {
+        *to = c_char::from_ne_bytes([from]);
+    }
+    found.node_guid = guid;
+    found.sys_image_guid = guid;
+    found.max_mr_size = u64::MAX;
+    found.page_size_cap = 4096;
+    found.max_qp = MANY;
+    found.max_qp_wr = MAX_WR.cast_signed();
+    found.device_cap_flags = ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW.0
+        | ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
+        | ffi::ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0;
+    found.max_sge = MAX_SGE.cast_signed();
+    found.max_sge_rd = MAX_SGE.cast_signed();
+    found.max_cq = MANY;
+    found.max_cqe = MAX_CQE;
+    found.max_mr = MANY;
+    found.max_pd = MANY;
+    found.max_qp_rd_atom = MAX_RD_ATOMIC;
+    found.max_res_rd_atom = MANY;
+    found.max_qp_init_rd_atom = MAX_RD_ATOMIC;
+    found.atomic_cap = ffi::ibv_atomic_cap::IBV_ATOMIC_GLOB;
+    found.max_mw = MANY;
+    found.max_mcast_grp = MANY;
+    found.max_mcast_qp_attach = MANY;
+    found.max_total_mcast_qp_attach = MANY;
+    found.max_ah = MANY;
+    found.max_srq = MANY;
+    found.max_srq_wr = MAX_WR.cast_signed();
+    found.max_srq_sge = MAX_SGE.cast_signed();
+    found.max_pkeys = 1;
+    found.phys_port_cnt = 1;
+    // SAFETY: the caller's place.
+    unsafe { *attr = found };
+    0
+}
+
+pub(super) unsafe extern "C" fn query_port(
+    _ctx: *mut ffi::ibv_context,
+    port: u8,
+    attr: *mut ffi::ibv_port_attr,
+    size: usize,
+) -> c_int {
+    if port != 1 || size != size_of::<ffi::ibv_port_attr>() {
+        return libc::EINVAL;
+    }
+    let mut found = ffi::ibv_port_attr::zeroed();
+    found.state = ffi::ibv_port_state::IBV_PORT_ACTIVE;
+    found.max_mtu = ffi::ibv_mtu::IBV_MTU_4096;
+    found.active_mtu = ffi::ibv_mtu::IBV_MTU_4096;
+    found.gid_tbl_len = 1;
+    found.max_msg_sz = 1 << 31;
+    found.pkey_tbl_len = 1;
+    // Width 4X and 25 Gb/s a lane, which are invented.
+    found.active_width = 2;
+    found.active_speed = 32;
+    // `LinkUp`.
+    found.phys_state = 5;
+    found.link_layer = ffi::IBV_LINK_LAYER_ETHERNET;
+    found.flags = ffi::IBV_QPF_GRH_REQUIRED;
+    // SAFETY: the caller's place, of that size.
+    unsafe { *attr = found };
+    0
+}
+
+/// The address at an index of a port's GID table.
+unsafe fn address(ctx: *mut ffi::ibv_context, port: u32, index: u32) -> Option<IpAddr> {
+    // SAFETY: the caller's context is open.
+    let opened = unsafe { context::device(ctx) };
+    (port == 1 && index == 0).then(|| opened.port.addr())
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_gid(
+    ctx: *mut ffi::ibv_context,
+    port: u8,
+    index: c_int,
+    place: *mut ffi::ibv_gid,
+) -> c_int {
+    let index = u32::try_from(index).unwrap_or(u32::MAX);
+    // SAFETY: an open context.
+    let Some(addr) = (unsafe { address(ctx, port.into(), index) }) else {
+        set_errno(libc::EINVAL);
+        return -1;
+    };
+    // SAFETY: the caller's place.
+    unsafe { *place = gid(addr) };
+    0
+}
+
+fn entry(addr: IpAddr) -> ffi::ibv_gid_entry {
+    let mut entry = ffi::ibv_gid_entry::zeroed();
+    entry.gid = gid(addr);
+    entry.port_num = 1;
+    entry.gid_type = ROCE_V2;
+    entry
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_ex(
+    ctx: *mut ffi::ibv_context,
+    port: u32,
+    index: u32,
+    place: *mut ffi::ibv_gid_entry,
+    _flags: u32,
+    _size: usize,
+) -> c_int {
+    // SAFETY: an open context.
+    let Some(addr) = (unsafe { address(ctx, port, index) }) else {
+        return libc::EINVAL;
+    };
+    // SAFETY: the caller's place.
+    unsafe { *place = entry(addr) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn _ibv_query_gid_table(
+    ctx: *mut ffi::ibv_context,
+    entries: *mut ffi::ibv_gid_entry,
+    max_entries: usize,
+    _flags: u32,
+    _size: usize,
+) -> isize {
+    if max_entries < 1 {
+        return -(libc::EINVAL as isize);
+    }
+    // SAFETY: an open context.
+    let opened = unsafe { context::device(ctx) };
+    // SAFETY: the caller's array has room for one.
+    unsafe { *entries = entry(opened.port.addr()) };
+    1
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_pkey(
+    _ctx: *mut ffi::ibv_context,
+    port: u8,
+    index: c_int,
+    pkey: *mut ffi::__be16,
+) -> c_int {
+    if port != 1 || index != 0 {
+        set_errno(libc::EINVAL);
+        return -1;
+    }
+    // SAFETY: the caller's place.
+    unsafe { *pkey = ffi::__be16::from_ne(PKEY) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_get_pkey_index(
+    _ctx: *mut ffi::ibv_context,
+    port: u8,
+    pkey: ffi::__be16,
+) -> c_int {
+    if port == 1 && pkey.to_ne() == PKEY {
+        return 0;
+    }
+    set_errno(libc::EINVAL);
+    -1
+}

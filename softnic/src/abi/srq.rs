@@ -1,0 +1,161 @@
+//! Shared receive queues.
+
+use std::{cell::UnsafeCell, ffi::c_int, sync::Arc};
+
+use ibverbs_sys as ffi;
+
+use super::{
+    acks::Acks,
+    context::OpenDevice,
+    cq::forget_async,
+    errno, null,
+    object::{Object, zeroed},
+    outcome,
+    pd::Pd,
+    post,
+    query::{MAX_SGE, MAX_WR},
+};
+use crate::engine::SrqId;
+
+/// A shared receive queue.
+#[repr(C)]
+pub(super) struct Srq {
+    raw: UnsafeCell<ffi::ibv_srq>,
+    pub(super) device: Arc<OpenDevice>,
+    pub(super) id: SrqId,
+    max_wr: u32,
+    max_sge: u32,
+    /// Asynchronous events that are not acknowledged.
+    pub(super) acks: Arc<Acks>,
+}
+
+// SAFETY: `repr(C)`, and the C struct comes first.
+unsafe impl Object for Srq {
+    type Raw = ffi::ibv_srq;
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_create_srq(
+    raw_pd: *mut ffi::ibv_pd,
+    init: *mut ffi::ibv_srq_init_attr,
+) -> *mut ffi::ibv_srq {
+    // SAFETY: a live domain.
+    let pd = unsafe { Pd::borrow(raw_pd) };
+    // SAFETY: the caller's attributes.
+    let init = unsafe { &*init };
+    let (max_wr, max_sge) = (init.attr.max_wr, init.attr.max_sge);
+    if max_wr == 0 || max_wr > MAX_WR || max_sge > MAX_SGE {
+        return null(libc::EINVAL);
+    }
+    let create = pd.device.port.look(|nic| {
+        nic.engine
+            .create_srq(pd.id, max_wr as usize, max_sge as usize)
+    });
+    let id = match create {
+        Ok(id) => id,
+        Err(error) => return null(errno(error)),
+    };
+    let mut raw: ffi::ibv_srq = zeroed();
+    raw.context = pd.context();
+    raw.srq_context = init.srq_context;
+    raw.pd = raw_pd;
+    raw.handle = id.0;
+    let acks = Arc::new(Acks::default());
+    let srq = Srq {
+        raw: UnsafeCell::new(raw),
+        device: Arc::clone(&pd.device),
+        id,
+        max_wr,
+        max_sge,
+        acks: Arc::clone(&acks),
+    };
+    let raw = srq.into_raw();
+    let subject = pd.device.subject(raw.expose_provenance() as u64, &acks);
+    pd.device
+        .port
+        .notifier()
+        .subjects()
+        .srqs
+        .insert(id, subject);
+    raw
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_modify_srq(
+    raw: *mut ffi::ibv_srq,
+    attr: *mut ffi::ibv_srq_attr,
+    mask: c_int,
+) -> c_int {
+    // SAFETY: a live queue.
+    let srq = unsafe { Srq::borrow(raw) };
+    if mask.cast_unsigned() != ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 {
+        // The capacity does not change.
+        return libc::EINVAL;
+    }
+    // SAFETY: the caller's attributes.
+    let limit = unsafe { (*attr).srq_limit };
+    outcome(
+        srq.device
+            .port
+            .look(|nic| nic.engine.arm_srq(srq.id, limit as usize)),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_query_srq(raw: *mut ffi::ibv_srq, attr: *mut ffi::ibv_srq_attr) -> c_int {
+    // SAFETY: a live queue.
+    let srq = unsafe { Srq::borrow(raw) };
+    let limit = srq.device.port.look(|nic| nic.engine.srq_limit(srq.id));
+    let mut found = ffi::ibv_srq_attr::zeroed();
+    found.max_wr = srq.max_wr;
+    found.max_sge = srq.max_sge;
+    found.srq_limit = u32::try_from(limit.unwrap_or(0)).unwrap_or(u32::MAX);
+    // SAFETY: the caller's place.
+    unsafe { *attr = found };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn ibv_destroy_srq(raw: *mut ffi::ibv_srq) -> c_int {
+    // SAFETY: a live queue.
+    let srq = unsafe { Srq::borrow(raw) };
+    let port = &srq.device.port;
+    let ret = outcome(port.look(|nic| nic.engine.destroy_srq(srq.id)));
+    if ret != 0 {
+        return ret;
+    }
+    let subject = port.notifier().subjects().srqs.remove(&srq.id);
+    if let Some(subject) = subject {
+        forget_async(&subject);
+        subject.acks.wait();
+    }
+    // SAFETY: live until here; the caller gives it up.
+    unsafe { Srq::free(raw) };
+    0
+}
+
+pub(super) unsafe extern "C" fn post_srq_recv(
+    raw: *mut ffi::ibv_srq,
+    mut wr: *mut ffi::ibv_recv_wr,
+    bad: *mut *mut ffi::ibv_recv_wr,
+) -> c_int {
+    // SAFETY: a live queue.
+    let srq = unsafe { Srq::borrow(raw) };
+    while !wr.is_null() {
+        // SAFETY: a request of the caller's chain.
+        let this = unsafe { &*wr };
+        // SAFETY: as above.
+        let request = unsafe { post::recv_request(this) };
+        let posted = srq
+            .device
+            .port
+            .look(|nic| nic.engine.post_srq_recv(srq.id, request));
+        if let Err(error) = posted {
+            // SAFETY: the caller's place.
+            unsafe { *bad = wr };
+            return errno(error);
+        }
+        wr = this.next;
+    }
+    0
+}

@@ -1,0 +1,166 @@
+//! Faults of a network, and the fate of each frame.
+
+use std::{ops::Range, time::Duration};
+
+/// Probabilities of faults for each frame, and the range of delays.
+#[derive(Clone, Debug, PartialEq)]
+pub struct Faults {
+    /// Probability that a frame is lost.
+    pub loss: f64,
+    /// Probability that a frame arrives twice.
+    pub duplication: f64,
+    /// Probability that a bit of a frame is flipped.
+    pub corruption: f64,
+    /// Range of delays.
+    pub delay: Range<Duration>,
+}
+
+impl Default for Faults {
+    fn default() -> Self {
+        Self {
+            loss: 0.0,
+            duplication: 0.0,
+            corruption: 0.0,
+            delay: Duration::ZERO..Duration::ZERO,
+        }
+    }
+}
+
+/// What becomes of one copy of a frame.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) struct Copy {
+    pub(super) delay: Duration,
+    /// Index of the bit that is flipped, modulo the number of bits.
+    pub(super) flipped: Option<u64>,
+}
+
+/// The copies of a frame that arrive: none, one or two.
+pub(super) type Fate = [Option<Copy>; 2];
+
+/// Independent decisions about a frame.
+#[derive(Clone, Copy)]
+enum Decision {
+    Duplicate,
+    /// Of the first and the second copy.
+    Lose(u64),
+    Corrupt(u64),
+    Bit(u64),
+    Delay(u64),
+}
+
+impl Decision {
+    fn number(self) -> u64 {
+        match self {
+            Self::Duplicate => 0,
+            Self::Lose(copy) => 1 + copy,
+            Self::Corrupt(copy) => 3 + copy,
+            Self::Bit(copy) => 5 + copy,
+            Self::Delay(copy) => 7 + copy,
+        }
+    }
+}
+
+/// The `n`-th frame of a link, with the seed.
+#[derive(Clone, Copy, Debug)]
+pub(super) struct Nth {
+    pub(super) seed: u64,
+    pub(super) link: (usize, usize),
+    pub(super) n: u64,
+}
+
+impl Nth {
+    fn random(self, decision: Decision) -> u64 {
+        let (from, to) = (self.link.0 as u64, self.link.1 as u64);
+        [from, to, self.n, decision.number()]
+            .into_iter()
+            .fold(mix(self.seed), |hash, part| mix(hash ^ part))
+    }
+
+    /// A number from 0 up to 1.
+    fn unit(self, decision: Decision) -> f64 {
+        // The upper 32 bits are exact in a float.
+        let [.., a, b, c, d] = (self.random(decision) >> 32).to_be_bytes();
+        f64::from(u32::from_be_bytes([a, b, c, d])) / 4_294_967_296.0
+    }
+
+    /// What becomes of the frame.
+    pub(super) fn fate(self, faults: &Faults) -> Fate {
+        let copy = |copy: u64| {
+            if self.unit(Decision::Lose(copy)) < faults.loss {
+                return None;
+            }
+            let spread = faults.delay.end.saturating_sub(faults.delay.start);
+            let corrupts = self.unit(Decision::Corrupt(copy)) < faults.corruption;
+            Some(Copy {
+                delay: faults.delay.start + spread.mul_f64(self.unit(Decision::Delay(copy))),
+                flipped: corrupts.then(|| self.random(Decision::Bit(copy))),
+            })
+        };
+        let duplicates = self.unit(Decision::Duplicate) < faults.duplication;
+        [copy(0), duplicates.then(|| copy(1)).flatten()]
+    }
+}
+
+/// A bijection whose output looks random: the finalizer of `SplitMix64`.
+fn mix(value: u64) -> u64 {
+    let value = value.wrapping_add(0x9e37_79b9_7f4a_7c15);
+    let value = (value ^ value >> 30).wrapping_mul(0xbf58_476d_1ce4_e5b9);
+    let value = (value ^ value >> 27).wrapping_mul(0x94d0_49bb_1331_11eb);
+    value ^ value >> 31
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn fates(seed: u64, link: (usize, usize), faults: &Faults) -> Vec<Fate> {
+        (0..10_000)
+            .map(|n| Nth { seed, link, n }.fate(faults))
+            .collect()
+    }
+
+    #[test]
+    fn fates_depend_on_seed_link_and_number_only() {
+        let faults = Faults {
+            loss: 0.3,
+            delay: Duration::ZERO..Duration::from_micros(9),
+            ..Faults::default()
+        };
+        assert_eq!(fates(7, (0, 1), &faults), fates(7, (0, 1), &faults));
+        assert_ne!(fates(7, (0, 1), &faults), fates(8, (0, 1), &faults));
+        assert_ne!(fates(7, (0, 1), &faults), fates(7, (1, 0), &faults));
+    }
+
+    #[test]
+    fn faults_are_as_frequent_as_they_were_asked_for() {
+        let faults = Faults {
+            loss: 0.1,
+            duplication: 0.2,
+            corruption: 0.5,
+            ..Faults::default()
+        };
+        let fates = fates(1, (0, 1), &faults);
+        let count = |wanted: fn(&Fate) -> bool| fates.iter().filter(|fate| wanted(fate)).count();
+        let near = |count: usize, expected: usize| count.abs_diff(expected) < 200;
+        assert!(near(count(|fate| fate[0].is_none()), 1000));
+        assert!(near(count(|fate| fate[1].is_some()), 1800));
+        assert!(near(
+            count(|fate| fate[0].is_some_and(|copy| copy.flipped.is_some())),
+            4500
+        ));
+    }
+
+    #[test]
+    fn a_network_without_faults_delivers_each_frame_once_and_at_once() {
+        let delivered = Copy {
+            delay: Duration::ZERO,
+            flipped: None,
+        };
+        let expected = [Some(delivered), None];
+        assert!(
+            fates(3, (0, 1), &Faults::default())
+                .iter()
+                .all(|fate| *fate == expected)
+        );
+    }
+}

@@ -1,0 +1,76 @@
+//! Hosts, and which host a thread is on.
+
+use std::{cell::RefCell, marker::PhantomData, net::IpAddr, thread};
+
+use super::port::Port;
+
+thread_local! {
+    /// The host of this thread: the last one entered.
+    static CURRENT: RefCell<Vec<Port>> = const { RefCell::new(Vec::new()) };
+}
+
+/// The device of the host that this thread is on.
+pub(crate) fn current() -> Option<Port> {
+    CURRENT.with_borrow(|entered| entered.last().cloned())
+}
+
+/// A host of a fabric.
+///
+/// A thread on a host sees its device, and no other, in the list of devices. A thread on no host sees none.
+#[derive(Clone, Debug)]
+pub struct Host {
+    port: Port,
+}
+
+impl Host {
+    pub(super) fn new(port: Port) -> Self {
+        Self { port }
+    }
+
+    pub(super) fn index(&self) -> usize {
+        self.port.index
+    }
+
+    /// The host's address.
+    pub fn addr(&self) -> IpAddr {
+        self.port.addr()
+    }
+
+    /// Puts this thread on the host until the result is dropped: for runtimes that start threads of their own.
+    pub fn enter(&self) -> Entered {
+        CURRENT.with_borrow_mut(|entered| entered.push(self.port.clone()));
+        Entered {
+            _of_this_thread: PhantomData,
+        }
+    }
+
+    /// Runs a closure on the host.
+    pub fn run<T>(&self, act: impl FnOnce() -> T) -> T {
+        let _entered = self.enter();
+        act()
+    }
+
+    /// Runs a closure on the host in a thread of its own.
+    pub fn spawn<T: Send + 'static>(
+        &self,
+        act: impl FnOnce() -> T + Send + 'static,
+    ) -> thread::JoinHandle<T> {
+        let host = self.clone();
+        thread::spawn(move || host.run(act))
+    }
+}
+
+/// The stay of a thread on a host; see [`Host::enter`].
+#[derive(Debug)]
+#[must_use = "dropping it leaves the host"]
+pub struct Entered {
+    _of_this_thread: PhantomData<*const ()>,
+}
+
+impl Drop for Entered {
+    fn drop(&mut self) {
+        CURRENT.with_borrow_mut(|entered| {
+            entered.pop();
+        });
+    }
+}

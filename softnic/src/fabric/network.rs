@@ -1,0 +1,300 @@
+//! The state of a fabric: hosts, links, and frames on their way.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    fmt,
+    net::IpAddr,
+    sync::Arc,
+    time::Duration,
+};
+
+use super::{
+    faults::{Faults, Nth},
+    pcap::Pcap,
+};
+use crate::{
+    abi::Notifier,
+    engine::{Engine, Memory},
+};
+
+/// A host of the network.
+pub(super) struct NetworkHost {
+    pub(super) addr: IpAddr,
+    pub(super) engine: Engine,
+    pub(super) notifier: Arc<Notifier>,
+    /// Whether the host is listed as one that may have frames or events.
+    is_listed: bool,
+}
+
+/// A frame on its way: the time of its arrival, a serial number, the receiver, and its bytes.
+type InFlight = Reverse<(Duration, u64, usize, Vec<u8>)>;
+
+/// Hosts, links, and frames on their way.
+pub(crate) struct Network {
+    seed: u64,
+    pub(super) faults: Faults,
+    /// Time of a manual fabric.
+    pub(super) virtual_now: Duration,
+    pub(super) hosts: Vec<NetworkHost>,
+    pub(super) memory: Box<dyn Memory + Send>,
+    by_addr: HashMap<IpAddr, usize>,
+    /// Number of frames so far, by link.
+    counts: HashMap<(usize, usize), u64>,
+    cuts: HashSet<(usize, usize)>,
+    delayed: BinaryHeap<InFlight>,
+    /// Frames that arrive now, in order.
+    arriving: VecDeque<(usize, Vec<u8>)>,
+    /// Hosts that may have frames to send, or events.
+    active: VecDeque<usize>,
+    /// Buffers of frames, kept to be used again.
+    spare: Vec<Vec<u8>>,
+    serial: u64,
+    pcap: Option<Pcap>,
+}
+
+/// Most buffers that are kept.
+const MAX_SPARE: usize = 1024;
+
+impl Network {
+    pub(super) fn new(seed: u64, memory: Box<dyn Memory + Send>) -> Self {
+        Self {
+            seed,
+            faults: Faults::default(),
+            virtual_now: Duration::ZERO,
+            hosts: Vec::new(),
+            memory,
+            by_addr: HashMap::new(),
+            counts: HashMap::new(),
+            cuts: HashSet::new(),
+            delayed: BinaryHeap::new(),
+            arriving: VecDeque::new(),
+            active: VecDeque::new(),
+            spare: Vec::new(),
+            serial: 0,
+            pcap: None,
+        }
+    }
+
+    pub(super) fn add_host(&mut self, addr: IpAddr) -> usize {
+        let index = self.hosts.len();
+        let taken = self.by_addr.insert(addr, index);
+        assert!(taken.is_none(), "another host has the address {addr}");
+        self.hosts.push(NetworkHost {
+            addr,
+            engine: Engine::new([addr]),
+            notifier: Arc::default(),
+            is_listed: false,
+        });
+        index
+    }
+
+    pub(super) fn record(&mut self) {
+        self.pcap.get_or_insert_with(Pcap::new);
+    }
+
+    pub(super) fn recorded(&self) -> Option<&[u8]> {
+        self.pcap.as_ref().map(Pcap::bytes)
+    }
+
+    pub(super) fn set_cut(&mut self, link: (usize, usize), is_cut: bool) {
+        if is_cut {
+            self.cuts.insert(link);
+        } else {
+            self.cuts.remove(&link);
+        }
+    }
+
+    /// Lists a host as one that may have frames to send, or events.
+    pub(super) fn activate(&mut self, host: usize) {
+        if !self.hosts[host].is_listed {
+            self.hosts[host].is_listed = true;
+            self.active.push_back(host);
+        }
+    }
+
+    /// Moves everything that moves without time passing.
+    pub(super) fn pump(&mut self, now: Duration) {
+        loop {
+            if let Some(host) = self.active.pop_front() {
+                self.hosts[host].is_listed = false;
+                self.collect(host, now);
+            } else if let Some((host, frame)) = self.arriving.pop_front() {
+                self.deliver(host, frame, now);
+            } else {
+                return;
+            }
+        }
+    }
+
+    /// Sends the frames of a host, and hands its events over.
+    fn collect(&mut self, host: usize, now: Duration) {
+        loop {
+            let mut frame = self.spare.pop().unwrap_or_default();
+            frame.clear();
+            let engine = &mut self.hosts[host].engine;
+            if !engine.transmit(now, &mut *self.memory, &mut frame) {
+                self.keep(frame);
+                break;
+            }
+            self.launch(host, frame, now);
+        }
+        let NetworkHost {
+            engine, notifier, ..
+        } = &mut self.hosts[host];
+        while let Some(event) = engine.poll_event() {
+            notifier.event(event);
+        }
+    }
+
+    fn keep(&mut self, buffer: Vec<u8>) {
+        if self.spare.len() < MAX_SPARE {
+            self.spare.push(buffer);
+        }
+    }
+
+    fn deliver(&mut self, host: usize, frame: Vec<u8>, now: Duration) {
+        let engine = &mut self.hosts[host].engine;
+        engine.handle_frame(&frame, now, &mut *self.memory);
+        self.keep(frame);
+        self.activate(host);
+    }
+
+    /// Puts a frame on its way.
+    fn launch(&mut self, from: usize, frame: Vec<u8>, now: Duration) {
+        if let Some(pcap) = &mut self.pcap {
+            pcap.push(now, &frame);
+        }
+        let dst = destination(&frame);
+        match dst {
+            Some(dst) if dst.is_multicast() => {
+                for to in 0..self.hosts.len() {
+                    if to != from {
+                        self.send((from, to), &frame, now);
+                    }
+                }
+                self.keep(frame);
+            }
+            Some(dst) => match self.by_addr.get(&dst) {
+                Some(&to) => self.send_one((from, to), frame, now),
+                None => self.keep(frame),
+            },
+            None => self.keep(frame),
+        }
+    }
+
+    /// Sends a frame over a link, without a copy if it has the usual fate.
+    fn send_one(&mut self, link: (usize, usize), frame: Vec<u8>, now: Duration) {
+        if self.faults == Faults::default() && !self.cuts.contains(&link) {
+            *self.counts.entry(link).or_default() += 1;
+            self.arriving.push_back((link.1, frame));
+        } else {
+            self.send(link, &frame, now);
+            self.keep(frame);
+        }
+    }
+
+    fn send(&mut self, link: (usize, usize), frame: &[u8], now: Duration) {
+        let count = self.counts.entry(link).or_default();
+        let nth = Nth {
+            seed: self.seed,
+            link,
+            n: *count,
+        };
+        *count += 1;
+        if self.cuts.contains(&link) {
+            return;
+        }
+        for copy in nth.fate(&self.faults).into_iter().flatten() {
+            let mut bytes = self.spare.pop().unwrap_or_default();
+            bytes.clear();
+            bytes.extend_from_slice(frame);
+            if let Some(bit) = copy.flipped {
+                let at = usize::try_from(bit % (8 * frame.len() as u64)).unwrap_or(0);
+                bytes[at / 8] ^= 1 << (at % 8);
+            }
+            if copy.delay.is_zero() {
+                self.arriving.push_back((link.1, bytes));
+            } else {
+                self.serial += 1;
+                let entry = (now + copy.delay, self.serial, link.1, bytes);
+                self.delayed.push(Reverse(entry));
+            }
+        }
+    }
+
+    /// Does everything that is due by `now`.
+    pub(super) fn advance(&mut self, now: Duration) {
+        while self
+            .delayed
+            .peek()
+            .is_some_and(|Reverse((at, ..))| *at <= now)
+        {
+            if let Some(Reverse((_, _, host, frame))) = self.delayed.pop() {
+                self.arriving.push_back((host, frame));
+            }
+        }
+        for host in 0..self.hosts.len() {
+            let engine = &mut self.hosts[host].engine;
+            if engine.next_timeout().is_some_and(|at| at <= now) {
+                engine.handle_timeout(now, &mut *self.memory);
+                self.activate(host);
+            }
+        }
+        self.pump(now);
+    }
+
+    /// The time by which [`advance`](Self::advance) is to be called.
+    pub(super) fn next_deadline(&self) -> Option<Duration> {
+        let arrival = self.delayed.peek().map(|Reverse((at, ..))| *at);
+        let timers = self
+            .hosts
+            .iter()
+            .filter_map(|host| host.engine.next_timeout());
+        arrival.into_iter().chain(timers).min()
+    }
+
+    /// Whether something moves without time passing.
+    fn is_busy(&self) -> bool {
+        !self.active.is_empty() || !self.arriving.is_empty()
+    }
+
+    /// Lets the next thing happen in virtual time; false if nothing is left to happen.
+    pub(super) fn step(&mut self) -> bool {
+        if self.is_busy() {
+            self.pump(self.virtual_now);
+            return true;
+        }
+        let Some(deadline) = self.next_deadline() else {
+            return false;
+        };
+        self.virtual_now = self.virtual_now.max(deadline);
+        self.advance(self.virtual_now);
+        true
+    }
+}
+
+/// Address of the receiver of a frame, which an engine has just made.
+fn destination(frame: &[u8]) -> Option<IpAddr> {
+    match frame.first()? >> 4 {
+        4 => {
+            let addr: [u8; 4] = frame.get(16..20)?.try_into().ok()?;
+            Some(addr.into())
+        }
+        6 => {
+            let addr: [u8; 16] = frame.get(24..40)?.try_into().ok()?;
+            Some(addr.into())
+        }
+        _ => None,
+    }
+}
+
+impl fmt::Debug for Network {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Network")
+            .field("seed", &self.seed)
+            .field("faults", &self.faults)
+            .field("hosts", &self.hosts.len())
+            .finish_non_exhaustive()
+    }
+}

@@ -1,0 +1,39 @@
+//! The thread of a fabric: it delivers delayed frames and keeps timers while programs are blocked.
+
+use std::{
+    sync::{Arc, PoisonError},
+    thread,
+    time::Duration,
+};
+
+use super::port::Shared;
+
+/// Longest sleep; a fabric without anything to wait for is looked at that often.
+const IDLE: Duration = Duration::from_secs(3600);
+
+/// Starts the thread. It ends when the fabric is dropped.
+pub(super) fn start(shared: &Arc<Shared>) {
+    let shared = Arc::clone(shared);
+    let thread = thread::Builder::new().name("softnic".to_owned());
+    let started = thread.spawn(move || keep_time(&shared));
+    // Without a thread, frames still move while the program posts and polls.
+    drop(started);
+}
+
+fn keep_time(shared: &Shared) {
+    let mut network = shared.lock();
+    while !shared.is_closed() {
+        let now = shared.now(&network);
+        let deadline = network.next_deadline();
+        if deadline.is_some_and(|at| at <= now) {
+            network.advance(now);
+            continue;
+        }
+        let sleep = deadline.map_or(IDLE, |at| at - now);
+        let (guard, _) = shared
+            .changed
+            .wait_timeout(network, sleep)
+            .unwrap_or_else(PoisonError::into_inner);
+        network = guard;
+    }
+}

@@ -1,0 +1,55 @@
+//! Which devices a thread sees, and what they say of themselves.
+
+use softnic::Fabric;
+
+#[test]
+fn a_thread_sees_the_device_of_its_host() {
+    let fabric = Fabric::new();
+    let (a, b) = (
+        fabric.host("10.9.0.1".parse().unwrap()),
+        fabric.host("10.9.0.2".parse().unwrap()),
+    );
+    let names = || -> Vec<String> {
+        let devices = verbs::devices().unwrap();
+        devices
+            .iter()
+            .map(|device| device.name().to_owned())
+            .collect()
+    };
+    assert_eq!(names(), [""; 0], "on no host");
+    assert_eq!(a.run(names), ["softnic0"]);
+    assert_eq!(b.spawn(names).join().unwrap(), ["softnic1"]);
+    let entered = a.enter();
+    assert_eq!(b.run(names), ["softnic1"]);
+    assert_eq!(names(), ["softnic0"]);
+    drop(entered);
+    assert_eq!(names(), [""; 0]);
+}
+
+#[test]
+fn a_device_describes_itself() {
+    let fabric = Fabric::new();
+    let host = fabric.host("10.9.0.1".parse().unwrap());
+    let ctx = host.run(|| {
+        verbs::devices()
+            .unwrap()
+            .find("softnic0")
+            .unwrap()
+            .open()
+            .unwrap()
+    });
+    let attr = ctx.query_device().unwrap();
+    assert!(attr.max_qp_wr() >= 1024);
+    let port = ctx.query_port(1).unwrap();
+    assert_eq!(port.state(), verbs::PortState::ACTIVE);
+    let gid = ctx.query_gid(1, 0).unwrap().unwrap();
+    assert_eq!(gid.0[10..], [0xff, 0xff, 10, 9, 0, 1]);
+    assert!(ctx.query_gid(1, 1).is_err());
+}
+
+/// The functions are those of this crate, so the library is neither linked nor loaded.
+#[test]
+fn the_process_has_no_libibverbs() {
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    assert!(!maps.contains("libibverbs"), "{maps}");
+}

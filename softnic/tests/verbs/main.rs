@@ -1,0 +1,7 @@
+//! `verbs` on devices of a fabric, in a process without libibverbs.
+#![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
+
+mod connected;
+mod end;
+mod faults;
+mod listing;
