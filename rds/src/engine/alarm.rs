@@ -1,8 +1,18 @@
 //! When the thread wakes up of its own accord.
 
-use std::{
-    sync::atomic::{AtomicU64, Ordering::Relaxed, Ordering::SeqCst},
-    time::Duration,
+#[cfg(not(test))]
+use std::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+    fence,
+};
+use std::time::Duration;
+
+#[cfg(test)]
+use loom::sync::atomic::{
+    AtomicU64,
+    Ordering::{Relaxed, SeqCst},
+    fence,
 };
 
 use super::leading::ABSENCE;
@@ -24,6 +34,11 @@ impl Batch {
 ///
 /// A program that keeps calling has everything locked most of the time: a thread that looked whether it still
 /// does would wait for that, and the program would have to wake it.
+///
+/// A call that leaves work writes the work's time, and then reads until when the thread sleeps; the thread writes
+/// that, and then reads the work's time. A sequentially consistent fence between the write and the read of each side
+/// guarantees that one of the two sees the other's write: the thread sleeps shorter, or the call rings. `interleavings`
+/// has the proof, by loom.
 #[derive(Debug)]
 pub(super) struct Alarm {
     /// When there is something to be done. Set by who has everything locked.
@@ -65,19 +80,22 @@ impl Alarm {
         nanos(at) < self.work.load(Relaxed)
     }
 
-    /// There is something to be done at that time. Returns whether the thread has to be rung for.
+    /// Records work that is due at that time. Returns whether the thread has to be rung for.
     pub(super) fn ask(&self, at: Duration) -> bool {
         let at = nanos(at);
         self.work.fetch_min(at, SeqCst);
-        // If it does not see that, it has said before until when it sleeps.
+        // A thread that does not see that has written before until when it sleeps.
+        fence(SeqCst);
         at < self.sleep.load(SeqCst)
     }
 
-    /// The thread is going to sleep, until there is something to be done, or until `relief`, or if messages wait for
-    /// others, until `soon`; returns when that is.
+    /// Records that the thread is going to sleep: until work is due, or until `relief`, or if messages wait for
+    /// others, until `soon`. Returns when that is.
     pub(super) fn sleep(&self, relief: Option<Duration>, soon: Duration) -> Option<Duration> {
         let at = nanos_or_never(relief).min(self.work.load(SeqCst));
         self.sleep.store(at, SeqCst);
+        // A call that does not see that has recorded its work, or its batch, before.
+        fence(SeqCst);
         let mut at = at.min(self.work.load(SeqCst));
         if self.batch().waits() {
             at = at.min(nanos(soon));
@@ -90,10 +108,12 @@ impl Alarm {
         self.work.load(SeqCst) <= nanos(now)
     }
 
-    /// Messages begin to wait for others, until `soon` at the latest. Returns whether the thread has to be rung for.
+    /// Records that messages begin to wait for others, until `soon` at the latest. Returns whether the thread has to be
+    /// rung for.
     pub(super) fn delay(&self, soon: Duration) -> bool {
         self.batch.fetch_add(1, SeqCst);
-        // If it does not see that, it has said before until when it sleeps.
+        // A thread that does not see that has written before until when it sleeps.
+        fence(SeqCst);
         nanos(soon) < self.sleep.load(SeqCst)
     }
 
@@ -133,47 +153,164 @@ mod tests {
 
     #[test]
     fn the_thread_is_rung_for_if_it_would_sleep_too_long() {
-        let alarm = Alarm::new();
-        assert_eq!(alarm.sleep(None, at(2)), None);
-        assert!(alarm.is_earlier(at(50)));
-        assert!(alarm.ask(at(50)), "it sleeps for ever");
-        assert!(!alarm.is_earlier(at(50)) && alarm.is_earlier(at(49)));
-        assert_eq!(alarm.sleep(Some(at(10)), at(2)), Some(at(10)));
-        assert!(!alarm.ask(at(40)), "it looks before that");
-        assert_eq!(alarm.sleep(Some(at(60)), at(2)), Some(at(40)));
-        assert!(alarm.ask(at(39)));
-        assert!(!alarm.is_due(at(38)) && alarm.is_due(at(39)));
-        alarm.set(None);
-        assert!(!alarm.is_due(at(39)));
-        assert_eq!(alarm.sleep(None, at(2)), None);
+        loom::model(|| {
+            let alarm = Alarm::new();
+            assert_eq!(alarm.sleep(None, at(2)), None);
+            assert!(alarm.is_earlier(at(50)));
+            assert!(alarm.ask(at(50)), "it sleeps for ever");
+            assert!(!alarm.is_earlier(at(50)) && alarm.is_earlier(at(49)));
+            assert_eq!(alarm.sleep(Some(at(10)), at(2)), Some(at(10)));
+            assert!(!alarm.ask(at(40)), "it looks before that");
+            assert_eq!(alarm.sleep(Some(at(60)), at(2)), Some(at(40)));
+            assert!(alarm.ask(at(39)));
+            assert!(!alarm.is_due(at(38)) && alarm.is_due(at(39)));
+            alarm.set(None);
+            assert!(!alarm.is_due(at(39)));
+            assert_eq!(alarm.sleep(None, at(2)), None);
+        });
     }
 
     #[test]
     fn calls_are_seen() {
-        let alarm = Alarm::new();
-        assert_eq!(alarm.called_at(), Duration::ZERO);
-        alarm.call(at(7));
-        assert_eq!(alarm.called_at(), at(7));
-        alarm.call(Duration::MAX);
-        assert!(alarm.called_at() > at(7), "for ever");
+        loom::model(|| {
+            let alarm = Alarm::new();
+            assert_eq!(alarm.called_at(), Duration::ZERO);
+            alarm.call(at(7));
+            assert_eq!(alarm.called_at(), at(7));
+            assert!(alarm.calls_come(at(16)) && !alarm.calls_come(at(17)));
+            alarm.call(Duration::MAX);
+            assert!(alarm.called_at() > at(7), "for ever");
+        });
     }
 
     #[test]
     fn the_thread_looks_soon_while_messages_wait() {
-        let alarm = Alarm::new();
-        let none = alarm.batch();
-        assert!(!none.waits());
-        assert_eq!(alarm.sleep(Some(at(10)), at(2)), Some(at(10)));
-        assert!(alarm.delay(at(3)), "it sleeps for longer");
-        let first = alarm.batch();
-        assert!(first.waits());
-        assert_eq!(alarm.sleep(Some(at(10)), at(4)), Some(at(4)));
-        assert_eq!(alarm.sleep(Some(at(3)), at(4)), Some(at(3)));
-        alarm.posted();
-        assert_eq!(alarm.sleep(Some(at(5)), at(4)), Some(at(5)));
-        assert!(!alarm.delay(at(6)), "it looks before that");
-        let second = alarm.batch();
-        assert!(second.waits());
-        assert_ne!(first, second);
+        loom::model(|| {
+            let alarm = Alarm::new();
+            let none = alarm.batch();
+            assert!(!none.waits());
+            assert_eq!(alarm.sleep(Some(at(10)), at(2)), Some(at(10)));
+            assert!(alarm.delay(at(3)), "it sleeps for longer");
+            let first = alarm.batch();
+            assert!(first.waits());
+            assert_eq!(alarm.sleep(Some(at(10)), at(4)), Some(at(4)));
+            assert_eq!(alarm.sleep(Some(at(3)), at(4)), Some(at(3)));
+            alarm.posted();
+            assert_eq!(alarm.sleep(Some(at(5)), at(4)), Some(at(5)));
+            assert!(!alarm.delay(at(6)), "it looks before that");
+            let second = alarm.batch();
+            assert!(second.waits());
+            assert_ne!(first, second);
+        });
+    }
+}
+
+#[cfg(test)]
+mod interleavings {
+    //! Every order of the thread's steps and of those of calls, with what the memory model allows: by the time that
+    //! the thread sleeps, it wakes up in time, or a call rings.
+
+    use loom::{
+        sync::{Arc, Mutex, atomic::AtomicBool},
+        thread,
+    };
+
+    use super::*;
+
+    const fn at(millis: u64) -> Duration {
+        Duration::from_millis(millis)
+    }
+
+    /// The alarm, the bell, and the lock with the time that calls have asked for.
+    struct Engine {
+        alarm: Alarm,
+        rung: AtomicBool,
+        asked: Mutex<Option<Duration>>,
+    }
+
+    impl Engine {
+        fn new() -> Arc<Self> {
+            Arc::new(Self {
+                alarm: Alarm::new(),
+                rung: AtomicBool::new(false),
+                asked: Mutex::new(None),
+            })
+        }
+
+        /// A call leaves work that is due at that time, as `State::wake_at` does.
+        fn leave_work(&self, due: Duration) {
+            let mut asked = self.asked.lock().unwrap();
+            if self.alarm.is_earlier(due) {
+                *asked = Some(asked.map_or(due, |other| other.min(due)));
+                if self.alarm.ask(due) {
+                    self.rung.store(true, SeqCst);
+                }
+            }
+        }
+
+        /// A call leaves a message for the next ones, as `Shared::delay` does.
+        fn leave_message(&self, soon: Duration) {
+            let _asked = self.asked.lock().unwrap();
+            if self.alarm.delay(soon) {
+                self.rung.store(true, SeqCst);
+            }
+        }
+
+        /// The thread does what is due, and goes to sleep; until when.
+        fn go_to_sleep(&self, soon: Duration) -> Option<Duration> {
+            let asked = self.asked.lock().unwrap();
+            self.alarm.set(*asked);
+            drop(asked);
+            self.alarm.sleep(None, soon)
+        }
+    }
+
+    /// Runs `calls`, each in a thread of its own, beside the thread of the engine; that has to wake up by `latest`.
+    fn every_order(calls: &'static [fn(&Engine)], latest: Duration) {
+        loom::model(move || {
+            let engine = Engine::new();
+            let calls: Vec<_> = calls
+                .iter()
+                .map(|call| {
+                    let engine = Arc::clone(&engine);
+                    thread::spawn(move || call(&engine))
+                })
+                .collect();
+            let until = engine.go_to_sleep(at(2));
+            for call in calls {
+                call.join().unwrap();
+            }
+            let in_time = until.is_some_and(|until| until <= latest);
+            let rung = engine.rung.load(SeqCst);
+            assert!(in_time || rung, "the thread sleeps until {until:?}");
+        });
+    }
+
+    #[test]
+    fn work_that_a_call_leaves_is_done_in_time() {
+        every_order(&[|engine| engine.leave_work(at(5))], at(5));
+    }
+
+    #[test]
+    fn the_earliest_work_of_two_calls_is_done_in_time() {
+        let calls: &[fn(&Engine)] = &[
+            |engine| engine.leave_work(at(5)),
+            |engine| engine.leave_work(at(3)),
+        ];
+        every_order(calls, at(3));
+    }
+
+    #[test]
+    fn messages_that_a_call_leaves_are_posted_soon() {
+        every_order(&[|engine| engine.leave_message(at(3))], at(3));
+    }
+
+    #[test]
+    fn messages_that_are_left_while_work_is_are_posted_soon() {
+        let calls: &[fn(&Engine)] = &[
+            |engine| engine.leave_work(at(50)),
+            |engine| engine.leave_message(at(3)),
+        ];
+        every_order(calls, at(3));
     }
 }

@@ -412,6 +412,30 @@ fn an_acknowledgement_releases_what_it_covers() {
     assert!(a.finished().is_some() && a.is_idle());
 }
 
+/// The peer cannot have a message of which the last frame is not posted, nor one that is only posted on the next
+/// connection: such an acknowledgement releases nothing, and is counted.
+#[test]
+fn ack_beyond_last_posted_message_releases_nothing() {
+    let (mut a, mut b) = (up(1), up(1));
+    send(&mut a, 10_000);
+    send(&mut a, 1);
+    let first = next(&mut a).unwrap().unwrap();
+    for hostile in [1, 2, u64::MAX] {
+        a.received(NOW, &ack_frame(hostile), vec![]).unwrap();
+        assert!(a.finished().is_none() && a.has_unacknowledged());
+    }
+    assert_eq!(a.oddities().false_acks, 3);
+    let rest = frames(&mut a);
+    assert_eq!(rest.len(), 3, "the message is sent to its end");
+    assert_eq!(take(&mut b, &[&[first][..], &rest].concat()), [1, 2]);
+    // On the next connection, of which nothing is posted yet.
+    a.reset();
+    a.established(NOW, 0);
+    a.received(NOW, &ack_frame(2), vec![]).unwrap();
+    assert_eq!(a.oddities().false_acks, 4);
+    assert!(a.finished().is_none() && a.has_unacknowledged());
+}
+
 /// U-P07
 #[test]
 fn a_message_cut_off_begins_anew() {

@@ -53,3 +53,14 @@ fn the_last_request_that_fits_is_signalled() {
     }
     assert_eq!(signalled, [false, false, false, true]);
 }
+
+/// So is a message of one frame.
+#[test]
+fn short_message_with_room_for_no_other_is_signalled() {
+    let mut a = up(1);
+    for _ in 0..2 {
+        send(&mut a, 1);
+    }
+    let signalled = [2, 1].map(|room| a.transmit(room, no_map).unwrap().signalled);
+    assert_eq!(signalled, [false, true]);
+}

@@ -339,6 +339,41 @@ fn senders_stop_at_a_congested_port_and_go_on() {
     assert!(pair.a.readiness(from).unwrap().map_changed);
 }
 
+/// X-G04: a blocked sender sleeps until it is woken, and the map is all that can wake it.
+#[test]
+fn map_that_releases_a_port_wakes_blocked_senders() {
+    for watches in [false, true] {
+        let (mut pair, from, to) = pair();
+        pair.a.set_watch(from, watches).unwrap();
+        pair.b.set_limits(to, 1000, 10).unwrap();
+        let dest = (B, 5000).into();
+        send(&mut pair.a, from, dest, 11).unwrap();
+        pair.settle().unwrap();
+        let refused = send(&mut pair.a, from, dest, 1);
+        assert_eq!(refused, Err(SocketError::Congested(dest)));
+        while pair.a.woken().is_some() {}
+        lens(&mut pair.b, to);
+        pair.settle().unwrap();
+        assert_eq!(pair.a.woken(), Some(from));
+    }
+}
+
+/// X-G02: a receiver that takes nothing but messages releases its port as well.
+#[test]
+fn receive_message_that_empties_a_congested_port_releases_it() {
+    let (mut pair, from, to) = pair();
+    pair.b.set_limits(to, 1000, 10).unwrap();
+    let dest = (B, 5000).into();
+    send(&mut pair.a, from, dest, 11).unwrap();
+    pair.settle().unwrap();
+    assert!(pair.a.peer_map(B).unwrap().contains(5000));
+    let delivery = pair.b.receive_message(to).unwrap().unwrap();
+    assert_eq!(delivery.len, 11);
+    pair.settle().unwrap();
+    assert!(!pair.a.peer_map(B).unwrap().contains(5000));
+    assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
+}
+
 /// X-G03
 #[test]
 fn who_watches_hears_of_its_port() {
