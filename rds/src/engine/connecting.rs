@@ -240,6 +240,10 @@ impl State {
         let name = RequestId(self.next_request);
         self.next_request += 1;
         let known = hosts.and_then(|(local, peer)| {
+            if self.undertaker.is_overloaded() {
+                self.node.refused();
+                return None;
+            }
             let hosts = (local.ip(), peer.ip());
             Hosts::new(hosts.1, hosts.0)?;
             let data = &request.param().private_data;

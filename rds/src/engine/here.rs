@@ -5,7 +5,7 @@ use std::{net::IpAddr, sync::Arc};
 
 use verbs::{RemoteRegion, WcStatus};
 
-use super::{State, operations::Exported, traffic::outcome};
+use super::{State, exports::Exported, traffic::outcome};
 use crate::{
     device::Device,
     loopback::Unchanged,
@@ -23,9 +23,8 @@ impl State {
         len: usize,
     ) -> Option<(&Arc<Device>, &Exported, usize)> {
         let device = self.listeners.device(to)?;
-        let mut exports = self.exports.iter();
-        let (_, exported) = exports
-            .find(|((_, key), exported)| *key == rkey && exported.region.pd() == &device.pd)?;
+        let is_there = |exported: &Exported| exported.region.pd() == &device.pd;
+        let exported = self.exports.find(rkey, is_there)?;
         let start = addr.checked_sub(exported.region.token().addr)?;
         let start = usize::try_from(start).ok()?;
         let is_inside = start.checked_add(len)? <= exported.region.len();

@@ -22,7 +22,7 @@ use std::{
     io, mem,
     ops::Bound,
     os::fd::{AsFd, BorrowedFd},
-    sync::{Arc, MutexGuard, atomic::Ordering::Relaxed},
+    sync::{Arc, MutexGuard},
     thread,
     time::{Duration, Instant},
 };
@@ -62,6 +62,13 @@ const PAUSE: Duration = Duration::from_millis(1);
 
 /// So few connections are all looked at sooner than one is told which of them has something.
 const FEW_CONNECTIONS: usize = 4;
+
+/// Whether a call may leave what is to be done to the next one: if it is `alone`, since a call that sleeps does
+/// nothing; if all of it `can_wait`; and if it was not `rung` for, since then other threads are at work, and the next
+/// call may be theirs, which waits for that.
+const fn may_leave(rung: bool, alone: bool, can_wait: bool) -> bool {
+    !rung && alone && can_wait
+}
 
 /// The call that works for all sockets while it waits.
 #[derive(Debug)]
@@ -112,10 +119,7 @@ impl Shared {
         deadline: Option<Instant>,
     ) -> io::Result<MutexGuard<'s, State>> {
         if state.leader.is_some() {
-            // It is counted before anything is unlocked.
-            self.followers.fetch_add(1, Relaxed);
-            let waited = waiters.wait(state, deadline);
-            self.followers.fetch_sub(1, Relaxed);
+            let waited = self.followers.wait(|| waiters.wait(state, deadline));
             let mut state = waited.ok_or(io::ErrorKind::TimedOut)?;
             state.looked_at = self.now();
             return Ok(state);
@@ -142,7 +146,7 @@ impl Shared {
         // What is there already needs no announcement.
         let came = state.catch_up(now) || !looks && state.arm(now);
         if came {
-            self.leave(&mut state, now);
+            self.leave(&mut state, now, false);
         }
         state.receiving = None;
         if came {
@@ -323,11 +327,7 @@ impl Shared {
         let since = leader.map_or(now, |leader| leader.since);
         let alone = self.is_alone(state);
         let asked = state.pass_on(now, since, alone);
-        if rung {
-            self.drive_at(state, now);
-        } else {
-            self.leave(state, now);
-        }
+        self.leave(state, now, rung);
         state.receiving = None;
         if asked {
             self.bell.ring();
@@ -336,7 +336,7 @@ impl Shared {
 
     /// Whether nobody waits but the call that asks.
     fn is_alone(&self, state: &State) -> bool {
-        self.followers.load(Relaxed) == 0 && state.observed.is_empty()
+        self.followers.is_empty() && state.observed.is_empty()
     }
 
     /// A call has received something from a socket. What is to be done because of that, and of what has come with it,
@@ -344,15 +344,16 @@ impl Shared {
     /// call comes, the thread does it when it sees that.
     pub(crate) fn received(&self, state: &mut State, id: SocketId) {
         state.answers = state.has_looked;
-        if !self.is_alone(state) || !state.can_wait(id) {
+        if !may_leave(false, self.is_alone(state), state.can_wait(id)) {
             self.drive(state);
         }
     }
 
-    /// A call has handled what has come, and is about to receive from its socket: the same.
-    fn leave(&self, state: &mut State, now: Duration) {
-        let receiver = state.receiving.filter(|_| self.is_alone(state));
-        if !receiver.is_some_and(|id| state.can_wait(id)) {
+    /// Does what is to be done after a call has handled completions, and is about to receive from its socket, unless
+    /// that [may be left](may_leave) to the next call. The call was `rung` for if another has woken it.
+    fn leave(&self, state: &mut State, now: Duration, rung: bool) {
+        let can_wait = state.receiving.is_some_and(|id| state.can_wait(id));
+        if !may_leave(rung, self.is_alone(state), can_wait) {
             self.drive_at(state, now);
         }
     }
@@ -599,6 +600,23 @@ impl Place {
                 true
             }
             Self::Channel(device) => device.waker().is_some_and(|waker| waker.wake().is_ok()),
+        }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn work_is_left_only_by_a_call_that_is_alone_and_was_not_rung_for() {
+        for rung in [false, true] {
+            for alone in [false, true] {
+                for can_wait in [false, true] {
+                    let may = may_leave(rung, alone, can_wait);
+                    assert_eq!(may, (rung, alone, can_wait) == (false, true, true));
+                }
+            }
         }
     }
 }

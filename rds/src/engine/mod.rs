@@ -4,6 +4,8 @@ mod alarm;
 mod clock;
 mod connecting;
 mod doorbell;
+mod exports;
+mod followers;
 mod here;
 mod info;
 mod leading;
@@ -20,7 +22,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd, OwnedFd},
     sync::{
         Arc, Mutex, MutexGuard, PoisonError, Weak,
-        atomic::{AtomicBool, AtomicU64, AtomicUsize, Ordering::Relaxed},
+        atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
     },
     task::Waker,
     thread::{self, JoinHandle},
@@ -37,8 +39,10 @@ use smallvec::SmallVec;
 use alarm::{Alarm, Batch};
 use clock::Clock;
 use doorbell::DELAY;
+pub(crate) use exports::{Exported, PAGE, random_address};
+use followers::Followers;
 use leading::{ABSENCE, LONGEST_ABSENCE};
-pub(crate) use operations::{Exported, Progress};
+pub(crate) use operations::Progress;
 pub use options::EngineOptions;
 pub(crate) use state::State;
 pub(crate) use undertaker::Undertaker;
@@ -76,7 +80,7 @@ pub(crate) struct Shared {
     /// Of the call that does.
     leader: Arc<Bell>,
     /// The calls that wait beside it.
-    followers: AtomicUsize,
+    followers: Followers,
     clock: Arc<Clock>,
     alarm: Arc<Alarm>,
     stopped: AtomicBool,
@@ -140,6 +144,7 @@ impl Engine {
         // Higher than those of every process before, on a host whose clock does not go back.
         options.node.first_sequence = NonZero::new(micros).unwrap_or(NonZero::<u64>::MIN);
         options.node.seed = micros ^ u64::from(std::process::id()).rotate_right(16);
+        options.node.max_links = options.max_links();
         let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let clock = Arc::new(Clock::start());
         let alarm = Arc::new(Alarm::new());
@@ -156,7 +161,7 @@ impl Engine {
             bell: Bell::new()?,
             poller,
             leader: Arc::new(Bell::new()?),
-            followers: AtomicUsize::new(0),
+            followers: Followers::default(),
             clock,
             alarm,
             stopped: AtomicBool::new(false),

@@ -5,18 +5,7 @@ use std::{
     net::IpAddr,
 };
 
-use verbs::RemoteRegion;
-
 use crate::proto::SocketId;
-
-/// Memory that peers can use.
-#[derive(Debug)]
-pub(crate) struct Exported {
-    /// Held for as long as they may.
-    pub(crate) region: RemoteRegion,
-    pub(crate) use_once: bool,
-    pub(crate) read_only: bool,
-}
 
 /// So many failures are remembered.
 const FAILURES: usize = 1024;

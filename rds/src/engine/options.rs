@@ -3,7 +3,13 @@
 use std::{io, num::NonZero, time::Duration};
 
 use super::Engine;
-use crate::proto::{connection, node};
+use crate::{
+    proto::{connection, node},
+    slots::WHOLE,
+};
+
+/// The bytes of a receive, with what is between it and the next.
+const SLOT: u64 = (WHOLE as u64).next_multiple_of(64);
 
 /// How an engine is to be, before it is started. Where the kernel has a setting for the same, the
 /// defaults are its, but for [`receives`](Self::receives) and
@@ -20,6 +26,7 @@ pub struct EngineOptions {
     pub(crate) node: node::Settings,
     pub(crate) sends: u32,
     pub(crate) receives: u32,
+    pub(crate) receive_memory: u64,
     pub(crate) retries: u8,
     pub(crate) busy_poll: Duration,
     pub(crate) doorbell_batch: u32,
@@ -34,6 +41,7 @@ impl Default for EngineOptions {
             node,
             sends: 256,
             receives: 768,
+            receive_memory: 1 << 30,
             retries: 1,
             busy_poll: Duration::ZERO,
             doorbell_batch: 8,
@@ -59,6 +67,37 @@ impl EngineOptions {
     pub fn receives(mut self, frames: u32) -> Self {
         self.receives = frames.max(64);
         self
+    }
+
+    /// Maximum number of bytes that the receives of all connections have pinned; 1 GiB if not set, which is 336
+    /// connections with the default number of [receives](Self::receives). Where there are more peers, an idle
+    /// connection is closed for each that asks, new ones are refused, and dialling waits.
+    pub fn receive_memory(mut self, bytes: u64) -> Self {
+        self.receive_memory = bytes;
+        self
+    }
+
+    /// Maximum number of bytes of messages that wait in all sockets until programs receive them, with 256 bytes for
+    /// each message; 256 MiB if not set. Beyond it, a connection that has more than its share waiting, which is this
+    /// divided by the maximum number of connections, is lost and made anew; the others are not.
+    pub fn max_waiting(mut self, bytes: u64) -> Self {
+        self.node.max_waiting = bytes;
+        self
+    }
+
+    /// Maximum number of peers at a time that have asked to connect, and never been connected; 64 if not set. An
+    /// eighth of them can be of one address.
+    pub fn max_pending(mut self, peers: usize) -> Self {
+        self.node.max_pending = peers;
+        self
+    }
+
+    /// Number of connections whose receives fit, at least one.
+    pub(super) fn max_links(&self) -> usize {
+        let each = u64::from(self.receives) * SLOT;
+        usize::try_from(self.receive_memory / each.max(1))
+            .unwrap_or(usize::MAX)
+            .max(1)
     }
 
     /// How often the device sends again what is not acknowledged, before a connection is given up
@@ -117,7 +156,9 @@ impl EngineOptions {
         self
     }
 
-    /// The most connections, in all, and to one address; 4096 and 16 if not set.
+    /// Maximum number of connections that are remembered, in all, and to one address; 4096 and 16 if not set. Peers
+    /// that ask can have seven eighths of them. Where there are more, the one that has been idle for longest is
+    /// forgotten: if its peer had messages to send again, they come twice.
     pub fn max_connections(mut self, all: usize, per_peer: usize) -> Self {
         self.node.max_connections = all;
         self.node.max_connections_per_peer = per_peer;
@@ -139,5 +180,24 @@ impl EngineOptions {
     /// - Whatever making descriptors or a thread fails with.
     pub fn start(self) -> io::Result<Engine> {
         Engine::start(self)
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn connections_are_bounded_by_the_memory_of_their_receives() {
+        let links = |options: EngineOptions| options.max_links();
+        assert_eq!(links(EngineOptions::new()), 336);
+        let small = EngineOptions::new().receives(64);
+        assert_eq!(links(small.clone().receive_memory(1 << 30)), 4032);
+        assert_eq!(links(small.clone().receive_memory(10 * 64 * 4160)), 10);
+        assert_eq!(
+            links(small.receive_memory(0)),
+            1,
+            "or nothing could be sent"
+        );
     }
 }

@@ -1,7 +1,7 @@
 //! Everything that an engine has, under one lock.
 
 use std::{
-    collections::{BTreeMap, BTreeSet, HashMap, hash_map::Entry},
+    collections::{BTreeMap, BTreeSet, HashMap},
     net::IpAddr,
     os::fd::OwnedFd,
     sync::Arc,
@@ -18,9 +18,10 @@ use super::{
     EngineOptions, FEW,
     alarm::Alarm,
     clock::Clock,
+    exports::Exports,
     leading::{Leader, Watch},
     listening::Listeners,
-    operations::{Exported, Operations},
+    operations::Operations,
     undertaker::{self, Undertaker},
 };
 use crate::{
@@ -94,7 +95,7 @@ pub(crate) struct State {
     lost: Vec<Arc<Device>>,
     pub(crate) sockets: BTreeMap<SocketId, Arc<Waiters>>,
     /// Memory that peers can use, by its owner and its key.
-    pub(crate) exports: HashMap<(SocketId, u32), Exported>,
+    pub(crate) exports: Exports,
     pub(crate) operations: Operations,
     pub(super) undertaker: Undertaker,
     /// To be woken by the thread when nothing is locked.
@@ -144,7 +145,7 @@ impl State {
             receiving: None,
             lost: Vec::new(),
             sockets: BTreeMap::new(),
-            exports: HashMap::new(),
+            exports: Exports::default(),
             operations: Operations::default(),
             undertaker: Undertaker::default(),
             tasks: Vec::new(),
@@ -218,8 +219,7 @@ impl State {
         // It fails if it has been done before.
         let _: Result<(), _> = epoll::delete(&self.poller, &lost.channel);
         self.stop_leader();
-        self.exports
-            .retain(|_, exported| exported.region.pd() != &lost.pd);
+        self.exports.leave(&lost.pd);
         if !self.lost.iter().any(|device| Arc::ptr_eq(device, &lost)) {
             self.lost.push(lost);
         }
@@ -238,7 +238,8 @@ impl State {
         });
         self.lost = used;
         for device in left {
-            for id in self.node.connections() {
+            let connections: Vec<ConnectionId> = self.node.connections().collect();
+            for id in connections {
                 self.node.give_up(id, |payload| payload.needs(&device.pd));
                 self.node.payloads(id, |payload| payload.leave(&device.pd));
             }
@@ -389,20 +390,11 @@ impl State {
         }
     }
 
-    /// A peer has used memory of a socket's, and says so.
-    pub(crate) fn used(&mut self, owner: SocketId, rkey: u32) {
-        if let Entry::Occupied(exported) = self.exports.entry((owner, rkey))
-            && exported.get().use_once
-        {
-            exported.remove();
-        }
-    }
-
     /// A socket is closed.
     pub(crate) fn forget(&mut self, id: SocketId) {
         self.sockets.remove(&id);
         self.observed.remove(&id);
-        self.exports.retain(|(owner, _), _| *owner != id);
+        self.exports.forget(id);
         self.operations.forget(id);
     }
 

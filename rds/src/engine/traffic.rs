@@ -237,8 +237,10 @@ impl State {
         if lost {
             node.failed(id, attempt, Failure::Lost);
         }
-        for (owner, rkey) in used {
-            self.used(owner, rkey);
+        if let Some(route) = self.node.route(id) {
+            for (owner, rkey) in used {
+                self.exports.used(owner, rkey, route.peer);
+            }
         }
         handled
     }

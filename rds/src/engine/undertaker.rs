@@ -3,13 +3,16 @@
 //! The kernel waits for its own messages about a connection before it lets go of the identifier. Now and
 //! then that is more than a minute, in which Linux 6.1 repeats one that it should have withdrawn: its answer to
 //! a request, if it is told that the peer talks (`rdma_notify`), and the connection ends before it has got
-//! round to that. Nobody else is to wait for it, so each is destroyed by a thread of its own.
+//! round to that. Nothing else is to wait for it, so identifiers are destroyed by threads of their own. A peer that
+//! connects and disconnects makes as many of them as it likes: so there are few threads, the rest waits in a queue, and
+//! while that is long, requests of peers are refused.
 
 use std::{
+    collections::VecDeque,
     convert::Infallible,
-    mem,
+    fmt, mem,
     sync::{
-        Arc,
+        Arc, Mutex, MutexGuard, PoisonError,
         mpsc::{self, Receiver, RecvTimeoutError, Sender},
     },
     thread::JoinHandle,
@@ -21,10 +24,47 @@ use cm::{EventChannel, Key};
 /// How long the end of everything waits for what is slow to end, and then goes on without.
 pub(super) const PATIENCE: Duration = Duration::from_secs(2);
 
+/// Maximum number of threads that destroy something.
+const MAX_THREADS: usize = 16;
+
+/// Number of ended connections in the queue from which on no more are accepted.
+const OVERLOAD: usize = 1024;
+
+/// What waits for a thread, and how many threads there are.
+#[derive(Default)]
+struct Work {
+    queue: VecDeque<Box<dyn Send>>,
+    threads: usize,
+}
+
+impl fmt::Debug for Work {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        f.debug_struct("Work")
+            .field("queue", &self.queue.len())
+            .field("threads", &self.threads)
+            .finish()
+    }
+}
+
+fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
+    work.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// The next in the queue for a thread that is done with another; without one, the thread ends.
+fn next(work: &Mutex<Work>) -> Option<Box<dyn Send>> {
+    let mut work = lock(work);
+    let next = work.queue.pop_front();
+    if next.is_none() {
+        work.threads -= 1;
+    }
+    next
+}
+
 /// The threads that destroy something.
 #[derive(Debug)]
 pub(crate) struct Undertaker {
     threads: Vec<JoinHandle<()>>,
+    work: Arc<Mutex<Work>>,
     /// Each thread has the same, and lets go of it when it is done.
     at_work: Sender<Infallible>,
     done: Receiver<Infallible>,
@@ -35,6 +75,7 @@ impl Default for Undertaker {
         let (at_work, done) = mpsc::channel();
         Self {
             threads: Vec::new(),
+            work: Arc::default(),
             at_work,
             done,
         }
@@ -45,13 +86,31 @@ impl Undertaker {
     /// Destroys something. Does not block, if there is a thread to be had.
     pub(crate) fn destroy(&mut self, what: impl Send + 'static) {
         self.threads.retain(|thread| !thread.is_finished());
-        let at_work = self.at_work.clone();
+        let mut work = lock(&self.work);
+        if work.threads >= MAX_THREADS {
+            work.queue.push_back(Box::new(what));
+            return;
+        }
+        work.threads += 1;
+        drop(work);
+        let (work, at_work) = (Arc::clone(&self.work), self.at_work.clone());
         // Without a thread, it is dropped here.
         let thread = verbs::spawn_without_signals("rds-end", move || {
             drop(what);
+            while let Some(what) = next(&work) {
+                drop(what);
+            }
             drop(at_work);
         });
-        self.threads.extend(thread);
+        match thread {
+            Ok(thread) => self.threads.push(thread),
+            Err(_) => lock(&self.work).threads -= 1,
+        }
+    }
+
+    /// Whether so much waits to be destroyed that nothing should begin that has to be.
+    pub(super) fn is_overloaded(&self) -> bool {
+        lock(&self.work).queue.len() >= OVERLOAD
     }
 
     /// Destroys an identifier that waits for an event, in the same way.
@@ -69,6 +128,7 @@ impl Undertaker {
             threads,
             at_work,
             done,
+            work: _,
         } = mem::take(self);
         drop(at_work);
         // Nothing is ever sent.
@@ -149,6 +209,33 @@ mod tests {
         assert_eq!(over, Err(RecvTimeoutError::Disconnected));
         assert_eq!(ended.load(SeqCst), 1);
         assert!(undertaker.wait(LONG), "it is not waited for twice");
+    }
+
+    #[test]
+    fn slow_ends_take_few_threads_and_are_all_done() {
+        const MANY: usize = OVERLOAD + MAX_THREADS;
+        let ended = Arc::new(AtomicUsize::new(0));
+        let mut undertaker = Undertaker::default();
+        let (tell, may): (Vec<_>, Vec<_>) = (0..MANY).map(|_| mpsc::channel()).unzip();
+        for (i, may) in may.into_iter().enumerate() {
+            assert!(!undertaker.is_overloaded(), "by {i}");
+            undertaker.destroy(Slow(may, Arc::clone(&ended)));
+            assert!(undertaker.threads.len() <= MAX_THREADS);
+        }
+        assert!(undertaker.is_overloaded());
+        for tell in &tell {
+            tell.send(()).unwrap();
+        }
+        while ended.load(SeqCst) < MANY {
+            thread::yield_now();
+        }
+        assert!(!undertaker.is_overloaded());
+        // Threads that have ended make room for others.
+        let (tell, may) = mpsc::channel();
+        undertaker.destroy(Slow(may, Arc::clone(&ended)));
+        tell.send(()).unwrap();
+        assert!(undertaker.wait(LONG));
+        assert_eq!(ended.load(SeqCst), MANY + 1);
     }
 
     #[test]

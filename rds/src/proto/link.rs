@@ -145,6 +145,42 @@ impl Link {
         self.is_up() && self.actions.is_empty()
     }
 
+    /// Whether there is nothing below, and nothing is to be done about it.
+    pub fn is_down(&self) -> bool {
+        matches!(self.state, State::Down(_)) && self.actions.is_empty()
+    }
+
+    /// Since when a request of the peer has been accepted that has not come to a connection.
+    pub fn accepting_since(&self) -> Option<Duration> {
+        match self.state {
+            State::Connecting {
+                since,
+                dialled: false,
+                ..
+            } => Some(since),
+            _ => None,
+        }
+    }
+
+    /// Whether the next [`poll`](Self::poll) would dial.
+    pub fn is_about_to_dial(&self, now: Duration, demand: Demand) -> bool {
+        matches!(self.state, State::Down(at) if at <= now) && self.wants(demand)
+    }
+
+    /// Does not dial before this time.
+    pub fn postpone(&mut self, until: Duration) {
+        if let State::Down(at) = &mut self.state {
+            *at = until.max(*at);
+        }
+    }
+
+    /// Ends the connection, which has to be [closed](Self::closed), without a reason to dial anew.
+    pub fn retire(&mut self) {
+        if let State::Up(attempt) = self.state {
+            self.close(attempt, Duration::ZERO, None);
+        }
+    }
+
     /// Whether somebody is connecting.
     pub fn is_connecting(&self) -> bool {
         matches!(self.state, State::Connecting { .. })

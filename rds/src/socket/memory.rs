@@ -13,13 +13,10 @@ use verbs::{Memory, RemoteAccess, RemoteRegion, SharedMemory};
 use super::Socket;
 use crate::{
     device::Device,
-    engine::Exported,
+    engine::{Exported, PAGE, random_address},
     errno::socket_error,
     proto::wire::{Cookie, MAX_MESSAGE},
 };
-
-/// The bytes of a page, as far as offsets in it are concerned.
-const PAGE: usize = 4096;
 
 /// How peers may use memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
@@ -169,8 +166,11 @@ impl Socket {
     /// `RDS_GET_MR`—Lets peers read and write memory, and returns its name, which is to be sent to
     /// one of them: in a message, or [with](crate::SendOptions::cookie) one. Enters the kernel.
     ///
-    /// Whoever knows the name can use it. It ends when it is [freed](Self::free), the socket is
-    /// closed, or the device is removed.
+    /// Any peer that knows the name can use it, on any connection of the engine, until it is [freed](Self::free), the
+    /// socket is closed, or the device is removed. The name is a key of the device's choice, and an address of which 20
+    /// bits are random: a guess that fails costs the peer its connection. Free memory as soon as it is not needed, or
+    /// export it for one use. Where the name is sent [with](crate::SendOptions::cookie) a message, only the host that
+    /// the message went to can end that use.
     ///
     /// # Errors
     /// - `NotConnected`: the socket has no address.
@@ -206,23 +206,20 @@ impl Socket {
         let mut access = RemoteAccess::READ;
         access.set(RemoteAccess::WRITE, !options.read_only);
         access.set(RemoteAccess::ATOMIC, !options.read_only && device.atomics);
-        // Kernels count addresses from the start of the page.
+        // Kernels count addresses from the start of the page; to peers, the cookie says where they begin.
+        let address = random_address(offset, range.len())?;
         let registration = device.pd.register(memory).remote(access);
         let region = registration
-            .iova(offset as u64)
+            .iova(address)
             .create()
             .map_err(|refused| refused.error)?;
         let rkey = region.token().rkey;
-        let exported = Exported {
-            region,
-            use_once: options.use_once,
-            read_only: options.read_only,
-        };
-        self.lock()?.exports.insert((self.id, rkey), exported);
+        let exported = Exported::new(region, options.use_once, options.read_only);
+        self.lock()?.exports.insert(self.id, rkey, exported);
         Ok(Cookie {
             rkey,
-            // Less than a page.
-            offset: u32::try_from(offset).unwrap_or_default(),
+            // As much of 32 bits as there is.
+            offset: u32::try_from(address).unwrap_or_default(),
         })
     }
 
@@ -233,7 +230,7 @@ impl Socket {
     /// - `InvalidInput`: the socket has no such memory (any more).
     #[doc(alias = "RDS_FREE_MR")]
     pub fn free(&self, cookie: Cookie) -> io::Result<()> {
-        let removed = self.lock()?.exports.remove(&(self.id, cookie.rkey));
+        let removed = self.lock()?.exports.remove(self.id, cookie.rkey);
         match removed {
             Some(exported) => {
                 // Outside of the lock, as it takes a while.
@@ -249,8 +246,6 @@ impl Socket {
     /// # Errors
     /// - `Unsupported`: the socket is of a parent process.
     pub fn exports(&self) -> io::Result<usize> {
-        let state = self.lock()?;
-        let own = |(owner, _): &&(_, _)| *owner == self.id;
-        Ok(state.exports.keys().filter(own).count())
+        Ok(self.lock()?.exports.count(self.id))
     }
 }

@@ -212,7 +212,7 @@ impl Socket {
     /// is to send them.
     fn check(&self, bytes: usize, options: &SendOptions) -> io::Result<(u32, Option<Arc<Device>>)> {
         let len = u32::try_from(bytes).unwrap_or(u32::MAX);
-        let state = self.lock()?;
+        let mut state = self.lock()?;
         let way = state.node.can_send(self.id, options.to, len);
         let to = way.map_err(socket_error)?;
         if options.has_operation() {
@@ -231,12 +231,13 @@ impl Socket {
                 return unsupported("the device of this host has no atomic operations");
             }
         }
-        if let Some(cookie) = options.cookie
-            && !state.exports.contains_key(&(self.id, cookie.rkey))
-        {
-            return Err(invalid(
-                "a cookie of memory that the socket does not export",
-            ));
+        if let Some(cookie) = options.cookie {
+            if !state.exports.contains(self.id, cookie.rkey) {
+                return Err(invalid(
+                    "a cookie of memory that the socket does not export",
+                ));
+            }
+            state.exports.sent_to(self.id, cookie.rkey, to.ip());
         }
         let device = state.device_of(self.id).map_err(socket_error)?;
         Ok((len, device.cloned()))
@@ -410,6 +411,7 @@ impl Socket {
         let operation = done.map(|done| state.operations.at_once(self.id, to.ip(), !done));
         if done != Some(false) && !draft.is_silent() {
             let delivery = Delivery {
+                connection: None,
                 sequence: 0,
                 times: Some((now, now)),
                 from,
@@ -419,7 +421,7 @@ impl Socket {
             };
             let owner = state.node.deliver_local(to, delivery);
             if let Some((owner, rdma)) = owner.zip(draft.rdma) {
-                state.used(owner, rdma.rkey);
+                state.exports.used(owner, rdma.rkey, from.ip());
             }
         }
         state.over(self.id, &draft.payload);

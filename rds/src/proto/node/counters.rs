@@ -20,6 +20,8 @@ pub(super) struct Counters {
     pub(super) maps_received: u64,
     pub(super) congested: u64,
     pub(super) acks_sent: u64,
+    pub(super) refused: u64,
+    pub(super) evicted: u64,
 }
 
 impl Counters {
@@ -42,6 +44,9 @@ impl Counters {
             ("cong_update_received", self.maps_received),
             ("cong_send_error", self.congested),
             ("ib_ack_sent", self.acks_sent),
+            // The kernel refuses none, and forgets none.
+            ("conn_refused", self.refused),
+            ("conn_evicted", self.evicted),
         ];
         list.into_iter()
             .map(|(name, value)| Counter {

@@ -2,7 +2,7 @@
 
 use std::net::{Ipv4Addr, SocketAddr};
 
-use super::{ConnectionId, Node};
+use super::Node;
 use crate::{
     info::{ConnectionFlags, ConnectionInfo, Info, MessageFlags, MessageInfo, SocketInfo},
     proto::{SocketId, wire::Flags},
@@ -20,7 +20,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub fn info(&self) -> Info {
         let mut info = Info::default();
         let mut duplicates = 0;
-        for (peer, id) in self.peers.iter().zip((0..).map(ConnectionId)) {
+        for (id, peer) in self.peers.iter() {
             let (route, connection) = (peer.route, &peer.connection);
             duplicates += connection.oddities().duplicates;
             let (next_tx, next_rx) = connection.next_sequences();

@@ -8,6 +8,7 @@
 //! Sockets whose state has changed come out of [`woken`](Node::woken), and memory that the device
 //! does not use any more out of [`finished`](Node::finished).
 
+mod admission;
 mod counters;
 mod error;
 mod info;
@@ -15,6 +16,7 @@ mod peers;
 mod ports;
 mod socket;
 mod sockets;
+mod table;
 #[cfg(test)]
 mod tests;
 
@@ -22,13 +24,14 @@ use std::{
     collections::{BTreeMap, VecDeque},
     net::IpAddr,
     num::NonZero,
+    time::Duration,
 };
 
 use counters::Counters;
 use fastrand::Rng;
-use peers::Peer;
 use ports::Ports;
 use socket::Socket;
+use table::PeerTable;
 
 pub use error::SocketError;
 pub use peers::BadRequest;
@@ -50,10 +53,23 @@ pub struct Settings {
     /// The number of the first message of every connection: higher than all of earlier processes
     /// at the same addresses. See [`Connection::new`](connection::Connection::new).
     pub first_sequence: NonZero<u64>,
-    /// The most connections in all.
+    /// Maximum number of connections that are remembered. Peers that ask can have seven eighths of them; the rest is
+    /// for peers that programs here send to. Where there are more, one that is idle is forgotten.
     pub max_connections: usize,
-    /// The most connections to one address, of different types of service.
+    /// Maximum number of connections to one address, of different types of service.
     pub max_connections_per_peer: usize,
+    /// Maximum number of peers at a time that have asked to connect, and never been connected. An eighth can be of
+    /// one address; further requests are refused, and the oldest gives way after 2 s.
+    pub max_pending: usize,
+    /// Maximum number of connections that are up, or being made or closed: each has memory that is pinned. Where
+    /// there are more, one that is idle is closed, requests are refused, and dialling waits.
+    pub max_links: usize,
+    /// Time without a frame from the peer after which a connection that owes nothing is idle.
+    pub idle_after: Duration,
+    /// Maximum number of bytes of peers' messages that wait in all sockets, with 256 bytes for each message. Beyond
+    /// it, each connection has a share of its own, which is this divided by `max_connections`; one that exceeds its
+    /// share is lost.
+    pub max_waiting: u64,
     /// Where all chance comes from.
     pub seed: u64,
 }
@@ -66,6 +82,10 @@ impl Settings {
             first_sequence,
             max_connections: 4096,
             max_connections_per_peer: 16,
+            max_pending: 64,
+            max_links: 4096,
+            idle_after: Duration::from_secs(30),
+            max_waiting: 256 << 20,
             seed,
         }
     }
@@ -88,9 +108,12 @@ impl Route {
     }
 }
 
-/// The name of a connection. Connections are for ever, as are the kernel's.
+/// The name of a connection, which no other is ever given.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
-pub struct ConnectionId(usize);
+pub struct ConnectionId {
+    slot: u32,
+    generation: u32,
+}
 
 /// So many messages that peers have handled may be listed.
 const MOST_UNSETTLED: u64 = 16;
@@ -103,7 +126,13 @@ pub struct Node<P, B> {
     next_socket: u64,
     sockets: BTreeMap<SocketId, Socket<B>>,
     ports: Ports,
-    peers: Vec<Peer<P, B>>,
+    peers: PeerTable<P, B>,
+    /// The latest time that is known.
+    latest: Duration,
+    /// The bytes of peers' messages that wait in sockets, by [`Delivery::cost`].
+    waiting_bytes: u64,
+    /// When sockets have last been woken only because a map had come.
+    maps_told: Option<Duration>,
     routes: BTreeMap<(Host, Host, u8), ConnectionId>,
     /// Which ports of an address here are congested.
     maps: BTreeMap<Host, CongestionMap>,
@@ -132,7 +161,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             next_socket: 0,
             sockets: BTreeMap::new(),
             ports: Ports::default(),
-            peers: Vec::new(),
+            peers: PeerTable::new(),
+            latest: Duration::ZERO,
+            waiting_bytes: 0,
+            maps_told: None,
             routes: BTreeMap::new(),
             maps: BTreeMap::new(),
             peer_maps: BTreeMap::new(),
@@ -221,7 +253,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if !self.maps.entry(ip.into()).or_default().set(port, congested) {
             return;
         }
-        for (peer, id) in std::iter::zip(&mut self.peers, (0..).map(ConnectionId)) {
+        for (id, peer) in self.peers.iter_mut() {
             if peer.route.local == ip {
                 peer.connection.map_changed();
                 self.counters.maps_queued += 1;
@@ -229,17 +261,19 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 self.hurries = true;
             }
         }
-        // Those here that send to it have no other way to hear of it.
+        // Senders of this process have no other way to learn of it.
         if !congested {
             self.map_came(CongestionMap::fold(port));
         }
     }
 
-    /// Tells the sockets which ports of some host are free again.
+    /// Records for all sockets that a map has come, by which these ports of some host are free again, and wakes those
+    /// that were refused one of them.
     fn map_came(&mut self, released: u64) {
         for (&id, socket) in &mut self.sockets {
-            socket.map_came(released);
-            self.woken.insert(id);
+            if socket.map_came(released) {
+                self.woken.insert(id);
+            }
         }
     }
 }

@@ -2,7 +2,10 @@
 
 use std::{collections::BTreeSet, error, fmt, net::IpAddr, time::Duration};
 
-use super::{ConnectionId, Delivery, MOST_UNSETTLED, Node, Route};
+use super::{
+    ConnectionId, Delivery, MOST_UNSETTLED, Node, Route, Settings,
+    admission::{Origin, RETRY_INTERVAL},
+};
 use crate::proto::{
     SocketId,
     connection::{Bodies, Completion, Connection, Oddities, Received, Tag, Violation, Work},
@@ -10,12 +13,16 @@ use crate::proto::{
     wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Ends, Header, Version},
 };
 
+/// Least interval between wake-ups of sockets that maps do not concern: a peer can send maps as fast as the link
+/// carries them, and each would wake every socket.
+const MAP_INTERVAL: Duration = Duration::from_millis(10);
+
 /// A connection, and what is below it.
 #[derive(Debug)]
 pub(super) struct Peer<P, B> {
     pub(super) route: Route,
     ends: Ends,
-    link: Link,
+    pub(super) link: Link,
     pub(super) connection: Connection<P, B>,
     /// Who waits for the peer to say which ports are congested, since one is: it does so when it is
     /// connected. Until then it is dialled, also where they wait since before a connection was lost.
@@ -24,6 +31,48 @@ pub(super) struct Peer<P, B> {
     request: Option<ConnectData>,
     /// What is being accepted, with what the peer said of its side.
     accepted: Option<(Attempt, ConnectData)>,
+    /// It has been connected, so that what it sends again is told from what is new.
+    pub(super) is_known: bool,
+    /// When a frame has last come from the peer, or a connection has begun or ended.
+    pub(super) used_at: Duration,
+    /// The bytes of its messages that wait in sockets, by [`Delivery::cost`].
+    pub(super) waiting_bytes: u64,
+    /// Sockets are to be woken since its map has changed.
+    map_due: bool,
+}
+
+impl<P, B: AsRef<[u8]>> Peer<P, B> {
+    pub(super) fn new(
+        route: Route,
+        ends: Ends,
+        settings: &Settings,
+        seed: u64,
+        now: Duration,
+    ) -> Self {
+        Self {
+            route,
+            ends,
+            link: Link::new(route.local, route.peer, seed),
+            connection: Connection::new(&settings.connection, settings.first_sequence),
+            waiting: BTreeSet::new(),
+            request: None,
+            accepted: None,
+            is_known: false,
+            used_at: now,
+            waiting_bytes: 0,
+            map_due: false,
+        }
+    }
+
+    /// Whether nothing is to be sent to the peer, and no socket waits for it.
+    pub(super) fn is_idle(&self) -> bool {
+        self.connection.is_idle() && self.waiting.is_empty()
+    }
+
+    /// Whether nothing is lost with it but what has been received.
+    pub(super) fn is_forgettable(&self) -> bool {
+        self.link.is_down() && self.is_idle()
+    }
 }
 
 /// Why a request to connect is refused.
@@ -34,8 +83,12 @@ pub enum BadRequest {
     Data(BadConnectData),
     /// The addresses of the two hosts are of different families.
     Family(IpAddr, IpAddr),
-    /// There are so many connections already.
+    /// That is the number of connections, to all peers or to this one, and none can be forgotten.
     Connections(usize),
+    /// That is the number of peers, in all or at this address, that have asked and are not connected yet.
+    Pending(usize),
+    /// That is the number of connections that are up, and as many as there may be.
+    Links(usize),
 }
 
 impl fmt::Display for BadRequest {
@@ -44,6 +97,8 @@ impl fmt::Display for BadRequest {
             Self::Data(bad) => bad.fmt(f),
             Self::Family(local, peer) => write!(f, "{peer} cannot connect to {local}"),
             Self::Connections(count) => write!(f, "there are {count} connections"),
+            Self::Pending(count) => write!(f, "{count} peers are being connected"),
+            Self::Links(count) => write!(f, "{count} connections are up"),
         }
     }
 }
@@ -57,46 +112,15 @@ impl From<BadConnectData> for BadRequest {
 }
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
-    /// The connection for a route, made if need be.
-    pub(super) fn connection_to(&mut self, route: Route) -> Result<ConnectionId, BadRequest> {
-        if let Some(&id) = self.routes.get(&route.key()) {
-            return Ok(id);
-        }
-        let ends = Ends::new(route.local, route.peer)
-            .ok_or(BadRequest::Family(route.local, route.peer))?;
-        let same = |peer: &&Peer<P, B>| peer.route.peer == route.peer;
-        let to_peer = self.peers.iter().filter(same).count();
-        for (count, most) in [
-            (self.peers.len(), self.settings.max_connections),
-            (to_peer, self.settings.max_connections_per_peer),
-        ] {
-            if count >= most {
-                return Err(BadRequest::Connections(count));
-            }
-        }
-        let id = ConnectionId(self.peers.len());
-        self.peers.push(Peer {
-            route,
-            ends,
-            link: Link::new(route.local, route.peer, self.rng.u64(..)),
-            connection: Connection::new(&self.settings.connection, self.settings.first_sequence),
-            waiting: BTreeSet::new(),
-            request: None,
-            accepted: None,
-        });
-        self.routes.insert(route.key(), id);
-        Ok(id)
-    }
-
-    fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer<P, B>> {
+    pub(super) fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer<P, B>> {
         self.hurry(id);
-        self.peers.get_mut(id.0)
+        self.peers.get_mut(id)
     }
 
     /// Has a connection made, whenever there is none, until its peer has told which ports are
     /// congested, or the socket is closed.
     pub(super) fn want(&mut self, id: SocketId, route: Route) {
-        let Ok(connection) = self.connection_to(route) else {
+        let Ok(connection) = self.connection_to(route, Origin::Program) else {
             return;
         };
         if let Some(peer) = self.peer(connection) {
@@ -106,57 +130,57 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// A socket is closed, and waits for nobody.
     pub(super) fn wait_no_more(&mut self, id: SocketId) {
-        for peer in &mut self.peers {
+        for (_, peer) in self.peers.iter_mut() {
             peer.waiting.remove(&id);
         }
     }
 
     /// Which hosts a connection is between.
     pub fn route(&self, id: ConnectionId) -> Option<Route> {
-        self.peers.get(id.0).map(|peer| peer.route)
+        self.peers.get(id).map(|peer| peer.route)
     }
 
     /// The attempt, or the connection below, that there is.
     pub fn attempt(&self, id: ConnectionId) -> Option<Attempt> {
-        self.peers.get(id.0)?.link.current()
+        self.peers.get(id)?.link.current()
     }
 
     /// All connections.
-    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> + use<P, B> {
-        (0..self.peers.len()).map(ConnectionId)
+    pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
+        self.peers.iter().map(|(id, _)| id)
     }
 
     /// Whether there is a connection below.
     pub fn is_up(&self, id: ConnectionId) -> bool {
-        self.peers.get(id.0).is_some_and(|peer| peer.link.is_up())
+        self.peers.get(id).is_some_and(|peer| peer.link.is_up())
     }
 
     /// The numbers of the next message that is sent, and of the next that is expected.
     pub fn next_sequences(&self, id: ConnectionId) -> Option<(u64, u64)> {
-        let peer = self.peers.get(id.0)?;
+        let peer = self.peers.get(id)?;
         Some(peer.connection.next_sequences())
     }
 
     /// What was noticed of a peer.
     pub fn oddities(&self, id: ConnectionId) -> Option<Oddities> {
-        Some(self.peers.get(id.0)?.connection.oddities())
+        Some(self.peers.get(id)?.connection.oddities())
     }
 
     /// The private data to dial with.
     pub fn proposal(&self, id: ConnectionId) -> Option<ConnectData> {
-        let peer = self.peers.get(id.0)?;
+        let peer = self.peers.get(id)?;
         Some(ConnectData::proposal(peer.ends, peer.route.tos))
     }
 
     /// The private data to accept with.
     pub fn answer(&self, id: ConnectionId) -> Option<ConnectData> {
-        let peer = self.peers.get(id.0)?;
+        let peer = self.peers.get(id)?;
         let (_, asked) = peer.accepted.as_ref()?;
         asked.answer(peer.ends.reversed()).ok()
     }
 
     fn demand(&self, id: ConnectionId) -> Demand {
-        match self.peers.get(id.0) {
+        match self.peers.get(id) {
             // It has what it could want.
             Some(peer) if peer.link.is_up() => Demand::Nothing,
             Some(peer) if !peer.waiting.is_empty() || peer.connection.has_unacknowledged() => {
@@ -167,38 +191,101 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// What is to be done about the connection below, if anything.
+    /// What is to be done about the connection below, if anything. A peer that has never been connected, and that
+    /// nothing is sent to, is forgotten when nothing is.
     pub fn poll(&mut self, now: Duration, id: ConnectionId) -> Option<Action> {
-        if self.peers.get(id.0)?.link.is_content() {
+        let peer = self.peers.get(id)?;
+        if peer.map_due {
+            self.tell_maps(now, id);
+        }
+        if self.peers.get(id)?.link.is_content() {
             return None;
         }
+        self.latest = now;
         let demand = self.demand(id);
-        let peer = self.peers.get_mut(id.0)?;
-        let action = peer.link.poll(now, demand)?;
-        if let Action::Accept(_, attempt) = action {
-            peer.accepted = peer.request.map(|asked| (attempt, asked));
+        if self.peers.get(id)?.link.is_about_to_dial(now, demand)
+            && self.links() >= self.settings.max_links
+        {
+            self.retire_idle();
+            let peer = self.peers.get_mut(id)?;
+            peer.link.postpone(now + RETRY_INTERVAL);
         }
-        Some(action)
+        let peer = self.peers.get_mut(id)?;
+        match peer.link.poll(now, demand) {
+            Some(Action::Accept(request, attempt)) => {
+                peer.accepted = peer.request.map(|asked| (attempt, asked));
+                Some(Action::Accept(request, attempt))
+            }
+            None if !peer.is_known && peer.is_forgettable() => {
+                self.forget(id);
+                None
+            }
+            action => action,
+        }
     }
 
     /// Whether a connection is up, and there is nothing to be posted, nor to be done about what is below.
     pub fn is_content(&self, now: Duration, id: ConnectionId) -> bool {
-        let peer = self.peers.get(id.0);
-        peer.is_some_and(|peer| peer.link.is_content() && peer.connection.is_content(now))
+        let peer = self.peers.get(id);
+        peer.is_some_and(|peer| {
+            let link = peer.link.is_content() && !peer.map_due;
+            link && peer.connection.is_content(now)
+        })
     }
 
     /// When a connection has to be looked at again, if nothing happens before.
     pub fn deadline(&self, id: ConnectionId) -> Option<Duration> {
-        let peer = self.peers.get(id.0)?;
-        let link = peer.link.deadline(self.demand(id));
-        link.into_iter().chain(peer.connection.deadline()).min()
+        let peer = self.peers.get(id)?;
+        let link = peer.link.deadline(self.demand(id)).into_iter();
+        let maps = peer.map_due.then(|| self.maps_at());
+        link.chain(peer.connection.deadline()).chain(maps).min()
+    }
+
+    /// When sockets may be woken next only because a map has come.
+    fn maps_at(&self) -> Duration {
+        self.maps_told
+            .map_or(Duration::ZERO, |told| told + MAP_INTERVAL)
+    }
+
+    /// Wakes all sockets for the sake of a connection's maps, if that has not been done lately.
+    fn tell_maps(&mut self, now: Duration, id: ConnectionId) {
+        let is_time = self.maps_at() <= now;
+        if let Some(peer) = self.peers.get_mut(id) {
+            peer.map_due = !is_time;
+        }
+        if is_time {
+            self.maps_told = Some(now);
+            for &socket in self.sockets.keys() {
+                self.woken.insert(socket);
+            }
+        }
     }
 
     /// A peer wants to connect, to an address here: what becomes of it is an [`Action`] later.
     ///
     /// # Errors
-    /// It is to be refused, with [`REJECTED`](crate::proto::wire::REJECTED).
+    /// It is to be refused, with [`REJECTED`](crate::proto::wire::REJECTED), and is [counted](Self::refused).
     pub fn request(
+        &mut self,
+        now: Duration,
+        hosts: (IpAddr, IpAddr),
+        data: &[u8],
+        request: RequestId,
+    ) -> Result<ConnectionId, BadRequest> {
+        self.latest = now;
+        let result = self.asked(now, hosts, data, request);
+        if result.is_err() {
+            self.refused();
+        }
+        result
+    }
+
+    /// Counts a request that is refused: `conn_refused`.
+    pub fn refused(&mut self) {
+        self.counters.refused += 1;
+    }
+
+    fn asked(
         &mut self,
         now: Duration,
         (local, peer): (IpAddr, IpAddr),
@@ -208,8 +295,21 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let ends = Ends::new(peer, local).ok_or(BadRequest::Family(local, peer))?;
         let asked = ConnectData::decode(data, ends.family())?;
         asked.answer(ends)?;
-        let tos = asked.tos;
-        let id = self.connection_to(Route { local, peer, tos })?;
+        let route = Route {
+            local,
+            peer,
+            tos: asked.tos,
+        };
+        let known = self.routes.get(&route.key());
+        let known = known.and_then(|&id| self.peers.get(id));
+        if known.is_none_or(|peer| peer.link.is_down()) {
+            let links = self.links();
+            if links >= self.settings.max_links {
+                self.retire_idle();
+                return Err(BadRequest::Links(links));
+            }
+        }
+        let id = self.connection_to(route, Origin::Peer)?;
         if let Some(peer) = self.peer(id) {
             // An older request that still waits is refused by this one.
             peer.request = Some(asked);
@@ -246,6 +346,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Ok(said) => {
                 let counts = peer.link.established(attempt);
                 if counts {
+                    peer.is_known = true;
+                    peer.used_at = now;
                     peer.connection.established(now, said.ack);
                 }
                 self.drain(id);
@@ -268,13 +370,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// The device has let go of everything of an attempt.
     pub fn closed(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
         self.hurry(id);
-        let Some(peer) = self.peers.get_mut(id.0) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
         if peer.link.current() == Some(attempt) {
             self.counters.resets += u64::from(peer.connection.is_up());
             peer.connection.reset();
             peer.link.closed(now, attempt);
+            peer.used_at = now;
             self.drain(id);
         }
     }
@@ -282,7 +385,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// The device has taken frames that nobody will see any more: to be said before the attempt is
     /// [closed](Self::closed).
     pub fn unheard(&mut self, id: ConnectionId) {
-        if let Some(peer) = self.peers.get_mut(id.0) {
+        if let Some(peer) = self.peers.get_mut(id) {
             peer.connection.unheard();
         }
     }
@@ -299,14 +402,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Calls `each` for what the caller gave with every message of a connection that is not over.
     pub fn payloads(&self, id: ConnectionId, each: impl FnMut(&P)) {
-        if let Some(peer) = self.peers.get(id.0) {
+        if let Some(peer) = self.peers.get(id) {
             peer.connection.payloads(each);
         }
     }
 
     /// What is to be posted next, where there is room for so many requests.
     pub fn transmit(&mut self, id: ConnectionId, room: u32) -> Option<Work<'_, P>> {
-        let peer = self.peers.get_mut(id.0)?;
+        let peer = self.peers.get_mut(id)?;
         if !peer.link.is_up() {
             return None;
         }
@@ -322,7 +425,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         now: Duration,
         id: ConnectionId,
     ) -> Option<(Tag, [u8; Header::SIZE])> {
-        let peer = self.peers.get_mut(id.0).filter(|peer| peer.link.is_up())?;
+        let peer = self.peers.get_mut(id).filter(|peer| peer.link.is_up())?;
         let ack = peer.connection.acknowledge(now);
         self.counters.acks_sent += u64::from(ack.is_some());
         ack
@@ -330,14 +433,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Whether to post a probe: see [`Connection::probe`].
     pub fn probe(&mut self, now: Duration, id: ConnectionId) -> Option<Tag> {
-        let peer = self.peers.get_mut(id.0).filter(|peer| peer.link.is_up())?;
+        let peer = self.peers.get_mut(id).filter(|peer| peer.link.is_up())?;
         peer.connection.probe(now)
     }
 
     /// Whether something goes on when the device has completed a request, and not before: otherwise
     /// completions can wait until a frame comes, or is sent.
     pub fn awaits_device(&self, id: ConnectionId) -> bool {
-        let peer = self.peers.get(id.0);
+        let peer = self.peers.get(id);
         peer.is_some_and(|peer| peer.connection.awaits_device())
     }
 
@@ -351,7 +454,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Takes what is over out of a connection.
     pub(super) fn drain(&mut self, id: ConnectionId) {
-        let Some(peer) = self.peers.get_mut(id.0) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
         while let Some(notification) = peer.connection.notification() {
@@ -386,9 +489,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         body: B,
     ) -> Result<Option<(SocketId, u32)>, Violation> {
         self.busy.insert(id);
-        let Some(peer) = self.peers.get_mut(id.0) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return Ok(None);
         };
+        peer.used_at = now;
         let route = peer.route;
         let plain = peer.connection.plain(now, header, body.as_ref().len());
         let result = match plain.and_then(|header| Some((header, self.room(route, header.to)?))) {
@@ -398,7 +502,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             }
             None => self.receive_any(now, id, route, header, body),
         };
-        let Some(peer) = self.peers.get(id.0) else {
+        let Some(peer) = self.peers.get(id) else {
             return result;
         };
         self.hurries |= peer.connection.owes();
@@ -416,7 +520,20 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// The socket that a message from a peer goes to, if there is one, and it has room.
     fn room(&self, route: Route, port: u16) -> Option<SocketId> {
         let owner = self.ports.find(route.local, port)?;
-        self.sockets.get(&owner)?.has_room().then_some(owner)
+        let room = self.waiting_bytes < self.settings.max_waiting;
+        (room && self.sockets.get(&owner)?.has_room()).then_some(owner)
+    }
+
+    /// Whether a connection has so much waiting that its next message is too much: of what waits in a socket, or
+    /// in all. Where others have taken the room, it still has a share of its own.
+    fn exceeds(&self, id: ConnectionId, owner: SocketId) -> bool {
+        let socket = self.sockets.get(&owner);
+        let fills_socket =
+            socket.is_some_and(|socket| !socket.has_room() && socket.is_filled_by(id));
+        let most = self.settings.max_waiting;
+        let share = most / self.settings.max_connections.max(1) as u64;
+        let own = self.peers.get(id).map_or(0, |peer| peer.waiting_bytes);
+        fills_socket || self.waiting_bytes >= most && own >= share
     }
 
     /// A message of one frame has arrived, with nothing but bytes in it, and there is room for it.
@@ -428,11 +545,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         header: &Header,
         body: B,
     ) {
-        let Some(peer) = self.peers.get_mut(id.0) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
         peer.connection.take_plain(now, header);
         let delivery = Delivery {
+            connection: Some(id),
             sequence: header.sequence,
             from: (peer.route.peer, header.from).into(),
             times: Some((now, now)),
@@ -453,7 +571,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         header: &[u8],
         body: B,
     ) -> Result<Option<(SocketId, u32)>, Violation> {
-        let Some(peer) = self.peers.get_mut(id.0) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return Ok(None);
         };
         let result = match peer.connection.received(now, header, body) {
@@ -480,23 +598,30 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         route: Route,
         received: Received<B>,
     ) -> Result<Option<(SocketId, u32)>, Violation> {
-        let Some(peer) = self.peers.get_mut(id.0) else {
+        let Some(peer) = self.peers.get_mut(id) else {
             return Ok(None);
         };
         match received {
             Received::Map(map) => {
                 self.hurries = true;
                 self.counters.maps_received += 1;
-                let old = self.peer_maps.insert(route.peer.into(), map);
-                let new = &self.peer_maps[&route.peer.into()];
-                let released = old.unwrap_or_default().released(new);
-                for peer in &mut self.peers {
+                let first = CongestionMap::default();
+                let old = self.peer_maps.get(&route.peer.into());
+                let changed = old.is_none_or(|old| *old != map);
+                let released = old.unwrap_or(&first).released(&map);
+                self.peer_maps.insert(route.peer.into(), map);
+                for (_, peer) in self.peers.iter_mut() {
                     if peer.route.peer == route.peer {
-                        // Who still cannot send says so again.
-                        peer.waiting.clear();
+                        // A socket that still cannot send says so again.
+                        for socket in std::mem::take(&mut peer.waiting) {
+                            self.woken.insert(socket);
+                        }
                     }
                 }
                 self.map_came(released);
+                if changed {
+                    self.tell_maps(now, id);
+                }
                 Ok(None)
             }
             Received::Ping(from) => {
@@ -512,21 +637,24 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             Received::Message(incoming) => {
                 let port = incoming.to;
                 let owner = self.ports.find(route.local, port);
-                let Some((owner, socket)) =
-                    owner.zip(owner.and_then(|id| self.sockets.get_mut(&id)))
-                else {
-                    self.counters.no_socket += 1;
-                    peer.connection.take(now, &incoming);
+                let owner = owner.filter(|owner| self.sockets.contains_key(owner));
+                let too_much = owner.is_some_and(|owner| self.exceeds(id, owner));
+                let Some(peer) = self.peers.get_mut(id) else {
                     return Ok(None);
                 };
-                if !socket.has_room() {
+                if too_much {
                     let violation = Violation::Overflow(port);
                     peer.connection.refuse(violation);
                     return Err(violation);
                 }
                 peer.connection.take(now, &incoming);
+                let Some(owner) = owner else {
+                    self.counters.no_socket += 1;
+                    return Ok(None);
+                };
                 let used = incoming.used.map(|rkey| (owner, rkey));
                 let delivery = Delivery {
+                    connection: Some(id),
                     sequence: incoming.sequence,
                     from: (route.peer, incoming.from).into(),
                     times: Some((incoming.began, now)),

@@ -11,12 +11,20 @@ use crate::proto::{
 /// The bytes a socket may have waiting, each way, unless it is told otherwise.
 pub const DEFAULT_LIMIT: u32 = 106_496;
 
-/// The messages a socket may have waiting, whatever their lengths.
+/// Maximum number of messages that wait in a socket, whatever their lengths.
 const MAX_MESSAGES: usize = 16_384;
+
+/// Maximum number of them that come by one connection, where there are too many in all.
+const MAX_MESSAGES_OF_ONE: usize = 1024;
+
+/// The bytes that a message takes in all beside its own.
+const OVERHEAD: u64 = 256;
 
 /// A message for a socket.
 #[derive(Debug)]
 pub struct Delivery<B> {
+    /// The connection that it has come by; `None` if it has not left the host.
+    pub connection: Option<ConnectionId>,
     /// Its number; 0 if it has not left the host.
     pub sequence: u64,
     /// Who has sent it.
@@ -29,6 +37,13 @@ pub struct Delivery<B> {
     pub bodies: Bodies<B>,
     /// Memory of the sender's that the receiver may use.
     pub cookie: Option<Cookie>,
+}
+
+impl<B> Delivery<B> {
+    /// The bytes that a message of `len` bytes takes while it waits.
+    pub(super) fn cost(len: u32) -> u64 {
+        u64::from(len) + OVERHEAD
+    }
 }
 
 /// What a socket receives; the first kinds come first.
@@ -160,6 +175,18 @@ impl<B> Socket<B> {
             && self.messages.len() < MAX_MESSAGES
     }
 
+    /// Whether a connection has so much waiting here that it is what leaves no room: more than the limit by itself,
+    /// at which it was told to stop.
+    pub(super) fn is_filled_by(&self, connection: ConnectionId) -> bool {
+        let mut own = (0, 0);
+        for delivery in &self.messages {
+            if delivery.connection == Some(connection) {
+                own = (own.0 + u64::from(delivery.len), own.1 + 1);
+            }
+        }
+        own.0 >= u64::from(self.recv_limit.max(1)) || own.1 >= MAX_MESSAGES_OF_ONE
+    }
+
     pub(super) fn deliver(&mut self, delivery: Delivery<B>) {
         self.recv_bytes += u64::from(delivery.len);
         self.messages.push_back(delivery);
@@ -194,14 +221,17 @@ impl<B> Socket<B> {
         self.watched |= CongestionMap::fold(port);
     }
 
-    /// A peer's map has come, and these ports are free again.
-    pub(super) fn map_came(&mut self, released: u64) {
+    /// Records that a peer's map has come, and these ports are free again. Returns whether one of them was refused to
+    /// this socket.
+    pub(super) fn map_came(&mut self, released: u64) -> bool {
+        let freed = self.watched & released;
+        self.watched &= !released;
         if self.watches {
-            self.freed |= self.watched & released;
-            self.watched &= !released;
+            self.freed |= freed;
         } else {
             self.map_changed = true;
         }
+        freed != 0
     }
 
     pub(super) fn notify(&mut self, notification: Notification) {
@@ -243,13 +273,13 @@ impl<B> Socket<B> {
         self.take_message()
     }
 
-    /// The next message does not wait any more, and is [taken](Self::take_message) next; whether there is one.
+    /// Takes the next message out of the count; it is [taken](Self::take_message) next. Returns the connection that it
+    /// has come by, and its bytes.
     #[inline]
-    pub(super) fn leave_message(&mut self) -> bool {
-        let next = self.messages.front();
-        let any = next.is_some();
-        self.recv_bytes -= next.map_or(0, |delivery| u64::from(delivery.len));
-        any
+    pub(super) fn leave_message(&mut self) -> Option<(Option<ConnectionId>, u32)> {
+        let next = self.messages.front()?;
+        self.recv_bytes -= u64::from(next.len);
+        Some((next.connection, next.len))
     }
 
     #[inline]

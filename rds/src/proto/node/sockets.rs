@@ -4,6 +4,7 @@ use std::net::{IpAddr, SocketAddr};
 
 use super::{
     ConnectionId, Delivery, Event, Node, Pending, Readiness, Route, SocketError,
+    admission::Origin,
     socket::{Socket, Way},
 };
 use crate::proto::{
@@ -246,7 +247,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return Ok(self.send_local(id, from, to, draft));
         }
         let (local, peer) = (from.ip(), to.ip());
-        let connection = match self.connection_to(Route { local, peer, tos }) {
+        let route = Route { local, peer, tos };
+        let connection = match self.connection_to(route, Origin::Program) {
             Ok(connection) => connection,
             Err(_) => {
                 return Err(NotSent {
@@ -281,7 +283,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let fits = draft.len.max(draft.moved()) <= MAX_MESSAGE && draft.len <= socket.send_limit;
         let may = fits && !socket.is_half_full(draft.len) && socket.may_send();
         let from = socket.bound?.port();
-        let free = same && may && !self.is_congested(way.plain, false);
+        let there = same && self.peers.get(way.connection).is_some();
+        let free = there && may && !self.is_congested(way.plain, false);
         free.then_some((way.connection, from, way.plain.port()))
     }
 
@@ -311,7 +314,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             to,
             draft,
         };
-        match self.peers[connection.0].connection.send(message, ask) {
+        let Some(peer) = self.peers.get_mut(connection) else {
+            // The caller has just found it.
+            let (error, draft) = (SocketError::Closed, message.draft);
+            return Err(NotSent { error, draft });
+        };
+        match peer.connection.send(message, ask) {
             Ok(sequence) => Ok(Sent::Queued(connection, sequence)),
             Err(refused) => {
                 if let Some(socket) = self.sockets.get_mut(&id) {
@@ -433,6 +441,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             if to.port() == PING_PORT {
                 if socket.has_room() {
                     socket.deliver(Delivery {
+                        connection: None,
                         sequence: 0,
                         times: None,
                         from: to,
@@ -473,8 +482,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let Some(socket) = self.sockets.get_mut(&owner) else {
             return;
         };
+        let (from, len) = (delivery.connection, delivery.len);
         socket.deliver(delivery);
         let congestion = socket.congestion();
+        if let Some(peer) = from.and_then(|id| self.peers.get_mut(id)) {
+            let cost = Delivery::<B>::cost(len);
+            peer.waiting_bytes += cost;
+            self.waiting_bytes += cost;
+        }
         self.counters.queued += 1;
         self.woken.insert(owner);
         self.tell_congestion(owner, congestion);
@@ -488,11 +503,24 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub fn receive(&mut self, id: SocketId) -> Result<Option<Event<B>>, SocketError> {
         let socket = self.get_mut(id)?;
         let event = socket.receive();
-        if let Some(Event::Message(_)) = event {
+        if let Some(Event::Message(delivery)) = &event {
             let congestion = socket.congestion();
+            self.leave(delivery.connection, delivery.len);
             self.taken(id, congestion);
         }
         Ok(event)
+    }
+
+    /// Takes a message that has come by a connection out of what waits in all.
+    #[inline]
+    fn leave(&mut self, from: Option<ConnectionId>, len: u32) {
+        let Some(from) = from else { return };
+        let cost = Delivery::<B>::cost(len);
+        self.waiting_bytes = self.waiting_bytes.saturating_sub(cost);
+        // A peer may have been forgotten meanwhile.
+        if let Some(peer) = self.peers.get_mut(from) {
+            peer.waiting_bytes = peer.waiting_bytes.saturating_sub(cost);
+        }
     }
 
     /// What there is to be received.
@@ -511,16 +539,15 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     #[inline]
     pub fn receive_message(&mut self, id: SocketId) -> Result<Option<Delivery<B>>, SocketError> {
         let socket = self.sockets.get_mut(&id).ok_or(SocketError::Closed)?;
-        if !socket.leave_message() {
+        let Some((from, len)) = socket.leave_message() else {
             return Ok(None);
-        }
+        };
         self.counters.delivered += 1;
-        if let Some(congested) = socket.congestion() {
-            self.tell_congestion(id, Some(congested));
-            return Ok(self.get_mut(id)?.take_message());
-        }
+        let congestion = socket.congestion();
+        self.leave(from, len);
+        self.tell_congestion(id, congestion);
         // It is moved once, to where the caller wants it.
-        Ok(socket.take_message())
+        Ok(self.get_mut(id)?.take_message())
     }
 
     /// A socket has received a message, so that there is room for others.
@@ -580,14 +607,17 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub fn cancel(&mut self, id: SocketId, to: Option<SocketAddr>) -> Result<(), SocketError> {
         let bound = self.get(id)?.bound.ok_or(SocketError::NotConnected)?;
         let to = to.map(plain);
-        for connection in (0..self.peers.len()).map(ConnectionId) {
-            let peer = &mut self.peers[connection.0];
+        let mut concerned = Vec::new();
+        for (connection, peer) in self.peers.iter_mut() {
             let meant = to.is_none_or(|to| to.ip() == peer.route.peer);
             if peer.route.local == bound.ip() && meant {
                 peer.connection.cancel(id, to.map(|to| to.port()));
-                self.hurry(connection);
-                self.drain(connection);
+                concerned.push(connection);
             }
+        }
+        for connection in concerned {
+            self.hurry(connection);
+            self.drain(connection);
         }
         Ok(())
     }
@@ -609,7 +639,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         self.wait_no_more(id);
         self.crowded.remove(&id);
-        self.sockets.remove(&id);
+        if let Some(socket) = self.sockets.remove(&id) {
+            for delivery in socket.messages() {
+                self.leave(delivery.connection, delivery.len);
+            }
+        }
         Ok(())
     }
 }

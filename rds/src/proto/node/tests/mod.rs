@@ -5,7 +5,9 @@ use std::{
     time::Duration,
 };
 
+mod admission;
 mod later;
+mod overload;
 
 use super::*;
 use crate::proto::{
@@ -585,6 +587,7 @@ fn a_message_to_this_host_does_not_leave_it() {
         panic!("{sent:?}");
     };
     let delivery = Delivery {
+        connection: None,
         sequence: 0,
         times: None,
         from: local.from,

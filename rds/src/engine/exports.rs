@@ -1,0 +1,227 @@
+//! Memory that sockets export, by its owner and its key.
+//!
+//! A key is all that a peer needs, on any connection of the engine: the device looks at nothing else. So the address of
+//! an export is random, as far as 32 bits permit, which is what a cookie has; the key is the device's choice, and most
+//! devices count.
+
+use std::{
+    collections::{BTreeSet, HashMap, hash_map::Entry},
+    io,
+    net::IpAddr,
+};
+
+use rustix::rand::{GetRandomFlags, getrandom};
+use verbs::{ProtectionDomain, RemoteRegion};
+
+use crate::proto::SocketId;
+
+/// The bytes of a page, as far as addresses of exports are concerned.
+pub(crate) const PAGE: usize = 4096;
+
+/// Number of pages that 32 bits of offset reach.
+const PAGES: u64 = 1 << 20;
+
+/// Maximum number of hosts that are remembered to have been sent a cookie; with more, any host may have it.
+const MAX_HOSTS: usize = 64;
+
+/// Memory that peers can use.
+#[derive(Debug)]
+pub(crate) struct Exported<R = RemoteRegion> {
+    /// Held for as long as they may.
+    pub(crate) region: R,
+    pub(crate) use_once: bool,
+    pub(crate) read_only: bool,
+    /// The hosts that the cookie is for: if there are none, or too many, any host.
+    hosts: BTreeSet<IpAddr>,
+}
+
+impl<R> Exported<R> {
+    pub(crate) fn new(region: R, use_once: bool, read_only: bool) -> Self {
+        Self {
+            region,
+            use_once,
+            read_only,
+            hosts: BTreeSet::new(),
+        }
+    }
+
+    fn is_for(&self, host: IpAddr) -> bool {
+        let any = self.hosts.is_empty() || self.hosts.len() > MAX_HOSTS;
+        any || self.hosts.contains(&host)
+    }
+}
+
+/// The memory that all sockets of an engine export.
+#[derive(Debug)]
+pub(crate) struct Exports<R = RemoteRegion> {
+    all: HashMap<(SocketId, u32), Exported<R>>,
+}
+
+impl<R> Default for Exports<R> {
+    fn default() -> Self {
+        Self {
+            all: HashMap::new(),
+        }
+    }
+}
+
+impl<R> Exports<R> {
+    pub(crate) fn insert(&mut self, owner: SocketId, rkey: u32, exported: Exported<R>) {
+        self.all.insert((owner, rkey), exported);
+    }
+
+    pub(crate) fn contains(&self, owner: SocketId, rkey: u32) -> bool {
+        self.all.contains_key(&(owner, rkey))
+    }
+
+    pub(crate) fn remove(&mut self, owner: SocketId, rkey: u32) -> Option<Exported<R>> {
+        self.all.remove(&(owner, rkey))
+    }
+
+    /// Number of exports of a socket.
+    pub(crate) fn count(&self, owner: SocketId) -> usize {
+        self.all.keys().filter(|(of, _)| *of == owner).count()
+    }
+
+    /// Any export with this key that `which` names.
+    pub(super) fn find(
+        &self,
+        rkey: u32,
+        which: impl Fn(&Exported<R>) -> bool,
+    ) -> Option<&Exported<R>> {
+        let mut all = self.all.iter();
+        let found = all.find(|((_, key), exported)| *key == rkey && which(exported));
+        found.map(|(_, exported)| exported)
+    }
+
+    /// Records that the cookie of an export goes to a host with a message: from now on, only hosts that were sent it can
+    /// say that they have used it.
+    pub(crate) fn sent_to(&mut self, owner: SocketId, rkey: u32, host: IpAddr) {
+        if let Some(exported) = self.all.get_mut(&(owner, rkey))
+            && exported.hosts.len() <= MAX_HOSTS
+        {
+            exported.hosts.insert(host);
+        }
+    }
+
+    /// Frees memory for one use, as a host says that it has used it.
+    pub(crate) fn used(&mut self, owner: SocketId, rkey: u32, by: IpAddr) {
+        if let Entry::Occupied(exported) = self.all.entry((owner, rkey))
+            && exported.get().use_once
+            && exported.get().is_for(by)
+        {
+            exported.remove();
+        }
+    }
+
+    /// Frees all memory of a socket that is closed.
+    pub(super) fn forget(&mut self, owner: SocketId) {
+        self.all.retain(|(of, _), _| *of != owner);
+    }
+}
+
+impl Exports {
+    /// Frees all memory of a device that is gone.
+    pub(super) fn leave(&mut self, pd: &ProtectionDomain) {
+        self.all.retain(|_, exported| exported.region.pd() != pd);
+    }
+}
+
+/// An address for `len` bytes that begin at `offset` in their page: at the same offset in a random page, and as a whole
+/// within what a cookie can say.
+///
+/// # Errors
+/// The kernel has no random numbers yet, or none for this process.
+pub(crate) fn random_address(offset: usize, len: usize) -> io::Result<u64> {
+    let mut random = [0; 8];
+    let filled = getrandom(&mut random, GetRandomFlags::empty())?;
+    if filled < random.len() {
+        return Err(io::ErrorKind::UnexpectedEof.into());
+    }
+    Ok(address(offset, len, u64::from_ne_bytes(random)))
+}
+
+fn address(offset: usize, len: usize, random: u64) -> u64 {
+    let pages = (offset % PAGE).saturating_add(len).div_ceil(PAGE) as u64;
+    let first = random % PAGES.saturating_sub(pages).max(1);
+    first * PAGE as u64 + (offset % PAGE) as u64
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+    use crate::proto::wire::MAX_MESSAGE;
+
+    const OWNER: SocketId = SocketId(1);
+    const PEER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 2));
+    const STRANGER: IpAddr = IpAddr::V4(std::net::Ipv4Addr::new(10, 9, 0, 3));
+
+    fn exports(use_once: bool) -> Exports<()> {
+        let mut exports = Exports::default();
+        exports.insert(OWNER, 5, Exported::new((), use_once, false));
+        exports
+    }
+
+    #[test]
+    fn message_after_an_operation_frees_memory_for_one_use_and_no_other() {
+        for use_once in [true, false] {
+            let mut exports = exports(use_once);
+            exports.used(SocketId(2), 5, PEER);
+            exports.used(OWNER, 6, PEER);
+            assert!(exports.contains(OWNER, 5), "that was another");
+            exports.used(OWNER, 5, PEER);
+            assert_eq!(exports.contains(OWNER, 5), !use_once);
+            assert_eq!(exports.count(OWNER), usize::from(!use_once));
+        }
+    }
+
+    #[test]
+    fn stranger_cannot_free_memory_whose_cookie_went_to_a_peer() {
+        let mut exports = exports(true);
+        exports.sent_to(OWNER, 5, PEER);
+        exports.used(OWNER, 5, STRANGER);
+        assert!(exports.contains(OWNER, 5));
+        exports.used(OWNER, 5, PEER);
+        assert!(!exports.contains(OWNER, 5));
+    }
+
+    #[test]
+    fn hosts_that_were_sent_a_cookie_are_bounded() {
+        let mut exports = exports(true);
+        for host in 0..1000 {
+            exports.sent_to(OWNER, 5, std::net::Ipv4Addr::from_bits(host).into());
+        }
+        assert_eq!(exports.all[&(OWNER, 5)].hosts.len(), MAX_HOSTS + 1);
+        exports.used(OWNER, 5, STRANGER);
+        assert!(!exports.contains(OWNER, 5), "it is for any host");
+    }
+
+    #[test]
+    fn address_keeps_the_offset_in_its_page_and_fits_a_cookie() {
+        let longest = MAX_MESSAGE as usize + PAGE;
+        for (offset, len) in [
+            (0, 1),
+            (8, 8),
+            (4095, 1),
+            (4095, 2),
+            (0, longest),
+            (4095, longest),
+        ] {
+            for random in [0, 1, 12_345, (1 << 20) - 1, 1 << 20, u64::MAX] {
+                let at = address(offset, len, random);
+                assert_eq!(at % 4096, offset as u64);
+                assert!(at + len as u64 <= 1 << 32, "{at:#x} and {len}");
+            }
+        }
+    }
+
+    #[test]
+    fn addresses_of_exports_cannot_be_guessed() {
+        let at: BTreeSet<u64> = (0..64).map(|_| random_address(7, 4096).unwrap()).collect();
+        assert!(at.len() > 60, "{at:x?}");
+        assert!(
+            at.last().unwrap() - at.first().unwrap() > 1 << 30,
+            "{at:x?}"
+        );
+    }
+}

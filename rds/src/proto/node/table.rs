@@ -1,0 +1,92 @@
+//! The connections of a node, by names that are given once.
+
+use super::{ConnectionId, peers::Peer};
+
+/// A place for a connection, and how many have had it before.
+#[derive(Debug)]
+struct Slot<P, B> {
+    generation: u32,
+    peer: Option<Peer<P, B>>,
+}
+
+/// The connections of a node. The name of a removed connection finds none, whatever takes its place.
+#[derive(Debug)]
+pub(super) struct PeerTable<P, B> {
+    slots: Vec<Slot<P, B>>,
+    free: Vec<u32>,
+}
+
+impl<P, B> PeerTable<P, B> {
+    pub(super) const fn new() -> Self {
+        Self {
+            slots: Vec::new(),
+            free: Vec::new(),
+        }
+    }
+
+    /// The number of connections.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
+    /// Adds a connection; `None` if there are as many as there are names.
+    pub(super) fn insert(&mut self, peer: Peer<P, B>) -> Option<ConnectionId> {
+        let slot = match self.free.pop() {
+            Some(slot) => slot,
+            None => {
+                let slot = u32::try_from(self.slots.len()).ok()?;
+                self.slots.push(Slot {
+                    generation: 0,
+                    peer: None,
+                });
+                slot
+            }
+        };
+        let place = self.slots.get_mut(slot as usize)?;
+        place.peer = Some(peer);
+        let generation = place.generation;
+        Some(ConnectionId { slot, generation })
+    }
+
+    /// Removes a connection.
+    pub(super) fn remove(&mut self, id: ConnectionId) -> Option<Peer<P, B>> {
+        let place = self.slots.get_mut(id.slot as usize)?;
+        if place.generation != id.generation {
+            return None;
+        }
+        let peer = place.peer.take()?;
+        place.generation = place.generation.wrapping_add(1);
+        self.free.push(id.slot);
+        Some(peer)
+    }
+
+    pub(super) fn get(&self, id: ConnectionId) -> Option<&Peer<P, B>> {
+        let place = self.slots.get(id.slot as usize)?;
+        let peer = place.peer.as_ref()?;
+        (place.generation == id.generation).then_some(peer)
+    }
+
+    pub(super) fn get_mut(&mut self, id: ConnectionId) -> Option<&mut Peer<P, B>> {
+        let place = self.slots.get_mut(id.slot as usize)?;
+        let peer = place.peer.as_mut()?;
+        (place.generation == id.generation).then_some(peer)
+    }
+
+    /// All connections, with their names.
+    pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Peer<P, B>)> {
+        let slots = self.slots.iter().zip(0..);
+        slots.filter_map(|(place, slot)| {
+            let generation = place.generation;
+            Some((ConnectionId { slot, generation }, place.peer.as_ref()?))
+        })
+    }
+
+    /// All connections, to be changed.
+    pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut Peer<P, B>)> {
+        let slots = self.slots.iter_mut().zip(0..);
+        slots.filter_map(|(place, slot)| {
+            let generation = place.generation;
+            Some((ConnectionId { slot, generation }, place.peer.as_mut()?))
+        })
+    }
+}

@@ -1,0 +1,155 @@
+//! Peers that send more than there is room for, and what others notice of that.
+
+use super::*;
+
+/// Another peer of B, and its connection there.
+const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 66));
+
+fn stranger(node: &mut TestNode) -> ConnectionId {
+    let data = ConnectData::proposal(Ends::new(STRANGER, B).unwrap(), 0);
+    let id = node.request(NOW, (B, STRANGER), &data.encode(), RequestId(1));
+    let id = id.unwrap();
+    let Some(Action::Accept(_, attempt)) = node.poll(NOW, id) else {
+        panic!("it is not accepted");
+    };
+    assert_eq!(node.established(NOW, id, attempt, None), Ok(true));
+    id
+}
+
+/// Sends messages of `len` bytes by a connection until one is too many; how many were taken.
+fn flood(node: &mut TestNode, id: ConnectionId, len: u32, most: u64) -> (u64, Option<Violation>) {
+    let first = node.next_sequences(id).unwrap().1.max(1);
+    for taken in 0..most {
+        let header = Header {
+            sequence: first + taken,
+            from: 4001,
+            to: 5000,
+            len,
+            ..Header::default()
+        };
+        let body = vec![0; len as usize];
+        if let Err(violation) = node.received(NOW, id, &header.encode(), body) {
+            return (taken, Some(violation));
+        }
+    }
+    (most, None)
+}
+
+#[test]
+fn peer_that_fills_a_socket_costs_no_other_its_connection() {
+    for len in [100, 0] {
+        let (mut pair, _, to) = pair();
+        pair.b.set_limits(to, 1000, 1000).unwrap();
+        let hostile = stranger(&mut pair.b);
+        let (_, violation) = flood(&mut pair.b, hostile, len, 20_000);
+        assert_eq!(violation, Some(Violation::Overflow(5000)));
+        let innocent = pair.ids[1];
+        assert_eq!(flood(&mut pair.b, innocent, len, 5), (5, None));
+        assert!(pair.b.is_up(innocent));
+        // It has a share of its own, and no more.
+        let (_, violation) = flood(&mut pair.b, innocent, len, 20_000);
+        assert_eq!(violation, Some(Violation::Overflow(5000)));
+    }
+}
+
+#[test]
+fn peer_that_fills_all_sockets_costs_no_other_its_connection() {
+    let (mut a, mut b) = (node(), node());
+    b.settings.max_waiting = 1 << 20;
+    let from = bound(&mut a, A, 4001);
+    let to = bound(&mut b, B, 5000);
+    send(&mut a, from, (B, 5000).into(), 0).unwrap();
+    let mut pair = Pair::connect(a, b);
+    pair.b.set_limits(to, 1000, u32::MAX).unwrap();
+    pair.b.settings.max_connections = 16;
+    let hostile = stranger(&mut pair.b);
+    let (taken, violation) = flood(&mut pair.b, hostile, 4096, 20_000);
+    assert_eq!(violation, Some(Violation::Overflow(5000)));
+    assert!(taken * 4096 <= 1 << 20, "{taken} messages");
+    // A sixteenth is its own.
+    let innocent = pair.ids[1];
+    let (taken, violation) = flood(&mut pair.b, innocent, 4096, 20_000);
+    assert_eq!(violation, Some(Violation::Overflow(5000)));
+    assert!((15..=16).contains(&taken), "{taken} messages");
+    // All of that is counted back.
+    lens(&mut pair.b, to);
+    assert_eq!(pair.b.waiting_bytes, 0);
+    let counted = pair.b.peers.iter().map(|(_, peer)| peer.waiting_bytes);
+    assert_eq!(counted.sum::<u64>(), 0);
+}
+
+#[test]
+fn closing_a_socket_counts_its_messages_back() {
+    let (mut pair, _, to) = pair();
+    let id = pair.ids[1];
+    assert_eq!(flood(&mut pair.b, id, 100, 5), (5, None));
+    drop(pair.b.receive_message(to).unwrap());
+    assert_eq!(pair.b.waiting_bytes, 4 * 356);
+    pair.b.close(to).unwrap();
+    assert_eq!(pair.b.waiting_bytes, 0);
+    assert_eq!(pair.b.peers.get(id).unwrap().waiting_bytes, 0);
+}
+
+/// A congestion map arrives by a connection, with these ports congested.
+fn map(node: &mut TestNode, now: Duration, id: ConnectionId, ports: &[u16]) {
+    let mut map = CongestionMap::default();
+    for &port in ports {
+        map.set(port, true);
+    }
+    let header = Header {
+        len: 8192,
+        flags: Flags::CONG_BITMAP,
+        ..Header::default()
+    };
+    for part in map.as_bytes().chunks(4096) {
+        let got = node.received(now, id, &header.encode(), part.to_vec());
+        assert_eq!(got, Ok(None));
+    }
+}
+
+fn woken(node: &mut TestNode) -> Vec<SocketId> {
+    std::iter::from_fn(|| node.woken()).collect()
+}
+
+#[test]
+fn maps_that_do_not_concern_a_socket_wake_it_once_in_a_while() {
+    const MILLI: Duration = Duration::from_millis(1);
+    let (mut pair, _, to) = pair();
+    let hostile = stranger(&mut pair.b);
+    woken(&mut pair.b);
+    let start = Duration::from_secs(1);
+    let mut wakes = 0;
+    for i in 0..1000_u16 {
+        map(&mut pair.b, start, hostile, &[2 + i % 2]);
+        wakes += woken(&mut pair.b).len();
+    }
+    assert_eq!(wakes, 1);
+    // It is told of the last ones a little later, and of a map that says nothing new never.
+    assert!(pair.b.readiness(to).unwrap().map_changed);
+    let later = pair.b.deadline(hostile).unwrap();
+    assert!(start < later && later <= start + 10 * MILLI);
+    assert!(!pair.b.is_content(later, hostile));
+    assert_eq!(pair.b.poll(later, hostile), None);
+    assert_eq!(woken(&mut pair.b), [to]);
+    map(&mut pair.b, start + 100 * MILLI, hostile, &[3]);
+    assert_eq!(woken(&mut pair.b), []);
+    assert!(pair.b.deadline(hostile).is_none_or(|at| at > start + MILLI));
+}
+
+/// X-G04: but a sender that is blocked is woken at once, however many maps have come.
+#[test]
+fn map_that_releases_a_port_wakes_blocked_senders_among_many_maps() {
+    let (mut pair, _, to) = pair();
+    let other = bound(&mut pair.b, B, 5001);
+    let id = pair.ids[1];
+    let now = Duration::from_secs(1);
+    for _ in 0..5 {
+        map(&mut pair.b, now, id, &[4001]);
+        let refused = send(&mut pair.b, to, (A, 4001).into(), 1);
+        assert!(matches!(refused, Err(SocketError::Congested(_))));
+        woken(&mut pair.b);
+        map(&mut pair.b, now, id, &[]);
+        assert_eq!(woken(&mut pair.b), [to]);
+    }
+    assert!(pair.b.readiness(other).unwrap().map_changed);
+}
