@@ -1,9 +1,13 @@
 //! Peers that do not keep to the protocol, or are lost at the worst of times.
 
-use std::{net::SocketAddr, time::Duration};
+use std::{
+    net::SocketAddr,
+    thread,
+    time::{Duration, Instant},
+};
 
 use rds::{
-    Engine, EngineOptions, Received, Socket,
+    Engine, EngineOptions, ExportOptions, Received, SendOptions, Socket,
     proto::wire::{ConnectData, Cookie, Extension, Family, Flags, Header, REJECTED, Version},
 };
 
@@ -443,4 +447,122 @@ fn a_peer_that_is_gone_is_noticed_while_nothing_is_sent() {
     assert!(second.is_there().unwrap());
     second.message(&header(1, addr(&a), 5), b"hello").unwrap();
     assert_eq!(message(&a), b"hello");
+}
+
+/// Strangers that have been connected and are gone give way: once, 4,096 requests locked all new peers out for good.
+#[test]
+fn strangers_that_are_gone_keep_no_peer_out() {
+    let engine = EngineOptions::new().receives(64).max_connections(8, 16);
+    let engine = engine.start().unwrap();
+    let a = bound(&engine);
+    let to = addr(&a);
+    let (prober, _) = prober();
+    for tos in 0..20 {
+        let data = prober.proposal(to.ip(), tos).encode();
+        let mut wire = prober.dial(to.ip(), &data).unwrap().accepted().unwrap();
+        assert!(wire.message(&header(1, to, 2), &[tos, 1]).unwrap());
+        assert_eq!(message(&a), [tos, 1]);
+        wire.disconnect();
+        // It is down when the engine says so; what it was asked for again is refused by the prober.
+        let until = Instant::now() + PATIENCE.unwrap();
+        while engine
+            .info()
+            .unwrap()
+            .connections
+            .iter()
+            .any(|connection| connection.tos == tos && !connection.flags.is_empty())
+        {
+            assert!(Instant::now() < until, "the connection stays up");
+            thread::sleep(Duration::from_millis(10));
+        }
+    }
+    assert_eq!(counter(&engine, "conn_refused"), 0);
+    assert!(counter(&engine, "conn_evicted") >= 13);
+    let friend = socket(third());
+    friend.send_to(b"hello", to).unwrap();
+    assert_eq!(message(&a), b"hello");
+    assert!(engine.info().unwrap().connections.len() <= 7);
+}
+
+/// A stranger that does not heed the congestion map is the only one that loses its connection.
+#[test]
+fn stranger_that_fills_a_socket_costs_no_other_its_connection() {
+    let engine = EngineOptions::new().start().unwrap();
+    let a = bound(&engine);
+    let to = addr(&a);
+    a.set_recv_limit(1000).unwrap();
+    let dial = |own: SocketAddr| {
+        let data = prober::proposal(own.ip(), to.ip(), 0).encode();
+        let dialled = prober::dial(own.ip(), to.ip(), &data, 64).unwrap();
+        dialled.accepted().unwrap()
+    };
+    let (mut stranger, mut innocent) = (dial(other()), dial(third()));
+    let mut sent = 0;
+    while stranger
+        .message(&header(1 + sent, to, 500), &[0; 500])
+        .unwrap()
+    {
+        sent += 1;
+        assert!(sent < 1000, "it is never too much");
+    }
+    assert!(stranger.is_lost().unwrap());
+    assert!(innocent.message(&header(1, to, 8), b"innocent").unwrap());
+    while message(&a) != b"innocent" {}
+    assert!(innocent.is_there().unwrap());
+    assert_eq!(counter(&engine, "conn_reset"), 1);
+}
+
+/// A message that names a key frees memory for one use, if it comes from the host that was sent the cookie; and no
+/// other memory.
+#[test]
+fn stranger_that_names_a_key_frees_nothing() {
+    let a = socket(any());
+    let to = addr(&a);
+    let friend = socket(third());
+    let memory = a.alloc(4096).unwrap();
+    let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
+    let always = a.export(&memory, ExportOptions::new()).unwrap();
+    for cookie in [once, always] {
+        let options = SendOptions::new().to(addr(&friend)).cookie(cookie);
+        a.send_msg(&[], &options).unwrap();
+        assert_eq!(message(&friend), b"");
+    }
+    let (prober, _) = prober();
+    let data = prober.proposal(to.ip(), 0).encode();
+    let mut wire = prober.dial(to.ip(), &data).unwrap().accepted().unwrap();
+    for (sequence, cookie) in (1..).zip([once, always]) {
+        let mut named = header(sequence, to, 1);
+        named.extensions.add(Extension::Rdma(cookie.rkey)).unwrap();
+        assert!(wire.message(&named, b"!").unwrap());
+        assert_eq!(message(&a), b"!");
+        assert_eq!(a.exports().unwrap(), 2);
+    }
+    // The friend says so by an operation.
+    let local = friend.alloc(10).unwrap();
+    for (cookie, left) in [(always, 2), (once, 1)] {
+        let write = rds::Rdma::write(vec![local.slice(0..10)], cookie);
+        let options = SendOptions::new().to(to).rdma(write);
+        friend.send_msg(&[], &options).unwrap();
+        assert_eq!(message(&a), b"");
+        assert_eq!(a.exports().unwrap(), left);
+    }
+}
+
+/// A peer that knows a key has to guess where the memory is.
+#[test]
+fn exports_begin_at_addresses_that_are_hard_to_guess() {
+    let a = socket(any());
+    let memory = a.alloc(100).unwrap();
+    let pages: std::collections::BTreeSet<u32> = (0..32)
+        .map(|_| {
+            let cookie = a.export(&memory, ExportOptions::new()).unwrap();
+            assert_eq!(cookie.offset % 4096, 0, "as the memory here");
+            cookie.offset / 4096
+        })
+        .collect();
+    assert!(pages.len() > 28, "{pages:?}");
+    assert!(
+        pages.last().unwrap() - pages.first().unwrap() > 1 << 18,
+        "{pages:?}"
+    );
 }

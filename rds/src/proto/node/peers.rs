@@ -31,7 +31,7 @@ pub(super) struct Peer<P, B> {
     request: Option<ConnectData>,
     /// What is being accepted, with what the peer said of its side.
     accepted: Option<(Attempt, ConnectData)>,
-    /// It has been connected, so that what it sends again is told from what is new.
+    /// It has been connected, or has talked before it said so: what it sends again is told from what is new.
     pub(super) is_known: bool,
     /// When a frame has last come from the peer, or a connection has begun or ended.
     pub(super) used_at: Duration,
@@ -493,6 +493,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return Ok(None);
         };
         peer.used_at = now;
+        // Its last word of the handshake may come later, or never.
+        peer.is_known = true;
         let route = peer.route;
         let plain = peer.connection.plain(now, header, body.as_ref().len());
         let result = match plain.and_then(|header| Some((header, self.room(route, header.to)?))) {

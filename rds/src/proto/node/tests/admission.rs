@@ -137,6 +137,28 @@ fn peer_that_was_connected_may_ask_while_strangers_do() {
     assert_eq!(ask(&mut node, NOW, B, 0), Ok(friend));
 }
 
+/// It sends again what was not acknowledged, which must not come twice.
+#[test]
+fn peer_that_talks_before_it_is_connected_is_remembered() {
+    let mut node = with(|_| {});
+    let socket = bound(&mut node, A, 5000);
+    let id = ask(&mut node, NOW, B, 0).unwrap();
+    let attempt = accept(&mut node, NOW, id);
+    let mut header = Header {
+        sequence: 7,
+        from: 4001,
+        to: 5000,
+        ..Header::default()
+    };
+    node.received(NOW, id, &header.encode(), vec![]).unwrap();
+    node.failed(id, attempt, Failure::Lost);
+    close(&mut node, NOW, id);
+    assert_eq!(connect(&mut node, NOW, B, 0), id);
+    header.flags = Flags::RETRANSMITTED;
+    node.received(NOW, id, &header.encode(), vec![]).unwrap();
+    assert_eq!(lens(&mut node, socket), [0], "it comes once");
+}
+
 #[test]
 fn peers_that_are_gone_give_way_to_new_ones() {
     let mut node = with(|settings| settings.max_connections = 16);
