@@ -48,6 +48,11 @@ pub(crate) enum Command {
         #[arg(long)]
         long: bool,
     },
+    /// Put known faults into a copy of the sources, one at a time: a test has to find each
+    Mutants {
+        /// Only those with this in their names or files
+        filter: Option<String>,
+    },
     /// Run everything that a change has to pass
     Ci {
         /// Repeat the tests in guests in QEMU, with the distribution's kernel; takes hours without KVM

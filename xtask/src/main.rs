@@ -16,6 +16,7 @@ mod conformance;
 mod demo;
 mod distribution;
 mod interrupt;
+mod mutants;
 mod outcomes;
 mod process;
 mod pyverbs;
@@ -58,6 +59,10 @@ fn dispatch(command: Command) -> Result<ExitCode> {
             return Ok(verdict(held || !check));
         }
         Command::Tidy => tidy::run(workspace::Workspace::load()?.root())?,
+        Command::Mutants { filter } => {
+            let workspace = workspace::Workspace::load()?;
+            return Ok(verdict(mutants::run(&workspace, filter.as_deref())?));
+        }
         Command::Ci { long } => return Ok(verdict(ci::run(long)?)),
         Command::Codegen { check } => codegen::run(check)?,
         Command::SoftRoce {
