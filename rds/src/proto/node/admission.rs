@@ -9,7 +9,10 @@
 use std::{net::IpAddr, num::NonZero, time::Duration};
 
 use super::{BadRequest, ConnectionId, Node, Route, peers::Peer};
-use crate::proto::{link::Failure, wire::Ends};
+use crate::proto::{
+    link::{Demand, Failure},
+    wire::Ends,
+};
 
 /// Time after which an attempt of a stranger gives way to those of others: a handshake takes a few round trips, and a
 /// peer whose last word is lost repeats it sooner.
@@ -17,6 +20,10 @@ const GIVE_WAY: Duration = Duration::from_secs(2);
 
 /// Interval between attempts to dial while as many connections are up as may be.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(200);
+
+/// Time in which a peer whose connection was closed for the sake of others may not ask again: a kernel does so at once,
+/// and would have the place before the peer that it was made for, which asks every second.
+const YIELD_TIME: Duration = Duration::from_secs(2);
 
 /// One of how many attempts of strangers at a time may come from one address.
 const PENDING_SHARE: usize = 8;
@@ -55,6 +62,32 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let id = id.ok_or(BadRequest::Connections(count))?;
         self.routes.insert(route.key(), id);
         Ok(id)
+    }
+
+    /// Whether a request may lead to a connection, as far as those are concerned that are up. An idle one gives way for
+    /// the next request, if need be. Some are kept for peers that programs here send to.
+    pub(super) fn check_links(&mut self, now: Duration, route: Route) -> Result<(), BadRequest> {
+        let known = self.routes.get(&route.key()).copied();
+        let peer = known.and_then(|id| self.peers.get(id));
+        if peer.is_some_and(|peer| !peer.link.is_down()) {
+            return Ok(());
+        }
+        let wanted = known.is_some_and(|id| self.demand(id) == Demand::Messages);
+        let links = self.links();
+        if !wanted && peer.is_some_and(|peer| now < peer.retired_until) {
+            return Err(BadRequest::Links(links));
+        }
+        let most = self.settings.max_links;
+        let most = if wanted {
+            most
+        } else {
+            most - most / LOCAL_SHARE
+        };
+        if links >= most {
+            self.retire_idle();
+            return Err(BadRequest::Links(links));
+        }
+        Ok(())
     }
 
     /// Whether one more stranger may ask. If not, the attempt that has taken longest gives way, for the next request.
@@ -135,6 +168,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             && let Some(peer) = self.peer(id)
         {
             peer.link.retire();
+            peer.retired_until = now + YIELD_TIME;
         }
     }
 

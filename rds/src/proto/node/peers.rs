@@ -37,6 +37,8 @@ pub(super) struct Peer<P, B> {
     pub(super) used_at: Duration,
     /// The bytes of its messages that wait in sockets, by [`Delivery::cost`].
     pub(super) waiting_bytes: u64,
+    /// Until when it may not ask again, as its connection was closed for the sake of others.
+    pub(super) retired_until: Duration,
     /// Sockets are to be woken since its map has changed.
     map_due: bool,
 }
@@ -60,6 +62,7 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
             is_known: false,
             used_at: now,
             waiting_bytes: 0,
+            retired_until: Duration::ZERO,
             map_due: false,
         }
     }
@@ -179,7 +182,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         asked.answer(peer.ends.reversed()).ok()
     }
 
-    fn demand(&self, id: ConnectionId) -> Demand {
+    pub(super) fn demand(&self, id: ConnectionId) -> Demand {
         match self.peers.get(id) {
             // It has what it could want.
             Some(peer) if peer.link.is_up() => Demand::Nothing,
@@ -300,15 +303,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             peer,
             tos: asked.tos,
         };
-        let known = self.routes.get(&route.key());
-        let known = known.and_then(|&id| self.peers.get(id));
-        if known.is_none_or(|peer| peer.link.is_down()) {
-            let links = self.links();
-            if links >= self.settings.max_links {
-                self.retire_idle();
-                return Err(BadRequest::Links(links));
-            }
-        }
+        self.check_links(now, route)?;
         let id = self.connection_to(route, Origin::Peer)?;
         if let Some(peer) = self.peer(id) {
             // An older request that still waits is refused by this one.

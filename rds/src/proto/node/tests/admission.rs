@@ -209,9 +209,46 @@ fn idle_connections_are_closed_for_new_peers() {
     assert_eq!(ask(&mut node, seconds(31), B, 0), refused);
     close(&mut node, seconds(31), ids[1]);
     assert!(!node.is_up(ids[1]) && node.is_up(ids[0]));
+    // It asks again at once, as kernels do, but the place is for the other.
+    assert!(ask(&mut node, seconds(31), host(1), 0).is_err());
     assert!(ask(&mut node, seconds(31), B, 0).is_ok());
     assert_eq!(node.route(ids[1]), None);
-    assert_eq!(count(&node, "conn_refused"), 2);
+    assert_eq!(count(&node, "conn_refused"), 3);
+}
+
+#[test]
+fn connection_that_was_closed_for_others_may_come_back() {
+    let mut node = with(|settings| settings.max_links = 1);
+    let socket = bound(&mut node, A, 4000);
+    let id = connect(&mut node, NOW, host(0), 0);
+    assert!(ask(&mut node, seconds(30), B, 0).is_err());
+    close(&mut node, seconds(30), id);
+    assert!(ask(&mut node, seconds(30), host(0), 0).is_err());
+    // If a program here sends to it, it may ask at once; else a little later.
+    send(&mut node, socket, (host(0), 4000).into(), 1).unwrap();
+    assert_eq!(ask(&mut node, seconds(30), host(0), 0), Ok(id));
+    let attempt = accept(&mut node, seconds(30), id);
+    node.failed(id, attempt, Failure::Unreachable);
+    node.cancel(socket, None).unwrap();
+    close(&mut node, seconds(30), id);
+    assert!(ask(&mut node, seconds(31), host(0), 0).is_err());
+    assert_eq!(ask(&mut node, seconds(32), host(0), 0), Ok(id));
+}
+
+#[test]
+fn programs_reach_new_peers_while_strangers_keep_connections_up() {
+    let mut node = with(|settings| settings.max_links = 8);
+    let socket = bound(&mut node, A, 4000);
+    for stranger in 0..8 {
+        let asked = ask(&mut node, NOW, host(stranger), 0);
+        assert_eq!(asked.is_ok(), stranger < 7, "{asked:?}");
+        if let Ok(id) = asked {
+            accept(&mut node, NOW, id);
+        }
+    }
+    send(&mut node, socket, (B, 4000).into(), 1).unwrap();
+    let to_b = node.connections().last().unwrap();
+    assert!(matches!(node.poll(NOW, to_b), Some(Action::Dial(_))));
 }
 
 #[test]
