@@ -211,7 +211,8 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         if name == "target" || name.to_string_lossy().starts_with('.') {
             continue;
         }
-        if entry.file_type()?.is_dir() {
+        // Links are followed.
+        if from.is_dir() {
             copy(&from, &to)?;
         } else {
             let bytes = fs::read(&from)?;
