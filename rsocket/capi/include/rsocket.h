@@ -4,12 +4,22 @@
 #ifndef RSOCKET_H
 #define RSOCKET_H
 
+#include <errno.h>
 #include <poll.h>
 #include <sys/epoll.h>
+#include <sys/mman.h>
 #include <sys/select.h>
 #include <sys/socket.h>
 #include <sys/types.h>
 #include <sys/uio.h>
+
+/* The original's includes these. Nothing here needs them, so they may be missing. */
+#if defined(__has_include)
+#if __has_include(<infiniband/verbs.h>) && __has_include(<rdma/rdma_cma.h>)
+#include <infiniband/verbs.h>
+#include <rdma/rdma_cma.h>
+#endif
+#endif
 
 #ifdef __cplusplus
 extern "C" {

@@ -35,7 +35,11 @@ impl Socket {
                 Phase::Connected(stream) => return Ok(Arc::clone(stream)),
                 Phase::Opening(opening) => Arc::clone(opening),
                 Phase::Closed => return Err(os_error(Errno::BADF)),
-                Phase::Idle(_) | Phase::Listening(_) | Phase::Failed | Phase::Datagram(_) => {
+                Phase::Idle(_)
+                | Phase::Listening(_)
+                | Phase::Failed
+                | Phase::Ended
+                | Phase::Datagram(_) => {
                     return Err(io::ErrorKind::NotConnected.into());
                 }
             };

@@ -149,6 +149,7 @@ enum Subject {
     Stream(Arc<Connection>),
     Datagram(Arc<Port>),
     Failed,
+    Ended,
 }
 
 impl Reflection {
@@ -273,6 +274,7 @@ impl Socket {
             Phase::Connected(stream) => Subject::Stream(Arc::clone(stream.connection())),
             Phase::Datagram(port) => Subject::Datagram(Arc::clone(port)),
             Phase::Failed => Subject::Failed,
+            Phase::Ended => Subject::Ended,
         }
     }
 }
@@ -291,6 +293,13 @@ impl Parts {
             Subject::Failed => {
                 self.set_source(None)?;
                 Ok(FAILED)
+            }
+            Subject::Ended => {
+                self.set_source(None)?;
+                Ok(Readiness {
+                    failed: false,
+                    ..FAILED
+                })
             }
             Subject::Opening(bell) => {
                 if !matches!(self.source, Some(Source::Opening(_))) {

@@ -120,6 +120,8 @@ enum Phase {
     Datagram(Arc<Port>),
     /// Connecting has failed.
     Failed,
+    /// A listener that has been shut down.
+    Ended,
     Closed,
 }
 
@@ -295,9 +297,27 @@ impl Socket {
             return Err(os_error(Errno::INVAL));
         };
         let mut id = self.create_id(&state.choices)?;
-        id.bind(addr)?;
+        if let Err(err) = id.bind(addr) {
+            return Err(self.bind_error(err.into(), addr));
+        }
         state.phase = Phase::Idle(Some(id));
         Ok(())
+    }
+
+    /// What is wrong with an address. Where one that listens at all addresses has the port, and where one is to
+    /// listen at all of them, the kernel says that there is no such address.
+    fn bind_error(&self, err: io::Error, addr: SocketAddr) -> io::Error {
+        if errno(&err) != Errno::ADDRNOTAVAIL.raw_os_error() || addr.port() == 0 {
+            return err;
+        }
+        let with_any_port = self.engine.channel().create_id().and_then(|mut id| {
+            let any_port = SocketAddr::new(addr.ip(), 0);
+            id.bind(any_port)
+        });
+        match with_any_port {
+            Ok(()) => os_error(Errno::ADDRINUSE),
+            Err(_) => err,
+        }
     }
 
     /// Listens, so that at most `backlog` connections are being made at once. Doing so again has no
@@ -324,7 +344,13 @@ impl Socket {
             }
         };
         let options = state.choices.options().backlog(backlog.max(1));
-        let listener = options.listen_with(&self.engine, id)?;
+        let local = id.local_addr();
+        let listener = options
+            .listen_with(&self.engine, id)
+            .map_err(|err| match local {
+                Some(local) => self.bind_error(err, local),
+                None => err,
+            })?;
         self.watch(listener.as_fd())?;
         state.set_phase(Phase::Listening(Arc::new(listener)));
         drop(state);
@@ -336,7 +362,8 @@ impl Socket {
     /// [blocks](Self::set_nonblocking) in any case.
     ///
     /// # Errors
-    /// - `InvalidInput`: it does not listen.
+    /// - `InvalidInput`: it does not listen, or does not any more, since it has been
+    ///   [shut down](Self::shutdown), also while this call waits.
     /// - `WouldBlock`: it does not block, and there is none.
     /// - `Interrupted`: a signal came.
     /// - `Unsupported`: it is for datagrams.
@@ -358,7 +385,7 @@ impl Socket {
                 (listener, state.choices.clone())
             };
             if let Some(stream) = listener.try_accept() {
-                let peer = stream.peer_addr();
+                let peer = self.name_of(stream.peer_addr());
                 let phase = Phase::Connected(Arc::new(stream));
                 let engine = Arc::clone(&self.engine);
                 let family = self.family;
@@ -403,7 +430,9 @@ impl Socket {
                 Phase::Opening(_) => return Err(os_error(Errno::ALREADY)),
                 Phase::Connected(_) => return Err(os_error(Errno::ISCONN)),
                 Phase::Failed => return Err(os_error(Errno::NOTCONN)),
-                Phase::Listening(_) | Phase::Datagram(_) => return Err(os_error(Errno::INVAL)),
+                Phase::Listening(_) | Phase::Ended | Phase::Datagram(_) => {
+                    return Err(os_error(Errno::INVAL));
+                }
                 Phase::Closed => return Err(os_error(Errno::BADF)),
             };
             let id = match id {
@@ -467,8 +496,8 @@ impl Socket {
         }
     }
 
-    /// Ends one direction, or both; see [`Stream::shutdown`]. Without a connection it has no
-    /// effect.
+    /// Ends one direction, or both; see [`Stream::shutdown`]. A socket that listens does not any more, where
+    /// reading is ended. Without a connection it has no effect otherwise.
     ///
     /// For datagrams, the peer is not told. Reading ends after what has arrived.
     ///
@@ -482,12 +511,27 @@ impl Socket {
                 Shutdown::Both => Direction::Both,
             });
         }
+        if how != Shutdown::Write {
+            self.end_listening();
+        }
         let Some(stream) = self.stream() else {
             return Ok(());
         };
         let ended = stream.shutdown(how);
         self.reflect(false);
         ended
+    }
+
+    /// Threads that wait in `accept` return.
+    fn end_listening(&self) {
+        let mut state = self.lock();
+        if !matches!(state.phase, Phase::Listening(_)) {
+            return;
+        }
+        let listener = state.set_phase(Phase::Ended);
+        drop(state);
+        drop(listener);
+        self.reflect(true);
     }
 
     /// Ends everything, waiting until the peer has got what was sent, as [`linger`](Self::linger)
@@ -524,9 +568,13 @@ impl Socket {
             Phase::Connected(stream) => Some(stream.local_addr()),
             Phase::Listening(listener) => Some(listener.local_addr()),
             Phase::Datagram(port) => port.local_addr().ok(),
-            Phase::Idle(None) | Phase::Opening(_) | Phase::Failed | Phase::Closed => None,
+            Phase::Idle(None)
+            | Phase::Opening(_)
+            | Phase::Failed
+            | Phase::Ended
+            | Phase::Closed => None,
         }
-        .unwrap_or_else(|| self.family.unspecified())
+        .map_or_else(|| self.family.unspecified(), |addr| self.name_of(addr))
     }
 
     /// The address of the peer.
@@ -540,7 +588,17 @@ impl Socket {
         }
         let stream = self.stream();
         let stream = stream.ok_or(io::ErrorKind::NotConnected)?;
-        Ok(stream.peer_addr())
+        Ok(self.name_of(stream.peer_addr()))
+    }
+
+    /// An address as a socket of this family has it: one of IPv4, on a socket of IPv6, is mapped.
+    fn name_of(&self, addr: SocketAddr) -> SocketAddr {
+        match (self.family, addr.ip()) {
+            (Family::V6, IpAddr::V4(ip)) => {
+                SocketAddr::new(ip.to_ipv6_mapped().into(), addr.port())
+            }
+            _ => addr,
+        }
     }
 
     /// Whether calls return at once, rather than wait.

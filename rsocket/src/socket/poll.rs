@@ -387,7 +387,7 @@ impl Socket {
             Phase::Listening(listener) => WaitsOn::Listener(Arc::clone(listener)),
             Phase::Connected(stream) => WaitsOn::Stream(Arc::clone(stream), 0),
             Phase::Datagram(port) => WaitsOn::Datagram(Arc::clone(port), 0),
-            Phase::Idle(_) | Phase::Failed | Phase::Closed => WaitsOn::Nothing,
+            Phase::Idle(_) | Phase::Failed | Phase::Ended | Phase::Closed => WaitsOn::Nothing,
         };
         drop(state);
         let mut wait = Wait {
@@ -437,6 +437,10 @@ impl Socket {
             }
             Phase::Listening(listener) if listener.is_ready() => asked & READING,
             Phase::Failed => asked & (READING | WRITING) | PollEvents::ERR,
+            Phase::Ended => {
+                let end = READING | PollEvents::RDHUP;
+                asked & end | PollEvents::HUP
+            }
             Phase::Closed => PollEvents::NVAL,
             Phase::Listening(_) | Phase::Idle(_) | Phase::Opening(_) => PollEvents::empty(),
         }

@@ -97,6 +97,15 @@ fn start(program: &mut Command) -> (Child, BufReader<ChildStdout>) {
     (program, said)
 }
 
+/// Programs take these from the original's header without including anything else.
+#[test]
+fn header_includes_what_the_originals_does() {
+    for whose in [Ours, Theirs] {
+        let ran = built("includes.c", whose).status().unwrap();
+        assert!(ran.success(), "{whose:?}: {ran}");
+    }
+}
+
 #[test]
 fn a_c_program_works_as_with_the_original() {
     let (program, said) = start(built("program.c", Ours).arg(address()));

@@ -5,6 +5,7 @@
 #define _FORTIFY_SOURCE 2
 #include <fcntl.h>
 #include <poll.h>
+#include <pthread.h>
 #include <sys/epoll.h>
 #include <sys/select.h>
 #include <sys/stat.h>
@@ -167,6 +168,82 @@ static void beginnings(void) {
     CHECK(!(told(set, 0) & EPOLLERR));
 }
 
+/* Listeners. */
+static void *shut_down(void *listener) {
+    usleep(100000);
+    CHECK(shutdown(*(int *)listener, SHUT_RDWR) == 0);
+    return NULL;
+}
+
+static void listeners(void) {
+    struct sockaddr_in name = {.sin_family = AF_INET}, again;
+    socklen_t length = sizeof name;
+    int on = 1;
+    /* A port of all addresses has one listener only, however it is asked for. */
+    for (int any_first = 0; any_first < 2; any_first++) {
+        int fds[2];
+        for (int side = 0; side < 2; side++) {
+            fds[side] = socket(AF_INET, SOCK_STREAM, 0);
+            CHECK(setsockopt(fds[side], SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+        }
+        name.sin_port = 0;
+        name.sin_addr.s_addr = any_first ? INADDR_ANY : address.sin_addr.s_addr;
+        CHECK(bind(fds[0], (struct sockaddr *)&name, sizeof name) == 0 && listen(fds[0], 4) == 0);
+        CHECK(getsockname(fds[0], (struct sockaddr *)&name, &length) == 0);
+        for (int any = 0; any < 2; any++) {
+            if (!any_first && !any)
+                continue;
+            again = name;
+            again.sin_addr.s_addr = any ? INADDR_ANY : address.sin_addr.s_addr;
+            int second = socket(AF_INET, SOCK_STREAM, 0);
+            CHECK(setsockopt(second, SOL_SOCKET, SO_REUSEADDR, &on, sizeof on) == 0);
+            int taken = bind(second, (struct sockaddr *)&again, sizeof again) ? -1 : listen(second, 4);
+            CHECK(taken == -1 && errno == EADDRINUSE);
+            CHECK(is_rsocket(second) && close(second) == 0);
+            second = socket(AF_INET, SOCK_STREAM, 0);
+            taken = bind(second, (struct sockaddr *)&again, sizeof again) ? -1 : listen(second, 4);
+            CHECK(taken == -1 && errno == EADDRINUSE);
+            CHECK(is_rsocket(second) && close(second) == 0);
+        }
+        CHECK(close(fds[0]) == 0 && close(fds[1]) == 0);
+    }
+    /* A thread that waits for a connection is told of the end. */
+    int listener = listener_at(&name), set = set_with(listener, EPOLLIN | EPOLLRDHUP);
+    pthread_t thread;
+    CHECK(pthread_create(&thread, NULL, shut_down, &listener) == 0);
+    CHECK(accept(listener, NULL, NULL) == -1 && errno == EINVAL);
+    CHECK(pthread_join(thread, NULL) == 0);
+    CHECK((told(set, PATIENCE) & (EPOLLIN | EPOLLHUP)) == (EPOLLIN | EPOLLHUP));
+    struct pollfd asked = {listener, POLLIN, 0};
+    CHECK(poll(&asked, 1, PATIENCE) == 1 && (asked.revents & POLLHUP));
+    int late = socket(AF_INET, SOCK_STREAM | SOCK_NONBLOCK, 0);
+    CHECK(connect(late, (struct sockaddr *)&name, sizeof name) == -1);
+    asked = (struct pollfd){late, POLLOUT, 0};
+    CHECK(poll(&asked, 1, PATIENCE) == 1);
+    CHECK(getsockopt(late, SOL_SOCKET, SO_ERROR, &on, &length) == 0 && on == ECONNREFUSED);
+    /* Clients of IPv4 have mapped addresses where a socket is for IPv6. */
+    struct sockaddr_in6 six = {.sin6_family = AF_INET6}, seen;
+    int any = socket(AF_INET6, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
+    CHECK(bind(any, (struct sockaddr *)&six, sizeof six) == 0 && listen(any, 4) == 0);
+    length = sizeof six;
+    CHECK(getsockname(any, (struct sockaddr *)&six, &length) == 0 && six.sin6_family == AF_INET6);
+    name = address;
+    name.sin_port = six.sin6_port;
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
+    length = sizeof seen;
+    int server = accept(any, (struct sockaddr *)&seen, &length);
+    CHECK(server >= 0 && length == sizeof seen && IN6_IS_ADDR_V4MAPPED(&seen.sin6_addr));
+    length = sizeof seen;
+    CHECK(getsockname(server, (struct sockaddr *)&seen, &length) == 0 && length == sizeof seen);
+    CHECK(IN6_IS_ADDR_V4MAPPED(&seen.sin6_addr) && seen.sin6_port == six.sin6_port);
+    length = sizeof seen;
+    CHECK(getpeername(server, (struct sockaddr *)&seen, &length) == 0 && length == sizeof seen);
+    /* Both directions that are shut down are the end, at once. */
+    asked = (struct pollfd){client, POLLIN, 0};
+    CHECK(shutdown(client, SHUT_RDWR) == 0);
+    CHECK(poll(&asked, 1, 0) == 1 && (asked.revents & POLLHUP));
+}
+
 static void variants(void) {
     struct ends ends = connected();
     struct timespec patience = {PATIENCE / 1000, 0}, nothing = {0};
@@ -240,7 +317,7 @@ static void datagrams(void) {
 static const struct part parts[] = {
     {"duplicates", duplicates}, {"nested", nested},     {"edges", edges},
     {"ends", ends_of_streams},  {"beginnings", beginnings}, {"variants", variants},
-    {"levels", levels},         {"files", files},       {"datagrams", datagrams},
+    {"listeners", listeners},   {"levels", levels},         {"files", files},       {"datagrams", datagrams},
 };
 
 int main(int argc, char **argv) {

@@ -258,6 +258,7 @@ fn an_epoll_with_rsockets_tells_what_the_manual_says() {
         "edges",
         "ends",
         "beginnings",
+        "listeners",
         "variants",
         "levels",
         "files",

@@ -31,7 +31,7 @@ pub struct Readiness {
     pub writable: bool,
     /// The peer sends nothing more, or this side takes nothing more.
     pub ended: bool,
-    /// The connection is over, in both directions.
+    /// Both directions have ended, though the peer may not have been told yet.
     pub hung_up: bool,
     /// It has failed.
     pub failed: bool,

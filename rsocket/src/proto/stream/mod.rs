@@ -256,7 +256,7 @@ impl Stream {
             readable: self.unread() > 0 || !self.ending.is_readable(),
             writable: ended || !self.ending.is_writable() || self.can_send(),
             ended: ended || !self.ending.is_readable(),
-            hung_up: ended,
+            hung_up: ended || !self.ending.is_readable() && !self.ending.is_writable(),
             failed: self.failure().is_some(),
         }
     }
