@@ -11,7 +11,7 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use crate::error::Result;
+use crate::{error::Result, removal::Presence};
 
 /// `ibv_context`—An open RDMA device, from which every other object is made.
 ///
@@ -30,6 +30,7 @@ struct Inner {
     owner: Owner,
     /// What the device has answered so far; see `vendor_id`.
     vendor_id: OnceLock<u32>,
+    presence: Presence,
 }
 
 /// Which open device something belongs to: to be compared, and nothing else.
@@ -61,6 +62,8 @@ impl Context {
                 raw,
                 owner: Owner::Us,
                 vendor_id: OnceLock::new(),
+                // SAFETY: it is open, as the caller promises.
+                presence: unsafe { Presence::of(raw) },
             }),
         }
     }
@@ -78,6 +81,8 @@ impl Context {
                 raw,
                 owner: Owner::Other(keep_alive),
                 vendor_id: OnceLock::new(),
+                // SAFETY: it is open, as the caller promises.
+                presence: unsafe { Presence::of(raw) },
             }),
         }
     }
@@ -92,6 +97,12 @@ impl Context {
     /// lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_context {
         self.inner.raw.as_ptr()
+    }
+
+    /// Whether a call that has failed with this error to destroy an object needs not have succeeded: the kernel has
+    /// removed the device, and destroyed the object itself. May wait for up to 5 s, once.
+    pub(crate) fn is_removed(&self, errno: i32) -> bool {
+        errno == libc::EIO && self.inner.presence.has_ended()
     }
 
     /// Whose device it is. Asks only once.

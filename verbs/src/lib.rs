@@ -149,6 +149,7 @@ mod qp;
 mod quirk;
 mod recv_limits;
 mod recv_list;
+mod removal;
 mod rss;
 mod scope;
 mod signals;

@@ -226,8 +226,15 @@ impl<'a> ExtendedCqBuilder<'a> {
         })?;
         let channel = channel.map(CompletionChannel::handle);
         // SAFETY: the queue has just been created, with these; it begins with a plain one.
-        let handle =
-            unsafe { CqHandle::new(raw.cast(), channel, self.pd.cloned(), self.ctx.clone()) };
+        let handle = unsafe {
+            CqHandle::new(
+                raw.cast(),
+                true,
+                channel,
+                self.pd.cloned(),
+                self.ctx.clone(),
+            )
+        };
         Ok(ExtendedCq {
             one_by_one: cq_ex_advances_twice(self.ctx)?,
             handle,

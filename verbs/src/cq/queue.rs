@@ -75,6 +75,7 @@ pub struct CqHandle {
 struct CqInner {
     // INVARIANT: created, and destroyed only in `drop`.
     raw: NonNull<ffi::ibv_cq>,
+    is_extended: bool,
     room: Room,
     /// The kernel has to be asked for events, and by the longer way if it is left to the provider.
     /// Found out when it is first asked for one.
@@ -233,7 +234,7 @@ impl<'a> CompletionQueueBuilder<'a> {
             .map_err(|err| err.detail(format!("{} entries, vector {}", self.cqe, self.vector)))?;
         let channel = channel.map(CompletionChannel::handle);
         // SAFETY: the queue has just been created, on this channel.
-        let handle = unsafe { CqHandle::new(raw, channel, None, self.ctx.clone()) };
+        let handle = unsafe { CqHandle::new(raw, false, channel, None, self.ctx.clone()) };
         let room = i32::try_from(self.batch).unwrap_or(i32::MAX).unsigned_abs();
         let mut batch = Box::new_uninit_slice(room as usize);
         // SAFETY: the context is that of the queue, and the batch has room for one completion.
@@ -496,6 +497,7 @@ impl CqHandle {
     /// - `raw` is a new queue that nobody else uses, made on this channel, in this domain.
     pub(super) unsafe fn new(
         raw: NonNull<ffi::ibv_cq>,
+        is_extended: bool,
         channel: Option<Arc<ChannelHandle>>,
         pd: Option<ProtectionDomain>,
         ctx: Context,
@@ -504,6 +506,7 @@ impl CqHandle {
         let cqe = unsafe { (*raw.as_ptr()).cqe };
         let inner = CqInner {
             raw,
+            is_extended,
             room: Room::new(u32::try_from(cqe).unwrap_or(0)),
             asks_kernel: OnceLock::new(),
             channel,
@@ -666,6 +669,25 @@ impl Reservation {
     /// How many entries there are.
     pub(crate) fn entries(&self) -> u32 {
         self.entries
+    }
+
+    /// Fetches all completions of the queue, and forgets them. Returns whether there are none left. An extended queue
+    /// may be locked by its poller, so its completions stay.
+    pub(crate) fn discard_completions(&self) -> bool {
+        let mut wc = MaybeUninit::uninit();
+        // No more than the queue has entries, since the device adds none.
+        for _ in 0..=self.cq.room.capacity() {
+            if self.cq.is_extended {
+                return false;
+            }
+            // SAFETY: the queue is created (invariant), and there is room for one completion. Providers lock the queue,
+            // so its poller may be in a call.
+            let count = unsafe { ffi::ibv_poll_cq(self.cq.raw.as_ptr(), 1, wc.as_mut_ptr()) };
+            if count <= 0 {
+                return count == 0;
+            }
+        }
+        false
     }
 
     /// Reserves more entries, for completions that may be left in the queue when its queue pair

@@ -79,7 +79,8 @@ impl Mr {
     pub(super) unsafe fn dereg(&mut self) -> bool {
         // SAFETY: registered (invariant), and used by nobody else, as `&mut self` says; its domain
         // is allocated, since that is dropped later.
-        unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) == 0 }
+        let errno = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
+        errno == 0 || self.pd.context().is_removed(errno)
     }
 }
 

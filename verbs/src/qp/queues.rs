@@ -25,6 +25,7 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno},
     op::{Parts as Described, SendRequest, SendWr},
     pd::ProtectionDomain,
+    quirk,
     recv_limits::RecvLimits,
     recv_list::RecvList,
     srq::{Entries, SrqInner},
@@ -192,7 +193,20 @@ impl<SW, RW> Inner<SW, RW> {
         // SAFETY: the queue pair exists, and is not used any more, as the caller promises. Its domain and its
         // completion queues exist, since they are dropped after `self`.
         let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
+        // SAFETY: nothing else uses the cell, as the caller promises.
+        let receive = unsafe { &*self.receive.get() };
+        if self.pd.context().is_removed(errno) && self.discard_completions(send, receive) {
+            return Ok(());
+        }
         cvt_errno("ibv_destroy_qp", errno)
+    }
+
+    /// After the removal of the device, makes sure that its library does not copy messages any more: some do when they
+    /// are polled for a completion, and have not forgotten the queue pair, since they could not destroy it. Completions
+    /// of other queue pairs are lost, too, whose work comes back when they are destroyed. Returns whether that is done.
+    fn discard_completions(&self, send: &Sending<SW>, receive: &Receiving<RW>) -> bool {
+        !quirk::copies_messages(self.pd.context())
+            || send.reservation.discard_completions() && receive.reservation.discard_completions()
     }
 
     /// Takes everything that is in flight. The device must have let go of it.

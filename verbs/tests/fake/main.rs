@@ -28,6 +28,7 @@ mod rare_orders;
 mod raw_packets;
 mod recv_batches;
 mod refused_posts;
+mod removal;
 mod rereg;
 mod scopes;
 mod sharing;

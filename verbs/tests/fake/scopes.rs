@@ -3,10 +3,7 @@
 
 use std::{
     cell::RefCell,
-    env,
-    os::unix::process::ExitStatusExt as _,
     panic::{AssertUnwindSafe, catch_unwind},
-    process::Command,
     rc::Rc as Shared,
 };
 
@@ -257,7 +254,7 @@ fn scope_remembers_only_queue_pairs_that_exist() {
     let fixture = Fixture::new();
     let cq = fixture.cq(64);
     verbs::scope(&fixture.pd, |scope| {
-        for _ in 0..100 {
+        for _ in 0..10 {
             drop::<Borrowing<'_, Rts>>(connected(&fixture, &cq, scope));
         }
         let described = format!("{scope:?}");
@@ -313,30 +310,33 @@ fn registration_that_cannot_be_ended_is_leaked_by_its_scope() {
     memory.fill(1);
 }
 
-/// Runs a test of this program again, as a process that is to be aborted.
+/// Another process aborts, which Miri cannot start.
 #[cfg(not(miri))]
-fn aborts(test: &str) {
-    let output = Command::new(env::current_exe().unwrap())
-        .args([test, "--exact", "--nocapture"])
-        .env("ABORTS", "1")
-        .output()
-        .unwrap();
-    assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
-}
+mod aborts {
+    use std::{env, os::unix::process::ExitStatusExt as _, process::Command};
 
-#[test]
-#[cfg(not(miri))]
-fn scope_aborts_if_a_queue_pair_is_not_destroyed() {
-    if env::var_os("ABORTS").is_none() {
-        return aborts("scopes::scope_aborts_if_a_queue_pair_is_not_destroyed");
+    use super::*;
+
+    #[test]
+    fn scope_aborts_if_a_queue_pair_is_not_destroyed() {
+        if env::var_os("ABORTS").is_none() {
+            let name = "scopes::aborts::scope_aborts_if_a_queue_pair_is_not_destroyed";
+            let output = Command::new(env::current_exe().unwrap())
+                .args([name, "--exact", "--nocapture"])
+                .env("ABORTS", "1")
+                .output()
+                .unwrap();
+            assert_eq!(output.status.signal(), Some(libc::SIGABRT), "{output:?}");
+            return;
+        }
+        let fixture = Fixture::new();
+        let cq = fixture.cq(64);
+        let mut memory = [0; 16];
+        verbs::scope(&fixture.pd, |scope| {
+            let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, scope);
+            qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
+            fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+            std::mem::forget(qp);
+        });
     }
-    let fixture = Fixture::new();
-    let cq = fixture.cq(64);
-    let mut memory = [0; 16];
-    verbs::scope(&fixture.pd, |scope| {
-        let mut qp: Borrowing<'_, Rts> = connected(&fixture, &cq, scope);
-        qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
-        fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
-        std::mem::forget(qp);
-    });
 }

@@ -33,6 +33,8 @@ pub(crate) struct Properties {
     pub(crate) promised: u64,
     /// Whether `ibv_wr_set_inline_data_list` is missing.
     pub(crate) no_inline_lists: bool,
+    /// The directory in sysfs.
+    pub(crate) directory: String,
 }
 
 impl Properties {
@@ -77,6 +79,7 @@ impl Properties {
             clock: None,
             promised: 0,
             no_inline_lists: false,
+            directory: String::new(),
         }
     }
 }
@@ -115,6 +118,9 @@ fn describe(shared: &Arc<Shared>) -> *mut ffi::ibv_device {
         raw.node_type = properties.node_type;
         raw.transport_type = properties.transport_type;
         for (to, from) in raw.name.iter_mut().zip(properties.name.bytes()) {
+            *to = from as c_char;
+        }
+        for (to, from) in raw.ibdev_path.iter_mut().zip(properties.directory.bytes()) {
             *to = from as c_char;
         }
         Ptr(Box::into_raw(Box::new(Device {

@@ -36,6 +36,8 @@ mod device;
 pub(crate) mod domain;
 mod event;
 mod flow;
+#[cfg(miri)]
+mod interpreted;
 mod mr;
 mod post;
 mod post_ex;

@@ -1,0 +1,84 @@
+//! Devices that are removed while they are open.
+//!
+//! The kernel first answers every call on such a device with `EIO`, then destroys the objects of each process, and then
+//! deletes the device from sysfs (`ib_uverbs_remove_one` and `ib_unregister_device`). So `EIO` alone does not say that
+//! the device has lost its access to memory. That its directory is gone does.
+
+use std::{
+    ffi::CStr,
+    fs::{self, Metadata},
+    io::ErrorKind,
+    os::unix::{ffi::OsStrExt as _, fs::MetadataExt as _},
+    path::PathBuf,
+    ptr::NonNull,
+    sync::atomic::{AtomicBool, Ordering},
+    thread,
+    time::{Duration, Instant},
+};
+
+use ibverbs_sys as ffi;
+
+/// Maximum time that a call waits for the kernel to complete a removal that has begun. Destroying a process's objects
+/// takes milliseconds; a driver that waits for its hardware first can take seconds. Waited once for each open device.
+const REMOVAL_TIMEOUT: Duration = Duration::from_secs(5);
+
+/// Interval between two looks at sysfs.
+const POLL_INTERVAL: Duration = Duration::from_millis(2);
+
+/// The directory of an open device in sysfs, as it was when the device was opened.
+pub(crate) struct Presence {
+    /// The directory and which one it is: another device can get the same name.
+    directory: Option<(PathBuf, (u64, u64))>,
+    /// A removal has taken longer than [`REMOVAL_TIMEOUT`].
+    timed_out: AtomicBool,
+}
+
+fn identity(metadata: &Metadata) -> (u64, u64) {
+    (metadata.dev(), metadata.ino())
+}
+
+impl Presence {
+    /// # Safety
+    /// - `ctx` is open.
+    pub(crate) unsafe fn of(ctx: NonNull<ffi::ibv_context>) -> Self {
+        // SAFETY: the context is open, and its device is set for good.
+        let device = NonNull::new(unsafe { ctx.as_ref() }.device);
+        let directory = device.and_then(|device| {
+            // SAFETY: libibverbs keeps the device for as long as a context of it is open.
+            let path = unsafe { &raw const (*device.as_ptr()).ibdev_path };
+            // SAFETY: an array inside of the device, always terminated, which never changes.
+            let path = unsafe { CStr::from_ptr(path.cast()) };
+            let path = PathBuf::from(std::ffi::OsStr::from_bytes(path.to_bytes()));
+            let metadata = fs::metadata(&path).ok()?;
+            Some((path, identity(&metadata)))
+        });
+        Self {
+            directory,
+            timed_out: AtomicBool::new(false),
+        }
+    }
+
+    /// Whether the kernel has removed the device, and so has destroyed every object of it. Called after it has
+    /// answered with `EIO`; waits for the end of the removal.
+    pub(crate) fn has_ended(&self) -> bool {
+        let Some((path, identity_before)) = &self.directory else {
+            return false;
+        };
+        let start = Instant::now();
+        loop {
+            match fs::metadata(path) {
+                Ok(metadata) if identity(&metadata) != *identity_before => return true,
+                // Unless it is sysfs that is gone.
+                Err(err) if err.kind() == ErrorKind::NotFound => {
+                    return path.parent().is_some_and(|devices| devices.is_dir());
+                }
+                Ok(_) | Err(_) => {}
+            }
+            if self.timed_out.load(Ordering::Relaxed) || start.elapsed() >= REMOVAL_TIMEOUT {
+                self.timed_out.store(true, Ordering::Relaxed);
+                return false;
+            }
+            thread::sleep(POLL_INTERVAL);
+        }
+    }
+}

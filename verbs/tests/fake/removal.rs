@@ -1,0 +1,163 @@
+//! Devices that are removed while they are open: the kernel answers with `EIO`, and has destroyed everything when the
+//! device's directory in sysfs is gone.
+
+use std::{
+    fs,
+    path::PathBuf,
+    sync::{
+        Arc,
+        atomic::{AtomicU32, Ordering},
+    },
+    thread,
+    time::Duration,
+};
+
+use verbs::{Buf, Memory, QueuePair, Rc, Rts, ScopedBuf, ScopedSlice, With, op::Send};
+
+use crate::{fixture::Fixture, provider::Fake};
+
+/// A device with a directory of its own in the place of sysfs.
+struct Removable {
+    fixture: Fixture,
+    directory: PathBuf,
+}
+
+impl Removable {
+    fn new() -> Self {
+        static NUMBER: AtomicU32 = AtomicU32::new(0);
+        let number = NUMBER.fetch_add(1, Ordering::Relaxed);
+        let name = format!("verbs-removal-{}-{number}", std::process::id());
+        let directory = std::env::temp_dir().join(name).join("fake0");
+        fs::create_dir_all(&directory).unwrap();
+        let fake = Fake::new();
+        fake.describe(|device| device.directory = directory.to_str().unwrap().to_owned());
+        let fixture = Fixture::on(fake);
+        Self { fixture, directory }
+    }
+
+    /// Removes the device: every call fails from then on.
+    fn remove(&self, calls: &[&'static str]) {
+        fs::remove_dir(&self.directory).unwrap();
+        for call in calls {
+            self.fixture.fake.fail(call, libc::EIO);
+        }
+    }
+}
+
+impl Drop for Removable {
+    fn drop(&mut self) {
+        // Whether or not the device was removed.
+        fs::remove_dir_all(self.directory.parent().unwrap()).unwrap();
+    }
+}
+
+/// Counts how often memory is freed.
+#[derive(Debug)]
+struct Counted(Vec<u8>, Arc<AtomicU32>);
+
+impl Drop for Counted {
+    fn drop(&mut self) {
+        self.1.fetch_add(1, Ordering::Relaxed);
+    }
+}
+
+// SAFETY: that of the vector.
+unsafe impl Memory for Counted {
+    fn range(&mut self) -> std::ptr::NonNull<[u8]> {
+        self.0.range()
+    }
+}
+
+// SAFETY: that of the vector.
+unsafe impl verbs::OwnedMemory for Counted {}
+
+#[test]
+fn memory_of_a_removed_device_is_freed() {
+    let device = Removable::new();
+    let freed = Arc::new(AtomicU32::new(0));
+    let memory = Counted(vec![0; 8], Arc::clone(&freed));
+    let buf = device.fixture.pd.register(memory).buf().unwrap();
+    device.remove(&["ibv_dereg_mr"]);
+    drop(buf);
+    assert_eq!(freed.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn work_of_a_removed_device_is_dropped_with_its_queue_pair() {
+    let device = Removable::new();
+    let fixture = &device.fixture;
+    let cq = fixture.cq(16);
+    let mut qp: QueuePair<Rc, Rts, Buf, With<Buf, Arc<()>>> = fixture.rc(&cq, 4);
+    let token = Arc::new(());
+    qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+        .unwrap();
+    for _ in 0..2 {
+        let work = With::new(fixture.pd.alloc_buf(8).unwrap(), Arc::clone(&token));
+        qp.post_recv(work).unwrap();
+    }
+    // One has come, and is not polled: its provider may copy the message when it is.
+    fixture.fake.complete_receive(qp.qp_num(), b"message");
+    device.remove(&["ibv_destroy_qp"]);
+    drop(qp);
+    assert_eq!(Arc::strong_count(&token), 1);
+    let mut cq = cq;
+    assert_eq!(
+        cq.poll().unwrap().count(),
+        0,
+        "no message is copied any more"
+    );
+}
+
+#[test]
+fn scope_on_a_removed_device_ends() {
+    let device = Removable::new();
+    let fixture = &device.fixture;
+    let cq = fixture.cq(16);
+    let mut memory = [0; 16];
+    verbs::scope(&fixture.pd, |scope| {
+        let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).max_recv_wr(2);
+        let mut qp: QueuePair<Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
+            fixture.connect(scope.create_qp(builder).unwrap());
+        qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
+        device.remove(&["ibv_destroy_qp", "ibv_dereg_mr"]);
+        #[expect(clippy::mem_forget, reason = "the point of the test")]
+        std::mem::forget(qp);
+    });
+    memory.fill(1);
+}
+
+/// `EIO` comes before the kernel has destroyed the objects.
+#[test]
+fn memory_is_kept_until_the_removal_has_ended() {
+    let device = Removable::new();
+    let freed = Arc::new(AtomicU32::new(0));
+    let memory = Counted(vec![0; 8], Arc::clone(&freed));
+    let buf = device.fixture.pd.register(memory).buf().unwrap();
+    device.fixture.fake.fail("ibv_dereg_mr", libc::EIO);
+    thread::scope(|scope| {
+        scope.spawn(|| drop(buf));
+        while !device.fixture.fake.calls().contains(&"ibv_dereg_mr") {
+            thread::sleep(Duration::from_millis(1));
+        }
+        assert_eq!(freed.load(Ordering::Relaxed), 0);
+        fs::remove_dir(&device.directory).unwrap();
+    });
+    assert_eq!(freed.load(Ordering::Relaxed), 1);
+}
+
+#[test]
+fn error_without_a_removal_gives_nothing_back() {
+    let device = Removable::new();
+    let freed = Arc::new(AtomicU32::new(0));
+    // Another error, and the same one of a device that has no directory.
+    let memory = Counted(vec![0; 8], Arc::clone(&freed));
+    let buf = device.fixture.pd.register(memory).buf().unwrap();
+    device.fixture.fake.fail("ibv_dereg_mr", libc::EBUSY);
+    drop(buf);
+    let fixture = Fixture::beside();
+    let memory = Counted(vec![0; 8], Arc::clone(&freed));
+    let buf = fixture.pd.register(memory).buf().unwrap();
+    fixture.fake.fail("ibv_dereg_mr", libc::EIO);
+    drop(buf);
+    assert_eq!(freed.load(Ordering::Relaxed), 0);
+}
