@@ -218,6 +218,6 @@ pub use srq::{
     TagHeader, TagMatchingQueue, TagMatchingRoom, TagOperation, TagPattern,
 };
 pub use td::ThreadDomain;
-pub use work::With;
+pub use work::{Either, With};
 pub use wr_id::QpId;
 pub use xrcd::{XrcDomain, XrcdOpen};

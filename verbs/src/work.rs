@@ -2,8 +2,8 @@
 //!
 //! Posting moves a *work* into the queue, and its completion gives it back. A work is anything that
 //! owns registered memory: a [`Buf`](crate::Buf), a [`SharedBuf`](crate::SharedBuf), several of
-//! them as an array, a tuple, a vector or an option, or one of those [`With`] a context of the
-//! caller's.
+//! them as an array, a tuple, a vector or an option, [`Either`] of two kinds, or one of those [`With`] a
+//! context of the caller's. All of that needs no `unsafe`.
 
 use std::{
     mem::MaybeUninit,
@@ -316,6 +316,48 @@ unsafe impl<W: Gather, C> Gather for With<W, C> {
 // SAFETY: the elements are those of `work`, which `self` owns.
 unsafe impl<W: Scatter, C> Scatter for With<W, C> {}
 
+/// Work of one of two kinds, for a queue that carries both. A third kind is an `Either` in an `Either`.
+///
+/// # Examples
+/// A queue that sends buffers of its own, and messages that several peers get:
+/// ```no_run
+/// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
+/// use verbs::{Buf, Either, QueuePair, Rc, Reset, SharedBuf};
+/// let qp: QueuePair<Rc, Reset, Either<Buf, SharedBuf>> = pd.qp_builder(cq, cq).create_for()?;
+/// # Ok(())
+/// # }
+/// ```
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub enum Either<A, B> {
+    /// Of the first kind.
+    Left(A),
+    /// Of the second kind.
+    Right(B),
+}
+
+impl<A: AsRef<[u8]>, B: AsRef<[u8]>> AsRef<[u8]> for Either<A, B> {
+    fn as_ref(&self) -> &[u8] {
+        match self {
+            Self::Left(work) => work.as_ref(),
+            Self::Right(work) => work.as_ref(),
+        }
+    }
+}
+
+// SAFETY: the elements are those of the one work that `self` owns.
+unsafe impl<A: Gather, B: Gather> Gather for Either<A, B> {
+    #[inline]
+    fn gather(&self, list: &mut SgeList) {
+        match self {
+            Self::Left(work) => work.gather(list),
+            Self::Right(work) => work.gather(list),
+        }
+    }
+}
+
+// SAFETY: the elements are those of the one work that `self` owns.
+unsafe impl<A: Scatter, B: Scatter> Scatter for Either<A, B> {}
+
 // SAFETY: there is no element: a zero-length request.
 unsafe impl Gather for () {
     #[inline]
@@ -410,6 +452,11 @@ mod tests {
             [0, 0, 1]
         );
         assert_eq!(lengths(&None::<Elements>), []);
+        let works: [Either<Elements, [Elements; 2]>; 2] = [
+            Either::Left(Elements(2)),
+            Either::Right([Elements(1), Elements(2)]),
+        ];
+        assert_eq!(works.each_ref().map(lengths), [vec![0, 1], vec![0, 0, 1]]);
     }
 
     #[test]

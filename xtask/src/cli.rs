@@ -91,6 +91,9 @@ pub(crate) struct TestArguments {
     /// Run the tests that need no device under valgrind's memcheck, but for exhaustive ones
     #[arg(long, conflicts_with_all = ["device_only", "sanitize"])]
     pub(crate) valgrind: bool,
+    /// Interpret tests of verbs that need no device under Miri; needs a nightly toolchain with it
+    #[arg(long, conflicts_with_all = ["device_only", "sanitize", "valgrind"])]
+    pub(crate) miri: bool,
     /// What guests run on
     #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
     pub(crate) backend: Backend,

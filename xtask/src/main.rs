@@ -17,6 +17,7 @@ mod demo;
 mod distribution;
 mod interrupt;
 mod mutants;
+mod miri;
 mod outcomes;
 mod process;
 mod pyverbs;

@@ -26,6 +26,7 @@ use rustix::pipe::PipeFlags;
 
 use crate::cli::TestArguments;
 use crate::conformance;
+use crate::miri;
 use crate::outcomes::{DEVICE_TESTS_OF, Outcomes};
 use crate::process::{self, Supervised};
 use crate::pyverbs;
@@ -44,6 +45,7 @@ pub(crate) struct Options {
     pub(crate) long: bool,
     pub(crate) sanitize: bool,
     pub(crate) valgrind: bool,
+    pub(crate) miri: bool,
     pub(crate) backend: Backend,
     pub(crate) filter: Option<String>,
 }
@@ -56,6 +58,7 @@ impl From<TestArguments> for Options {
             long,
             sanitize,
             valgrind,
+            miri,
             backend,
             filter,
         } = arguments;
@@ -65,6 +68,7 @@ impl From<TestArguments> for Options {
             long,
             sanitize,
             valgrind,
+            miri,
             backend,
             filter,
         }
@@ -134,6 +138,13 @@ pub(crate) fn run_stages(
     options: &Options,
     stages: &mut Stages,
 ) -> Result<()> {
+    if options.miri {
+        setup::ensure(&[Group::Build])?;
+        require_miri()?;
+        let suite = Suite { workspace, options };
+        stages.test("miri", |counts| suite.miri(counts));
+        return Ok(());
+    }
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
     if !options.host_only && !options.valgrind {
         backend::prepare_for_many_runs(options.backend)?;
@@ -350,6 +361,41 @@ impl Suite<'_> {
         self.require_some(*counts)
     }
 
+    /// Interprets tests of `verbs`: those of its pure modules, and those on the fake device.
+    fn miri(&self, counts: &mut Counts) -> Result<()> {
+        let suites = [
+            ("--lib", None, &miri::PURE[..]),
+            ("--test", Some("fake"), &miri::FAKE[..]),
+        ];
+        for (kind, name, modules) in suites {
+            let mut cargo = Command::new("rustup");
+            cargo
+                .current_dir(self.workspace.root())
+                .args(["run", "nightly", "cargo", "miri", "test"]);
+            cargo
+                .env_remove("CARGO")
+                .env_remove("RUSTUP_TOOLCHAIN")
+                .env("MIRIFLAGS", miri::FLAGS);
+            cargo
+                .args(["--locked", "--package", "verbs", kind])
+                .args(name);
+            cargo
+                .arg("--target-dir")
+                .arg(self.workspace.target().join("miri"));
+            cargo.args(["--", "--test-threads=1"]);
+            match &self.options.filter {
+                Some(filter) => cargo.arg(filter),
+                None => cargo.args(modules),
+            };
+            for (test, reason) in miri::LEFT_OUT {
+                println!("left out: {test} ({reason})");
+                cargo.args(["--skip", test]);
+            }
+            run_counting(&mut cargo, counts, &mut Outcomes::default())?;
+        }
+        self.require_some(*counts)
+    }
+
     /// Builds the device tests of all packages, and returns those of the packages that are wanted.
     fn build_device_tests(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
         let mut cargo = self.cargo();
@@ -488,6 +534,17 @@ fn run_counting(cargo: &mut Command, counts: &mut Counts, outcomes: &mut Outcome
         status.success(),
         "`{}` failed ({status})",
         process::display(cargo)
+    );
+    Ok(())
+}
+
+fn require_miri() -> Result<()> {
+    let mut rustup = Command::new("rustup");
+    rustup.args(["component", "list", "--toolchain", "nightly", "--installed"]);
+    let listed = process::output(&mut rustup);
+    ensure!(
+        listed.is_ok_and(|list| ["miri", "rust-src"].iter().all(|part| list.contains(part))),
+        "Miri needs a nightly toolchain: `rustup component add miri rust-src --toolchain nightly`"
     );
     Ok(())
 }

@@ -183,8 +183,8 @@ mod tests {
 
     #[test]
     fn every_start_and_length_is_copied_and_nothing_beside_it() {
-        let step = if cfg!(miri) { 5 } else { 1 };
-        for (start, len) in (0..=WORD).flat_map(|start| (0..=40).map(move |len| (start, len))) {
+        let (starts, step) = if cfg!(miri) { (3, 13) } else { (WORD + 1, 1) };
+        for (start, len) in (0..starts).flat_map(|start| (0..=40).map(move |len| (start, len))) {
             for offset in (0..=len).step_by(step) {
                 let mut array = [0; 8];
                 let memory = part(&mut array, start, len);

@@ -8,7 +8,7 @@ use std::{
 use super::memory::{ScopedBuf, ScopedSlice};
 use crate::{
     ah::Addressed,
-    work::{Gather, Scatter, SgeList, With},
+    work::{Either, Gather, Scatter, SgeList, With},
 };
 
 mod sealed {
@@ -91,6 +91,7 @@ impl_scoped_work! {
     [] ScopedSlice<'scope>;
     [W] Scoped<'scope, W>;
     [W: ScopedWork<'scope>, C] With<W, C>;
+    [A: ScopedWork<'scope>, B: ScopedWork<'scope>] Either<A, B>;
     [W: ScopedWork<'scope>] Addressed<W>;
     [W: ScopedWork<'scope>] Option<W>;
     [W: ScopedWork<'scope>] Box<W>;

@@ -7,8 +7,8 @@ use std::{
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, Completed, QueuePair, Rc, RemoteToken, Rts, SharedReceiveQueue, WcError, WcOpcode,
-    WcStatus, With,
+    Buf, Completed, Either, QueuePair, Rc, RemoteToken, Rts, SharedBuf, SharedReceiveQueue,
+    WcError, WcOpcode, WcStatus, With,
     op::{CompareSwap, FetchAdd, Read, Send, SendOps, Write},
     work::{Gather, Scatter, SgeList},
 };
@@ -582,4 +582,46 @@ fn bytes_of_reads_and_atomics_are_received_and_no_others() {
         };
         assert_eq!(done.received().unwrap(), &b"peer's 8"[..expected]);
     }
+}
+
+#[test]
+fn queue_carries_work_of_two_kinds() {
+    type Work = Either<Buf, With<SharedBuf, u32>>;
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts, Work, Either<Buf, (Buf, Buf)>> = fixture.rc(&cq, 4);
+    let shared = fixture.pd.register_buf(*b"shared").unwrap().freeze();
+    let own = fixture.pd.register_buf(*b"own").unwrap();
+    qp.post(Send::new(Either::Left(own))).unwrap();
+    qp.post(Send::new(Either::Right(With::new(shared, 7))))
+        .unwrap();
+    let buf = || fixture.pd.alloc_buf(4).unwrap();
+    qp.post_recv(Either::Right((buf(), buf()))).unwrap();
+    let sends = fixture.fake.sends(qp.qp_num());
+    let sent: Vec<Vec<u8>> = sends
+        .iter()
+        .map(|send| fixture.fake.collect(send))
+        .collect();
+    assert_eq!(sent, [&b"own"[..], b"shared"]);
+    for _ in 0..2 {
+        fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    }
+    fixture.fake.complete_receive(qp.qp_num(), b"in two");
+    let mut back = Vec::new();
+    for wc in cq.poll().unwrap() {
+        match qp.complete(wc).unwrap() {
+            Completed::Send(done) => back.push(match &done.work {
+                Either::Left(own) => own.to_vec(),
+                Either::Right(With { work, context: 7 }) => work.to_vec(),
+                Either::Right(other) => panic!("{other:?}"),
+            }),
+            Completed::Receive(done) => {
+                let Either::Right((first, second)) = &done.work else {
+                    panic!("{:?}", done.work);
+                };
+                assert_eq!((&**first, &second[..2]), (&b"in t"[..], &b"wo"[..]));
+            }
+        }
+    }
+    assert_eq!(back, sent);
 }
