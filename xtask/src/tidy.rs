@@ -123,14 +123,17 @@ fn tests_in(name: &str, text: &str) -> Vec<String> {
     functions.chain(misuse.map(str::to_owned)).collect()
 }
 
-/// Complains about the tests that the table names and that do not exist, and about rows without any.
-fn absent_tests(table: &str, tests: &HashSet<String>) -> Vec<String> {
+/// Complains about the tests that the tables name and that do not exist, and about rows without any.
+fn absent_tests(tables: &str, tests: &HashSet<String>) -> Vec<String> {
     let mut complaints = Vec::new();
-    let rows = table
+    let is_rule = |line: &str| line.starts_with("|-");
+    let next = tables.lines().skip(1).chain([""]);
+    let rows = tables
         .lines()
+        .zip(next)
         .enumerate()
-        .filter(|(_, line)| line.starts_with('|'));
-    for (index, row) in rows.skip(2) {
+        .filter(|(_, (line, next))| line.starts_with('|') && !is_rule(line) && !is_rule(next));
+    for (index, (row, _)) in rows {
         let named = row.rsplit('|').nth(1).unwrap_or_default();
         let named: Vec<_> = named.split('`').skip(1).step_by(2).collect();
         if named.is_empty() {
@@ -220,6 +223,8 @@ mod tests {
         ));
         let table = "| hole | test |\n|---|---|\n| a `b` | `it_is_closed`, `misuse` |\n";
         assert_eq!(absent_tests(table, &tests), [""; 0]);
+        let two = format!("{table}\n{table}");
+        assert_eq!(absent_tests(&two, &tests), [""; 0]);
         let open = format!("{table}| c | `it_is_open` |\n| d | nothing |\n");
         assert_eq!(
             absent_tests(&open, &tests),
