@@ -375,7 +375,9 @@ impl Suite<'_> {
             cargo
                 .env_remove("CARGO")
                 .env_remove("RUSTUP_TOOLCHAIN")
-                .env("MIRIFLAGS", miri::FLAGS);
+                .env("MIRIFLAGS", miri::FLAGS)
+                // Tests panic on purpose, and interpreting a backtrace takes minutes.
+                .env("RUST_BACKTRACE", "0");
             cargo
                 .args(["--locked", "--package", "verbs", kind])
                 .args(name);

@@ -70,14 +70,18 @@ impl Staging {
     #[cold]
     #[inline(never)]
     fn allocate(&mut self, room: usize) {
-        let mut wrs: Box<[SendWr]> = (0..room).map(|_| SendWr::unwritten()).collect();
-        let first = wrs.as_mut_ptr();
-        for (index, wr) in (1..).zip(&mut wrs) {
-            wr.link(first.wrapping_add(index).cast());
+        let wrs: Box<[SendWr]> = (0..room).map(|_| SendWr::unwritten()).collect();
+        // Every later pointer to a request is made of this one, so that none ends another's validity.
+        let first: NonNull<SendWr> = NonNull::from(Box::leak(wrs)).cast();
+        for index in 0..room {
+            // SAFETY: a request of the box.
+            let mut wr = unsafe { first.add(index) };
+            // SAFETY: as above, and nothing else uses it yet.
+            unsafe { wr.as_mut() }.link(first.as_ptr().wrapping_add(index + 1).cast());
         }
         let sges: Box<[MaybeUninit<ffi::ibv_sge>]> =
             Box::new_uninit_slice(room * self.stride.get());
-        self.wrs = NonNull::from(Box::leak(wrs)).cast();
+        self.wrs = first;
         self.sges = NonNull::from(Box::leak(sges)).cast();
         // SAFETY: one past the end of the box.
         self.end = unsafe { self.wrs.add(room) };
