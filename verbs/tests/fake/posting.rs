@@ -610,14 +610,14 @@ fn queue_carries_work_of_two_kinds() {
     let mut back = Vec::new();
     for wc in cq.poll().unwrap() {
         match qp.complete(wc).unwrap() {
-            Completed::Send(done) => back.push(match &done.work {
+            Completed::Send(done) => back.push(match done.work().unwrap() {
                 Either::Left(own) => own.to_vec(),
                 Either::Right(With { work, context: 7 }) => work.to_vec(),
                 Either::Right(other) => panic!("{other:?}"),
             }),
             Completed::Receive(done) => {
-                let Either::Right((first, second)) = &done.work else {
-                    panic!("{:?}", done.work);
+                let Either::Right((first, second)) = done.work().unwrap() else {
+                    panic!("{:?}", done.work());
                 };
                 assert_eq!((&**first, &second[..2]), (&b"in t"[..], &b"wo"[..]));
             }
