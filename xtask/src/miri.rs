@@ -23,13 +23,14 @@ pub(crate) const PURE: [&str; 8] = [
     "bounded",
 ];
 
-/// The modules of the tests on the fake device that are interpreted.
+/// The tests on the fake device that are interpreted: modules, and tests of others. The rest has not been interpreted
+/// yet: each test takes from 10 s to minutes, and some call functions of the kernel that Miri does not know.
 pub(crate) const FAKE: [&str; 5] = [
     "identifiers::",
     "recv_batches::",
     "scopes::",
     "windows::",
-    "memory::",
+    "peers_reach_no_more",
 ];
 
 /// What the names of tests have in them that Miri cannot run, and why not.
