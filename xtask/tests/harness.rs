@@ -241,6 +241,39 @@ fn guest_that_vanishes_fails() {
     assert_eq!(finished.code, Some(125));
 }
 
+/// The program that a process runs.
+fn program(pid: u32) -> String {
+    fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
+}
+
+#[test]
+fn guest_whose_boot_stands_still_is_started_again() {
+    let mut command = Command::new(xtask());
+    let arguments = ["soft-roce", "run", "--backend", "qemu", "--timeout", "60"];
+    let child = command
+        .args(arguments)
+        .args(["--", "echo done"])
+        .stdin(Stdio::null())
+        .stdout(Stdio::piped())
+        .stderr(Stdio::piped())
+        .spawn()
+        .unwrap();
+    let mut stopped = None;
+    await_true("the guest starts", Duration::from_secs(100), || {
+        let mut emulators = descendants(child.id()).into_iter();
+        stopped = emulators.find(|pid| program(*pid).starts_with("qemu"));
+        stopped.is_some()
+    });
+    let pid = Pid::from_raw(i32::try_from(stopped.unwrap()).unwrap()).unwrap();
+    rustix::process::kill_process(pid, Signal::STOP).unwrap();
+    let output = child.wait_with_output().unwrap();
+    let told = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{told}");
+    assert_eq!(output.stdout, b"done\n");
+    assert!(told.contains("guest a: its boot stood still"), "{told}");
+    assert_eq!(told.matches("Starting again").count(), 1, "{told}");
+}
+
 #[test]
 fn streams_stay_apart_and_whole() {
     let finished = guest("seq 20000; seq 20000 >&2; echo late > /dev/stderr").expect_code(0);

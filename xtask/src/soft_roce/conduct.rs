@@ -12,9 +12,12 @@ use super::event::{Event, EventKind, Host, Stream};
 use super::guest::{Guest, Sign};
 use super::report::{End, GuestReport, Outcome};
 use super::run::Until;
+use super::stall::{Usage, Watch};
 
 /// How long a guest may take to come up; a loaded machine without KVM needs a good part of it.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
+/// Interval between looks at the processor time of guests that boot.
+const WATCH_INTERVAL: Duration = Duration::from_secs(1);
 /// How long the other command may go on after one has failed.
 const GRACE: Duration = Duration::from_secs(5);
 /// How long a guest may take to switch itself off.
@@ -44,6 +47,9 @@ pub(super) struct Side {
     started: Instant,
     up_after: Option<Duration>,
     clock: Clock,
+    watch: Watch,
+    /// Number of messages from a guest that boots.
+    messages: usize,
     end: Option<End>,
     end_at: Option<Instant>,
     off_by: Option<Instant>,
@@ -76,6 +82,8 @@ impl Side {
             started: Instant::now(),
             up_after: None,
             clock: Clock::default(),
+            watch: Watch::default(),
+            messages: 0,
             end: None,
             end_at: None,
             off_by: None,
@@ -103,9 +111,21 @@ impl Side {
         }
     }
 
+    /// Ends the guest if its boot stands still.
+    fn watch_boot(&mut self) {
+        let Some(usage) = Usage::of(self.guest.process()) else {
+            return;
+        };
+        let signs = self.messages + self.guest.console_len();
+        if let Some(stall) = self.watch.observe(Instant::now(), usage, signs) {
+            self.stop(End::Stalled(stall.to_string()));
+        }
+    }
+
     fn take(&mut self, sign: Sign, by_line: bool, on_event: &mut dyn FnMut(&Event)) -> Result<()> {
         let host = self.host;
         let mut tell = |at, kind| on_event(&Event { at, host, kind });
+        self.messages += 1;
         match sign {
             Sign::Hello => self.guest.send(&self.configuration),
             Sign::Ready => {
@@ -169,6 +189,8 @@ pub(super) struct Conduct {
     sides: Vec<Side>,
     /// When all guests have to be up.
     boot_limit: Option<Instant>,
+    /// When to look at the guests that boot.
+    watch_at: Option<Instant>,
     /// When the commands have to be done.
     command_limit: Option<Instant>,
     /// When a command that goes on after another failed is stopped.
@@ -183,6 +205,7 @@ impl Conduct {
             terms,
             sides,
             boot_limit,
+            watch_at: Some(Instant::now() + WATCH_INTERVAL),
             command_limit: None,
             grace_limit: None,
             first_failure: None,
@@ -231,6 +254,7 @@ impl Conduct {
             .filter(|side| side.phase != Phase::Gone)
             .filter_map(|side| side.off_by);
         off.chain(self.boot_limit)
+            .chain(self.watch_at)
             .chain(self.command_limit)
             .chain(self.grace_limit)
             .min()
@@ -246,6 +270,14 @@ impl Conduct {
                     End::Stopped
                 }
             });
+        }
+        if self.watch_at.take_if(passed).is_some() && self.boot_limit.is_some() {
+            let booting = |side: &&mut Side| side.phase == Phase::Booting;
+            self.sides
+                .iter_mut()
+                .filter(booting)
+                .for_each(Side::watch_boot);
+            self.watch_at = Some(Instant::now() + WATCH_INTERVAL);
         }
         if self.command_limit.take_if(passed).is_some() {
             self.stop_all(|_| End::TimedOut);

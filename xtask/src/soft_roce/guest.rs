@@ -152,6 +152,16 @@ impl Guest {
         Ok(())
     }
 
+    /// The process that the guest is.
+    pub(crate) fn process(&mut self) -> u32 {
+        self.emulator.child().id()
+    }
+
+    /// Number of bytes that the kernel printed so far.
+    pub(crate) fn console_len(&self) -> usize {
+        self.console.len()
+    }
+
     /// Ends the guest at once.
     pub(crate) fn kill(&mut self) {
         // It may be gone already.
@@ -197,6 +207,10 @@ impl Transcript {
                     .extend_from_slice(&chunk[..count]);
             }
         })
+    }
+
+    fn len(&self) -> usize {
+        self.0.lock().unwrap_or_else(PoisonError::into_inner).len()
     }
 
     fn text(&self) -> String {

@@ -46,6 +46,7 @@ pub(crate) mod report;
 mod run;
 mod shown;
 mod siw;
+mod stall;
 mod uml;
 mod wire;
 

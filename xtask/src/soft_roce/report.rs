@@ -27,6 +27,8 @@ pub(crate) enum End {
     Stopped,
     /// The guest did not come up in time.
     Silent,
+    /// The guest did not go on booting, in words.
+    Stalled(String),
     /// The guest could not go on, and said why.
     Unusable(String),
     /// The guest went away without a word.
@@ -83,7 +85,9 @@ impl Outcome {
             .map_or(0, |index| match &self.guests[index].end {
                 End::Exited(code) => u8::try_from(*code).unwrap_or(1),
                 End::TimedOut => TIMED_OUT,
-                End::Stopped | End::Silent | End::Unusable(_) | End::Crashed => BROKEN,
+                End::Stopped | End::Silent | End::Stalled(_) | End::Unusable(_) | End::Crashed => {
+                    BROKEN
+                }
             });
         if code == 0 && self.guests.iter().any(|guest| guest.broken().is_some()) {
             BROKEN
@@ -115,6 +119,21 @@ impl Outcome {
             ))
         };
         self.guests.iter().filter_map(line).collect()
+    }
+
+    /// Which guest did not go on booting, and its kernel's last line; no command has run then.
+    pub(crate) fn stall(&self) -> Option<String> {
+        self.guests.iter().find_map(|guest| {
+            let End::Stalled(reason) = &guest.end else {
+                return None;
+            };
+            let last = lines(&guest.console).last().copied();
+            let last = last.unwrap_or("none");
+            Some(format!(
+                "guest {}: {reason}; last words of the kernel: {last}",
+                guest.host
+            ))
+        })
     }
 
     /// What is wrong beside a command's exit code, and what to do about it.
@@ -166,7 +185,9 @@ impl GuestReport {
                  with --kernel and --modules{}",
                 self.evidence()
             ),
-            End::Unusable(reason) => format!("guest {host}: {reason}{}", self.evidence()),
+            End::Stalled(reason) | End::Unusable(reason) => {
+                format!("guest {host}: {reason}{}", self.evidence())
+            }
             End::Crashed => match fault(&self.console) {
                 Some(sign) => format!(
                     "guest {host}: the kernel crashed: {sign}{}",
@@ -347,6 +368,18 @@ mod tests {
         )]);
         assert_eq!(outcome.exit_code(), BROKEN);
         assert!(outcome.complaint().unwrap().contains("Kernel panic"));
+    }
+
+    #[test]
+    fn stalled_boot_is_told_with_its_last_words() {
+        let stalled = End::Stalled("its boot stood still".to_owned());
+        let outcome = outcome(vec![
+            guest(End::Stopped, ""),
+            guest(stalled, "[ 1.0] smp\n[ 1.1] mtrr: odd\n"),
+        ]);
+        assert_eq!(outcome.exit_code(), BROKEN);
+        let stall = outcome.stall().unwrap();
+        assert!(stall.ends_with("kernel: [ 1.1] mtrr: odd"), "{stall}");
     }
 
     #[test]

@@ -61,6 +61,9 @@ pub(crate) struct Run {
 /// MTU of the wire: room for RoCE's largest, 4096, and its headers.
 pub(super) const WIRE_MTU: u32 = 4200;
 
+/// Number of times that guests are started when their boot stands still.
+const BOOT_ATTEMPTS: u32 = 3;
+
 /// The guests' addresses.
 pub(super) const ADDRESSES: [(&str, &str); 4] = [
     ("A", "10.9.0.1"),
@@ -227,7 +230,25 @@ impl Run {
             terminal: self.terminal,
         };
         let engine = Engine::prepare(self.backend, &self.kernel, &settings, &cache)?;
+        let mut attempts = 1;
+        loop {
+            let outcome = self.attempt(workspace, &engine, &settings, on_event)?;
+            match outcome.stall().filter(|_| attempts < BOOT_ATTEMPTS) {
+                Some(stall) => eprintln!("note: {stall}. Starting again"),
+                None => return Ok(outcome),
+            }
+            attempts += 1;
+        }
+    }
 
+    /// Starts the guests, and conducts them to their end.
+    fn attempt(
+        &self,
+        workspace: &Workspace,
+        engine: &Engine,
+        settings: &Settings<'_>,
+        on_event: &mut dyn FnMut(&Event),
+    ) -> Result<Outcome> {
         // The recorder outlives the guests.
         let (wire, _recorder) = if engine.is_uml() {
             wire::pair(self.pcap.as_deref())?
@@ -238,8 +259,8 @@ impl Run {
         let (sender, signs) = mpsc::channel();
         let mut sides = Vec::new();
         for (index, host) in self.hosts().iter().enumerate() {
-            let machine = engine.machine(&settings, self.link(*host, &wire));
-            let configuration = self.configuration(*host, workspace, &engine)?;
+            let machine = engine.machine(settings, self.link(*host, &wire));
+            let configuration = self.configuration(*host, workspace, engine)?;
             let script = self.script(index, *host, workspace)?;
             let guest = Guest::start(&machine, index, &sender)?;
             sides.push(Side::new(*host, guest, configuration, script));

@@ -1,0 +1,172 @@
+//! Noticing that a guest's boot stands still, by the processor time that its process uses.
+//!
+//! Processor time and not the time of day: on a busy host a boot takes many times as long, and is no worse for it.
+
+use std::fmt;
+use std::fs;
+use std::time::{Duration, Instant};
+
+/// Time without demand for a processor after which a boot stands still. A guest that boots is never idle for a second.
+const IDLE_LIMIT: Duration = Duration::from_secs(10);
+
+/// Share of [`IDLE_LIMIT`] up to which a guest counts as idle: timers fire even then.
+const IDLE_SHARE: f64 = 0.02;
+
+/// Processor time without a sign of life after which a boot stands still. An emulated boot takes about ten seconds of it
+/// for all.
+const BUSY_LIMIT: Duration = Duration::from_secs(45);
+
+/// Processor time of a process.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+pub(super) struct Usage {
+    ran: Duration,
+    /// Time in which a thread could run, and other processes had the processors.
+    waited: Duration,
+}
+
+impl Usage {
+    /// The usage of all threads of the process `pid`; `None` where the kernel does not count it.
+    pub(super) fn of(pid: u32) -> Option<Self> {
+        let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
+        let texts = threads
+            .flatten()
+            .filter_map(|thread| fs::read_to_string(thread.path().join("schedstat")).ok());
+        let mut usages = texts.filter_map(|text| parse(&text)).peekable();
+        usages.peek()?;
+        Some(usages.fold(Self::default(), |sum, one| Self {
+            ran: sum.ran + one.ran,
+            waited: sum.waited + one.waited,
+        }))
+    }
+
+    fn demand(self) -> Duration {
+        self.ran + self.waited
+    }
+}
+
+/// The first two numbers of a thread's `schedstat`, in nanoseconds.
+fn parse(text: &str) -> Option<Usage> {
+    let mut numbers = text.split_whitespace().map(str::parse);
+    let mut next = || Some(Duration::from_nanos(numbers.next()?.ok()?));
+    Some(Usage {
+        ran: next()?,
+        waited: next()?,
+    })
+}
+
+/// How a boot stands still.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(super) enum Stall {
+    Idle,
+    Busy,
+}
+
+impl fmt::Display for Stall {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        match self {
+            Self::Idle => write!(
+                f,
+                "its boot stood still, idle for {} s",
+                IDLE_LIMIT.as_secs()
+            ),
+            Self::Busy => write!(
+                f,
+                "its boot stood still, with {} s of processor time since its last sign of life",
+                BUSY_LIMIT.as_secs()
+            ),
+        }
+    }
+}
+
+/// Watches one boot.
+#[derive(Debug, Default)]
+pub(super) struct Watch {
+    signs: usize,
+    at_sign: Usage,
+    window: Option<(Instant, Usage)>,
+}
+
+impl Watch {
+    /// Takes the usage at a time, and a number that has changed since the last call if the guest gave a sign of life.
+    pub(super) fn observe(&mut self, now: Instant, usage: Usage, signs: usize) -> Option<Stall> {
+        let (since, before) = *self.window.get_or_insert((now, usage));
+        if signs != self.signs {
+            self.signs = signs;
+            self.at_sign = usage;
+            self.window = Some((now, usage));
+            return None;
+        }
+        if usage.ran.saturating_sub(self.at_sign.ran) > BUSY_LIMIT {
+            return Some(Stall::Busy);
+        }
+        let time = now.saturating_duration_since(since);
+        let demand = usage.demand().saturating_sub(before.demand());
+        if demand > IDLE_LIMIT.mul_f64(IDLE_SHARE) {
+            self.window = Some((now, usage));
+        } else if time >= IDLE_LIMIT {
+            return Some(Stall::Idle);
+        }
+        None
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn usage(ran: f64, waited: f64) -> Usage {
+        Usage {
+            ran: Duration::from_secs_f64(ran),
+            waited: Duration::from_secs_f64(waited),
+        }
+    }
+
+    /// What a watch finds in the end, of a boot that uses so much in each of `seconds` seconds.
+    fn watch(seconds: u32, each: (f64, f64), signs: impl Fn(u32) -> usize) -> Option<Stall> {
+        let begin = Instant::now();
+        let mut watch = Watch::default();
+        (0..seconds).find_map(|second| {
+            let times = f64::from(second);
+            let usage = usage(each.0 * times, each.1 * times);
+            watch.observe(
+                begin + Duration::from_secs(second.into()),
+                usage,
+                signs(second),
+            )
+        })
+    }
+
+    #[test]
+    fn idle_boot_stands_still() {
+        assert_eq!(watch(12, (0.0, 0.0), |_| 3), Some(Stall::Idle));
+        assert_eq!(watch(10, (0.0, 0.0), |_| 3), None);
+        assert_eq!(watch(12, (0.001, 0.001), |_| 3), Some(Stall::Idle));
+    }
+
+    #[test]
+    fn boot_that_waits_for_a_processor_goes_on() {
+        assert_eq!(watch(600, (0.05, 1.9), |_| 3), None);
+    }
+
+    #[test]
+    fn busy_boot_without_a_sign_stands_still() {
+        assert_eq!(watch(30, (2.0, 0.0), |_| 3), Some(Stall::Busy));
+        assert_eq!(watch(20, (2.0, 0.0), |_| 3), None);
+        let signs = |second| usize::try_from(second / 20).unwrap();
+        assert_eq!(watch(90, (2.0, 0.0), signs), None);
+    }
+
+    #[test]
+    fn usage_of_a_process_is_read() {
+        assert_eq!(
+            parse("5000000 7 3\n"),
+            Some(Usage {
+                ran: Duration::from_millis(5),
+                waited: Duration::from_nanos(7),
+            })
+        );
+        assert_eq!(parse(""), None);
+        assert!(Usage::of(std::process::id()).unwrap().ran > Duration::ZERO);
+        assert_eq!(Usage::of(0), None);
+    }
+}
