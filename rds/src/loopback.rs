@@ -15,6 +15,9 @@ use crate::proto::connection::AtomicOp;
 /// The bytes of a number.
 const NUMBER: usize = 8;
 
+/// Entries of the completion queue: one for a send, and one for a receive, which the queue pair has but does not post.
+const ENTRIES: u32 = 2;
+
 /// How long the device waits for its own answer: code 17, half a second. Nothing gets lost on the way.
 const ANSWER: u8 = 17;
 
@@ -41,7 +44,12 @@ impl Loopback {
     /// Makes one, by any way from the address to itself.
     pub(crate) fn new(pd: &ProtectionDomain, ip: IpAddr) -> verbs::Result<Self> {
         let way = way(pd.context(), ip)?;
-        let cq = pd.context().cq_builder(2).waitable().create()?;
+        let cq = pd
+            .context()
+            .cq_builder(ENTRIES)
+            .batch(ENTRIES as usize)
+            .waitable()
+            .create()?;
         let qp = pd
             .qp_builder::<Rc>(&cq, &cq)
             .max_send_wr(1)

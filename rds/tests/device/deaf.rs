@@ -16,6 +16,12 @@ use crate::{
     other, socket,
 };
 
+/// Completions that are polled for at once on the queue of a connection: `BATCH` in `lane.rs`.
+const CONNECTION: i32 = 64;
+
+/// Completions that are polled for at once on the queue of a device's connection to itself: `ENTRIES` in `loopback.rs`.
+const LOOPBACK: i32 = 2;
+
 type Poll = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
 
 /// The provider's own.
@@ -26,8 +32,9 @@ static QUEUES: Mutex<Option<Queues>> = Mutex::new(None);
 /// What becomes of completion queues.
 #[derive(Default)]
 struct Queues {
-    /// Each that is looked at breaks.
-    breaking: bool,
+    /// Each that is polled for this number of completions breaks. It tells connections and loopbacks apart, and from
+    /// the queue that wakes the engine, which is polled again after it has failed.
+    breaking: Option<i32>,
     /// Those that have, by their addresses, and how often they have been looked at.
     broken: HashMap<usize, u64>,
     /// The same of those in whose place there is another.
@@ -56,7 +63,7 @@ impl Queues {
             self.gone.extend(self.broken.remove(&cq));
             return false;
         }
-        if self.breaking {
+        if self.breaking == Some(count) {
             self.broken.entry(cq).or_default();
         }
         let broken = self.broken.get_mut(&cq);
@@ -136,11 +143,11 @@ fn queues_that_fail_are_looked_at_once() {
     let (a, b) = (socket(any()), socket(other()));
     everything_arrives(&a, &b, |progress| {
         progress();
-        with(|queues| queues.breaking = true);
+        with(|queues| queues.breaking = Some(CONNECTION));
         await_that("no queues fail", || {
             with(|queues| queues.looks().len() >= FAILURES)
         });
-        with(|queues| queues.breaking = false);
+        with(|queues| queues.breaking = None);
     });
     let looks = with(|queues| queues.looks());
     assert!(looks.iter().all(|&looks| looks == 1), "{looks:?}");
@@ -171,9 +178,9 @@ fn a_device_is_connected_to_itself_anew() {
         }
     };
     assert_eq!(add(), Status::Success);
-    with(|queues| queues.breaking = true);
+    with(|queues| queues.breaking = Some(LOOPBACK));
     assert_eq!([add(), add()], [Status::Dropped; 2]);
-    with(|queues| queues.breaking = false);
+    with(|queues| queues.breaking = None);
     assert_eq!(with(|queues| queues.looks()), [1, 1]);
     // They may have been done.
     let done = memory.load(0);
