@@ -100,12 +100,31 @@ const PROGRAMS: &[Program] = &[
     },
     Program {
         name: "nc",
-        server: "exec nc -l $A $PORT >got",
-        client: "timeout 90 nc -N $A $PORT <blob",
+        server: "exec $NC -l $A $PORT >got",
+        client: "timeout 90 $NC -N $A $PORT <blob",
         ends: true,
         ..PLAIN
     },
 ];
+
+/// OpenBSD's netcat: Debian's package has that name for it, and elsewhere it is `nc`, as other netcats may be.
+fn openbsd_nc() -> Result<&'static str, String> {
+    for name in ["nc.openbsd", "nc"] {
+        let help = Command::new(name).arg("-h").output();
+        let Ok(help) = help else { continue };
+        let text = [help.stdout, help.stderr].concat();
+        let text = String::from_utf8_lossy(&text);
+        // No other has that option.
+        if text.contains("Shutdown the network socket after EOF") {
+            return Ok(name);
+        }
+        let first = text.lines().next().unwrap_or("a program without help");
+        return Err(format!(
+            "`nc` is not OpenBSD's but \"{first}\": install netcat-openbsd"
+        ));
+    }
+    Err("there is no `nc`: install netcat-openbsd".to_owned())
+}
 
 /// Where programs run.
 fn folder(port: u16) -> PathBuf {
@@ -137,6 +156,7 @@ fn start(program: &Program, line: &str, preload: Preload, port: u16) -> Child {
     shell.envs(preload.library().map(|library| ("LIBRARY", library)));
     shell
         .env("PORT", port.to_string())
+        .envs(openbsd_nc().map(|nc| ("NC", nc)))
         .current_dir(folder(port));
     if program.forks {
         shell.env("RDMAV_FORK_SAFE", "1");
@@ -193,6 +213,9 @@ fn finish(mut program: Child, seconds: u64) -> (bool, String) {
 
 /// Runs it, and returns how many packets the device has sent; or what went wrong.
 fn run(program: &Program, server: Preload, client: Preload, port: u16) -> Result<u64, String> {
+    if program.name == "nc" {
+        openbsd_nc()?;
+    }
     let folder = folder(port);
     let before = packets();
     let mut serving = start(program, program.server, server, port);
