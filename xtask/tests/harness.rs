@@ -372,7 +372,7 @@ fn guest_is_as_promised() {
 fn writes_do_not_reach_the_host() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("written-in-a-guest");
     let script = format!(
-        "echo x > {0} && cat {0} && rm /etc/passwd && ! test -e /etc/passwd",
+        "echo x > '{0}' && cat '{0}' && rm /etc/passwd && ! test -e /etc/passwd",
         file.display()
     );
     guest(&script).expect_code(0).expect_stdout("x");
@@ -652,7 +652,7 @@ fn pcap_of_one_guest_is_refused() {
 fn device_on_the_machine_itself() {
     // A guest is a machine whose kernel can; the device that it came with makes room first.
     let script = format!(
-        "rdma link del rxe0 && export CARGO={} && {} soft-roce run --on host -- '\
+        "rdma link del rxe0 && export CARGO='{}' && '{}' soft-roce run --on host -- '\
             ibv_devinfo -d rxe0 | grep -q PORT_ACTIVE && test $A = 10.9.0.1 && exit 9'; \
             code=$?; rdma link show | grep rxe0; ip link show softroce0; exit $code",
         env!("CARGO"),
