@@ -11,7 +11,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use rustix::event::{PollFd, PollFlags, poll};
+use rustix::{
+    event::{PollFd, PollFlags, poll},
+    io::Errno,
+};
 
 use crate::{
     config::config,
@@ -34,6 +37,15 @@ const SELDOM: u32 = 8;
 /// How often a call handles what has come before it leaves the rest for later: a peer may send faster than
 /// that.
 const ROUNDS: u32 = 1024;
+
+/// Interval between looks of a thread that has no descriptor to be woken by.
+const WITHOUT_BELL: Duration = Duration::from_millis(10);
+
+/// Whether the process, or the host, has as many descriptors open as it may.
+fn is_out_of_descriptors(err: &io::Error) -> bool {
+    let code = err.raw_os_error();
+    code == Some(Errno::MFILE.raw_os_error()) || code == Some(Errno::NFILE.raw_os_error())
+}
 
 /// How a call waits.
 #[derive(Clone, Copy, Debug)]
@@ -252,9 +264,17 @@ impl<S: Driven> Shared<S> {
             if state.arm(all)? || !interest.any && interest.is_met(state.readiness()) {
                 return Ok(());
             }
-            let bell = thread_bell()?;
-            let name = state.waiters().add(interest, &bell);
-            (bell, name)
+            match thread_bell() {
+                Ok(bell) => {
+                    let name = state.waiters().add(interest, &bell);
+                    (bell, name)
+                }
+                Err(err) if is_out_of_descriptors(&err) => {
+                    drop(state);
+                    return self.wait_without_bell(deadline);
+                }
+                Err(err) => return Err(err),
+            }
         };
         let waited = sleep([self.channel.as_fd(), bell.as_fd()], deadline);
         let eager = self.is_worth_looking(start.elapsed(), polling_time);
@@ -265,6 +285,18 @@ impl<S: Driven> Shared<S> {
             bell.clear();
         }
         ended.and(waited.map(drop))
+    }
+
+    /// Waits for the completion channel alone, in a thread for which the process has no descriptor left. Another
+    /// thread may take the event, so that the state is looked at again every [`WITHOUT_BELL`].
+    fn wait_without_bell(&self, deadline: Option<Instant>) -> io::Result<()> {
+        let soon = Instant::now() + WITHOUT_BELL;
+        let until = deadline.map_or(soon, |deadline| deadline.min(soon));
+        match sleep([self.channel.as_fd()], Some(until)) {
+            Err(err) if err.kind() == io::ErrorKind::WouldBlock && Some(until) != deadline => {}
+            waited => drop(waited?),
+        }
+        self.lock().process().map(drop)
     }
 
     /// Whether who waits next is to look for longer, after a wait with a sleep.

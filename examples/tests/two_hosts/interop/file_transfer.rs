@@ -35,7 +35,7 @@ pub(super) fn cells() -> Vec<Cell> {
             )
         };
     vec![
-        whole(7111, "$A", SIZE, "true", ""),
+        whole(7111, "$A", SIZE, "ibv_devinfo -v | grep max_msg_sz", ""),
         whole(7112, "$A6", 0, "true", ""),
         whole(7113, "$A", 100, "echo old > 7113/7113", "--force"),
         refused(
@@ -54,6 +54,18 @@ pub(super) fn cells() -> Vec<Cell> {
         ),
         refused(7116, "true", "", "the file is larger than 1000 bytes", &[]),
     ]
+}
+
+/// Bytes that the server receives at once: as in the original 10 MiB, or the device's largest message.
+fn part_size(said: &Said) -> u32 {
+    let told = said.server.iter().find_map(|line| {
+        line.trim()
+            .strip_prefix("max_msg_sz:")?
+            .trim()
+            .strip_prefix("0x")
+    });
+    let largest = told.and_then(|hex| u32::from_str_radix(hex, 16).ok());
+    largest.map_or(8 << 20, |largest| largest.min(10 << 20))
 }
 
 /// The sides agree on what was sent, and nothing else is in the folder.
@@ -76,7 +88,7 @@ fn is_whole(said: &Said, size: u32) -> Result<(), String> {
         .iter()
         .filter(|line| line.starts_with("received "));
     let verified = |line: &String| line.starts_with(&format!("verified {size} bytes, CRC-32 "));
-    let expected = usize::try_from(size.div_ceil(8 << 20)).unwrap_or(0);
+    let expected = usize::try_from(size.div_ceil(part_size(said))).unwrap_or(0);
     match parts.count() {
         count
             if count == expected

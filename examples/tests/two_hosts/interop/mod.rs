@@ -146,6 +146,8 @@ struct Limits {
     attempts: u32,
     /// Whether one guest is both hosts.
     one_host: bool,
+    /// What the guests run on.
+    backend: &'static str,
 }
 
 /// How often what has failed is played again over iWARP. There a message is lost for ever that
@@ -166,6 +168,7 @@ impl Limits {
         client: 7200,
         attempts: 1,
         one_host: false,
+        backend: "auto",
     };
 
     /// For what would take hours with two guests: tools that go there and back a hundred thousand
@@ -174,6 +177,14 @@ impl Limits {
         one_host: true,
         ..Self::LONG
     };
+
+    /// For multicast: with User-Mode Linux, messages of C's `mckey` do not all reach ours. Why is not known yet.
+    fn of_multicast() -> Self {
+        Self {
+            backend: "qemu",
+            ..Self::of("rxe")
+        }
+    }
 
     /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`):
     /// there a side that fails gets another attempt, and what has failed in the end other rounds.
@@ -187,6 +198,7 @@ impl Limits {
                 client: 60,
                 attempts: 2,
                 one_host: false,
+                backend: "auto",
             },
             _ => Self {
                 cells: usize::MAX,
@@ -195,6 +207,7 @@ impl Limits {
                 client: 120,
                 attempts: 1,
                 one_host: false,
+                backend: "auto",
             },
         }
     }
@@ -313,7 +326,12 @@ fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     }
     a += "wait $servers; kill $waiting || true";
     let _ = write!(b, "busybox nc -w 10 $A {THROUGH_PORT} < /dev/null; true");
-    let options = ["--device", device, "--memory", &memory.to_string()];
+    let memory = memory.to_string();
+    let mut options = vec!["--device", device, "--memory", &memory];
+    // Soft-iWARP has its own choice, see `guests.rs`.
+    if limits.backend != "auto" {
+        options.extend(["--backend", limits.backend]);
+    }
     let run = if limits.one_host {
         run_on_one
     } else {
@@ -377,7 +395,7 @@ fn matrix(device: &str, outcomes: &[(&str, Who, bool)]) -> String {
 #[test]
 fn every_tool_for_datagrams_speaks_with_its_original_over_roce() {
     let tools = [udaddy::cells(), mckey::cells()];
-    play("rxe", AGAIN_BY_DATAGRAMS, tools);
+    play_within(Limits::of_multicast(), "rxe", AGAIN_BY_DATAGRAMS, tools);
 }
 
 #[test]
