@@ -82,7 +82,9 @@ fn options_of_a_connection_are_set_and_queried() {
 fn objects_of_another_process_are_given_back_and_not_destroyed() {
     let fixture = with_dm();
     let dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    let fd = fixture.ctx.cmd_fd().try_clone_to_owned().unwrap();
+    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    let fd = unsafe { fixture.ctx.cmd_fd() };
+    let fd = fd.try_clone_to_owned().unwrap();
     let ctx = import_device(fd).unwrap();
     assert_ne!(ctx, fixture.ctx);
     let pd = ctx.import_pd(fixture.pd.kernel_handle()).unwrap();
