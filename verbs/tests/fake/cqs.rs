@@ -137,7 +137,8 @@ where
             taken.push(match qp.complete(wc.into_work_completion()) {
                 Ok(Completed::Send(done)) => format!("sent {:?}", done.status()),
                 Ok(Completed::Receive(done)) => {
-                    let text = String::from_utf8_lossy(done.received().unwrap()).into_owned();
+                    let text =
+                        String::from_utf8_lossy(done.received().unwrap_or_default()).into_owned();
                     format!("{text} {:?}", done.imm_data())
                 }
                 Err(_) => "foreign".to_owned(),
