@@ -211,9 +211,11 @@ mod tests {
         let (reader, mut writer) = UnixStream::pair().unwrap();
         let notify = NotifyFd::of(reader.as_fd()).unwrap();
         // SAFETY: takes and returns numbers.
-        let outer = unsafe { OwnedFd::from_raw_fd(libc::epoll_create1(libc::EPOLL_CLOEXEC)) };
+        let outer = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        // SAFETY: fresh, and of no other object.
+        let outer = unsafe { OwnedFd::from_raw_fd(outer) };
         let mut event = libc::epoll_event {
-            events: (libc::EPOLLIN | libc::EPOLLET) as u32,
+            events: (libc::EPOLLIN | libc::EPOLLET).cast_unsigned(),
             u64: 0,
         };
         let (own, member) = (outer.as_raw_fd(), notify.as_fd().as_raw_fd());

@@ -174,8 +174,7 @@ fn work_comes_back_through_an_extended_queue() {
     assert!(cq.wait(short).unwrap().is_none());
     qp.to_error().unwrap();
     // What is not taken comes again.
-    let polled = cq.wait(None).unwrap();
-    drop(polled);
+    assert!(cq.wait(None).unwrap().is_some());
     qp.post(Send::new(buf(1))).unwrap();
     assert_eq!(take(&mut cq, &mut qp), [" None", "sent WR_FLUSH_ERR"]);
 }
@@ -199,8 +198,8 @@ fn next_of(polled: &mut ExtendedPoll<'_>) -> Option<QpId> {
 #[test]
 fn poll_that_is_dropped_forgotten_or_panics_loses_nothing() {
     let ways: [fn(ExtendedPoll<'_>); 4] = [
-        |polled| drop(polled),
-        #[expect(clippy::mem_forget, reason = "that is the test")]
+        |_dropped| (),
+        #[expect(clippy::forget_non_drop, reason = "that is the test")]
         |polled| mem::forget(polled),
         |polled| {
             let panicked = std::panic::catch_unwind(std::panic::AssertUnwindSafe(|| {
@@ -209,7 +208,13 @@ fn poll_that_is_dropped_forgotten_or_panics_loses_nothing() {
             }));
             assert!(panicked.is_err());
         },
-        |polled| std::thread::scope(|scope| drop(scope.spawn(|| drop(polled)))),
+        |polled| {
+            std::thread::scope(|scope| {
+                scope.spawn(move || {
+                    let _polled = polled;
+                });
+            });
+        },
     ];
     for way in ways {
         let fixture = Fixture::new();
@@ -233,7 +238,6 @@ fn poll_goes_on_until_the_queue_is_empty() {
     let ids: Vec<QpId> = std::iter::from_fn(|| next_of(&mut polled)).collect();
     assert_eq!(ids.len(), 5);
     assert_eq!(next_of(&mut polled), None);
-    drop(polled);
     assert!(cq.poll().unwrap().is_none());
 }
 
@@ -259,7 +263,7 @@ fn provider_holds_no_lock_while_completions_are_looked_at() {
         let mut polled = cq.poll().unwrap().unwrap();
         assert!(next_of(&mut polled).is_some());
         let rest = if forgotten {
-            #[expect(clippy::mem_forget, reason = "that is the test")]
+            #[expect(clippy::forget_non_drop, reason = "that is the test")]
             mem::forget(polled);
             None
         } else {
@@ -278,7 +282,9 @@ fn provider_holds_no_lock_while_completions_are_looked_at() {
         handle.req_notify(Notify::Next).unwrap();
         wq.to_ready().unwrap();
         drop(wq);
-        drop(rest);
+        if let Some(mut rest) = rest {
+            assert_eq!(next_of(&mut rest), None);
+        }
         cq.resize(99).unwrap();
     }
 }
@@ -296,7 +302,6 @@ fn a_poll_that_fails_completes_nothing() {
     let err = polled.next().unwrap_err();
     assert_eq!(err.raw_os_error(), Some(libc::EINVAL));
     assert!(polled.next().unwrap().is_none());
-    drop(polled);
     assert!(cq.poll().unwrap().is_none(), "the failure is told once");
 }
 

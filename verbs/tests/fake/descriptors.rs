@@ -9,7 +9,7 @@ use std::{
 
 use ibverbs_sys as ffi;
 use verbs::{
-    Buf, CqKey, Notify, QueuePair, Rc, Rts, WcStatus,
+    Buf, CqHandle, CqKey, Notify, QueuePair, Rc, Rts, WcStatus,
     fd::{set_nonblocking, wait_readable},
     op::Send,
 };
@@ -31,6 +31,14 @@ fn is_readable(fd: BorrowedFd<'_>) -> bool {
     wait_readable("poll", fd, Some(Duration::ZERO)).unwrap()
 }
 
+/// The descriptor that C reads events of a queue from.
+fn own_fd(cq: &CqHandle) -> i32 {
+    // SAFETY: the queue exists.
+    let channel = unsafe { (*cq.as_raw()).channel };
+    // SAFETY: the queue keeps its channel.
+    unsafe { (*channel).fd }
+}
+
 /// Whether reads of the descriptor that C reads return at once.
 fn is_nonblocking(fd: i32) -> bool {
     // SAFETY: takes and returns numbers.
@@ -43,8 +51,7 @@ fn is_nonblocking(fd: i32) -> bool {
 fn queue_descriptor_gives_no_access_to_its_events() {
     let fixture = Fixture::new();
     let mut cq = fixture.cq(8);
-    // SAFETY: the queue and its channel exist.
-    let own = unsafe { (*(*cq.as_raw()).channel).fd };
+    let own = own_fd(&cq);
     assert_ne!(cq.notify_fd().unwrap().as_raw_fd(), own);
     let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
     assert!(cq.poll_or_arm().unwrap().is_none());
@@ -69,8 +76,7 @@ fn queue_descriptor_gives_no_access_to_its_events() {
 fn extended_queue_descriptor_gives_no_access_to_its_events() {
     let fixture = Fixture::new();
     let mut cq = fixture.ctx.cq_ex_builder(8).waitable().create().unwrap();
-    // SAFETY: the queue and its channel exist.
-    let own = unsafe { (*(*cq.as_raw()).channel).fd };
+    let own = own_fd(&cq);
     assert!(cq.poll_or_arm().unwrap().is_none());
     misuse(cq.notify_fd().unwrap());
     assert!(is_nonblocking(own));
