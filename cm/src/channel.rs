@@ -12,7 +12,7 @@ use rdmacm_sys as ffi;
 use verbs::{
     Result,
     error::{cvt_neg, cvt_ptr},
-    fd::{set_nonblocking, wait_for},
+    fd::{NotifyFd, set_nonblocking, wait_for},
 };
 
 use crate::{
@@ -27,8 +27,8 @@ use crate::{
 /// An event is taken and acknowledged in one step, and owns everything it says. So an identifier
 /// can be destroyed at any time, and that never waits for somebody to be done with an event.
 ///
-/// The channel can be shared by threads. Its descriptor is non-blocking, and can be waited for with
-/// `poll` or `epoll` through [`AsFd`].
+/// The channel can be shared by threads. It can be waited for with `poll` or `epoll` through
+/// [`AsFd`], whose descriptor can be registered and does nothing else; see [`NotifyFd`].
 ///
 /// Identifiers that the program has keep what they need of the channel. Dropping the channel
 /// destroys those that are waiting for an event, which nobody could take any more.
@@ -44,8 +44,10 @@ pub struct EventChannel {
 
 /// The part of a channel that its identifiers share.
 pub(crate) struct ChannelHandle {
-    // INVARIANT: open, and closed only in `drop`.
-    raw: NonNull<ffi::rdma_event_channel>,
+    raw: OwnedChannel,
+    /// In place of the channel's own descriptor, which is never handed out: it takes commands for
+    /// the connection manager, and blocks [`EventChannel::try_next`] if it is made blocking.
+    notify: NotifyFd,
     registry: Mutex<Registry>,
     /// Held while an event is read and understood, so that no event of a new identifier is read
     /// before that one has got its key.
@@ -53,10 +55,13 @@ pub(crate) struct ChannelHandle {
     contexts: Mutex<Contexts>,
 }
 
+// INVARIANT: open, and closed only in `drop`.
+struct OwnedChannel(NonNull<ffi::rdma_event_channel>);
+
 // SAFETY: a channel is a file descriptor; librdmacm allows its calls from any thread.
-unsafe impl Send for ChannelHandle {}
-// SAFETY: see `Send`. What is mutable is behind locks.
-unsafe impl Sync for ChannelHandle {}
+unsafe impl Send for OwnedChannel {}
+// SAFETY: see `Send`.
+unsafe impl Sync for OwnedChannel {}
 
 impl EventChannel {
     /// `rdma_create_event_channel`—Opens a channel.
@@ -72,14 +77,15 @@ impl EventChannel {
     pub fn new() -> Result<Self> {
         // SAFETY: the call has no conditions.
         let raw = unsafe { ffi::rdma_create_event_channel() };
-        let raw = cvt_ptr("rdma_create_event_channel", raw)?;
+        let raw = OwnedChannel(cvt_ptr("rdma_create_event_channel", raw)?);
+        set_nonblocking(raw.event_fd(), true)?;
         let handle = ChannelHandle {
+            notify: NotifyFd::of(raw.event_fd())?,
             raw,
             registry: Mutex::default(),
             intake: Mutex::default(),
             contexts: Mutex::default(),
         };
-        set_nonblocking(handle.as_fd(), true)?;
         Ok(Self {
             handle: Arc::new(handle),
         })
@@ -125,7 +131,8 @@ impl EventChannel {
     /// As for [`try_next`](Self::try_next).
     pub fn wait(&self) -> Result<Event> {
         loop {
-            let waited = wait_for("rdma_get_cm_event", self.as_fd(), None, || self.try_next())?;
+            let fd = self.handle.event_fd();
+            let waited = wait_for("rdma_get_cm_event", fd, None, || self.try_next())?;
             if let Some(event) = waited {
                 return Ok(event);
             }
@@ -137,9 +144,8 @@ impl EventChannel {
     /// # Errors
     /// As for [`try_next`](Self::try_next).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<Event>> {
-        wait_for("rdma_get_cm_event", self.as_fd(), Some(timeout), || {
-            self.try_next()
-        })
+        let fd = self.handle.event_fd();
+        wait_for("rdma_get_cm_event", fd, Some(timeout), || self.try_next())
     }
 
     /// Destroys an identifier that waits for an event, which then does not come. Returns whether
@@ -175,15 +181,22 @@ impl Drop for EventChannel {
     }
 }
 
+/// Readable when there is an event. The descriptor can be registered with an event loop, and does
+/// nothing else.
 impl AsFd for EventChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.handle.as_fd()
+        self.handle.notify.as_fd()
     }
 }
 
 impl ChannelHandle {
     pub(crate) fn as_ptr(&self) -> *mut ffi::rdma_event_channel {
-        self.raw.as_ptr()
+        self.raw.0.as_ptr()
+    }
+
+    /// The channel's own descriptor, from which C reads events. Not for users.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.raw.event_fd()
     }
 
     /// The devices that identifiers of this channel have been found on.
@@ -203,10 +216,10 @@ impl ChannelHandle {
     }
 }
 
-impl AsFd for ChannelHandle {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl OwnedChannel {
+    fn event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is open (invariant), and `fd` is set for good when it is opened.
-        let fd = unsafe { (*self.raw.as_ptr()).fd };
+        let fd = unsafe { (*self.0.as_ptr()).fd };
         // SAFETY: the descriptor is open for as long as the channel is, and so for as long as
         // `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
@@ -215,22 +228,22 @@ impl AsFd for ChannelHandle {
 
 impl AsRawFd for ChannelHandle {
     fn as_raw_fd(&self) -> RawFd {
-        self.as_fd().as_raw_fd()
+        self.event_fd().as_raw_fd()
     }
 }
 
 impl fmt::Debug for ChannelHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChannelHandle")
-            .field("fd", &self.as_fd().as_raw_fd())
+            .field("fd", &self.event_fd())
             .finish_non_exhaustive()
     }
 }
 
-impl Drop for ChannelHandle {
+impl Drop for OwnedChannel {
     fn drop(&mut self) {
-        // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of `self`,
-        // so they are gone.
-        unsafe { ffi::rdma_destroy_event_channel(self.raw.as_ptr()) };
+        // SAFETY: the channel is open, and closed once, here; identifiers hold an `Arc` of the
+        // handle, so they are gone.
+        unsafe { ffi::rdma_destroy_event_channel(self.0.as_ptr()) };
     }
 }

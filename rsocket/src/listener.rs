@@ -15,6 +15,7 @@ use cm::{
     CmId, ConnectRequest,
     phases::{Idle, Listening},
 };
+use verbs::fd::NotifyFd;
 
 use crate::{
     connection::{Connection, Ends},
@@ -38,6 +39,8 @@ pub(crate) struct Backlog {
     /// As many handles of it as there are connections that have not been accepted.
     places: Place,
     bell: Bell,
+    /// Handed out in place of the bell, which a program could read or make blocking.
+    notify: NotifyFd,
     /// What connections get that come from now on.
     options: Mutex<Options>,
 }
@@ -149,7 +152,7 @@ impl Listener {
             if self.nonblocking.load(Relaxed) {
                 return Err(io::ErrorKind::WouldBlock.into());
             }
-            sleep([self.as_fd()], None)?;
+            sleep([self.backlog.bell.as_fd()], None)?;
         }
     }
 
@@ -214,7 +217,7 @@ impl Iterator for Incoming<'_> {
 impl AsFd for Listener {
     /// Readable when there is a connection to accept.
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.backlog.bell.as_fd()
+        self.backlog.notify.as_fd()
     }
 }
 
@@ -256,10 +259,12 @@ impl Options {
 
     /// Listens with an identifier that is bound.
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
+        let bell = Bell::new()?;
         let backlog = Arc::new(Backlog {
             waiting: Mutex::default(),
             places: Place::default(),
-            bell: Bell::new()?,
+            notify: NotifyFd::of(bell.as_fd())?,
+            bell,
             options: Mutex::new(self.clone()),
         });
         let key = id.key();

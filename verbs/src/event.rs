@@ -14,7 +14,7 @@ use crate::{
     context::Context,
     cq::CqHandle,
     error::{Result, cvt_neg},
-    fd::{set_nonblocking, wait_for},
+    fd::{NotifyFd, set_nonblocking, wait_for},
     named::named,
     srq::SharedReceiveQueue,
 };
@@ -152,8 +152,9 @@ pub struct AsyncEvent {
 
 /// The asynchronous events of an open device.
 ///
-/// The descriptor is non-blocking, and can be waited for with `poll` or `epoll` through [`AsFd`].
-/// Each event is taken once, also when there are several of these for one [`Context`].
+/// They can be waited for with `poll` or `epoll` through [`AsFd`], whose descriptor can be registered
+/// and does nothing else; see [`NotifyFd`]. Each event is taken once, also when there are several of
+/// these for one [`Context`].
 ///
 /// # Examples
 /// ```no_run
@@ -173,17 +174,32 @@ pub struct AsyncEvent {
 /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)
 pub struct AsyncEvents {
     ctx: Context,
+    /// In place of the device's own descriptor, which is never handed out: an event that is read
+    /// from it is never acknowledged, and destroying its object waits for that.
+    notify: NotifyFd,
 }
 
 impl Context {
     /// The asynchronous events of this device.
     ///
     /// # Errors
-    /// None that an open device can cause.
+    /// - `EMFILE`, `ENFILE`: too many open files.
     pub fn async_events(&self) -> Result<AsyncEvents> {
-        let events = AsyncEvents { ctx: self.clone() };
-        set_nonblocking(events.as_fd(), true)?;
-        Ok(events)
+        set_nonblocking(self.async_fd(), true)?;
+        Ok(AsyncEvents {
+            notify: NotifyFd::of(self.async_fd())?,
+            ctx: self.clone(),
+        })
+    }
+
+    /// The device's own descriptor, from which C reads events. Not for users.
+    fn async_fd(&self) -> BorrowedFd<'_> {
+        // SAFETY: the context is open for as long as `self` lives, and its descriptor is set for
+        // good when it is opened.
+        let fd = unsafe { (*self.as_raw()).async_fd };
+        // SAFETY: the descriptor is open for as long as the context, and so for as long as `self`
+        // is borrowed.
+        unsafe { BorrowedFd::borrow_raw(fd) }
     }
 }
 
@@ -225,7 +241,7 @@ impl AsyncEvents {
     pub fn wait(&self) -> Result<AsyncEvent> {
         const CALL: &str = "ibv_get_async_event";
         loop {
-            if let Some(event) = wait_for(CALL, self.as_fd(), None, || self.try_next())? {
+            if let Some(event) = wait_for(CALL, self.ctx.async_fd(), None, || self.try_next())? {
                 return Ok(event);
             }
         }
@@ -237,7 +253,8 @@ impl AsyncEvents {
     /// As for [`try_next`](Self::try_next).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<AsyncEvent>> {
         const CALL: &str = "ibv_get_async_event";
-        wait_for(CALL, self.as_fd(), Some(timeout), || self.try_next())
+        let fd = self.ctx.async_fd();
+        wait_for(CALL, fd, Some(timeout), || self.try_next())
     }
 
     /// The device.
@@ -288,14 +305,11 @@ unsafe fn object(raw: &ffi::ibv_async_event, subject: &Subject) -> EventObject {
     }
 }
 
+/// Readable when there is an event. The descriptor can be registered with an event loop, and does
+/// nothing else.
 impl AsFd for AsyncEvents {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open for as long as `self.ctx` lives, and its descriptor is set
-        // for good when it is opened.
-        let fd = unsafe { (*self.ctx.as_raw()).async_fd };
-        // SAFETY: the descriptor is open for as long as the context, and so for as long as `self`
-        // is borrowed.
-        unsafe { BorrowedFd::borrow_raw(fd) }
+        self.notify.as_fd()
     }
 }
 

@@ -1,11 +1,71 @@
 //! The file descriptors of event channels: waiting for them, without an async runtime.
 
 use std::{
-    os::fd::{AsRawFd, BorrowedFd},
+    os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
     time::{Duration, Instant},
 };
 
 use crate::error::{Result, cvt_neg};
+
+/// A descriptor that is readable while another one is, and gives access to nothing else: an
+/// `epoll(7)` descriptor that has the other one as its only member.
+///
+/// A descriptor that is handed out can be duplicated, read, and made blocking by safe code. For the
+/// descriptor of an event channel that would take events which `libibverbs` waits for, or stop a
+/// thread for ever. Reading an `epoll` descriptor is an error, its flags mean nothing, and its
+/// members cannot be reached. Event loops register it like the other descriptor, for the level or
+/// for the edge, and each event of the other one is an edge here.
+///
+/// ```
+/// use std::{io::{Read, Write}, os::{fd::AsFd, unix::net::UnixStream}, time::Duration};
+///
+/// use verbs::fd::{NotifyFd, wait_readable};
+///
+/// let (ours, mut theirs) = UnixStream::pair()?;
+/// let notify = NotifyFd::of(ours.as_fd())?;
+/// assert!(!wait_readable("poll", notify.as_fd(), Some(Duration::ZERO))?);
+/// theirs.write_all(b"!")?;
+/// assert!(wait_readable("poll", notify.as_fd(), None)?);
+/// let mut duplicate = std::fs::File::from(notify.as_fd().try_clone_to_owned()?);
+/// assert!(duplicate.read(&mut [0]).is_err());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Debug)]
+pub struct NotifyFd(OwnedFd);
+
+impl NotifyFd {
+    /// `epoll_create1(2)`, `epoll_ctl(2)`—Makes a descriptor that is readable while `fd` is, until
+    /// `fd` is closed. Enters the kernel.
+    ///
+    /// # Errors
+    /// - `EMFILE`, `ENFILE`: too many open files.
+    /// - `ENOMEM`, `ENOSPC`: out of memory, or too many members of all `epoll` descriptors.
+    /// - `EPERM`: `fd` cannot be waited for: it is a descriptor of a file or a directory.
+    #[doc(alias = "epoll_create1")]
+    #[doc(alias = "epoll_ctl")]
+    pub fn of(fd: BorrowedFd<'_>) -> Result<Self> {
+        // SAFETY: takes and returns numbers.
+        let epoll = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        let epoll = cvt_neg("epoll_create1", epoll)?;
+        // SAFETY: the descriptor is fresh, and belongs to no other object.
+        let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        let mut event = libc::epoll_event {
+            events: libc::EPOLLIN as u32,
+            u64: 0,
+        };
+        let (own, add) = (epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
+        // SAFETY: both descriptors are open, and C reads `event` before it returns.
+        let ret = unsafe { libc::epoll_ctl(own, add, fd.as_raw_fd(), &raw mut event) };
+        cvt_neg("epoll_ctl", ret)?;
+        Ok(Self(epoll))
+    }
+}
+
+impl AsFd for NotifyFd {
+    fn as_fd(&self) -> BorrowedFd<'_> {
+        self.0.as_fd()
+    }
+}
 
 /// `poll(2)`—Waits until `fd` is readable. Returns false when `timeout` passed first.
 ///
@@ -104,7 +164,7 @@ pub fn wait_for<T>(
 
 #[cfg(test)]
 mod tests {
-    use std::{io::Write, os::fd::AsFd, os::unix::net::UnixStream};
+    use std::{io::Write, os::unix::net::UnixStream};
 
     use super::*;
 
@@ -129,6 +189,49 @@ mod tests {
         assert!(!wait_any_readable("poll", fds, short).unwrap());
         writer.write_all(b"x").unwrap();
         assert!(wait_any_readable("poll", fds, Some(Duration::MAX)).unwrap());
+    }
+
+    #[test]
+    fn notify_fd_is_readable_as_long_as_its_member() {
+        let (mut reader, mut writer) = UnixStream::pair().unwrap();
+        let notify = NotifyFd::of(reader.as_fd()).unwrap();
+        let readable = || wait_readable("poll", notify.as_fd(), Some(Duration::ZERO)).unwrap();
+        for _ in 0..2 {
+            assert!(!readable());
+            writer.write_all(b"x").unwrap();
+            assert!(readable() && readable());
+            std::io::Read::read_exact(&mut reader, &mut [0]).unwrap();
+        }
+        drop(reader);
+        assert!(!readable(), "the member is closed");
+    }
+
+    #[test]
+    fn notify_fd_gives_each_event_of_its_member_an_edge() {
+        let (reader, mut writer) = UnixStream::pair().unwrap();
+        let notify = NotifyFd::of(reader.as_fd()).unwrap();
+        // SAFETY: takes and returns numbers.
+        let outer = unsafe { libc::epoll_create1(libc::EPOLL_CLOEXEC) };
+        // SAFETY: fresh, and of no other object.
+        let outer = unsafe { OwnedFd::from_raw_fd(outer) };
+        let mut event = libc::epoll_event {
+            events: (libc::EPOLLIN | libc::EPOLLET).cast_unsigned(),
+            u64: 0,
+        };
+        let (own, member) = (outer.as_raw_fd(), notify.as_fd().as_raw_fd());
+        // SAFETY: both are open, and C reads the event before it returns.
+        let ret = unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, member, &raw mut event) };
+        assert_eq!(ret, 0);
+        let mut edges = || {
+            // SAFETY: there is room for one event.
+            unsafe { libc::epoll_wait(own, &raw mut event, 1, 0) }
+        };
+        assert_eq!(edges(), 0);
+        for _ in 0..3 {
+            // What came before is not read.
+            writer.write_all(b"x").unwrap();
+            assert_eq!((edges(), edges()), (1, 0));
+        }
     }
 
     #[test]

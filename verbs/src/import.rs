@@ -60,8 +60,29 @@ impl Context {
     /// The descriptor by which the device is open. A process that gets a duplicate of it can
     /// [import](import_device) the device.
     ///
-    /// That gives it all rights to the objects of this context.
-    pub fn cmd_fd(&self) -> BorrowedFd<'_> {
+    /// # Safety
+    /// The descriptor takes commands by `write(2)` and `ioctl(2)`. They have the kernel write to any
+    /// address of this process, and destroy any object of this context.
+    ///
+    /// - In this process, the descriptor and its duplicates are used for nothing but to be sent to
+    ///   another process, which may do all that this context may.
+    /// - A context that this process itself imports from a duplicate is not used to destroy what
+    ///   belongs to this one.
+    ///
+    /// # Examples
+    /// ```no_run
+    /// # let ctx = verbs::devices()?.find("rxe0").expect("no such device").open()?;
+    /// # fn send(fd: std::os::fd::BorrowedFd<'_>) {}
+    /// // SAFETY: `send` passes it to the other process by `SCM_RIGHTS`, and does nothing else.
+    /// send(unsafe { ctx.cmd_fd() });
+    /// # Ok::<(), verbs::Error>(())
+    /// ```
+    pub unsafe fn cmd_fd(&self) -> BorrowedFd<'_> {
+        self.command_fd()
+    }
+
+    /// The descriptor by which the device is open. Not for users.
+    pub(crate) fn command_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the context is open for as long as `self` lives, and its descriptor is set for
         // good when it is opened.
         let fd = unsafe { (*self.as_raw()).cmd_fd };

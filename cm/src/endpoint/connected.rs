@@ -1,6 +1,6 @@
 //! Connected endpoints.
 
-use std::{os::fd::AsFd, time::Duration};
+use std::time::Duration;
 
 use verbs::{
     Buf, Completed, Completion, CompletionQueue, ProtectionDomain, Rc, Refused, RemoteAccess,
@@ -257,7 +257,7 @@ impl Link {
             let due = self.ending.advance(call, connection, in_flight)?;
             let left = deadline.left();
             let wait = due.into_iter().chain(left).min();
-            let fds = [notify_fd(call, queue)?, self.channel.as_fd()];
+            let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
             if !wait_any_readable(call, fds, wait)? && wait == left {
                 // Once more: both may have come at the same time.
                 return match queue.poll_or_arm()? {

@@ -3,7 +3,6 @@
 use std::{
     io,
     net::{SocketAddr, ToSocketAddrs},
-    os::fd::AsFd,
     time::Duration,
 };
 
@@ -292,7 +291,7 @@ impl Service {
     ) -> Result<()> {
         while queue.poll_or_arm()?.is_none() {
             self.attend(qp)?;
-            let fds = [notify_fd(call, queue)?, self.channel.as_fd()];
+            let fds = [notify_fd(call, queue)?, self.channel.handle().event_fd()];
             if !wait_any_readable(call, fds, deadline.left())? {
                 // Once more: both may have come at the same time.
                 return match queue.poll_or_arm()? {

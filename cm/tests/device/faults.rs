@@ -238,3 +238,30 @@ fn a_thousand_connections_leave_nothing_behind() {
     println!("{more} KiB more after 1000 connections");
     assert!(more < 1024, "{more} KiB more after 1000 connections");
 }
+
+/// The descriptor can be waited for, and misusing it harms nothing.
+#[test]
+fn event_channel_descriptor_gives_no_access_to_its_events() {
+    use std::{
+        io::{Read, Write},
+        os::fd::AsFd,
+    };
+    let channel = EventChannel::new().unwrap();
+    let id = channel.create_id().unwrap();
+    id.resolve_addr(None, local(), PATIENCE).unwrap();
+    assert!(verbs::fd::wait_readable("poll", channel.as_fd(), Some(PATIENCE)).unwrap());
+    verbs::fd::set_nonblocking(channel.as_fd(), false).unwrap();
+    let mut file = fs::File::from(channel.as_fd().try_clone_to_owned().unwrap());
+    assert!(file.read(&mut [0; 64]).is_err());
+    assert!(file.write(&[0; 64]).is_err());
+    // SAFETY: the channel is open.
+    let own = unsafe { (*channel.as_raw()).fd };
+    // SAFETY: takes and returns numbers.
+    let flags = unsafe { libc::fcntl(own, libc::F_GETFL) };
+    assert_ne!(flags & libc::O_NONBLOCK, 0);
+    assert!(
+        matches!(next(&channel), Event::AddrResolved { .. }),
+        "the event is still there"
+    );
+    assert!(channel.try_next().unwrap().is_none());
+}

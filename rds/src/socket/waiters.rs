@@ -12,6 +12,8 @@ use std::{
     time::{Duration, Instant},
 };
 
+use verbs::fd::NotifyFd;
+
 use super::Readiness;
 use crate::{
     bell::Bell,
@@ -29,8 +31,11 @@ pub(crate) struct Waiters {
     /// How many calls wait for that.
     waiting: AtomicUsize,
     bell: Bell,
-    /// Rung while something can be sent. There is one when somebody has asked for it.
-    room: OnceLock<Bell>,
+    /// Handed out in place of the bell, which a program could read or make blocking.
+    notify: NotifyFd,
+    /// Rung while a message can be sent, and its descriptor for programs. Made when a caller has
+    /// asked for it.
+    room: OnceLock<(Bell, NotifyFd)>,
     /// Somebody has the descriptor, so that it is worth keeping right.
     watched: AtomicBool,
     /// A call that does not wait could not send, and wants to know when it can. Set by who has the engine locked.
@@ -64,11 +69,13 @@ fn micros(time: Duration) -> u64 {
 
 impl Waiters {
     pub(crate) fn new(id: SocketId, busy_poll: Duration) -> io::Result<Self> {
+        let bell = Bell::new()?;
         Ok(Self {
             id,
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
-            bell: Bell::new()?,
+            notify: NotifyFd::of(bell.as_fd())?,
+            bell,
             room: OnceLock::new(),
             watched: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
@@ -149,7 +156,7 @@ impl Waiters {
                 self.bell.clear();
             }
         }
-        if let Some(room) = self.room.get()
+        if let Some((room, _)) = self.room.get()
             && now.writable != seen.room_rung
         {
             seen.room_rung = now.writable;
@@ -202,19 +209,20 @@ impl Waiters {
     /// The descriptor, which is right from now on.
     pub(crate) fn watch(&self) -> BorrowedFd<'_> {
         self.watched.store(true, Relaxed);
-        self.bell.as_fd()
+        self.notify.as_fd()
     }
 
     /// The descriptor that tells of room, which the next [`show`](Self::show) makes right, and from then
     /// on whoever makes room.
     pub(crate) fn watch_room(&self) -> io::Result<BorrowedFd<'_>> {
         self.watched.store(true, Relaxed);
-        if let Some(room) = self.room.get() {
-            return Ok(room.as_fd());
+        if let Some((_, notify)) = self.room.get() {
+            return Ok(notify.as_fd());
         }
         let room = Bell::new()?;
+        let notify = NotifyFd::of(room.as_fd())?;
         // Another thread may have been faster.
-        Ok(self.room.get_or_init(|| room).as_fd())
+        Ok(self.room.get_or_init(|| (room, notify)).1.as_fd())
     }
 
     /// Waits until something changes; `None` if that has not happened by `deadline`.

@@ -14,7 +14,7 @@ use super::sleepers::Sleepers;
 use crate::{
     context::Context,
     error::{Error, Result, cvt_neg, cvt_ptr},
-    fd::{set_nonblocking, wait_for},
+    fd::{NotifyFd, set_nonblocking, wait_for},
 };
 
 /// `ibv_comp_channel`—Announces that completion queues have something to poll.
@@ -23,9 +23,8 @@ use crate::{
 /// was made with. An event is taken and acknowledged in one step, so that no queue ever waits for
 /// an acknowledgement when it is destroyed.
 ///
-/// The descriptor can be waited for with `poll` or `epoll` through [`AsFd`]. It is non-blocking, but for
-/// whoever reads it by calls of C: while a thread [waits](Self::wait), and after that until
-/// [`try_next`](Self::try_next) is called, it is not.
+/// The channel can be waited for with `poll` or `epoll` through [`AsFd`], whose descriptor can be
+/// registered and does nothing else; see [`NotifyFd`].
 ///
 /// # Examples
 /// One channel, one queue:
@@ -53,16 +52,21 @@ pub struct CompletionChannel {
 
 /// The shared part of a channel. Queues hold it too, so it is destroyed after them.
 pub(crate) struct ChannelHandle {
-    // INVARIANT: created, and destroyed only in `drop`.
-    raw: NonNull<ffi::ibv_comp_channel>,
+    raw: OwnedChannel,
     sleepers: Sleepers,
+    /// In place of the channel's own descriptor, which is never handed out: an event that is read
+    /// from it is never acknowledged, and `ibv_destroy_cq` waits for that.
+    notify: NotifyFd,
     ctx: Context,
 }
 
+// INVARIANT: created, and destroyed only in `drop`.
+struct OwnedChannel(NonNull<ffi::ibv_comp_channel>);
+
 // SAFETY: a channel is a file descriptor and a reference count that libibverbs guards by a lock.
-unsafe impl Send for ChannelHandle {}
+unsafe impl Send for OwnedChannel {}
 // SAFETY: see `Send`; reading one descriptor from several threads is what the kernel allows.
-unsafe impl Sync for ChannelHandle {}
+unsafe impl Sync for OwnedChannel {}
 
 /// The caller's name for a completion queue, carried by the events that announce it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord, Default)]
@@ -84,13 +88,14 @@ impl Context {
     pub fn create_comp_channel(&self) -> Result<CompletionChannel> {
         // SAFETY: the context is open for as long as `self` lives.
         let raw = unsafe { ffi::ibv_create_comp_channel(self.as_raw()) };
-        let raw = cvt_ptr("ibv_create_comp_channel", raw)?;
+        let raw = OwnedChannel(cvt_ptr("ibv_create_comp_channel", raw)?);
+        set_nonblocking(raw.event_fd(), true)?;
         let inner = ChannelHandle {
+            notify: NotifyFd::of(raw.event_fd())?,
             raw,
             sleepers: Sleepers::default(),
             ctx: self.clone(),
         };
-        set_nonblocking(inner.as_fd(), true)?;
         Ok(CompletionChannel {
             inner: Arc::new(inner),
         })
@@ -113,7 +118,7 @@ impl CompletionChannel {
     pub fn try_next(&self) -> Result<Option<CqKey>> {
         self.inner
             .sleepers
-            .awake(self.as_fd(), || self.inner.take())
+            .awake(self.inner.event_fd(), || self.inner.take())
     }
 
     /// `ibv_get_cq_event`, `ibv_ack_cq_events`—Waits for the next event, for ever, by one call of the kernel. A
@@ -143,7 +148,7 @@ impl CompletionChannel {
     pub fn wait_interruptible(&self) -> Result<Option<CqKey>> {
         self.inner
             .sleepers
-            .asleep(self.as_fd(), || self.inner.take())
+            .asleep(self.inner.event_fd(), || self.inner.take())
     }
 
     /// Waits for the next event, but not longer than `timeout`, after which the result is `None`.
@@ -151,9 +156,8 @@ impl CompletionChannel {
     /// # Errors
     /// As for [`try_next`](Self::try_next).
     pub fn wait_timeout(&self, timeout: Duration) -> Result<Option<CqKey>> {
-        wait_for("ibv_get_cq_event", self.as_fd(), Some(timeout), || {
-            self.try_next()
-        })
+        let fd = self.inner.event_fd();
+        wait_for("ibv_get_cq_event", fd, Some(timeout), || self.try_next())
     }
 
     /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
@@ -205,7 +209,7 @@ impl ChannelHandle {
         timeout: Option<Duration>,
         mut ready: impl FnMut() -> Result<bool>,
     ) -> Result<bool> {
-        let looked = wait_for("ibv_get_cq_event", self.as_fd(), timeout, || {
+        let looked = wait_for("ibv_get_cq_event", self.event_fd(), timeout, || {
             Ok(ready()?.then_some(()))
         })?;
         Ok(looked.is_some())
@@ -223,28 +227,35 @@ pub(super) fn own_channel(
     })
 }
 
+/// Readable when there is an event. The descriptor can be registered with an event loop, and does
+/// nothing else.
 impl AsFd for CompletionChannel {
     fn as_fd(&self) -> BorrowedFd<'_> {
-        self.inner.as_fd()
+        self.inner.notify.as_fd()
     }
 }
 
 impl AsRawFd for CompletionChannel {
     fn as_raw_fd(&self) -> RawFd {
-        self.inner.as_raw_fd()
-    }
-}
-
-impl AsRawFd for ChannelHandle {
-    fn as_raw_fd(&self) -> RawFd {
         self.as_fd().as_raw_fd()
     }
 }
 
-impl AsFd for ChannelHandle {
-    fn as_fd(&self) -> BorrowedFd<'_> {
+impl ChannelHandle {
+    /// The channel's own descriptor, from which C reads events. Not for users.
+    pub(crate) fn event_fd(&self) -> BorrowedFd<'_> {
+        self.raw.event_fd()
+    }
+}
+
+impl OwnedChannel {
+    fn as_ptr(&self) -> *mut ffi::ibv_comp_channel {
+        self.0.as_ptr()
+    }
+
+    fn event_fd(&self) -> BorrowedFd<'_> {
         // SAFETY: the channel is created (invariant), and `fd` is set for good at its creation.
-        let fd = unsafe { (*self.raw.as_ptr()).fd };
+        let fd = unsafe { (*self.as_ptr()).fd };
         // SAFETY: the descriptor is open for as long as the channel exists, and so for as long as
         // `self` is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
@@ -254,7 +265,7 @@ impl AsFd for ChannelHandle {
 impl fmt::Debug for ChannelHandle {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ChannelHandle")
-            .field("fd", &self.as_raw_fd())
+            .field("fd", &self.event_fd())
             .finish_non_exhaustive()
     }
 }
@@ -267,11 +278,11 @@ impl fmt::Debug for CompletionChannel {
     }
 }
 
-impl Drop for ChannelHandle {
+impl Drop for OwnedChannel {
     fn drop(&mut self) {
-        // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of
-        // `self`, so they are gone. A queue that could not be destroyed makes this fail with
+        // SAFETY: the channel exists and is destroyed once, here; its queues hold an `Arc` of the
+        // handle, so they are gone. A queue that could not be destroyed makes this fail with
         // `EBUSY`: the channel is then given up as well.
-        let _: i32 = unsafe { ffi::ibv_destroy_comp_channel(self.raw.as_ptr()) };
+        let _: i32 = unsafe { ffi::ibv_destroy_comp_channel(self.as_ptr()) };
     }
 }

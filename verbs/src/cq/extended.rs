@@ -1,8 +1,7 @@
 //! Extended completion queues: completions that are read field by field, with times and more.
 
 use std::{
-    fmt, io,
-    marker::PhantomData,
+    fmt, io, mem,
     ops::Deref,
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
@@ -16,7 +15,7 @@ use ibverbs_sys::ibv_create_cq_wc_flags as with;
 
 use super::{
     channel::{ChannelHandle, CompletionChannel, CqKey, own_channel},
-    extended_wc::ExtendedCompletion,
+    extended_wc::{Entry, ExtendedCompletion},
     notifier::{self, Announcing},
     queue::{CqHandle, Notify},
 };
@@ -94,11 +93,21 @@ pub struct ExtendedCq {
     handle: CqHandle,
     own_channel: Option<CompletionChannel>,
     fields: WcFields,
-    /// Whether a poll can give one completion only.
+    /// Whether a poll of C's can give one completion only.
     one_by_one: bool,
-    // INVARIANT: set from a successful `ibv_start_poll` to `ibv_end_poll`.
-    polling: bool,
+    /// The completions that the last poll of C's has read.
+    batch: Box<[Entry]>,
+    // Those of the batch that have not been taken.
+    // INVARIANT: `next + left` is at most the length of the batch.
+    next: u32,
+    left: u32,
+    /// The error number that a poll of C's has ended with, after the completions in the batch; 0 if
+    /// none.
+    failed: i32,
 }
+
+/// The most completions that one poll of C's reads, unless the builder says otherwise.
+const DEFAULT_BATCH: u32 = 16;
 
 /// Makes an [`ExtendedCq`].
 #[derive(Debug)]
@@ -106,6 +115,7 @@ pub struct ExtendedCq {
 pub struct ExtendedCqBuilder<'a> {
     ctx: &'a Context,
     cqe: u32,
+    batch: u32,
     vector: u32,
     fields: WcFields,
     channel: Option<(&'a CompletionChannel, CqKey)>,
@@ -120,6 +130,7 @@ impl Context {
         ExtendedCqBuilder {
             ctx: self,
             cqe,
+            batch: DEFAULT_BATCH,
             vector: 0,
             fields: WcFields::STANDARD,
             channel: None,
@@ -131,6 +142,13 @@ impl Context {
 }
 
 impl<'a> ExtendedCqBuilder<'a> {
+    /// The most completions that are read at once, under the provider's lock; 16 if not set, and at
+    /// least 1.
+    pub fn batch(mut self, batch: u32) -> Self {
+        self.batch = batch.max(1);
+        self
+    }
+
     /// Asks for more fields than the [standard](WcFields::STANDARD) ones.
     pub fn with(mut self, fields: WcFields) -> Self {
         self.fields |= fields;
@@ -240,28 +258,36 @@ impl<'a> ExtendedCqBuilder<'a> {
             handle,
             own_channel,
             fields: self.fields,
-            polling: false,
+            batch: vec![Entry::empty(); self.batch as usize].into_boxed_slice(),
+            next: 0,
+            left: 0,
+            failed: 0,
         })
     }
 }
 
 impl ExtendedCq {
-    /// `ibv_start_poll`—Begins to look at the completions that have arrived; `None` if there are
-    /// none. Does not wait.
+    /// `ibv_start_poll`, `ibv_next_poll`, `ibv_end_poll`—Reads the completions that have arrived;
+    /// `None` if there are none. Does not wait or enter the kernel.
+    ///
+    /// A provider may lock the queue during its poll, and destroying a queue pair, or posting to
+    /// one whose queue is nearly full, takes the same lock. So the poll has ended when this
+    /// returns: it has copied a [batch](ExtendedCqBuilder::batch) of completions. Any call is
+    /// allowed while they are looked at, from any thread, and an [`ExtendedPoll`] that is forgotten
+    /// loses nothing.
     ///
     /// # Errors
-    /// - The queue is broken: the device has reported an overrun, or is gone.
-    /// - `ResourceBusy`: an earlier poll was forgotten (`mem::forget`), and so never ended.
+    /// The queue is broken: the device has reported an overrun, or is gone.
     ///
     /// # References
     /// [ibv_start_poll(3)](https://man7.org/linux/man-pages/man3/ibv_create_cq_ex.3.html)
     #[doc(alias = "ibv_start_poll")]
     pub fn poll(&mut self) -> Result<Option<ExtendedPoll<'_>>> {
-        if self.start()? {
-            Ok(Some(self.begun()))
+        Ok(if self.fill()? {
+            Some(self.begun())
         } else {
-            Ok(None)
-        }
+            None
+        })
     }
 
     /// Begins to look at completions. If there are none, arms the queue, and the result is `None`;
@@ -278,15 +304,18 @@ impl ExtendedCq {
         })
     }
 
-    /// Starts a poll, which [`begun`](Self::begun) then takes over, or arms the queue.
+    /// Reads completions, which [`begun`](Self::begun) then gives, or arms the queue.
     pub(crate) fn begin_or_arm(&mut self) -> Result<bool> {
         notifier::ready(self)
     }
 
-    /// The poll that has been started.
+    /// The completions that have been read.
     pub(crate) fn begun(&mut self) -> ExtendedPoll<'_> {
-        debug_assert!(self.polling);
-        ExtendedPoll::new(self)
+        debug_assert!(self.left > 0);
+        ExtendedPoll {
+            cq: self,
+            ended: false,
+        }
     }
 
     /// The channel that is this queue's alone, or an error of `call`.
@@ -309,7 +338,7 @@ impl ExtendedCq {
     /// - As for [`poll`](Self::poll) and [`req_notify`](CqHandle::req_notify).
     /// - `Unsupported`: the queue was not made [`waitable`](ExtendedCqBuilder::waitable).
     pub fn wait(&mut self, timeout: Option<Duration>) -> Result<Option<ExtendedPoll<'_>>> {
-        let mut begun = self.start()?;
+        let mut begun = self.fill()?;
         if !begun {
             let channel = self.own_channel("ExtendedCq::wait")?;
             begun = channel.wait_until(timeout, || self.begin_or_arm())?;
@@ -339,22 +368,21 @@ impl ExtendedCq {
     }
 
     /// The C object, as the extended calls see it.
-    pub(super) fn as_raw_ex(&self) -> NonNull<ffi::ibv_cq_ex> {
+    fn as_raw_ex(&self) -> NonNull<ffi::ibv_cq_ex> {
         // SAFETY: a queue that exists is not null.
         unsafe { NonNull::new_unchecked(self.handle.as_raw().cast()) }
     }
 
-    /// Goes to the first completion, if there is one.
-    fn start(&mut self) -> Result<bool> {
-        if self.polling {
-            let reason = "an earlier poll of the queue was forgotten";
-            let kind = io::ErrorKind::ResourceBusy;
-            return Err(Error::refused("ibv_start_poll", kind, reason));
+    /// Reads completions unless some are left; returns whether there are any.
+    fn fill(&mut self) -> Result<bool> {
+        if self.left > 0 {
+            return Ok(true);
         }
+        cvt_errno("ibv_next_poll", mem::take(&mut self.failed))?;
         let stale = self.handle.room().stale();
         let mut attr = ffi::ibv_poll_cq_attr::zeroed();
-        // SAFETY: the queue exists, is an extended one, and is not being polled (invariant of
-        // `polling`); C keeps no pointer to the attributes.
+        // SAFETY: the queue exists, is an extended one, and is not being polled: each poll ends in
+        // the call that has started it. C keeps no pointer to the attributes.
         let errno = unsafe { ffi::ibv_start_poll(self.as_raw_ex().as_ptr(), &raw mut attr) };
         if errno == libc::ENOENT {
             if stale > 0 {
@@ -363,8 +391,34 @@ impl ExtendedCq {
             return Ok(false);
         }
         cvt_errno("ibv_start_poll", errno)?;
-        self.polling = true;
+        self.read_batch();
+        // SAFETY: the queue exists, and its poll was started above.
+        unsafe { ffi::ibv_end_poll(self.as_raw_ex().as_ptr()) };
         Ok(true)
+    }
+
+    /// Copies completions, of which the poll that has been started is on the first. Does not panic,
+    /// and calls nothing but the provider, which may have locked the queue.
+    fn read_batch(&mut self) {
+        let (cq, fields, one_by_one) = (self.as_raw_ex(), self.fields, self.one_by_one);
+        let room = self.batch.len();
+        self.next = 0;
+        for entry in &mut self.batch {
+            // SAFETY: the queue is on a completion, and was made with these fields.
+            *entry = unsafe { Entry::read(cq, fields) };
+            self.left += 1;
+            if one_by_one || self.left as usize == room {
+                return;
+            }
+            // SAFETY: the queue exists, and is being polled.
+            let errno = unsafe { ffi::ibv_next_poll(cq.as_ptr()) };
+            if errno != 0 {
+                if errno != libc::ENOENT {
+                    self.failed = errno;
+                }
+                return;
+            }
+        }
     }
 }
 
@@ -378,7 +432,7 @@ impl Deref for ExtendedCq {
 
 impl Announcing for ExtendedCq {
     fn look(&mut self) -> Result<bool> {
-        self.start()
+        self.fill()
     }
 
     fn forget_announcements(&mut self) -> Result<()> {
@@ -403,44 +457,20 @@ impl fmt::Debug for ExtendedCq {
     }
 }
 
-/// The completions of one [`ExtendedCq::poll`], looked at one after the other.
+/// The completions of one [`ExtendedCq::poll`], looked at one after the other, until the queue is
+/// empty.
 ///
-/// The provider may have locked the queue, so this stays in its thread, and dropping it ends the
-/// poll. The first completion counts as taken by then, even if nobody has asked for it.
+/// The provider holds no lock while they are looked at. Completions that are not taken come again
+/// with the next poll, also if this is forgotten (`mem::forget`).
+#[derive(Debug)]
 pub struct ExtendedPoll<'p> {
     cq: &'p mut ExtendedCq,
-    /// Where the completion is.
-    position: Position,
-    /// Where a completion is put together as C has it.
-    plain: ffi::ibv_wc,
-    /// A provider's lock belongs to the thread that took it.
-    not_send: PhantomData<*const ()>,
+    /// Whether the queue was found empty.
+    ended: bool,
 }
 
-#[derive(PartialEq)]
-enum Position {
-    /// On the first completion, which has not been handed out.
-    First,
-    /// On a completion that has been handed out.
-    Taken,
-    /// Behind the last completion.
-    End,
-}
-
-impl<'p> ExtendedPoll<'p> {
-    fn new(cq: &'p mut ExtendedCq) -> Self {
-        Self {
-            cq,
-            position: Position::First,
-            plain: ffi::ibv_wc::zeroed(),
-            not_send: PhantomData,
-        }
-    }
-
+impl ExtendedPoll<'_> {
     /// `ibv_next_poll`—The next completion; `None` if there is no other now.
-    ///
-    /// With some versions of Soft-RoCE's provider, which make completions up, there is one in each
-    /// poll only.
     ///
     /// # Errors
     /// The queue is broken. Nothing is completed by a call that fails.
@@ -453,46 +483,20 @@ impl<'p> ExtendedPoll<'p> {
         reason = "what it gives borrows from it, so it cannot be an `Iterator`"
     )]
     pub fn next(&mut self) -> Result<Option<ExtendedCompletion<'_>>> {
-        match self.position {
-            Position::End => return Ok(None),
-            Position::First => self.position = Position::Taken,
-            Position::Taken if self.cq.one_by_one => {
-                self.position = Position::End;
-                return Ok(None);
-            }
-            Position::Taken => {
-                // SAFETY: the queue exists, and is being polled.
-                let errno = unsafe { ffi::ibv_next_poll(self.cq.as_raw_ex().as_ptr()) };
-                if errno != 0 {
-                    self.position = Position::End;
-                    if errno == libc::ENOENT {
-                        return Ok(None);
-                    }
-                    cvt_errno("ibv_next_poll", errno)?;
-                }
-            }
+        if self.ended {
+            return Ok(None);
         }
-        let (cq, fields) = (self.cq.as_raw_ex(), self.cq.fields);
-        // SAFETY: the queue is on a completion, and stays there for as long as `self` is borrowed.
-        Ok(Some(unsafe {
-            ExtendedCompletion::new(cq, fields, &mut self.plain)
-        }))
-    }
-}
-
-impl Drop for ExtendedPoll<'_> {
-    fn drop(&mut self) {
-        // SAFETY: the queue exists, and its poll was started by this thread and is ended once,
-        // here.
-        unsafe { ffi::ibv_end_poll(self.cq.as_raw_ex().as_ptr()) };
-        self.cq.polling = false;
-    }
-}
-
-impl fmt::Debug for ExtendedPoll<'_> {
-    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("ExtendedPoll")
-            .field("cq", &self.cq)
-            .finish_non_exhaustive()
+        // Set for good unless there is another completion.
+        self.ended = true;
+        if !self.cq.fill()? {
+            return Ok(None);
+        }
+        self.ended = false;
+        let taken = self.cq.next as usize;
+        self.cq.next += 1;
+        self.cq.left -= 1;
+        let fields = self.cq.fields;
+        let entry = self.cq.batch.get(taken);
+        Ok(entry.map(|entry| ExtendedCompletion::new(entry, fields)))
     }
 }

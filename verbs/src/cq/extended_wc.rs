@@ -17,14 +17,23 @@ use crate::{
 
 /// A completion of an [`ExtendedCq`](crate::ExtendedCq), before its queue pair has taken it.
 ///
-/// Each field is read from the device's own entry when it is asked for. One that the queue was not
-/// made [with](crate::ExtendedCqBuilder::with) is an error.
+/// A field that the queue was not made [with](crate::ExtendedCqBuilder::with) is an error.
 pub struct ExtendedCompletion<'p> {
-    // INVARIANT: an extended queue, on a completion, for as long as `'p` lasts.
-    cq: NonNull<ffi::ibv_cq_ex>,
+    entry: &'p Entry,
     fields: WcFields,
-    /// Where the completion is put together as C has it, when it is asked for.
-    plain: &'p mut ffi::ibv_wc,
+}
+
+/// A completion as it was read: with the fields that the queue was made with, and zero for others.
+#[derive(Clone, Copy)]
+pub(super) struct Entry {
+    /// The completion in the form that queue pairs take.
+    plain: ffi::ibv_wc,
+    slid: u32,
+    completion_ts: u64,
+    completion_wallclock_ns: u64,
+    cvlan: u16,
+    flow_tag: u32,
+    tag: TagMatch,
 }
 
 /// `ibv_wc_tm_info`—What tag matching has found.
@@ -37,32 +46,136 @@ pub struct TagMatch {
     pub private: u32,
 }
 
-/// Declares methods that read a field which the queue was made with.
+/// Declares methods for a field which the queue was made with.
 macro_rules! fields {
-    ($($doc:literal $name:ident -> $ty:ty = $field:ident, $call:ident, |$raw:ident| $value:expr;)*) => {$(
+    ($($doc:literal $name:ident -> $ty:ty = $field:ident, $call:ident, |$entry:ident| $value:expr;)*) => {$(
         #[doc = concat!("`", stringify!($call), "`—", $doc)]
         ///
         /// # Errors
         #[doc = concat!("- `Unsupported`: the queue was made without [`", stringify!($field), "`](WcFields::", stringify!($field), ").")]
         pub fn $name(&self) -> Result<$ty> {
             self.need(stringify!($call), WcFields::$field)?;
-            // SAFETY: the queue is on a completion (invariant), and was made with the field.
-            let $raw = unsafe { ffi::$call(self.cq.as_ptr()) };
+            let $entry = self.entry;
             Ok($value)
         }
     )*};
 }
 
-impl<'p> ExtendedCompletion<'p> {
+impl Entry {
+    pub(super) fn empty() -> Self {
+        Self {
+            plain: ffi::ibv_wc::zeroed(),
+            slid: 0,
+            completion_ts: 0,
+            completion_wallclock_ns: 0,
+            cvlan: 0,
+            flow_tag: 0,
+            tag: TagMatch { tag: 0, private: 0 },
+        }
+    }
+
+    /// Reads the completion that the queue is on. Of a request that failed, most fields are
+    /// undefined, and left out.
+    ///
     /// # Safety
-    /// - `cq` is an extended queue with these fields, and on a completion for as long as `'p`
-    ///   lasts.
-    pub(super) unsafe fn new(
-        cq: NonNull<ffi::ibv_cq_ex>,
-        fields: WcFields,
-        plain: &'p mut ffi::ibv_wc,
-    ) -> Self {
-        Self { cq, fields, plain }
+    /// - `cq` is an extended queue, made with these fields and the standard ones, whose poll is on a
+    ///   completion.
+    pub(super) unsafe fn read(cq: NonNull<ffi::ibv_cq_ex>, fields: WcFields) -> Self {
+        let mut entry = Self::empty();
+        let cq = cq.as_ptr();
+        let wc = &mut entry.plain;
+        // SAFETY: the queue is on a completion, whose identifier is in this field.
+        wc.wr_id = unsafe { (*cq).wr_id };
+        // SAFETY: the same of its status.
+        wc.status = unsafe { (*cq).status };
+        // SAFETY: the queue was made with the field.
+        wc.qp_num = unsafe { ffi::ibv_wc_read_qp_num(cq) };
+        // SAFETY: every queue has this field.
+        wc.vendor_err = unsafe { ffi::ibv_wc_read_vendor_err(cq) };
+        if wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS {
+            if wc.status == ffi::ibv_wc_status::IBV_WC_TM_RNDV_INCOMPLETE {
+                // They say whether the device is done with the buffer.
+                // SAFETY: every queue has this field.
+                wc.wc_flags = unsafe { ffi::ibv_wc_read_wc_flags(cq) };
+            }
+        } else {
+            // SAFETY: the caller's promise; the request has succeeded.
+            unsafe { entry.read_success(cq) };
+        }
+        // SAFETY: the caller's promise.
+        unsafe { entry.read_more(cq, fields) };
+        entry
+    }
+
+    /// Reads the rest of what a plain completion has.
+    ///
+    /// # Safety
+    /// - As for [`read`](Self::read), of a request that has succeeded.
+    unsafe fn read_success(&mut self, cq: *mut ffi::ibv_cq_ex) {
+        let wc = &mut self.plain;
+        // SAFETY: every queue has this field, here and below.
+        wc.opcode = unsafe { ffi::ibv_wc_read_opcode(cq) };
+        // SAFETY: see above.
+        wc.wc_flags = unsafe { ffi::ibv_wc_read_wc_flags(cq) };
+        // SAFETY: a standard field, which the queue was made with, here and below.
+        wc.byte_len = unsafe { ffi::ibv_wc_read_byte_len(cq) };
+        // SAFETY: see above.
+        wc.src_qp = unsafe { ffi::ibv_wc_read_src_qp(cq) };
+        // SAFETY: see above.
+        self.slid = unsafe { ffi::ibv_wc_read_slid(cq) };
+        wc.slid = u16::try_from(self.slid).unwrap_or(u16::MAX);
+        // SAFETY: see above.
+        wc.sl = unsafe { ffi::ibv_wc_read_sl(cq) };
+        // SAFETY: see above.
+        wc.dlid_path_bits = unsafe { ffi::ibv_wc_read_dlid_path_bits(cq) };
+        let with = ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 | ffi::ibv_wc_flags::IBV_WC_WITH_INV.0;
+        if wc.wc_flags & with != 0 {
+            // The key that a peer has invalidated stands in the same place.
+            // SAFETY: see above.
+            wc.__bindgen_anon_1.imm_data = unsafe { ffi::ibv_wc_read_imm_data(cq) };
+        }
+    }
+
+    /// Reads what only extended completions have.
+    ///
+    /// # Safety
+    /// - As for [`read`](Self::read).
+    unsafe fn read_more(&mut self, cq: *mut ffi::ibv_cq_ex, fields: WcFields) {
+        if fields.contains(WcFields::COMPLETION_TIMESTAMP) {
+            // SAFETY: the queue was made with the field, here and below.
+            self.completion_ts = unsafe { ffi::ibv_wc_read_completion_ts(cq) };
+        }
+        if fields.contains(WcFields::COMPLETION_TIMESTAMP_WALLCLOCK) {
+            // SAFETY: see above.
+            self.completion_wallclock_ns = unsafe { ffi::ibv_wc_read_completion_wallclock_ns(cq) };
+        }
+        let defined = [WcStatus::SUCCESS, WcStatus::TM_RNDV_INCOMPLETE];
+        if !defined.contains(&WcStatus(self.plain.status.0)) {
+            return;
+        }
+        if fields.contains(WcFields::CVLAN) {
+            // SAFETY: see above.
+            self.cvlan = unsafe { ffi::ibv_wc_read_cvlan(cq) };
+        }
+        if fields.contains(WcFields::FLOW_TAG) {
+            // SAFETY: see above.
+            self.flow_tag = unsafe { ffi::ibv_wc_read_flow_tag(cq) };
+        }
+        if fields.contains(WcFields::TM_INFO) {
+            let mut info = ffi::ibv_wc_tm_info::zeroed();
+            // SAFETY: see above; `info` is a valid place.
+            unsafe { ffi::ibv_wc_read_tm_info(cq, &raw mut info) };
+            self.tag = TagMatch {
+                tag: info.tag,
+                private: info.priv_,
+            };
+        }
+    }
+}
+
+impl<'p> ExtendedCompletion<'p> {
+    pub(super) fn new(entry: &'p Entry, fields: WcFields) -> Self {
+        Self { entry, fields }
     }
 
     fn need(&self, call: &'static str, field: WcFields) -> Result<()> {
@@ -74,8 +187,7 @@ impl<'p> ExtendedCompletion<'p> {
     }
 
     fn wr_id(&self) -> WrId {
-        // SAFETY: the queue is on a completion (invariant), and has its identifier in this field.
-        WrId(unsafe { (*self.cq.as_ptr()).wr_id })
+        WrId(self.entry.plain.wr_id)
     }
 
     /// The queue pair whose work this completes, as [`QueuePair::id`](crate::QueuePair::id) names
@@ -91,8 +203,7 @@ impl<'p> ExtendedCompletion<'p> {
 
     /// How the request ended.
     pub fn status(&self) -> WcStatus {
-        // SAFETY: the queue is on a completion (invariant), and has its status in this field.
-        WcStatus(unsafe { (*self.cq.as_ptr()).status }.0)
+        WcStatus(self.entry.plain.status.0)
     }
 
     /// Whether the request succeeded.
@@ -109,44 +220,41 @@ impl<'p> ExtendedCompletion<'p> {
     /// What was done. Meaningless if the request failed.
     #[doc(alias = "ibv_wc_read_opcode")]
     pub fn opcode(&self) -> WcOpcode {
-        // SAFETY: the queue is on a completion (invariant), and every queue has this field.
-        WcOpcode(unsafe { ffi::ibv_wc_read_opcode(self.cq.as_ptr()) }.0)
+        WcOpcode(self.entry.plain.opcode.0)
     }
 
     /// The device maker's own code for a failure.
     #[doc(alias = "ibv_wc_read_vendor_err")]
     pub fn vendor_err(&self) -> u32 {
-        // SAFETY: the queue is on a completion (invariant), and every queue has this field.
-        unsafe { ffi::ibv_wc_read_vendor_err(self.cq.as_ptr()) }
+        self.entry.plain.vendor_err
     }
 
     #[doc(alias = "ibv_wc_read_wc_flags")]
     fn flags(&self) -> u32 {
-        // SAFETY: the queue is on a completion (invariant), and every queue has this field.
-        unsafe { ffi::ibv_wc_read_wc_flags(self.cq.as_ptr()) }
+        self.entry.plain.wc_flags
     }
 
     fields! {
         "The number of bytes that arrived, or that were transferred."
-        byte_len -> usize = BYTE_LEN, ibv_wc_read_byte_len, |len| len as usize;
+        byte_len -> usize = BYTE_LEN, ibv_wc_read_byte_len, |entry| entry.plain.byte_len as usize;
         "The number of the local queue pair."
-        qp_num -> QpNum = QP_NUM, ibv_wc_read_qp_num, |num| QpNum::from_low_bits(num);
+        qp_num -> QpNum = QP_NUM, ibv_wc_read_qp_num, |entry| QpNum::from_low_bits(entry.plain.qp_num);
         "The number of the queue pair that has sent a datagram."
-        src_qp -> QpNum = SRC_QP, ibv_wc_read_src_qp, |num| QpNum::from_low_bits(num);
+        src_qp -> QpNum = SRC_QP, ibv_wc_read_src_qp, |entry| QpNum::from_low_bits(entry.plain.src_qp);
         "The local identifier that a datagram came from."
-        slid -> u32 = SLID, ibv_wc_read_slid, |slid| slid;
+        slid -> u32 = SLID, ibv_wc_read_slid, |entry| entry.slid;
         "The service level that a datagram came on."
-        sl -> u8 = SL, ibv_wc_read_sl, |sl| sl;
+        sl -> u8 = SL, ibv_wc_read_sl, |entry| entry.plain.sl;
         "The path bits of the local identifier that a datagram came to."
-        dlid_path_bits -> u8 = DLID_PATH_BITS, ibv_wc_read_dlid_path_bits, |bits| bits;
+        dlid_path_bits -> u8 = DLID_PATH_BITS, ibv_wc_read_dlid_path_bits, |entry| entry.plain.dlid_path_bits;
         "When the request completed, in ticks of the [device's clock](crate::Context::query_clock)."
-        completion_ts -> u64 = COMPLETION_TIMESTAMP, ibv_wc_read_completion_ts, |ticks| ticks;
+        completion_ts -> u64 = COMPLETION_TIMESTAMP, ibv_wc_read_completion_ts, |entry| entry.completion_ts;
         "When the request completed, in nanoseconds since 1970."
-        completion_wallclock_ns -> u64 = COMPLETION_TIMESTAMP_WALLCLOCK, ibv_wc_read_completion_wallclock_ns, |nanos| nanos;
+        completion_wallclock_ns -> u64 = COMPLETION_TIMESTAMP_WALLCLOCK, ibv_wc_read_completion_wallclock_ns, |entry| entry.completion_wallclock_ns;
         "The VLAN tag that a packet came with."
-        cvlan -> u16 = CVLAN, ibv_wc_read_cvlan, |tag| tag;
+        cvlan -> u16 = CVLAN, ibv_wc_read_cvlan, |entry| entry.cvlan;
         "The tag of the flow that a packet matched."
-        flow_tag -> u32 = FLOW_TAG, ibv_wc_read_flow_tag, |tag| tag;
+        flow_tag -> u32 = FLOW_TAG, ibv_wc_read_flow_tag, |entry| entry.flow_tag;
     }
 
     /// The immediate data that came with the message, as the number that the sender gave.
@@ -159,9 +267,7 @@ impl<'p> ExtendedCompletion<'p> {
         if !self.is_receive() || self.flags() & ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 == 0 {
             return Ok(None);
         }
-        // SAFETY: the queue is on a completion (invariant), and was made with the field.
-        let imm_data = unsafe { ffi::ibv_wc_read_imm_data(self.cq.as_ptr()) };
-        Ok(Some(imm_data.to_ne()))
+        Ok(Some(self.entry.plain.imm_data().to_ne()))
     }
 
     /// What tag matching has found.
@@ -171,59 +277,12 @@ impl<'p> ExtendedCompletion<'p> {
     #[doc(alias = "ibv_wc_read_tm_info")]
     pub fn tm_info(&self) -> Result<TagMatch> {
         self.need("ibv_wc_read_tm_info", WcFields::TM_INFO)?;
-        let mut info = ffi::ibv_wc_tm_info::zeroed();
-        // SAFETY: the queue is on a completion (invariant), and was made with the field; `info` is
-        // a valid place.
-        unsafe { ffi::ibv_wc_read_tm_info(self.cq.as_ptr(), &raw mut info) };
-        Ok(TagMatch {
-            tag: info.tag,
-            private: info.priv_,
-        })
+        Ok(self.entry.tag)
     }
 
     /// The completion in the form that queue pairs and shared receive queues take.
     pub fn into_work_completion(self) -> WorkCompletion<'p> {
-        *self.plain = self.read();
-        WorkCompletion::new(self.plain)
-    }
-
-    /// Reads everything that a plain completion has. Of a request that failed, most is undefined,
-    /// and left out.
-    fn read(&self) -> ffi::ibv_wc {
-        let mut wc = ffi::ibv_wc::zeroed();
-        let status = self.status();
-        wc.wr_id = self.wr_id().0;
-        wc.status = ffi::ibv_wc_status(status.0);
-        if let Ok(num) = self.qp_num() {
-            wc.qp_num = num.get();
-        }
-        if status != WcStatus::SUCCESS {
-            wc.vendor_err = self.vendor_err();
-            if status == WcStatus::TM_RNDV_INCOMPLETE {
-                // They say whether the device is done with the buffer.
-                wc.wc_flags = self.flags();
-            }
-            return wc;
-        }
-        wc.opcode = ffi::ibv_wc_opcode(self.opcode().0);
-        wc.wc_flags = self.flags();
-        // Each of these the queue was made with: they are standard.
-        wc.byte_len = self
-            .byte_len()
-            .map_or(0, |len| u32::try_from(len).unwrap_or(0));
-        wc.src_qp = self.src_qp().map_or(0, QpNum::get);
-        wc.slid = self
-            .slid()
-            .map_or(0, |slid| u16::try_from(slid).unwrap_or(u16::MAX));
-        wc.sl = self.sl().unwrap_or(0);
-        wc.dlid_path_bits = self.dlid_path_bits().unwrap_or(0);
-        let with = ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0 | ffi::ibv_wc_flags::IBV_WC_WITH_INV.0;
-        if wc.wc_flags & with != 0 && self.fields.contains(WcFields::IMM) {
-            // SAFETY: the queue is on a completion (invariant), and was made with the field. The
-            // key that a peer has invalidated stands in the same place.
-            wc.__bindgen_anon_1.imm_data = unsafe { ffi::ibv_wc_read_imm_data(self.cq.as_ptr()) };
-        }
-        wc
+        WorkCompletion::new(&self.entry.plain)
     }
 }
 

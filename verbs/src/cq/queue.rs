@@ -336,6 +336,9 @@ impl CompletionQueue {
 
     /// The descriptor to watch after [`poll_or_arm`](Self::poll_or_arm), if the queue was made
     /// [`waitable`](CompletionQueueBuilder::waitable). A shared channel has its own.
+    ///
+    /// It can be registered with an event loop, and does nothing else: see
+    /// [`NotifyFd`](crate::fd::NotifyFd).
     pub fn notify_fd(&self) -> Option<BorrowedFd<'_>> {
         self.own_channel.as_ref().map(CompletionChannel::as_fd)
     }
@@ -545,7 +548,7 @@ impl CqHandle {
         if *self.inner.asks_kernel.get_or_init(asks_kernel) {
             // SAFETY: the queue is created (invariant of `CqInner`), and has its handle for good.
             let handle = unsafe { (*self.as_raw()).handle };
-            if notify_command::req_notify(ctx.cmd_fd(), handle, solicited_only) {
+            if notify_command::req_notify(ctx.command_fd(), handle, solicited_only) {
                 return Ok(());
             }
         }

@@ -67,11 +67,11 @@ impl CompletionChannel {
 
     /// The channel, for queues to be made on.
     pub fn get_ref(&self) -> &crate::CompletionChannel {
-        self.watched.0.get_ref()
+        self.watched.get_ref()
     }
 
     /// The channel, taken out of the runtime.
     pub fn into_inner(self) -> crate::CompletionChannel {
-        self.watched.0.into_inner()
+        self.watched.into_inner()
     }
 }

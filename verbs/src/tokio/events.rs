@@ -26,11 +26,7 @@ impl AsyncEvents {
     /// Registers the descriptor of the events with the runtime.
     ///
     /// # Errors
-    /// - `AlreadyExists`: this runtime has it already. One of these is enough for a
-    ///   [`Context`](crate::Context), and can be shared.
-    /// - Whatever else `epoll_ctl(2)` fails with.
-    ///
-    /// The events are given back.
+    /// Whatever `epoll_ctl(2)` fails with; the events are given back.
     ///
     /// # Panics
     /// Outside of a runtime with I/O enabled.
@@ -56,11 +52,11 @@ impl AsyncEvents {
 
     /// The events, to be taken without waiting.
     pub fn get_ref(&self) -> &crate::AsyncEvents {
-        self.watched.0.get_ref()
+        self.watched.get_ref()
     }
 
     /// The events, taken out of the runtime.
     pub fn into_inner(self) -> crate::AsyncEvents {
-        self.watched.0.into_inner()
+        self.watched.into_inner()
     }
 }

@@ -37,7 +37,10 @@ mod descriptor;
 mod events;
 mod queue;
 
-use std::{os::fd::AsRawFd, sync::Arc};
+use std::{
+    os::fd::{AsRawFd, RawFd},
+    sync::Arc,
+};
 
 use ::tokio::{
     io::{Interest, unix::AsyncFd},
@@ -54,32 +57,66 @@ pub use descriptor::WatchedFd;
 pub use events::AsyncEvents;
 pub use queue::{CompletionQueue, ExtendedCq};
 
-/// What has a descriptor for the runtime to watch.
+/// An object with a descriptor for the runtime to watch.
 ///
 /// # Safety
-/// - `as_raw_fd` always gives the same descriptor, which is open for as long as the value exists.
-unsafe trait Watchable: AsRawFd {}
+/// - `watched_fd` always gives the same descriptor, which is open for as long as the value exists.
+unsafe trait Watchable {
+    fn watched_fd(&self) -> RawFd;
+}
 
 // SAFETY: the descriptor is made with the channel, and closed with it, after its last handle.
-unsafe impl Watchable for Arc<ChannelHandle> {}
-// SAFETY: see above.
-unsafe impl Watchable for crate::CompletionChannel {}
-// SAFETY: the descriptor is made with the context, and closed with it, which this keeps.
-unsafe impl Watchable for crate::AsyncEvents {}
+unsafe impl Watchable for Arc<ChannelHandle> {
+    fn watched_fd(&self) -> RawFd {
+        // The channel's own, since the runtime does nothing but watch it.
+        self.event_fd().as_raw_fd()
+    }
+}
+
+// SAFETY: the descriptor is made with the channel, and closed with it, which this keeps.
+unsafe impl Watchable for crate::CompletionChannel {
+    fn watched_fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+}
+
+// SAFETY: the descriptor is made with the value, and closed with it.
+unsafe impl Watchable for crate::AsyncEvents {
+    fn watched_fd(&self) -> RawFd {
+        self.as_raw_fd()
+    }
+}
 
 /// A descriptor that the runtime watches.
 #[derive(Debug)]
-struct Watched<T: Watchable>(AsyncFd<T>);
+struct Watched<T: Watchable>(AsyncFd<Source<T>>);
+
+#[derive(Debug)]
+struct Source<T>(T);
+
+impl<T: Watchable> AsRawFd for Source<T> {
+    fn as_raw_fd(&self) -> RawFd {
+        self.0.watched_fd()
+    }
+}
 
 impl<T: Watchable> Watched<T> {
     fn new(call: &'static str, value: T) -> Result<Self, Refused<T>> {
         // SAFETY: `AsyncFd` owns the value, which keeps one descriptor open, as it promises.
-        let watched = unsafe { AsyncFd::register_with_interest(value, Interest::READABLE) };
+        let watched = unsafe { AsyncFd::register_with_interest(Source(value), Interest::READABLE) };
         watched.map(Self).map_err(|failed| {
-            let (value, err) = failed.into_parts();
+            let (Source(value), err) = failed.into_parts();
             let error = Error::refused(call, err.kind(), err.to_string());
             Refused { value, error }
         })
+    }
+
+    fn get_ref(&self) -> &T {
+        &self.0.get_ref().0
+    }
+
+    fn into_inner(self) -> T {
+        self.0.into_inner().0
     }
 
     /// Calls `look` until it finds something, sleeping in between. `look` must have found the

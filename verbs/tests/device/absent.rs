@@ -62,7 +62,9 @@ fn options_of_connections() {
 fn objects_of_other_processes() {
     let fixture = Fixture::new();
     let Fixture { ctx, pd } = &fixture;
-    absent(import_device(ctx.cmd_fd().try_clone_to_owned().unwrap()));
+    // SAFETY: the import is refused.
+    let fd = unsafe { ctx.cmd_fd() };
+    absent(import_device(fd.try_clone_to_owned().unwrap()));
     let null = File::open("/dev/null").unwrap();
     assert!(import_device(null.into()).is_err());
     absent(ctx.import_pd(pd.kernel_handle()));

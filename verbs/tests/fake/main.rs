@@ -7,6 +7,7 @@ mod allocator;
 mod attributes;
 mod completion_counters;
 mod cqs;
+mod descriptors;
 mod domains;
 mod events;
 mod extended_posting;

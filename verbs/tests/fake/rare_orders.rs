@@ -232,7 +232,9 @@ fn of_domains(fixture: Fixture) -> (Set, Fake) {
 
 fn of_another_process(fixture: Fixture) -> (Set, Fake) {
     let dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    let fd = fixture.ctx.cmd_fd().try_clone_to_owned().unwrap();
+    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    let fd = unsafe { fixture.ctx.cmd_fd() };
+    let fd = fd.try_clone_to_owned().unwrap();
     let ctx = verbs::import_device(fd).unwrap();
     let pd = ctx.import_pd(fixture.pd.kernel_handle()).unwrap();
     let mr = pd.import_mr(KernelHandle(77)).unwrap();

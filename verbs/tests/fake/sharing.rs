@@ -82,7 +82,9 @@ fn options_of_a_connection_are_set_and_queried() {
 fn objects_of_another_process_are_given_back_and_not_destroyed() {
     let fixture = with_dm();
     let dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    let fd = fixture.ctx.cmd_fd().try_clone_to_owned().unwrap();
+    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    let fd = unsafe { fixture.ctx.cmd_fd() };
+    let fd = fd.try_clone_to_owned().unwrap();
     let ctx = import_device(fd).unwrap();
     assert_ne!(ctx, fixture.ctx);
     let pd = ctx.import_pd(fixture.pd.kernel_handle()).unwrap();
@@ -116,7 +118,9 @@ fn descriptor_that_a_provider_has_closed_is_not_closed_again() {
     ];
     for errno in errors {
         let fixture = Fixture::new();
-        let fd = fixture.ctx.cmd_fd().try_clone_to_owned().unwrap();
+        // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+        let fd = unsafe { fixture.ctx.cmd_fd() };
+        let fd = fd.try_clone_to_owned().unwrap();
         let number = fd.as_raw_fd();
         fixture.fake.fail("import_context", errno);
         let err = import_device(fd).unwrap_err();

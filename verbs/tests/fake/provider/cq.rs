@@ -71,6 +71,14 @@ impl State {
         self.cqs.insert(raw.addr(), cq);
     }
 
+    /// Complains if a call takes a completion queue's lock that an extended poll holds: a thread
+    /// that does both would wait for itself, and any thread for a poll that was forgotten.
+    pub(super) fn lock_cq(&mut self, call: &'static str, cq: usize) {
+        if self.cqs.get(&cq).is_some_and(|cq| cq.polling) {
+            self.complain(format!("`{call}` waits for the lock of an open poll"));
+        }
+    }
+
     pub(super) fn push(&mut self, cq: usize, wc: ffi::ibv_wc, extra: Extra) {
         let Some(queue) = self.cqs.get_mut(&cq) else {
             return self.complain("a completion for a queue that does not exist".to_owned());
@@ -136,6 +144,7 @@ unsafe extern "C" fn ibv_resize_cq(cq: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
     let shared = unsafe { device_of(cq) };
     let mut state = shared.lock();
     state.used("ibv_resize_cq", cq.addr());
+    state.lock_cq("ibv_resize_cq", cq.addr());
     if let Err(errno) = state.called("ibv_resize_cq") {
         return errno;
     }
@@ -213,6 +222,7 @@ pub(super) unsafe extern "C" fn req_notify_cq(cq: *mut ffi::ibv_cq, solicited: c
     let shared = unsafe { device_of(cq) };
     let mut state = shared.lock();
     state.used("ibv_req_notify_cq", cq.addr());
+    state.lock_cq("ibv_req_notify_cq", cq.addr());
     if let Err(errno) = state.attempt("ibv_req_notify_cq") {
         return errno;
     }

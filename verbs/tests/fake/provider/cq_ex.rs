@@ -114,6 +114,7 @@ unsafe extern "C" fn next_poll(cq: *mut ffi::ibv_cq_ex) -> c_int {
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(cq) };
     let mut state = shared.lock();
+    state.next_polls += 1;
     if let Err(errno) = state.attempt("ibv_next_poll") {
         return errno;
     }

@@ -297,6 +297,11 @@ impl Fake {
         std::mem::take(&mut self.state().doorbells)
     }
 
+    /// How often extended polls were asked for the next completion.
+    pub(crate) fn next_polls(&self) -> u32 {
+        self.state().next_polls
+    }
+
     /// The flags that a completion queue was made with, of `ibv_create_cq_attr_flags`.
     pub(crate) fn cq_flags(&self, cq: &CqHandle) -> u32 {
         self.state().cq_mut(cq.as_raw().addr()).flags

@@ -234,6 +234,8 @@ impl State {
         if let Some((ah, ..)) = posted.datagram {
             self.used("ibv_post_send", ah);
         }
+        // As mlx5's and mlx4's, which look there whether the queue is full.
+        self.lock_cq("ibv_post_send", self.qps[&qp].send_cq);
         let this = self.qp_mut(qp);
         let ready = [
             ffi::ibv_qp_state::IBV_QPS_RTS,
@@ -288,6 +290,7 @@ impl State {
             return errno;
         }
         self.check_receive(&posted);
+        self.lock_cq("ibv_post_recv", self.qps[&qp].recv_cq);
         let this = self.qp_mut(qp);
         if this.state == ffi::ibv_qp_state::IBV_QPS_RESET
             || this.srq != 0

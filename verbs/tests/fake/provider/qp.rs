@@ -61,6 +61,15 @@ impl State {
         self.qps.get_mut(&qp).unwrap()
     }
 
+    /// Removing the completions of a queue pair from its completion queues takes their locks.
+    fn lock_cqs_of(&mut self, call: &'static str, qp: usize) {
+        if let Some(this) = self.qps.get(&qp) {
+            for cq in [this.send_cq, this.recv_cq] {
+                self.lock_cq(call, cq);
+            }
+        }
+    }
+
     fn rx_hash(&self, attr: &ffi::ibv_qp_init_attr_ex) -> Option<(u8, Vec<u8>, u64)> {
         let given = ffi::ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_RX_HASH.0;
         (attr.comp_mask & given != 0).then(|| {
@@ -230,6 +239,7 @@ unsafe extern "C" fn ibv_modify_qp(
     let (shared, attr) = unsafe { (device_of(qp), &*attr) };
     let mut state = shared.lock();
     state.used("ibv_modify_qp", qp.addr());
+    state.lock_cqs_of("ibv_modify_qp", qp.addr());
     if let Err(errno) = state.called("ibv_modify_qp") {
         return errno;
     }
@@ -358,6 +368,7 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(qp) };
     let mut state = shared.lock();
+    state.lock_cqs_of("ibv_destroy_qp", qp.addr());
     let this = state.qps.get(&qp.addr());
     if this.is_some_and(|qp| !qp.groups.is_empty()) {
         return libc::EBUSY;

@@ -61,6 +61,8 @@ pub(super) struct State {
     pub(super) complaints: Vec<String>,
     /// How often requests were posted, however many at once.
     pub(super) doorbells: u32,
+    /// How often extended polls were asked for the next completion.
+    pub(super) next_polls: u32,
     /// The files that XRC domains are shared by, by their devices and inodes.
     pub(super) xrcd_files: BTreeMap<usize, (u64, u64)>,
     /// Memory of destroyed objects, kept so that their misuse can be told.
@@ -115,6 +117,7 @@ impl Shared {
             unacknowledged: BTreeMap::new(),
             complaints: Vec::new(),
             doorbells: 0,
+            next_polls: 0,
             xrcd_files: BTreeMap::new(),
             graveyard: Vec::new(),
             serial: 0x10,

@@ -104,6 +104,8 @@ pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ffi::ibv_wq) -> c_int {
     // SAFETY: one of the fake's.
     let shared = unsafe { device_of(wq) };
     let mut state = shared.lock();
+    // SAFETY: one of the fake's, whose memory is kept.
+    state.lock_cq("ibv_destroy_wq", unsafe { (*wq).cq }.addr());
     let ret = state.unmake("ibv_destroy_wq", wq);
     if ret == 0 {
         state.wqs.remove(&wq.addr());

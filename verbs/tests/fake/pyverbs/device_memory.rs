@@ -118,7 +118,9 @@ fn multi_process_alloc_dm() {
 fn import_dm() {
     let fixture = with_memory();
     let mut dm = fixture.ctx.alloc_dm(64, 0).unwrap();
-    let fd = fixture.ctx.cmd_fd().try_clone_to_owned().unwrap();
+    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    let fd = unsafe { fixture.ctx.cmd_fd() };
+    let fd = fd.try_clone_to_owned().unwrap();
     let imported = import_device(fd).unwrap();
     let imported = imported.import_dm(dm.kernel_handle()).unwrap();
     dm.write(0, &[0xab; 64]).unwrap();

@@ -122,7 +122,6 @@ fn mem_align_srq_excq_rc_traffic() {
         let mut polled = cq.poll().unwrap().unwrap();
         let wc = polled.next().unwrap().unwrap().into_work_completion();
         assert_eq!(srq.complete(wc).unwrap().received().unwrap(), &[round; 64]);
-        drop(polled);
         let mut traffic = Traffic {
             fake: &fixture.fake,
             poll: &mut |take| {

@@ -10,7 +10,9 @@ use crate::fixture::Fixture;
 #[test]
 fn imported_rc_ex_rdma_write() {
     let fixture = Fixture::new();
-    let fd = fixture.ctx.cmd_fd().try_clone_to_owned().unwrap();
+    // SAFETY: used to import the device, and nothing of this context is destroyed by that.
+    let fd = unsafe { fixture.ctx.cmd_fd() };
+    let fd = fd.try_clone_to_owned().unwrap();
     let ctx = import_device(fd).unwrap();
     let pd = ctx.import_pd(fixture.pd.kernel_handle()).unwrap();
     let mr = pd.import_mr(KernelHandle(77)).unwrap();

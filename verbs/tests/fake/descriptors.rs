@@ -1,0 +1,120 @@
+//! Descriptors that are handed out: they can be waited for, and misusing them harms nothing.
+
+use std::{
+    fs::File,
+    io::{Read, Write},
+    os::fd::{AsFd, AsRawFd, BorrowedFd},
+    time::Duration,
+};
+
+use ibverbs_sys as ffi;
+use verbs::{
+    Buf, CqHandle, CqKey, Notify, QueuePair, Rc, Rts, WcStatus,
+    fd::{set_nonblocking, wait_readable},
+    op::Send,
+};
+
+use crate::fixture::Fixture;
+
+/// Does to a descriptor what safe code can do.
+fn misuse(fd: BorrowedFd<'_>) {
+    set_nonblocking(fd, false).unwrap();
+    let mut file = File::from(fd.try_clone_to_owned().unwrap());
+    assert!(file.read(&mut [0; 64]).is_err(), "there is nothing to read");
+    assert!(
+        file.write(&[0; 64]).is_err(),
+        "there is nothing to write to"
+    );
+}
+
+fn is_readable(fd: BorrowedFd<'_>) -> bool {
+    wait_readable("poll", fd, Some(Duration::ZERO)).unwrap()
+}
+
+/// The descriptor that C reads events of a queue from.
+fn own_fd(cq: &CqHandle) -> i32 {
+    // SAFETY: the queue exists.
+    let channel = unsafe { (*cq.as_raw()).channel };
+    // SAFETY: the queue keeps its channel.
+    unsafe { (*channel).fd }
+}
+
+/// Whether reads of the descriptor that C reads return at once.
+fn is_nonblocking(fd: i32) -> bool {
+    // SAFETY: takes and returns numbers.
+    let flags = unsafe { libc::fcntl(fd, libc::F_GETFL) };
+    assert!(flags >= 0);
+    flags & libc::O_NONBLOCK != 0
+}
+
+#[test]
+fn queue_descriptor_gives_no_access_to_its_events() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let own = own_fd(&cq);
+    assert_ne!(cq.notify_fd().unwrap().as_raw_fd(), own);
+    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    assert!(cq.poll_or_arm().unwrap().is_none());
+    misuse(cq.notify_fd().unwrap());
+    qp.post(Send::new(fixture.pd.alloc_buf(1).unwrap()))
+        .unwrap();
+    assert!(!is_readable(cq.notify_fd().unwrap()));
+    fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS);
+    let kept = cq.notify_fd().unwrap().try_clone_to_owned().unwrap();
+    assert!(is_readable(kept.as_fd()));
+    misuse(kept.as_fd());
+    assert!(is_readable(kept.as_fd()), "the event is still there");
+    assert!(is_nonblocking(own));
+    assert_eq!(cq.poll_or_arm().unwrap().unwrap().count(), 1);
+    assert!(cq.poll_or_arm().unwrap().is_none());
+    assert!(!is_readable(kept.as_fd()), "it has been taken");
+    drop((qp, cq));
+    assert!(!is_readable(kept.as_fd()), "the channel is closed");
+}
+
+#[test]
+fn extended_queue_descriptor_gives_no_access_to_its_events() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.ctx.cq_ex_builder(8).waitable().create().unwrap();
+    let own = own_fd(&cq);
+    assert!(cq.poll_or_arm().unwrap().is_none());
+    misuse(cq.notify_fd().unwrap());
+    assert!(is_nonblocking(own));
+    assert!(cq.poll_or_arm().unwrap().is_none());
+}
+
+#[test]
+fn channel_descriptor_gives_no_access_to_its_events() {
+    let fixture = Fixture::new();
+    let channel = fixture.ctx.create_comp_channel().unwrap();
+    let cq = fixture.ctx.cq_builder(4).channel(&channel, CqKey(5));
+    let cq = cq.create().unwrap();
+    cq.req_notify(Notify::Next).unwrap();
+    let completion = crate::provider::wc(0, ffi::ibv_wc_opcode::IBV_WC_SEND);
+    fixture.fake.push(&cq, completion);
+    assert!(is_readable(channel.as_fd()));
+    misuse(channel.as_fd());
+    // SAFETY: the channel exists.
+    let own = unsafe { (*channel.as_raw()).fd };
+    assert_ne!(channel.as_raw_fd(), own);
+    assert!(is_nonblocking(own));
+    assert_eq!(channel.try_next().unwrap(), Some(CqKey(5)));
+    assert_eq!(channel.try_next().unwrap(), None);
+}
+
+#[test]
+fn asynchronous_events_descriptor_gives_no_access_to_them() {
+    let fixture = Fixture::new();
+    let events = fixture.ctx.async_events().unwrap();
+    fixture
+        .fake
+        .raise(ffi::ibv_event_type::IBV_EVENT_PORT_ERR, 1);
+    assert!(is_readable(events.as_fd()));
+    misuse(events.as_fd());
+    // SAFETY: the context is open.
+    let own = unsafe { (*fixture.ctx.as_raw()).async_fd };
+    assert_ne!(events.as_raw_fd(), own);
+    assert!(is_nonblocking(own));
+    assert!(events.try_next().unwrap().is_some());
+    assert!(events.try_next().unwrap().is_none());
+}
