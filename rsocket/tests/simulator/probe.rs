@@ -478,3 +478,27 @@ fn a_target_that_is_half_written_is_left_alone() {
     }
     assert_eq!(use_up(&mut side), 1);
 }
+
+/// A flush before the end is told would close a connection whose peer waits for more.
+#[test]
+fn shutdown_is_flushed_only_when_the_peer_has_been_told() {
+    for direction in [Direction::Write, Direction::Both] {
+        let mut side = facing(Settings::default(), &peer());
+        told(&mut side);
+        assert!(side.stream.is_flushed());
+        side.stream.shut_down(direction);
+        assert!(!side.stream.has_told() && !side.stream.is_flushed());
+        let end = side.stream.control().unwrap();
+        assert!(matches!(end.tag, Tag::Control(_)));
+        assert!(side.stream.has_told());
+        assert!(!side.stream.is_flushed(), "it is in flight");
+        side.stream.sent(end.tag, true);
+        assert!(side.stream.is_flushed());
+        assert_eq!(side.stream.control(), None);
+    }
+    // Nothing is told of a direction that the peer need not know of.
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    side.stream.shut_down(Direction::Read);
+    assert!(side.stream.has_told() && side.stream.is_flushed());
+}
