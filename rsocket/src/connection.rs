@@ -65,8 +65,8 @@ pub(crate) struct State {
     /// A receive has been given back unused: the queue pair is coming to its end.
     flushed: bool,
     memory: Memory,
-    /// The identifier, once the connection is established. Destroying it tells the peer.
-    id: Option<CmId<Connected>>,
+    /// Destroying the identifier tells the peer.
+    id: CmId<Connected>,
     waiters: Waiters,
     /// Bytes that have to be in one piece.
     scratch: Vec<u8>,
@@ -95,10 +95,11 @@ pub(crate) fn failure_error(failure: Failure) -> io::Error {
 }
 
 impl Connection {
-    /// Joins what belongs together. `id` may come later, with [`established`](Self::established).
+    /// Makes the connection of an endpoint whose peer has completed the handshake. `establish` is called when
+    /// nothing else can fail any more.
     pub(crate) fn new(
-        endpoint: Endpoint,
-        up: impl FnOnce(Pair<verbs::Init>) -> io::Result<(Pair<Rts>, Option<CmId<Connected>>)>,
+        endpoint: Endpoint<Rts>,
+        establish: impl FnOnce(Pair<Rts>) -> io::Result<(Pair<Rts>, CmId<Connected>)>,
         peer: &ConnectData,
         ends: Ends,
         engine: &Arc<Engine>,
@@ -109,11 +110,12 @@ impl Connection {
             sends,
             receives,
             channel,
-            memory,
-            ..
+            exposed,
+            settings,
         } = endpoint;
+        let memory = Memory::new(qp.pd(), &settings, exposed)?;
         let watcher = Watcher::new(channel.as_fd())?;
-        let (qp, id) = up(qp)?;
+        let (qp, id) = establish(qp)?;
         let shared = Shared::new(channel, watcher, |waiters| State {
             stream,
             qp,
@@ -139,11 +141,6 @@ impl Connection {
             key: ends.key,
             engine: Arc::downgrade(engine),
         })
-    }
-
-    /// The connection that was accepted is established.
-    pub(crate) fn established(&self, id: CmId<Connected>) {
-        self.shared.lock().id = Some(id);
     }
 
     pub(crate) fn local_addr(&self) -> SocketAddr {
@@ -209,8 +206,7 @@ impl Connection {
 
     /// The ways to the peer, as far as the connection manager knows them.
     pub(crate) fn route(&self) -> Vec<PathRecord> {
-        let state = self.shared.lock();
-        state.id.as_ref().map(CmId::paths).unwrap_or_default()
+        self.shared.lock().id.paths()
     }
 
     /// The most payload that a packet carries, in bytes.

@@ -5,12 +5,12 @@ use std::io;
 use cm::{CmId, ConnParam, phases::HasDevice};
 use verbs::{
     Attributes, CompletionChannel, CompletionQueue, CqKey, Init, QueuePair, Rc, RemoteRegion,
-    RetryCount, RnrTimer, Rtr, Rts, With,
+    RetryCount, RnrTimer, Rtr, Rts, State, With,
 };
 
 use crate::{
-    device::Domain,
-    memory::Memory,
+    device::{Devices, ProtectionGroup},
+    memory::Exposed,
     proto::{
         ConnectData,
         stream::{Framing, SPARE_RECEIVES, Settings, Stream, Tag},
@@ -45,30 +45,36 @@ pub(crate) const RECEIVES: CqKey = CqKey(1);
 /// How many completions of what is sent are fetched at once: every connection has room for them.
 const SENT_AT_ONCE: usize = 4;
 
-/// A queue pair and its memory.
+/// A queue pair in state `S`, its queues, and the memory that its peer is told of.
+///
+/// A [`Connection`](crate::connection::Connection) is made of it when the peer has completed the handshake, and
+/// takes the send buffer only then.
 #[derive(Debug)]
-pub(crate) struct Endpoint {
-    pub(crate) qp: Pair<Init>,
+pub(crate) struct Endpoint<S: State> {
+    pub(crate) qp: Pair<S>,
     /// Where what is sent completes.
     pub(crate) sends: CompletionQueue,
     /// Where what arrives completes.
     pub(crate) receives: CompletionQueue,
     /// Tells of both.
     pub(crate) channel: CompletionChannel,
-    pub(crate) memory: Memory,
+    pub(crate) exposed: Exposed,
     pub(crate) settings: Settings,
 }
 
-impl Endpoint {
-    /// Makes everything that a connection of `id` needs, with every receive posted.
+impl Endpoint<Init> {
+    /// Makes an endpoint for the connection of `id`, with every receive posted. Without a group it has a protection
+    /// domain of its own.
     pub(crate) fn new<P: HasDevice>(
         id: &CmId<P>,
-        domain: &Domain,
+        devices: &Devices,
+        group: Option<&ProtectionGroup>,
         settings: Settings,
     ) -> io::Result<Self> {
-        let pd = &domain.pd;
+        let device = devices.of(&id.context()?)?;
+        let pd = devices.domain(&device, group)?;
         let ctx = pd.context();
-        let mut settings = settings.clamped(domain.max_qp_wr.min(domain.max_cqe));
+        let mut settings = settings.clamped(device.max_qp_wr.min(device.max_cqe));
         if ctx.is_iwarp() {
             settings.framing = Framing::Separate;
             settings.inline = settings.inline.max(MESSAGE_BYTES);
@@ -88,9 +94,9 @@ impl Endpoint {
             .max_inline_data(settings.inline)
             .create_for()?;
         let mut qp = id.init_qp(qp).map_err(verbs::Error::from)?;
-        let memory = Memory::new(pd, &settings)?;
+        let exposed = Exposed::new(&pd, &settings)?;
         for index in 0..settings.recv_depth + SPARE_RECEIVES {
-            let place = memory.message_slot(index).map(Box::new);
+            let place = exposed.message_slot(index).map(Box::new);
             qp.post_recv(place).map_err(verbs::Error::from)?;
         }
         Ok(Self {
@@ -98,14 +104,14 @@ impl Endpoint {
             sends,
             receives,
             channel,
-            memory,
+            exposed,
             settings,
         })
     }
 
-    /// What to connect or accept with.
+    /// Returns the parameters to connect or accept with.
     pub(crate) fn conn_param(&self) -> ConnParam {
-        let data = Stream::connect_data(&self.settings, &self.memory.local());
+        let data = Stream::connect_data(&self.settings, &self.exposed.local());
         // Some makers of iWARP read something while they connect.
         let reads = u8::from(self.settings.framing == Framing::Separate);
         ConnParam::zeroed()
@@ -116,9 +122,26 @@ impl Endpoint {
             .rnr_retry_count(7)
     }
 
-    /// The stream of this endpoint, connected to the peer that said `peer`.
+    /// Brings the queue pair up by `up`.
+    pub(crate) fn bring_up(
+        self,
+        up: impl FnOnce(Pair<Init>) -> io::Result<Pair<Rts>>,
+    ) -> io::Result<Endpoint<Rts>> {
+        Ok(Endpoint {
+            qp: up(self.qp)?,
+            sends: self.sends,
+            receives: self.receives,
+            channel: self.channel,
+            exposed: self.exposed,
+            settings: self.settings,
+        })
+    }
+}
+
+impl<S: State> Endpoint<S> {
+    /// Returns the stream of this endpoint, connected to the peer that sent `peer`.
     pub(crate) fn stream(&self, peer: &ConnectData) -> Stream {
-        Stream::new(self.settings, &self.memory.local(), peer)
+        Stream::new(self.settings, &self.exposed.local(), peer)
     }
 }
 

@@ -22,8 +22,8 @@ use rustix::event::{Timespec, epoll};
 use crate::{
     connection::Connection,
     datagram::{Port, way},
-    device::Domains,
-    listener::{Backlog, Place},
+    device::Devices,
+    listener::{Backlog, HalfOpen},
     opening::Opening,
     waiters::Bell,
     waiting::sleep,
@@ -39,7 +39,7 @@ const MOST_PORTS: usize = 64;
 #[derive(Debug)]
 pub(crate) struct Engine {
     channel: EventChannel,
-    domains: Domains,
+    devices: Devices,
     subjects: Mutex<HashMap<Key, Subject>>,
     timers: Mutex<Timers>,
     /// Rung when there is a new timer.
@@ -57,8 +57,8 @@ pub(crate) struct Engine {
 enum Subject {
     Opening(Weak<Opening>),
     Listening(Weak<Backlog>),
-    /// To be offered to the listener when it is established.
-    Accepting(Weak<Backlog>, Arc<Connection>, Place),
+    /// Becomes a connection of the listener when the peer has completed the handshake.
+    Accepting(Weak<Backlog>, Box<HalfOpen>),
     Connected(Weak<Connection>),
     /// A local end of a socket for datagrams.
     Bound(Weak<Port>),
@@ -73,6 +73,8 @@ struct Timers {
     lingering: Vec<(Option<Instant>, Arc<Connection>)>,
     /// Connections that had no room to tell their peers of an end.
     telling: BTreeSet<Key>,
+    /// When half-open connections are given up.
+    handshakes: BTreeSet<(Instant, Key)>,
     /// When to look whether what connections send is acknowledged.
     checks: BTreeSet<(Instant, Key)>,
     /// When attempts to connect are given up, and the timeouts that these had.
@@ -99,7 +101,7 @@ impl Engine {
         }
         let new = Arc::new(Self {
             channel: EventChannel::new()?,
-            domains: Domains::default(),
+            devices: Devices::default(),
             subjects: Mutex::default(),
             timers: Mutex::default(),
             bell: Bell::new()?,
@@ -121,8 +123,8 @@ impl Engine {
         &self.channel
     }
 
-    pub(crate) fn domains(&self) -> &Domains {
-        &self.domains
+    pub(crate) fn devices(&self) -> &Devices {
+        &self.devices
     }
 
     fn subjects(&self) -> MutexGuard<'_, HashMap<Key, Subject>> {
@@ -193,6 +195,32 @@ impl Engine {
         self.channel.cancel(key);
     }
 
+    /// Ends a half-open connection, and releases its memory.
+    pub(crate) fn abandon(&self, key: Key) {
+        drop(self.remove_subject(key));
+        self.channel.cancel(key);
+    }
+
+    /// Ends half-open connections whose time is up. Returns when to do so again.
+    fn expire_handshakes(&self) -> Option<Instant> {
+        let now = Instant::now();
+        loop {
+            let (deadline, key) = *self.timers().handshakes.first()?;
+            if deadline > now {
+                return Some(deadline);
+            }
+            self.timers().handshakes.pop_first();
+            let listener = match self.subjects().get(&key) {
+                Some(Subject::Accepting(backlog, _)) => backlog.upgrade(),
+                _ => None,
+            };
+            if let Some(listener) = listener {
+                listener.timed_out(key);
+            }
+            self.abandon(key);
+        }
+    }
+
     /// Writes nothing to the peer every `interval`.
     pub(crate) fn keep_alive(&self, connection: &Arc<Connection>, interval: Duration) {
         let connection = Arc::downgrade(connection);
@@ -248,7 +276,8 @@ impl Engine {
 
     fn run(self: Arc<Self>) {
         loop {
-            let next = self.run_timers();
+            let next = [self.run_timers(), self.expire_handshakes()];
+            let next = next.into_iter().flatten().min();
             let fds = [self.channel.as_fd(), self.bell.as_fd(), self.udp.as_fd()];
             // A signal, or the time of a timer: all the same.
             drop(sleep(fds, next));
@@ -362,7 +391,6 @@ impl Engine {
     fn connection(&self, key: Key) -> Option<Arc<Connection>> {
         match self.subjects().get(&key)? {
             Subject::Connected(connection) => connection.upgrade(),
-            Subject::Accepting(_, connection, _) => Some(Arc::clone(connection)),
             _ => None,
         }
     }
@@ -421,11 +449,15 @@ impl Engine {
                 }
             }
             Event::ConnectFailed { id, failure } => {
-                let subject = self.subjects().remove(&id.key());
-                if let Some(Subject::Opening(opening)) = subject
-                    && let Some(opening) = opening.upgrade()
-                {
-                    opening.failed(failure);
+                let key = id.key();
+                match self.remove_subject(key) {
+                    Some(Subject::Opening(opening)) => {
+                        if let Some(opening) = opening.upgrade() {
+                            opening.failed(failure);
+                        }
+                    }
+                    Some(Subject::Accepting(backlog, _)) => failed_handshake(&backlog, key),
+                    _ => {}
                 }
             }
             Event::ConnectRequest(request) => {
@@ -436,10 +468,12 @@ impl Engine {
                 let key = request.id().key();
                 // A request that cannot be accepted has been rejected; the listener goes on.
                 if let Some(backlog) = backlog
-                    && let Ok((connection, place)) = backlog.requested(self, request)
+                    && let Ok(half_open) = backlog.requested(self, request)
                 {
+                    let expiry = (half_open.deadline, key);
+                    self.timers().handshakes.insert(expiry);
                     let backlog = Arc::downgrade(&backlog);
-                    let subject = Subject::Accepting(backlog, connection, place);
+                    let subject = Subject::Accepting(backlog, Box::new(half_open));
                     self.subjects().insert(key, subject);
                 }
             }
@@ -452,14 +486,19 @@ impl Engine {
 
     /// A connection has ended, or its device is being removed.
     fn ended(&self, key: Key, removed: bool) {
-        let subject = self.subjects().remove(&key);
-        let connection = match subject {
+        let connection = match self.remove_subject(key) {
             Some(Subject::Connected(connection)) => connection.upgrade(),
-            Some(Subject::Accepting(_, connection, _)) => Some(connection),
+            Some(Subject::Accepting(backlog, half_open)) => {
+                failed_handshake(&backlog, key);
+                if removed {
+                    self.devices.forget(half_open.context());
+                }
+                None
+            }
             Some(Subject::Bound(port)) => {
                 let port = port.upgrade();
                 if let Some(ctx) = port.and_then(|port| port.device_removed(key)) {
-                    self.domains.forget(&ctx);
+                    self.devices.forget(&ctx);
                 }
                 None
             }
@@ -476,22 +515,39 @@ impl Engine {
         };
         connection.lost();
         if removed {
-            self.domains.forget(connection.pd().context());
+            self.devices.forget(connection.pd().context());
         }
     }
 
-    fn established(&self, id: cm::CmId<cm::phases::Connected>) {
+    /// The peer of a half-open connection has completed the handshake.
+    fn established(self: &Arc<Self>, id: cm::CmId<cm::phases::Connected>) {
         let key = id.key();
-        let mut subjects = self.subjects();
-        let Some(Subject::Accepting(backlog, connection, place)) = subjects.remove(&key) else {
+        let Some(Subject::Accepting(backlog, half_open)) = self.remove_subject(key) else {
             return;
         };
-        let subject = Subject::Connected(Arc::downgrade(&connection));
-        subjects.insert(key, subject);
-        drop(subjects);
-        connection.established(id);
-        if let Some(backlog) = backlog.upgrade() {
-            backlog.offer(connection, place);
+        // If the listener has gone, or there is no memory, dropping the identifier tells the peer.
+        if let Some(backlog) = backlog.upgrade()
+            && let Ok(connection) = backlog.established(self, *half_open, id)
+        {
+            let subject = Subject::Connected(Arc::downgrade(&connection));
+            self.subjects().insert(key, subject);
+            backlog.offer(key, connection);
         }
+    }
+
+    /// Takes the subject of an identifier, and the timer of a half-open connection.
+    fn remove_subject(&self, key: Key) -> Option<Subject> {
+        let subject = self.subjects().remove(&key)?;
+        if let Subject::Accepting(_, half_open) = &subject {
+            self.timers().handshakes.remove(&(half_open.deadline, key));
+        }
+        Some(subject)
+    }
+}
+
+/// Tells a listener that the handshake of a half-open connection has failed.
+fn failed_handshake(backlog: &Weak<Backlog>, key: Key) {
+    if let Some(backlog) = backlog.upgrade() {
+        backlog.failed(key);
     }
 }

@@ -22,6 +22,7 @@
 //! The protocol itself, without any input or output, is in [`proto`].
 #![forbid(unsafe_code)]
 
+mod admission;
 mod config;
 mod connection;
 mod datagram;
@@ -45,8 +46,9 @@ mod waiting;
 
 pub use cm::PathRecord;
 pub use datagram::Received;
+pub use device::ProtectionGroup;
 pub use errno::errno;
-pub use listener::{Incoming, Listener};
+pub use listener::{Incoming, Listener, Refusals};
 pub use mapped::MappedBuffer;
 pub use options::Options;
 pub use socket::{

@@ -9,15 +9,17 @@ use std::{
         Arc, Mutex, MutexGuard, PoisonError,
         atomic::{AtomicBool, Ordering::Relaxed},
     },
+    time::Instant,
 };
 
 use cm::{
-    CmId, ConnectRequest,
-    phases::{Idle, Listening},
+    CmId, ConnectRequest, Key,
+    phases::{Connected, Idle, Listening},
 };
-use verbs::fd::NotifyFd;
+use verbs::{Context, Rts, fd::NotifyFd};
 
 use crate::{
+    admission::{Admission, Decision, Limits},
     connection::{Connection, Ends},
     endpoint::{Endpoint, bring_up},
     engine::Engine,
@@ -32,12 +34,48 @@ fn unspecified() -> SocketAddr {
     SocketAddr::from(([0; 4], 0))
 }
 
+/// A connection that was accepted, and whose peer has not completed the handshake.
+///
+/// It holds what the reply has to name: the queue pair, and the memory that the peer may write to.
+#[derive(Debug)]
+pub(crate) struct HalfOpen {
+    endpoint: Endpoint<Rts>,
+    peer: ConnectData,
+    ends: Ends,
+    /// When it is given up.
+    pub(crate) deadline: Instant,
+}
+
+impl HalfOpen {
+    pub(crate) fn context(&self) -> &Context {
+        self.endpoint.qp.pd().context()
+    }
+}
+
+/// Counts of connection requests that a [`Listener`] has not turned into connections.
+///
+/// Peers are not authenticated: a count that grows without a fault of the network is a sign of a flood.
+#[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
+#[non_exhaustive]
+pub struct Refusals {
+    /// Requests rejected because the [backlog](Options::backlog) was full, or their address had as many half-open
+    /// connections as [`Options::half_open_per_address`] permits.
+    pub rejected: u64,
+    /// Half-open connections ended to serve a request of another address, or a later one of the same.
+    pub displaced: u64,
+    /// Half-open connections ended after [`Options::handshake_timeout`].
+    pub timed_out: u64,
+    /// Requests rejected because their private data are not of the protocol.
+    pub invalid: u64,
+    /// Connections that ended during the handshake: by their peer, or because memory or a resource of the device was
+    /// exhausted.
+    pub failed: u64,
+}
+
 /// The part of a listener that the engine fills.
 #[derive(Debug)]
 pub(crate) struct Backlog {
-    waiting: Mutex<VecDeque<(Arc<Connection>, Place)>>,
-    /// As many handles of it as there are connections that have not been accepted.
-    places: Place,
+    queues: Mutex<Queues>,
     bell: Bell,
     /// Handed out in place of the bell, which a program could read or make blocking.
     notify: NotifyFd,
@@ -45,57 +83,118 @@ pub(crate) struct Backlog {
     options: Mutex<Options>,
 }
 
-/// The place of one connection among those that have not been accepted.
-pub(crate) type Place = Arc<()>;
+#[derive(Debug, Default)]
+struct Queues {
+    half_open: Admission<Key>,
+    /// Connections that can be accepted.
+    waiting: VecDeque<Arc<Connection>>,
+    refusals: Refusals,
+}
 
 impl Backlog {
-    fn lock(&self) -> MutexGuard<'_, VecDeque<(Arc<Connection>, Place)>> {
-        self.waiting.lock().unwrap_or_else(PoisonError::into_inner)
+    fn lock(&self) -> MutexGuard<'_, Queues> {
+        self.queues.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// A peer wants to connect. Returns the connection to be, which is offered when it is
-    /// established, and its place; or rejects it.
+    /// Accepts the connection that a peer has requested, or rejects it. The connection is
+    /// [established](Self::established) when the peer has completed the handshake.
     pub(crate) fn requested(
         &self,
-        engine: &Arc<Engine>,
+        engine: &Engine,
         request: ConnectRequest,
-    ) -> io::Result<(Arc<Connection>, Place)> {
-        let place = Arc::clone(&self.places);
-        let taken = Arc::strong_count(&self.places) - 1;
-        let options = self.options();
-        if u32::try_from(taken).unwrap_or(u32::MAX) > options.backlog.max(1) {
-            request.reject(&[])?;
-            return Err(io::ErrorKind::ConnectionRefused.into());
-        }
+    ) -> io::Result<HalfOpen> {
         let peer = match ConnectData::decode(&request.param().private_data) {
             Ok(peer) => peer,
             Err(err) => {
+                self.lock().refusals.invalid += 1;
                 request.reject(&[])?;
                 return Err(io::Error::new(io::ErrorKind::InvalidData, err));
             }
         };
-        let domain = engine.domains().of(&request.id().context()?)?;
-        let endpoint = Endpoint::new(request.id(), &domain, options.settings)?;
-        let param = endpoint.conn_param();
+        let options = self.options();
+        let now = Instant::now();
         let id = request.id();
         let ends = Ends {
             local_addr: id.local_addr().unwrap_or_else(unspecified),
             peer_addr: id.peer_addr().unwrap_or_else(unspecified),
             key: id.key(),
         };
-        let up = |qp| {
-            let qp = bring_up(request.id(), qp)?;
-            Ok((request.accept_ready(qp, &param)?, None))
-        };
-        let connection = Connection::new(endpoint, up, &peer, ends, engine)?;
-        Ok((Arc::new(connection), place))
+        if !self.make_room(engine, &ends, &options, now) {
+            request.reject(&[])?;
+            return Err(io::ErrorKind::ConnectionRefused.into());
+        }
+        let key = ends.key;
+        let accepted = accept(engine, request, &options).inspect_err(|_| self.failed(key));
+        Ok(HalfOpen {
+            endpoint: accepted?,
+            peer,
+            ends,
+            deadline: now + options.handshake_timeout,
+        })
     }
 
-    /// A connection is established.
-    pub(crate) fn offer(&self, connection: Arc<Connection>, place: Place) {
-        let mut waiting = self.lock();
-        waiting.push_back((connection, place));
-        // Before anybody can take it: that clears the bell.
+    /// Takes a place for a request, if there is one for it.
+    fn make_room(&self, engine: &Engine, ends: &Ends, options: &Options, now: Instant) -> bool {
+        let limits = Limits::new(options.backlog, options.half_open_per_address);
+        let addr = ends.peer_addr.ip().to_canonical();
+        let mut queues = self.lock();
+        let waiting = queues.waiting.len();
+        let displaced = match queues.half_open.decide(addr, now, waiting, limits) {
+            Decision::Serve => None,
+            Decision::ServeInsteadOf(key) => {
+                queues.refusals.displaced += 1;
+                queues.half_open.end(key);
+                Some(key)
+            }
+            Decision::Reject => {
+                queues.refusals.rejected += 1;
+                return false;
+            }
+        };
+        queues.half_open.begin(ends.key, addr, now);
+        drop(queues);
+        if let Some(key) = displaced {
+            engine.abandon(key);
+        }
+        true
+    }
+
+    /// Ends the handshake of a connection that has failed.
+    pub(crate) fn failed(&self, key: Key) {
+        let mut queues = self.lock();
+        queues.refusals.failed += u64::from(queues.half_open.end(key));
+    }
+
+    /// Ends the handshake of a connection whose deadline has come.
+    pub(crate) fn timed_out(&self, key: Key) {
+        let mut queues = self.lock();
+        queues.refusals.timed_out += u64::from(queues.half_open.end(key));
+    }
+
+    /// Makes the connection of a peer that has completed the handshake. It is to be [offered](Self::offer).
+    pub(crate) fn established(
+        &self,
+        engine: &Arc<Engine>,
+        half_open: HalfOpen,
+        id: CmId<Connected>,
+    ) -> io::Result<Arc<Connection>> {
+        let HalfOpen {
+            endpoint,
+            peer,
+            ends,
+            deadline: _,
+        } = half_open;
+        let key = ends.key;
+        let connection = Connection::new(endpoint, |qp| Ok((qp, id)), &peer, ends, engine);
+        Ok(Arc::new(connection.inspect_err(|_| self.failed(key))?))
+    }
+
+    /// Lets the program accept a connection.
+    pub(crate) fn offer(&self, key: Key, connection: Arc<Connection>) {
+        let mut queues = self.lock();
+        queues.half_open.end(key);
+        queues.waiting.push_back(connection);
+        // Before the connection can be taken, which clears the bell.
         self.bell.ring();
     }
 
@@ -105,13 +204,28 @@ impl Backlog {
     }
 
     fn take(&self) -> Option<Arc<Connection>> {
-        let mut waiting = self.lock();
-        let taken = waiting.pop_front();
-        if waiting.is_empty() {
+        let mut queues = self.lock();
+        let taken = queues.waiting.pop_front();
+        if queues.waiting.is_empty() {
             self.bell.clear();
         }
-        taken.map(|(connection, _)| connection)
+        taken
     }
+}
+
+/// Makes an endpoint for a request, and accepts. The request is rejected if that fails.
+fn accept(
+    engine: &Engine,
+    request: ConnectRequest,
+    options: &Options,
+) -> io::Result<Endpoint<Rts>> {
+    let group = options.group.as_ref();
+    let endpoint = Endpoint::new(request.id(), engine.devices(), group, options.settings)?;
+    let param = endpoint.conn_param();
+    endpoint.bring_up(|qp| {
+        let qp = bring_up(request.id(), qp)?;
+        Ok(request.accept_ready(qp, &param)?)
+    })
 }
 
 /// Takes connections, in the manner of [`std::net::TcpListener`].
@@ -173,7 +287,7 @@ impl Listener {
 
     /// Whether there is a connection to accept.
     pub(crate) fn is_ready(&self) -> bool {
-        !self.backlog.lock().is_empty()
+        !self.backlog.lock().waiting.is_empty()
     }
 
     /// Says what connections get that come from now on.
@@ -182,6 +296,11 @@ impl Listener {
         let mut own = own.unwrap_or_else(PoisonError::into_inner);
         let backlog = own.backlog;
         *own = options.clone().backlog(backlog);
+    }
+
+    /// Returns how many requests have been refused, and why, since the listener was created.
+    pub fn refusals(&self) -> Refusals {
+        self.backlog.lock().refusals
     }
 
     /// The connections that come, one after the other.
@@ -224,7 +343,10 @@ impl AsFd for Listener {
 impl Drop for Listener {
     fn drop(&mut self) {
         self.engine.forget(self.id.key());
-        self.backlog.lock().clear();
+        let queues = std::mem::take(&mut *self.backlog.lock());
+        for key in queues.half_open.keys() {
+            self.engine.abandon(key);
+        }
     }
 }
 
@@ -261,8 +383,7 @@ impl Options {
     pub(crate) fn listen_with(&self, engine: &Arc<Engine>, id: CmId<Idle>) -> io::Result<Listener> {
         let bell = Bell::new()?;
         let backlog = Arc::new(Backlog {
-            waiting: Mutex::default(),
-            places: Place::default(),
+            queues: Mutex::default(),
             notify: NotifyFd::of(bell.as_fd())?,
             bell,
             options: Mutex::new(self.clone()),

@@ -1,9 +1,15 @@
 //! The registered memory of one connection.
 
-use std::sync::atomic::{AtomicU64, Ordering::Relaxed};
+use std::{
+    io,
+    sync::atomic::{AtomicU64, Ordering::Relaxed},
+};
 
 use rustix::{
+    param::page_size,
     process::{Resource, getrlimit},
+    rand::{GetRandomFlags, getrandom},
+    system::sysinfo,
     thread::{CapabilitySet, capabilities},
 };
 use verbs::{Mapping as Pages, ProtectionDomain, RemoteAccess, RemoteRegion};
@@ -16,22 +22,32 @@ use crate::proto::{
 /// The size of a message that is sent on its own.
 pub(crate) const MESSAGE: usize = 4;
 
-/// The table and the buffers of one side of a connection.
+/// Size of the words in which memory is accessed.
+const WORD: usize = size_of::<u64>();
+
+/// The memory that a peer is told of when it connects, and may write to from then on.
 ///
-/// None of it is ever borrowed: the peer writes to the first three at any time, and the device reads
-/// the send buffer while the program fills other parts of it.
+/// The program never borrows it: its bytes are copied out.
 #[derive(Debug)]
-pub(crate) struct Memory {
+pub(crate) struct Exposed {
     table: RemoteRegion,
     receive: RemoteRegion,
+    /// Where messages are separate, a place for each receive.
+    messages: Option<RemoteRegion>,
+}
+
+/// The table and the buffers of one side of a connection.
+///
+/// The program never borrows any of it: the device reads the send buffer while the program fills other parts of it.
+#[derive(Debug)]
+pub(crate) struct Memory {
+    exposed: Exposed,
     /// The receive buffer before, as long as it is used.
     old_receive: Option<RemoteRegion>,
     /// The send buffer, and then, where requests cannot carry targets, places for these.
     send: RemoteRegion,
     send_buffer: usize,
     slots: usize,
-    /// Where messages are separate, a place for each receive.
-    messages: Option<RemoteRegion>,
     /// The buffers that have grown.
     grown: Vec<Share>,
 }
@@ -39,9 +55,13 @@ pub(crate) struct Memory {
 /// The bytes of all buffers of the process that have grown.
 static GROWN: AtomicU64 = AtomicU64::new(0);
 
-/// Buffers that have grown take no more than one part in so many of what the process may lock: new connections
+/// Buffers that have grown take at most one in `LOCKED_PART` of the bytes that the process may lock: new connections
 /// need some, too.
-const PART: u64 = 4;
+const LOCKED_PART: u64 = 4;
+
+/// Buffers that have grown take at most one in `RAM_PART` of the host's memory, in a process that may lock all of it:
+/// peers choose how many of them grow.
+const RAM_PART: u64 = 16;
 
 /// A part of what buffers may grow by.
 #[derive(Debug)]
@@ -65,84 +85,102 @@ impl Drop for Share {
     }
 }
 
-/// What buffers may grow to in sum: a part of what the process may lock, if that is limited.
+/// Returns the bytes that buffers may grow to in sum.
 fn allowance() -> u64 {
     let unlimited =
         capabilities(None).is_ok_and(|sets| sets.effective.contains(CapabilitySet::IPC_LOCK));
     let limit = getrlimit(Resource::Memlock).current.filter(|_| !unlimited);
-    limit.map_or(u64::MAX, |limit| limit / PART)
+    let info = sysinfo();
+    // Of a kernel with 32 bits it is the smaller type.
+    let ram = (info.totalram as u64).saturating_mul(info.mem_unit.into());
+    let most = ram / RAM_PART;
+    limit.map_or(most, |limit| most.min(limit / LOCKED_PART))
 }
 
 /// Memory of its own pages, which is one page less than the heap takes for a buffer.
-fn pages(pd: &ProtectionDomain, len: usize, access: RemoteAccess) -> verbs::Result<RemoteRegion> {
+fn pages(len: usize) -> verbs::Result<Pages> {
     // Whole words, in which it is accessed.
-    let memory = Pages::new(len.next_multiple_of(size_of::<u64>()))?;
-    let region = pd.register(memory).remote(access).create()?;
-    Ok(region.slice(0..len))
+    Pages::new(len.next_multiple_of(WORD))
 }
 
-impl Memory {
+/// Registers memory that only this side's device reads and writes.
+fn private(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
+    let registration = pd.register(pages(len)?).remote(RemoteAccess::empty());
+    Ok(registration.create()?.slice(0..len))
+}
+
+/// Registers pages for the peer to write to.
+fn writable(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
+    Ok(expose(pd, pages(len)?, 0)?.slice(0..len))
+}
+
+/// Registers a table for the peer to write to. It takes up no page of its own.
+fn writable_table(pd: &ProtectionDomain, len: usize) -> verbs::Result<RemoteRegion> {
+    let memory = vec![0; len.next_multiple_of(WORD) + WORD];
+    let start = memory.as_ptr().addr();
+    let skip = start.next_multiple_of(WORD) - start;
+    let region = expose(pd, memory, start % page_size())?;
+    Ok(region.slice(skip..skip + len))
+}
+
+/// Registers memory for the peer to write to, under random addresses: another peer cannot derive them from its own.
+/// `offset` is where in its page the memory begins.
+///
+/// Over iWARP the addresses are those of the memory, since Soft-iWARP accepts others and ignores them. So they are for a
+/// device that refuses others.
+fn expose<M: verbs::Memory>(
+    pd: &ProtectionDomain,
+    memory: M,
+    offset: usize,
+) -> verbs::Result<RemoteRegion> {
+    let access = RemoteAccess::WRITE;
+    let random = random_page().filter(|_| !pd.context().is_iwarp());
+    let memory = match random {
+        None => memory,
+        Some(page) => {
+            let registration = pd.register(memory).remote(access);
+            match registration.iova(page | offset as u64).create() {
+                Ok(region) => return Ok(region),
+                Err(refused) if is_unsupported(&refused.error) => refused.value,
+                Err(refused) => return Err(refused.into()),
+            }
+        }
+    };
+    Ok(pd.register(memory).remote(access).create()?)
+}
+
+fn is_unsupported(error: &verbs::Error) -> bool {
+    use io::ErrorKind::{InvalidInput, Unsupported};
+    matches!(error.kind(), InvalidInput | Unsupported)
+}
+
+/// Returns the beginning of a random page in the lower quarter of all addresses; `None` if the kernel has no random
+/// numbers. The quarter leaves room for every length behind it.
+fn random_page() -> Option<u64> {
+    let mut bytes = [0; WORD];
+    let filled = getrandom(&mut bytes, GetRandomFlags::empty()).ok()?;
+    let page = u64::from_ne_bytes(bytes) >> 2 & !(page_size() as u64 - 1);
+    (filled == WORD).then_some(page)
+}
+
+impl Exposed {
+    /// Allocates and registers it.
     pub(crate) fn new(pd: &ProtectionDomain, settings: &Settings) -> verbs::Result<Self> {
-        let (send_buffer, recv_buffer) =
-            (settings.send_buffer as usize, settings.recv_buffer as usize);
-        let slots = settings.slots_size();
         let messages = match settings.framing {
             Framing::Immediate => None,
             Framing::Separate => {
                 let len = usize::from(settings.recv_depth + SPARE_RECEIVES) * MESSAGE;
-                Some(pages(pd, len, RemoteAccess::empty())?)
+                Some(private(pd, len)?)
             }
         };
         Ok(Self {
-            table: pd.alloc_remote(settings.table_size(), RemoteAccess::WRITE)?,
-            receive: pages(pd, recv_buffer, RemoteAccess::WRITE)?,
-            old_receive: None,
-            send: pages(pd, send_buffer + slots, RemoteAccess::empty())?,
-            send_buffer,
-            slots,
+            table: writable_table(pd, settings.table_size())?,
+            receive: writable(pd, settings.recv_buffer as usize)?,
             messages,
-            grown: Vec::new(),
         })
     }
 
-    /// Memory for a buffer of so many bytes, and `beside`, in the place of a smaller one.
-    fn larger(
-        &mut self,
-        pd: &ProtectionDomain,
-        bytes: u32,
-        beside: usize,
-        access: RemoteAccess,
-    ) -> Option<RemoteRegion> {
-        let share = Share::take(bytes.into(), &GROWN, allowance())?;
-        let memory = pages(pd, bytes as usize + beside, access).ok()?;
-        self.grown.push(share);
-        Some(memory)
-    }
-
-    /// Makes a receive buffer of so many bytes in the place of the one there is, which stays until
-    /// [`end_old_receive`](Self::end_old_receive). Returns where it is, and its key; `None` if there is no memory
-    /// for it.
-    pub(crate) fn grow_receive(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<(u64, u32)> {
-        let larger = self.larger(pd, bytes, 0, RemoteAccess::WRITE)?;
-        let token = larger.token();
-        self.old_receive = Some(std::mem::replace(&mut self.receive, larger));
-        Some((token.addr, token.rkey))
-    }
-
-    /// Nothing comes into the receive buffer before any more, and all of it has been read.
-    pub(crate) fn end_old_receive(&mut self) {
-        self.old_receive = None;
-    }
-
-    /// Makes a send buffer of so many bytes in the place of the one there is, which lives on for what is being
-    /// sent from it; `None` if there is no memory for it.
-    pub(crate) fn grow_send(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<()> {
-        self.send = self.larger(pd, bytes, self.slots, RemoteAccess::empty())?;
-        self.send_buffer = bytes as usize;
-        Some(())
-    }
-
-    /// What the peer is told of it.
+    /// Returns what the peer is told of it.
     pub(crate) fn local(&self) -> Local {
         let (table, receive) = (self.table.token(), self.receive.token());
         Local {
@@ -154,10 +192,72 @@ impl Memory {
         }
     }
 
+    /// Returns the place of a receive, where messages are separate.
+    pub(crate) fn message_slot(&self, index: u16) -> Option<RemoteRegion> {
+        let at = usize::from(index) * MESSAGE;
+        let messages = self.messages.as_ref();
+        messages.map(|messages| messages.slice(at..at + MESSAGE))
+    }
+}
+
+impl Memory {
+    /// Allocates what an established connection needs beside the memory that its peer knows of.
+    pub(crate) fn new(
+        pd: &ProtectionDomain,
+        settings: &Settings,
+        exposed: Exposed,
+    ) -> verbs::Result<Self> {
+        let (send_buffer, slots) = (settings.send_buffer as usize, settings.slots_size());
+        Ok(Self {
+            exposed,
+            old_receive: None,
+            send: private(pd, send_buffer + slots)?,
+            send_buffer,
+            slots,
+            grown: Vec::new(),
+        })
+    }
+
+    /// Registers a larger buffer of `bytes` bytes by `register`, within what all buffers may grow by.
+    fn larger(
+        &mut self,
+        bytes: u32,
+        register: impl FnOnce(usize) -> verbs::Result<RemoteRegion>,
+    ) -> Option<RemoteRegion> {
+        let share = Share::take(bytes.into(), &GROWN, allowance())?;
+        let memory = register(bytes as usize).ok()?;
+        self.grown.push(share);
+        Some(memory)
+    }
+
+    /// Makes a receive buffer of so many bytes in the place of the one there is, which stays until
+    /// [`end_old_receive`](Self::end_old_receive). Returns where it is, and its key; `None` if there is no memory
+    /// for it.
+    pub(crate) fn grow_receive(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<(u64, u32)> {
+        let larger = self.larger(bytes, |len| writable(pd, len))?;
+        let token = larger.token();
+        self.old_receive = Some(std::mem::replace(&mut self.exposed.receive, larger));
+        Some((token.addr, token.rkey))
+    }
+
+    /// Nothing comes into the receive buffer before any more, and all of it has been read.
+    pub(crate) fn end_old_receive(&mut self) {
+        self.old_receive = None;
+    }
+
+    /// Makes a send buffer of so many bytes in the place of the one there is, which lives on for what is being
+    /// sent from it; `None` if there is no memory for it.
+    pub(crate) fn grow_send(&mut self, pd: &ProtectionDomain, bytes: u32) -> Option<()> {
+        let slots = self.slots;
+        self.send = self.larger(bytes, |len| private(pd, len + slots))?;
+        self.send_buffer = bytes as usize;
+        Some(())
+    }
+
     /// What has arrived at `at` in the receive buffer, or in the one before.
     pub(crate) fn read(&self, is_old: bool, at: usize, bytes: &mut [u8]) {
         let old = self.old_receive.as_ref().filter(|_| is_old);
-        old.unwrap_or(&self.receive).read(at, bytes);
+        old.unwrap_or(&self.exposed.receive).read(at, bytes);
     }
 
     /// Fills a part of the send buffer, and gives it as something to be sent.
@@ -172,21 +272,14 @@ impl Memory {
         self.send.write(at, bytes);
         self.send.slice(at..at + bytes.len())
     }
-
-    /// The place of a receive, where messages are separate.
-    pub(crate) fn message_slot(&self, index: u16) -> Option<RemoteRegion> {
-        let at = usize::from(index) * MESSAGE;
-        let messages = self.messages.as_ref();
-        messages.map(|messages| messages.slice(at..at + MESSAGE))
-    }
 }
 
 impl Table for Memory {
     fn target(&mut self, index: u32) -> [u8; Target::SIZE] {
         let at = index as usize * Target::SIZE;
         // Key and length are one word, read before the address. When they are there, it is.
-        let key_and_len = self.table.load(at + 8);
-        let addr = self.table.load(at);
+        let key_and_len = self.exposed.table.load(at + 8);
+        let addr = self.exposed.table.load(at);
         let mut entry = [0; Target::SIZE];
         entry[..8].copy_from_slice(&addr.to_ne_bytes());
         entry[8..].copy_from_slice(&key_and_len.to_ne_bytes());
@@ -194,13 +287,15 @@ impl Table for Memory {
     }
 
     fn clear_target(&mut self, index: u32) {
-        self.table.store(index as usize * Target::SIZE + 8, 0);
+        self.exposed
+            .table
+            .store(index as usize * Target::SIZE + 8, 0);
     }
 
     fn mapping(&mut self, index: u16) -> [u8; Mapping::SIZE] {
         let at = TARGETS as usize * Target::SIZE + usize::from(index) * Mapping::SIZE;
         let mut entry = [0; Mapping::SIZE];
-        self.table.read(at, &mut entry);
+        self.exposed.table.read(at, &mut entry);
         entry
     }
 }

@@ -11,11 +11,14 @@ use cm::{
     CmId, ConnectFailure, ConnectResponse, Key, PathRecord,
     phases::{AddrResolved, Idle, RouteResolved},
 };
+use verbs::Init;
 
 use crate::{
     connection::{Connection, Ends},
+    device::ProtectionGroup,
     endpoint::{Endpoint, bring_up},
     engine::Engine,
+    options::Options,
     proto::{BadConnectData, ConnectData, stream::Settings},
     waiters::Bell,
 };
@@ -41,15 +44,22 @@ pub(crate) struct Opening {
     changed: Condvar,
     /// Rung at the end, for those who wait for a descriptor.
     bell: Bell,
+    plan: Plan,
+    key: Key,
+    engine: Weak<Engine>,
+}
+
+/// Where to connect to, and with what.
+#[derive(Debug)]
+struct Plan {
     settings: Settings,
-    /// What the program says of the way there; if it says nothing, that is resolved.
+    group: Option<ProtectionGroup>,
+    /// Route that the program has set; it is resolved if this is empty.
     route: Vec<PathRecord>,
     source: Option<SocketAddr>,
     peer: SocketAddr,
-    /// How often a resolution that timed out is tried again.
+    /// Maximum number of retries of a resolution that timed out.
     retries: u32,
-    key: Key,
-    engine: Weak<Engine>,
 }
 
 #[derive(Debug)]
@@ -58,7 +68,7 @@ enum State {
     /// needs.
     Open {
         timeouts: u32,
-        endpoint: Option<Box<Endpoint>>,
+        endpoint: Option<Box<Endpoint<Init>>>,
     },
     Done(io::Result<Arc<Connection>>),
     /// The result has been taken.
@@ -69,13 +79,19 @@ impl Opening {
     /// Begins to connect.
     pub(crate) fn start(
         engine: &Arc<Engine>,
-        source: Option<SocketAddr>,
+        options: &Options,
         peer: SocketAddr,
-        settings: Settings,
-        retries: u32,
     ) -> io::Result<Arc<Self>> {
         let id = engine.channel().create_id()?;
-        Self::start_with(engine, id, source, peer, settings, retries, Vec::new())
+        let plan = Plan {
+            settings: options.settings,
+            group: options.group.clone(),
+            route: Vec::new(),
+            source: options.source,
+            peer,
+            retries: 0,
+        };
+        Self::begin(engine, id, plan)
     }
 
     /// Begins to connect with an identifier, which may be bound.
@@ -88,6 +104,18 @@ impl Opening {
         retries: u32,
         route: Vec<PathRecord>,
     ) -> io::Result<Arc<Self>> {
+        let plan = Plan {
+            settings,
+            group: None,
+            route,
+            source,
+            peer,
+            retries,
+        };
+        Self::begin(engine, id, plan)
+    }
+
+    fn begin(engine: &Arc<Engine>, id: CmId<Idle>, plan: Plan) -> io::Result<Arc<Self>> {
         let key = id.key();
         let this = Arc::new(Self {
             state: Mutex::new(State::Open {
@@ -96,11 +124,7 @@ impl Opening {
             }),
             changed: Condvar::new(),
             bell: Bell::new()?,
-            settings,
-            route,
-            source,
-            peer,
-            retries,
+            plan,
             key,
             engine: Arc::downgrade(engine),
         });
@@ -129,7 +153,7 @@ impl Opening {
 
     fn resolve_addr(&self, id: CmId<Idle>) -> io::Result<()> {
         let timeout = self.timeout();
-        id.resolve_addr(self.source, self.peer, timeout)
+        id.resolve_addr(self.plan.source, self.plan.peer, timeout)
             .map_err(|refused| refused.error.into())
     }
 
@@ -137,7 +161,7 @@ impl Opening {
     fn try_again(&self, error: &verbs::Error) -> bool {
         match &mut *self.lock() {
             State::Open { timeouts, .. }
-                if error.kind() == io::ErrorKind::TimedOut && *timeouts < self.retries =>
+                if error.kind() == io::ErrorKind::TimedOut && *timeouts < self.plan.retries =>
             {
                 *timeouts += 1;
                 true
@@ -157,10 +181,10 @@ impl Opening {
     }
 
     pub(crate) fn addr_resolved(&self, id: CmId<AddrResolved>) {
-        let begun = if self.route.is_empty() {
+        let begun = if self.plan.route.is_empty() {
             id.resolve_route(self.timeout())
         } else {
-            id.set_ib_path(&self.route)
+            id.set_ib_path(&self.plan.route)
         };
         if let Err(refused) = begun {
             self.finish(Err(refused.error.into()));
@@ -182,8 +206,10 @@ impl Opening {
     }
 
     fn connect(&self, engine: &Engine, id: CmId<RouteResolved>) -> io::Result<()> {
-        let domain = engine.domains().of(&id.context()?)?;
-        let new = Endpoint::new(&id, &domain, self.settings)?;
+        let Plan {
+            settings, group, ..
+        } = &self.plan;
+        let new = Endpoint::new(&id, engine.devices(), group.as_ref(), *settings)?;
         let mut state = self.lock();
         let State::Open { endpoint, .. } = &mut *state else {
             return Ok(());
@@ -212,7 +238,7 @@ impl Opening {
     fn establish(
         &self,
         engine: &Arc<Engine>,
-        endpoint: Endpoint,
+        endpoint: Endpoint<Init>,
         response: ConnectResponse,
     ) -> io::Result<Connection> {
         let peer = ConnectData::decode(&response.param().private_data).map_err(|err| {
@@ -223,18 +249,15 @@ impl Opening {
             io::Error::new(kind, err)
         })?;
         let id = response.id();
-        let peer_addr = id.peer_addr().unwrap_or(self.peer);
+        let peer_addr = id.peer_addr().unwrap_or(self.plan.peer);
         let ends = Ends {
             local_addr: id.local_addr().unwrap_or(peer_addr),
             peer_addr,
             key: id.key(),
         };
-        let up = |qp| {
-            let qp = bring_up(response.id(), qp)?;
-            let (qp, id) = response.establish_ready(qp)?.into_parts();
-            Ok((qp, Some(id)))
-        };
-        Connection::new(endpoint, up, &peer, ends, engine)
+        let endpoint = endpoint.bring_up(|qp| Ok(bring_up(id, qp)?))?;
+        let establish = |qp| Ok(response.establish_ready(qp)?.into_parts());
+        Connection::new(endpoint, establish, &peer, ends, engine)
     }
 
     pub(crate) fn failed(&self, failure: ConnectFailure) {

@@ -2,11 +2,15 @@
 
 use std::{net::SocketAddr, time::Duration};
 
-use crate::{config::config, proto::stream::Settings};
+use crate::{config::config, device::ProtectionGroup, proto::stream::Settings};
 
 /// How long nothing of what is sent may be acknowledged, where nobody has said: what it takes TCP to
 /// give up.
 pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(924);
+
+/// Default time-out for the end of an accepted peer's handshake. The reply is repeated once in that time, after about
+/// four seconds, in case that the reply or the RTU was lost.
+const HANDSHAKE_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// The sizes of a connection, and how it is made and ended.
 ///
@@ -24,12 +28,15 @@ pub(crate) const USER_TIMEOUT: Duration = Duration::from_secs(924);
 pub struct Options {
     pub(crate) settings: Settings,
     pub(crate) backlog: u32,
+    pub(crate) half_open_per_address: Option<u32>,
+    pub(crate) handshake_timeout: Duration,
     pub(crate) source: Option<SocketAddr>,
     pub(crate) connect_timeout: Option<Duration>,
     pub(crate) linger: Duration,
     pub(crate) linger_in_background: bool,
     pub(crate) keep_alive: Option<Duration>,
     pub(crate) user_timeout: Option<Duration>,
+    pub(crate) group: Option<ProtectionGroup>,
 }
 
 impl Default for Options {
@@ -37,12 +44,15 @@ impl Default for Options {
         Self {
             settings: config().settings,
             backlog: 128,
+            half_open_per_address: None,
+            handshake_timeout: HANDSHAKE_TIMEOUT,
             source: None,
             connect_timeout: None,
             linger: Duration::from_secs(10),
             linger_in_background: false,
             keep_alive: None,
             user_timeout: None,
+            group: None,
         }
     }
 }
@@ -95,9 +105,29 @@ impl Options {
         self
     }
 
-    /// How many connections may be waiting to be accepted; 128 if not set.
+    /// Maximum number of connections that are half-open or wait to be accepted; 128 if not set.
+    ///
+    /// A connection is half-open from the reply to the peer's request until the peer has completed the handshake.
+    /// Meanwhile it takes up a queue pair and the receive buffer, which the reply has to name. When the backlog is full, a
+    /// request displaces the oldest half-open connection of the address with most of them, or the oldest of all if that
+    /// is older than a second, or than 16 others. If there is none, the request is rejected. [`Listener::refusals`](crate::Listener::refusals) counts both.
     pub fn backlog(mut self, connections: u32) -> Self {
         self.backlog = connections;
+        self
+    }
+
+    /// Maximum number of half-open connections from one address: at least 1, and three quarters of the
+    /// [backlog](Self::backlog), or 16 if that is more, if not set. At the limit, a request of the address displaces
+    /// the oldest of them if that is older than a second, or than 16 others, or is rejected.
+    pub fn half_open_per_address(mut self, connections: u32) -> Self {
+        self.half_open_per_address = Some(connections);
+        self
+    }
+
+    /// Time-out for the end of an accepted peer's handshake: 10 seconds if not set. Then the connection's memory is
+    /// released.
+    pub fn handshake_timeout(mut self, timeout: Duration) -> Self {
+        self.handshake_timeout = timeout;
         self
     }
 
@@ -152,7 +182,16 @@ impl Options {
         self
     }
 
-    /// The same, whoever has said it.
+    /// Makes connections share the protection domain of a group; without, each has its own.
+    ///
+    /// Each peer of the group can write into the streams of all others; see [`ProtectionGroup`].
+    #[doc(alias = "ibv_alloc_pd")]
+    pub fn protection_group(mut self, group: &ProtectionGroup) -> Self {
+        self.group = Some(group.clone());
+        self
+    }
+
+    /// Returns the time-out for unacknowledged data, with its default.
     pub(crate) fn limit(&self) -> Duration {
         let said = self.user_timeout.filter(|timeout| !timeout.is_zero());
         said.unwrap_or(USER_TIMEOUT)

@@ -8,53 +8,97 @@ use verbs::{CompletionQueue, Completions, Notify};
 #[derive(Debug)]
 pub(crate) struct Queue {
     cq: CompletionQueue,
-    /// An event has been asked for, and not been taken.
+    arming: Arming,
+}
+
+/// Which event of a completion queue is outstanding.
+#[derive(Debug, Default)]
+struct Arming {
+    /// An event has been requested, and not been taken.
     armed: bool,
-    /// That event has come, or is about to.
+    /// That event has come, or is about to: something has completed since it was requested.
     event_due: bool,
+}
+
+impl Arming {
+    fn completed(&mut self) {
+        self.event_due = self.armed;
+    }
+
+    fn armed(&mut self) {
+        self.armed = true;
+    }
+
+    fn taken(&mut self) {
+        *self = Self::default();
+    }
 }
 
 impl Queue {
     pub(crate) fn new(cq: CompletionQueue) -> Self {
         Self {
             cq,
-            armed: false,
-            event_due: false,
+            arming: Arming::default(),
         }
     }
 
-    /// What has completed. Whoever finds something says so by [`came`](Self::came).
+    /// Polls for completions. A caller that finds one calls [`came`](Self::came).
     pub(crate) fn poll(&mut self) -> io::Result<Completions<'_>> {
         Ok(self.cq.poll()?)
     }
 
-    /// Something had completed.
+    /// Notes that a poll has found a completion.
     pub(crate) fn came(&mut self) {
-        self.event_due = self.armed;
+        self.arming.completed();
     }
 
-    /// Asks for an event, unless one has been asked for.
+    /// Requests an event, unless one is outstanding.
     pub(crate) fn arm(&mut self) -> io::Result<()> {
-        if !self.armed {
+        if !self.arming.armed {
             self.cq.req_notify(Notify::Next)?;
-            self.armed = true;
+            self.arming.armed();
         }
         Ok(())
     }
 
-    /// Whether an event has been asked for, and not been taken.
+    /// Whether an event has been requested, and not been taken.
     pub(crate) fn is_armed(&self) -> bool {
-        self.armed
+        self.arming.armed
     }
 
     /// Whether an event has come, or is about to.
     pub(crate) fn is_event_due(&self) -> bool {
-        self.event_due
+        self.arming.event_due
     }
 
-    /// Its event has been taken.
+    /// Notes that the event has been taken.
     pub(crate) fn event_taken(&mut self) {
-        self.armed = false;
-        self.event_due = false;
+        self.arming.taken();
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    /// An event that is due and not taken stays in the channel: it wakes the next sleeper for nothing, and the queue is
+    /// not armed again.
+    #[test]
+    fn event_is_due_from_a_completion_after_arming_until_it_is_taken() {
+        let mut arming = Arming::default();
+        let state = |arming: &Arming| (arming.armed, arming.event_due);
+        arming.completed();
+        assert_eq!(state(&arming), (false, false), "no event was requested");
+        arming.armed();
+        assert_eq!(state(&arming), (true, false), "nothing has completed");
+        arming.completed();
+        arming.completed();
+        assert_eq!(state(&arming), (true, true));
+        arming.armed();
+        assert_eq!(state(&arming), (true, true));
+        arming.taken();
+        assert_eq!(state(&arming), (false, false));
+        arming.completed();
+        assert_eq!(state(&arming), (false, false));
     }
 }

@@ -351,7 +351,7 @@ impl Options {
     }
 
     fn connect_to(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Arc<Connection>> {
-        let opening = Opening::start(engine, self.source, addr, self.settings, 0)?;
+        let opening = Opening::start(engine, self, addr)?;
         match opening.wait(self.connect_timeout) {
             Some(result) => result,
             None => Err(timed_out(self.connect_timeout.unwrap_or_default())),

@@ -10,11 +10,12 @@ use cm::{CmId, Key, PortSpace, phases::Idle};
 use rustix::io::Errno;
 use verbs::{
     AddressHandle, Addressed, Attributes, BufPool, Completed, CompletionChannel, Context, CqKey,
-    GRH_LEN, PoolBuf, Psn, QpNum, QueuePair, Rtr, Rts, Ud, op::SendTo,
+    GRH_LEN, Mapping, PoolBuf, Psn, QpNum, QueuePair, RemoteAccess, RemoteRegion, Rtr, Rts, Ud,
+    WcStatus, op::SendTo,
 };
 
 use crate::{
-    device::Domain,
+    device::Device,
     engine::Engine,
     proto::{
         datagram::{Encoded, Origin, QKEY, SLOT},
@@ -25,6 +26,17 @@ use crate::{
 
 /// What a request of the send queue owns, unless the request carries its bytes itself.
 type SendWork = Addressed<Option<PoolBuf>>;
+
+/// What a receive owns: a place for a message, and memory for the rest of one that is too long.
+type RecvWork = (PoolBuf, RemoteRegion);
+
+type Pair = QueuePair<Ud, Rts, SendWork, RecvWork>;
+
+/// Maximum length of a message between queue pairs for datagrams, which is one packet: the largest MTU.
+///
+/// A message that is longer than its receive puts the queue pair into the error state, so every peer could do that. So
+/// each receive ends in memory that takes the rest, and is never read.
+const MAX_MESSAGE: usize = 4096;
 
 /// The way to a peer.
 #[derive(Clone, Debug)]
@@ -37,7 +49,9 @@ pub(crate) struct Way {
 /// A queue pair for datagrams, and its memory.
 #[derive(Debug)]
 pub(super) struct Local {
-    qp: QueuePair<Ud, Rts, SendWork, PoolBuf>,
+    qp: Pair,
+    /// Takes the rest of every message that is too long. All receives share it.
+    spill: RemoteRegion,
     queue: Queue,
     channel: CompletionChannel,
     messages: BufPool,
@@ -57,6 +71,8 @@ pub(super) enum Done {
     },
     /// A message has come, behind a global route header.
     Received(PoolBuf),
+    /// The queue pair is in the error state, and receives nothing any more.
+    Broken,
 }
 
 impl Local {
@@ -80,11 +96,11 @@ impl Local {
             );
             return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
         }
-        let Domain {
-            pd,
+        let Device {
+            datagrams: pd,
             max_qp_wr,
             max_cqe,
-        } = engine.domains().of(&ctx)?;
+        } = engine.devices().of(&ctx)?;
         // They share a completion queue.
         let most = max_qp_wr.min(max_cqe / 2);
         let (sends, receives) = (
@@ -100,6 +116,7 @@ impl Local {
             .qp_builder::<Ud>(&cq, &cq)
             .max_send_wr(sends)
             .max_recv_wr(receives)
+            .max_recv_sge(2)
             .max_inline_data(settings.inline)
             .create_for()?;
         let to_init = id.attributes()?;
@@ -111,17 +128,21 @@ impl Local {
             .to_rts(&Attributes::<Ud, Rts>::new(Psn::default()))
             .map_err(verbs::Error::from)?;
         let places = pd.alloc_pool(receives as usize, GRH_LEN + SLOT)?;
+        let spill = pd.register(Mapping::new(MAX_MESSAGE)?);
+        let spill = spill.remote(RemoteAccess::empty()).create();
+        let spill = spill.map_err(verbs::Error::from)?;
         while let Some(place) = places.try_take() {
             if qp.receive_queue().in_flight() == receives as usize {
                 break;
             }
-            qp.post_recv(place).map_err(verbs::Error::from)?;
+            post_recv(&mut qp, place, &spill)?;
         }
         let inline = qp.send_queue().max_inline_data();
         let mut local = Self {
             messages: pd.alloc_pool(sends as usize, SLOT)?,
             send_depth: sends,
             qp,
+            spill,
             queue: Queue::new(cq),
             channel,
             inline,
@@ -205,22 +226,34 @@ impl Local {
         mut done: impl FnMut(Done) -> Option<PoolBuf>,
     ) -> io::Result<bool> {
         let mut came = false;
+        let mut broken = false;
         for wc in self.queue.poll()? {
             came = true;
-            let ok = wc.ok().is_ok();
+            let (ok, flushed) = (wc.ok().is_ok(), wc.status() == WcStatus::WR_FLUSH_ERR);
             match self.qp.complete(wc) {
                 Ok(Completed::Send(_)) => drop(done(Done::Sent { ok })),
                 Ok(Completed::Receive(received)) if ok => {
                     let len = received.byte_len();
-                    let (_, mut place) = received.into_parts();
-                    place.set_len(len.min(place.capacity()));
-                    if let Some(again) = done(Done::Received(place)) {
-                        post_recv(&mut self.qp, again)?;
+                    let (_, (mut place, _)) = received.into_parts();
+                    let again = if len > place.capacity() {
+                        Some(place)
+                    } else {
+                        place.set_len(len);
+                        done(Done::Received(place))
+                    };
+                    if let Some(again) = again {
+                        post_recv(&mut self.qp, again, &self.spill)?;
                     }
                 }
-                // A receive that was flushed, or a completion of nobody's.
-                Ok(Completed::Receive(_)) | Err(_) => {}
+                // One that is flushed follows a failure, or the device is being removed, which the connection
+                // manager tells of.
+                Ok(Completed::Receive(_)) => broken |= !flushed,
+                // A completion of an earlier queue pair.
+                Err(_) => {}
             }
+        }
+        if broken {
+            drop(done(Done::Broken));
         }
         if came {
             self.queue.came();
@@ -230,7 +263,7 @@ impl Local {
 
     /// A place can be used again.
     pub(super) fn give_back(&mut self, place: PoolBuf) -> io::Result<()> {
-        post_recv(&mut self.qp, place)
+        post_recv(&mut self.qp, place, &self.spill)
     }
 
     /// Asks for an event, unless one has been asked for.
@@ -252,7 +285,8 @@ impl Local {
     }
 }
 
-fn post_recv(qp: &mut QueuePair<Ud, Rts, SendWork, PoolBuf>, mut place: PoolBuf) -> io::Result<()> {
+fn post_recv(qp: &mut Pair, mut place: PoolBuf, spill: &RemoteRegion) -> io::Result<()> {
     place.set_full();
-    Ok(qp.post_recv(place).map_err(verbs::Error::from)?)
+    let work = (place, spill.slice(0..spill.len()));
+    Ok(qp.post_recv(work).map_err(verbs::Error::from)?)
 }

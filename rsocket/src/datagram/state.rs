@@ -547,6 +547,10 @@ impl Driven for State {
                     }
                     None
                 }
+                Done::Broken => {
+                    broken.push(name);
+                    None
+                }
                 Done::Received(place) => {
                     let dropped = node.arrived(Held::Place(name, place), GRH_LEN, scope, now);
                     match dropped {

@@ -65,7 +65,7 @@ pub(crate) fn found(engine: &Engine, id: &CmId<RouteResolved>) -> io::Result<Way
     let mtu = [path.mtu().bytes(), port.active_mtu().bytes()];
     let mtu = mtu.into_iter().flatten().min().unwrap_or(256);
     Ok(Way {
-        ah: engine.domains().of(&ctx)?.pd.create_ah(&vector)?,
+        ah: engine.devices().of(&ctx)?.datagrams.create_ah(&vector)?,
         mtu: mtu as usize,
     })
 }

@@ -267,7 +267,7 @@ impl Options {
     }
 
     async fn attempt(&self, engine: &Arc<Engine>, addr: SocketAddr) -> io::Result<Arc<Connection>> {
-        let opening = Opening::start(engine, self.source, addr, self.settings, 0)?;
+        let opening = Opening::start(engine, self, addr)?;
         let key = opening.key();
         let timeout = self.connect_timeout;
         let attempt = Attempt {

@@ -44,7 +44,9 @@ struct Raw {
     _cq: CompletionQueue,
 }
 
-fn raw_qp<P: cm::phases::HasDevice>(id: &CmId<P>) -> (QueuePair<Rc, Init>, CompletionQueue) {
+pub(crate) fn raw_qp<P: cm::phases::HasDevice>(
+    id: &CmId<P>,
+) -> (QueuePair<Rc, Init>, CompletionQueue) {
     let ctx = id.context().unwrap();
     let pd = ctx.alloc_pd().unwrap();
     let cq = ctx.cq_builder(16).create().unwrap();
@@ -69,7 +71,7 @@ fn ask(addr: SocketAddr, data: &[u8]) -> (Raw, ConnectResponse) {
     (raw, response)
 }
 
-fn data() -> ConnectData {
+pub(crate) fn data() -> ConnectData {
     let place = Target {
         addr: 0x1000,
         rkey: 1,

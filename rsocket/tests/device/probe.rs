@@ -313,6 +313,46 @@ impl Probe {
         }
     }
 
+    /// Writes bytes to any memory. Returns whether the peer's device has done so; if not, this is the end of the
+    /// connection.
+    pub(crate) fn writes(&mut self, bytes: &[u8], to: Target) -> bool {
+        let to = RemoteToken {
+            addr: to.addr,
+            len: bytes.len() as u64,
+            rkey: to.rkey,
+        };
+        self.memory.outgoing.write(0, bytes);
+        let from = self.memory.outgoing.slice(0..bytes.len());
+        let Self {
+            connection, memory, ..
+        } = self;
+        connection
+            .qp_mut()
+            .post(Write::new(Some(from), to))
+            .unwrap();
+        loop {
+            let mut completions = memory.cq.wait(Some(PATIENCE)).unwrap();
+            let wc = completions.next().expect("nothing comes");
+            let ok = wc.ok().is_ok();
+            let is_send = matches!(
+                connection.qp_mut().complete(wc).unwrap(),
+                Completed::Send(_)
+            );
+            // What the rsocket says meanwhile is of no interest.
+            if is_send {
+                return ok;
+            }
+        }
+    }
+
+    /// Sends data behind those that it has said to have sent without.
+    pub(crate) fn send_again(&mut self, bytes: &[u8]) {
+        let said = 5;
+        self.target.addr += u64::from(said);
+        self.target.len -= said;
+        self.send(bytes);
+    }
+
     /// Says something, and no more.
     pub(crate) fn say(&mut self, word: u32) {
         let nowhere = RemoteToken {

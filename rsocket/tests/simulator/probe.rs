@@ -3,8 +3,8 @@
 use rsocket::proto::{
     ByteOrder, ConnectData, Control, Mapping, Message, Target,
     stream::{
-        Burst, Direction, Failure, MapError, Outgoing, Payload, Place, Settings, Stream, Tag,
-        Violation,
+        Burst, Direction, Failure, MapError, Outgoing, Payload, Place, Placement, Settings, Stream,
+        Tag, Violation,
     },
 };
 
@@ -477,4 +477,89 @@ fn a_target_that_is_half_written_is_left_alone() {
         }
     }
     assert_eq!(use_up(&mut side), 1);
+}
+
+/// A flush before the end is told would close a connection whose peer waits for more.
+#[test]
+fn shutdown_is_flushed_only_when_the_peer_has_been_told() {
+    for direction in [Direction::Write, Direction::Both] {
+        let mut side = facing(Settings::default(), &peer());
+        told(&mut side);
+        assert!(side.stream.is_flushed());
+        side.stream.shut_down(direction);
+        assert!(!side.stream.has_told() && !side.stream.is_flushed());
+        let end = side.stream.control().unwrap();
+        assert!(matches!(end.tag, Tag::Control(_)));
+        assert!(side.stream.has_told());
+        assert!(!side.stream.is_flushed(), "it is in flight");
+        side.stream.sent(end.tag, true);
+        assert!(side.stream.is_flushed());
+        assert_eq!(side.stream.control(), None);
+    }
+    // Nothing is told of a direction that the peer need not know of.
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    side.stream.shut_down(Direction::Read);
+    assert!(side.stream.has_told() && side.stream.is_flushed());
+}
+
+/// A peer that sends nothing but messages without bytes gets its credits back, though nothing is read.
+#[test]
+fn credits_of_messages_without_bytes_come_back_unread() {
+    let mut side = facing(Settings::default(), &peer());
+    told(&mut side);
+    let mut limits = vec![];
+    for _ in 0..384 {
+        receive(&mut side, Message::Data(0)).unwrap();
+        limits.extend(told(&mut side).iter().map(|update| update.message));
+    }
+    let limits: Vec<_> = limits.into_iter().flatten().map(Message::encode).collect();
+    assert_eq!(limits, [0x8000_0240, 0x8000_0300]);
+    // One behind bytes is done with them.
+    receive(&mut side, Message::Data(1)).unwrap();
+    for _ in 0..191 {
+        receive(&mut side, Message::Data(0)).unwrap();
+    }
+    assert_eq!(told(&mut side), []);
+    side.stream.consume(1);
+    assert_eq!(told(&mut side).len(), 1);
+}
+
+#[test]
+fn disconnect_ends_control_messages_and_the_wait_for_completions() {
+    let mut side = facing(Settings::default(), &peer());
+    let sent = side.stream.send(&mut Burst::default(), 10).unwrap();
+    assert!(!side.stream.is_flushed());
+    receive(&mut side, Message::Data(65_536)).unwrap();
+    receive(&mut side, Message::Control(Control::Disconnect)).unwrap();
+    side.stream.consume(65_536);
+    side.stream.keep_alive();
+    assert_eq!(side.stream.control(), None, "the peer hears nothing more");
+    assert!(side.stream.is_flushed(), "the peer takes nothing more");
+    side.stream.sent(sent.tag, false);
+    assert_eq!(side.stream.failure(), None, "it had ended before");
+}
+
+#[test]
+fn write_of_no_bytes_to_a_mapping_posts_nothing() {
+    let settings = Settings {
+        iomap_size: 1,
+        ..Settings::default()
+    };
+    let mut side = facing(settings, &peer());
+    let mapping = Mapping {
+        offset: 1000,
+        addr: 0xabc,
+        rkey: 2,
+        len: 100,
+    };
+    let at = side.exposed.table.len() - Mapping::SIZE;
+    side.exposed.table[at..].copy_from_slice(&mapping.encode(ByteOrder::Little));
+    receive(&mut side, Message::Iomap(0)).unwrap();
+    let mut write = |left| side.stream.send_to(&mut Burst::default(), left, 1010);
+    assert_eq!(write(0), Placement::Wait);
+    let Placement::Post(posted) = write(200) else {
+        unreachable!("it is mapped")
+    };
+    assert_eq!((posted.addr, posted.tag), (0xabc + 10, Tag::Direct(90)));
 }

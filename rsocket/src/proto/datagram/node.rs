@@ -341,6 +341,7 @@ mod tests {
         assert_eq!(node.readiness(), expected);
         node.shut_down(Direction::Read);
         expected.readable = true;
+        expected.ended = true;
         assert_eq!(node.readiness(), expected);
         node.shut_down(Direction::Write);
         expected.writable = true;

@@ -234,6 +234,29 @@ mod tests {
         }
     }
 
+    /// Else the places of their searches would be taken for good: no route would be resolved any more.
+    #[test]
+    fn strangers_cannot_displace_peers_whose_routes_are_being_resolved() {
+        let mut peers = Peers::<(), ()>::new();
+        let searched = |number| addr(30_000 + number);
+        let most = u16::try_from(MOST_SEARCHES).unwrap();
+        for number in 0..most {
+            peers.meet(searched(number), (), START);
+            assert!(peers.told(searched(number), 7, START));
+        }
+        for stranger in 0..20_000 {
+            peers.meet(addr(stranger), (), START);
+            assert!(peers.len() <= MOST);
+        }
+        peers.meet(addr(40_000), (), START);
+        assert!(!peers.told(addr(40_000), 7, START), "all places are taken");
+        for number in 0..most {
+            peers.found(searched(number), Some(()), START);
+        }
+        assert_eq!(peers.searches, 0);
+        assert!(peers.told(addr(40_000), 7, START));
+    }
+
     #[test]
     fn those_of_an_end_that_is_gone_are_forgotten() {
         let mut peers = Peers::<u8, ()>::new();

@@ -245,4 +245,28 @@ mod tests {
         ending.fail(Failure::Send);
         assert_eq!(ending.phase(), Phase::Disconnected);
     }
+
+    #[test]
+    fn peer_that_goes_after_one_direction_has_ended_is_lost() {
+        for direction in [Direction::Read, Direction::Write] {
+            let (mut ending, _) = shut(&[direction]);
+            ending.lost();
+            assert_eq!(
+                ending.phase(),
+                Phase::Failed(Failure::Lost),
+                "{direction:?}"
+            );
+        }
+        // It was the peer that had ended its direction: what this side writes is lost.
+        let mut ending = Ending::default();
+        ending.told(Control::Shutdown);
+        ending.lost();
+        assert_eq!(ending.phase(), Phase::Failed(Failure::Lost));
+        assert!(!ending.is_readable() && !ending.is_writable());
+        // Both have ended theirs.
+        let (mut ending, _) = shut(&[Direction::Write]);
+        ending.told(Control::Shutdown);
+        ending.lost();
+        assert_eq!(ending.phase(), Phase::Disconnected);
+    }
 }

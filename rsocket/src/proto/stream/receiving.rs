@@ -126,7 +126,7 @@ impl Receiving {
             _ => &mut self.ring,
         };
         ring.write(len).ok_or(Violation::Overflow(len))?;
-        self.ran_out |= self.room() == 0 && !unwanted;
+        self.ran_out |= self.room() == 0;
         self.waiting.push_back(len);
         if unwanted {
             self.consume(u32::MAX);

@@ -97,13 +97,58 @@ impl Ring {
         target
     }
 
-    /// The most entries of the peer's table in which its room can be: each target is one part or more of them.
+    /// Returns the maximum number of entries of the peer's table that its room can be in. A target is one part or
+    /// several, and ends where a part does; the peer may have used up the beginning of the first one.
     pub(super) fn entries(&self) -> u32 {
-        (self.room_at % self.part + self.room).div_ceil(self.part)
+        self.room.div_ceil(self.part)
     }
 
     /// Whether the peer writes nothing more to it of what it knows of, and all it has written is read.
     pub(super) fn is_over(&self) -> bool {
         self.room == 0 && self.unread == 0
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::collections::VecDeque;
+
+    use fastrand::Rng;
+
+    use super::*;
+
+    const ADDR: u64 = 0x1000;
+
+    /// Whatever the peer writes and the program reads, the peer's targets are never more than the ring says, and as many
+    /// if each is one part.
+    #[test]
+    fn entries_bound_the_targets_that_the_peer_has_left() {
+        let mut rng = Rng::with_seed(31);
+        for (size, entries) in [
+            (128 << 10, 8),
+            (256 << 10, 8),
+            (96 << 10, 8),
+            (128 << 10, 2),
+            (6, 8),
+        ] {
+            let mut ring = Ring::new((ADDR, 1), size, size / 2, entries);
+            let mut targets: VecDeque<u32> = VecDeque::new();
+            for _ in 0..10_000 {
+                if ring.free >= ring.part {
+                    targets.push_back(ring.tell(size / 2).len);
+                }
+                let parts: u32 = targets.iter().map(|len| len.div_ceil(ring.part)).sum();
+                assert!(targets.len() <= ring.entries() as usize);
+                assert_eq!(ring.entries(), parts, "{targets:?}");
+                let len = rng.u32(0..=targets[0]);
+                ring.write(len).expect("there is room");
+                targets[0] -= len;
+                targets.retain(|&len| len > 0);
+                ring.consume(rng.u32(0..=size));
+                if targets.is_empty() {
+                    ring.consume(size);
+                }
+            }
+        }
     }
 }

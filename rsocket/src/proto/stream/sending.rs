@@ -131,7 +131,8 @@ impl Sending {
     pub(super) fn take_control_slots(&mut self, slots: u16) -> Option<u16> {
         self.control_free = self.control_free.checked_sub(slots)?;
         let place = self.control_count % CONTROL_SLOTS;
-        self.control_count = self.control_count.wrapping_add(slots);
+        // Requests in flight have a slot each at least, so no two of them have one place.
+        self.control_count = self.control_count.wrapping_add(1);
         Some(place)
     }
 

@@ -1,5 +1,6 @@
 //! Sockets for datagrams.
 
+mod too_long;
 mod two_devices;
 
 use std::{

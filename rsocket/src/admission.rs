@@ -1,0 +1,311 @@
+//! Which requests a listener serves, and which half-open connection ends to make room for another one.
+
+use std::{
+    collections::HashMap,
+    net::IpAddr,
+    time::{Duration, Instant},
+};
+
+/// Age from which a half-open connection gives its place to any request. A handshake takes milliseconds. One whose RTU
+/// was lost takes seconds, and goes on as long as there is room.
+const YIELDS_AFTER: Duration = Duration::from_secs(1);
+
+/// Number of later half-open connections from which one gives its place to any request, however young it is. To serve a
+/// request takes about as long as a handshake, so an honest peer is done by then. Without this, a flood from many
+/// addresses takes each place again as soon as its second is over. A backlog that is not longer than this relies on the
+/// age.
+const YIELDS_BEHIND: usize = 16;
+
+/// Places that [`Limits::new`] leaves to one address at least, in a backlog that has as many.
+const LEAST_PER_ADDRESS: usize = 16;
+
+/// The limits of a listener.
+#[derive(Clone, Copy, Debug)]
+pub(crate) struct Limits {
+    /// Maximum number of connections that are half-open or wait to be accepted.
+    pub(crate) places: usize,
+    /// Maximum number of half-open connections from one address.
+    pub(crate) per_address: usize,
+}
+
+impl Limits {
+    /// Returns the limits for a backlog. Without a limit for each address, that is three quarters of the backlog, so that
+    /// one address cannot take all of a long one.
+    pub(crate) fn new(backlog: u32, per_address: Option<u32>) -> Self {
+        let places = usize::try_from(backlog.max(1)).unwrap_or(usize::MAX);
+        let default = (places - places / 4).max(LEAST_PER_ADDRESS);
+        let per_address = per_address.map_or(default, |limit| {
+            usize::try_from(limit.max(1)).unwrap_or(usize::MAX)
+        });
+        Self {
+            places,
+            per_address,
+        }
+    }
+}
+
+/// What to do with a request.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub(crate) enum Decision<K> {
+    Serve,
+    /// Serve it when this half-open connection has ended.
+    ServeInsteadOf(K),
+    Reject,
+}
+
+/// The half-open connections of a listener: accepted, and not yet completed by the peer's RTU.
+#[derive(Debug)]
+pub(crate) struct Admission<K> {
+    /// In the order of their requests.
+    half_open: Vec<HalfOpen<K>>,
+}
+
+#[derive(Debug)]
+struct HalfOpen<K> {
+    key: K,
+    addr: IpAddr,
+    since: Instant,
+}
+
+impl<K> Default for Admission<K> {
+    fn default() -> Self {
+        Self {
+            half_open: Vec::new(),
+        }
+    }
+}
+
+impl<K: Copy + Eq> Admission<K> {
+    /// Decides about a request of `addr` while `waiting` connections wait to be accepted.
+    pub(crate) fn decide(
+        &self,
+        addr: IpAddr,
+        now: Instant,
+        waiting: usize,
+        limits: Limits,
+    ) -> Decision<K> {
+        let own = self.of(addr).count();
+        let displaced = if own >= limits.per_address {
+            self.of(addr)
+                .next()
+                .filter(|oldest| self.yields(oldest, now))
+        } else if self.half_open.len().saturating_add(waiting) < limits.places {
+            return Decision::Serve;
+        } else {
+            let oldest = self.half_open.first();
+            self.of_greediest(own)
+                .or_else(|| oldest.filter(|oldest| self.yields(oldest, now)))
+        };
+        displaced.map_or(Decision::Reject, |displaced| {
+            Decision::ServeInsteadOf(displaced.key)
+        })
+    }
+
+    /// Returns the half-open connections of an address, the oldest first.
+    fn of(&self, addr: IpAddr) -> impl Iterator<Item = &HalfOpen<K>> {
+        self.half_open
+            .iter()
+            .filter(move |half_open| half_open.addr == addr)
+    }
+
+    /// Returns the oldest half-open connection of the address with most of them, if these are still more than those of an
+    /// address with `own` of them after one has gone from there to here.
+    fn of_greediest(&self, own: usize) -> Option<&HalfOpen<K>> {
+        let mut counts = HashMap::new();
+        for half_open in &self.half_open {
+            *counts.entry(half_open.addr).or_insert(0) += 1;
+        }
+        let most = counts.into_values().max().filter(|&most| most > own + 1)?;
+        // The counts of addresses may be equal: of those, it is the one with the oldest.
+        let of_such = |half_open: &&HalfOpen<K>| self.of(half_open.addr).count() == most;
+        self.half_open.iter().find(of_such)
+    }
+
+    /// Whether a half-open connection may end for a request.
+    fn yields(&self, half_open: &HalfOpen<K>, now: Instant) -> bool {
+        let age = now.saturating_duration_since(half_open.since);
+        let later = self.half_open.iter().rev();
+        let later = later.take_while(|other| other.key != half_open.key);
+        age >= YIELDS_AFTER || later.count() >= YIELDS_BEHIND
+    }
+
+    /// Adds a half-open connection.
+    pub(crate) fn begin(&mut self, key: K, addr: IpAddr, now: Instant) {
+        self.half_open.push(HalfOpen {
+            key,
+            addr,
+            since: now,
+        });
+    }
+
+    /// Removes a half-open connection: it is established, or has ended. Returns whether there was one.
+    pub(crate) fn end(&mut self, key: K) -> bool {
+        let before = self.half_open.len();
+        self.half_open.retain(|half_open| half_open.key != key);
+        self.half_open.len() < before
+    }
+
+    /// Returns the keys of all half-open connections.
+    pub(crate) fn keys(&self) -> Vec<K> {
+        self.half_open
+            .iter()
+            .map(|half_open| half_open.key)
+            .collect()
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn addr(host: u8) -> IpAddr {
+        IpAddr::from([10, 9, 0, host])
+    }
+
+    /// An admission with half-open connections of these hosts, named by their order.
+    fn with(hosts: impl IntoIterator<Item = u8>, now: Instant) -> Admission<usize> {
+        let mut admission = Admission::default();
+        for (key, host) in hosts.into_iter().enumerate() {
+            admission.begin(key, addr(host), now);
+        }
+        admission
+    }
+
+    const LIMITS: Limits = Limits {
+        places: 4,
+        per_address: 3,
+    };
+
+    #[test]
+    fn default_limits_leave_a_quarter_of_the_backlog_to_other_addresses() {
+        let limits = |backlog, per_address| {
+            let limits = Limits::new(backlog, per_address);
+            (limits.places, limits.per_address)
+        };
+        assert_eq!(limits(128, None), (128, 96));
+        assert_eq!(limits(0, None), (1, 16));
+        assert_eq!(limits(20, None), (20, 16));
+        assert_eq!(limits(21, None), (21, 16));
+        assert_eq!(limits(24, None), (24, 18));
+        assert_eq!(limits(128, Some(5)), (128, 5));
+        assert_eq!(limits(128, Some(0)), (128, 1));
+    }
+
+    #[test]
+    fn requests_are_served_while_there_are_places() {
+        let now = Instant::now();
+        let decide = |waiting, hosts: &[u8]| {
+            with(hosts.iter().copied(), now).decide(addr(9), now, waiting, LIMITS)
+        };
+        assert_eq!(decide(0, &[]), Decision::Serve);
+        assert_eq!(decide(0, &[1, 2, 3]), Decision::Serve);
+        assert_eq!(decide(2, &[1]), Decision::Serve);
+        assert_eq!(decide(3, &[1]), Decision::Reject);
+        assert_eq!(
+            decide(4, &[]),
+            Decision::Reject,
+            "only accept(2) makes room"
+        );
+        assert_eq!(decide(usize::MAX, &[1]), Decision::Reject);
+    }
+
+    #[test]
+    fn address_at_its_limit_gives_up_its_own_oldest() {
+        let now = Instant::now();
+        let admission = with([1, 2, 2, 2], now);
+        let decide = |after| admission.decide(addr(2), now + after, 0, LIMITS);
+        assert_eq!(decide(Duration::ZERO), Decision::Reject);
+        let just_before = YIELDS_AFTER - Duration::from_nanos(1);
+        assert_eq!(decide(just_before), Decision::Reject);
+        assert_eq!(decide(YIELDS_AFTER), Decision::ServeInsteadOf(1));
+        // Also where there would be room.
+        let admission = with([2, 2, 2], now);
+        assert_eq!(admission.decide(addr(2), now, 0, LIMITS), Decision::Reject);
+    }
+
+    #[test]
+    fn address_with_most_half_open_connections_makes_room_at_once() {
+        let now = Instant::now();
+        let decide = |hosts: &[u8], host| {
+            with(hosts.iter().copied(), now).decide(addr(host), now, 0, LIMITS)
+        };
+        assert_eq!(decide(&[1, 2, 2, 2], 9), Decision::ServeInsteadOf(1));
+        assert_eq!(decide(&[1, 1, 2, 2], 9), Decision::ServeInsteadOf(0));
+        assert_eq!(decide(&[2, 1, 2, 2], 1), Decision::ServeInsteadOf(0));
+        // That would only turn the difference round.
+        assert_eq!(decide(&[1, 1, 2, 2], 1), Decision::Reject);
+        assert_eq!(decide(&[1, 2, 3, 4], 9), Decision::Reject);
+    }
+
+    #[test]
+    fn oldest_half_open_connection_makes_room_after_a_second() {
+        let start = Instant::now();
+        let later = start + Duration::from_millis(500);
+        let mut admission = with([1, 2], start);
+        admission.begin(2, addr(3), later);
+        admission.begin(3, addr(4), later);
+        let decide = |now| admission.decide(addr(9), now, 0, LIMITS);
+        assert_eq!(decide(later), Decision::Reject);
+        assert_eq!(decide(start + YIELDS_AFTER), Decision::ServeInsteadOf(0));
+    }
+
+    #[test]
+    fn oldest_half_open_connection_makes_room_at_once_when_there_are_many_later_ones() {
+        let now = Instant::now();
+        let decide = |hosts: u8, limits| with(1..=hosts, now).decide(addr(200), now, 0, limits);
+        let places = |places| Limits {
+            places,
+            per_address: 3,
+        };
+        assert_eq!(decide(16, places(16)), Decision::Reject);
+        assert_eq!(decide(17, places(17)), Decision::ServeInsteadOf(0));
+        // An address at its limit: fifteen others have come since its first, or sixteen.
+        let own = |others: u8| {
+            let hosts = [200, 200, 200].into_iter().chain(1..=others);
+            with(hosts, now).decide(addr(200), now, 0, places(100))
+        };
+        assert_eq!(own(13), Decision::Reject);
+        assert_eq!(own(14), Decision::ServeInsteadOf(0));
+    }
+
+    #[test]
+    fn ended_connection_leaves_its_place() {
+        let now = Instant::now();
+        let mut admission = with([1, 2, 3, 4], now);
+        assert_eq!(admission.keys(), [0, 1, 2, 3]);
+        assert!(admission.end(2));
+        assert!(!admission.end(2));
+        assert_eq!(admission.keys(), [0, 1, 3]);
+        assert_eq!(admission.decide(addr(9), now, 0, LIMITS), Decision::Serve);
+    }
+
+    /// 5,000 requests a second from one address, from a few and from many: an honest client that tries five times a second
+    /// is served each time, and has a hundredth of a second to complete its handshake.
+    #[test]
+    fn no_flood_keeps_an_honest_client_out() {
+        const HONEST: u8 = 254;
+        let limits = Limits::new(128, None);
+        for hosts in [1, 7, 250] {
+            let start = Instant::now();
+            let mut admission = Admission::default();
+            let mut completed = 0;
+            for number in 0..20_000_usize {
+                let now = start + Duration::from_micros(200) * u32::try_from(number).unwrap();
+                let host = u8::try_from(number % hosts).unwrap();
+                let from = if number % 1000 == 999 { HONEST } else { host };
+                match admission.decide(addr(from), now, 0, limits) {
+                    Decision::Serve => {}
+                    Decision::ServeInsteadOf(key) => assert!(admission.end(key)),
+                    Decision::Reject => continue,
+                }
+                admission.begin(number, addr(from), now);
+                assert!(admission.half_open.len() <= limits.places);
+                if number % 1000 == 50 && number > 1000 {
+                    // The honest client's RTU.
+                    completed += usize::from(admission.end(number - 51));
+                }
+            }
+            assert_eq!(completed, 19, "of a flood from {hosts} addresses");
+        }
+    }
+}

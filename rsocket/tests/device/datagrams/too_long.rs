@@ -1,0 +1,93 @@
+//! A stranger whose datagrams are longer than the receives of the socket.
+
+use std::net::UdpSocket;
+
+use rsocket::{
+    Socket,
+    proto::datagram::{Exchange, Operation, QKEY, SLOT},
+};
+use verbs::{
+    AddressVector, Addressed, Attributes, Buf, CompletionQueue, Gid, Init, Psn, QpNum, QueuePair,
+    Rtr, Rts, Ud, op::SendTo,
+};
+
+use super::{DEVICE, PATIENCE, bound, drain, introduce, introduce_again};
+use crate::local;
+
+/// A queue pair of no rsocket's.
+struct Stranger {
+    qp: QueuePair<Ud, Rts, Addressed<Buf>, Buf>,
+    cq: CompletionQueue,
+    udp: UdpSocket,
+}
+
+impl Stranger {
+    fn new() -> Self {
+        let devices = verbs::devices().unwrap();
+        let ctx = devices.find(DEVICE).unwrap().open().unwrap();
+        let pd = ctx.alloc_pd().unwrap();
+        let cq = ctx.cq_builder(16).waitable().create().unwrap();
+        let qp = pd.qp_builder::<Ud>(&cq, &cq).create_for().unwrap();
+        let qp = qp.to_init(&Attributes::<Ud, Init>::new(1, QKEY)).unwrap();
+        let qp = qp.to_rtr(&Attributes::<Ud, Rtr>::new()).unwrap();
+        let qp = qp.to_rts(&Attributes::<Ud, Rts>::new(Psn::default()));
+        let udp = UdpSocket::bind(local()).unwrap();
+        udp.set_read_timeout(Some(PATIENCE)).unwrap();
+        Self {
+            qp: qp.unwrap(),
+            cq,
+            udp,
+        }
+    }
+
+    /// Asks a socket for its queue pair.
+    fn ask(&self, socket: &Socket) -> QpNum {
+        let header = Exchange {
+            operation: Operation::Data,
+            qp_num: self.qp.qp_num().get(),
+            addr: local().ip(),
+        };
+        self.udp
+            .send_to(&header.encode(), socket.local_addr())
+            .unwrap();
+        let mut answer = [0; 100];
+        let (len, _) = self.udp.recv_from(&mut answer).unwrap();
+        let (answer, _) = Exchange::decode(&answer[..len], local().ip()).unwrap();
+        assert_eq!(answer.operation, Operation::Answer);
+        QpNum::new(answer.qp_num).unwrap()
+    }
+
+    /// Sends so many bytes by the device.
+    fn send(&mut self, len: usize, to: QpNum) {
+        let pd = self.qp.pd().clone();
+        let port = pd.context().query_port(1).unwrap();
+        assert!(port.active_mtu().bytes().unwrap() as usize >= len);
+        let gid = Gid::from(local().ip());
+        let table = pd.context().query_gid_table().unwrap();
+        let own = table.iter().find(|entry| entry.gid == gid).unwrap();
+        let index = u8::try_from(own.gid_index).unwrap();
+        let ah = pd.create_ah(&AddressVector::global(1, index, gid)).unwrap();
+        let buf = pd.alloc_buf(len).unwrap();
+        let request = SendTo::new(Addressed::new(buf, &ah), to, QKEY);
+        self.qp.post(request).unwrap();
+        let mut completions = self.cq.wait(Some(PATIENCE)).unwrap();
+        let wc = completions.next().expect("it is not sent");
+        wc.ok().unwrap();
+        drop(self.qp.complete(wc).unwrap());
+    }
+}
+
+#[test]
+fn datagrams_longer_than_the_receives_are_dropped_and_the_socket_hears_others() {
+    let (a, b) = (bound(local()), bound(local()));
+    introduce(&a, &b);
+    let mut stranger = Stranger::new();
+    let qp_num = stranger.ask(&b);
+    // More than there are receives.
+    for round in 0..100 {
+        stranger.send(if round % 2 == 0 { SLOT + 1 } else { 4096 }, qp_num);
+    }
+    drain(&b);
+    introduce_again(&a, &b);
+    assert_eq!(stranger.ask(&b), qp_num, "it is the same queue pair");
+}

@@ -1,0 +1,185 @@
+//! Peers that request connections and do no more.
+
+use std::{
+    io::{Read, Write},
+    process::Command,
+    thread,
+    time::{Duration, Instant},
+};
+
+use cm::{ConnParam, ConnectResponse, Event, EventChannel};
+use rsocket::{Listener, Options, Refusals, Stream, proto::ConnectData};
+use verbs::{CompletionQueue, Init, QueuePair, Rc};
+
+use crate::{
+    handshakes::{data, raw_qp},
+    local,
+    probe::{Probe, resolved},
+};
+
+const PATIENCE: Duration = Duration::from_secs(60);
+
+/// A peer that has been answered and does not complete the handshake, as long as this exists.
+struct HalfOpen {
+    _response: ConnectResponse,
+    _qp: QueuePair<Rc, Init>,
+    _cq: CompletionQueue,
+    _channel: EventChannel,
+}
+
+/// Requests a connection, and does no more when it is answered. `None` if it is rejected.
+fn half_open(listener: &Listener) -> Option<HalfOpen> {
+    let (channel, id) = resolved(listener.local_addr());
+    let (qp, cq) = raw_qp(&id);
+    let param = ConnParam::new().private_data(data().encode());
+    id.connect(&qp, &param).unwrap();
+    match channel.wait().unwrap() {
+        Event::ConnectResponse(response) => Some(HalfOpen {
+            _response: response,
+            _qp: qp,
+            _cq: cq,
+            _channel: channel,
+        }),
+        Event::ConnectFailed { .. } => None,
+        other => unreachable!("{other:?}"),
+    }
+}
+
+/// Waits until the refusals are as they should be.
+fn wait_for(listener: &Listener, expected: impl Fn(&Refusals) -> bool) {
+    let start = Instant::now();
+    while !expected(&listener.refusals()) {
+        assert!(start.elapsed() < PATIENCE, "{:?}", listener.refusals());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+/// The number of memory regions of all processes.
+fn regions() -> usize {
+    let listed = Command::new("rdma")
+        .args(["resource", "show", "mr"])
+        .output()
+        .unwrap();
+    assert!(listed.status.success(), "{listed:?}");
+    String::from_utf8(listed.stdout).unwrap().lines().count()
+}
+
+/// Waits until there are as many memory regions.
+fn wait_for_regions(expected: usize) {
+    let start = Instant::now();
+    while regions() != expected {
+        assert!(start.elapsed() < PATIENCE, "{}, not {expected}", regions());
+        thread::sleep(Duration::from_millis(10));
+    }
+}
+
+#[test]
+fn connect_while_half_open_connections_hold_all_places_succeeds() {
+    const BACKLOG: usize = 8;
+    let options = Options::new().backlog(u32::try_from(BACKLOG).unwrap());
+    let listener = options.bind(local()).unwrap();
+    // They are not given up meanwhile.
+    let flood: Vec<_> = (0..2 * BACKLOG).map(|_| half_open(&listener)).collect();
+    let start = Instant::now();
+    let mut client = loop {
+        match Stream::connect(listener.local_addr()) {
+            Ok(client) => break client,
+            Err(err) => assert!(start.elapsed() < PATIENCE, "{err}"),
+        }
+    };
+    let (mut server, _) = listener.accept().unwrap();
+    client.write_all(b"x").unwrap();
+    server.read_exact(&mut [0]).unwrap();
+    let Refusals {
+        rejected,
+        displaced,
+        timed_out,
+        invalid,
+        failed,
+        ..
+    } = listener.refusals();
+    assert!(displaced >= 1, "the client has taken the place of another");
+    assert!(rejected + displaced >= BACKLOG as u64 + 1);
+    assert_eq!((timed_out, invalid, failed), (0, 0, 0));
+    drop(flood);
+}
+
+#[test]
+fn half_open_connections_are_given_up_in_time_and_release_their_memory() {
+    let options = Options::new().handshake_timeout(Duration::from_secs(1));
+    let listener = options.bind(local()).unwrap();
+    let before = regions();
+    let flood = [(); 4].map(|()| half_open(&listener).unwrap());
+    wait_for(&listener, |refusals| refusals.timed_out == 4);
+    wait_for_regions(before);
+    // A peer that completes the handshake now has nothing to complete.
+    drop(flood);
+    let _client = Stream::connect(listener.local_addr()).unwrap();
+    listener.accept().unwrap();
+    assert_eq!(listener.refusals().failed, 0);
+}
+
+#[test]
+fn send_buffer_is_registered_when_the_handshake_is_complete() {
+    let listener = Listener::bind(local()).unwrap();
+    let before = regions();
+    let raw = half_open(&listener).unwrap();
+    // The table, and the receive buffer: the reply names them.
+    assert_eq!(regions(), before + 2);
+    let HalfOpen {
+        _response: response,
+        _qp: qp,
+        _cq,
+        _channel,
+    } = raw;
+    let peer = response.establish(qp).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    assert_eq!(regions(), before + 3);
+    drop((stream, peer));
+    wait_for_regions(before);
+}
+
+#[test]
+fn address_with_as_many_half_open_connections_as_it_may_have_gets_no_more() {
+    let options = Options::new().half_open_per_address(2);
+    let listener = options.bind(local()).unwrap();
+    let before = regions();
+    let flood: Vec<_> = (0..6).map(|_| half_open(&listener)).collect();
+    let refusals = listener.refusals();
+    // The latter on a machine so slow that the first are older than a second by now.
+    assert_eq!(refusals.rejected + refusals.displaced, 4);
+    wait_for_regions(before + 2 * 2);
+    drop(flood);
+}
+
+#[test]
+fn half_open_connections_end_with_their_listener() {
+    let before = regions();
+    let listener = Listener::bind(local()).unwrap();
+    let flood = [(); 3].map(|()| half_open(&listener).unwrap());
+    drop(listener);
+    wait_for_regions(before);
+    drop(flood);
+}
+
+#[test]
+fn peer_that_ends_its_handshake_leaves_nothing_and_is_counted() {
+    let listener = Listener::bind(local()).unwrap();
+    let before = regions();
+    drop(half_open(&listener).unwrap());
+    wait_for(&listener, |refusals| refusals.failed == 1);
+    wait_for_regions(before);
+}
+
+#[test]
+fn request_with_invalid_private_data_is_counted() {
+    let listener = Listener::bind(local()).unwrap();
+    let say = |data: ConnectData| {
+        let mut said = data.encode().to_vec();
+        said[0] = 9;
+        said
+    };
+    assert!(Probe::connect(listener.local_addr(), say).is_err());
+    let refusals = listener.refusals();
+    assert_eq!((refusals.invalid, refusals.rejected), (1, 0));
+}

@@ -1,0 +1,110 @@
+//! Peers that write where only another peer may.
+
+use std::io::{ErrorKind, Read};
+
+use rsocket::{
+    Listener, Options, ProtectionGroup, Stream,
+    proto::{ConnectData, Message, Target},
+};
+
+use crate::{local, probe::Probe};
+
+const EVIL: &[u8] = b"EVIL!";
+const LEN: u32 = 5;
+
+/// A stream that a listener has accepted, and its peer.
+fn accepted(listener: &Listener) -> (Stream, Probe) {
+    let say = |data: ConnectData| data.encode().to_vec();
+    let (probe, _) = Probe::connect(listener.local_addr(), say).unwrap();
+    let (stream, _) = listener.accept().unwrap();
+    (stream, probe)
+}
+
+#[test]
+fn write_with_the_key_of_another_connection_is_refused() {
+    let listener = Listener::bind(local()).unwrap();
+    let (mut victim, mut honest) = accepted(&listener);
+    let of_victim: [fn(&ConnectData) -> Target; 2] = [|peer| peer.first, |peer| peer.targets];
+    for stolen in of_victim {
+        let (mut stream, mut thief) = accepted(&listener);
+        assert!(
+            !thief.writes(EVIL, stolen(&honest.peer)),
+            "the device has written for a stranger"
+        );
+        // It costs the thief its own connection.
+        assert_eq!(
+            stream.read(&mut [0]).unwrap_err().kind(),
+            ErrorKind::ConnectionReset
+        );
+    }
+    // The peer says that it has written: there is what was there before.
+    honest.say(Message::Data(LEN).encode());
+    let mut got = [0xff; LEN as usize];
+    victim.read_exact(&mut got).unwrap();
+    assert_eq!(got, [0; LEN as usize]);
+    honest.send_again(b"still here");
+    let mut got = [0; 10];
+    victim.read_exact(&mut got).unwrap();
+    assert_eq!(&got, b"still here");
+}
+
+/// The cost of a protection group, which its documentation tells of.
+#[test]
+fn write_with_the_key_of_another_connection_of_the_group_succeeds() {
+    let group = ProtectionGroup::new();
+    let options = Options::new().protection_group(&group);
+    let listener = options.bind(local()).unwrap();
+    let (mut victim, mut honest) = accepted(&listener);
+    let (_stream, mut other) = accepted(&listener);
+    assert!(other.writes(EVIL, honest.peer.first));
+    honest.say(Message::Data(LEN).encode());
+    let mut got = [0; LEN as usize];
+    victim.read_exact(&mut got).unwrap();
+    assert_eq!(got, EVIL);
+    // Another group is another domain, and so is none.
+    for options in [
+        Options::new(),
+        Options::new().protection_group(&ProtectionGroup::new()),
+    ] {
+        let listener = options.bind(local()).unwrap();
+        let (_stream, mut outsider) = accepted(&listener);
+        assert!(!outsider.writes(EVIL, honest.peer.first));
+    }
+}
+
+/// The memory of a connection that was asked for is as separate as that of one that was accepted.
+#[test]
+fn write_with_the_key_of_a_connecting_side_is_refused() {
+    let listener = crate::probe::ListeningProbe::new();
+    let mut sides = [(); 2].map(|()| {
+        let addr = listener.addr();
+        let asks = std::thread::spawn(move || Stream::connect(addr).unwrap());
+        let (probe, _) = listener.accept();
+        (asks.join().unwrap(), probe)
+    });
+    let stolen = sides[1].1.peer.first;
+    assert!(!sides[0].1.writes(EVIL, stolen));
+}
+
+/// Whoever knows the addresses of its own connection cannot tell those of others.
+#[test]
+fn addresses_told_to_peers_are_far_apart_and_not_of_the_process() {
+    const APART: u64 = 1 << 32;
+    let listener = Listener::bind(local()).unwrap();
+    let connections: Vec<_> = (0..16).map(|_| accepted(&listener)).collect();
+    let told = |(_, probe): &(Stream, Probe)| [probe.peer.first.addr, probe.peer.targets.addr];
+    let mut addresses: Vec<u64> = connections.iter().flat_map(told).collect();
+    addresses.sort_unstable();
+    for pair in addresses.windows(2) {
+        assert!(pair[1] - pair[0] >= APART, "{addresses:x?}");
+    }
+    let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
+    for line in maps.lines() {
+        let range = line.split_whitespace().next().unwrap();
+        let (start, end) = range.split_once('-').unwrap();
+        let [start, end] = [start, end].map(|at| u64::from_str_radix(at, 16).unwrap());
+        for addr in &addresses {
+            assert!(!(start..end).contains(addr), "{addr:#x} is in {line}");
+        }
+    }
+}
