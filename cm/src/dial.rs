@@ -16,7 +16,7 @@ use crate::{
     event::{ConnectFailure, Event},
     id::CmId,
     multicast::{Membership, MulticastGroup},
-    param::ConnParam,
+    param::{ConnParam, PeerParam},
     phases::{AddrResolved, RouteResolved, ServiceResolved},
     port_space::PortSpace,
 };
@@ -149,11 +149,14 @@ pub(crate) async fn connect<SW, RW>(
     id: CmId<RouteResolved>,
     qp: QueuePair<Rc, Init, SW, RW>,
     param: &ConnParam,
-) -> Result<Connection<SW, RW>> {
+) -> Result<(Connection<SW, RW>, PeerParam)> {
     id.connect(&qp, param)?;
     loop {
         match events.next("rdma_connect").await? {
-            Event::ConnectResponse(response) => return response.establish(qp),
+            Event::ConnectResponse(response) => {
+                let peer = response.param().clone();
+                return Ok((response.establish(qp)?, peer));
+            }
             other => ended("rdma_connect", other)?,
         }
     }
@@ -165,11 +168,12 @@ pub(crate) async fn accept<SW, RW>(
     request: ConnectRequest,
     qp: QueuePair<Rc, Init, SW, RW>,
     param: &ConnParam,
-) -> Result<Connection<SW, RW>> {
+) -> Result<(Connection<SW, RW>, PeerParam)> {
+    let peer = request.param().clone();
     let qp: QueuePair<Rc, Rts, SW, RW> = request.accept(qp, param)?;
     loop {
         match events.next("rdma_accept").await? {
-            Event::Established(id) => return Ok(Connection::new(id, qp)?),
+            Event::Established(id) => return Ok((Connection::new(id, qp)?, peer)),
             other => ended("rdma_accept", other)?,
         }
     }

@@ -128,13 +128,14 @@ pub fn event_name(event: u32) -> &'static str {
 }
 
 /// Why a connection could not be made, or was lost.
-#[derive(Clone, Debug, PartialEq, Eq)]
+#[derive(Clone, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum ConnectFailure {
     /// The peer has rejected the connection.
     Rejected {
-        /// The transport's reason. On InfiniBand and RoCE: 8, nobody listens there; 28, the peer's
-        /// application has rejected. On iWARP a negative error number.
+        /// The transport's reason. On InfiniBand and RoCE: 8, no listener is there; 28, the peer's
+        /// application has rejected, or its kernel has closed the listener. On iWARP a negative error
+        /// number.
         reason: i32,
         /// Bytes of the peer's application.
         private_data: Vec<u8>,
@@ -168,6 +169,13 @@ impl fmt::Display for ConnectFailure {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Rejected { reason: 8, .. } => f.write_str("rejected: nobody listens there"),
+            // The kernel gives this reason, too, and no data, when it closes a listener with requests.
+            Self::Rejected {
+                reason: 28,
+                private_data,
+            } if private_data.iter().all(|&byte| byte == 0) => f.write_str(
+                "rejected by the peer's application, or by its kernel because the listener was closed",
+            ),
             Self::Rejected { reason: 28, .. } => f.write_str("rejected by the peer's application"),
             Self::Rejected { reason, .. } => write!(f, "rejected: {}", Status(*reason)),
             Self::ServiceRejected { status: 1, .. } => {
@@ -182,6 +190,14 @@ impl fmt::Display for ConnectFailure {
             Self::Disconnected => f.write_str("the peer has ended it at once"),
             Self::DeviceRemoved => f.write_str("the device has been removed"),
         }
+    }
+}
+
+/// Reads as [`Display`](fmt::Display): it is what `fn main() -> Result` prints, without the peer's private data,
+/// which are padded with zeros.
+impl fmt::Debug for ConnectFailure {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Display::fmt(self, f)
     }
 }
 
@@ -222,7 +238,17 @@ mod tests {
         };
         for (failure, text) in [
             (rejected(8), "rejected: nobody listens there"),
-            (rejected(28), "rejected by the peer's application"),
+            (
+                rejected(28),
+                "rejected by the peer's application, or by its kernel because the listener was closed",
+            ),
+            (
+                ConnectFailure::Rejected {
+                    reason: 28,
+                    private_data: b"full\0\0".to_vec(),
+                },
+                "rejected by the peer's application",
+            ),
             (
                 rejected(-111),
                 "rejected: Connection refused (os error 111)",
@@ -234,6 +260,13 @@ mod tests {
             (ConnectFailure::Failed { status: 3 }, "failed: status 3"),
         ] {
             assert_eq!(failure.to_string(), text);
+            // As `fn main() -> Result` prints it.
+            assert_eq!(format!("{failure:?}"), text);
+            let error = failure.into_error("rdma_connect");
+            assert_eq!(
+                format!("{error:?}"),
+                format!("`rdma_connect` failed: {text}")
+            );
         }
     }
 }

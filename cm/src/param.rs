@@ -137,8 +137,8 @@ impl ConnParam {
         self
     }
 
-    /// How many RDMA reads and atomics of the other side this side serves at once; 255 means as
-    /// many as the device can.
+    /// How many RDMA reads and atomics of the peer this side serves at once; 255 means as
+    /// many as the device can. It bounds what the peer has outstanding, not this side.
     #[must_use]
     pub fn responder_resources(mut self, count: u8) -> Self {
         self.responder_resources = count;
@@ -146,14 +146,15 @@ impl ConnParam {
     }
 
     /// How many RDMA reads and atomics this side has outstanding at once; 255 means as many as the
-    /// device can.
+    /// device can. The peer may serve fewer: the smaller of this and its
+    /// [`responder_resources`](Self::responder_resources) counts.
     #[must_use]
     pub fn initiator_depth(mut self, count: u8) -> Self {
         self.initiator_depth = count;
         self
     }
 
-    /// Whether the hardware's flow control is available.
+    /// Whether this side's hardware has end-to-end flow control, for the peer's sends.
     #[must_use]
     pub fn flow_control(mut self, available: bool) -> Self {
         self.flow_control = available;
@@ -172,16 +173,22 @@ impl ConnParam {
         self
     }
 
-    /// How often an unacknowledged packet is sent again before the connection fails: 0 to 7.
-    /// Soft-RoCE takes 7 for no limit.
+    /// Maximum number of times that an unacknowledged packet is retransmitted before the connection
+    /// fails: 0 to 7.
+    ///
+    /// The side that connects chooses for both sides. What the side that accepts gives is ignored, as
+    /// `rdma_accept(3)` says. Soft-RoCE takes 7 for no limit.
     #[must_use]
     pub fn retry_count(mut self, count: u8) -> Self {
         self.retry_count = count;
         self
     }
 
-    /// How often a message is sent again to a receiver that has no receive posted: 0 to 6, and 7
-    /// without end.
+    /// Maximum number of times that *the peer* retransmits a message for which this side has no
+    /// receive posted (receiver not ready): 0 to 6, and 7 without end.
+    ///
+    /// As `rdma_connect(3)` says, it bounds the sends of the remote side. How often this side's own
+    /// sends are retransmitted is what the peer has chosen.
     #[must_use]
     pub fn rnr_retry_count(mut self, count: u8) -> Self {
         self.rnr_retry_count = count;
@@ -236,9 +243,11 @@ pub struct PeerParam {
     pub responder_resources: u8,
     /// Whether the other side's hardware has flow control.
     pub flow_control: bool,
-    /// How often the other side sends an unacknowledged packet again.
+    /// Maximum number of times that an unacknowledged packet is retransmitted, by either side. Of a
+    /// peer that accepts, it means nothing.
     pub retry_count: u8,
-    /// How often the other side asks again when a receiver is not ready.
+    /// Maximum number of times that this side's sends are retransmitted while the peer has no receive
+    /// posted.
     pub rnr_retry_count: u8,
     /// Whether the other side's queue pair takes its receives from a shared receive queue.
     pub srq: bool,

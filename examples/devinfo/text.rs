@@ -206,7 +206,7 @@ fn extended(out: &mut impl Write, card: &Card) -> Result<()> {
     // Newer kernels set bits for which there is no name yet.
     let unknown = caps.bits() & !DeviceCaps::all().bits() & !u64::from(u32::MAX);
     if unknown != 0 {
-        flag(out, &format!("Unknown flags: 0x{unknown:X}"))?;
+        flag(out, format!("Unknown flags: 0x{unknown:X}"))?;
     }
     let tso = attr.tso_caps();
     writeln!(out, "\ttso_caps:")?;

@@ -12,7 +12,7 @@ use anyhow::{Context as _, ensure};
 use crc32fast::Hasher;
 use tempfile::NamedTempFile;
 
-use super::message::MAX_NAME_LEN;
+use super::message::{Digest, MAX_NAME_LEN};
 
 /// Where files go, and what may be there already.
 #[derive(Clone, Debug)]
@@ -101,11 +101,12 @@ impl Incoming {
         Ok(())
     }
 
-    /// Checks that what has been written is what has arrived, and gives the file its name.
+    /// Checks that the file is what has arrived, and what the sender says that it has sent, and gives it its
+    /// name.
     ///
     /// # Errors
     /// It is not; or there is another file of that name by now, and it may not be replaced.
-    pub fn finish(self) -> anyhow::Result<Received> {
+    pub fn finish(self, sent: Option<Digest>) -> anyhow::Result<Received> {
         let Self {
             folder,
             path,
@@ -114,6 +115,14 @@ impl Incoming {
             sum,
         } = self;
         let sum = sum.finalize();
+        if let Some(sent) = sent {
+            ensure!(
+                sent == Digest { len, sum },
+                "{len} bytes with CRC-32 {sum:08x} have arrived, and the peer has sent {} with {:08x}",
+                sent.len,
+                sent.sum
+            );
+        }
         file.as_file().sync_all()?;
         let written = checksum(&file.reopen()?)?;
         ensure!(
@@ -206,7 +215,7 @@ mod tests {
         incoming.append(b"123").unwrap();
         incoming.append(b"456789").unwrap();
         assert!(!folder.path.join("name").exists());
-        let received = incoming.finish().unwrap();
+        let received = incoming.finish(None).unwrap();
         assert_eq!(
             received,
             Received {
@@ -218,6 +227,26 @@ mod tests {
         assert_eq!(fs::read(&received.path).unwrap(), b"123456789");
         let mode = fs::metadata(&received.path).unwrap().permissions().mode();
         assert_eq!(mode & 0o7133, 0, "{mode:o}");
+    }
+
+    #[test]
+    fn file_that_differs_from_the_senders_digest_is_not_kept() {
+        let (_dir, folder) = folder(false);
+        let sent = Digest {
+            len: 9,
+            sum: 0xcbf4_3926,
+        };
+        for (arrived, kept) in [
+            ("12345678", false),
+            ("123456780", false),
+            ("123456789", true),
+        ] {
+            let mut incoming = folder.begin(b"name\0").unwrap();
+            incoming.append(arrived.as_bytes()).unwrap();
+            let finished = incoming.finish(Some(sent));
+            assert_eq!(finished.is_ok(), kept, "{arrived}: {finished:?}");
+            assert_eq!(folder.path.join("name").exists(), kept);
+        }
     }
 
     #[test]
@@ -238,7 +267,7 @@ mod tests {
         // One that comes to be meanwhile is not replaced either.
         let incoming = folder.begin(b"other\0").unwrap();
         fs::write(folder.path.join("other"), "old").unwrap();
-        let err = incoming.finish().unwrap_err().to_string();
+        let err = incoming.finish(None).unwrap_err().to_string();
         assert!(err.contains("the file cannot become"), "{err}");
         assert_eq!(fs::read(folder.path.join("other")).unwrap(), b"old");
 
@@ -246,7 +275,7 @@ mod tests {
         let mut incoming = folder.begin(b"name\0").unwrap();
         incoming.append(b"new").unwrap();
         assert_eq!(fs::read(folder.path.join("name")).unwrap(), b"old");
-        incoming.finish().unwrap();
+        incoming.finish(None).unwrap();
         assert_eq!(fs::read(folder.path.join("name")).unwrap(), b"new");
         assert_eq!(files(&folder), ["name", "other"]);
     }
@@ -286,7 +315,7 @@ mod tests {
         let mut incoming = folder.begin(b"name\0").unwrap();
         incoming.append(b"123456789").unwrap();
         fs::write(incoming.file.path(), "123456780").unwrap();
-        let err = incoming.finish().unwrap_err().to_string();
+        let err = incoming.finish(None).unwrap_err().to_string();
         assert!(err.contains("CRC-32 cbf43926 have arrived"), "{err}");
         assert!(files(&folder).is_empty());
     }

@@ -15,6 +15,34 @@ pub const MAX_NAME_LEN: usize = 256;
 
 const ADDR: usize = 8;
 const RKEY: usize = 16;
+const MARK: usize = 20;
+
+/// What marks a digest: C's programs send zeros there.
+const DIGEST: u32 = 0x4443_5243;
+
+/// The length and the CRC-32 of a file, which each side tells the other at its end: the sender in the buffer of
+/// the last write, and the receiver behind its `Done`. C's programs send none, and look at none.
+#[derive(Clone, Copy, Debug, PartialEq, Eq)]
+pub struct Digest {
+    /// The file's size in bytes.
+    pub len: u64,
+    /// Its CRC-32.
+    pub sum: u32,
+}
+
+impl Digest {
+    /// The bytes that a digest has in the sender's last write.
+    pub const WIRE_LEN: usize = MESSAGE_LEN;
+
+    /// Reads the digest that a peer has sent. `None` if it has sent none.
+    pub fn from_wire(wire: &[u8]) -> Option<Self> {
+        let marked = u32::from_ne_bytes(field(wire, MARK)?) == DIGEST;
+        marked.then_some(Self {
+            len: u64::from_ne_bytes(field(wire, ADDR)?),
+            sum: u32::from_ne_bytes(field(wire, RKEY)?),
+        })
+    }
+}
 
 /// What the receiver tells the sender.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
@@ -23,8 +51,8 @@ pub enum Message {
     Mr(RemoteToken),
     /// What has been written there is safe: the next part, please.
     Ready,
-    /// The end of the file has been understood.
-    Done,
+    /// The end of the file has been understood, and this is what has been stored.
+    Done(Option<Digest>),
 }
 
 impl Message {
@@ -38,7 +66,14 @@ impl Message {
                 1
             }
             Self::Ready => 2,
-            Self::Done => 3,
+            Self::Done(digest) => {
+                if let Some(Digest { len, sum }) = digest {
+                    wire[ADDR..ADDR + 8].copy_from_slice(&len.to_ne_bytes());
+                    wire[RKEY..RKEY + 4].copy_from_slice(&sum.to_ne_bytes());
+                    wire[MARK..MARK + 4].copy_from_slice(&DIGEST.to_ne_bytes());
+                }
+                3
+            }
         };
         wire[..4].copy_from_slice(&id.to_ne_bytes());
         wire
@@ -54,7 +89,7 @@ impl Message {
                 rkey: u32::from_ne_bytes(field(wire, RKEY)?),
             })),
             2 => Some(Self::Ready),
-            3 => Some(Self::Done),
+            3 => Some(Self::Done(Digest::from_wire(wire))),
             _ => None,
         }
     }
@@ -85,7 +120,16 @@ mod tests {
 
     #[test]
     fn what_is_sent_is_understood_and_nothing_else() {
-        for message in [MR, Message::Ready, Message::Done] {
+        let digest = Digest {
+            len: 1 << 40,
+            sum: 7,
+        };
+        for message in [
+            MR,
+            Message::Ready,
+            Message::Done(None),
+            Message::Done(Some(digest)),
+        ] {
             assert_eq!(Message::from_wire(&message.to_wire()), Some(message));
         }
         let wire = MR.to_wire();

@@ -10,7 +10,7 @@ use verbs::{
 
 use super::{
     incoming::{Folder, Incoming, Received},
-    message::{BUFFER_SIZE, Message},
+    message::{BUFFER_SIZE, Digest, Message},
     sender::param,
 };
 use crate::{
@@ -73,7 +73,10 @@ impl Protocol for Receiver {
         done: Completed<'_, Buf, ()>,
     ) -> anyhow::Result<Next> {
         if let Completed::Receive(wc) = done {
-            let answer = self.receive(state, written(&wc)?)?;
+            let digest = (wc.byte_len() == Digest::WIRE_LEN)
+                .then(|| Digest::from_wire(&state.read(Digest::WIRE_LEN)))
+                .flatten();
+            let answer = self.receive(state, written(&wc)?, digest)?;
             if answer == Message::Ready {
                 qp.post_recv(())?;
             }
@@ -104,8 +107,14 @@ impl Protocol for Receiver {
 }
 
 impl Receiver {
-    /// Takes `len` bytes that the peer has written; returns what to tell it.
-    fn receive(&self, state: &mut State, len: usize) -> anyhow::Result<Message> {
+    /// Takes `len` bytes that the peer has written; returns what to tell it. `digest` is of the file that
+    /// ends, if the peer has sent one.
+    fn receive(
+        &self,
+        state: &mut State,
+        len: usize,
+        digest: Option<Digest>,
+    ) -> anyhow::Result<Message> {
         match &mut state.stage {
             Stage::Name => {
                 // It is read once: the peer can change it in the meantime.
@@ -117,10 +126,16 @@ impl Receiver {
             }
             Stage::Bytes(_) if len == 0 => {
                 let stage = std::mem::replace(&mut state.stage, Stage::Name);
-                if let Stage::Bytes(incoming) = stage {
-                    state.stage = Stage::Nothing(incoming.finish()?);
-                }
-                Ok(Message::Done)
+                let Stage::Bytes(incoming) = stage else {
+                    bail!("there is no file to end");
+                };
+                let received = incoming.finish(digest)?;
+                let stored = Digest {
+                    len: received.len,
+                    sum: received.sum,
+                };
+                state.stage = Stage::Nothing(received);
+                Ok(Message::Done(Some(stored)))
             }
             Stage::Bytes(incoming) => {
                 println!("received {len} bytes.");
@@ -155,8 +170,9 @@ fn written(wc: &WorkCompletion<'_>) -> anyhow::Result<usize> {
         .imm_data()
         .context("the peer has sent a message, not written")?;
     let len = usize::try_from(said)?;
+    let is_end = len == 0 && wc.byte_len() == Digest::WIRE_LEN;
     ensure!(
-        len <= BUFFER_SIZE && len == wc.byte_len(),
+        len <= BUFFER_SIZE && (len == wc.byte_len() || is_end),
         "the peer says that it has written {said} bytes, and has written {}",
         wc.byte_len()
     );

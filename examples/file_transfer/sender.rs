@@ -10,7 +10,7 @@ use crc32fast::Hasher;
 use indicatif::ProgressBar;
 use verbs::{Buf, Completed, ProtectionDomain, RemoteToken, op::Write};
 
-use super::message::{BUFFER_SIZE, MESSAGE_LEN, Message};
+use super::message::{BUFFER_SIZE, Digest, MESSAGE_LEN, Message};
 use crate::event_loop::protocol::{InitQp, Next, Protocol, Qp};
 
 /// Sends one file.
@@ -39,11 +39,13 @@ pub struct State {
     is_done: bool,
 }
 
-/// As the C programs: no retries but for a receiver that is not ready.
+/// As the C programs, but for their retry count of 0, with which one lost packet ends a transfer. Soft-RoCE
+/// takes 7 for no limit, and a peer that is gone must be noticed.
 pub fn param() -> ConnParam {
     ConnParam::zeroed()
         .responder_resources(1)
         .initiator_depth(1)
+        .retry_count(6)
         .rnr_retry_count(7)
 }
 
@@ -108,7 +110,18 @@ impl Protocol for Sender {
                 self.say("received READY, sending chunk");
                 self.send_chunk(buffer, peer, state, qp)?;
             }
-            (Some(Message::Done), Some(_)) if state.at_end => {
+            (Some(Message::Done(stored)), Some(_)) if state.at_end => {
+                let sent = state.digest();
+                if let Some(stored) = stored {
+                    ensure!(
+                        stored == sent,
+                        "the receiver has stored {} bytes with CRC-32 {:08x}, and {} with {:08x} were sent",
+                        stored.len,
+                        stored.sum,
+                        sent.len,
+                        sent.sum
+                    );
+                }
                 self.say("received DONE, disconnecting");
                 state.is_done = true;
                 return Ok(Next::Disconnect);
@@ -127,6 +140,15 @@ impl Protocol for Sender {
         self.bar.finish();
         self.say(&format!("sent {} bytes, CRC-32 {sum:08x}", state.sent));
         Ok(())
+    }
+}
+
+impl State {
+    fn digest(&self) -> Digest {
+        Digest {
+            len: self.sent,
+            sum: self.sum.clone().finalize(),
+        }
     }
 }
 
@@ -165,6 +187,12 @@ impl Sender {
         state.sent += len as u64;
         state.at_end = len == 0;
         self.bar.inc(len as u64);
+        if state.at_end {
+            let end = Message::Done(Some(state.digest())).to_wire();
+            buffer[..end.len()].copy_from_slice(&end);
+            buffer.set_len(end.len());
+            return Ok(qp.post(Write::new(buffer, peer).imm_data(0))?);
+        }
         write(buffer, len, peer, qp)
     }
 

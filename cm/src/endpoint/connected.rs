@@ -13,7 +13,7 @@ use verbs::{
 use super::{Ending, Queues, notify_fd, receiving, registration, stranger};
 use crate::{
     channel::EventChannel, connection::Connection, dial::Deadline, event::Event, id::CmId,
-    phases::Connected,
+    param::PeerParam, phases::Connected,
 };
 
 /// A connection, with its own completion queues and its own channel: what a program in C has in an
@@ -28,6 +28,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Endpoint<SW = Buf, RW = Buf> {
     connection: Connection<SW, RW>,
+    peer: PeerParam,
     queues: Queues,
     link: Link,
     timeout: Option<Duration>,
@@ -43,12 +44,14 @@ struct Link {
 impl<SW, RW> Endpoint<SW, RW> {
     pub(crate) fn new(
         connection: Connection<SW, RW>,
+        peer: PeerParam,
         queues: Queues,
         channel: EventChannel,
         timeout: Option<Duration>,
     ) -> Self {
         Self {
             connection,
+            peer,
             queues,
             link: Link {
                 channel,
@@ -64,6 +67,11 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// The identifier: the addresses, the device, and the route.
     pub fn id(&self) -> &CmId<Connected> {
         self.connection.id()
+    }
+
+    /// What the peer has said when it connected or accepted, with its private data.
+    pub fn peer_param(&self) -> &PeerParam {
+        &self.peer
     }
 
     /// The connection: its queue pair can be posted to in every way there is.

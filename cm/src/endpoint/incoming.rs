@@ -276,8 +276,14 @@ impl<SW, RW> Incoming<SW, RW> {
             channel: &channel,
             deadline,
         };
-        let connection = block(dial::accept(&thread, request, qp, &choices.param))?;
-        Ok(Endpoint::new(connection, queues, channel, choices.timeout))
+        let (connection, peer) = block(dial::accept(&thread, request, qp, &choices.param))?;
+        Ok(Endpoint::new(
+            connection,
+            peer,
+            queues,
+            channel,
+            choices.timeout,
+        ))
     }
 
     /// `rdma_reject`—Rejects the peer; see [`ConnectRequest::reject`].

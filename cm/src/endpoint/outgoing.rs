@@ -123,7 +123,13 @@ impl<SW: 'static, RW: 'static> Outgoing<SW, RW> {
             channel: &channel,
             deadline: Deadline::after(choices.timeout),
         };
-        let connection = block(dial::connect(&thread, id, qp, &choices.param))?;
-        Ok(Endpoint::new(connection, queues, channel, choices.timeout))
+        let (connection, peer) = block(dial::connect(&thread, id, qp, &choices.param))?;
+        Ok(Endpoint::new(
+            connection,
+            peer,
+            queues,
+            channel,
+            choices.timeout,
+        ))
     }
 }

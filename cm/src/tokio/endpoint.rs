@@ -12,6 +12,7 @@ use crate::{
     endpoint::{Ending, stranger},
     event::Event,
     id::CmId,
+    param::PeerParam,
     phases::Connected,
 };
 
@@ -24,6 +25,7 @@ use crate::{
 #[derive(Debug)]
 pub struct Endpoint<SW = Buf, RW = Buf> {
     connection: Connection<SW, RW>,
+    peer: PeerParam,
     send_cq: watched::CompletionQueue,
     recv_cq: watched::CompletionQueue,
     link: Link,
@@ -46,21 +48,24 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// Outside of a runtime with I/O enabled.
     pub fn new(endpoint: crate::Endpoint<SW, RW>) -> Result<Self> {
         let ending = endpoint.ending();
+        let peer = endpoint.peer_param().clone();
         let (connection, send_cq, recv_cq, channel) = endpoint.into_parts();
         let channel = EventChannel::new(channel)?;
-        let mut this = Self::from_parts(connection, send_cq, recv_cq, channel)?;
+        let mut this = Self::from_parts(connection, peer, send_cq, recv_cq, channel)?;
         this.link.ending = ending;
         Ok(this)
     }
 
     pub(super) fn from_parts(
         connection: Connection<SW, RW>,
+        peer: PeerParam,
         send_cq: CompletionQueue,
         recv_cq: CompletionQueue,
         channel: EventChannel,
     ) -> Result<Self> {
         Ok(Self {
             connection,
+            peer,
             send_cq: watched::CompletionQueue::new(send_cq)?,
             recv_cq: watched::CompletionQueue::new(recv_cq)?,
             link: Link {
@@ -73,6 +78,11 @@ impl<SW, RW> Endpoint<SW, RW> {
     /// The identifier: the addresses, the device, and the route.
     pub fn id(&self) -> &CmId<Connected> {
         self.connection.id()
+    }
+
+    /// What the peer has said when it connected or accepted, with its private data.
+    pub fn peer_param(&self) -> &PeerParam {
+        &self.peer
     }
 
     /// The domain that memory and queue pair share.

@@ -125,8 +125,8 @@ impl<SW, RW> Incoming<SW, RW> {
             channel: &channel,
             timeout: None,
         };
-        let connection = dial::accept(&task, request, qp, choices.conn_param()).await?;
-        Endpoint::from_parts(connection, queues.send_cq, queues.recv_cq, channel)
+        let (connection, peer) = dial::accept(&task, request, qp, choices.conn_param()).await?;
+        Endpoint::from_parts(connection, peer, queues.send_cq, queues.recv_cq, channel)
     }
 
     /// Rejects the peer; see [`ConnectRequest::reject`](crate::ConnectRequest::reject).

@@ -87,8 +87,8 @@ pub async fn connect_with<SW: 'static, RW: 'static>(
         channel: &channel,
         timeout: None,
     };
-    let connection = dial::connect(&task, id, qp, &param).await?;
-    Endpoint::from_parts(connection, queues.send_cq, queues.recv_cq, channel)
+    let (connection, peer) = dial::connect(&task, id, qp, &param).await?;
+    Endpoint::from_parts(connection, peer, queues.send_cq, queues.recv_cq, channel)
 }
 
 /// A task that waits.

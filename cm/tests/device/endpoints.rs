@@ -95,6 +95,23 @@ fn first_program_fails_when_server_accepts_and_leaves() {
 }
 
 #[test]
+fn accepted_client_gets_private_data_of_the_server() {
+    let (listener, addr) = listen();
+    let server = thread::spawn(move || {
+        let mut incoming = listener.request().unwrap();
+        *incoming.param_mut() = ConnParam::new().private_data(*b"welcome");
+        incoming.accept().unwrap()
+    });
+    let param = ConnParam::new().private_data(*b"let me in");
+    let client = builder().param(param).connect(addr).unwrap();
+    let server = server.join().unwrap();
+    let said = &client.peer_param().private_data;
+    assert!(said.starts_with(b"welcome\0"), "{said:?}");
+    let asked = &server.peer_param().private_data;
+    assert!(asked.starts_with(b"let me in\0"), "{asked:?}");
+}
+
+#[test]
 fn it_reads_like_std_net() {
     let listener = Listener::bind(local()).unwrap();
     let addr = listener.local_addr().unwrap();
