@@ -62,6 +62,14 @@ fn address_vector(path: &Path) -> ffi::ibv_ah_attr {
     av
 }
 
+/// The number of reads and atomics in flight for a wish: a power of two, as other devices keep it.
+fn depth(wish: u8) -> u8 {
+    match wish {
+        0 => 0,
+        _ => wish.checked_next_power_of_two().unwrap_or(wish),
+    }
+}
+
 /// The attributes that a mask names; the others have no meaning. `None` if the address is not one of this port.
 pub(super) fn attributes(
     port: &Port,
@@ -82,8 +90,8 @@ pub(super) fn attributes(
         retry_count: raw.retry_cnt,
         rnr_retry: raw.rnr_retry,
         min_rnr_timer: raw.min_rnr_timer,
-        max_rd_atomic: raw.max_rd_atomic,
-        max_dest_rd_atomic: raw.max_dest_rd_atomic,
+        max_rd_atomic: depth(raw.max_rd_atomic),
+        max_dest_rd_atomic: depth(raw.max_dest_rd_atomic),
         sqd_notify: raw.en_sqd_async_notify != 0,
     };
     if mask.contains(AttributeMask::PATH) {

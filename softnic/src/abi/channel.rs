@@ -88,6 +88,17 @@ unsafe extern "C" fn ibv_get_cq_event(
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_ack_cq_events(raw: *mut ffi::ibv_cq, count: c_uint) {
+    // SAFETY: live: destroying the queue waits for the acknowledgement below.
+    let lock = unsafe { &raw mut (*raw).mutex };
+    // SAFETY: as above; a lock of zeros is an unlocked one.
+    let _: c_int = unsafe { libc::pthread_mutex_lock(lock) };
+    // Programs read the number of events that were acknowledged, modulo 2^32, with the lock.
+    // SAFETY: as above.
+    let completed = unsafe { (*raw).comp_events_completed };
+    // SAFETY: as above, and changed with the lock only.
+    unsafe { (*raw).comp_events_completed = completed.wrapping_add(count) };
+    // SAFETY: this thread has locked it, above.
+    let _: c_int = unsafe { libc::pthread_mutex_unlock(lock) };
     // SAFETY: live: destroying the queue waits for this.
     let acks = unsafe { Arc::clone(&Cq::borrow(raw).acks) };
     // The queue may be gone as soon as the last event is acknowledged.

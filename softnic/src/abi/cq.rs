@@ -39,6 +39,16 @@ unsafe impl Object for Cq {
     type Raw = ffi::ibv_cq;
 }
 
+/// The capacity of a queue for at least `cqe` completions, as a number for the engine and for C: one less than a power of
+/// two, as in the rings of Soft-RoCE. `None` for no completions at all, or too many.
+fn capacity(cqe: c_int) -> Option<(usize, c_int)> {
+    let wish = usize::try_from(cqe)
+        .ok()
+        .filter(|_| (1..=MAX_CQE).contains(&cqe))?;
+    let capacity = (wish + 1).next_power_of_two() - 1;
+    Some((capacity, c_int::try_from(capacity).ok()?))
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_create_cq(
     ctx: *mut ffi::ibv_context,
@@ -49,10 +59,9 @@ unsafe extern "C" fn ibv_create_cq(
 ) -> *mut ffi::ibv_cq {
     // SAFETY: an open context.
     let device = unsafe { context::device(ctx) };
-    let capacity = usize::try_from(cqe).unwrap_or(0);
-    if capacity == 0 || cqe > MAX_CQE || vector != 0 {
+    let Some((capacity, cqe)) = capacity(cqe).filter(|_| vector == 0) else {
         return null(libc::EINVAL);
-    }
+    };
     let id = device.port.look(|nic| nic.engine.create_cq(capacity));
     let mut raw: ffi::ibv_cq = zeroed();
     raw.context = ctx;
@@ -93,10 +102,9 @@ unsafe extern "C" fn ibv_create_cq(
 unsafe extern "C" fn ibv_resize_cq(raw: *mut ffi::ibv_cq, cqe: c_int) -> c_int {
     // SAFETY: a live queue.
     let cq = unsafe { Cq::borrow(raw) };
-    let capacity = usize::try_from(cqe).unwrap_or(0);
-    if capacity == 0 || cqe > MAX_CQE {
+    let Some((capacity, cqe)) = capacity(cqe) else {
         return libc::EINVAL;
-    }
+    };
     let ret = outcome(
         cq.device
             .port

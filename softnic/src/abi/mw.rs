@@ -50,7 +50,7 @@ pub(super) unsafe extern "C" fn alloc_mw(
     raw.context = pd.context();
     raw.pd = raw_pd;
     raw.rkey = key;
-    raw.handle = key >> 8;
+    raw.handle = key;
     raw.type_ = kind;
     let mw = Mw {
         raw: UnsafeCell::new(raw),

@@ -71,6 +71,8 @@ unsafe extern "C" fn ibv_query_device(
     found.max_qp_wr = MAX_WR.cast_signed();
     found.device_cap_flags = ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW.0
         | ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_WINDOW_TYPE_2B.0
+        | ffi::ibv_device_cap_flags::IBV_DEVICE_MEM_MGT_EXTENSIONS.0
+        | ffi::ibv_device_cap_flags::IBV_DEVICE_SRQ_RESIZE.0
         | ffi::ibv_device_cap_flags::IBV_DEVICE_RC_RNR_NAK_GEN.0;
     found.max_sge = MAX_SGE.cast_signed();
     found.max_sge_rd = MAX_SGE.cast_signed();
@@ -155,6 +157,8 @@ fn entry(addr: IpAddr) -> ffi::ibv_gid_entry {
     entry.gid = gid(addr);
     entry.port_num = 1;
     entry.gid_type = ROCE_V2;
+    // There is no interface; 0 would mean that the entry has none.
+    entry.ndev_ifindex = 1;
     entry
 }
 

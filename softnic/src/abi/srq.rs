@@ -23,7 +23,6 @@ pub(super) struct Srq {
     raw: UnsafeCell<ffi::ibv_srq>,
     pub(super) device: Arc<OpenDevice>,
     pub(super) id: SrqId,
-    max_wr: u32,
     max_sge: u32,
     /// Asynchronous events that are not acknowledged.
     pub(super) acks: Arc<Acks>,
@@ -65,7 +64,6 @@ unsafe extern "C" fn ibv_create_srq(
         raw: UnsafeCell::new(raw),
         device: Arc::clone(&pd.device),
         id,
-        max_wr,
         max_sge,
         acks: Arc::clone(&acks),
     };
@@ -88,28 +86,38 @@ unsafe extern "C" fn ibv_modify_srq(
 ) -> c_int {
     // SAFETY: a live queue.
     let srq = unsafe { Srq::borrow(raw) };
-    if mask.cast_unsigned() != ffi::ibv_srq_attr_mask::IBV_SRQ_LIMIT.0 {
-        // The capacity does not change.
+    use ffi::ibv_srq_attr_mask as has;
+    let mask = mask.cast_unsigned();
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    if mask & !(has::IBV_SRQ_LIMIT.0 | has::IBV_SRQ_MAX_WR.0) != 0 || attr.max_wr > MAX_WR {
         return libc::EINVAL;
     }
-    // SAFETY: the caller's attributes.
-    let limit = unsafe { (*attr).srq_limit };
-    outcome(
-        srq.device
-            .port
-            .look(|nic| nic.engine.arm_srq(srq.id, limit as usize)),
-    )
+    let changed = srq.device.port.look(|nic| {
+        if mask & has::IBV_SRQ_MAX_WR.0 != 0 {
+            nic.engine.resize_srq(srq.id, attr.max_wr as usize)?;
+        }
+        if mask & has::IBV_SRQ_LIMIT.0 != 0 {
+            nic.engine.arm_srq(srq.id, attr.srq_limit as usize)?;
+        }
+        Ok(())
+    });
+    outcome(changed)
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_query_srq(raw: *mut ffi::ibv_srq, attr: *mut ffi::ibv_srq_attr) -> c_int {
     // SAFETY: a live queue.
     let srq = unsafe { Srq::borrow(raw) };
-    let limit = srq.device.port.look(|nic| nic.engine.srq_limit(srq.id));
+    let (limit, max_wr) = srq.device.port.look(|nic| {
+        let engine = nic.engine;
+        (engine.srq_limit(srq.id), engine.srq_capacity(srq.id))
+    });
+    let number = |value: Option<usize>| u32::try_from(value.unwrap_or(0)).unwrap_or(u32::MAX);
     let mut found = ffi::ibv_srq_attr::zeroed();
-    found.max_wr = srq.max_wr;
+    found.max_wr = number(max_wr);
     found.max_sge = srq.max_sge;
-    found.srq_limit = u32::try_from(limit.unwrap_or(0)).unwrap_or(u32::MAX);
+    found.srq_limit = number(limit);
     // SAFETY: the caller's place.
     unsafe { *attr = found };
     0

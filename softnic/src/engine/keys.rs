@@ -123,8 +123,13 @@ impl KeyTable {
         }))
     }
 
+    /// Destroys a window by any key that it has had: binding changes the tag.
     pub(super) fn dealloc_window(&mut self, key: u32) -> Result<(), EngineError> {
-        match self.entry(key) {
+        match self
+            .slots
+            .get((key >> 8) as usize)
+            .and_then(|slot| slot.entry)
+        {
             Some(Entry::Window(_)) => {
                 self.remove(key);
                 Ok(())
@@ -419,7 +424,7 @@ mod tests {
         assert_eq!(keys.remote(wanted(window, 0x100f, 1)), None);
         assert_eq!(keys.remote(wanted(window, 0x1010, 0x11)), None);
         assert!(keys.deregister(mr).is_err(), "a window is bound");
-        keys.dealloc_window(window).unwrap();
+        keys.dealloc_window(window ^ 1).unwrap();
         keys.deregister(mr).unwrap();
     }
 

@@ -80,7 +80,7 @@ impl Engine {
         self.resources.keys.alloc_window(pd, kind)
     }
 
-    /// Destroys a memory window by its key.
+    /// Destroys a memory window by any key that it has had.
     ///
     /// # Errors
     /// - [`EngineError::NotFound`]: there is no window of that key.
@@ -179,6 +179,27 @@ impl Engine {
         };
         self.resources.srqs.insert(id, srq);
         Ok(id)
+    }
+
+    /// Changes the capacity of a shared receive queue.
+    ///
+    /// # Errors
+    /// - [`EngineError::Invalid`]: the queue has more receives than that.
+    pub fn resize_srq(&mut self, srq: SrqId, max_wr: usize) -> Result<(), EngineError> {
+        let missing = EngineError::NotFound("shared receive queue", srq.0);
+        let queue = self.resources.srqs.get_mut(&srq).ok_or(missing)?;
+        if max_wr < queue.receives.len() || max_wr == 0 {
+            return Err(EngineError::Invalid(
+                "the queue has more receives than that",
+            ));
+        }
+        queue.max_wr = max_wr;
+        Ok(())
+    }
+
+    /// Capacity of a shared receive queue.
+    pub fn srq_capacity(&self, srq: SrqId) -> Option<usize> {
+        self.resources.srqs.get(&srq).map(|srq| srq.max_wr)
     }
 
     /// Arms the limit of a shared receive queue: fewer receives than `limit` raise an event, once.

@@ -1,6 +1,12 @@
 //! Hosts, and which host a thread is on.
 
-use std::{cell::RefCell, marker::PhantomData, net::IpAddr, thread};
+use std::{
+    cell::RefCell,
+    marker::PhantomData,
+    net::IpAddr,
+    sync::{Mutex, PoisonError},
+    thread,
+};
 
 use super::port::Port;
 
@@ -9,14 +15,24 @@ thread_local! {
     static CURRENT: RefCell<Vec<Port>> = const { RefCell::new(Vec::new()) };
 }
 
+/// The host of threads that have entered none.
+static DEFAULT: Mutex<Option<Port>> = Mutex::new(None);
+
 /// The device of the host that this thread is on.
 pub(crate) fn current() -> Option<Port> {
-    CURRENT.with_borrow(|entered| entered.last().cloned())
+    let entered = CURRENT.with_borrow(|entered| entered.last().cloned());
+    entered.or_else(|| {
+        DEFAULT
+            .lock()
+            .unwrap_or_else(PoisonError::into_inner)
+            .clone()
+    })
 }
 
 /// A host of a fabric.
 ///
-/// A thread on a host sees its device, and no other, in the list of devices. A thread on no host sees none.
+/// A thread on a host sees its device, and no other, in the list of devices. A thread on no host sees none, unless a host is the
+/// [default](Self::make_default).
 #[derive(Clone, Debug)]
 pub struct Host {
     port: Port,
@@ -42,6 +58,12 @@ impl Host {
         Entered {
             _of_this_thread: PhantomData,
         }
+    }
+
+    /// Puts all threads of the process that have entered no host on this one: for programs with one host.
+    pub fn make_default(&self) {
+        let mut default = DEFAULT.lock().unwrap_or_else(PoisonError::into_inner);
+        *default = Some(self.port.clone());
     }
 
     /// Runs a closure on the host.

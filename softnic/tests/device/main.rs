@@ -1,0 +1,49 @@
+//! The device tests of `verbs`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
+//!
+//! Modules that are missing here need what the engine lacks (see the README of the crate), or are about Soft-RoCE itself; a
+//! test in `wakers` needs a device that is slower than the start of a thread.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../../verbs/tests/device/attributes.rs"]
+mod attributes;
+#[path = "../../../verbs/tests/device/datagrams.rs"]
+mod datagrams;
+#[path = "../../../verbs/tests/device/loopback.rs"]
+mod loopback;
+#[path = "../../../verbs/tests/device/objects.rs"]
+mod objects;
+#[path = "../../../verbs/tests/device/queue_pairs.rs"]
+mod queue_pairs;
+#[path = "../../../verbs/tests/device/rdma.rs"]
+mod rdma;
+#[path = "../../../verbs/tests/device/scoped.rs"]
+mod scoped;
+#[path = "../../../verbs/tests/device/shared_receives.rs"]
+mod shared_receives;
+#[path = "../../../verbs/tests/device/teardown.rs"]
+mod teardown;
+#[path = "../../../verbs/tests/device/traffic.rs"]
+mod traffic;
+#[path = "../../../verbs/tests/device/waiting.rs"]
+mod waiting;
+#[path = "../../../verbs/tests/device/windows.rs"]
+mod windows;
+
+use std::sync::OnceLock;
+
+use softnic::Fabric;
+
+/// Puts all threads of the process on a host, before any test starts.
+extern "C" fn put_threads_on_a_host() {
+    let fabric = FABRIC.get_or_init(Fabric::new);
+    fabric.host([10, 9, 0, 1].into()).make_default();
+}
+
+/// The fabric of all tests, which is never dropped.
+static FABRIC: OnceLock<Fabric> = OnceLock::new();
+
+// The C library calls these functions once, before `main`, without arguments that this one takes; the standard
+// library's locks and threads work by then.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static BEFORE_MAIN: extern "C" fn() = put_threads_on_a_host;
