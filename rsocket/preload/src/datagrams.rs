@@ -9,6 +9,7 @@ use rsocket_capi as own;
 use crate::{
     epoll,
     files::replace,
+    inherited, log,
     table::{self, Held, SOCKETS},
 };
 
@@ -41,6 +42,7 @@ pub(crate) fn turn_to_udp(fd: c_int, held: Arc<Held>) -> bool {
         replaced
     });
     epoll::join(&left);
+    log::say(|| format!("descriptor {fd}: UDP from now on, as no RDMA device leads to the peer"));
     moved && known.contains(&fd)
 }
 
@@ -63,6 +65,7 @@ unsafe extern "C" fn sendto(
     to: *const sockaddr,
     to_len: socklen_t,
 ) -> ssize_t {
+    inherited::tell(fd);
     if let Some(held) = table::find(fd) {
         // SAFETY: as the caller promises.
         let sent = unsafe { own::rsendto(held.fd(), buf, len, flags, to, to_len) };
@@ -83,6 +86,7 @@ unsafe extern "C" fn sendto(
 /// As for the function of the same name.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
+    inherited::tell(fd);
     if let Some(held) = table::find(fd) {
         // SAFETY: as the caller promises.
         let sent = unsafe { own::rsendmsg(held.fd(), msg, flags) };

@@ -7,7 +7,7 @@ use libc::{c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
 use rsocket_capi as own;
 
 use crate::{
-    epoll, fork,
+    epoll, fork, inherited,
     table::{self, Held, SOCKETS},
 };
 
@@ -42,6 +42,7 @@ impl interpose::Descriptors for Rsockets {
     fn forget(fd: c_int) -> Self::Forgotten {
         fork::forget(fd);
         epoll::forget(fd);
+        inherited::forget(fd);
         SOCKETS.remove(fd)
     }
 

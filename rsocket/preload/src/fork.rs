@@ -42,6 +42,7 @@ use rustix::{
 use crate::{
     epoll,
     files::{borrow, replace},
+    inherited, log,
     sockets::{make, take},
     table::{self, Held, SOCKETS, hold},
 };
@@ -146,7 +147,11 @@ pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
     if state(fd).is_some() {
         settle(fd);
     }
-    table::find(fd)
+    let found = table::find(fd);
+    if found.is_none() {
+        inherited::tell(fd);
+    }
+    found
 }
 
 /// Moves what is about to be waited for, unless that is for the peer to begin and it has not.
@@ -197,6 +202,10 @@ fn move_to_rdma(fd: c_int, side: u8) {
         ACCEPTED => take_over(tcp),
         _ => follow_over(tcp),
     };
+    log::say(|| match &moved {
+        Ok(_) => format!("descriptor {fd}: moved from TCP to RDMA"),
+        Err(err) => format!("descriptor {fd}: stays TCP: {err}"),
+    });
     if let Ok(Inner { held, socket }) = moved
         && let Ok(shown) = own::mirror_of(held.fd())
     {

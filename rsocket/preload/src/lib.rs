@@ -20,10 +20,15 @@
 //!   received, by whichever process does that. Both ends have to do so. Whoever has accepted moves
 //!   before it waits, too, and may have to wait for its peer to do the same.
 //!
+//! - `RSOCKET_PRELOAD_LOG`: says which sockets use RDMA and which TCP or UDP, and why, with one line for each:
+//!   `1` on standard error, anything else in a file of that name. Not set, nothing is said.
+//!
 //! # Limits
 //! - A peer that an RDMA device leads to, but that does not use rsockets, does not understand the
 //!   datagrams: see `preload_config`.
-//! - In a child, what was an rsocket is none, unless `RDMAV_FORK_SAFE` says that there are children.
+//! - In a child, what was an rsocket is none, unless `RDMAV_FORK_SAFE` says that there are children and it has
+//!   not been used yet: calls on it fail with `ENOTCONN`, and standard error says why. rsync is one such
+//!   program, since two of its processes use one connection.
 //!   What a child hands on by `exec` before it has used it stays TCP.
 //! - With `RDMAV_FORK_SAFE`, a client that speaks first waits for a server that does not know of
 //!   this, as with the original. At each port, one connection is moved at a time.
@@ -47,6 +52,8 @@ mod datagrams;
 mod epoll;
 mod files;
 mod fork;
+mod inherited;
+mod log;
 mod sockets;
 mod table;
 mod wait;

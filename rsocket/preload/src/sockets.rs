@@ -2,7 +2,7 @@
 
 use std::{
     cell::Cell,
-    env, fs,
+    env, fs, io,
     os::fd::AsRawFd,
     sync::{Arc, OnceLock},
 };
@@ -16,7 +16,7 @@ use crate::{
     datagrams::{leads_elsewhere, turn_to_udp},
     epoll,
     files::replace,
-    fork,
+    fork, inherited, log,
     table::{self, Held, SOCKETS, with},
 };
 
@@ -95,6 +95,7 @@ fn wanted(domain: c_int, kind: c_int, protocol: c_int) -> Wanted {
 /// In a child, no descriptor is an rsocket any more: it must not end its parent's connections by
 /// closing what it has inherited, as children do that are to run another program.
 unsafe extern "C" fn child() {
+    inherited::take_over();
     SOCKETS.forget_all();
     if settings().forks {
         // What has not been moved yet is as much this process's as its parent's.
@@ -160,9 +161,12 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     }
     match wanted(domain, kind, protocol) {
         Wanted::Plain => real_socket(domain, kind, protocol),
-        Wanted::Rsocket => {
-            open(domain, kind, protocol).unwrap_or_else(|| real_socket(domain, kind, protocol))
-        }
+        Wanted::Rsocket => open(domain, kind, protocol).unwrap_or_else(|| {
+            let why = io::Error::last_os_error();
+            let fd = real_socket(domain, kind, protocol);
+            log::say(|| format!("descriptor {fd}: TCP or UDP, as there can be no rsocket: {why}"));
+            fd
+        }),
         Wanted::Later => {
             watch_forks(child);
             let fd = real_socket(domain, kind, protocol);
@@ -214,8 +218,8 @@ fn real_bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int {
 }
 
 /// Makes the program's descriptors of an rsocket stand for a TCP socket, which is bound to `bind`, if
-/// that is given. Returns whether it has worked.
-fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>) -> bool {
+/// that is given. Returns whether it has worked. `why` is what cannot be done by RDMA.
+fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bool {
     let Some(name) = Name::of(&held) else {
         return false;
     };
@@ -251,6 +255,7 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>) -> bool {
     let known = SOCKETS.same(&held);
     let left = epoll::leave(&known);
     drop(held);
+    log::say(|| format!("descriptor {fd}: TCP from now on: {why}"));
     let moved = known.iter().all(|&known| {
         let replaced = replace(tcp, known);
         drop(SOCKETS.remove(known));
@@ -278,7 +283,7 @@ unsafe extern "C" fn bind(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c
     // The address is of no RDMA device, but the host may have it.
     let elsewhere = matches!(error, libc::ENODEV | libc::EADDRNOTAVAIL);
     let is_datagram = own::socket_of(held.fd()).is_some_and(|socket| socket.is_datagram());
-    if !elsewhere || is_datagram || !turn_to_tcp(fd, held, None) {
+    if !elsewhere || is_datagram || !turn_to_tcp(fd, held, None, "no RDMA device has the address") {
         set_errno(error);
         return bound;
     }
@@ -294,6 +299,7 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
         // SAFETY: as the caller promises.
         let connected = unsafe { own::rconnect(held.fd(), addr, len) };
         if connected == 0 {
+            log::say(|| format!("descriptor {fd}: connected by RDMA"));
             return 0;
         }
         let error = last_errno();
@@ -307,7 +313,8 @@ unsafe extern "C" fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -
                     error,
                     libc::EINPROGRESS | libc::EALREADY | libc::EISCONN | libc::EINTR | libc::EFAULT
                 );
-                !stays && turn_to_tcp(fd, held, before.as_ref())
+                let why = || io::Error::from_raw_os_error(error).to_string();
+                !stays && turn_to_tcp(fd, held, before.as_ref(), &why())
             }
         };
         if !turned {
@@ -353,6 +360,7 @@ unsafe extern "C" fn accept4(
     if fd < 0 || !SOCKETS.add(fd, accepted) {
         return -1;
     }
+    log::say(|| format!("descriptor {fd}: accepted by RDMA"));
     fd
 }
 

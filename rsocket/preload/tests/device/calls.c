@@ -19,6 +19,7 @@
 #include <sys/syscall.h>
 #include <sys/time.h>
 #include <sys/uio.h>
+#include <sys/wait.h>
 #include <unistd.h>
 
 #include "calls.h"
@@ -375,6 +376,26 @@ static void watched_fallback(void) {
     CHECK(epoll_wait(set, events, 2, 20000) == 1 && events[0].data.u32 == 9);
 }
 
+/* A child that uses what its parent has opened is told so, and its parent goes on. */
+static void inherited(void) {
+    struct ends ends = connected();
+    passes(ends.client, ends.server);
+    pid_t child = fork();
+    CHECK(child >= 0);
+    if (child == 0) {
+        char byte;
+        struct pollfd asked = {ends.client, POLLIN, 0};
+        CHECK(poll(&asked, 1, -1) == 1);
+        CHECK(read(ends.client, &byte, 1) == -1 && errno == ENOTCONN);
+        CHECK(send(ends.client, "x", 1, MSG_NOSIGNAL) == -1);
+        _exit(0);
+    }
+    int status;
+    CHECK(waitpid(child, &status, 0) == child && WIFEXITED(status) && WEXITSTATUS(status) == 0);
+    passes(ends.client, ends.server);
+    passes(ends.server, ends.client);
+}
+
 /* T-PL2: there is no device to be had. */
 static void no_device(void) {
     struct ends ends = connected();
@@ -427,7 +448,7 @@ static const struct part parts[] = {
     {"waiting", waiting},           {"epoll", ordinary_epoll}, {"sizes", sizes},
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
     {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},
-    {"threads", threads},
+    {"threads", threads},           {"inherited", inherited},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

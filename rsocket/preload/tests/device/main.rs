@@ -185,23 +185,24 @@ fn datagrams_use_rdma_where_it_leads() {
 }
 
 /// Runs a part of `calls.c`.
-fn call(part: &str, env: &[(&str, &str)]) {
-    call_of("calls.c", part, env);
+fn call(part: &str, env: &[(&str, &str)]) -> String {
+    call_of("calls.c", part, env)
 }
 
 /// Runs a part of a program.
-fn call_of(name: &str, part: &str, env: &[(&str, &str)]) {
+fn call_of(name: &str, part: &str, env: &[(&str, &str)]) -> String {
     let mut program = c_program(name);
     program.arg(part).envs(env.iter().copied());
-    run(part, program);
+    run(part, program)
 }
 
-/// Lets a program say that all is well.
-fn run(part: &str, program: Command) {
+/// Lets a program say that all is well; what it says on standard error.
+fn run(part: &str, program: Command) -> String {
     let ran = Preload::Ours.load(program).output().unwrap();
     let errors = String::from_utf8_lossy(&ran.stderr);
     assert!(ran.status.success(), "{part}: {}: {errors}", ran.status);
     assert_eq!(ran.stdout, b"all is well\n");
+    errors.into_owned()
 }
 
 /// T-PL3
@@ -277,6 +278,34 @@ fn sizes_are_those_of_the_environment() {
         ("RS_INLINE", "32"),
     ];
     call("sizes", &sizes);
+}
+
+#[test]
+fn child_that_uses_an_inherited_stream_is_told_why_it_fails() {
+    let said = call("inherited", &[]);
+    let expected = "an RDMA stream that process";
+    assert_eq!(said.matches(expected).count(), 1, "{said}");
+}
+
+#[test]
+fn log_says_what_uses_tcp_and_what_rdma() {
+    let quiet = call("fallback", &[]);
+    assert_eq!(quiet, "");
+    let said = call("fallback", &[("RSOCKET_PRELOAD_LOG", "1")]);
+    assert!(
+        said.contains(": TCP from now on: Connection refused"),
+        "{said}"
+    );
+    let said = call("accepting", &[("RSOCKET_PRELOAD_LOG", "1")]);
+    assert!(said.contains(": accepted by RDMA"), "{said}");
+    let file = env::temp_dir().join("rspreload.log");
+    let path = file.to_str().unwrap();
+    assert_eq!(call("fallback", &[("RSOCKET_PRELOAD_LOG", path)]), "");
+    assert!(
+        fs::read_to_string(file)
+            .unwrap()
+            .contains(": TCP from now on")
+    );
 }
 
 /// T-PL2

@@ -92,6 +92,13 @@ const PROGRAMS: &[Program] = &[
         ..PLAIN
     },
     Program {
+        name: "openssl s_server, curl",
+        server: "openssl req -x509 -newkey rsa:2048 -nodes -keyout k.pem -out c.pem -days 9 -subj /CN=x \
+                 2>req.log; exec openssl s_server -accept $A:$PORT -cert c.pem -key k.pem -WWW",
+        client: "timeout 90 curl -ksS -o got https://$A:$PORT/blob && cmp got blob",
+        ..PLAIN
+    },
+    Program {
         name: "socat",
         server: "exec socat -u TCP4-LISTEN:$PORT,bind=$A CREATE:got",
         client: "timeout 90 socat -u OPEN:blob TCP4:$A:$PORT",
@@ -140,6 +147,7 @@ fn folder(port: u16) -> PathBuf {
     ));
     let conf = format!(
         "pid nginx.pid; events {{}} http {{ access_log off; client_body_temp_path .; proxy_temp_path .;\n\
+         sendfile on; tcp_nopush on; types_hash_max_size 2048;\n\
          fastcgi_temp_path .; uwsgi_temp_path .; scgi_temp_path .;\n\
          server {{ listen {}:{port}; root {}; }} }}\n",
         address(),

@@ -1,0 +1,69 @@
+//! What the library says of itself, where `RSOCKET_PRELOAD_LOG` asks for it.
+
+#![forbid(unsafe_code)]
+
+use std::{
+    env,
+    fs::{File, FileType, OpenOptions},
+    io,
+    os::{fd::AsFd, unix::fs::FileTypeExt},
+    process,
+    sync::OnceLock,
+};
+
+/// Where lines go.
+#[derive(Debug)]
+enum Target {
+    Nowhere,
+    StandardError,
+    File(File),
+}
+
+fn target() -> &'static Target {
+    static TARGET: OnceLock<Target> = OnceLock::new();
+    TARGET.get_or_init(|| {
+        let Some(value) = env::var_os("RSOCKET_PRELOAD_LOG") else {
+            return Target::Nowhere;
+        };
+        if value.is_empty() || value == "0" {
+            return Target::Nowhere;
+        }
+        if value == "1" {
+            return Target::StandardError;
+        }
+        let file = OpenOptions::new().append(true).create(true).open(value);
+        file.map_or(Target::StandardError, Target::File)
+    })
+}
+
+/// Writes a line past the functions of this library: standard error may be an rsocket.
+fn write(to: impl AsFd, line: &str) {
+    let line = format!("rspreload[{}]: {line}\n", process::id());
+    // There is no other place to say it.
+    let _: rustix::io::Result<usize> = rustix::io::write(to, line.as_bytes());
+}
+
+/// Says what has become of a socket, if that is asked for.
+pub(crate) fn say(line: impl FnOnce() -> String) {
+    match target() {
+        Target::Nowhere => {}
+        Target::StandardError => write(io::stderr(), &line()),
+        Target::File(file) => write(file, &line()),
+    }
+}
+
+/// Says what ends the use of a socket, also unasked, unless standard error is a socket itself: then it may be
+/// the peer's.
+pub(crate) fn complain(line: &str) {
+    if !matches!(target(), Target::Nowhere) {
+        say(|| line.to_owned());
+        return;
+    }
+    let stderr = io::stderr();
+    let duplicate = stderr.as_fd().try_clone_to_owned().map(File::from);
+    let kind = duplicate.and_then(|file| file.metadata());
+    let is_socket = |kind: FileType| kind.is_socket();
+    if kind.is_ok_and(|kind| !is_socket(kind.file_type())) {
+        write(stderr, line);
+    }
+}
