@@ -1,5 +1,9 @@
 //! Programs that know nothing of RDMA, over a real device.
-#![expect(clippy::panic, clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
 
 mod programs;
 mod tasks;
