@@ -153,3 +153,43 @@ fn map_that_releases_a_port_wakes_blocked_senders_among_many_maps() {
     }
     assert!(pair.b.readiness(other).unwrap().map_changed);
 }
+
+/// X-F06: nor does it wait for a port that the map has not released without saying so again.
+#[test]
+fn map_that_releases_nothing_wakes_blocked_senders_to_wait_anew() {
+    let (mut pair, _, to) = pair();
+    let id = pair.ids[1];
+    map(&mut pair.b, NOW, id, &[4001]);
+    let refused = send(&mut pair.b, to, (A, 4001).into(), 1);
+    assert!(matches!(refused, Err(SocketError::Congested(_))));
+    woken(&mut pair.b);
+    map(&mut pair.b, NOW, id, &[4001]);
+    assert_eq!(woken(&mut pair.b), [to]);
+    map(&mut pair.b, NOW, id, &[4001]);
+    assert_eq!(woken(&mut pair.b), [], "it has not said so again");
+}
+
+/// No map comes from this process itself.
+#[test]
+fn port_that_is_released_wakes_blocked_senders_of_the_same_process() {
+    let mut node = node();
+    let from = bound(&mut node, A, 4001);
+    let to = bound(&mut node, A, 5000);
+    node.set_limits(to, 1000, 10).unwrap();
+    let delivery = Delivery {
+        connection: None,
+        sequence: 0,
+        times: None,
+        from: (A, 4001).into(),
+        len: 11,
+        bodies: connection::Bodies::One(vec![0; 11]),
+        cookie: None,
+    };
+    node.deliver_local((A, 5000).into(), delivery);
+    let dest = (A, 5000).into();
+    let refused = send(&mut node, from, dest, 1);
+    assert_eq!(refused, Err(SocketError::Congested(dest)));
+    woken(&mut node);
+    drop(node.receive_message(to).unwrap());
+    assert_eq!(woken(&mut node), [from]);
+}
