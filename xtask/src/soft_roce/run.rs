@@ -217,7 +217,9 @@ impl Run {
         on_event: &mut dyn FnMut(&Event),
     ) -> Result<Outcome> {
         self.refuse_nonsense()?;
-        setup::ensure(&[Group::Guest])?;
+        let groups = [Group::Guest, Group::Qemu];
+        let count = if self.backend == Backend::Qemu { 2 } else { 1 };
+        setup::ensure(&groups[..count])?;
         let cache = workspace.soft_roce();
         let out = cache.join("out");
         fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
