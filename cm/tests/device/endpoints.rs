@@ -79,7 +79,7 @@ fn first_program(addr: SocketAddr) -> verbs::Result<()> {
     client.send_comp()?.into_work()?;
 
     let answer = client.recv_comp()?;
-    println!("received {:?}", answer.received()?);
+    assert_eq!(answer.received()?, b"hello");
     client.disconnect()
 }
 

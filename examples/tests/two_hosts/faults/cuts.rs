@@ -11,7 +11,7 @@ use std::env;
 use super::PEER;
 use crate::{
     guests::{named, run_for},
-    link::{CUT as CUT_LINK, PREPARE, RESTORE},
+    link::{CUT as CUT_LINK, PREPARE, RESTORE, SPARE, SPARED_PORT},
 };
 
 /// What the two sides do, at which point the link is cut, and how each ends.
@@ -134,16 +134,19 @@ fn script(host: char, sides: &[Side], restored: bool) -> String {
         ),
         false => (String::new(), String::new()),
     };
-    // Both hosts have cut their link before a side goes on.
+    let both_have_cut = match host {
+        'a' => format!("busybox nc -l -p {SPARED_PORT} < /dev/null; "),
+        _ => format!("until busybox nc $A {SPARED_PORT} < /dev/null; do sleep 0.2; done; "),
+    };
     // Where the peer is is known for good, so that nobody notices that it does not answer.
     format!(
-        "cd /tmp; {PREPARE}; \
+        "cd /tmp; {PREPARE}; {SPARE}; \
          until mac=$(ip neigh show {peer} | grep -o 'lladdr [^ ]*'); do \
          timeout 1 bash -c '</dev/tcp/{peer}/9' 2> /dev/null; sleep 0.2; done; \
          ip neigh replace {peer} $mac dev eth0 nud permanent; \
          [ {host} = b ] && ip address add {UNKNOWN}/24 dev eth0; \
          {}for file in {}; do until [ -e $file ]; do sleep 0.1; done; done; \
-         {}{CUT_LINK}; sleep 5; touch cut; {back}\
+         {}{CUT_LINK}; {both_have_cut}touch cut; {back}\
          wait $pids; {end}{}",
         sides.iter().map(start).collect::<String>(),
         ready.join(" "),

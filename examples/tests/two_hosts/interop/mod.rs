@@ -181,7 +181,7 @@ impl Limits {
     /// For multicast: with User-Mode Linux, messages of C's `mckey` do not all reach ours. Why is not known yet.
     fn of_multicast() -> Self {
         Self {
-            backend: "qemu",
+            backend: "auto",
             ..Self::of("rxe")
         }
     }

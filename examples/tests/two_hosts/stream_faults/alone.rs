@@ -14,10 +14,23 @@ use crate::{PATIENCE, system, word};
 
 const ENODEV: i32 = 19;
 
+/// Connects, and accepts the connection. The listener is nonblocking: where the accepting side has no memory or descriptor
+/// left once the handshake is over, the client is reset and there is nothing to accept.
 fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
-    let client = Stream::connect(addr)?;
-    let (server, _) = listener.accept()?;
-    Ok((client, server))
+    let failed = listener.refusals().failed;
+    let mut client = Stream::connect(addr)?;
+    loop {
+        match listener.accept() {
+            Ok((server, _)) => return Ok((client, server)),
+            Err(err) if err.kind() != io::ErrorKind::WouldBlock => return Err(err),
+            Err(_) if listener.refusals().failed > failed => {
+                client.set_read_timeout(Some(PATIENCE));
+                client.read_exact(&mut [0])?;
+                return Err(io::Error::other("a byte from a connection that has failed"));
+            }
+            Err(_) => thread::sleep(Duration::from_millis(1)),
+        }
+    }
 }
 
 fn passes((client, server): &mut (Stream, Stream)) -> io::Result<()> {
@@ -30,6 +43,7 @@ fn passes((client, server): &mut (Stream, Stream)) -> io::Result<()> {
 /// more.
 pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
     let listener = Listener::bind(addr)?;
+    listener.set_nonblocking(true);
     let mut pairs = vec![pair(&listener, addr).context("not even one")?];
     let error = loop {
         match pair(&listener, addr) {
@@ -64,6 +78,7 @@ pub(crate) fn exhausting(addr: SocketAddr) -> Result<String> {
 /// goes.
 pub(crate) fn removed(addr: SocketAddr) -> Result<String> {
     let listener = Listener::bind(addr)?;
+    listener.set_nonblocking(true);
     let (mut client, server) = pair(&listener, addr)?;
     let (mut idle, _idle_peer) = pair(&listener, addr)?;
     let (mut kept, kept_peer) = pair(&listener, addr)?;
