@@ -4,6 +4,8 @@
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
+#[path = "harness/clocks.rs"]
+mod clocks;
 #[path = "harness/packages.rs"]
 mod packages;
 

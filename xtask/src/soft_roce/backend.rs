@@ -115,12 +115,13 @@ impl Engine {
     }
 
     fn uml(kernel: Kernel, cache: &Path) -> Result<Self> {
+        setup::ensure(&[Group::Guest])?;
         let initramfs = initramfs::ensure(cache, &kernel, &busybox()?, initramfs::UML)?;
         Ok(Self::Uml { kernel, initramfs })
     }
 
     fn qemu(source: &Source, settings: &Settings<'_>, cache: &Path) -> Result<Self> {
-        setup::ensure(&[Group::Qemu])?;
+        setup::ensure(&[Group::Guest, Group::Qemu])?;
         let kernel = Kernel::ensure(source, settings.device, cache)?;
         let image = image::ensure(cache, &kernel.image)?;
         let initramfs = initramfs::ensure(cache, &kernel, &busybox()?, initramfs::QEMU)?;

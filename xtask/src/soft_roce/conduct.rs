@@ -7,7 +7,7 @@ use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-use super::clock::Clock;
+use super::clock::{Clock, Rate};
 use super::event::{Event, EventKind, Host, Stream};
 use super::guest::{Guest, Sign};
 use super::report::{End, GuestReport, Outcome};
@@ -71,6 +71,17 @@ enum Phase {
     Gone,
 }
 
+impl Phase {
+    /// The end of a guest whose clock is wrong in this phase: before the commands run, it can be started again.
+    fn with_wrong_clock(self, rate: Rate) -> End {
+        let reason = format!("its clock is wrong: {rate}");
+        match self {
+            Self::Booting | Self::Ready => End::BootFailed(reason),
+            Self::Running | Self::Ending | Self::Gone => End::Unusable(reason),
+        }
+    }
+}
+
 impl Side {
     pub(super) fn new(host: Host, guest: Guest, configuration: String, script: String) -> Self {
         Self {
@@ -118,7 +129,7 @@ impl Side {
         };
         let signs = self.messages + self.guest.console_len();
         if let Some(stall) = self.watch.observe(Instant::now(), usage, signs) {
-            self.stop(End::Stalled(stall.to_string()));
+            self.stop(End::BootFailed(stall.to_string()));
         }
     }
 
@@ -135,7 +146,7 @@ impl Side {
             }
             Sign::Clock(at, uptime) => {
                 if let Err(rate) = self.clock.report(at, uptime) {
-                    self.stop(End::Unusable(format!("its clock is wrong: {rate}")));
+                    self.stop(self.phase.with_wrong_clock(rate));
                 }
             }
             Sign::Output(stream, bytes) if by_line => {
@@ -354,6 +365,25 @@ fn complete_lines(pending: &mut Vec<u8>) -> Vec<Vec<u8>> {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn guest_with_a_wrong_clock_is_started_again_before_commands_run() {
+        let start = Instant::now();
+        let mut clock = Clock::default();
+        clock.report(start, Duration::ZERO).unwrap();
+        let later = start + Duration::from_millis(500);
+        let rate = clock.report(later, Duration::from_secs(7)).unwrap_err();
+        for phase in [Phase::Booting, Phase::Ready] {
+            let End::BootFailed(reason) = phase.with_wrong_clock(rate) else {
+                panic!("{phase:?}");
+            };
+            assert!(reason.contains("14.000 times as fast"), "{reason}");
+        }
+        assert!(matches!(
+            Phase::Running.with_wrong_clock(rate),
+            End::Unusable(_)
+        ));
+    }
 
     #[test]
     fn complete_lines_keep_the_unfinished_one() {

@@ -27,8 +27,8 @@ pub(crate) enum End {
     Stopped,
     /// The guest did not come up in time.
     Silent,
-    /// The guest did not go on booting, in words.
-    Stalled(String),
+    /// The boot stood still or the guest's clock was wrong before any command ran, in words.
+    BootFailed(String),
     /// The guest could not go on, and said why.
     Unusable(String),
     /// The guest went away without a word.
@@ -85,9 +85,11 @@ impl Outcome {
             .map_or(0, |index| match &self.guests[index].end {
                 End::Exited(code) => u8::try_from(*code).unwrap_or(1),
                 End::TimedOut => TIMED_OUT,
-                End::Stopped | End::Silent | End::Stalled(_) | End::Unusable(_) | End::Crashed => {
-                    BROKEN
-                }
+                End::Stopped
+                | End::Silent
+                | End::BootFailed(_)
+                | End::Unusable(_)
+                | End::Crashed => BROKEN,
             });
         if code == 0 && self.guests.iter().any(|guest| guest.broken().is_some()) {
             BROKEN
@@ -121,10 +123,10 @@ impl Outcome {
         self.guests.iter().filter_map(line).collect()
     }
 
-    /// Which guest did not go on booting, and its kernel's last line; no command has run then.
-    pub(crate) fn stall(&self) -> Option<String> {
+    /// The guest whose boot failed, and its kernel's last line; no command has run then.
+    pub(crate) fn boot_failure(&self) -> Option<String> {
         self.guests.iter().find_map(|guest| {
-            let End::Stalled(reason) = &guest.end else {
+            let End::BootFailed(reason) = &guest.end else {
                 return None;
             };
             let last = lines(&guest.console).last().copied();
@@ -185,7 +187,7 @@ impl GuestReport {
                  with --kernel and --modules{}",
                 self.evidence()
             ),
-            End::Stalled(reason) | End::Unusable(reason) => {
+            End::BootFailed(reason) | End::Unusable(reason) => {
                 format!("guest {host}: {reason}{}", self.evidence())
             }
             End::Crashed => match fault(&self.console) {
@@ -372,14 +374,14 @@ mod tests {
 
     #[test]
     fn stalled_boot_is_told_with_its_last_words() {
-        let stalled = End::Stalled("its boot stood still".to_owned());
+        let stalled = End::BootFailed("its boot stood still".to_owned());
         let outcome = outcome(vec![
             guest(End::Stopped, ""),
             guest(stalled, "[ 1.0] smp\n[ 1.1] mtrr: odd\n"),
         ]);
         assert_eq!(outcome.exit_code(), BROKEN);
-        let stall = outcome.stall().unwrap();
-        assert!(stall.ends_with("kernel: [ 1.1] mtrr: odd"), "{stall}");
+        let failure = outcome.boot_failure().unwrap();
+        assert!(failure.ends_with("kernel: [ 1.1] mtrr: odd"), "{failure}");
     }
 
     #[test]

@@ -20,7 +20,6 @@ use super::machine::Link;
 use super::report::Outcome;
 use super::shown::{self, Shown};
 use super::{Device, wire};
-use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 
 /// When a run of two commands is over.
@@ -217,9 +216,6 @@ impl Run {
         on_event: &mut dyn FnMut(&Event),
     ) -> Result<Outcome> {
         self.refuse_nonsense()?;
-        let groups = [Group::Guest, Group::Qemu];
-        let count = if self.backend == Backend::Qemu { 2 } else { 1 };
-        setup::ensure(&groups[..count])?;
         let cache = workspace.soft_roce();
         let out = cache.join("out");
         fs::create_dir_all(&out).with_context(|| format!("cannot make {}", out.display()))?;
@@ -235,8 +231,8 @@ impl Run {
         let mut attempts = 1;
         loop {
             let outcome = self.attempt(workspace, &engine, &settings, on_event)?;
-            match outcome.stall().filter(|_| attempts < BOOT_ATTEMPTS) {
-                Some(stall) => eprintln!("note: {stall}. Starting again"),
+            match outcome.boot_failure().filter(|_| attempts < BOOT_ATTEMPTS) {
+                Some(failure) => eprintln!("note: {failure}. Starting again"),
                 None => return Ok(outcome),
             }
             attempts += 1;

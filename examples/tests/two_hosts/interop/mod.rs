@@ -146,8 +146,6 @@ struct Limits {
     attempts: u32,
     /// Whether one guest is both hosts.
     one_host: bool,
-    /// What the guests run on.
-    backend: &'static str,
 }
 
 /// How often what has failed is played again over iWARP. There a message is lost for ever that
@@ -168,7 +166,6 @@ impl Limits {
         client: 7200,
         attempts: 1,
         one_host: false,
-        backend: "auto",
     };
 
     /// For what would take hours with two guests: tools that go there and back a hundred thousand
@@ -177,14 +174,6 @@ impl Limits {
         one_host: true,
         ..Self::LONG
     };
-
-    /// For multicast: with User-Mode Linux, messages of C's `mckey` do not all reach ours. Why is not known yet.
-    fn of_multicast() -> Self {
-        Self {
-            backend: "auto",
-            ..Self::of("rxe")
-        }
-    }
 
     /// Over iWARP the kernel sometimes loses a connection that is being made (see `guests.rs`):
     /// there a side that fails gets another attempt, and what has failed in the end other rounds.
@@ -198,7 +187,6 @@ impl Limits {
                 client: 60,
                 attempts: 2,
                 one_host: false,
-                backend: "auto",
             },
             _ => Self {
                 cells: usize::MAX,
@@ -207,7 +195,6 @@ impl Limits {
                 client: 120,
                 attempts: 1,
                 one_host: false,
-                backend: "auto",
             },
         }
     }
@@ -329,9 +316,6 @@ fn round(limits: Limits, device: &str, cells: &[&Cell]) -> Vec<Option<String>> {
     let memory = memory.to_string();
     let mut options = vec!["--device", device, "--memory", &memory];
     // Soft-iWARP has its own choice, see `guests.rs`.
-    if limits.backend != "auto" {
-        options.extend(["--backend", limits.backend]);
-    }
     let run = if limits.one_host {
         run_on_one
     } else {
@@ -395,7 +379,7 @@ fn matrix(device: &str, outcomes: &[(&str, Who, bool)]) -> String {
 #[test]
 fn every_tool_for_datagrams_speaks_with_its_original_over_roce() {
     let tools = [udaddy::cells(), mckey::cells()];
-    play_within(Limits::of_multicast(), "rxe", AGAIN_BY_DATAGRAMS, tools);
+    play_within(Limits::of("rxe"), "rxe", AGAIN_BY_DATAGRAMS, tools);
 }
 
 #[test]

@@ -146,8 +146,14 @@ fn streams_outlive_what_runs_out_and_are_told_of_a_device_that_goes() {
     let mut wrong = vec![];
     for (name, ends) in [
         // The client fails by itself, is rejected, or is reset where the accepting side fails after the handshake.
-        ("memory", &["exhausted: 12", "exhausted: 111", "exhausted: 104"][..]),
-        ("descriptors", &["exhausted: 24", "exhausted: 111", "exhausted: 104"]),
+        (
+            "memory",
+            &["exhausted: 12", "exhausted: 111", "exhausted: 104"][..],
+        ),
+        (
+            "descriptors",
+            &["exhausted: 24", "exhausted: 111", "exhausted: 104"],
+        ),
         ("device", &["removed"]),
     ] {
         let complaint = complaint(name, &printed.a, ends);
