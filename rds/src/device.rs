@@ -11,7 +11,7 @@ use verbs::{
 };
 
 use crate::{
-    lane::RESERVED,
+    ib_connection::RESERVED,
     loopback::{Loopback, Unchanged},
     proto::connection::AtomicOp,
     slots::Slots,

@@ -9,7 +9,7 @@ use cm::{
 
 use super::State;
 use crate::{
-    lane::{Ends, Lane, Stage, bring_up, conn_param},
+    ib_connection::{Ends, IbConnection, Stage, bring_up, conn_param},
     proto::{
         link::{Action, Attempt, Failure, RequestId},
         node::ConnectionId,
@@ -55,10 +55,10 @@ impl State {
     }
 
     fn begin_close(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
-        match self.lanes.get_mut(&id) {
-            Some(lane) if lane.attempt == attempt => {
-                if lane.close(now) {
-                    self.undertaker.cancel(&self.channel, lane.key);
+        match self.ib_connections.get_mut(&id) {
+            Some(conn) if conn.attempt == attempt => {
+                if conn.close(now) {
+                    self.undertaker.cancel(&self.channel, conn.key);
                 }
                 self.due.insert(id);
             }
@@ -81,8 +81,8 @@ impl State {
         let from = self.on_link(route.local, route.local, 0);
         let to = self.on_link(route.local, route.peer, port);
         self.keys.insert(key, id);
-        self.lanes
-            .insert(id, Lane::new(attempt, key, Stage::Resolving));
+        self.ib_connections
+            .insert(id, IbConnection::new(attempt, key, Stage::Resolving));
         cm_id
             .resolve_addr(Some(from), to, RESOLVE)
             .map_err(|refused| refused.error)?;
@@ -102,8 +102,8 @@ impl State {
         })?;
         self.queues.insert(name, id);
         self.keys.insert(key, id);
-        self.lanes
-            .insert(id, Lane::new(attempt, key, Stage::Accepted(ends)));
+        self.ib_connections
+            .insert(id, IbConnection::new(attempt, key, Stage::Accepted(ends)));
         self.due.insert(id);
         Ok(())
     }
@@ -114,7 +114,12 @@ impl State {
         id: &CmId<P>,
     ) -> io::Result<
         Ends<
-            verbs::QueuePair<verbs::Rc, verbs::Init, crate::lane::SendWork, crate::lane::RecvWork>,
+            verbs::QueuePair<
+                verbs::Rc,
+                verbs::Init,
+                crate::ib_connection::SendWork,
+                crate::ib_connection::RecvWork,
+            >,
         >,
     > {
         let device = self.device(&id.context()?)?;
@@ -126,9 +131,9 @@ impl State {
     /// The attempt that an identifier belongs to, if it still counts.
     fn current(&self, key: Key) -> Option<(ConnectionId, Attempt)> {
         let id = *self.keys.get(&key)?;
-        let lane = self.lanes.get(&id)?;
-        let counts = lane.key == key && lane.closing.is_none();
-        counts.then_some((id, lane.attempt))
+        let conn = self.ib_connections.get(&id)?;
+        let counts = conn.key == key && conn.closing.is_none();
+        counts.then_some((id, conn.attempt))
     }
 
     /// Takes an event. Identifiers that come with it and belong to nobody are dropped, and so
@@ -155,8 +160,11 @@ impl State {
                 self.failed(key, Failure::Lost);
             }
             Event::DeviceRemoval(key) => {
-                let lane = self.keys.get(&key).and_then(|id| self.lanes.get(id));
-                if let Some(device) = lane.and_then(Lane::device).cloned() {
+                let conn = self
+                    .keys
+                    .get(&key)
+                    .and_then(|id| self.ib_connections.get(id));
+                if let Some(device) = conn.and_then(IbConnection::device).cloned() {
                     self.device_lost(device);
                 }
                 self.failed(key, Failure::Lost);
@@ -197,8 +205,8 @@ impl State {
             .connect(&ends.qp, &param)
             .map_err(|refused| refused.error)?;
         self.queues.insert(name, id);
-        if let Some(lane) = self.lanes.get_mut(&id) {
-            lane.stage = Stage::Asked(Box::new(ends));
+        if let Some(conn) = self.ib_connections.get_mut(&id) {
+            conn.stage = Stage::Asked(Box::new(ends));
         }
         Ok(())
     }
@@ -210,12 +218,12 @@ impl State {
             self.undertaker.destroy(response);
             return;
         };
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };
-        let stage = std::mem::replace(&mut lane.stage, Stage::Gone);
+        let stage = std::mem::replace(&mut conn.stage, Stage::Gone);
         let Stage::Asked(ends) = stage else {
-            lane.stage = stage;
+            conn.stage = stage;
             return;
         };
         let reply = response.param().private_data.clone();
@@ -225,7 +233,7 @@ impl State {
         });
         match up {
             Ok(ends) => {
-                lane.stage = Stage::Up(ends);
+                conn.stage = Stage::Up(ends);
                 self.due.insert(id);
                 // One that says nonsense has failed, and is closed.
                 let _: Result<_, _> = self.node.established(now, id, attempt, Some(&reply));
@@ -264,21 +272,21 @@ impl State {
             self.undertaker.destroy(cm_id);
             return;
         };
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };
-        match std::mem::replace(&mut lane.stage, Stage::Gone) {
+        match std::mem::replace(&mut conn.stage, Stage::Gone) {
             Stage::Accepted(ends) => {
                 match ends.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from)) {
                     Ok(ends) => {
-                        lane.stage = Stage::Up(ends);
+                        conn.stage = Stage::Up(ends);
                         // Nothing is said that could be wrong.
                         let _: Result<_, _> = self.node.established(now, id, attempt, None);
                     }
                     Err(_) => self.node.failed(id, attempt, Failure::Lost),
                 }
             }
-            stage => lane.stage = stage,
+            stage => conn.stage = stage,
         }
     }
 }

@@ -11,7 +11,7 @@
 use std::time::Duration;
 
 use super::{Shared, State, leading::Watch};
-use crate::{lane::Stage, proto::node::ConnectionId};
+use crate::{ib_connection::Stage, proto::node::ConnectionId};
 
 /// If nothing has been posted for so long, the thread posts what waits.
 pub(super) const DELAY: Duration = Duration::from_millis(5);
@@ -41,11 +41,11 @@ impl State {
         // As many again as may be in flight for no other reason than that none of them is signalled.
         let settings = &self.options.node.connection;
         let enough = 2 * settings.max_unsignalled as usize;
-        let (Watch::Calls(Some(_)), Some(lane)) = (self.watch, self.lanes.get(&id)) else {
+        let (Watch::Calls(Some(_)), Some(conn)) = (self.watch, self.ib_connections.get(&id)) else {
             return false;
         };
-        match &lane.stage {
-            Stage::Up(ends) if lane.closing.is_none() => {
+        match &conn.stage {
+            Stage::Up(ends) if conn.closing.is_none() => {
                 ends.qp.qp().send_queue().in_flight() >= enough
             }
             _ => false,

@@ -6,8 +6,8 @@ use verbs::Gid;
 
 use super::{Engine, State};
 use crate::{
+    ib_connection::Stage,
     info::{DeviceConnectionInfo, Info},
-    lane::Stage,
     proto::wire::MAX_MESSAGE,
 };
 
@@ -50,7 +50,7 @@ impl State {
                 sl: route.tos & 15,
                 cache_allocs: 0,
             };
-            let stage = self.lanes.get(&id).map(|lane| &lane.stage);
+            let stage = self.ib_connections.get(&id).map(|conn| &conn.stage);
             if let Some(Stage::Up(ends)) = stage {
                 told.local_gid = Gid::from(route.local).0;
                 told.peer_gid = Gid::from(route.peer).0;

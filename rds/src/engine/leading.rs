@@ -233,7 +233,7 @@ impl Shared {
         let interrupted = match event {
             Ok(Some(key)) => {
                 state.announced(key);
-                state.has_looked = state.lanes.len() == 1;
+                state.has_looked = state.ib_connections.len() == 1;
                 false
             }
             Ok(None) => true,
@@ -260,7 +260,7 @@ impl Shared {
         };
         let mut state = self.lock_here();
         let is_told = ready[1..].contains(&true);
-        if is_told && state.lanes.len() <= FEW_CONNECTIONS {
+        if is_told && state.ib_connections.len() <= FEW_CONNECTIONS {
             // The caller has its message, and perhaps the peer its answer, before the event is taken.
             state.has_events = true;
             state.has_looked = true;
@@ -398,7 +398,7 @@ impl State {
     pub(super) fn take_events(&mut self, device: &Device) {
         while let Ok(Some(key)) = device.channel.try_next() {
             self.announced(key);
-            if self.lanes.len() == 1 {
+            if self.ib_connections.len() == 1 {
                 // Its queue announces nothing more before it is armed.
                 break;
             }
@@ -444,14 +444,14 @@ impl State {
     /// was anything.
     fn look_everywhere(&mut self, now: Duration) -> bool {
         let mut any = false;
-        let mut next = self.lanes.first_key_value();
+        let mut next = self.ib_connections.first_key_value();
         while let Some((&id, _)) = next {
             any |= self.look(now, id);
-            if self.lanes.len() == 1 {
+            if self.ib_connections.len() == 1 {
                 break;
             }
             let others = (Bound::Excluded(id), Bound::Unbounded);
-            next = self.lanes.range(others).next();
+            next = self.ib_connections.range(others).next();
         }
         any
     }
@@ -459,7 +459,7 @@ impl State {
     /// Handles what has completed by the time that a call sends to a connection. Returns whether there was
     /// anything.
     pub(crate) fn look_to_send(&mut self, now: Duration, id: ConnectionId) -> bool {
-        if self.lanes.len() > FEW_CONNECTIONS {
+        if self.ib_connections.len() > FEW_CONNECTIONS {
             return self.look(now, id);
         }
         self.alarm.call(now);

@@ -26,7 +26,7 @@ use super::{
 };
 use crate::{
     device::Device,
-    lane::Lane,
+    ib_connection::IbConnection,
     outbound::{Operands, Payload},
     proto::{
         Agenda, SocketId,
@@ -55,7 +55,7 @@ pub(crate) struct State {
     pub(super) clock: Arc<Clock>,
     pub(super) alarm: Arc<Alarm>,
     pub(super) options: EngineOptions,
-    pub(super) lanes: BTreeMap<ConnectionId, Lane>,
+    pub(super) ib_connections: BTreeMap<ConnectionId, IbConnection>,
     /// The identifiers of attempts, with the names of their connections.
     pub(super) keys: HashMap<Key, ConnectionId>,
     /// The same by the names of completion queues.
@@ -121,7 +121,7 @@ impl State {
             clock,
             alarm,
             options,
-            lanes: BTreeMap::new(),
+            ib_connections: BTreeMap::new(),
             keys: HashMap::new(),
             queues: BTreeMap::new(),
             next_queue: 0,
@@ -233,7 +233,10 @@ impl State {
             return;
         }
         let (used, left): (Vec<_>, Vec<_>) = self.lost.drain(..).partition(|device| {
-            let mut used = self.lanes.values().filter_map(Lane::device);
+            let mut used = self
+                .ib_connections
+                .values()
+                .filter_map(IbConnection::device);
             used.any(|other| Arc::ptr_eq(other, device))
         });
         self.lost = used;
@@ -276,9 +279,9 @@ impl State {
 
     /// When a connection has to be looked at, if nothing happens before.
     fn deadline(&self, id: ConnectionId) -> Option<Duration> {
-        let lane = self.lanes.get(&id);
-        let drained = lane.and_then(|lane| Some(lane.closing? + DRAIN));
-        let last_word = lane.and_then(Lane::last_word_due);
+        let conn = self.ib_connections.get(&id);
+        let drained = conn.and_then(|conn| Some(conn.closing? + DRAIN));
+        let last_word = conn.and_then(IbConnection::last_word_due);
         let deadlines = self.node.deadline(id).into_iter();
         deadlines.chain(drained).chain(last_word).min()
     }
@@ -336,15 +339,15 @@ impl State {
         }
         self.post(now, id);
         self.watch(id);
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };
-        if lane.last_word_is_lost(now) {
+        if conn.last_word_is_lost(now) {
             // It fails if the connection manager has that word now.
-            drop(self.channel.notify(lane.key, EventType::COMM_EST));
+            drop(self.channel.notify(conn.key, EventType::COMM_EST));
         }
-        if let Some(since) = lane.closing
-            && (lane.is_drained() || since + DRAIN <= now)
+        if let Some(since) = conn.closing
+            && (conn.is_drained() || since + DRAIN <= now)
         {
             self.close(now, id);
         }
@@ -353,23 +356,23 @@ impl State {
     /// Ends a connection whose requests have completed, or never will.
     #[cold]
     fn close(&mut self, now: Duration, id: ConnectionId) {
-        let Some(lane) = self.lanes.get_mut(&id) else {
+        let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };
-        let has_unheard = lane.has_unheard();
-        let has_let_go = lane.destroy(&mut self.undertaker);
+        let has_unheard = conn.has_unheard();
+        let has_let_go = conn.destroy(&mut self.undertaker);
         if !has_let_go {
-            lane.refusals += 1;
-            if lane.refusals < REFUSALS {
+            conn.refusals += 1;
+            if conn.refusals < REFUSALS {
                 // The device does not let go: so it is tried again.
-                lane.closing = Some(now);
+                conn.closing = Some(now);
                 return;
             }
         }
-        let attempt = lane.attempt;
-        self.keys.remove(&lane.key);
+        let attempt = conn.attempt;
+        self.keys.remove(&conn.key);
         self.queues.retain(|_, connection| *connection != id);
-        self.lanes.remove(&id);
+        self.ib_connections.remove(&id);
         if has_unheard {
             self.node.unheard(id);
         }
@@ -414,14 +417,14 @@ impl State {
         self.requests.clear();
         self.listeners = Listeners::default();
         let now = Duration::ZERO;
-        for lane in self.lanes.values_mut() {
-            if lane.close(now) {
-                self.undertaker.cancel(&self.channel, lane.key);
+        for conn in self.ib_connections.values_mut() {
+            if conn.close(now) {
+                self.undertaker.cancel(&self.channel, conn.key);
             }
         }
-        for (_, mut lane) in std::mem::take(&mut self.lanes) {
+        for (_, mut conn) in std::mem::take(&mut self.ib_connections) {
             // What is not destroyed here is when it is dropped.
-            lane.destroy(&mut self.undertaker);
+            conn.destroy(&mut self.undertaker);
         }
         self.undertaker.wait(undertaker::PATIENCE);
     }

@@ -13,7 +13,7 @@ use verbs::{
 use super::{FEW, State};
 use crate::{
     device::Device,
-    lane::{Announced, BATCH, Lane, Posted, RESERVED, RecvWork, SendWork, Stage},
+    ib_connection::{Announced, BATCH, IbConnection, Posted, RESERVED, RecvWork, SendWork, Stage},
     outbound::{Frame, Payload},
     proto::{
         SocketId,
@@ -59,8 +59,8 @@ impl State {
     /// The channel of a device says that completions have come.
     pub(super) fn announced(&mut self, key: CqKey) {
         if let Some(&id) = self.queues.get(&key.0) {
-            if let Some(lane) = self.lanes.get_mut(&id) {
-                lane.armed = None;
+            if let Some(conn) = self.ib_connections.get_mut(&id) {
+                conn.armed = None;
             }
             self.due.insert(id);
         }
@@ -68,8 +68,8 @@ impl State {
 
     /// Has a connection that announces too little announce more, when all is done that is to be.
     pub(super) fn watch(&mut self, id: ConnectionId) {
-        let lane = self.lanes.get(&id);
-        let too_little = lane.is_some_and(|lane| lane.armed == Some(Announced::Solicited));
+        let conn = self.ib_connections.get(&id);
+        let too_little = conn.is_some_and(|conn| conn.armed == Some(Announced::Solicited));
         if too_little && self.wanted(id) == Announced::All {
             self.due.insert(id);
         }
@@ -78,11 +78,11 @@ impl State {
     /// Which completions of a connection are to be announced: others are seen when these come, or
     /// when something is sent.
     fn wanted(&self, id: ConnectionId) -> Announced {
-        let Some(lane) = self.lanes.get(&id) else {
+        let Some(conn) = self.ib_connections.get(&id) else {
             return Announced::Solicited;
         };
-        let all = lane.closing.is_some()
-            || lane.device().is_none_or(|device| device.iwarp)
+        let all = conn.closing.is_some()
+            || conn.device().is_none_or(|device| device.iwarp)
             || self.node.awaits_device(id);
         if all {
             Announced::All
@@ -102,11 +102,11 @@ impl State {
         let due: SmallVec<[ConnectionId; FEW]> = self.due.drain().collect();
         for id in due {
             let wanted = self.wanted(id);
-            let Some(lane) = self.lanes.get_mut(&id) else {
+            let Some(conn) = self.ib_connections.get_mut(&id) else {
                 continue;
             };
-            if lane.arm(wanted).is_err() {
-                let attempt = lane.attempt;
+            if conn.arm(wanted).is_err() {
+                let attempt = conn.attempt;
                 self.node.failed(id, attempt, Failure::Lost);
                 any = true;
             }
@@ -138,21 +138,24 @@ impl State {
     /// Handles completions of one connection, not much more than [`TURN`]; returns how many.
     fn complete_some(&mut self, mut now: Duration, id: ConnectionId) -> usize {
         let Self {
-            node, lanes, clock, ..
+            node,
+            ib_connections,
+            clock,
+            ..
         } = self;
         // Who is about to receive that gives it back soon.
         let mut lends = self.receiving.is_some();
-        let Some(lane) = lanes.get_mut(&id) else {
+        let Some(conn) = ib_connections.get_mut(&id) else {
             return 0;
         };
-        let (attempt, closing) = (lane.attempt, lane.closing.is_some());
-        let Lane {
+        let (attempt, closing) = (conn.attempt, conn.closing.is_some());
+        let IbConnection {
             stage,
             broken,
             spare,
             is_deaf,
             ..
-        } = lane;
+        } = conn;
         let Some((qp, cq, device)) = stage.queues().filter(|_| !*is_deaf) else {
             return 0;
         };
@@ -232,7 +235,7 @@ impl State {
             }
         }
         if arrived {
-            lane.heard(now);
+            conn.heard(now);
         }
         if lost {
             node.failed(id, attempt, Failure::Lost);
@@ -247,13 +250,17 @@ impl State {
 
     /// Posts what a connection has to send.
     pub(super) fn post(&mut self, now: Duration, id: ConnectionId) {
-        let Self { node, lanes, .. } = self;
-        let Some(Lane {
+        let Self {
+            node,
+            ib_connections,
+            ..
+        } = self;
+        let Some(IbConnection {
             stage: Stage::Up(ends),
             closing: None,
             attempt,
             ..
-        }) = lanes.get_mut(&id)
+        }) = ib_connections.get_mut(&id)
         else {
             return;
         };

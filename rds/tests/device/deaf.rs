@@ -16,7 +16,7 @@ use crate::{
     other, socket,
 };
 
-/// Completions that are polled for at once on the queue of a connection: `BATCH` in `lane.rs`.
+/// Completions that are polled for at once on the queue of a connection: `BATCH` in `ib_connection.rs`.
 const CONNECTION: i32 = 64;
 
 /// Completions that are polled for at once on the queue of a device's connection to itself: `ENTRIES` in `loopback.rs`.

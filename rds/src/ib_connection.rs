@@ -89,7 +89,7 @@ const LAST_WORD: Duration = Duration::from_millis(500);
 
 /// One attempt to connect, and what comes of it.
 #[derive(Debug)]
-pub(crate) struct Lane {
+pub(crate) struct IbConnection {
     pub(crate) attempt: Attempt,
     pub(crate) key: Key,
     pub(crate) stage: Stage,
@@ -282,7 +282,7 @@ impl Stage {
     }
 }
 
-impl Lane {
+impl IbConnection {
     pub(crate) fn new(attempt: Attempt, key: Key, stage: Stage) -> Self {
         Self {
             attempt,
