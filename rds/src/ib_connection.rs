@@ -10,7 +10,7 @@ use verbs::{
 
 use crate::{
     device::Device,
-    engine::Undertaker,
+    engine::Reaper,
     outbound::Payload,
     proto::{
         connection::{Completion, Tag},
@@ -392,7 +392,7 @@ impl IbConnection {
     }
 
     /// Takes everything back from the device; `false` if it does not let go. The identifier may be slow to end.
-    pub(crate) fn destroy(&mut self, undertaker: &mut Undertaker) -> bool {
+    pub(crate) fn destroy(&mut self, reaper: &mut Reaper) -> bool {
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
         let (ends, id) = match stage {
             Stage::Accepted(ends) => (*ends, None),
@@ -406,7 +406,7 @@ impl IbConnection {
         let Ends { qp, cq, device } = ends;
         let destroyed = qp.destroy();
         if let Some(id) = id {
-            undertaker.destroy(id);
+            reaper.destroy(id);
         }
         match destroyed {
             Ok(leftover) => {

@@ -58,7 +58,7 @@ impl State {
         match self.ib_connections.get_mut(&id) {
             Some(conn) if conn.attempt == attempt => {
                 if conn.close(now) {
-                    self.undertaker.cancel(&self.channel, conn.key);
+                    self.reaper.cancel(&self.channel, conn.key);
                 }
                 self.due.insert(id);
             }
@@ -154,7 +154,7 @@ impl State {
                     _ => Failure::Unreachable,
                 };
                 self.failed(id.key(), failure);
-                self.undertaker.destroy(id);
+                self.reaper.destroy(id);
             }
             Event::Disconnected { key, .. } | Event::AddrChange(key) | Event::TimewaitExit(key) => {
                 self.failed(key, Failure::Lost);
@@ -215,7 +215,7 @@ impl State {
     fn responded(&mut self, now: Duration, response: ConnectResponse) {
         let key = response.id().key();
         let Some((id, attempt)) = self.current(key) else {
-            self.undertaker.destroy(response);
+            self.reaper.destroy(response);
             return;
         };
         let Some(conn) = self.ib_connections.get_mut(&id) else {
@@ -248,7 +248,7 @@ impl State {
         let name = RequestId(self.next_request);
         self.next_request += 1;
         let known = hosts.and_then(|(local, peer)| {
-            if self.undertaker.is_overloaded() {
+            if self.reaper.is_overloaded() {
                 self.node.refused();
                 return None;
             }
@@ -269,7 +269,7 @@ impl State {
     /// A peer that was accepted knows it.
     fn established(&mut self, now: Duration, cm_id: CmId<Connected>) {
         let Some((id, attempt)) = self.current(cm_id.key()) else {
-            self.undertaker.destroy(cm_id);
+            self.reaper.destroy(cm_id);
             return;
         };
         let Some(conn) = self.ib_connections.get_mut(&id) else {

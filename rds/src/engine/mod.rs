@@ -12,9 +12,9 @@ mod leading;
 mod listening;
 mod operations;
 mod options;
+mod reaper;
 mod state;
 mod traffic;
-mod undertaker;
 
 use std::{
     io, mem,
@@ -44,8 +44,8 @@ use followers::Followers;
 use leading::{ABSENCE, LONGEST_ABSENCE};
 pub(crate) use operations::Progress;
 pub use options::EngineOptions;
+pub(crate) use reaper::Reaper;
 pub(crate) use state::State;
-pub(crate) use undertaker::Undertaker;
 
 use crate::{bell::Bell, socket::Socket};
 

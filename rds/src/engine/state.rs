@@ -22,7 +22,7 @@ use super::{
     leading::{Leader, Watch},
     listening::Listeners,
     operations::Operations,
-    undertaker::{self, Undertaker},
+    reaper::{self, Reaper},
 };
 use crate::{
     device::Device,
@@ -97,7 +97,7 @@ pub(crate) struct State {
     /// Memory that peers can use, by its owner and its key.
     pub(crate) exports: Exports,
     pub(crate) operations: Operations,
-    pub(super) undertaker: Undertaker,
+    pub(super) reaper: Reaper,
     /// To be woken by the thread when nothing is locked.
     pub(super) tasks: Vec<Waker>,
     /// The links that addresses here are on, where that has to be said.
@@ -147,7 +147,7 @@ impl State {
             sockets: BTreeMap::new(),
             exports: Exports::default(),
             operations: Operations::default(),
-            undertaker: Undertaker::default(),
+            reaper: Reaper::default(),
             tasks: Vec::new(),
             scopes: BTreeMap::new(),
             asked_at: None,
@@ -360,7 +360,7 @@ impl State {
             return;
         };
         let has_unheard = conn.has_unheard();
-        let has_let_go = conn.destroy(&mut self.undertaker);
+        let has_let_go = conn.destroy(&mut self.reaper);
         if !has_let_go {
             conn.refusals += 1;
             if conn.refusals < REFUSALS {
@@ -419,13 +419,13 @@ impl State {
         let now = Duration::ZERO;
         for conn in self.ib_connections.values_mut() {
             if conn.close(now) {
-                self.undertaker.cancel(&self.channel, conn.key);
+                self.reaper.cancel(&self.channel, conn.key);
             }
         }
         for (_, mut conn) in std::mem::take(&mut self.ib_connections) {
             // What is not destroyed here is when it is dropped.
-            conn.destroy(&mut self.undertaker);
+            conn.destroy(&mut self.reaper);
         }
-        self.undertaker.wait(undertaker::PATIENCE);
+        self.reaper.wait(reaper::SHUTDOWN_TIMEOUT);
     }
 }

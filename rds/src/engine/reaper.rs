@@ -22,13 +22,13 @@ use std::{
 use cm::{EventChannel, Key};
 
 /// How long the end of everything waits for what is slow to end, and then goes on without.
-pub(super) const PATIENCE: Duration = Duration::from_secs(2);
+pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
 /// Maximum number of threads that destroy something.
 const MAX_THREADS: usize = 16;
 
 /// Number of ended connections in the queue from which on no more are accepted.
-const OVERLOAD: usize = 1024;
+const MAX_QUEUED: usize = 1024;
 
 /// What waits for a thread, and how many threads there are.
 #[derive(Default)]
@@ -62,7 +62,7 @@ fn next(work: &Mutex<Work>) -> Option<Box<dyn Send>> {
 
 /// The threads that destroy something.
 #[derive(Debug)]
-pub(crate) struct Undertaker {
+pub(crate) struct Reaper {
     threads: Vec<JoinHandle<()>>,
     work: Arc<Mutex<Work>>,
     /// Each thread has the same, and lets go of it when it is done.
@@ -70,7 +70,7 @@ pub(crate) struct Undertaker {
     done: Receiver<Infallible>,
 }
 
-impl Default for Undertaker {
+impl Default for Reaper {
     fn default() -> Self {
         let (at_work, done) = mpsc::channel();
         Self {
@@ -82,7 +82,7 @@ impl Default for Undertaker {
     }
 }
 
-impl Undertaker {
+impl Reaper {
     /// Destroys something. Does not block, if there is a thread to be had.
     pub(crate) fn destroy(&mut self, what: impl Send + 'static) {
         self.threads.retain(|thread| !thread.is_finished());
@@ -110,7 +110,7 @@ impl Undertaker {
 
     /// Whether so much waits to be destroyed that nothing should begin that has to be.
     pub(super) fn is_overloaded(&self) -> bool {
-        lock(&self.work).queue.len() >= OVERLOAD
+        lock(&self.work).queue.len() >= MAX_QUEUED
     }
 
     /// Destroys an identifier that waits for an event, in the same way.
@@ -165,7 +165,7 @@ mod tests {
     use super::*;
 
     /// Longer than anything here takes.
-    const LONG: Duration = Duration::from_secs(60);
+    const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
     /// Is not destroyed before it may be.
     struct Slow(Receiver<()>, Arc<AtomicUsize>);
@@ -180,73 +180,73 @@ mod tests {
     #[test]
     fn nobody_waits_for_what_is_slow_to_end() {
         let ended = Arc::new(AtomicUsize::new(0));
-        let mut undertaker = Undertaker::default();
+        let mut reaper = Reaper::default();
         let (tell, may): (Vec<_>, Vec<_>) = (0..3).map(|_| mpsc::channel()).unzip();
         for may in may {
-            undertaker.destroy(Slow(may, Arc::clone(&ended)));
+            reaper.destroy(Slow(may, Arc::clone(&ended)));
         }
         assert_eq!(ended.load(SeqCst), 0);
         // In any order.
         for tell in tell.iter().rev() {
             tell.send(()).unwrap();
         }
-        assert!(undertaker.wait(LONG));
+        assert!(reaper.wait(TEST_TIMEOUT));
         assert_eq!(ended.load(SeqCst), 3);
     }
 
     #[test]
     fn the_end_waits_for_so_long_and_no_longer() {
         let ended = Arc::new(AtomicUsize::new(0));
-        let mut undertaker = Undertaker::default();
+        let mut reaper = Reaper::default();
         let (tell, may) = mpsc::channel();
         let (is_over, over) = mpsc::channel();
-        undertaker.destroy(());
-        undertaker.destroy((Slow(may, Arc::clone(&ended)), is_over));
-        assert!(!undertaker.wait(Duration::from_millis(1)));
+        reaper.destroy(());
+        reaper.destroy((Slow(may, Arc::clone(&ended)), is_over));
+        assert!(!reaper.wait(Duration::from_millis(1)));
         // It is still destroyed, when it can be.
         tell.send(()).unwrap();
-        let over: Result<(), _> = over.recv_timeout(LONG);
+        let over: Result<(), _> = over.recv_timeout(TEST_TIMEOUT);
         assert_eq!(over, Err(RecvTimeoutError::Disconnected));
         assert_eq!(ended.load(SeqCst), 1);
-        assert!(undertaker.wait(LONG), "it is not waited for twice");
+        assert!(reaper.wait(TEST_TIMEOUT), "it is not waited for twice");
     }
 
     #[test]
     fn slow_ends_take_few_threads_and_are_all_done() {
-        const MANY: usize = OVERLOAD + MAX_THREADS;
+        const MANY: usize = MAX_QUEUED + MAX_THREADS;
         let ended = Arc::new(AtomicUsize::new(0));
-        let mut undertaker = Undertaker::default();
+        let mut reaper = Reaper::default();
         let (tell, may): (Vec<_>, Vec<_>) = (0..MANY).map(|_| mpsc::channel()).unzip();
         for (i, may) in may.into_iter().enumerate() {
-            assert!(!undertaker.is_overloaded(), "by {i}");
-            undertaker.destroy(Slow(may, Arc::clone(&ended)));
-            assert!(undertaker.threads.len() <= MAX_THREADS);
+            assert!(!reaper.is_overloaded(), "by {i}");
+            reaper.destroy(Slow(may, Arc::clone(&ended)));
+            assert!(reaper.threads.len() <= MAX_THREADS);
         }
-        assert!(undertaker.is_overloaded());
+        assert!(reaper.is_overloaded());
         for tell in &tell {
             tell.send(()).unwrap();
         }
         while ended.load(SeqCst) < MANY {
             thread::yield_now();
         }
-        assert!(!undertaker.is_overloaded());
+        assert!(!reaper.is_overloaded());
         // Threads that have ended make room for others.
         let (tell, may) = mpsc::channel();
-        undertaker.destroy(Slow(may, Arc::clone(&ended)));
+        reaper.destroy(Slow(may, Arc::clone(&ended)));
         tell.send(()).unwrap();
-        assert!(undertaker.wait(LONG));
+        assert!(reaper.wait(TEST_TIMEOUT));
         assert_eq!(ended.load(SeqCst), MANY + 1);
     }
 
     #[test]
     fn threads_that_are_done_are_forgotten() {
-        let mut undertaker = Undertaker::default();
+        let mut reaper = Reaper::default();
         for _ in 0..100 {
-            undertaker.destroy(());
-            while !undertaker.threads.iter().all(JoinHandle::is_finished) {
+            reaper.destroy(());
+            while !reaper.threads.iter().all(JoinHandle::is_finished) {
                 thread::yield_now();
             }
         }
-        assert_eq!(undertaker.threads.len(), 1);
+        assert_eq!(reaper.threads.len(), 1);
     }
 }
