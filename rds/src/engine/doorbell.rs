@@ -24,7 +24,7 @@ impl Shared {
             return false;
         }
         state.delayed += 1;
-        if state.delayed == 1 && self.alarm.delay(now + DELAY) {
+        if state.delayed == 1 && self.schedule.delay(now + DELAY) {
             self.bell.ring();
         }
         true
@@ -61,7 +61,7 @@ impl State {
     pub(super) fn end_delay(&mut self) {
         if self.delays() {
             self.delayed = 0;
-            self.alarm.posted();
+            self.schedule.posted();
         }
     }
 }

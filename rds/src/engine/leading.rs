@@ -157,7 +157,7 @@ impl Shared {
                 state.take_all_events();
             }
             if turn || everywhere {
-                state.alarm.call(now);
+                state.schedule.call(now);
             }
             if turn {
                 waiters.show_if_watched(&mut state.node);
@@ -361,9 +361,9 @@ impl Shared {
     /// The thread has handled what it was told of. While calls come that do so themselves, it leaves that
     /// to them, unless somebody waits for it.
     pub(super) fn leave_to_calls(&self, state: &mut State, now: Duration) {
-        if self.is_alone(state) && state.watch == Watch::Thread && state.alarm.calls_come(now) {
+        if self.is_alone(state) && state.watch == Watch::Thread && state.schedule.calls_come(now) {
             state.leave_out_thread();
-            state.watch = Watch::Calls(Some(state.alarm.called_at() + ABSENCE));
+            state.watch = Watch::Calls(Some(state.schedule.called_at() + ABSENCE));
         }
     }
 
@@ -375,7 +375,7 @@ impl Shared {
         let now = self.now();
         state.looked_at = now;
         let any = state.look_everywhere(now);
-        state.alarm.call(now);
+        state.schedule.call(now);
         self.drive_at(state, now);
         any
     }
@@ -462,7 +462,7 @@ impl State {
         if self.ib_connections.len() > FEW_CONNECTIONS {
             return self.look(now, id);
         }
-        self.alarm.call(now);
+        self.schedule.call(now);
         // The peer has not answered yet what answers it; who waits for that looks.
         let any = !mem::take(&mut self.answers) && self.look_everywhere(now);
         self.looked_in_vain = !any;
@@ -492,7 +492,7 @@ impl State {
     /// The call that has led `since` then leaves, and is `alone` if nobody else waits. Returns whether
     /// the thread has to be rung for.
     fn pass_on(&mut self, now: Duration, since: Duration, alone: bool) -> bool {
-        self.alarm.call(now);
+        self.schedule.call(now);
         if !alone {
             return self.tell_thread(now);
         }
@@ -520,8 +520,8 @@ impl State {
                 self.watch = Watch::Calls(Some(now + ABSENCE));
             }
             Some(_) => self.watch = Watch::Calls(None),
-            None if self.alarm.calls_come(now) => {
-                self.watch = Watch::Calls(Some(self.alarm.called_at() + ABSENCE));
+            None if self.schedule.calls_come(now) => {
+                self.watch = Watch::Calls(Some(self.schedule.called_at() + ABSENCE));
             }
             None => {
                 self.tell_thread(now);

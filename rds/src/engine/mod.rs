@@ -1,6 +1,5 @@
 //! What drives the protocol of a process: connections, completions, and time.
 
-mod alarm;
 mod clock;
 mod connecting;
 mod doorbell;
@@ -15,6 +14,7 @@ mod options;
 mod reaper;
 mod state;
 mod traffic;
+mod wakeup_schedule;
 
 use std::{
     io, mem,
@@ -36,7 +36,6 @@ use rustix::{
 };
 use smallvec::SmallVec;
 
-use alarm::{Alarm, Batch};
 use clock::Clock;
 use doorbell::DELAY;
 pub(crate) use exports::{Exported, PAGE, random_address};
@@ -46,6 +45,7 @@ pub(crate) use operations::Progress;
 pub use options::EngineOptions;
 pub(crate) use reaper::Reaper;
 pub(crate) use state::State;
+use wakeup_schedule::{Batch, WakeupSchedule};
 
 use crate::{bell::Bell, socket::Socket};
 
@@ -82,7 +82,7 @@ pub(crate) struct Shared {
     /// The calls that wait beside it.
     followers: Followers,
     clock: Arc<Clock>,
-    alarm: Arc<Alarm>,
+    schedule: Arc<WakeupSchedule>,
     stopped: AtomicBool,
     process: u64,
 }
@@ -147,13 +147,13 @@ impl Engine {
         options.node.max_links = options.max_links();
         let poller = Arc::new(epoll::create(epoll::CreateFlags::CLOEXEC)?);
         let clock = Arc::new(Clock::start());
-        let alarm = Arc::new(Alarm::new());
+        let schedule = Arc::new(WakeupSchedule::new());
         let state = State::new(
             options,
             Arc::clone(&channel),
             Arc::clone(&poller),
             Arc::clone(&clock),
-            Arc::clone(&alarm),
+            Arc::clone(&schedule),
         );
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
@@ -163,7 +163,7 @@ impl Engine {
             leader: Arc::new(Bell::new()?),
             followers: Followers::default(),
             clock,
-            alarm,
+            schedule,
             stopped: AtomicBool::new(false),
             process: verbs::fork_generation(),
         });
@@ -265,7 +265,7 @@ impl Shared {
     }
 
     fn run(&self) {
-        let mut batch = self.alarm.batch();
+        let mut batch = self.schedule.batch();
         while !self.stopped.load(Relaxed) {
             let (relief, tasks) = {
                 let mut state = self.lock_here();
@@ -308,21 +308,21 @@ impl Shared {
         loop {
             let before = self.now();
             let soon = before + DELAY;
-            let last = mem::replace(batch, self.alarm.batch());
+            let last = mem::replace(batch, self.schedule.batch());
             let goes_on = *batch != last;
             let wanted = relief.map(|at| if goes_on { at.min(soon) } else { at });
-            let at = self.alarm.sleep(wanted, soon);
+            let at = self.schedule.sleep(wanted, soon);
             let (ready, _) = sleep(&fds, at.map(|at| at.saturating_sub(before)));
             let now = self.now();
-            let is_late = batch.waits() && *batch == self.alarm.batch();
-            let nothing = self.alarm.calls_come(now) && !is_late && !self.alarm.is_due(now);
+            let is_late = batch.waits() && *batch == self.schedule.batch();
+            let nothing = self.schedule.calls_come(now) && !is_late && !self.schedule.is_due(now);
             if relief.is_none() || !nothing || ready.contains(&true) {
                 return ready;
             }
             if !goes_on {
                 patience = LONGEST_ABSENCE.min(2 * patience);
             }
-            relief = Some(self.alarm.called_at() + patience);
+            relief = Some(self.schedule.called_at() + patience);
         }
     }
 }

@@ -16,13 +16,13 @@ use verbs::{Context, EventType};
 
 use super::{
     EngineOptions, FEW,
-    alarm::Alarm,
     clock::Clock,
     exports::Exports,
     leading::{Leader, Watch},
     listening::Listeners,
     operations::Operations,
     reaper::{self, Reaper},
+    wakeup_schedule::WakeupSchedule,
 };
 use crate::{
     device::Device,
@@ -53,7 +53,7 @@ pub(crate) struct State {
     pub(crate) node: Node<Payload, Body>,
     pub(super) channel: Arc<EventChannel>,
     pub(super) clock: Arc<Clock>,
-    pub(super) alarm: Arc<Alarm>,
+    pub(super) schedule: Arc<WakeupSchedule>,
     pub(super) options: EngineOptions,
     pub(super) ib_connections: BTreeMap<ConnectionId, IbConnection>,
     /// The identifiers of attempts, with the names of their connections.
@@ -113,13 +113,13 @@ impl State {
         channel: Arc<EventChannel>,
         poller: Arc<OwnedFd>,
         clock: Arc<Clock>,
-        alarm: Arc<Alarm>,
+        schedule: Arc<WakeupSchedule>,
     ) -> Self {
         Self {
             node: Node::new(options.node),
             channel,
             clock,
-            alarm,
+            schedule,
             options,
             ib_connections: BTreeMap::new(),
             keys: HashMap::new(),
@@ -252,7 +252,7 @@ impl State {
         }
     }
 
-    /// Does what is due, and sets the alarm. Returns when the thread is to see whether calls still come.
+    /// Does what is due, and sets the schedule. Returns when the thread is to see whether calls still come.
     pub(super) fn prepare(&mut self, now: Duration) -> Option<Duration> {
         let overdue = self.deadlines().filter(|&(at, _)| at <= now);
         let overdue: Vec<ConnectionId> = overdue.map(|(_, id)| id).collect();
@@ -267,7 +267,8 @@ impl State {
         let deadlines = self.deadlines().map(|(at, _)| at);
         let others = self.listeners.deadline().into_iter().chain(self.asked_at);
         let at = deadlines.chain(others).min();
-        self.alarm.set(if self.has_due() { Some(now) } else { at });
+        self.schedule
+            .set(if self.has_due() { Some(now) } else { at });
         self.relief()
     }
 
@@ -322,11 +323,11 @@ impl State {
 
     /// Has the thread wake up at that time, at the latest. Returns whether it has to be rung for.
     pub(super) fn wake_at(&mut self, at: Duration) -> bool {
-        if !self.alarm.is_earlier(at) {
+        if !self.schedule.is_earlier(at) {
             return false;
         }
         self.asked_at = Some(at);
-        self.alarm.ask(at)
+        self.schedule.ask(at)
     }
 
     /// Does what a connection wants.

@@ -40,7 +40,7 @@ impl Batch {
 /// guarantees that one of the two sees the other's write: the thread sleeps shorter, or the call rings. `interleavings`
 /// has the proof, by loom.
 #[derive(Debug)]
-pub(super) struct Alarm {
+pub(super) struct WakeupSchedule {
     /// When there is something to be done. Set by who has everything locked.
     work: AtomicU64,
     /// Until when the thread sleeps.
@@ -59,7 +59,7 @@ fn nanos_or_never(at: Option<Duration>) -> u64 {
     at.map_or(NEVER, nanos)
 }
 
-impl Alarm {
+impl WakeupSchedule {
     /// There is nothing to be done, and no call has come.
     pub(super) fn new() -> Self {
         Self {
@@ -154,51 +154,51 @@ mod tests {
     #[test]
     fn the_thread_is_rung_for_if_it_would_sleep_too_long() {
         loom::model(|| {
-            let alarm = Alarm::new();
-            assert_eq!(alarm.sleep(None, at(2)), None);
-            assert!(alarm.is_earlier(at(50)));
-            assert!(alarm.ask(at(50)), "it sleeps for ever");
-            assert!(!alarm.is_earlier(at(50)) && alarm.is_earlier(at(49)));
-            assert_eq!(alarm.sleep(Some(at(10)), at(2)), Some(at(10)));
-            assert!(!alarm.ask(at(40)), "it looks before that");
-            assert_eq!(alarm.sleep(Some(at(60)), at(2)), Some(at(40)));
-            assert!(alarm.ask(at(39)));
-            assert!(!alarm.is_due(at(38)) && alarm.is_due(at(39)));
-            alarm.set(None);
-            assert!(!alarm.is_due(at(39)));
-            assert_eq!(alarm.sleep(None, at(2)), None);
+            let schedule = WakeupSchedule::new();
+            assert_eq!(schedule.sleep(None, at(2)), None);
+            assert!(schedule.is_earlier(at(50)));
+            assert!(schedule.ask(at(50)), "it sleeps for ever");
+            assert!(!schedule.is_earlier(at(50)) && schedule.is_earlier(at(49)));
+            assert_eq!(schedule.sleep(Some(at(10)), at(2)), Some(at(10)));
+            assert!(!schedule.ask(at(40)), "it looks before that");
+            assert_eq!(schedule.sleep(Some(at(60)), at(2)), Some(at(40)));
+            assert!(schedule.ask(at(39)));
+            assert!(!schedule.is_due(at(38)) && schedule.is_due(at(39)));
+            schedule.set(None);
+            assert!(!schedule.is_due(at(39)));
+            assert_eq!(schedule.sleep(None, at(2)), None);
         });
     }
 
     #[test]
     fn calls_are_seen() {
         loom::model(|| {
-            let alarm = Alarm::new();
-            assert_eq!(alarm.called_at(), Duration::ZERO);
-            alarm.call(at(7));
-            assert_eq!(alarm.called_at(), at(7));
-            assert!(alarm.calls_come(at(16)) && !alarm.calls_come(at(17)));
-            alarm.call(Duration::MAX);
-            assert!(alarm.called_at() > at(7), "for ever");
+            let schedule = WakeupSchedule::new();
+            assert_eq!(schedule.called_at(), Duration::ZERO);
+            schedule.call(at(7));
+            assert_eq!(schedule.called_at(), at(7));
+            assert!(schedule.calls_come(at(16)) && !schedule.calls_come(at(17)));
+            schedule.call(Duration::MAX);
+            assert!(schedule.called_at() > at(7), "for ever");
         });
     }
 
     #[test]
     fn the_thread_looks_soon_while_messages_wait() {
         loom::model(|| {
-            let alarm = Alarm::new();
-            let none = alarm.batch();
+            let schedule = WakeupSchedule::new();
+            let none = schedule.batch();
             assert!(!none.waits());
-            assert_eq!(alarm.sleep(Some(at(10)), at(2)), Some(at(10)));
-            assert!(alarm.delay(at(3)), "it sleeps for longer");
-            let first = alarm.batch();
+            assert_eq!(schedule.sleep(Some(at(10)), at(2)), Some(at(10)));
+            assert!(schedule.delay(at(3)), "it sleeps for longer");
+            let first = schedule.batch();
             assert!(first.waits());
-            assert_eq!(alarm.sleep(Some(at(10)), at(4)), Some(at(4)));
-            assert_eq!(alarm.sleep(Some(at(3)), at(4)), Some(at(3)));
-            alarm.posted();
-            assert_eq!(alarm.sleep(Some(at(5)), at(4)), Some(at(5)));
-            assert!(!alarm.delay(at(6)), "it looks before that");
-            let second = alarm.batch();
+            assert_eq!(schedule.sleep(Some(at(10)), at(4)), Some(at(4)));
+            assert_eq!(schedule.sleep(Some(at(3)), at(4)), Some(at(3)));
+            schedule.posted();
+            assert_eq!(schedule.sleep(Some(at(5)), at(4)), Some(at(5)));
+            assert!(!schedule.delay(at(6)), "it looks before that");
+            let second = schedule.batch();
             assert!(second.waits());
             assert_ne!(first, second);
         });
@@ -221,9 +221,9 @@ mod interleavings {
         Duration::from_millis(millis)
     }
 
-    /// The alarm, the bell, and the lock with the time that calls have asked for.
+    /// The schedule, the bell, and the lock with the time that calls have asked for.
     struct Engine {
-        alarm: Alarm,
+        schedule: WakeupSchedule,
         rung: AtomicBool,
         asked: Mutex<Option<Duration>>,
     }
@@ -231,7 +231,7 @@ mod interleavings {
     impl Engine {
         fn new() -> Arc<Self> {
             Arc::new(Self {
-                alarm: Alarm::new(),
+                schedule: WakeupSchedule::new(),
                 rung: AtomicBool::new(false),
                 asked: Mutex::new(None),
             })
@@ -240,9 +240,9 @@ mod interleavings {
         /// A call leaves work that is due at that time, as `State::wake_at` does.
         fn leave_work(&self, due: Duration) {
             let mut asked = self.asked.lock().unwrap();
-            if self.alarm.is_earlier(due) {
+            if self.schedule.is_earlier(due) {
                 *asked = Some(asked.map_or(due, |other| other.min(due)));
-                if self.alarm.ask(due) {
+                if self.schedule.ask(due) {
                     self.rung.store(true, SeqCst);
                 }
             }
@@ -251,7 +251,7 @@ mod interleavings {
         /// A call leaves a message for the next ones, as `Shared::delay` does.
         fn leave_message(&self, soon: Duration) {
             let _asked = self.asked.lock().unwrap();
-            if self.alarm.delay(soon) {
+            if self.schedule.delay(soon) {
                 self.rung.store(true, SeqCst);
             }
         }
@@ -259,9 +259,9 @@ mod interleavings {
         /// The thread does what is due, and goes to sleep; until when.
         fn go_to_sleep(&self, soon: Duration) -> Option<Duration> {
             let asked = self.asked.lock().unwrap();
-            self.alarm.set(*asked);
+            self.schedule.set(*asked);
             drop(asked);
-            self.alarm.sleep(None, soon)
+            self.schedule.sleep(None, soon)
         }
     }
 
