@@ -29,7 +29,7 @@ use crate::{
     ib_connection::IbConnection,
     outbound::{Operands, Payload},
     proto::{
-        Agenda, SocketId,
+        PendingSet, SocketId,
         connection::Fate,
         link::RequestId,
         node::{ConnectionId, Node, SocketError},
@@ -62,7 +62,7 @@ pub(crate) struct State {
     pub(super) queues: BTreeMap<usize, ConnectionId>,
     pub(super) next_queue: usize,
     /// Connections whose completions have to be looked at, and which announce none until then.
-    pub(super) due: Agenda<ConnectionId>,
+    pub(super) due: PendingSet<ConnectionId>,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
@@ -125,7 +125,7 @@ impl State {
             keys: HashMap::new(),
             queues: BTreeMap::new(),
             next_queue: 0,
-            due: Agenda::new(),
+            due: PendingSet::new(),
             requests: HashMap::new(),
             next_request: 0,
             listeners: Listeners::default(),

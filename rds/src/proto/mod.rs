@@ -3,15 +3,15 @@
 //! It knows nothing of devices, threads or clocks, so that the same code runs over RDMA, in a
 //! simulator and under a fuzzer.
 
-mod agenda;
 pub mod connection;
 pub mod control;
 mod host;
 pub mod link;
 pub mod node;
+mod pending_set;
 mod socket_id;
 pub mod wire;
 
-pub(crate) use agenda::Agenda;
 pub(crate) use host::Host;
+pub(crate) use pending_set::PendingSet;
 pub use socket_id::SocketId;

@@ -39,7 +39,7 @@ pub use socket::{DEFAULT_LIMIT, Delivery, Event, Pending, Readiness};
 pub use sockets::{LocalMessage, NotSent, Sent};
 
 use super::{
-    Agenda, Host, SocketId,
+    Host, PendingSet, SocketId,
     connection::{self, Finished},
     wire::CongestionMap,
 };
@@ -138,16 +138,16 @@ pub struct Node<P, B> {
     maps: BTreeMap<Host, CongestionMap>,
     /// Which ports of a peer are.
     peer_maps: BTreeMap<Host, CongestionMap>,
-    busy: Agenda<ConnectionId>,
+    busy: PendingSet<ConnectionId>,
     /// Something is to be done at once about one that is busy.
     hurries: bool,
-    woken: Agenda<SocketId>,
+    woken: PendingSet<SocketId>,
     /// Connections whose peers may have handled something that is not known to be over yet.
-    unsettled: Agenda<ConnectionId>,
+    unsettled: PendingSet<ConnectionId>,
     /// There are many, or somebody waits for room.
     settles: bool,
     /// Sockets that had no room to send.
-    crowded: Agenda<SocketId>,
+    crowded: PendingSet<SocketId>,
     finished: VecDeque<Finished<P>>,
     counters: Counters,
 }
@@ -168,12 +168,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             routes: BTreeMap::new(),
             maps: BTreeMap::new(),
             peer_maps: BTreeMap::new(),
-            busy: Agenda::new(),
+            busy: PendingSet::new(),
             hurries: false,
-            woken: Agenda::new(),
-            unsettled: Agenda::new(),
+            woken: PendingSet::new(),
+            unsettled: PendingSet::new(),
             settles: false,
-            crowded: Agenda::new(),
+            crowded: PendingSet::new(),
             finished: VecDeque::new(),
             counters: Counters::default(),
         }

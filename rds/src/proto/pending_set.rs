@@ -3,9 +3,9 @@
 /// Things that are to be looked at, each once, the highest first. They are few as a rule: it keeps its
 /// memory, other than a set made of nodes.
 #[derive(Debug)]
-pub(crate) struct Agenda<T>(Vec<T>);
+pub(crate) struct PendingSet<T>(Vec<T>);
 
-impl<T: Ord> Agenda<T> {
+impl<T: Ord> PendingSet<T> {
     pub(crate) const fn new() -> Self {
         Self(Vec::new())
     }
@@ -53,31 +53,31 @@ mod tests {
 
     #[test]
     fn each_thing_comes_once() {
-        let mut agenda = Agenda::new();
-        assert!(agenda.is_empty());
+        let mut pending = PendingSet::new();
+        assert!(pending.is_empty());
         for thing in [3, 1, 3, 2, 1] {
-            agenda.insert(thing);
+            pending.insert(thing);
         }
-        assert_eq!([agenda.pop(), agenda.pop()], [Some(3), Some(2)]);
-        agenda.insert(3);
-        agenda.insert(4);
-        agenda.remove(&4);
-        agenda.remove(&5);
-        assert!(!agenda.is_empty());
-        assert_eq!(agenda.iter().collect::<Vec<_>>(), [&1, &3]);
+        assert_eq!([pending.pop(), pending.pop()], [Some(3), Some(2)]);
+        pending.insert(3);
+        pending.insert(4);
+        pending.remove(&4);
+        pending.remove(&5);
+        assert!(!pending.is_empty());
+        assert_eq!(pending.iter().collect::<Vec<_>>(), [&1, &3]);
         assert_eq!(
-            [agenda.pop(), agenda.pop(), agenda.pop()],
+            [pending.pop(), pending.pop(), pending.pop()],
             [Some(3), Some(1), None]
         );
     }
 
     #[test]
     fn all_things_can_be_taken_off_at_once() {
-        let mut agenda = Agenda::new();
+        let mut pending = PendingSet::new();
         for thing in [2, 3, 1] {
-            agenda.insert(thing);
+            pending.insert(thing);
         }
-        assert_eq!(agenda.drain().collect::<Vec<_>>(), [1, 2, 3]);
-        assert!(agenda.is_empty());
+        assert_eq!(pending.drain().collect::<Vec<_>>(), [1, 2, 3]);
+        assert!(pending.is_empty());
     }
 }
