@@ -35,10 +35,10 @@
 #![forbid(unsafe_code)]
 
 mod asynchronous;
-mod bell;
 mod device;
 mod engine;
 mod errno;
+mod event_fd;
 mod ib_connection;
 pub mod info;
 mod loopback;

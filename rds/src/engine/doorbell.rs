@@ -25,7 +25,7 @@ impl Shared {
         }
         state.delayed += 1;
         if state.delayed == 1 && self.schedule.delay(now + DELAY) {
-            self.bell.ring();
+            self.thread_event.notify();
         }
         true
     }

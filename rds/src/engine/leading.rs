@@ -32,8 +32,8 @@ use smallvec::SmallVec;
 
 use super::{FEW, Shared, State, sleep};
 use crate::{
-    bell::Bell,
     device::Device,
+    event_fd::EventFd,
     proto::{SocketId, node::ConnectionId},
     socket::Waiters,
 };
@@ -66,8 +66,8 @@ const FEW_CONNECTIONS: usize = 4;
 /// Whether a call may leave what is to be done to the next one: if it is `alone`, since a call that sleeps does
 /// nothing; if all of it `can_wait`; and if it was not `rung` for, since then other threads are at work, and the next
 /// call may be theirs, which waits for that.
-const fn may_leave(rung: bool, alone: bool, can_wait: bool) -> bool {
-    !rung && alone && can_wait
+const fn may_leave(notified: bool, alone: bool, can_wait: bool) -> bool {
+    !notified && alone && can_wait
 }
 
 /// The call that works for all sockets while it waits.
@@ -76,18 +76,18 @@ pub(super) struct Leader {
     socket: SocketId,
     since: Duration,
     /// Where it waits.
-    place: Place,
+    block_on: BlockOn,
     /// Something has changed that it did not do itself, and it has been woken.
-    rung: bool,
+    notified: bool,
     /// It looks for completions, and is not told of them.
     looks: bool,
 }
 
 /// Where the call that leads waits.
 #[derive(Debug)]
-enum Place {
+enum BlockOn {
     /// At the channels of all devices, and at this bell.
-    Bell(Arc<Bell>),
+    EventFd(Arc<EventFd>),
     /// In a read of the channel of the only device: so there is one call of the kernel, not three. But to wake
     /// it takes more.
     Channel(Arc<Device>),
@@ -173,15 +173,15 @@ impl Shared {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let reads = state.place_to_read(deadline.is_some());
-        let place = match &reads {
-            Some(device) => Place::Channel(Arc::clone(device)),
-            None => Place::Bell(Arc::clone(&self.leader)),
+        let block_on = match &reads {
+            Some(device) => BlockOn::Channel(Arc::clone(device)),
+            None => BlockOn::EventFd(Arc::clone(&self.leader_event)),
         };
         state.leader = Some(Leader {
             socket: waiters.id(),
             since: now,
-            place,
-            rung: false,
+            block_on,
+            notified: false,
             looks,
         });
         state.leave_out_thread();
@@ -252,7 +252,7 @@ impl Shared {
         drop(state);
         let (ready, interrupted) = {
             let mut fds = SmallVec::<[BorrowedFd<'_>; FEW]>::new();
-            fds.push(self.leader.as_fd());
+            fds.push(self.leader_event.as_fd());
             for device in &devices {
                 fds.push(device.channel.as_fd());
             }
@@ -292,8 +292,8 @@ impl Shared {
             state.receiving = receiving;
             let now = self.now();
             state.looked_at = now;
-            let rung = state.leader.as_ref().is_some_and(|leader| leader.rung);
-            if state.look_everywhere(now) || rung {
+            let notified = state.leader.as_ref().is_some_and(|leader| leader.notified);
+            if state.look_everywhere(now) || notified {
                 return (state, true);
             }
             looks = looks.wrapping_add(1);
@@ -318,19 +318,21 @@ impl Shared {
     /// The call that leads has done what it could, and leaves.
     fn resign(&self, state: &mut State, now: Duration) {
         let leader = state.leader.take();
-        let rung = leader.as_ref().is_some_and(|leader| leader.rung);
-        if rung && let Some(Place::Bell(bell)) = leader.as_ref().map(|leader| &leader.place) {
+        let notified = leader.as_ref().is_some_and(|leader| leader.notified);
+        if notified
+            && let Some(BlockOn::EventFd(event)) = leader.as_ref().map(|leader| &leader.block_on)
+        {
             // An event of a channel's is taken by who reads it next.
-            bell.clear();
+            event.drain();
         }
-        state.was_rung = rung;
+        state.was_notified = notified;
         let since = leader.map_or(now, |leader| leader.since);
         let alone = self.is_alone(state);
         let asked = state.pass_on(now, since, alone);
-        self.leave(state, now, rung);
+        self.leave(state, now, notified);
         state.receiving = None;
         if asked {
-            self.bell.ring();
+            self.thread_event.notify();
         }
     }
 
@@ -351,9 +353,9 @@ impl Shared {
 
     /// Does what is to be done after a call has handled completions, and is about to receive from its socket, unless
     /// that [may be left](may_leave) to the next call. The call was `rung` for if another has woken it.
-    fn leave(&self, state: &mut State, now: Duration, rung: bool) {
+    fn leave(&self, state: &mut State, now: Duration, notified: bool) {
         let can_wait = state.receiving.is_some_and(|id| state.can_wait(id));
-        if !may_leave(rung, self.is_alone(state), can_wait) {
+        if !may_leave(notified, self.is_alone(state), can_wait) {
             self.drive_at(state, now);
         }
     }
@@ -386,7 +388,7 @@ impl Shared {
         if !state.is_watched() {
             let now = self.now();
             if state.tell_thread(now) {
-                self.bell.ring();
+                self.thread_event.notify();
             }
             self.drive_at(state, now);
         }
@@ -411,7 +413,7 @@ impl State {
         let [device] = self.devices_here() else {
             return None;
         };
-        let reads = !has_deadline && !self.was_rung && device.waker().is_some();
+        let reads = !has_deadline && !self.was_notified && device.waker().is_some();
         reads.then(|| Arc::clone(device))
     }
 
@@ -570,33 +572,33 @@ impl State {
         if let Some(leader) = &mut self.leader
             && leader.socket == id
         {
-            leader.ring();
+            leader.notify();
         }
     }
 
     /// Wakes the call that leads, whatever it waits for.
     pub(super) fn stop_leader(&mut self) {
         if let Some(leader) = &mut self.leader {
-            leader.ring();
+            leader.notify();
         }
     }
 }
 
 impl Leader {
-    fn ring(&mut self) {
-        if !self.rung {
-            self.rung = self.place.ring();
+    fn notify(&mut self) {
+        if !self.notified {
+            self.notified = self.block_on.notify();
         }
     }
 }
 
-impl Place {
+impl BlockOn {
     /// Wakes who waits there. Returns whether that has been done: it cannot be where a device is gone, which
     /// wakes those who wait for it.
-    fn ring(&self) -> bool {
+    fn notify(&self) -> bool {
         match self {
-            Self::Bell(bell) => {
-                bell.ring();
+            Self::EventFd(event) => {
+                event.notify();
                 true
             }
             Self::Channel(device) => device.waker().is_some_and(|waker| waker.wake().is_ok()),
@@ -610,11 +612,11 @@ mod tests {
 
     #[test]
     fn work_is_left_only_by_a_call_that_is_alone_and_was_not_rung_for() {
-        for rung in [false, true] {
+        for notified in [false, true] {
             for alone in [false, true] {
                 for can_wait in [false, true] {
-                    let may = may_leave(rung, alone, can_wait);
-                    assert_eq!(may, (rung, alone, can_wait) == (false, true, true));
+                    let may = may_leave(notified, alone, can_wait);
+                    assert_eq!(may, (notified, alone, can_wait) == (false, true, true));
                 }
             }
         }

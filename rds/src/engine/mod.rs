@@ -47,7 +47,7 @@ pub(crate) use reaper::Reaper;
 pub(crate) use state::State;
 use wakeup_schedule::{Batch, WakeupSchedule};
 
-use crate::{bell::Bell, socket::Socket};
+use crate::{event_fd::EventFd, socket::Socket};
 
 /// Everything that sockets share: their addresses, the connections to other hosts, and the thread
 /// that works for them.
@@ -74,11 +74,11 @@ pub(crate) struct Shared {
     state: Mutex<State>,
     channel: Arc<EventChannel>,
     /// Rung when the thread has to look again.
-    bell: Bell,
+    thread_event: EventFd,
     /// Readable when there are completions, unless a call waits for them.
     poller: Arc<OwnedFd>,
     /// Of the call that does.
-    leader: Arc<Bell>,
+    leader_event: Arc<EventFd>,
     /// The calls that wait beside it.
     followers: Followers,
     clock: Arc<Clock>,
@@ -158,9 +158,9 @@ impl Engine {
         let shared = Arc::new(Shared {
             state: Mutex::new(state),
             channel,
-            bell: Bell::new()?,
+            thread_event: EventFd::new()?,
             poller,
-            leader: Arc::new(Bell::new()?),
+            leader_event: Arc::new(EventFd::new()?),
             followers: Followers::default(),
             clock,
             schedule,
@@ -215,7 +215,7 @@ impl Drop for Handle {
             return;
         }
         self.shared.stopped.store(true, Relaxed);
-        self.shared.bell.ring();
+        self.shared.thread_event.notify();
         if let Some(thread) = self.thread.take()
             // A task that it has woken may have had the last socket.
             && thread.thread().id() != thread::current().id()
@@ -260,7 +260,7 @@ impl Shared {
     /// The same, for who knows the time.
     pub(crate) fn drive_at(&self, state: &mut State, now: Duration) {
         if state.work(now) {
-            self.bell.ring();
+            self.thread_event.notify();
         }
     }
 
@@ -275,7 +275,7 @@ impl Shared {
             tasks.into_iter().for_each(Waker::wake);
             let ready = self.doze(relief, &mut batch);
             if ready[1] {
-                self.bell.clear();
+                self.thread_event.drain();
             }
             let mut state = self.lock_here();
             let now = self.now();
@@ -303,7 +303,11 @@ impl Shared {
     /// which it returns, or it is time, or messages have waited for others for too long. When it is time to see
     /// whether calls still come, it sees to that itself.
     fn doze(&self, mut relief: Option<Duration>, batch: &mut Batch) -> Ready {
-        let fds = [self.channel.as_fd(), self.bell.as_fd(), self.poller.as_fd()];
+        let fds = [
+            self.channel.as_fd(),
+            self.thread_event.as_fd(),
+            self.poller.as_fd(),
+        ];
         let mut patience = ABSENCE;
         loop {
             let before = self.now();

@@ -72,7 +72,7 @@ pub(crate) struct State {
     pub(super) leader: Option<Leader>,
     pub(super) watch: Watch,
     /// The last call that has led was woken for something that is not by a device.
-    pub(super) was_rung: bool,
+    pub(super) was_notified: bool,
     /// There may be events that the last call that led has left where they are.
     pub(super) has_events: bool,
     /// The last call that has led was told of completions, and has handled those of all connections.
@@ -133,7 +133,7 @@ impl State {
             poller,
             leader: None,
             watch: Watch::Thread,
-            was_rung: false,
+            was_notified: false,
             has_events: false,
             has_looked: false,
             looked_in_vain: false,

@@ -224,7 +224,7 @@ mod interleavings {
     /// The schedule, the bell, and the lock with the time that calls have asked for.
     struct Engine {
         schedule: WakeupSchedule,
-        rung: AtomicBool,
+        notified: AtomicBool,
         asked: Mutex<Option<Duration>>,
     }
 
@@ -232,7 +232,7 @@ mod interleavings {
         fn new() -> Arc<Self> {
             Arc::new(Self {
                 schedule: WakeupSchedule::new(),
-                rung: AtomicBool::new(false),
+                notified: AtomicBool::new(false),
                 asked: Mutex::new(None),
             })
         }
@@ -243,7 +243,7 @@ mod interleavings {
             if self.schedule.is_earlier(due) {
                 *asked = Some(asked.map_or(due, |other| other.min(due)));
                 if self.schedule.ask(due) {
-                    self.rung.store(true, SeqCst);
+                    self.notified.store(true, SeqCst);
                 }
             }
         }
@@ -252,7 +252,7 @@ mod interleavings {
         fn leave_message(&self, soon: Duration) {
             let _asked = self.asked.lock().unwrap();
             if self.schedule.delay(soon) {
-                self.rung.store(true, SeqCst);
+                self.notified.store(true, SeqCst);
             }
         }
 
@@ -281,8 +281,8 @@ mod interleavings {
                 call.join().unwrap();
             }
             let in_time = until.is_some_and(|until| until <= latest);
-            let rung = engine.rung.load(SeqCst);
-            assert!(in_time || rung, "the thread sleeps until {until:?}");
+            let notified = engine.notified.load(SeqCst);
+            assert!(in_time || notified, "the thread sleeps until {until:?}");
         });
     }
 

@@ -16,8 +16,8 @@ use verbs::fd::NotifyFd;
 
 use super::Readiness;
 use crate::{
-    bell::Bell,
     engine::State,
+    event_fd::EventFd,
     outbound::Payload,
     proto::{SocketId, node::Node},
     slots::Body,
@@ -30,12 +30,12 @@ pub(crate) struct Waiters {
     changed: Condvar,
     /// How many calls wait for that.
     waiting: AtomicUsize,
-    bell: Bell,
+    event: EventFd,
     /// Handed out in place of the bell, which a program could read or make blocking.
-    notify: NotifyFd,
+    notify_fd: NotifyFd,
     /// Rung while a message can be sent, and its descriptor for programs. Made when a caller has
     /// asked for it.
-    room: OnceLock<(Bell, NotifyFd)>,
+    room: OnceLock<(EventFd, NotifyFd)>,
     /// Somebody has the descriptor, so that it is worth keeping right.
     watched: AtomicBool,
     /// A call that does not wait could not send, and wants to know when it can. Set by who has the engine locked.
@@ -45,7 +45,7 @@ pub(crate) struct Waiters {
     /// For how many microseconds a call looks before it sleeps.
     busy_poll: AtomicU64,
     /// What the descriptor shows, as far as it has to be known without a lock. Set by who has the engine locked.
-    rung: AtomicBool,
+    signaled: AtomicBool,
     seen: Mutex<Seen>,
     tasks: Mutex<Vec<Waker>>,
 }
@@ -53,9 +53,9 @@ pub(crate) struct Waiters {
 /// What the descriptor shows.
 #[derive(Debug, Default)]
 struct Seen {
-    rung: bool,
+    signaled: bool,
     /// That of the other bell.
-    room_rung: bool,
+    room_signaled: bool,
     /// A peer's map has come that nobody has been told of.
     map_changed: bool,
     /// Memory that was sent without a copy, and is not needed any more.
@@ -69,19 +69,19 @@ fn micros(time: Duration) -> u64 {
 
 impl Waiters {
     pub(crate) fn new(id: SocketId, busy_poll: Duration) -> io::Result<Self> {
-        let bell = Bell::new()?;
+        let event = EventFd::new()?;
         Ok(Self {
             id,
             changed: Condvar::new(),
             waiting: AtomicUsize::new(0),
-            notify: NotifyFd::of(bell.as_fd())?,
-            bell,
+            notify_fd: NotifyFd::of(event.as_fd())?,
+            event,
             room: OnceLock::new(),
             watched: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
             has_free: AtomicBool::new(false),
             busy_poll: AtomicU64::new(micros(busy_poll)),
-            rung: AtomicBool::new(false),
+            signaled: AtomicBool::new(false),
             seen: Mutex::default(),
             tasks: Mutex::default(),
         })
@@ -128,7 +128,7 @@ impl Waiters {
         let pending = node.pending(self.id).unwrap_or_default();
         let usual = !pending.map_changed && !self.has_free() && self.room.get().is_none();
         let readable = pending.message || pending.event;
-        usual && !self.blocked.load(Relaxed) && readable == self.rung.load(Relaxed)
+        usual && !self.blocked.load(Relaxed) && readable == self.signaled.load(Relaxed)
     }
 
     /// Wakes a task when something changes next.
@@ -146,24 +146,24 @@ impl Waiters {
         let now = node.readiness(self.id).unwrap_or_default();
         seen.map_changed |= now.map_changed;
         let readable = now.readable || !seen.free.is_empty();
-        let ring = readable || seen.map_changed || self.blocked.load(Relaxed) && now.writable;
-        if ring != seen.rung && self.watched.load(Relaxed) {
-            seen.rung = ring;
-            self.rung.store(ring, Relaxed);
-            if ring {
-                self.bell.ring();
+        let signal = readable || seen.map_changed || self.blocked.load(Relaxed) && now.writable;
+        if signal != seen.signaled && self.watched.load(Relaxed) {
+            seen.signaled = signal;
+            self.signaled.store(signal, Relaxed);
+            if signal {
+                self.event.notify();
             } else {
-                self.bell.clear();
+                self.event.drain();
             }
         }
         if let Some((room, _)) = self.room.get()
-            && now.writable != seen.room_rung
+            && now.writable != seen.room_signaled
         {
-            seen.room_rung = now.writable;
+            seen.room_signaled = now.writable;
             if now.writable {
-                room.ring();
+                room.notify();
             } else {
-                room.clear();
+                room.drain();
             }
         }
         Readiness {
@@ -209,7 +209,7 @@ impl Waiters {
     /// The descriptor, which is right from now on.
     pub(crate) fn watch(&self) -> BorrowedFd<'_> {
         self.watched.store(true, Relaxed);
-        self.notify.as_fd()
+        self.notify_fd.as_fd()
     }
 
     /// The descriptor that tells of room, which the next [`show`](Self::show) makes right, and from then
@@ -219,7 +219,7 @@ impl Waiters {
         if let Some((_, notify)) = self.room.get() {
             return Ok(notify.as_fd());
         }
-        let room = Bell::new()?;
+        let room = EventFd::new()?;
         let notify = NotifyFd::of(room.as_fd())?;
         // Another thread may have been faster.
         Ok(self.room.get_or_init(|| (room, notify)).1.as_fd())

@@ -12,26 +12,26 @@ use rustix::{
 
 /// Something that makes a descriptor readable until it is cleared.
 #[derive(Debug)]
-pub(crate) struct Bell(OwnedFd);
+pub(crate) struct EventFd(OwnedFd);
 
-impl Bell {
+impl EventFd {
     pub(crate) fn new() -> io::Result<Self> {
         let flags = EventfdFlags::CLOEXEC | EventfdFlags::NONBLOCK;
         Ok(Self(eventfd(0, flags)?))
     }
 
-    pub(crate) fn ring(&self) {
+    pub(crate) fn notify(&self) {
         // It can only fail when the count is at its end, and then the descriptor is readable.
         let _: Result<usize, _> = write(&self.0, &1_u64.to_ne_bytes());
     }
 
-    pub(crate) fn clear(&self) {
+    pub(crate) fn drain(&self) {
         // It fails when nobody has rung.
         let _: Result<usize, _> = read(&self.0, &mut [0; 8]);
     }
 }
 
-impl AsFd for Bell {
+impl AsFd for EventFd {
     fn as_fd(&self) -> BorrowedFd<'_> {
         self.0.as_fd()
     }
