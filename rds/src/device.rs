@@ -12,7 +12,7 @@ use verbs::{
 
 use crate::{
     ib_connection::RESERVED,
-    loopback::{Loopback, Unchanged},
+    loopback::{AtomicError, Loopback},
     proto::connection::AtomicOp,
     slots::Slots,
 };
@@ -74,26 +74,25 @@ impl Device {
 
     /// Whether it can change numbers in its own memory for its own programs. Only the connection
     /// manager connects iWARP's queue pairs.
-    pub(crate) fn changes_own(&self) -> bool {
+    pub(crate) fn has_local_atomics(&self) -> bool {
         self.atomics && !self.iwarp
     }
 
     /// Changes a number in its own memory, as it does for peers, and says what it was. Blocks until that
     /// is done. The address is one of its own.
-    pub(crate) fn change(
+    pub(crate) fn local_atomic(
         &self,
         ip: IpAddr,
         op: AtomicOp,
         number: RemoteToken,
-    ) -> Result<u64, Unchanged> {
+    ) -> Result<u64, AtomicError> {
         let mut place = self.loopback.lock().unwrap_or_else(PoisonError::into_inner);
         let mut loopback = match place.take() {
             Some(loopback) => loopback,
-            None => {
-                Loopback::new(&self.pd, ip).map_err(|_| Unchanged::Failed(WcStatus::GENERAL_ERR))?
-            }
+            None => Loopback::new(&self.pd, ip)
+                .map_err(|_| AtomicError::Failed(WcStatus::GENERAL_ERR))?,
         };
-        let before = loopback.change(op, number)?;
+        let before = loopback.atomic(op, number)?;
         // One that has failed is made anew when it is needed again.
         *place = Some(loopback);
         Ok(before)

@@ -13,16 +13,16 @@ use verbs::{
 use crate::proto::connection::AtomicOp;
 
 /// The bytes of a number.
-const NUMBER: usize = 8;
+const OPERAND_SIZE: usize = 8;
 
 /// Entries of the completion queue: one for a send, and one for a receive, which the queue pair has but does not post.
-const ENTRIES: u32 = 2;
+const CQ_ENTRIES: u32 = 2;
 
 /// How long the device waits for its own answer: code 17, half a second. Nothing gets lost on the way.
-const ANSWER: u8 = 17;
+const ACK_TIMEOUT: u8 = 17;
 
 /// How long anybody waits for the device. It gives up by itself, before.
-const PATIENCE: Duration = Duration::from_secs(10);
+const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 
 /// A queue pair that is connected to itself.
 #[derive(Debug)]
@@ -33,7 +33,7 @@ pub(crate) struct Loopback {
 
 /// Why a number has not been changed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-pub(crate) enum Unchanged {
+pub(crate) enum AtomicError {
     /// The device did not take the operation, or says that it failed.
     Failed(WcStatus),
     /// It has not said anything. It may have been done.
@@ -43,11 +43,11 @@ pub(crate) enum Unchanged {
 impl Loopback {
     /// Makes one, by any way from the address to itself.
     pub(crate) fn new(pd: &ProtectionDomain, ip: IpAddr) -> verbs::Result<Self> {
-        let way = way(pd.context(), ip)?;
+        let path = path_to_self(pd.context(), ip)?;
         let cq = pd
             .context()
-            .cq_builder(ENTRIES)
-            .batch(ENTRIES as usize)
+            .cq_builder(CQ_ENTRIES)
+            .batch(CQ_ENTRIES as usize)
             .waitable()
             .create()?;
         let qp = pd
@@ -56,20 +56,20 @@ impl Loopback {
             .max_recv_wr(1)
             .create()?;
         let (own, psn) = (qp.qp_num(), Psn::from_low_bits(0));
-        let init = Attributes::<Rc, Init>::new(way.port_num).access(RemoteAccess::ATOMIC);
+        let init = Attributes::<Rc, Init>::new(path.port_num).access(RemoteAccess::ATOMIC);
         let qp = qp.to_init(&init)?;
-        let qp = qp.to_rtr(&Attributes::<Rc, Rtr>::new(&way, own, psn))?;
-        let rts = Attributes::<Rc, Rts>::new(psn).timeout(AckTimeout::new(ANSWER)?);
+        let qp = qp.to_rtr(&Attributes::<Rc, Rtr>::new(&path, own, psn))?;
+        let rts = Attributes::<Rc, Rts>::new(psn).timeout(AckTimeout::new(ACK_TIMEOUT)?);
         let qp = qp.to_rts(&rts)?;
         Ok(Self { qp, cq })
     }
 
     /// Changes a number, and says what it was. Blocks until the device has done it. After a failure,
     /// nothing more is to be done with this queue pair.
-    pub(crate) fn change(&mut self, op: AtomicOp, number: RemoteToken) -> Result<u64, Unchanged> {
-        const REFUSED: Unchanged = Unchanged::Failed(WcStatus::GENERAL_ERR);
+    pub(crate) fn atomic(&mut self, op: AtomicOp, number: RemoteToken) -> Result<u64, AtomicError> {
+        const REFUSED: AtomicError = AtomicError::Failed(WcStatus::GENERAL_ERR);
         let pd = self.qp.pd();
-        let before = pd.alloc_buf(NUMBER).map_err(|_| REFUSED)?;
+        let before = pd.alloc_buf(OPERAND_SIZE).map_err(|_| REFUSED)?;
         let posted = match op {
             AtomicOp::FetchAdd(add) => {
                 let request = FetchAdd::new(before, number, add);
@@ -81,24 +81,24 @@ impl Loopback {
             }
         };
         posted.map_err(|()| REFUSED)?;
-        let completions = self.cq.wait(Some(PATIENCE));
-        let mut completions = completions.map_err(|_| Unchanged::Unknown)?;
-        let wc = completions.next().ok_or(Unchanged::Unknown)?;
-        let failed = |failed: WcError| Unchanged::Failed(failed.status);
+        let completions = self.cq.wait(Some(COMPLETION_TIMEOUT));
+        let mut completions = completions.map_err(|_| AtomicError::Unknown)?;
+        let wc = completions.next().ok_or(AtomicError::Unknown)?;
+        let failed = |failed: WcError| AtomicError::Failed(failed.status);
         wc.ok().map_err(failed)?;
         match self.qp.complete(wc) {
             Ok(Completed::Send(done)) => {
                 let before = done.work().map_err(failed)?.first_chunk().copied();
-                before.map(u64::from_ne_bytes).ok_or(Unchanged::Unknown)
+                before.map(u64::from_ne_bytes).ok_or(AtomicError::Unknown)
             }
-            _ => Err(Unchanged::Unknown),
+            _ => Err(AtomicError::Unknown),
         }
     }
 }
 
 /// The way from a device to itself: by the address, or where that says nothing of the way, by any port that
 /// is up.
-fn way(ctx: &Context, ip: IpAddr) -> verbs::Result<AddressVector> {
+fn path_to_self(ctx: &Context, ip: IpAddr) -> verbs::Result<AddressVector> {
     let gid = Gid::from(ip);
     let table = ctx.query_gid_table()?;
     let own = table.iter().filter(|entry| entry.gid == gid);

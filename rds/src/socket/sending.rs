@@ -227,7 +227,7 @@ impl Socket {
             if is_here && to.port() == 0 {
                 return unsupported("an operation before a ping to this host");
             }
-            if options.atomic.is_some() && is_here && !state.can_change(to.ip()) {
+            if options.atomic.is_some() && is_here && !state.has_local_atomics(to.ip()) {
                 return unsupported("the device of this host has no atomic operations");
             }
         }
@@ -396,7 +396,7 @@ impl Socket {
         // Whether the operations, if there are any, have all been done.
         let mut done = None;
         if let Some((rdma, operands)) = draft.rdma.as_ref().zip(draft.payload.operands()) {
-            let status = state.operate(to.ip(), rdma, &operands.rdma);
+            let status = state.local_rdma(to.ip(), rdma, &operands.rdma);
             done = Some(ended(state, status, rdma.report));
         }
         let place = draft.payload.operands().and_then(|all| all.atomic.as_ref());
@@ -404,7 +404,7 @@ impl Socket {
             let status = match done {
                 // Between hosts, the connection would be lost with the first.
                 Some(false) => Status::Dropped,
-                _ => state.change(to.ip(), atomic, place),
+                _ => state.local_atomic(to.ip(), atomic, place),
             };
             done = Some(ended(state, status, atomic.report));
         }

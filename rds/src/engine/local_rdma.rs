@@ -8,7 +8,7 @@ use verbs::{RemoteRegion, WcStatus};
 use super::{State, exports::Exported, traffic::outcome};
 use crate::{
     device::Device,
-    loopback::Unchanged,
+    loopback::AtomicError,
     proto::connection::{Atomic, Completion, Direction, Rdma, Status},
 };
 
@@ -32,7 +32,7 @@ impl State {
     }
 
     /// Reads or writes memory that a socket at `to` exports, and says how that has ended.
-    pub(crate) fn operate(&self, to: IpAddr, rdma: &Rdma, pieces: &[RemoteRegion]) -> Status {
+    pub(crate) fn local_rdma(&self, to: IpAddr, rdma: &Rdma, pieces: &[RemoteRegion]) -> Status {
         // Of as many bytes as the pieces have: that was looked at.
         let there = self.exported(to, rdma.rkey, rdma.addr, rdma.len as usize);
         let may = |exported: &Exported| rdma.direction == Direction::Read || !exported.read_only;
@@ -58,33 +58,33 @@ impl State {
     }
 
     /// Whether numbers of sockets at an address can be changed; also if nothing is known of it.
-    pub(crate) fn can_change(&self, to: IpAddr) -> bool {
+    pub(crate) fn has_local_atomics(&self, to: IpAddr) -> bool {
         let device = self.listeners.device(to);
-        device.is_none_or(|device| device.changes_own())
+        device.is_none_or(|device| device.has_local_atomics())
     }
 
     /// Changes a number in memory that a socket at `to` exports, in one step for everybody, and says
     /// how that has ended. What it was goes to `place`, of 8 bytes. Blocks until the device has done it.
-    pub(crate) fn change(&self, to: IpAddr, atomic: &Atomic, place: &RemoteRegion) -> Status {
+    pub(crate) fn local_atomic(&self, to: IpAddr, atomic: &Atomic, place: &RemoteRegion) -> Status {
         let there = self.exported(to, atomic.rkey, atomic.addr, place.len());
         let Some((device, exported, at)) = there.filter(|(_, exported, _)| !exported.read_only)
         else {
             return Status::RemoteError;
         };
         let number = exported.region.slice(at..at + place.len()).token();
-        match device.change(to, atomic.op, number) {
+        match device.local_atomic(to, atomic.op, number) {
             Ok(before) => {
                 place.write(0, &before.to_ne_bytes());
                 Status::Success
             }
-            Err(Unchanged::Unknown) => Status::Dropped,
-            Err(Unchanged::Failed(failure)) => said(failure),
+            Err(AtomicError::Unknown) => Status::Dropped,
+            Err(AtomicError::Failed(failure)) => status_of(failure),
         }
     }
 }
 
 /// What a device says of an operation that has failed.
-fn said(failure: WcStatus) -> Status {
+fn status_of(failure: WcStatus) -> Status {
     match outcome(failure) {
         Completion::RemoteError => Status::RemoteError,
         Completion::Flushed => Status::Dropped,
