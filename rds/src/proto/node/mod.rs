@@ -147,7 +147,7 @@ pub struct Node<P, B> {
     /// There are many, or somebody waits for room.
     settles: bool,
     /// Sockets that had no room to send.
-    crowded: PendingSet<SocketId>,
+    send_blocked: PendingSet<SocketId>,
     finished: VecDeque<Finished<P>>,
     counters: Counters,
 }
@@ -173,7 +173,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             woken: PendingSet::new(),
             unsettled: PendingSet::new(),
             settles: false,
-            crowded: PendingSet::new(),
+            send_blocked: PendingSet::new(),
             finished: VecDeque::new(),
             counters: Counters::default(),
         }
@@ -196,7 +196,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// socket: nobody else is to be told of anything, and no peer.
     pub fn can_wait(&self, receiver: SocketId) -> bool {
         let alone = self.woken.iter().all(|&woken| woken == receiver);
-        alone && !self.hurries && self.crowded.is_empty() && self.finished.is_empty()
+        alone && !self.hurries && self.send_blocked.is_empty() && self.finished.is_empty()
     }
 
     fn hurry(&mut self, id: ConnectionId) {

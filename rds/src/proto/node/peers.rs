@@ -463,7 +463,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             if let Some(socket) = self.sockets.get_mut(&owner) {
                 socket.released(finished.message.draft.len);
                 if socket.may_send() {
-                    self.crowded.remove(&owner);
+                    self.send_blocked.remove(&owner);
                 }
                 self.woken.insert(owner);
             }
@@ -505,7 +505,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.hurries |= peer.connection.owes();
         if !peer.connection.is_settled() {
             if peer.connection.can_settle_later() {
-                self.settles |= peer.connection.lag() >= MOST_UNSETTLED || !self.crowded.is_empty();
+                self.settles |=
+                    peer.connection.lag() >= MOST_UNSETTLED || !self.send_blocked.is_empty();
                 self.unsettled.insert(id);
             } else {
                 self.drain(id);

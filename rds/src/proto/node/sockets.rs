@@ -302,7 +302,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             .get_mut(&id)
             .is_some_and(|socket| socket.queued(len));
         self.hurry(connection);
-        self.crowded.remove(&id);
+        self.send_blocked.remove(&id);
         self.counters.sent += 1;
         if let Some(rdma) = &draft.rdma {
             self.counters.operations += 1;
@@ -403,7 +403,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         if !may_send {
             self.counters.send_full += 1;
-            self.crowded.insert(id);
+            self.send_blocked.insert(id);
             return Err(SocketError::Full);
         }
         Ok(Admitted {
@@ -587,7 +587,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let readiness = self.get_mut(id)?.readiness();
         if !readiness.writable {
             // Who asks may wait for that.
-            self.crowded.insert(id);
+            self.send_blocked.insert(id);
         }
         Ok(readiness)
     }
@@ -638,7 +638,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             }
         }
         self.wait_no_more(id);
-        self.crowded.remove(&id);
+        self.send_blocked.remove(&id);
         if let Some(socket) = self.sockets.remove(&id) {
             for delivery in socket.messages() {
                 self.leave(delivery.connection, delivery.len);
