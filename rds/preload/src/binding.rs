@@ -56,12 +56,12 @@ pub(crate) fn bind(socket: &Arc<Socket>, addr: SocketAddr) -> io::Result<()> {
             thread::sleep(SOON);
             if let Some(socket) = unused.upgrade() {
                 // Who uses it hears of what is wrong.
-                drop(settle(&socket));
+                drop(complete_bind(&socket));
             }
         };
         let spawned = verbs::spawn_without_signals("rds-bind", later);
         // Without a thread, nothing can wait.
-        return spawned.map_or_else(|_| settle(socket), |_| Ok(()));
+        return spawned.map_or_else(|_| complete_bind(socket), |_| Ok(()));
     }
     TAKEN.store(true, SeqCst);
     socket.bind_to(addr).map(drop)
@@ -83,7 +83,7 @@ fn postpone(socket: &Arc<Socket>, addr: SocketAddr) -> bool {
 ///
 /// # Errors
 /// As those of [`Socket::bind_to`], if it is this socket's. The next call tries again.
-pub(crate) fn settle(socket: &Arc<Socket>) -> io::Result<()> {
+pub(crate) fn complete_bind(socket: &Arc<Socket>) -> io::Result<()> {
     if !ANY.load(SeqCst) {
         return Ok(());
     }

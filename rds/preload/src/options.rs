@@ -170,7 +170,7 @@ unsafe fn set(
     // SAFETY: as the caller promises.
     let value = unsafe { bytes(value, len) }?;
     if level == LEVEL && option != name::FREE_MR {
-        binding::settle(&held.socket)?;
+        binding::complete_bind(&held.socket)?;
     }
     match level {
         libc::SOL_SOCKET => set_general(held, option, value)?,

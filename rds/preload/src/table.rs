@@ -60,7 +60,7 @@ pub(crate) fn run<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
 /// The same for a call that uses a socket.
 pub(crate) fn with<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Result<T>) -> T {
     run(|| {
-        binding::settle(&held.socket)?;
+        binding::complete_bind(&held.socket)?;
         call(held)
     })
 }

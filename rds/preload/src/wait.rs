@@ -76,7 +76,7 @@ fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<p
 fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
     let held: Vec<Option<Arc<Held>>> = fds.iter().map(|asked| SOCKETS.find(asked.fd)).collect();
     for held in held.iter().flatten() {
-        binding::settle(&held.socket)?;
+        binding::complete_bind(&held.socket)?;
     }
     let limit = u64::try_from(timeout).ok().map(Duration::from_millis);
     let deadline = limit.and_then(|limit| Instant::now().checked_add(limit));

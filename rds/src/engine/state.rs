@@ -261,7 +261,7 @@ impl State {
         }
         self.listeners_due(now);
         self.relieve(now);
-        self.node.settle();
+        self.node.retire_acked();
         self.work(now);
         self.asked_at = self.asked_at.filter(|&at| at > now);
         let deadlines = self.deadlines().map(|(at, _)| at);
@@ -303,8 +303,8 @@ impl State {
             }
         }
         self.leave_lost();
-        if self.node.settles() {
-            self.node.settle();
+        if self.node.retire_due() {
+            self.node.retire_acked();
         }
         while let Some(finished) = self.node.finished() {
             let owner = finished.message.owner;

@@ -512,7 +512,7 @@ impl Socket {
     /// - `Unsupported`: the socket is of a parent process.
     pub fn queued(&self) -> io::Result<(u64, u64)> {
         let mut state = self.lock()?;
-        state.node.settle();
+        state.node.retire_acked();
         state.node.waiting(self.id).map_err(socket_error)
     }
 }

@@ -157,7 +157,7 @@ impl Host {
         while let Some(id) = self.node.busy() {
             self.work(now, id, &mut packets);
         }
-        self.node.settle();
+        self.node.retire_acked();
         while let Some(finished) = self.node.finished() {
             let draft = finished.message.draft;
             let payload = self.payloads.remove(&draft.payload);

@@ -123,7 +123,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.map_changed();
         self.sending.queue.acknowledged(ack);
         // What is sent from now on is not meant, whatever the peer says.
-        self.settle();
+        self.retire_acked();
     }
 
     /// Whether messages can be posted.
@@ -161,7 +161,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         if to == 0 || to == RESERVED_PORT {
             return;
         }
-        self.settle();
+        self.retire_acked();
         if self.sending.queue.pongs() >= self.max_pongs {
             self.receiving.oddities.unanswered += 1;
             return;
@@ -369,8 +369,8 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// Takes what the peer says to have handled off the list. It is kept for a while, since what depends on that
     /// can wait, and who has received a message wants it at once.
-    fn settle(&mut self) {
-        self.sending.queue.settle();
+    fn retire_acked(&mut self) {
+        self.sending.queue.retire_acked();
     }
 
     /// Whether the peer has asked for an acknowledgement.
@@ -379,29 +379,29 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     }
 
     /// Whether the peer may have handled something that is not known to be [over](Self::finished) yet.
-    pub(in crate::proto) fn is_settled(&self) -> bool {
-        self.sending.queue.is_settled()
+    pub(in crate::proto) fn has_acked(&self) -> bool {
+        self.sending.queue.has_acked()
     }
 
     /// How many messages it may have handled of which that is so.
-    pub(in crate::proto) fn lag(&self) -> u64 {
-        self.sending.queue.lag()
+    pub(in crate::proto) fn acked_len(&self) -> u64 {
+        self.sending.queue.acked_len()
     }
 
     /// Whether that makes no difference, but to how much room there is to send.
-    pub(in crate::proto) fn can_settle_later(&self) -> bool {
-        self.sending.queue.can_settle_later()
+    pub(in crate::proto) fn can_retire_later(&self) -> bool {
+        self.sending.queue.can_retire_later()
     }
 
     /// A message that is over.
     pub fn finished(&mut self) -> Option<Finished<P>> {
-        self.settle();
+        self.retire_acked();
         self.sending.queue.finished.pop_front()
     }
 
     /// An operation that has ended.
     pub fn notification(&mut self) -> Option<Notification> {
-        self.settle();
+        self.retire_acked();
         self.sending.queue.notifications.pop_front()
     }
 

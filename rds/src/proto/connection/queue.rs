@@ -113,7 +113,7 @@ impl<P> Entry<P> {
     }
 
     /// Those operations that `which` names have ended, if they had not before.
-    fn settle(
+    fn set_status(
         &mut self,
         told: &mut VecDeque<Notification>,
         status: Status,
@@ -167,11 +167,13 @@ impl<P> Entry<P> {
         }
         match part {
             Part::Frame => {}
-            Part::LastFrame => self.settle(told, status, |report, _| !success || !report.remote),
+            Part::LastFrame => {
+                self.set_status(told, status, |report, _| !success || !report.remote)
+            }
             // The message that follows says that it has succeeded, if one does.
             Part::Rdma | Part::Atomic if success && !self.is_silent() => {}
-            Part::Rdma => self.settle(told, status, |_, is_rdma| is_rdma),
-            Part::Atomic => self.settle(told, status, |_, is_rdma| !is_rdma),
+            Part::Rdma => self.set_status(told, status, |_, is_rdma| is_rdma),
+            Part::Atomic => self.set_status(told, status, |_, is_rdma| !is_rdma),
         }
     }
 }
@@ -190,7 +192,7 @@ pub(super) struct Queue<P> {
     /// How many entries are answers to pings.
     pongs: usize,
     /// How many entries have an end that matters by itself.
-    that_matter: usize,
+    observed_ends: usize,
     /// Requests of operations, and of the messages after them, that the device has not completed.
     operations: usize,
     pub(super) finished: VecDeque<Finished<P>>,
@@ -205,7 +207,7 @@ impl<P> Queue<P> {
             handled: 0,
             leaving: VecDeque::new(),
             pongs: 0,
-            that_matter: 0,
+            observed_ends: 0,
             operations: 0,
             finished: VecDeque::new(),
             notifications: VecDeque::new(),
@@ -214,7 +216,7 @@ impl<P> Queue<P> {
 
     pub(super) fn push(&mut self, entry: Entry<P>) {
         self.pongs += usize::from(entry.message.is_none());
-        self.that_matter += usize::from(entry.matters);
+        self.observed_ends += usize::from(entry.matters);
         self.entries.push_back(entry);
     }
 
@@ -336,7 +338,7 @@ impl<P> Queue<P> {
         }
     }
 
-    /// The peer has handled everything up to here, which is taken off the list [later](Self::settle). Returns whether
+    /// The peer has handled everything up to here, which is taken off the list [later](Self::retire_acked). Returns whether
     /// that is the last of what was sent.
     pub(super) fn acknowledged(&mut self, sequence: u64) -> bool {
         let waited = self.has_picked();
@@ -351,12 +353,12 @@ impl<P> Queue<P> {
     }
 
     /// Whether nothing is listed that the peer has handled.
-    pub(super) fn is_settled(&self) -> bool {
-        self.handled == 0
+    pub(super) fn has_acked(&self) -> bool {
+        self.handled != 0
     }
 
     /// How many messages may be listed that the peer has handled.
-    pub(super) fn lag(&self) -> u64 {
+    pub(super) fn acked_len(&self) -> u64 {
         let first = self
             .entries
             .front()
@@ -365,13 +367,13 @@ impl<P> Queue<P> {
     }
 
     /// Whether who waits for the end of what is listed waits for room only.
-    pub(super) fn can_settle_later(&self) -> bool {
-        self.that_matter == 0
+    pub(super) fn can_retire_later(&self) -> bool {
+        self.observed_ends == 0
     }
 
     /// Takes what the peer has handled off the list.
-    pub(super) fn settle(&mut self) {
-        if self.is_settled() {
+    pub(super) fn retire_acked(&mut self) {
+        if !self.has_acked() {
             return;
         }
         while let Some(front) = self.entries.front() {
@@ -392,7 +394,7 @@ impl<P> Queue<P> {
             self.picked -= 1;
         }
         self.pongs -= usize::from(entry.message.is_none());
-        self.that_matter -= usize::from(entry.matters);
+        self.observed_ends -= usize::from(entry.matters);
         let is_plain = entry.is_plain();
         entry.fate.get_or_insert(fate);
         if entry.in_flight == 0 || is_plain {
@@ -426,13 +428,13 @@ impl<P> Queue<P> {
         mut fate: Fate,
     ) -> (Fate, Option<Status>) {
         if fate == Fate::Cancelled {
-            entry.settle(&mut self.notifications, Status::Cancelled, |_, _| true);
+            entry.set_status(&mut self.notifications, Status::Cancelled, |_, _| true);
         } else if fate == Fate::Done {
             let (rdma, atomic) = (entry.is_done(true), entry.is_done(false));
             let done = |_, is_rdma| if is_rdma { rdma } else { atomic };
-            entry.settle(&mut self.notifications, Status::Success, done);
+            entry.set_status(&mut self.notifications, Status::Success, done);
         }
-        entry.settle(&mut self.notifications, Status::Dropped, |_, _| true);
+        entry.set_status(&mut self.notifications, Status::Dropped, |_, _| true);
         let dropped = |outcome: &Outcome| outcome.status == Some(Status::Dropped);
         if entry.is_silent() && [entry.rdma, entry.atomic].iter().any(dropped) {
             fate = Fate::Dropped;
@@ -461,7 +463,7 @@ impl<P> Queue<P> {
 
     /// The device has completed a request.
     pub(super) fn completed(&mut self, sequence: u64, part: Part, completion: Completion) {
-        self.settle();
+        self.retire_acked();
         let at = self
             .leaving
             .iter()
@@ -495,14 +497,14 @@ impl<P> Queue<P> {
         fate: Fate,
         which: impl Fn(&Message<P>) -> bool,
     ) {
-        self.settle();
+        self.retire_acked();
         let mut at = 0;
         while let Some(entry) = self.entries.get_mut(at) {
             if !entry.message.as_ref().is_some_and(&which) {
                 at += 1;
             } else if Some(entry.sequence) == current {
                 entry.fate = Some(fate);
-                self.that_matter += usize::from(!entry.matters);
+                self.observed_ends += usize::from(!entry.matters);
                 entry.matters = true;
                 at += 1;
             } else {
@@ -521,7 +523,7 @@ impl<P> Queue<P> {
 
     /// The connection is lost, and the device has let go of everything.
     pub(super) fn reset(&mut self) {
-        self.settle();
+        self.retire_acked();
         self.operations = 0;
         for mut entry in std::mem::take(&mut self.leaving) {
             entry.in_flight = 0;

@@ -147,7 +147,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Forgets the peer that is down, is owed nothing, and has been so for longest; one at that address, if it is
     /// given. Returns whether there was one.
     fn forget_idle(&mut self, at: Option<IpAddr>) -> bool {
-        self.settle();
+        self.retire_acked();
         let idle = self.peers.iter().filter(|(_, peer)| peer.is_forgettable());
         let idle = idle.filter(|(_, peer)| at.is_none_or(|at| peer.route.peer == at));
         let Some((id, _)) = idle.min_by_key(|(_, peer)| peer.used_at) else {
@@ -160,7 +160,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// Closes the connection that has been idle for longest, if any has been for long enough.
     pub(super) fn retire_idle(&mut self) {
-        self.settle();
+        self.retire_acked();
         let (after, now) = (self.settings.idle_after, self.latest);
         let idle = self.peers.iter().filter(|(_, peer)| peer.is_idle());
         let idle = idle.filter(|(_, peer)| peer.link.is_up() && peer.used_at + after <= now);

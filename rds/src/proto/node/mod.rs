@@ -116,7 +116,7 @@ pub struct ConnectionId {
 }
 
 /// So many messages that peers have handled may be listed.
-const MOST_UNSETTLED: u64 = 16;
+const MAX_UNRETIRED: u64 = 16;
 
 /// Sockets and connections.
 #[derive(Debug)]
@@ -143,9 +143,9 @@ pub struct Node<P, B> {
     hurries: bool,
     woken: PendingSet<SocketId>,
     /// Connections whose peers may have handled something that is not known to be over yet.
-    unsettled: PendingSet<ConnectionId>,
+    unretired: PendingSet<ConnectionId>,
     /// There are many, or somebody waits for room.
-    settles: bool,
+    retire_due: bool,
     /// Sockets that had no room to send.
     send_blocked: PendingSet<SocketId>,
     finished: VecDeque<Finished<P>>,
@@ -171,8 +171,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             busy: PendingSet::new(),
             hurries: false,
             woken: PendingSet::new(),
-            unsettled: PendingSet::new(),
-            settles: false,
+            unretired: PendingSet::new(),
+            retire_due: false,
             send_blocked: PendingSet::new(),
             finished: VecDeque::new(),
             counters: Counters::default(),
@@ -182,7 +182,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Whether nothing is to be done that has not a [`deadline`](Self::deadline).
     pub fn is_quiet(&self) -> bool {
         let nothing = self.busy.is_empty() && self.woken.is_empty();
-        nothing && !self.settles && self.finished.is_empty()
+        nothing && !self.retire_due && self.finished.is_empty()
     }
 
     /// A connection that has something to be done.
@@ -204,18 +204,18 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.hurries = true;
     }
 
-    /// Finds out what is over, since peers have handled it. That is to be done when it is [time for it](Self::settles), and
+    /// Finds out what is over, since peers have handled it. That is to be done when it is [time for it](Self::retire_due), and
     /// can be at any other.
-    pub fn settle(&mut self) {
-        self.settles = false;
-        while let Some(id) = self.unsettled.pop() {
+    pub fn retire_acked(&mut self) {
+        self.retire_due = false;
+        while let Some(id) = self.unretired.pop() {
             self.drain(id);
         }
     }
 
-    /// Whether to [settle](Self::settle): while it makes no difference, that is done for many messages at once.
-    pub fn settles(&self) -> bool {
-        self.settles
+    /// Whether to [retire_acked](Self::retire_acked): while it makes no difference, that is done for many messages at once.
+    pub fn retire_due(&self) -> bool {
+        self.retire_due
     }
 
     /// A socket that may have become readable or writable.

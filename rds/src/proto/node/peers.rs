@@ -3,7 +3,7 @@
 use std::{collections::BTreeSet, error, fmt, net::IpAddr, time::Duration};
 
 use super::{
-    ConnectionId, Delivery, MOST_UNSETTLED, Node, Route, Settings,
+    ConnectionId, Delivery, MAX_UNRETIRED, Node, Route, Settings,
     admission::{Origin, RETRY_INTERVAL},
 };
 use crate::proto::{
@@ -503,11 +503,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return result;
         };
         self.hurries |= peer.connection.owes();
-        if !peer.connection.is_settled() {
-            if peer.connection.can_settle_later() {
-                self.settles |=
-                    peer.connection.lag() >= MOST_UNSETTLED || !self.send_blocked.is_empty();
-                self.unsettled.insert(id);
+        if peer.connection.has_acked() {
+            if peer.connection.can_retire_later() {
+                self.retire_due |=
+                    peer.connection.acked_len() >= MAX_UNRETIRED || !self.send_blocked.is_empty();
+                self.unretired.insert(id);
             } else {
                 self.drain(id);
             }

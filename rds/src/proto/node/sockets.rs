@@ -386,7 +386,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let (from, to) = self.way(id, to, draft.len, draft.moved())?;
         if self.get(id)?.is_half_full(draft.len) {
             // Some of that may be over.
-            self.settle();
+            self.retire_acked();
         }
         let socket = self.get(id)?;
         let tos = socket.tos;
@@ -576,13 +576,13 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// # Errors
     /// It is closed.
     pub fn readiness(&mut self, id: SocketId) -> Result<Readiness, SocketError> {
-        let settled = self.unsettled.is_empty();
+        let all_retired = self.unretired.is_empty();
         let socket = self.get_mut(id)?;
         if socket.may_send() {
             return Ok(socket.readiness());
         }
-        if !settled {
-            self.settle();
+        if !all_retired {
+            self.retire_acked();
         }
         let readiness = self.get_mut(id)?.readiness();
         if !readiness.writable {
@@ -592,7 +592,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(readiness)
     }
 
-    /// The bytes that wait to be acknowledged, as far as that is [settled](Node::settle), and to be received.
+    /// The bytes that wait to be acknowledged, as far as that is [settled](Node::retire_acked), and to be received.
     ///
     /// # Errors
     /// It is closed.

@@ -34,21 +34,21 @@ fn what_peers_have_handled_is_settled_late() {
     let (mut pair, from, to) = pair();
     quieten(&mut pair.a);
     while pair.a.finished().is_some() {}
-    for _ in 1..MOST_UNSETTLED {
+    for _ in 1..MAX_UNRETIRED {
         handled(&mut pair, from);
         quieten(&mut pair.a);
-        assert!(!pair.a.settles() && pair.a.is_quiet());
+        assert!(!pair.a.retire_due() && pair.a.is_quiet());
         assert!(pair.a.finished().is_none(), "nobody needs to know");
         assert_eq!(pair.a.info().unacknowledged, []);
     }
     handled(&mut pair, from);
     quieten(&mut pair.a);
-    assert!(pair.a.settles() && !pair.a.is_quiet(), "they are many");
-    pair.a.settle();
+    assert!(pair.a.retire_due() && !pair.a.is_quiet(), "they are many");
+    pair.a.retire_acked();
     assert_eq!(pair.a.waiting(from), Ok((0, 0)));
     let finished = std::iter::from_fn(|| pair.a.finished()).count() as u64;
-    assert_eq!(finished, MOST_UNSETTLED);
-    assert_eq!(lens(&mut pair.b, to).len() as u64, MOST_UNSETTLED);
+    assert_eq!(finished, MAX_UNRETIRED);
+    assert_eq!(lens(&mut pair.b, to).len() as u64, MAX_UNRETIRED);
 }
 
 #[test]
@@ -64,8 +64,8 @@ fn room_is_found_whenever_it_is_needed() {
         // Who is refused is told, though there are few.
         quieten(&mut pair.a);
         carry_all(&mut pair);
-        assert!(pair.a.settles());
-        pair.a.settle();
+        assert!(pair.a.retire_due());
+        pair.a.retire_acked();
         assert_eq!(pair.a.woken(), Some(from));
         assert_eq!(lens(&mut pair.b, to), [600, 400]);
         // Who tries again without being told finds it as well.
@@ -84,8 +84,8 @@ fn who_sees_that_there_is_no_room_is_told_of_it() {
     assert!(!pair.a.readiness(from).unwrap().writable);
     quieten(&mut pair.a);
     carry_all(&mut pair);
-    assert!(pair.a.settles());
-    pair.a.settle();
+    assert!(pair.a.retire_due());
+    pair.a.retire_acked();
     assert_eq!(pair.a.woken(), Some(from));
     assert!(pair.a.readiness(from).unwrap().writable);
 }
@@ -164,7 +164,7 @@ fn a_way_is_known_until_it_changes() {
     for len in [1, 2] {
         send(&mut pair.a, from, dest, len).unwrap();
     }
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert_eq!(lens(&mut pair.b, to), [1, 2]);
     // The same host by another name, and another port of it.
     send(
@@ -193,7 +193,7 @@ fn a_way_is_known_until_it_changes() {
     );
     pair.a.peer_maps.clear();
     send(&mut pair.a, from, dest, 6).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert_eq!(lens(&mut pair.b, to), [3, 6]);
     // The address becomes one of this host's own.
     let here = bound(&mut pair.a, B, 5000);
@@ -202,6 +202,6 @@ fn a_way_is_known_until_it_changes() {
     assert!(matches!(local, Ok(Sent::Local(_))));
     pair.a.close(here).unwrap();
     send(&mut pair.a, from, dest, 8).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert_eq!(lens(&mut pair.b, to), [8]);
 }

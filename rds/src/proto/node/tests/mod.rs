@@ -76,19 +76,19 @@ impl Pair {
         assert_eq!(b.established(NOW, at_b, accepted, None), Ok(true));
         let ids = [at_a, at_b];
         let mut pair = Self { a, b, ids };
-        pair.settle().unwrap();
+        pair.run_until_idle().unwrap();
         pair
     }
 
     /// Everything that is under way arrives.
-    fn settle(&mut self) -> Result<(), Violation> {
+    fn run_until_idle(&mut self) -> Result<(), Violation> {
         loop {
             let [at_a, at_b] = self.ids;
             let there = carry(&mut self.a, at_a, &mut self.b, at_b)?;
             let back = carry(&mut self.b, at_b, &mut self.a, at_a)?;
             if !there && !back {
-                self.a.settle();
-                self.b.settle();
+                self.a.retire_acked();
+                self.b.retire_acked();
                 return Ok(());
             }
         }
@@ -268,7 +268,7 @@ fn messages_arrive_with_their_senders() {
     for (len, port) in [(0, 5000), (7, 5001), (10_000, 5000), (8, 5001)] {
         send(&mut pair.a, from, (B, port).into(), len).unwrap();
     }
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert_eq!(pair.a.waiting(from), Ok((0, 0)), "all is acknowledged");
     let first = pair.b.peek(to).unwrap().unwrap();
     assert_eq!((first.from, first.len), ((A, 4001).into(), 0));
@@ -284,7 +284,7 @@ fn nobody_is_told_that_nobody_listens() {
     for _ in 0..100 {
         send(&mut pair.a, from, (B, 77).into(), 10).unwrap();
     }
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert_eq!(pair.a.waiting(from), Ok((0, 0)));
     assert_eq!(pair.b.dropped(), 100);
 }
@@ -321,7 +321,7 @@ fn senders_stop_at_a_congested_port_and_go_on() {
             Ok(()) => sent += 1,
             Err(error) => break error,
         }
-        pair.settle().unwrap();
+        pair.run_until_idle().unwrap();
     };
     assert_eq!(congested, SocketError::Congested(dest));
     assert_eq!(sent, 21);
@@ -331,7 +331,7 @@ fn senders_stop_at_a_congested_port_and_go_on() {
     send(&mut pair.a, from, (B, 5001).into(), 1).unwrap();
     for left in (0..21_u64).rev() {
         pair.b.receive(to).unwrap();
-        pair.settle().unwrap();
+        pair.run_until_idle().unwrap();
         let free = send(&mut pair.a, from, dest, 0).is_ok();
         assert_eq!(free, left < 10, "{left} are left");
         if free {
@@ -350,12 +350,12 @@ fn map_that_releases_a_port_wakes_blocked_senders() {
         pair.b.set_limits(to, 1000, 10).unwrap();
         let dest = (B, 5000).into();
         send(&mut pair.a, from, dest, 11).unwrap();
-        pair.settle().unwrap();
+        pair.run_until_idle().unwrap();
         let refused = send(&mut pair.a, from, dest, 1);
         assert_eq!(refused, Err(SocketError::Congested(dest)));
         while pair.a.woken().is_some() {}
         lens(&mut pair.b, to);
-        pair.settle().unwrap();
+        pair.run_until_idle().unwrap();
         assert_eq!(pair.a.woken(), Some(from));
     }
 }
@@ -367,11 +367,11 @@ fn receive_message_that_empties_a_congested_port_releases_it() {
     pair.b.set_limits(to, 1000, 10).unwrap();
     let dest = (B, 5000).into();
     send(&mut pair.a, from, dest, 11).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert!(pair.a.peer_map(B).unwrap().contains(5000));
     let delivery = pair.b.receive_message(to).unwrap().unwrap();
     assert_eq!(delivery.len, 11);
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert!(!pair.a.peer_map(B).unwrap().contains(5000));
     assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
 }
@@ -384,11 +384,11 @@ fn who_watches_hears_of_its_port() {
     pair.b.set_limits(to, 1000, 10).unwrap();
     let dest = (B, 5000).into();
     send(&mut pair.a, from, dest, 11).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     let refused = send(&mut pair.a, from, dest, 1);
     assert_eq!(refused, Err(SocketError::Congested(dest)));
     lens(&mut pair.b, to);
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     let ready = pair.a.readiness(from).unwrap();
     assert!(ready.readable && !ready.map_changed);
     let event = pair.a.receive(from).unwrap();
@@ -403,10 +403,10 @@ fn closing_frees_a_congested_port() {
     pair.b.set_limits(to, 1000, 10).unwrap();
     let dest = (B, 5000).into();
     send(&mut pair.a, from, dest, 11).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert!(send(&mut pair.a, from, dest, 1).is_err());
     pair.b.close(to).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
 }
 
@@ -449,7 +449,7 @@ fn who_waits_while_the_connection_is_lost_dials_until_it_is_told() {
         pair.a.set_limits(id, 1000, 1000).unwrap();
     }
     send(&mut pair.a, from, dest, 11).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     for id in [from, other] {
         let refused = send(&mut pair.a, id, dest, 1);
         assert_eq!(refused, Err(SocketError::Congested(dest)));
@@ -485,10 +485,10 @@ fn who_has_been_told_does_not_dial_for_ever() {
     let dest = (B, 5000).into();
     pair.b.set_limits(to, 1000, 10).unwrap();
     send(&mut pair.a, from, dest, 11).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     assert!(send(&mut pair.a, from, dest, 1).is_err());
     lens(&mut pair.b, to);
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     for second in 0..2 {
         let now = Duration::from_secs(second);
         let attempt = pair.a.attempt(at_a).unwrap();
@@ -695,7 +695,7 @@ fn info_tells_of_messages_wherever_they_are() {
     let mut pair = Pair::connect(a, b);
     send(&mut pair.b, at_b, (A, 4000).into(), 7).unwrap();
     send(&mut pair.b, at_b, (A, 9).into(), 7).unwrap();
-    pair.settle().unwrap();
+    pair.run_until_idle().unwrap();
     let (a, b) = (pair.a.info(), pair.b.info());
     assert!(a.sending.is_empty() && a.unacknowledged.is_empty());
     assert_eq!(b.receiving[0].len, 100);
