@@ -332,7 +332,7 @@ impl State {
 
     /// Does what a connection wants.
     fn advance(&mut self, now: Duration, id: ConnectionId) {
-        if self.node.is_content(now, id) {
+        if self.node.is_idle(now, id) {
             return;
         }
         while let Some(action) = self.node.poll(now, id) {

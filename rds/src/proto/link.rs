@@ -141,7 +141,7 @@ impl Link {
     }
 
     /// Whether there is a connection, and nothing is to be done about it.
-    pub fn is_content(&self) -> bool {
+    pub fn is_idle(&self) -> bool {
         self.is_up() && self.actions.is_empty()
     }
 

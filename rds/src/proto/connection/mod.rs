@@ -237,7 +237,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     }
 
     /// Whether there is nothing to be posted, and nothing that goes on when the device has completed a request.
-    pub fn is_content(&self, now: Duration) -> bool {
+    pub fn is_idle(&self, now: Duration) -> bool {
         let nothing = self.is_up && !self.awaits_device() && !self.sending.needs_signal();
         nothing && !self.acks.is_due(now) && !self.probes.is_due(now)
     }
@@ -374,7 +374,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     }
 
     /// Whether the peer has asked for an acknowledgement.
-    pub(in crate::proto) fn owes(&self) -> bool {
+    pub(in crate::proto) fn ack_requested(&self) -> bool {
         self.acks.is_owed()
     }
 
@@ -417,7 +417,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     }
 
     /// Whether every message is over.
-    pub fn is_idle(&self) -> bool {
+    pub fn all_finished(&self) -> bool {
         self.sending.queue.is_empty()
     }
 

@@ -140,7 +140,7 @@ pub struct Node<P, B> {
     peer_maps: BTreeMap<Host, CongestionMap>,
     busy: PendingSet<ConnectionId>,
     /// Something is to be done at once about one that is busy.
-    hurries: bool,
+    has_urgent: bool,
     woken: PendingSet<SocketId>,
     /// Connections whose peers may have handled something that is not known to be over yet.
     unretired: PendingSet<ConnectionId>,
@@ -169,7 +169,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             maps: BTreeMap::new(),
             peer_maps: BTreeMap::new(),
             busy: PendingSet::new(),
-            hurries: false,
+            has_urgent: false,
             woken: PendingSet::new(),
             unretired: PendingSet::new(),
             retire_due: false,
@@ -188,7 +188,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// A connection that has something to be done.
     pub fn busy(&mut self) -> Option<ConnectionId> {
         let busy = self.busy.pop();
-        self.hurries &= busy.is_some();
+        self.has_urgent &= busy.is_some();
         busy
     }
 
@@ -196,12 +196,12 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// socket: nobody else is to be told of anything, and no peer.
     pub fn can_wait(&self, receiver: SocketId) -> bool {
         let alone = self.woken.iter().all(|&woken| woken == receiver);
-        alone && !self.hurries && self.send_blocked.is_empty() && self.finished.is_empty()
+        alone && !self.has_urgent && self.send_blocked.is_empty() && self.finished.is_empty()
     }
 
-    fn hurry(&mut self, id: ConnectionId) {
+    fn mark_urgent(&mut self, id: ConnectionId) {
         self.busy.insert(id);
-        self.hurries = true;
+        self.has_urgent = true;
     }
 
     /// Finds out what is over, since peers have handled it. That is to be done when it is [time for it](Self::retire_due), and
@@ -258,7 +258,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 peer.connection.map_changed();
                 self.counters.maps_queued += 1;
                 self.busy.insert(id);
-                self.hurries = true;
+                self.has_urgent = true;
             }
         }
         // Senders of this process have no other way to learn of it.

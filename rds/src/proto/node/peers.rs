@@ -69,7 +69,7 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
 
     /// Whether nothing is to be sent to the peer, and no socket waits for it.
     pub(super) fn is_idle(&self) -> bool {
-        self.connection.is_idle() && self.waiting.is_empty()
+        self.connection.all_finished() && self.waiting.is_empty()
     }
 
     /// Whether nothing is lost with it but what has been received.
@@ -116,7 +116,7 @@ impl From<BadConnectData> for BadRequest {
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
     pub(super) fn peer(&mut self, id: ConnectionId) -> Option<&mut Peer<P, B>> {
-        self.hurry(id);
+        self.mark_urgent(id);
         self.peers.get_mut(id)
     }
 
@@ -201,7 +201,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if peer.map_due {
             self.tell_maps(now, id);
         }
-        if self.peers.get(id)?.link.is_content() {
+        if self.peers.get(id)?.link.is_idle() {
             return None;
         }
         self.latest = now;
@@ -228,11 +228,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     }
 
     /// Whether a connection is up, and there is nothing to be posted, nor to be done about what is below.
-    pub fn is_content(&self, now: Duration, id: ConnectionId) -> bool {
+    pub fn is_idle(&self, now: Duration, id: ConnectionId) -> bool {
         let peer = self.peers.get(id);
         peer.is_some_and(|peer| {
-            let link = peer.link.is_content() && !peer.map_due;
-            link && peer.connection.is_content(now)
+            let link = peer.link.is_idle() && !peer.map_due;
+            link && peer.connection.is_idle(now)
         })
     }
 
@@ -364,7 +364,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// The device has let go of everything of an attempt.
     pub fn closed(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
-        self.hurry(id);
+        self.mark_urgent(id);
         let Some(peer) = self.peers.get_mut(id) else {
             return;
         };
@@ -502,7 +502,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let Some(peer) = self.peers.get(id) else {
             return result;
         };
-        self.hurries |= peer.connection.owes();
+        self.has_urgent |= peer.connection.ack_requested();
         if peer.connection.has_acked() {
             if peer.connection.can_retire_later() {
                 self.retire_due |=
@@ -601,7 +601,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         };
         match received {
             Received::Map(map) => {
-                self.hurries = true;
+                self.has_urgent = true;
                 self.counters.maps_received += 1;
                 let first = CongestionMap::default();
                 let old = self.peer_maps.get(&route.peer.into());
@@ -623,7 +623,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 Ok(None)
             }
             Received::Ping(from) => {
-                self.hurries = true;
+                self.has_urgent = true;
                 self.counters.pings += 1;
                 let map = self.peer_maps.get(&route.peer.into());
                 if !map.is_some_and(|map| map.contains(from)) {

@@ -301,7 +301,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             .sockets
             .get_mut(&id)
             .is_some_and(|socket| socket.queued(len));
-        self.hurry(connection);
+        self.mark_urgent(connection);
         self.send_blocked.remove(&id);
         self.counters.sent += 1;
         if let Some(rdma) = &draft.rdma {
@@ -616,7 +616,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             }
         }
         for connection in concerned {
-            self.hurry(connection);
+            self.mark_urgent(connection);
             self.drain(connection);
         }
         Ok(())

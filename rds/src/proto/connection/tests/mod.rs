@@ -409,7 +409,7 @@ fn an_acknowledgement_releases_what_it_covers() {
     let last = frames(&mut a);
     complete(&mut a, &last);
     a.received(NOW, &ack_frame(10), vec![]).unwrap();
-    assert!(a.finished().is_some() && a.is_idle());
+    assert!(a.finished().is_some() && a.all_finished());
 }
 
 /// The peer cannot have a message of which the last frame is not posted, nor one that is only posted on the next

@@ -256,7 +256,7 @@ fn what_is_taken_back_is_released_once() {
         .map(|finished| (finished.sequence, finished.fate))
         .collect();
     assert_eq!(rest, [(3, Fate::Cancelled), (sixth, Fate::Done)]);
-    assert!(a.is_idle());
+    assert!(a.all_finished());
 }
 
 #[test]

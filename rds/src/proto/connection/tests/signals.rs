@@ -22,7 +22,7 @@ fn only_who_waits_for_the_device_hears_of_it() {
     assert!(a.awaits_device());
     complete(&mut a, &sent);
     assert_eq!(over(&mut a), [urgent]);
-    assert!(a.is_idle());
+    assert!(a.all_finished());
 }
 
 /// Requests of one frame, which begin and end at once, and frames of the congestion map.

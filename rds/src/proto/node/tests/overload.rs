@@ -128,7 +128,7 @@ fn maps_that_do_not_concern_a_socket_wake_it_once_in_a_while() {
     assert!(pair.b.readiness(to).unwrap().map_changed);
     let later = pair.b.deadline(hostile).unwrap();
     assert!(start < later && later <= start + 10 * MILLI);
-    assert!(!pair.b.is_content(later, hostile));
+    assert!(!pair.b.is_idle(later, hostile));
     assert_eq!(pair.b.poll(later, hostile), None);
     assert_eq!(woken(&mut pair.b), [to]);
     map(&mut pair.b, start + 100 * MILLI, hostile, &[3]);
