@@ -213,8 +213,8 @@ impl Socket {
     fn check(&self, bytes: usize, options: &SendOptions) -> io::Result<(u32, Option<Arc<Device>>)> {
         let len = u32::try_from(bytes).unwrap_or(u32::MAX);
         let mut state = self.lock()?;
-        let way = state.node.can_send(self.id, options.to, len);
-        let to = way.map_err(socket_error)?;
+        let to = state.node.can_send(self.id, options.to, len);
+        let to = to.map_err(socket_error)?;
         if options.has_operation() {
             if options.cookie.is_some() {
                 return Err(invalid("an operation and a cookie with one message"));

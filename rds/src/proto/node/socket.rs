@@ -82,7 +82,7 @@ pub struct Readiness {
 
 /// Which way a message has gone: the next one to the same address goes there, too.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Way {
+pub(super) struct CachedRoute {
     pub(super) to: SocketAddr,
     /// What was to be sent to, in its plain form.
     pub(super) plain: SocketAddr,
@@ -96,7 +96,7 @@ pub(super) struct Socket<B> {
     pub(super) bound: Option<SocketAddr>,
     pub(super) peer: Option<SocketAddr>,
     pub(super) tos: u8,
-    pub(super) way: Option<Way>,
+    pub(super) cached_route: Option<CachedRoute>,
     /// It has sent something.
     pub(super) has_sent: bool,
     pub(super) send_limit: u32,
@@ -123,7 +123,7 @@ impl<B> Socket<B> {
             bound: None,
             peer: None,
             tos: 0,
-            way: None,
+            cached_route: None,
             has_sent: false,
             send_limit: DEFAULT_LIMIT,
             recv_limit: DEFAULT_LIMIT,

@@ -5,7 +5,7 @@ use std::net::{IpAddr, SocketAddr};
 use super::{
     ConnectionId, Delivery, Event, Node, Pending, Readiness, Route, SocketError,
     admission::Origin,
-    socket::{Socket, Way},
+    socket::{CachedRoute, Socket},
 };
 use crate::proto::{
     SocketId,
@@ -230,7 +230,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         to: Option<SocketAddr>,
         draft: Draft<P>,
     ) -> Result<Sent<P>, NotSent<P>> {
-        if let Some((connection, from, to)) = self.known_way(id, to, &draft) {
+        if let Some((connection, from, to)) = self.cached_route(id, to, &draft) {
             return self.send_over(connection, id, (from, to), draft);
         }
         let asked = to;
@@ -260,7 +260,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if let Some(asked) = asked
             && let Some(socket) = self.sockets.get_mut(&id)
         {
-            socket.way = Some(Way {
+            socket.cached_route = Some(CachedRoute {
                 to: asked,
                 plain: to,
                 connection,
@@ -271,21 +271,21 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     }
 
     /// The connection for a message to an address that this socket has just sent to, and the ports, if it may be sent.
-    fn known_way(
+    fn cached_route(
         &self,
         id: SocketId,
         to: Option<SocketAddr>,
         draft: &Draft<P>,
     ) -> Option<(ConnectionId, u16, u16)> {
         let socket = self.sockets.get(&id)?;
-        let way = socket.way.as_ref()?;
-        let same = Some(way.to) == to && way.changes == self.ports.changes();
+        let cached = socket.cached_route.as_ref()?;
+        let same = Some(cached.to) == to && cached.changes == self.ports.changes();
         let fits = draft.len.max(draft.moved()) <= MAX_MESSAGE && draft.len <= socket.send_limit;
         let may = fits && !socket.is_half_full(draft.len) && socket.may_send();
         let from = socket.bound?.port();
-        let there = same && self.peers.get(way.connection).is_some();
-        let free = there && may && !self.is_congested(way.plain, false);
-        free.then_some((way.connection, from, way.plain.port()))
+        let there = same && self.peers.get(cached.connection).is_some();
+        let free = there && may && !self.is_congested(cached.plain, false);
+        free.then_some((cached.connection, from, cached.plain.port()))
     }
 
     /// Sends a message over a connection.
@@ -348,11 +348,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         to: Option<SocketAddr>,
         len: u32,
     ) -> Result<SocketAddr, SocketError> {
-        self.way(id, to, len, 0).map(|(_, to)| to)
+        self.resolve(id, to, len, 0).map(|(_, to)| to)
     }
 
     /// From where to where a message goes, if it can go at all.
-    fn way(
+    fn resolve(
         &self,
         id: SocketId,
         to: Option<SocketAddr>,
@@ -383,7 +383,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         to: Option<SocketAddr>,
         draft: &Draft<P>,
     ) -> Result<Admitted, SocketError> {
-        let (from, to) = self.way(id, to, draft.len, draft.moved())?;
+        let (from, to) = self.resolve(id, to, draft.len, draft.moved())?;
         if self.get(id)?.is_half_full(draft.len) {
             // Some of that may be over.
             self.retire_acked();
