@@ -133,31 +133,31 @@ pub(crate) enum Stage {
     /// The identifier waits for an event, and there is nothing else.
     Resolving,
     /// The peer has been asked.
-    Asked(Box<Ends<Pair<Init>>>),
+    Asked(Box<QpResources<Pair<Init>>>),
     /// The peer has been accepted.
-    Accepted(Box<Ends<Pair<Rts>>>),
+    Accepted(Box<QpResources<Pair<Rts>>>),
     /// Both know.
-    Up(Box<Ends<Connection<SendWork, RecvWork>>>),
+    Up(Box<QpResources<Connection<SendWork, RecvWork>>>),
     /// Nothing is left.
     Gone,
 }
 
 /// A queue pair, and what belongs to it.
 #[derive(Debug)]
-pub(crate) struct Ends<Q> {
+pub(crate) struct QpResources<Q> {
     pub(crate) qp: Q,
     pub(crate) cq: CompletionQueue,
     pub(crate) device: Arc<Device>,
 }
 
-impl<Q> Ends<Q> {
+impl<Q> QpResources<Q> {
     /// The same with another form of the queue pair.
     pub(crate) fn map<R>(
         self,
         next: impl FnOnce(Q) -> verbs::Result<R>,
-    ) -> verbs::Result<Box<Ends<R>>> {
+    ) -> verbs::Result<Box<QpResources<R>>> {
         let Self { qp, cq, device } = self;
-        Ok(Box::new(Ends {
+        Ok(Box::new(QpResources {
             qp: next(qp)?,
             cq,
             device,
@@ -165,7 +165,7 @@ impl<Q> Ends<Q> {
     }
 }
 
-impl Ends<Pair<Init>> {
+impl QpResources<Pair<Init>> {
     /// Makes what a connection of `id` needs, with every receive posted.
     pub(crate) fn new<P: HasDevice>(
         id: &CmId<P>,
@@ -269,12 +269,12 @@ impl Stage {
         &mut self,
     ) -> Option<(&mut Pair<Rts>, &mut CompletionQueue, &Arc<Device>)> {
         match self {
-            Self::Accepted(ends) => {
-                let Ends { qp, cq, device } = &mut **ends;
+            Self::Accepted(resources) => {
+                let QpResources { qp, cq, device } = &mut **resources;
                 Some((qp, cq, device))
             }
-            Self::Up(ends) => {
-                let Ends { qp, cq, device } = &mut **ends;
+            Self::Up(resources) => {
+                let QpResources { qp, cq, device } = &mut **resources;
                 Some((qp.qp_mut(), cq, device))
             }
             Self::Resolving | Self::Asked(_) | Self::Gone => None,
@@ -325,9 +325,9 @@ impl IbConnection {
     /// The device, once it is known, and until it has let go.
     pub(crate) fn device(&self) -> Option<&Arc<Device>> {
         match &self.stage {
-            Stage::Asked(ends) => Some(&ends.device),
-            Stage::Accepted(ends) => Some(&ends.device),
-            Stage::Up(ends) => Some(&ends.device),
+            Stage::Asked(resources) => Some(&resources.device),
+            Stage::Accepted(resources) => Some(&resources.device),
+            Stage::Up(resources) => Some(&resources.device),
             Stage::Resolving | Stage::Gone => None,
         }
     }
@@ -370,17 +370,17 @@ impl IbConnection {
             .is_some_and(|(qp, _, _)| qp.receive_queue().in_flight() > 0)
     }
 
-    /// Ends it. Returns whether its identifier still waits for an event, and has to be cancelled.
+    /// QpResources it. Returns whether its identifier still waits for an event, and has to be cancelled.
     pub(crate) fn close(&mut self, now: Duration) -> bool {
         self.closing = Some(now);
         match &mut self.stage {
-            Stage::Up(ends) => {
+            Stage::Up(resources) => {
                 // It fails if the peer was first.
-                drop(ends.qp.disconnect());
+                drop(resources.qp.disconnect());
                 false
             }
-            Stage::Accepted(ends) => {
-                drop(ends.qp.to_error());
+            Stage::Accepted(resources) => {
+                drop(resources.qp.to_error());
                 true
             }
             Stage::Resolving | Stage::Asked(_) => {
@@ -394,16 +394,16 @@ impl IbConnection {
     /// Takes everything back from the device; `false` if it does not let go. The identifier may be slow to end.
     pub(crate) fn destroy(&mut self, reaper: &mut Reaper) -> bool {
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
-        let (ends, id) = match stage {
-            Stage::Accepted(ends) => (*ends, None),
-            Stage::Up(ends) => {
-                let Ends { qp, cq, device } = *ends;
+        let (resources, id) = match stage {
+            Stage::Accepted(resources) => (*resources, None),
+            Stage::Up(resources) => {
+                let QpResources { qp, cq, device } = *resources;
                 let (qp, id) = qp.into_parts();
-                (Ends { qp, cq, device }, Some(id))
+                (QpResources { qp, cq, device }, Some(id))
             }
             Stage::Resolving | Stage::Asked(_) | Stage::Gone => return true,
         };
-        let Ends { qp, cq, device } = ends;
+        let QpResources { qp, cq, device } = resources;
         let destroyed = qp.destroy();
         if let Some(id) = id {
             reaper.destroy(id);
@@ -417,7 +417,7 @@ impl IbConnection {
             }
             Err(refused) => {
                 let qp = refused.value;
-                self.stage = Stage::Accepted(Box::new(Ends { qp, cq, device }));
+                self.stage = Stage::Accepted(Box::new(QpResources { qp, cq, device }));
                 false
             }
         }

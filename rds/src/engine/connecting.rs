@@ -9,11 +9,11 @@ use cm::{
 
 use super::State;
 use crate::{
-    ib_connection::{Ends, IbConnection, Stage, bring_up, conn_param},
+    ib_connection::{IbConnection, QpResources, Stage, bring_up, conn_param},
     proto::{
         link::{Action, Attempt, Failure, RequestId},
         node::ConnectionId,
-        wire::{Ends as Hosts, REJECTED},
+        wire::{HostPair, REJECTED},
     },
 };
 
@@ -94,26 +94,28 @@ impl State {
         let answer = self.node.answer(id).ok_or_else(invalid)?.encode();
         let key = request.id().key();
         let name = self.next_queue;
-        let ends = self.ends(request.id())?;
+        let resources = self.qp_resources(request.id())?;
         let param = conn_param(answer, self.options.retries);
-        let ends = ends.map(|qp| {
+        let resources = resources.map(|qp| {
             let qp = bring_up(request.id(), qp)?;
             request.accept_ready(qp, &param)
         })?;
         self.queues.insert(name, id);
         self.keys.insert(key, id);
-        self.ib_connections
-            .insert(id, IbConnection::new(attempt, key, Stage::Accepted(ends)));
+        self.ib_connections.insert(
+            id,
+            IbConnection::new(attempt, key, Stage::Accepted(resources)),
+        );
         self.due.insert(id);
         Ok(())
     }
 
     /// A queue pair for an identifier.
-    fn ends<P: cm::phases::HasDevice>(
+    fn qp_resources<P: cm::phases::HasDevice>(
         &mut self,
         id: &CmId<P>,
     ) -> io::Result<
-        Ends<
+        QpResources<
             verbs::QueuePair<
                 verbs::Rc,
                 verbs::Init,
@@ -123,9 +125,9 @@ impl State {
         >,
     > {
         let device = self.device(&id.context()?)?;
-        let ends = Ends::new(id, &device, self.next_queue)?;
+        let resources = QpResources::new(id, &device, self.next_queue)?;
         self.next_queue += 1;
-        Ok(ends)
+        Ok(resources)
     }
 
     /// The attempt that an identifier belongs to, if it still counts.
@@ -199,14 +201,14 @@ impl State {
     fn ask(&mut self, id: ConnectionId, cm_id: CmId<RouteResolved>) -> io::Result<()> {
         let data = self.node.proposal(id).ok_or_else(invalid)?.encode();
         let name = self.next_queue;
-        let ends = self.ends(&cm_id)?;
+        let resources = self.qp_resources(&cm_id)?;
         let param = conn_param(data, self.options.retries);
         cm_id
-            .connect(&ends.qp, &param)
+            .connect(&resources.qp, &param)
             .map_err(|refused| refused.error)?;
         self.queues.insert(name, id);
         if let Some(conn) = self.ib_connections.get_mut(&id) {
-            conn.stage = Stage::Asked(Box::new(ends));
+            conn.stage = Stage::Asked(Box::new(resources));
         }
         Ok(())
     }
@@ -222,18 +224,18 @@ impl State {
             return;
         };
         let stage = std::mem::replace(&mut conn.stage, Stage::Gone);
-        let Stage::Asked(ends) = stage else {
+        let Stage::Asked(resources) = stage else {
             conn.stage = stage;
             return;
         };
         let reply = response.param().private_data.clone();
-        let up = ends.map(|qp| {
+        let up = resources.map(|qp| {
             let qp = bring_up(response.id(), qp)?;
             response.establish_ready(qp)
         });
         match up {
-            Ok(ends) => {
-                conn.stage = Stage::Up(ends);
+            Ok(resources) => {
+                conn.stage = Stage::Up(resources);
                 self.due.insert(id);
                 // One that says nonsense has failed, and is closed.
                 let _: Result<_, _> = self.node.established(now, id, attempt, Some(&reply));
@@ -253,7 +255,7 @@ impl State {
                 return None;
             }
             let hosts = (local.ip(), peer.ip());
-            Hosts::new(hosts.1, hosts.0)?;
+            HostPair::new(hosts.1, hosts.0)?;
             let data = &request.param().private_data;
             self.node.request(now, hosts, data, name).ok()
         });
@@ -276,10 +278,10 @@ impl State {
             return;
         };
         match std::mem::replace(&mut conn.stage, Stage::Gone) {
-            Stage::Accepted(ends) => {
-                match ends.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from)) {
-                    Ok(ends) => {
-                        conn.stage = Stage::Up(ends);
+            Stage::Accepted(resources) => {
+                match resources.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from)) {
+                    Ok(resources) => {
+                        conn.stage = Stage::Up(resources);
                         // Nothing is said that could be wrong.
                         let _: Result<_, _> = self.node.established(now, id, attempt, None);
                     }

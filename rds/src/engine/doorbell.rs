@@ -45,8 +45,8 @@ impl State {
             return false;
         };
         match &conn.stage {
-            Stage::Up(ends) if conn.closing.is_none() => {
-                ends.qp.qp().send_queue().in_flight() >= enough
+            Stage::Up(resources) if conn.closing.is_none() => {
+                resources.qp.qp().send_queue().in_flight() >= enough
             }
             _ => false,
         }

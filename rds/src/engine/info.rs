@@ -51,12 +51,12 @@ impl State {
                 cache_allocs: 0,
             };
             let stage = self.ib_connections.get(&id).map(|conn| &conn.stage);
-            if let Some(Stage::Up(ends)) = stage {
+            if let Some(Stage::Up(resources)) = stage {
                 told.local_gid = Gid::from(route.local).0;
                 told.peer_gid = Gid::from(route.peer).0;
-                told.max_send_wr = ends.device.sends;
-                told.max_recv_wr = ends.device.receives;
-                told.max_send_sge = ends.device.elements;
+                told.max_send_wr = resources.device.sends;
+                told.max_recv_wr = resources.device.receives;
+                told.max_send_sge = resources.device.elements;
                 // There is no pool: as many as the device has.
                 told.mr_max = u32::MAX;
                 told.mr_size = MAX_MESSAGE / 4096 + 1;

@@ -256,7 +256,7 @@ impl State {
             ..
         } = self;
         let Some(IbConnection {
-            stage: Stage::Up(ends),
+            stage: Stage::Up(resources),
             closing: None,
             attempt,
             ..
@@ -264,8 +264,8 @@ impl State {
         else {
             return;
         };
-        let device = &ends.device;
-        let qp = ends.qp.qp_mut();
+        let device = &resources.device;
+        let qp = resources.qp.qp_mut();
         let free = qp.send_queue().capacity() - qp.send_queue().in_flight();
         let mut free = u32::try_from(free).unwrap_or(u32::MAX);
         let mut failed = false;

@@ -74,7 +74,7 @@ fn other_versions_are_answered_or_refused() {
                 let wire = said.accepted().unwrap();
                 let reply = ConnectData::decode(&wire.said, Family::V4).unwrap();
                 assert_eq!((reply.version, reply.tos), (answer, tos));
-                assert_eq!(reply.ends, data.ends.reversed());
+                assert_eq!(reply.hosts, data.hosts.reversed());
                 wires.push(wire);
             }
             None => assert_eq!(said.rejected().unwrap(), (28, REJECTED.to_vec())),
@@ -262,13 +262,13 @@ fn requests_that_lie_or_are_too_many_are_refused() {
     let to = addr(&a).ip();
     let (prober, _) = prober();
     let refused = (28, REJECTED.to_vec());
-    for ends in [
+    for hosts in [
         // From somebody else, to somebody else, and the other way round.
         prober::proposal(third().ip(), to, 0),
         prober::proposal(other().ip(), third().ip(), 0),
         prober::proposal(to, other().ip(), 0),
     ] {
-        let said = prober.dial(to, &ends.encode()).unwrap();
+        let said = prober.dial(to, &hosts.encode()).unwrap();
         assert_eq!(said.rejected().unwrap(), refused);
     }
     let dial = |tos| {

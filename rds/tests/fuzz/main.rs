@@ -9,8 +9,8 @@ use rds::proto::{
     SocketId,
     connection::{Completion, Connection, Draft, Message, Received, Settings, Violation},
     wire::{
-        BadHeader, CongestionMap, ConnectData, Cookie, Ends, Extension, Extensions, Family, Flags,
-        Header, MAX_MESSAGE, Version,
+        BadHeader, CongestionMap, ConnectData, Cookie, Extension, Extensions, Family, Flags,
+        Header, HostPair, MAX_MESSAGE, Version,
     },
 };
 
@@ -54,8 +54,8 @@ fn connect_data(input: &[u8]) {
             continue;
         };
         assert_eq!(ConnectData::decode(&data.encode(), family), Ok(data));
-        if let Ok(answer) = data.answer(data.ends) {
-            assert_eq!(answer.ends.to(), data.ends.from());
+        if let Ok(answer) = data.answer(data.hosts) {
+            assert_eq!(answer.hosts.to(), data.hosts.from());
             assert_eq!(answer.version.major, data.version.major);
             assert!(Version::adopt(&answer).is_some());
         }
@@ -213,12 +213,12 @@ fn areas_of_extensions() {
 #[test]
 fn private_data() {
     throw(connect_data, |rng| {
-        let ends = if rng.bool() {
-            Ends::new([10, 9, 0, 1].into(), [10, 9, 0, 2].into())
+        let hosts = if rng.bool() {
+            HostPair::new([10, 9, 0, 1].into(), [10, 9, 0, 2].into())
         } else {
-            Ends::new([1_u16; 8].into(), [2_u16; 8].into())
+            HostPair::new([1_u16; 8].into(), [2_u16; 8].into())
         };
-        let mut data = ConnectData::proposal(ends.unwrap(), rng.u8(..));
+        let mut data = ConnectData::proposal(hosts.unwrap(), rng.u8(..));
         data.version.major = rng.u8(0..6);
         data.minors = rng.u16(0..8);
         let mut wire = data.encode();

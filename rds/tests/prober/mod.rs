@@ -19,7 +19,7 @@ use cm::{
     CmId, ConnParam, ConnectFailure, ConnectRequest, Connection, Event, EventChannel,
     phases::{HasDevice, Listening, RouteResolved},
 };
-use rds::proto::wire::{ConnectData, Ends, Family};
+use rds::proto::wire::{ConnectData, Family, HostPair};
 use verbs::{Attributes, Init, QueuePair, Rc, RnrTimer, Rtr, Rts};
 
 use wire::Queues;
@@ -151,7 +151,7 @@ impl Prober {
     fn take(&self, request: ConnectRequest, until: Instant) -> io::Result<Option<Wire>> {
         let said = request.param().private_data.clone();
         let asked = ConnectData::decode(&said, family(self.own)).map_err(io::Error::other)?;
-        let answer = asked.answer(asked.ends).map_err(io::Error::other)?;
+        let answer = asked.answer(asked.hosts).map_err(io::Error::other)?;
         let (queues, qp) = Queues::new(request.id(), 64)?;
         let key = request.id().key();
         let accepted = bring_up(request.id(), qp)
@@ -179,8 +179,8 @@ impl Prober {
 
 /// The private data of an ordinary request.
 pub(crate) fn proposal(own: IpAddr, peer: IpAddr, tos: u8) -> ConnectData {
-    let ends = Ends::new(own, peer).expect("addresses of one family");
-    ConnectData::proposal(ends, tos)
+    let hosts = HostPair::new(own, peer).expect("addresses of one family");
+    ConnectData::proposal(hosts, tos)
 }
 
 /// Asks for a connection from any address of this host, with so many receives.

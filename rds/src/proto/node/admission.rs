@@ -11,7 +11,7 @@ use std::{net::IpAddr, num::NonZero, time::Duration};
 use super::{BadRequest, ConnectionId, Node, Route, peers::Peer};
 use crate::proto::{
     link::{Demand, Failure},
-    wire::Ends,
+    wire::HostPair,
 };
 
 /// Time after which an attempt of a stranger gives way to those of others: a handshake takes a few round trips, and a
@@ -50,13 +50,13 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         if let Some(&id) = self.routes.get(&route.key()) {
             return Ok(id);
         }
-        let ends = Ends::new(route.local, route.peer)
+        let hosts = HostPair::new(route.local, route.peer)
             .ok_or(BadRequest::Family(route.local, route.peer))?;
         if origin == Origin::Peer {
             self.check_pending(route.peer)?;
         }
         self.make_room(route.peer, origin)?;
-        let peer = Peer::new(route, ends, &self.settings, self.rng.u64(..), self.latest);
+        let peer = Peer::new(route, hosts, &self.settings, self.rng.u64(..), self.latest);
         let count = self.peers.len();
         let id = self.peers.insert(peer);
         let id = id.ok_or(BadRequest::Connections(count))?;

@@ -10,7 +10,7 @@ use crate::proto::{
     SocketId,
     connection::{Bodies, Completion, Connection, Oddities, Received, Tag, Violation, Work},
     link::{Action, Attempt, Demand, Failure, Link, RequestId},
-    wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Ends, Header, Version},
+    wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Header, HostPair, Version},
 };
 
 /// Least interval between wake-ups of sockets that maps do not concern: a peer can send maps as fast as the link
@@ -21,7 +21,7 @@ const MAP_INTERVAL: Duration = Duration::from_millis(10);
 #[derive(Debug)]
 pub(super) struct Peer<P, B> {
     pub(super) route: Route,
-    ends: Ends,
+    hosts: HostPair,
     pub(super) link: Link,
     pub(super) connection: Connection<P, B>,
     /// Who waits for the peer to say which ports are congested, since one is: it does so when it is
@@ -46,14 +46,14 @@ pub(super) struct Peer<P, B> {
 impl<P, B: AsRef<[u8]>> Peer<P, B> {
     pub(super) fn new(
         route: Route,
-        ends: Ends,
+        hosts: HostPair,
         settings: &Settings,
         seed: u64,
         now: Duration,
     ) -> Self {
         Self {
             route,
-            ends,
+            hosts,
             link: Link::new(route.local, route.peer, seed),
             connection: Connection::new(&settings.connection, settings.first_sequence),
             waiting: BTreeSet::new(),
@@ -172,14 +172,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// The private data to dial with.
     pub fn proposal(&self, id: ConnectionId) -> Option<ConnectData> {
         let peer = self.peers.get(id)?;
-        Some(ConnectData::proposal(peer.ends, peer.route.tos))
+        Some(ConnectData::proposal(peer.hosts, peer.route.tos))
     }
 
     /// The private data to accept with.
     pub fn answer(&self, id: ConnectionId) -> Option<ConnectData> {
         let peer = self.peers.get(id)?;
         let (_, asked) = peer.accepted.as_ref()?;
-        asked.answer(peer.ends.reversed()).ok()
+        asked.answer(peer.hosts.reversed()).ok()
     }
 
     pub(super) fn demand(&self, id: ConnectionId) -> Demand {
@@ -295,9 +295,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         data: &[u8],
         request: RequestId,
     ) -> Result<ConnectionId, BadRequest> {
-        let ends = Ends::new(peer, local).ok_or(BadRequest::Family(local, peer))?;
-        let asked = ConnectData::decode(data, ends.family())?;
-        asked.answer(ends)?;
+        let hosts = HostPair::new(peer, local).ok_or(BadRequest::Family(local, peer))?;
+        let asked = ConnectData::decode(data, hosts.family())?;
+        asked.answer(hosts)?;
         let route = Route {
             local,
             peer,
@@ -331,7 +331,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let accepted = peer.accepted.filter(|(accepted, _)| *accepted == attempt);
         let said = match (accepted, reply) {
             (Some((_, asked)), _) => Ok(asked),
-            (None, reply) => ConnectData::decode(reply.unwrap_or_default(), peer.ends.family())
+            (None, reply) => ConnectData::decode(reply.unwrap_or_default(), peer.hosts.family())
                 .and_then(|reply| match Version::adopt(&reply) {
                     Some(_) => Ok(reply),
                     None => Err(BadConnectData::Version(reply.version)),

@@ -36,7 +36,7 @@ impl Family {
 
 /// The addresses of the two hosts.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Ends {
+pub enum HostPair {
     /// By IPv4.
     V4 {
         /// The sender's.
@@ -53,7 +53,7 @@ pub enum Ends {
     },
 }
 
-impl Ends {
+impl HostPair {
     /// The two addresses, if they are of one kind.
     pub fn new(from: IpAddr, to: IpAddr) -> Option<Self> {
         match (from, to) {
@@ -101,7 +101,7 @@ impl Ends {
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectData {
     /// The addresses, the sender's first.
-    pub ends: Ends,
+    pub hosts: HostPair,
     /// The version that is proposed, or that was agreed on.
     pub version: Version,
     /// The minor versions that the sender speaks, a bit for each.
@@ -123,16 +123,16 @@ pub enum BadConnectData {
     /// There are fewer bytes than there must be.
     Short(usize),
     /// The addresses are not those of the hosts that connect.
-    Addresses(Ends),
+    Addresses(HostPair),
     /// No version that both speak.
     Version(Version),
 }
 
 impl ConnectData {
     /// What the one who dials proposes.
-    pub fn proposal(ends: Ends, tos: u8) -> Self {
+    pub fn proposal(hosts: HostPair, tos: u8) -> Self {
         Self {
-            ends,
+            hosts,
             version: Version::V3_1,
             minors: Version::MINORS,
             tos,
@@ -142,32 +142,32 @@ impl ConnectData {
         }
     }
 
-    /// The answer to a proposal that came from where `ends` says, from its sender's view.
+    /// The answer to a proposal that came from where `hosts` says, from its sender's view.
     ///
     /// # Errors
     /// The proposal lies about its addresses, or is of a version that nobody here speaks.
-    pub fn answer(&self, ends: Ends) -> Result<Self, BadConnectData> {
-        if self.ends != ends {
-            return Err(BadConnectData::Addresses(self.ends));
+    pub fn answer(&self, hosts: HostPair) -> Result<Self, BadConnectData> {
+        if self.hosts != hosts {
+            return Err(BadConnectData::Addresses(self.hosts));
         }
         let version = Version::answer(self).ok_or(BadConnectData::Version(self.version))?;
         Ok(Self {
             version,
             // 4096 fits.
             fragment: if self.fragment == 0 { 0 } else { 4096 },
-            ..Self::proposal(ends.reversed(), self.tos)
+            ..Self::proposal(hosts.reversed(), self.tos)
         })
     }
 
     /// The data as it goes over the wire: 32 bytes, or 56.
     pub fn encode(&self) -> Vec<u8> {
-        let mut wire = Vec::with_capacity(self.ends.family().size());
-        match self.ends {
-            Ends::V4 { from, to } => {
+        let mut wire = Vec::with_capacity(self.hosts.family().size());
+        match self.hosts {
+            HostPair::V4 { from, to } => {
                 wire.extend(from.octets());
                 wire.extend(to.octets());
             }
-            Ends::V6 { from, to } => {
+            HostPair::V6 { from, to } => {
                 wire.extend(from.octets());
                 wire.extend(to.octets());
             }
@@ -194,12 +194,12 @@ impl ConnectData {
     }
 
     fn read(mut reader: Reader<'_>, family: Family) -> Option<Self> {
-        let ends = match family {
-            Family::V4 => Ends::V4 {
+        let hosts = match family {
+            Family::V4 => HostPair::V4 {
                 from: reader.bytes::<4>()?.into(),
                 to: reader.bytes::<4>()?.into(),
             },
-            Family::V6 => Ends::V6 {
+            Family::V6 => HostPair::V6 {
                 from: reader.bytes::<16>()?.into(),
                 to: reader.bytes::<16>()?.into(),
             },
@@ -211,7 +211,7 @@ impl ConnectData {
         let minors = reader.u16()?;
         let [tos, _] = reader.bytes()?;
         Some(Self {
-            ends,
+            hosts,
             version,
             minors,
             tos,
@@ -228,11 +228,11 @@ impl fmt::Display for BadConnectData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Short(len) => write!(f, "{len} bytes of private data are too few"),
-            Self::Addresses(ends) => write!(
+            Self::Addresses(hosts) => write!(
                 f,
                 "it says that it goes from {} to {}, which is wrong",
-                ends.from(),
-                ends.to()
+                hosts.from(),
+                hosts.to()
             ),
             Self::Version(version) => write!(f, "version {version} is not spoken here"),
         }
@@ -245,8 +245,8 @@ impl error::Error for BadConnectData {}
 mod tests {
     use super::*;
 
-    fn v4() -> Ends {
-        Ends::V4 {
+    fn v4() -> HostPair {
+        HostPair::V4 {
             from: Ipv4Addr::new(10, 9, 0, 2),
             to: Ipv4Addr::new(10, 9, 0, 1),
         }
@@ -274,12 +274,12 @@ mod tests {
     /// U-W06
     #[test]
     fn every_field_is_kept_in_both_families() {
-        let v6 = Ends::new(
+        let v6 = HostPair::new(
             IpAddr::V6(Ipv6Addr::LOCALHOST),
             "fe80::1".parse::<IpAddr>().unwrap(),
         )
         .unwrap();
-        for (ends, family) in [(v4(), Family::V4), (v6, Family::V6)] {
+        for (hosts, family) in [(v4(), Family::V4), (v6, Family::V6)] {
             let data = ConnectData {
                 version: Version { major: 4, minor: 1 },
                 minors: 0xabcd,
@@ -287,17 +287,17 @@ mod tests {
                 fragment: 16384,
                 ack: u64::MAX - 1,
                 credits: 0x0102_0304,
-                ..ConnectData::proposal(ends, 0)
+                ..ConnectData::proposal(hosts, 0)
             };
             let wire = data.encode();
             assert_eq!(wire.len(), family.size());
             assert_eq!(ConnectData::decode(&wire, family), Ok(data));
-            assert_eq!(ends.reversed().reversed(), ends);
-            assert_eq!(ends.reversed().from(), ends.to());
+            assert_eq!(hosts.reversed().reversed(), hosts);
+            assert_eq!(hosts.reversed().from(), hosts.to());
         }
         assert_eq!(v6.family().port(), 16385);
         assert_eq!(v4().family().port(), 18634);
-        assert_eq!(Ends::new(v4().from(), v6.from()), None);
+        assert_eq!(HostPair::new(v4().from(), v6.from()), None);
     }
 
     /// U-W07
@@ -308,7 +308,7 @@ mod tests {
             ..ConnectData::proposal(v4(), 3)
         };
         let answer = asked.answer(v4()).unwrap();
-        assert_eq!((answer.ends, answer.tos), (v4().reversed(), 3));
+        assert_eq!((answer.hosts, answer.tos), (v4().reversed(), 3));
         assert_eq!(answer.fragment, 4096);
         let lied = asked.answer(v4().reversed()).unwrap_err();
         assert_eq!(lied, BadConnectData::Addresses(v4()));

@@ -9,7 +9,7 @@ mod map;
 mod reader;
 mod version;
 
-pub use connect::{BadConnectData, ConnectData, Ends, Family};
+pub use connect::{BadConnectData, ConnectData, Family, HostPair};
 pub use cookie::Cookie;
 pub use extension::{Extension, Extensions, Iter, NotAdded};
 pub use header::{BadHeader, Flags, Header};

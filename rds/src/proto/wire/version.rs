@@ -60,17 +60,17 @@ mod tests {
     use std::net::Ipv4Addr;
 
     use super::*;
-    use crate::proto::wire::Ends;
+    use crate::proto::wire::HostPair;
 
     fn data(major: u8, minor: u8, minors: u16) -> ConnectData {
-        let ends = Ends::V4 {
+        let hosts = HostPair::V4 {
             from: Ipv4Addr::LOCALHOST,
             to: Ipv4Addr::LOCALHOST,
         };
         ConnectData {
             version: Version { major, minor },
             minors,
-            ..ConnectData::proposal(ends, 0)
+            ..ConnectData::proposal(hosts, 0)
         }
     }
 

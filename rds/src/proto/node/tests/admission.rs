@@ -17,7 +17,7 @@ fn ask(
     peer: IpAddr,
     tos: u8,
 ) -> Result<ConnectionId, BadRequest> {
-    let data = ConnectData::proposal(Ends::new(peer, A).unwrap(), tos);
+    let data = ConnectData::proposal(HostPair::new(peer, A).unwrap(), tos);
     node.request(now, (A, peer), &data.encode(), RequestId(0))
 }
 

@@ -13,7 +13,7 @@ use super::*;
 use crate::proto::{
     connection::{Body, Completion, Draft, Notification, Request, Status, Violation},
     link::{Action, Failure, RequestId},
-    wire::{BadConnectData, ConnectData, Ends, Flags, Header, Version},
+    wire::{BadConnectData, ConnectData, Flags, Header, HostPair, Version},
 };
 
 type TestNode = Node<Vec<u8>, Vec<u8>>;
@@ -636,16 +636,16 @@ fn requests_are_refused_that_lie_or_are_too_many() {
     let mut settings = Settings::new(NonZero::<u64>::MIN, 1);
     settings.max_connections_per_peer = 2;
     let mut b = TestNode::new(settings);
-    let ends = Ends::new(A, B).unwrap();
+    let hosts = HostPair::new(A, B).unwrap();
     let ask =
         |b: &mut TestNode, data: ConnectData| b.request(NOW, (B, A), &data.encode(), RequestId(0));
-    let lie = ConnectData::proposal(ends.reversed(), 0);
-    let refused = BadRequest::Data(BadConnectData::Addresses(ends.reversed()));
+    let lie = ConnectData::proposal(hosts.reversed(), 0);
+    let refused = BadRequest::Data(BadConnectData::Addresses(hosts.reversed()));
     assert_eq!(ask(&mut b, lie), Err(refused));
     let version = Version { major: 5, minor: 1 };
     let strange = ConnectData {
         version,
-        ..ConnectData::proposal(ends, 0)
+        ..ConnectData::proposal(hosts, 0)
     };
     let refused = BadRequest::Data(BadConnectData::Version(version));
     assert_eq!(ask(&mut b, strange), Err(refused));
@@ -653,7 +653,7 @@ fn requests_are_refused_that_lie_or_are_too_many() {
     assert_eq!(short, Err(BadRequest::Data(BadConnectData::Short(31))));
     assert_eq!(b.connections().count(), 0);
     for tos in 0..3 {
-        let asked = ask(&mut b, ConnectData::proposal(ends, tos));
+        let asked = ask(&mut b, ConnectData::proposal(hosts, tos));
         assert_eq!(asked.is_err(), tos == 2, "the third is too much");
     }
 }

@@ -6,7 +6,7 @@ use super::*;
 const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 66));
 
 fn stranger(node: &mut TestNode) -> ConnectionId {
-    let data = ConnectData::proposal(Ends::new(STRANGER, B).unwrap(), 0);
+    let data = ConnectData::proposal(HostPair::new(STRANGER, B).unwrap(), 0);
     let id = node.request(NOW, (B, STRANGER), &data.encode(), RequestId(1));
     let id = id.unwrap();
     let Some(Action::Accept(_, attempt)) = node.poll(NOW, id) else {
