@@ -20,7 +20,7 @@ pub use memory::{ExportOptions, Pages};
 pub use operation::{Atomic, Rdma};
 use rustix::io::Errno;
 
-use received::Took;
+use received::RxTimestamps;
 pub use received::{Latency, Message, Notification, Received};
 pub use sending::{SendOptions, Sent};
 pub(crate) use waiters::Waiters;
@@ -58,7 +58,7 @@ pub enum Interest {
 
 /// How a socket waits, and what else was chosen.
 #[derive(Debug, Default)]
-struct Patience {
+struct SocketOptions {
     nonblocking: bool,
     read: Option<Duration>,
     write: Option<Duration>,
@@ -72,7 +72,7 @@ struct Patience {
 
 /// What to receive, and how.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-struct How {
+struct RecvFlags {
     peek: bool,
     dont_wait: bool,
 }
@@ -103,7 +103,7 @@ pub struct Socket {
     id: SocketId,
     waiters: Arc<Waiters>,
     limits: Mutex<(u32, u32)>,
-    patience: Mutex<Patience>,
+    options: Mutex<SocketOptions>,
     engine: Engine,
 }
 
@@ -147,7 +147,7 @@ impl Socket {
             id,
             waiters,
             limits: Mutex::new((DEFAULT_LIMIT, DEFAULT_LIMIT)),
-            patience: Mutex::default(),
+            options: Mutex::default(),
             engine: engine.clone(),
         })
     }
@@ -177,7 +177,7 @@ impl Socket {
     pub fn bind_to(&self, addr: SocketAddr) -> io::Result<SocketAddr> {
         let mut state = self.lock()?;
         let bound = state.node.can_bind(self.id, addr).map_err(socket_error)?;
-        if bound.ip().is_loopback() && lock(&self.patience).transport {
+        if bound.ip().is_loopback() && lock(&self.options).transport {
             return Err(Errno::NOPROTOOPT.into());
         }
         state.open(bound)?;
@@ -227,7 +227,7 @@ impl Socket {
     /// - `Interrupted`: a signal came while it waited, and its handler was installed without `SA_RESTART`, or
     ///   the wait has a time limit. Of the calls that wait at once, only one notices.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
-        let message = self.receive_message(How::default())?;
+        let message = self.receive_message(RecvFlags::default())?;
         Ok((message.copy_to(&mut [IoSliceMut::new(buf)]), message.from()))
     }
 
@@ -237,14 +237,14 @@ impl Socket {
     /// # Errors
     /// - `WouldBlock`: there is none.
     pub fn try_recv_message(&self) -> io::Result<Message> {
-        self.receive_message(How {
+        self.receive_message(RecvFlags {
             dont_wait: true,
             peek: false,
         })
     }
 
-    fn receive_message(&self, how: How) -> io::Result<Message> {
-        let (mut state, waited) = self.until(how, |socket, state| {
+    fn receive_message(&self, flags: RecvFlags) -> io::Result<Message> {
+        let (mut state, waited) = self.until(flags, |socket, state| {
             let pending = state.node.pending(socket.id);
             Ok(pending.map_err(socket_error)?.message)
         })?;
@@ -260,7 +260,7 @@ impl Socket {
     /// # References
     /// [recvmsg(2)](https://man7.org/linux/man-pages/man2/recvmsg.2.html)
     pub fn recv(&self) -> io::Result<Received> {
-        self.receive(How::default())
+        self.receive(RecvFlags::default())
     }
 
     /// The same without waiting, whatever the socket does.
@@ -268,14 +268,14 @@ impl Socket {
     /// # Errors
     /// As for [`recv_from`](Self::recv_from).
     pub fn try_recv(&self) -> io::Result<Received> {
-        self.receive(How {
+        self.receive(RecvFlags {
             dont_wait: true,
             peek: false,
         })
     }
 
-    fn receive(&self, how: How) -> io::Result<Received> {
-        let (mut state, waited) = self.until(how, |socket, state| {
+    fn receive(&self, flags: RecvFlags) -> io::Result<Received> {
+        let (mut state, waited) = self.until(flags, |socket, state| {
             let pending = state.node.pending(socket.id).map_err(socket_error)?;
             Ok(pending.message || pending.event || socket.waiters.has_free())
         })?;
@@ -345,7 +345,7 @@ impl Socket {
         let (began, whole) = times.unwrap_or((now, now));
         Message {
             from: state.sender(self.id, from),
-            took: Took::new(clock.epoch(), began, whole, now),
+            timestamps: RxTimestamps::new(clock.epoch(), began, whole, now),
             len,
             bodies,
             cookie,
@@ -363,11 +363,11 @@ impl Socket {
         &self,
         bufs: &mut [IoSliceMut<'_>],
     ) -> io::Result<Option<(usize, usize, SocketAddr)>> {
-        let how = How {
+        let flags = RecvFlags {
             peek: true,
             dont_wait: false,
         };
-        let (state, _) = self.until(how, |socket, state| {
+        let (state, _) = self.until(flags, |socket, state| {
             let peeked = state.node.peek(socket.id).map_err(socket_error)?;
             Ok(peeked.is_some() || socket.waiters.show(&mut state.node).readable)
         })?;
@@ -383,12 +383,12 @@ impl Socket {
     #[inline]
     fn until(
         &self,
-        how: How,
+        flags: RecvFlags,
         mut is_ready: impl FnMut(&Self, &mut State) -> io::Result<bool>,
     ) -> io::Result<(MutexGuard<'_, State>, bool)> {
         let (dont_wait, timeout) = {
-            let patience = lock(&self.patience);
-            (how.dont_wait || patience.nonblocking, patience.read)
+            let options = lock(&self.options);
+            (flags.dont_wait || options.nonblocking, options.read)
         };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
@@ -399,7 +399,7 @@ impl Socket {
             if is_ready(self, &mut state)? {
                 return Ok((state, waited));
             }
-            if waited && !how.peek {
+            if waited && !flags.peek {
                 self.engine.inner().drive(&mut state);
                 self.waiters.show_if_watched(&mut state.node);
             }
@@ -414,7 +414,7 @@ impl Socket {
             state = self
                 .engine
                 .inner()
-                .wait(&self.waiters, !how.peek, state, deadline)?;
+                .wait(&self.waiters, !flags.peek, state, deadline)?;
         }
     }
 
@@ -531,7 +531,7 @@ impl AsFd for Socket {
 
 impl Drop for Socket {
     fn drop(&mut self) {
-        if lock(&self.patience).exact {
+        if lock(&self.options).exact {
             self.engine.inner().clock().want_exact(false);
         }
         // That of a parent is not this process's to close.

@@ -76,31 +76,31 @@ impl Socket {
 
     /// Whether calls return at once, with `WouldBlock`, instead of waiting.
     pub fn set_nonblocking(&self, nonblocking: bool) {
-        lock(&self.patience).nonblocking = nonblocking;
+        lock(&self.options).nonblocking = nonblocking;
     }
 
     /// `SO_RCVTIMEO`—Sets how long a call waits for something to receive; for ever with `None`, and
     /// with zero. It fails with `TimedOut` then.
     #[doc(alias = "SO_RCVTIMEO")]
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
-        lock(&self.patience).read = timeout.filter(|timeout| !timeout.is_zero());
+        lock(&self.options).read = timeout.filter(|timeout| !timeout.is_zero());
     }
 
     /// `SO_SNDTIMEO`—Sets how long a call waits until it can send, also to a port that is
     /// congested, where the kernel's sockets wait for ever; for ever with `None`, and with zero.
     #[doc(alias = "SO_SNDTIMEO")]
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
-        lock(&self.patience).write = timeout.filter(|timeout| !timeout.is_zero());
+        lock(&self.options).write = timeout.filter(|timeout| !timeout.is_zero());
     }
 
     /// `SO_RCVTIMEO`—How long a call waits for something to receive.
     pub fn read_timeout(&self) -> Option<Duration> {
-        lock(&self.patience).read
+        lock(&self.options).read
     }
 
     /// `SO_SNDTIMEO`—How long a call waits until it can send.
     pub fn write_timeout(&self) -> Option<Duration> {
-        lock(&self.patience).write
+        lock(&self.options).write
     }
 
     /// `SO_BUSY_POLL`—Sets how long a call that has to wait looks for what comes, again and again, before it
@@ -129,14 +129,14 @@ impl Socket {
     #[doc(alias = "RDS_RECVERR")]
     pub fn set_recverr(&self, wanted: bool) -> io::Result<()> {
         let _state = self.set(|node, id| node.set_failures(id, wanted))?;
-        lock(&self.patience).recverr = wanted;
+        lock(&self.options).recverr = wanted;
         Ok(())
     }
 
     /// `RDS_RECVERR`—Whether operations that fail are told of even where that was not asked for.
     #[doc(alias = "RDS_RECVERR")]
     pub fn recverr(&self) -> bool {
-        lock(&self.patience).recverr
+        lock(&self.options).recverr
     }
 
     /// `RDS_CONG_MONITOR`—Sets whether the socket [receives](crate::Received::Congestion) which of
@@ -158,15 +158,15 @@ impl Socket {
     #[doc(alias = "SO_TIMESTAMP")]
     #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
     pub fn set_exact_times(&self, wanted: bool) {
-        let mut patience = lock(&self.patience);
-        if std::mem::replace(&mut patience.exact, wanted) != wanted {
+        let mut options = lock(&self.options);
+        if std::mem::replace(&mut options.exact, wanted) != wanted {
             self.engine.inner().clock().want_exact(wanted);
         }
     }
 
     /// Whether the times of messages are exact since this socket wants it.
     pub fn exact_times(&self) -> bool {
-        lock(&self.patience).exact
+        lock(&self.options).exact
     }
 
     /// `SIOCRDSSETTOS`—Sets the type of service, once, before anything is sent. Messages of
@@ -178,14 +178,14 @@ impl Socket {
     #[doc(alias = "SIOCRDSSETTOS")]
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
         let _state = self.set(|node, id| node.set_tos(id, tos))?;
-        lock(&self.patience).tos = tos;
+        lock(&self.options).tos = tos;
         Ok(())
     }
 
     /// `SIOCRDSGETTOS`—The type of service.
     #[doc(alias = "SIOCRDSGETTOS")]
     pub fn tos(&self) -> u8 {
-        lock(&self.patience).tos
+        lock(&self.options).tos
     }
 
     /// `SO_RDS_TRANSPORT`—Chooses the transport, once, before the socket has an address. There is
@@ -202,7 +202,7 @@ impl Socket {
         }
         match transport {
             INFINIBAND => {
-                lock(&self.patience).transport = true;
+                lock(&self.options).transport = true;
                 Ok(())
             }
             1 | 2 => Err(Errno::NOPROTOOPT.into()),
@@ -221,7 +221,7 @@ impl Socket {
         Ok(match local {
             Some(addr) if addr.ip().is_loopback() => Some(LOOPBACK),
             Some(_) => Some(INFINIBAND),
-            None => lock(&self.patience).transport.then_some(INFINIBAND),
+            None => lock(&self.options).transport.then_some(INFINIBAND),
         })
     }
 }

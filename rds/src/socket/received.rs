@@ -65,7 +65,7 @@ fn nanos(time: Duration) -> u64 {
 /// How long a message took, in nanoseconds: a message is moved several times before the program has it, and up to
 /// 128 bytes are moved without a call.
 #[derive(Clone, Copy, Debug)]
-pub(super) struct Took {
+pub(super) struct RxTimestamps {
     /// What is counted from.
     epoch: Instant,
     /// When it was whole.
@@ -74,7 +74,7 @@ pub(super) struct Took {
     queue: u64,
 }
 
-impl Took {
+impl RxTimestamps {
     /// By a clock that counts from `epoch`: when its first frame came, and it was whole, and received.
     #[inline]
     pub(super) fn new(epoch: Instant, began: Duration, whole: Duration, now: Duration) -> Self {
@@ -89,24 +89,21 @@ impl Took {
 }
 
 /// Who reads two clocks reads them within this, unless something else runs in between.
-const MOMENT: Duration = Duration::from_micros(100);
-const TRIES: u32 = 8;
+const MAX_CLOCK_SKEW: Duration = Duration::from_micros(100);
+const MAX_CLOCK_READS: u32 = 8;
 
 /// When that was by the clock on the wall. `look` reads that clock, and when it begins and ends to.
-fn by_the_wall(
-    at: Instant,
-    mut look: impl FnMut() -> (Instant, SystemTime, Instant),
-) -> SystemTime {
+fn wall_time(at: Instant, mut look: impl FnMut() -> (Instant, SystemTime, Instant)) -> SystemTime {
     let (mut before, mut wall, after) = look();
-    let mut doubt = after.saturating_duration_since(before);
-    for _ in 1..TRIES {
-        if doubt <= MOMENT {
+    let mut skew = after.saturating_duration_since(before);
+    for _ in 1..MAX_CLOCK_READS {
+        if skew <= MAX_CLOCK_SKEW {
             break;
         }
         let (begin, time, end) = look();
         let less = end.saturating_duration_since(begin);
-        if less < doubt {
-            (before, wall, doubt) = (begin, time, less);
+        if less < skew {
+            (before, wall, skew) = (begin, time, less);
         }
     }
     // Never later than it is now.
@@ -118,7 +115,7 @@ fn by_the_wall(
 #[derive(Debug)]
 pub struct Message {
     pub(super) from: SocketAddr,
-    pub(super) took: Took,
+    pub(super) timestamps: RxTimestamps,
     pub(super) len: u32,
     pub(super) bodies: Bodies<Body>,
     pub(super) cookie: Option<Cookie>,
@@ -147,8 +144,8 @@ impl Message {
     pub fn latency(&self) -> Latency {
         Latency {
             start: Duration::ZERO,
-            assembly: Duration::from_nanos(self.took.assembly),
-            queue: Duration::from_nanos(self.took.queue),
+            assembly: Duration::from_nanos(self.timestamps.assembly),
+            queue: Duration::from_nanos(self.timestamps.queue),
         }
     }
 
@@ -156,8 +153,8 @@ impl Message {
     /// [exactly](crate::Socket::set_exact_times).
     #[doc(alias = "SO_TIMESTAMP")]
     pub fn timestamp(&self) -> SystemTime {
-        let whole = Duration::from_nanos(self.took.whole);
-        by_the_wall(self.took.epoch + whole, || {
+        let whole = Duration::from_nanos(self.timestamps.whole);
+        wall_time(self.timestamps.epoch + whole, || {
             (Instant::now(), SystemTime::now(), Instant::now())
         })
     }
@@ -224,7 +221,7 @@ mod tests {
         let bodies = pieces.iter().map(|&piece| Body::Heap(piece.into()));
         Message {
             from: ([10, 9, 0, 1], 4000).into(),
-            took: Took::new(
+            timestamps: RxTimestamps::new(
                 Instant::now(),
                 Duration::ZERO,
                 Duration::ZERO,
@@ -242,7 +239,7 @@ mod tests {
         let at = begin + Duration::from_secs(1);
         let mut time = Duration::from_secs(10);
         let mut pauses_left = pauses.iter();
-        let found = by_the_wall(at, || {
+        let found = wall_time(at, || {
             let before = begin + time;
             time += Duration::from_millis(*pauses_left.next().unwrap());
             (before, epoch + time, begin + time)

@@ -300,11 +300,11 @@ impl Socket {
     ) -> io::Result<Sent> {
         let len = draft.len;
         // Whether nobody notices if it leaves with the next ones.
-        let patient = !draft.urgent && len <= FRAGMENT;
+        let deferrable = !draft.urgent && len <= FRAGMENT;
         let peer = draft.payload.operands().map(|operands| operands.peer);
         let (dont_wait, timeout) = {
-            let patience = lock(&self.patience);
-            (options.dont_wait || patience.nonblocking, patience.write)
+            let socket = lock(&self.options);
+            (options.dont_wait || socket.nonblocking, socket.write)
         };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         self.waiters.set_blocked(&mut state.node, false);
@@ -319,7 +319,7 @@ impl Socket {
                         }
                         _ => None,
                     };
-                    let at_once = self.sent(&mut state, sent, patient);
+                    let at_once = self.sent(&mut state, sent, deferrable);
                     let (len, operation) = (len as usize, operation.or(at_once));
                     return Ok(Sent { len, operation });
                 }
@@ -353,12 +353,12 @@ impl Socket {
         &self,
         state: &mut State,
         sent: node::Sent<Arc<Outbound>>,
-        patient: bool,
+        deferrable: bool,
     ) -> Option<u64> {
         let now = self.engine.inner().now();
         let mut operation = None;
         if let node::Sent::Queued(connection, _) = sent {
-            if patient && self.engine.inner().delay(state, now, connection) {
+            if deferrable && self.engine.inner().delay(state, now, connection) {
                 return None;
             }
             // It leaves before anything is looked at, if there is room for it.
@@ -440,8 +440,8 @@ impl Socket {
     #[doc(alias = "RDS_BARRIER")]
     pub fn barrier(&self, peer: IpAddr, operation: u64, dont_wait: bool) -> io::Result<u64> {
         let (nonblocking, timeout) = {
-            let patience = lock(&self.patience);
-            (patience.nonblocking, patience.write)
+            let options = lock(&self.options);
+            (options.nonblocking, options.write)
         };
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
