@@ -85,7 +85,7 @@ const RNR_TIMER: u8 = 10;
 /// The connection manager had better be told of that late, if at all: if the connection ends before Linux 6.1
 /// has got round to it, the kernel repeats the answer to the peer's request for more than a minute, and lets
 /// nobody destroy the identifier before.
-const LAST_WORD: Duration = Duration::from_millis(500);
+const RTU_TIMEOUT: Duration = Duration::from_millis(500);
 
 /// One attempt to connect, and what comes of it.
 #[derive(Debug)]
@@ -104,16 +104,16 @@ pub(crate) struct IbConnection {
     pub(crate) spare: Spare,
     /// Its completion queue has failed, and is not looked at any more.
     pub(crate) is_deaf: bool,
-    last_word: LastWord,
+    rtu: Rtu,
 }
 
 /// Whether a peer that was accepted says that the handshake is over.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
-enum LastWord {
+enum Rtu {
     /// It has not begun to talk.
-    Early,
+    NoData,
     /// It has, then.
-    Missing(Duration),
+    Awaited(Duration),
     /// It is lost, and the connection manager has been told so.
     Lost,
 }
@@ -294,32 +294,32 @@ impl IbConnection {
             broken: None,
             spare: Spare::default(),
             is_deaf: false,
-            last_word: LastWord::Early,
+            rtu: Rtu::NoData,
         }
     }
 
     /// The peer has said something.
-    pub(crate) fn heard(&mut self, now: Duration) {
-        if self.last_word == LastWord::Early {
-            self.last_word = LastWord::Missing(now);
+    pub(crate) fn data_received(&mut self, now: Duration) {
+        if self.rtu == Rtu::NoData {
+            self.rtu = Rtu::Awaited(now);
         }
     }
 
     /// When the connection manager has to be told that the peer's last word is lost, if that does not come.
-    pub(crate) fn last_word_due(&self) -> Option<Duration> {
-        match (&self.stage, self.closing, self.last_word) {
-            (Stage::Accepted(_), None, LastWord::Missing(since)) => Some(since + LAST_WORD),
+    pub(crate) fn rtu_deadline(&self) -> Option<Duration> {
+        match (&self.stage, self.closing, self.rtu) {
+            (Stage::Accepted(_), None, Rtu::Awaited(since)) => Some(since + RTU_TIMEOUT),
             _ => None,
         }
     }
 
     /// Whether it is time to do without the last word of a peer that was accepted and talks: once.
-    pub(crate) fn last_word_is_lost(&mut self, now: Duration) -> bool {
-        let is_lost = self.last_word_due().is_some_and(|at| at <= now);
-        if is_lost {
-            self.last_word = LastWord::Lost;
+    pub(crate) fn take_rtu_timeout(&mut self, now: Duration) -> bool {
+        let timed_out = self.rtu_deadline().is_some_and(|at| at <= now);
+        if timed_out {
+            self.rtu = Rtu::Lost;
         }
-        is_lost
+        timed_out
     }
 
     /// The device, once it is known, and until it has let go.
@@ -365,7 +365,7 @@ impl IbConnection {
     }
 
     /// Whether the device may have taken frames that nobody has seen.
-    pub(crate) fn has_unheard(&mut self) -> bool {
+    pub(crate) fn may_have_unread(&mut self) -> bool {
         self.queues()
             .is_some_and(|(qp, _, _)| qp.receive_queue().in_flight() > 0)
     }

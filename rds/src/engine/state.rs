@@ -282,9 +282,9 @@ impl State {
     fn deadline(&self, id: ConnectionId) -> Option<Duration> {
         let conn = self.ib_connections.get(&id);
         let drained = conn.and_then(|conn| Some(conn.closing? + DRAIN));
-        let last_word = conn.and_then(IbConnection::last_word_due);
+        let rtu = conn.and_then(IbConnection::rtu_deadline);
         let deadlines = self.node.deadline(id).into_iter();
-        deadlines.chain(drained).chain(last_word).min()
+        deadlines.chain(drained).chain(rtu).min()
     }
 
     /// Does what the protocol wants, and tells sockets. Returns whether the thread has to wake up
@@ -343,7 +343,7 @@ impl State {
         let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };
-        if conn.last_word_is_lost(now) {
+        if conn.take_rtu_timeout(now) {
             // It fails if the connection manager has that word now.
             drop(self.channel.notify(conn.key, EventType::COMM_EST));
         }
@@ -360,9 +360,9 @@ impl State {
         let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };
-        let has_unheard = conn.has_unheard();
-        let has_let_go = conn.destroy(&mut self.reaper);
-        if !has_let_go {
+        let may_have_unread = conn.may_have_unread();
+        let is_destroyed = conn.destroy(&mut self.reaper);
+        if !is_destroyed {
             conn.refusals += 1;
             if conn.refusals < REFUSALS {
                 // The device does not let go: so it is tried again.
@@ -374,11 +374,11 @@ impl State {
         self.keys.remove(&conn.key);
         self.queues.retain(|_, connection| *connection != id);
         self.ib_connections.remove(&id);
-        if has_unheard {
+        if may_have_unread {
             self.node.unheard(id);
         }
         self.node.closed(now, id, attempt);
-        if !has_let_go {
+        if !is_destroyed {
             // What the device has never comes back.
             self.node.give_up(id, |payload| payload.is_lent());
         }

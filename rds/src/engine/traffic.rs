@@ -235,7 +235,7 @@ impl State {
             }
         }
         if arrived {
-            conn.heard(now);
+            conn.data_received(now);
         }
         if lost {
             node.failed(id, attempt, Failure::Lost);
