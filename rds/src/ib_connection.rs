@@ -98,12 +98,12 @@ pub(crate) struct IbConnection {
     /// How often the device has not let go of it.
     pub(crate) refusals: u32,
     /// Which completions are announced next, if any.
-    pub(crate) armed: Option<Announced>,
+    pub(crate) armed: Option<Armed>,
     /// An operation of which a part has failed, and how.
     pub(crate) broken: Option<(Tag, Completion)>,
     pub(crate) spare: Spare,
     /// Its completion queue has failed, and is not looked at any more.
-    pub(crate) is_deaf: bool,
+    pub(crate) cq_failed: bool,
     rtu: Rtu,
 }
 
@@ -120,7 +120,7 @@ enum Rtu {
 
 /// Which completions are announced.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
-pub(crate) enum Announced {
+pub(crate) enum Armed {
     /// Whole messages and acknowledgements, and the end of the connection.
     Solicited,
     /// All.
@@ -293,7 +293,7 @@ impl IbConnection {
             armed: None,
             broken: None,
             spare: Spare::default(),
-            is_deaf: false,
+            cq_failed: false,
             rtu: Rtu::NoData,
         }
     }
@@ -337,17 +337,17 @@ impl IbConnection {
     }
 
     /// Has the next of these completions announced.
-    pub(crate) fn arm(&mut self, wanted: Announced) -> verbs::Result<()> {
+    pub(crate) fn arm(&mut self, wanted: Armed) -> verbs::Result<()> {
         if self.armed >= Some(wanted) {
             return Ok(());
         }
         let notify = match wanted {
-            Announced::Solicited => Notify::Solicited,
-            Announced::All => Notify::Next,
+            Armed::Solicited => Notify::Solicited,
+            Armed::All => Notify::Next,
         };
-        let is_deaf = self.is_deaf;
+        let cq_failed = self.cq_failed;
         if let Some((_, cq, _)) = self.queues() {
-            if !is_deaf {
+            if !cq_failed {
                 cq.req_notify(notify)?;
             }
             self.armed = Some(wanted);
@@ -361,7 +361,7 @@ impl IbConnection {
             qp.receive_queue().in_flight() == 0
                 && qp.send_queue().in_flight() <= qp.send_queue().unsignaled()
         });
-        drained || self.is_deaf
+        drained || self.cq_failed
     }
 
     /// Whether the device may have taken frames that nobody has seen.

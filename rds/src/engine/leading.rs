@@ -232,7 +232,7 @@ impl Shared {
         let mut state = self.lock_here();
         let interrupted = match event {
             Ok(Some(key)) => {
-                state.announced(key);
+                state.on_cq_event(key);
                 state.has_looked = state.ib_connections.len() == 1;
                 false
             }
@@ -399,7 +399,7 @@ impl State {
     /// Takes the events of a device.
     pub(super) fn take_events(&mut self, device: &Device) {
         while let Ok(Some(key)) = device.channel.try_next() {
-            self.announced(key);
+            self.on_cq_event(key);
             if self.ib_connections.len() == 1 {
                 // Its queue announces nothing more before it is armed.
                 break;

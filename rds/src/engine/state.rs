@@ -339,7 +339,7 @@ impl State {
             self.act(now, id, action);
         }
         self.post(now, id);
-        self.watch(id);
+        self.rearm_if_needed(id);
         let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };

@@ -13,7 +13,7 @@ use verbs::{
 use super::{FEW, State};
 use crate::{
     device::Device,
-    ib_connection::{Announced, BATCH, IbConnection, Posted, RESERVED, RecvWork, SendWork, Stage},
+    ib_connection::{Armed, BATCH, IbConnection, Posted, RESERVED, RecvWork, SendWork, Stage},
     outbound::{Frame, Payload},
     proto::{
         SocketId,
@@ -57,7 +57,7 @@ fn finish(mut slot: PoolBuf, header: &[u8; Header::SIZE]) -> PoolBuf {
 
 impl State {
     /// The channel of a device says that completions have come.
-    pub(super) fn announced(&mut self, key: CqKey) {
+    pub(super) fn on_cq_event(&mut self, key: CqKey) {
         if let Some(&id) = self.queues.get(&key.0) {
             if let Some(conn) = self.ib_connections.get_mut(&id) {
                 conn.armed = None;
@@ -67,28 +67,24 @@ impl State {
     }
 
     /// Has a connection that announces too little announce more, when all is done that is to be.
-    pub(super) fn watch(&mut self, id: ConnectionId) {
+    pub(super) fn rearm_if_needed(&mut self, id: ConnectionId) {
         let conn = self.ib_connections.get(&id);
-        let too_little = conn.is_some_and(|conn| conn.armed == Some(Announced::Solicited));
-        if too_little && self.wanted(id) == Announced::All {
+        let solicited_only = conn.is_some_and(|conn| conn.armed == Some(Armed::Solicited));
+        if solicited_only && self.wanted_notification(id) == Armed::All {
             self.due.insert(id);
         }
     }
 
     /// Which completions of a connection are to be announced: others are seen when these come, or
     /// when something is sent.
-    fn wanted(&self, id: ConnectionId) -> Announced {
+    fn wanted_notification(&self, id: ConnectionId) -> Armed {
         let Some(conn) = self.ib_connections.get(&id) else {
-            return Announced::Solicited;
+            return Armed::Solicited;
         };
         let all = conn.closing.is_some()
             || conn.device().is_none_or(|device| device.iwarp)
             || self.node.awaits_device(id);
-        if all {
-            Announced::All
-        } else {
-            Announced::Solicited
-        }
+        if all { Armed::All } else { Armed::Solicited }
     }
 
     /// Has completions announced of the connections that are due, and handles those that have come
@@ -101,7 +97,7 @@ impl State {
         // What becomes due meanwhile is for the next time.
         let due: SmallVec<[ConnectionId; FEW]> = self.due.drain().collect();
         for id in due {
-            let wanted = self.wanted(id);
+            let wanted = self.wanted_notification(id);
             let Some(conn) = self.ib_connections.get_mut(&id) else {
                 continue;
             };
@@ -153,10 +149,10 @@ impl State {
             stage,
             broken,
             spare,
-            is_deaf,
+            cq_failed,
             ..
         } = conn;
-        let Some((qp, cq, device)) = stage.queues().filter(|_| !*is_deaf) else {
+        let Some((qp, cq, device)) = stage.queues().filter(|_| !*cq_failed) else {
             return 0;
         };
         let most_spare = device.most_spare();
@@ -173,7 +169,7 @@ impl State {
             }
             let Ok(completions) = cq.poll() else {
                 // It would fail again each time.
-                *is_deaf = true;
+                *cq_failed = true;
                 lost = true;
                 handled += 1;
                 break;

@@ -72,7 +72,7 @@ pub(crate) struct QueuePair {
     /// The node wants it closed.
     closing: bool,
     /// Nothing that has completed is seen.
-    pub(crate) is_deaf: bool,
+    pub(crate) cq_failed: bool,
 }
 
 /// What hosts tell each other to connect.
@@ -138,7 +138,7 @@ impl Host {
             map: vec![0; CongestionMap::SIZE],
             ack: None,
             closing: false,
-            is_deaf: false,
+            cq_failed: false,
         });
         self.pairs.len() - 1
     }
@@ -180,11 +180,11 @@ impl Host {
         }
         for index in 0..self.pairs.len() {
             let pair = &mut self.pairs[index];
-            let is_drained = pair.is_deaf || pair.done.is_empty();
+            let is_drained = pair.cq_failed || pair.done.is_empty();
             if pair.state == State::Error && pair.closing && is_drained {
                 pair.state = State::Gone;
                 let (id, attempt) = (pair.connection, pair.attempt);
-                if pair.is_deaf {
+                if pair.cq_failed {
                     self.node.unheard(id);
                 }
                 self.node.closed(now, id, attempt);
@@ -291,7 +291,7 @@ impl Host {
             let pair = &mut self.pairs[index];
             let (id, attempt) = (pair.connection, pair.attempt);
             match pair.done.pop_front() {
-                _ if pair.is_deaf => break,
+                _ if pair.cq_failed => break,
                 None => break,
                 Some(Done::Sent(tag, completion)) => {
                     pair.ack = pair.ack.filter(|&ack| ack != tag);

@@ -113,7 +113,7 @@ impl Wire {
         let host = &mut self.hosts[i];
         let pair = &mut host.pairs[index];
         if pair.state == State::Up {
-            pair.is_deaf = true;
+            pair.cq_failed = true;
             let (id, attempt) = (pair.connection, pair.attempt);
             host.node.failed(id, attempt, Failure::Lost);
         }
