@@ -365,7 +365,7 @@ impl IbConnection {
     }
 
     /// Whether the device may have taken frames that nobody has seen.
-    pub(crate) fn may_have_unread(&mut self) -> bool {
+    pub(crate) fn may_have_lost_rx(&mut self) -> bool {
         self.queues()
             .is_some_and(|(qp, _, _)| qp.receive_queue().in_flight() > 0)
     }

@@ -360,7 +360,7 @@ impl State {
         let Some(conn) = self.ib_connections.get_mut(&id) else {
             return;
         };
-        let may_have_unread = conn.may_have_unread();
+        let may_have_lost_rx = conn.may_have_lost_rx();
         let is_destroyed = conn.destroy(&mut self.reaper);
         if !is_destroyed {
             conn.refusals += 1;
@@ -374,8 +374,8 @@ impl State {
         self.keys.remove(&conn.key);
         self.queues.retain(|_, connection| *connection != id);
         self.ib_connections.remove(&id);
-        if may_have_unread {
-            self.node.unheard(id);
+        if may_have_lost_rx {
+            self.node.mark_rx_lost(id);
         }
         self.node.closed(now, id, attempt);
         if !is_destroyed {

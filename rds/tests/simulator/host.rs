@@ -185,7 +185,7 @@ impl Host {
                 pair.state = State::Gone;
                 let (id, attempt) = (pair.connection, pair.attempt);
                 if pair.cq_failed {
-                    self.node.unheard(id);
+                    self.node.mark_rx_lost(id);
                 }
                 self.node.closed(now, id, attempt);
             }

@@ -119,7 +119,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     /// Messages can be posted now. `ack` is what the peer said when it connected.
     pub fn established(&mut self, now: Duration, ack: u64) {
         self.is_up = true;
-        self.probes.heard(now);
+        self.probes.frame_received(now);
         self.sending.map_changed();
         self.sending.queue.acknowledged(ack);
         // What is sent from now on is not meant, whatever the peer says.
@@ -287,7 +287,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         body: B,
     ) -> Result<Option<Received<B>>, Violation> {
         let header = self.receiving.header(header)?;
-        self.heard(now, &header);
+        self.header_received(now, &header);
         if header.from == 0 && header.to == 0 && body.as_ref().is_empty() {
             return Ok(None);
         }
@@ -315,7 +315,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         if !self.receiving.is_plain(&header, len) {
             return None;
         }
-        self.heard(now, &header);
+        self.header_received(now, &header);
         Some(header)
     }
 
@@ -325,8 +325,8 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     }
 
     /// What every frame says.
-    fn heard(&mut self, now: Duration, header: &Header) {
-        self.probes.heard(now);
+    fn header_received(&mut self, now: Duration, header: &Header) {
+        self.probes.frame_received(now);
         if !self.sending.acknowledged(header.ack) {
             self.receiving.oddities.false_acks += 1;
         }
@@ -335,8 +335,8 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     /// The device has taken frames from the peer that nobody will see any more. The peer is told so when it
     /// is connected again, or it would take what is sent again for that of one that has forgotten
     /// everything.
-    pub fn unheard(&mut self) {
-        self.sending.unheard();
+    pub fn mark_rx_lost(&mut self) {
+        self.sending.mark_rx_lost();
     }
 
     /// A message is taken, or dropped for good: it is acknowledged, and never comes again.

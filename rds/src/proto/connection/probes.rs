@@ -7,7 +7,7 @@ use std::time::Duration;
 pub(super) struct Probes {
     after: Option<Duration>,
     /// When something has arrived, or was asked for.
-    heard: Duration,
+    last_rx: Duration,
     posted: bool,
 }
 
@@ -15,7 +15,7 @@ impl Probes {
     pub(super) fn new(after: Option<Duration>) -> Self {
         Self {
             after,
-            heard: Duration::ZERO,
+            last_rx: Duration::ZERO,
             posted: false,
         }
     }
@@ -24,15 +24,15 @@ impl Probes {
         self.posted = false;
     }
 
-    pub(super) fn heard(&mut self, now: Duration) {
-        self.heard = now;
+    pub(super) fn frame_received(&mut self, now: Duration) {
+        self.last_rx = now;
     }
 
     /// Whether a probe is to be posted, because it is due or `wanted`: there is never more than one.
     pub(super) fn post(&mut self, now: Duration, wanted: bool) -> bool {
         let due = wanted && !self.posted || self.is_due(now);
         if due {
-            self.heard = now;
+            self.last_rx = now;
             self.posted = true;
         }
         due
@@ -53,6 +53,6 @@ impl Probes {
 
     pub(super) fn deadline(&self) -> Option<Duration> {
         let after = self.after.filter(|_| !self.posted)?;
-        Some(self.heard + after)
+        Some(self.last_rx + after)
     }
 }

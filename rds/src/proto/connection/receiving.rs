@@ -261,9 +261,9 @@ impl<B: AsRef<[u8]>> Receiving<B> {
                 _ => None,
             });
             let told = told.unwrap_or_default();
-            self.peer_acks_unasked = told & !Extension::UNHEARD == Extension::ACKS_UNASKED;
-            let knows_itself = self.peer_acks_unasked || told == Extension::UNHEARD;
-            if knows_itself && told & Extension::UNHEARD != 0 {
+            self.peer_acks_unasked = told & !Extension::RX_LOST == Extension::ACKS_UNASKED;
+            let knows_itself = self.peer_acks_unasked || told == Extension::RX_LOST;
+            if knows_itself && told & Extension::RX_LOST != 0 {
                 // What its device has, it may not know.
                 self.confirmed = 0;
                 self.confirmed_before = 0;

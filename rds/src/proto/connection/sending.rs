@@ -285,8 +285,8 @@ impl<P> Sending<P> {
 
     /// What the peer has sent is lost, though its device knows that it has arrived here: it is told so,
     /// from the next connection on.
-    pub(super) fn unheard(&mut self) {
-        self.capabilities |= Extension::UNHEARD;
+    pub(super) fn mark_rx_lost(&mut self) {
+        self.capabilities |= Extension::RX_LOST;
     }
 
     pub(super) fn reset(&mut self) {

@@ -379,9 +379,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     /// The device has taken frames that nobody will see any more: to be said before the attempt is
     /// [closed](Self::closed).
-    pub fn unheard(&mut self, id: ConnectionId) {
+    pub fn mark_rx_lost(&mut self, id: ConnectionId) {
         if let Some(peer) = self.peers.get_mut(id) {
-            peer.connection.unheard();
+            peer.connection.mark_rx_lost();
         }
     }
 

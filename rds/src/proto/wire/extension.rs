@@ -30,7 +30,7 @@ pub enum Extension {
     Paths(u16),
     /// The sender's incarnation.
     Generation(u32),
-    /// What the sender can do. [`ACKS_UNASKED`](Self::ACKS_UNASKED) and [`UNHEARD`](Self::UNHEARD) go with
+    /// What the sender can do. [`ACKS_UNASKED`](Self::ACKS_UNASKED) and [`RX_LOST`](Self::RX_LOST) go with
     /// congestion maps, where kernels look for nothing.
     Capabilities(u32),
     /// Which of its device's ports the sender uses.
@@ -45,7 +45,7 @@ impl Extension {
 
     /// Beside [`Capabilities`](Self::Capabilities), or alone: on an earlier connection, the sender's device
     /// has taken frames that the sender never saw. Acknowledgements may have been among them.
-    pub const UNHEARD: u32 = 0x8000_0000;
+    pub const RX_LOST: u32 = 0x8000_0000;
 }
 
 /// The area for extensions, as it is in a header.

@@ -507,7 +507,7 @@ fn one_that_has_forgotten_is_found_out() {
 /// Neither is one whose device has taken acknowledgements that it has not seen, and which says so.
 #[test]
 fn one_that_has_not_heard_has_not_forgotten() {
-    for unheard in [true, false] {
+    for rx_lost in [true, false] {
         let (mut a, mut b) = (up(1), up(1));
         for _ in 0..3 {
             send(&mut a, 1);
@@ -515,8 +515,8 @@ fn one_that_has_not_heard_has_not_forgotten() {
         assert_eq!(take(&mut b, &frames(&mut a)).len(), 3);
         let (tag, _) = b.acknowledge(NOW).unwrap();
         b.completed(tag, Completion::Success);
-        if unheard {
-            a.unheard();
+        if rx_lost {
+            a.mark_rx_lost();
         }
         // It says so on each connection, as the next may be lost before anything arrives.
         for _ in 0..2 {
@@ -526,8 +526,8 @@ fn one_that_has_not_heard_has_not_forgotten() {
             establish(&mut b);
         }
         let taken = take(&mut b, &frames(&mut a)).len();
-        assert_eq!(taken, if unheard { 0 } else { 3 });
-        assert_eq!(b.oddities().restarts, u64::from(!unheard));
+        assert_eq!(taken, if rx_lost { 0 } else { 3 });
+        assert_eq!(b.oddities().restarts, u64::from(!rx_lost));
     }
 }
 
