@@ -7,52 +7,52 @@ use std::time::Duration;
 pub(super) struct Acks {
     /// The number of the last message that was handled; 0 for none.
     handled: u64,
-    owed: bool,
+    requested: bool,
     /// A frame with nothing but an acknowledgement is posted: there is never more than one.
     posted: bool,
     /// When to acknowledge unasked.
-    unasked_at: Option<Duration>,
-    patience: Option<Duration>,
+    delayed_ack_at: Option<Duration>,
+    delay: Option<Duration>,
 }
 
 impl Acks {
-    pub(super) fn new(patience: Option<Duration>) -> Self {
+    pub(super) fn new(delay: Option<Duration>) -> Self {
         Self {
             handled: 0,
-            owed: false,
+            requested: false,
             posted: false,
-            unasked_at: None,
-            patience,
+            delayed_ack_at: None,
+            delay,
         }
     }
 
     pub(super) fn reset(&mut self) {
-        *self = Self::new(self.patience);
+        *self = Self::new(self.delay);
     }
 
     pub(super) fn handled(&mut self, now: Duration, sequence: u64, asked: bool) {
         self.handled = sequence;
-        self.owed |= asked;
-        if self.unasked_at.is_none() {
-            self.unasked_at = self.patience.map(|patience| now + patience);
+        self.requested |= asked;
+        if self.delayed_ack_at.is_none() {
+            self.delayed_ack_at = self.delay.map(|delay| now + delay);
         }
     }
 
-    /// What a frame that is about to be posted says: nothing is owed any more.
+    /// What a frame that is about to be posted says: nothing is requested any more.
     pub(super) fn carry(&mut self) -> u64 {
-        self.owed = false;
-        self.unasked_at = None;
+        self.requested = false;
+        self.delayed_ack_at = None;
         self.handled
     }
 
     /// Whether the peer has asked.
-    pub(super) fn is_owed(&self) -> bool {
-        self.owed
+    pub(super) fn is_requested(&self) -> bool {
+        self.requested
     }
 
     /// Whether a frame of its own is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
-        self.owed || self.unasked_at.is_some_and(|at| at <= now)
+        self.requested || self.delayed_ack_at.is_some_and(|at| at <= now)
     }
 
     /// What a frame of its own says, if one is due.
@@ -61,8 +61,8 @@ impl Acks {
             return None;
         }
         if self.posted {
-            self.owed = true;
-            self.unasked_at = None;
+            self.requested = true;
+            self.delayed_ack_at = None;
             return None;
         }
         self.posted = true;
@@ -71,7 +71,7 @@ impl Acks {
 
     /// Whether another frame is due when the one that is posted has completed.
     pub(super) fn awaits_device(&self) -> bool {
-        self.posted && self.owed
+        self.posted && self.requested
     }
 
     pub(super) fn completed(&mut self) {
@@ -80,6 +80,6 @@ impl Acks {
 
     /// When [`alone`](Self::alone) has to be asked again, if nothing happens before.
     pub(super) fn deadline(&self) -> Option<Duration> {
-        self.unasked_at
+        self.delayed_ack_at
     }
 }

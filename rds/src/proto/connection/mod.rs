@@ -295,7 +295,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
             return Ok(None);
         };
         let received = self.receiving.message(now, &mut self.acks, whole);
-        self.sending.peer_acks_unasked = self.receiving.peer_acks_unasked;
+        self.sending.peer_delays_acks = self.receiving.peer_delays_acks;
         Ok(received)
     }
 
@@ -375,7 +375,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// Whether the peer has asked for an acknowledgement.
     pub(in crate::proto) fn ack_requested(&self) -> bool {
-        self.acks.is_owed()
+        self.acks.is_requested()
     }
 
     /// Whether the peer may have handled something that is not known to be [over](Self::finished) yet.

@@ -128,7 +128,7 @@ pub(super) struct Receiving<B> {
     detect_restarts: bool,
     max_message: u32,
     /// The peer has said so, with its map.
-    pub(super) peer_acks_unasked: bool,
+    pub(super) peer_delays_acks: bool,
     pub(super) oddities: Oddities,
 }
 
@@ -142,7 +142,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             unchecked: settings.accept_unchecked,
             detect_restarts: settings.detect_restarts,
             max_message: settings.max_message.min(MAX_MESSAGE),
-            peer_acks_unasked: false,
+            peer_delays_acks: false,
             oddities: Oddities::default(),
         }
     }
@@ -153,7 +153,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
 
     pub(super) fn reset(&mut self) {
         self.assembly = None;
-        self.peer_acks_unasked = false;
+        self.peer_delays_acks = false;
         self.confirmed_before = self.confirmed_before.max(self.confirmed);
     }
 
@@ -261,8 +261,8 @@ impl<B: AsRef<[u8]>> Receiving<B> {
                 _ => None,
             });
             let told = told.unwrap_or_default();
-            self.peer_acks_unasked = told & !Extension::RX_LOST == Extension::ACKS_UNASKED;
-            let knows_itself = self.peer_acks_unasked || told == Extension::RX_LOST;
+            self.peer_delays_acks = told & !Extension::RX_LOST == Extension::DELAYED_ACKS;
+            let knows_itself = self.peer_delays_acks || told == Extension::RX_LOST;
             if knows_itself && told & Extension::RX_LOST != 0 {
                 // What its device has, it may not know.
                 self.confirmed = 0;

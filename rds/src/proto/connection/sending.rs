@@ -139,13 +139,13 @@ pub(super) struct Sending<P> {
     posted: u64,
     /// How many more messages, and bytes, are sent without asking for an acknowledgement, unless the peer has
     /// all before.
-    unasked_messages: u32,
-    unasked_bytes: u32,
+    messages_until_ack_request: u32,
+    bytes_until_ack_request: u32,
     unsignalled: u32,
     /// The next request needs more room than there was.
     waits_for_room: bool,
     /// The peer acknowledges unasked, so that nobody has to ask for the end of the last message.
-    pub(super) peer_acks_unasked: bool,
+    pub(super) peer_delays_acks: bool,
     /// Somebody waits for the end of a message that has not asked.
     urgent: bool,
     /// What goes with maps.
@@ -166,14 +166,14 @@ impl<P> Sending<P> {
             map: CongestionMap::default(),
             incarnation: 0,
             posted: 0,
-            unasked_messages: 0,
-            unasked_bytes: 0,
+            messages_until_ack_request: 0,
+            bytes_until_ack_request: 0,
             unsignalled: 0,
             waits_for_room: false,
-            peer_acks_unasked: false,
+            peer_delays_acks: false,
             urgent: false,
             capabilities: match settings.ack_after {
-                Some(_) => Extension::ACKS_UNASKED,
+                Some(_) => Extension::DELAYED_ACKS,
                 None => 0,
             },
             max_unacked_messages: settings.max_unacked_messages,
@@ -240,15 +240,15 @@ impl<P> Sending<P> {
     /// The peer says that it has handled everything up to here; `false` if it cannot have.
     pub(super) fn acknowledged(&mut self, sequence: u64) -> bool {
         if self.queue.acknowledged(sequence.min(self.posted)) {
-            self.count_anew();
+            self.reset_ack_request();
         }
         sequence <= self.posted
     }
 
     /// Nothing that is sent waits for an acknowledgement, or one is asked for.
-    fn count_anew(&mut self) {
-        self.unasked_messages = self.max_unacked_messages;
-        self.unasked_bytes = self.max_unacked_bytes;
+    fn reset_ack_request(&mut self) {
+        self.messages_until_ack_request = self.max_unacked_messages;
+        self.bytes_until_ack_request = self.max_unacked_bytes;
     }
 
     pub(super) fn completed(&mut self, tag: Tag, completion: Completion, acks: &mut Acks) {
@@ -298,14 +298,14 @@ impl<P> Sending<P> {
         self.posted = 0;
         self.unsignalled = 0;
         self.waits_for_room = false;
-        self.peer_acks_unasked = false;
+        self.peer_delays_acks = false;
         self.urgent = false;
-        self.count_anew();
+        self.reset_ack_request();
     }
 
     /// Whether a message of `len` bytes asks for an acknowledgement, by the count of those that wait for one.
     fn asks(&self, len: u32) -> bool {
-        self.unasked_messages == 0 || self.unasked_bytes < len
+        self.messages_until_ack_request == 0 || self.bytes_until_ack_request < len
     }
 
     /// The flags of a message of `len` bytes that has been picked to be sent: whether it asks for an acknowledgement,
@@ -313,16 +313,16 @@ impl<P> Sending<P> {
     fn ask(&mut self, mut flags: Flags, len: u32, urgent: bool) -> Flags {
         self.urgent |= urgent;
         // The last of all asks too, or its end would be heard of by chance only.
-        let asks_last = self.urgent || !self.peer_acks_unasked;
+        let asks_last = self.urgent || !self.peer_delays_acks;
         if self.asks(len) || asks_last && !self.queue.has_unpicked_frames() {
             flags |= Flags::ACK_REQUIRED;
         }
         if flags.contains(Flags::ACK_REQUIRED) {
             self.urgent = false;
-            self.count_anew();
+            self.reset_ack_request();
         } else {
-            self.unasked_messages -= 1;
-            self.unasked_bytes -= len;
+            self.messages_until_ack_request -= 1;
+            self.bytes_until_ack_request -= len;
         }
         flags
     }

@@ -110,7 +110,7 @@ pub(super) struct Socket<B> {
     map_changed: bool,
     send_bytes: u64,
     /// How many bytes have been sent since a message has asked for an acknowledgement for their sake.
-    unasked_bytes: u64,
+    bytes_since_ack_request: u64,
     recv_bytes: u64,
     congested: bool,
     messages: VecDeque<Delivery<B>>,
@@ -133,7 +133,7 @@ impl<B> Socket<B> {
             freed: 0,
             map_changed: false,
             send_bytes: 0,
-            unasked_bytes: 0,
+            bytes_since_ack_request: 0,
             recv_bytes: 0,
             congested: false,
             messages: VecDeque::new(),
@@ -157,10 +157,10 @@ impl<B> Socket<B> {
         self.has_sent = true;
         let (len, limit) = (u64::from(len), u64::from(self.send_limit));
         self.send_bytes += len;
-        self.unasked_bytes = self.unasked_bytes.saturating_add(len);
-        let asks = self.is_half_full(0) && self.unasked_bytes >= limit / 8;
+        self.bytes_since_ack_request = self.bytes_since_ack_request.saturating_add(len);
+        let asks = self.is_half_full(0) && self.bytes_since_ack_request >= limit / 8;
         if asks {
-            self.unasked_bytes = 0;
+            self.bytes_since_ack_request = 0;
         }
         asks
     }

@@ -30,7 +30,7 @@ pub enum Extension {
     Paths(u16),
     /// The sender's incarnation.
     Generation(u32),
-    /// What the sender can do. [`ACKS_UNASKED`](Self::ACKS_UNASKED) and [`RX_LOST`](Self::RX_LOST) go with
+    /// What the sender can do. [`DELAYED_ACKS`](Self::DELAYED_ACKS) and [`RX_LOST`](Self::RX_LOST) go with
     /// congestion maps, where kernels look for nothing.
     Capabilities(u32),
     /// Which of its device's ports the sender uses.
@@ -41,7 +41,7 @@ pub enum Extension {
 
 impl Extension {
     /// The [capability](Self::Capabilities) of a host that acknowledges unasked, after a moment.
-    pub const ACKS_UNASKED: u32 = 0x4c41_5a59;
+    pub const DELAYED_ACKS: u32 = 0x4c41_5a59;
 
     /// Beside [`Capabilities`](Self::Capabilities), or alone: on an earlier connection, the sender's device
     /// has taken frames that the sender never saw. Acknowledgements may have been among them.
@@ -240,7 +240,7 @@ mod tests {
         area.add(Extension::Destination(cookie)).unwrap();
         assert_eq!(area.0[..10], [3, 0x11, 0x22, 0x33, 0x44, 0, 0, 1, 0x23, 0]);
         let mut area = Extensions::NONE;
-        let capabilities = Extension::Capabilities(Extension::ACKS_UNASKED);
+        let capabilities = Extension::Capabilities(Extension::DELAYED_ACKS);
         area.add(capabilities).unwrap();
         assert_eq!(area.0[..6], [7, 0x4c, 0x41, 0x5a, 0x59, 0]);
         assert_eq!(area.iter().collect::<Vec<_>>(), [capabilities]);

@@ -47,7 +47,7 @@ fn only_urgent_messages_ask_a_peer_that_acknowledges_unasked() {
     let mut b = End::new(&lazy, NonZero::<u64>::MIN);
     b.established(NOW, 0);
     let map = frames(&mut b);
-    let told = Extension::Capabilities(Extension::ACKS_UNASKED);
+    let told = Extension::Capabilities(Extension::DELAYED_ACKS);
     assert_eq!(map[0].header().extensions.iter().next(), Some(told));
     let mut silent = up(1);
     silent.reset();
