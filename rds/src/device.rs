@@ -104,7 +104,7 @@ impl Device {
     }
 
     /// So many receives of a connection may wait to be posted again.
-    pub(crate) fn most_spare(&self) -> usize {
+    pub(crate) fn max_reposts(&self) -> usize {
         (self.receives as usize / 16).min(16)
     }
 

@@ -101,7 +101,7 @@ pub(crate) struct IbConnection {
     pub(crate) armed: Option<Armed>,
     /// An operation of which a part has failed, and how.
     pub(crate) broken: Option<(Tag, Completion)>,
-    pub(crate) spare: Spare,
+    pub(crate) repost_queue: RepostQueue,
     /// Its completion queue has failed, and is not looked at any more.
     pub(crate) cq_failed: bool,
     rtu: Rtu,
@@ -224,16 +224,16 @@ pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
 /// What is to be received into again, when there are some: to post many takes less than to post one many times, and others are
 /// posted meanwhile.
 #[derive(Debug, Default)]
-pub(crate) struct Spare {
+pub(crate) struct RepostQueue {
     slots: Vec<RecvWork>,
     /// So many are with messages, and others take their places.
-    lent: usize,
+    held_by_app: usize,
 }
 
-impl Spare {
+impl RepostQueue {
     /// How many receives are not posted.
     pub(crate) fn len(&self) -> usize {
-        self.slots.len() + self.lent
+        self.slots.len() + self.held_by_app
     }
 
     pub(crate) fn add(&mut self, slot: RecvWork) {
@@ -241,21 +241,21 @@ impl Spare {
     }
 
     /// Whether another can be lent: not while programs keep those that were.
-    pub(crate) fn can_lend(&self, device: &Device) -> bool {
-        self.lent < device.most_spare()
+    pub(crate) fn can_hand_out(&self, device: &Device) -> bool {
+        self.held_by_app < device.max_reposts()
     }
 
     /// One more is with a message.
-    pub(crate) fn lend(&mut self) {
-        self.lent += 1;
+    pub(crate) fn hand_out(&mut self) {
+        self.held_by_app += 1;
     }
 
     /// Posts them all. Where no slot is free for one that is lent, that is tried again the next time.
     pub(crate) fn post(&mut self, qp: &mut Pair<Rts>, device: &Device) -> verbs::Result<()> {
-        while self.lent > 0
+        while self.held_by_app > 0
             && let Some(slot) = device.slots.take_free()
         {
-            self.lent -= 1;
+            self.held_by_app -= 1;
             self.slots.push(slot);
         }
         let mut slots = self.slots.drain(..);
@@ -292,7 +292,7 @@ impl IbConnection {
             refusals: 0,
             armed: None,
             broken: None,
-            spare: Spare::default(),
+            repost_queue: RepostQueue::default(),
             cq_failed: false,
             rtu: Rtu::NoData,
         }

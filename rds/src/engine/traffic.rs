@@ -140,7 +140,7 @@ impl State {
             ..
         } = self;
         // Who is about to receive that gives it back soon.
-        let mut lends = self.receiving.is_some();
+        let mut hands_out = self.receiving.is_some();
         let Some(conn) = ib_connections.get_mut(&id) else {
             return 0;
         };
@@ -148,15 +148,15 @@ impl State {
         let IbConnection {
             stage,
             broken,
-            spare,
+            repost_queue,
             cq_failed,
             ..
         } = conn;
         let Some((qp, cq, device)) = stage.queues().filter(|_| !*cq_failed) else {
             return 0;
         };
-        let most_spare = device.most_spare();
-        lends &= spare.can_lend(device) && !closing;
+        let max_reposts = device.max_reposts();
+        hands_out &= repost_queue.can_hand_out(device) && !closing;
         let mut used = SmallVec::<[(SocketId, u32); 1]>::new();
         let mut lost = false;
         let mut arrived = false;
@@ -210,20 +210,20 @@ impl State {
                 }
                 arrived = true;
                 let (header, header_len, body, next) =
-                    unpack(done.into_parts().1, len, device, lends);
+                    unpack(done.into_parts().1, len, device, hands_out);
                 match next {
                     _ if closing => {}
-                    Some(next) => spare.add(next),
-                    None => spare.lend(),
+                    Some(next) => repost_queue.add(next),
+                    None => repost_queue.hand_out(),
                 }
-                lends = false;
+                hands_out = false;
                 // A violation gives the connection up.
                 if let Ok(Some(key)) = node.received(now, id, &header[..header_len], body) {
                     used.push(key);
                 }
             }
-            if spare.len() >= most_spare {
-                lost |= spare.post(qp, device).is_err();
+            if repost_queue.len() >= max_reposts {
+                lost |= repost_queue.post(qp, device).is_err();
             }
             if handled < before + BATCH {
                 // That was all.
@@ -341,19 +341,19 @@ impl State {
 }
 
 /// The header of a frame that has arrived, and how much of it; what follows it, and what to receive into
-/// next: nothing if it `lends` its slot.
+/// next: nothing if it `hands_out` its slot.
 fn unpack(
     mut slot: PoolBuf,
     len: usize,
     device: &Device,
-    lends: bool,
+    hands_out: bool,
 ) -> ([u8; Header::SIZE], usize, Body, Option<PoolBuf>) {
     slot.set_len(len.min(WHOLE));
     let (start, body) = slot.split_at(len.min(Header::SIZE));
     let start_len = start.len();
     let mut header = [0; Header::SIZE];
     header[..start_len].copy_from_slice(start);
-    if lends {
+    if hands_out {
         return (header, start_len, Body::Slot(slot), None);
     }
     if body.len() > COPIED
