@@ -30,7 +30,7 @@ use crate::{
     outbound::{Operands, Payload},
     proto::{
         PendingSet, SocketId,
-        connection::Fate,
+        connection::MessageOutcome,
         link::RequestId,
         node::{ConnectionId, Node, SocketError},
     },
@@ -310,7 +310,7 @@ impl State {
             let owner = finished.message.owner;
             let payload = finished.message.draft.payload;
             if let Some(&Operands { peer, .. }) = payload.operands() {
-                let failed = finished.fate != Fate::Done || finished.failed.is_some();
+                let failed = finished.outcome != MessageOutcome::Done || finished.failed.is_some();
                 self.operations.end(owner, peer, finished.sequence, failed);
             }
             self.over(owner, &payload);

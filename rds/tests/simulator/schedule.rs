@@ -352,11 +352,11 @@ impl Run {
             let host = &self.wire.hosts[i];
             let ids: Vec<_> = host.node.connections().collect();
             for id in ids {
-                let oddities = host.node.oddities(id).unwrap();
-                assert_eq!(oddities.rewinds, 0);
-                assert_eq!(oddities.restarts, 0);
-                assert_eq!(oddities.false_acks, 0);
-                assert_eq!(oddities.bad_maps, 0);
+                let stats = host.node.stats(id).unwrap();
+                assert_eq!(stats.rewinds, 0);
+                assert_eq!(stats.restarts, 0);
+                assert_eq!(stats.false_acks, 0);
+                assert_eq!(stats.bad_maps, 0);
             }
         }
     }

@@ -134,7 +134,7 @@ pub struct Notification {
 
 /// How a message has ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
-pub enum Fate {
+pub enum MessageOutcome {
     /// The peer has handled it, or there was nothing to be handled but operations.
     Done,
     /// Its owner did not want it any more.
@@ -152,7 +152,7 @@ pub struct Finished<P> {
     /// The message.
     pub message: Message<P>,
     /// How it ended.
-    pub fate: Fate,
+    pub outcome: MessageOutcome,
     /// How the first of its operations ended that has failed.
     pub failed: Option<Status>,
 }

@@ -29,11 +29,11 @@ use sending::Sending;
 
 pub use failure::Violation;
 pub use message::{
-    Atomic, AtomicOp, BadMessage, Direction, Draft, Fate, Finished, Message, Notification, Rdma,
-    Refused, Report, Status,
+    Atomic, AtomicOp, BadMessage, Direction, Draft, Finished, Message, MessageOutcome,
+    Notification, Rdma, Refused, Report, Status,
 };
 pub use queue::Completion;
-pub use receiving::{Bodies, Incoming, Oddities, Received};
+pub use receiving::{Bodies, ConnectionStats, Incoming, Received};
 pub use sending::{Body, Request, Tag, Work};
 
 use super::{
@@ -163,7 +163,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         }
         self.retire_acked();
         if self.sending.queue.pongs() >= self.max_pongs {
-            self.receiving.oddities.unanswered += 1;
+            self.receiving.stats.unanswered += 1;
             return;
         }
         self.sending.push_pong(to);
@@ -328,7 +328,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     fn header_received(&mut self, now: Duration, header: &Header) {
         self.probes.frame_received(now);
         if !self.sending.acknowledged(header.ack) {
-            self.receiving.oddities.false_acks += 1;
+            self.receiving.stats.false_acks += 1;
         }
     }
 
@@ -351,15 +351,17 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
 
     /// Takes back what a socket has sent to a port, or to all, and has not been acknowledged.
     pub fn cancel(&mut self, owner: SocketId, to: Option<u16>) {
-        self.sending.take_back(Fate::Cancelled, |message| {
-            message.owner == owner && to.is_none_or(|to| message.to == to)
-        });
+        self.sending
+            .take_back(MessageOutcome::Cancelled, |message| {
+                message.owner == owner && to.is_none_or(|to| message.to == to)
+            });
     }
 
     /// Gives up messages that cannot be sent any more, because of what the caller gave with them.
     pub fn give_up(&mut self, which: impl Fn(&P) -> bool) {
-        self.sending
-            .take_back(Fate::Dropped, |message| which(&message.draft.payload));
+        self.sending.take_back(MessageOutcome::Dropped, |message| {
+            which(&message.draft.payload)
+        });
     }
 
     /// Calls `each` for what the caller gave with every message that is not over.
@@ -427,7 +429,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
     }
 
     /// What was noticed.
-    pub fn oddities(&self) -> Oddities {
-        self.receiving.oddities
+    pub fn stats(&self) -> ConnectionStats {
+        self.receiving.stats
     }
 }

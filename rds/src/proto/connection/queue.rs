@@ -2,7 +2,9 @@
 
 use std::collections::VecDeque;
 
-use super::message::{Direction, Draft, Fate, Finished, Message, Notification, Report, Status};
+use super::message::{
+    Direction, Draft, Finished, Message, MessageOutcome, Notification, Report, Status,
+};
 use crate::proto::wire::{FRAGMENT, Flags};
 
 /// What has become of an operation.
@@ -47,7 +49,7 @@ pub(super) struct Entry<P> {
     /// Requests that the device has not completed.
     in_flight: u32,
     /// How it ends, when the device has let go.
-    fate: Option<Fate>,
+    outcome: Option<MessageOutcome>,
     /// Somebody may be told of its end who waits for nothing else.
     matters: bool,
     rdma: Outcome,
@@ -73,7 +75,7 @@ impl<P> Entry<P> {
             to,
             flags,
             in_flight: 0,
-            fate: None,
+            outcome: None,
             matters: false,
             rdma: Outcome::default(),
             atomic: Outcome::default(),
@@ -95,7 +97,7 @@ impl<P> Entry<P> {
 
     /// Whether nobody needs to hear from the device that it is sent: one that has been taken back is over only then.
     pub(super) fn is_plain(&self) -> bool {
-        self.fate.is_none() && self.draft().is_none_or(Draft::is_plain)
+        self.outcome.is_none() && self.draft().is_none_or(Draft::is_plain)
     }
 
     fn has_operation(&self) -> bool {
@@ -332,9 +334,11 @@ impl<P> Queue<P> {
             return;
         };
         // A silent message ends with its operations: nobody acknowledges it.
-        let over = entry.fate.or(entry.is_silent().then_some(Fate::Done));
-        if let Some(fate) = over {
-            self.leave(at, fate);
+        let over = entry
+            .outcome
+            .or(entry.is_silent().then_some(MessageOutcome::Done));
+        if let Some(outcome) = over {
+            self.leave(at, outcome);
         }
     }
 
@@ -380,13 +384,13 @@ impl<P> Queue<P> {
             if !self.is_over(front) {
                 break;
             }
-            self.leave(0, Fate::Done);
+            self.leave(0, MessageOutcome::Done);
         }
         self.handled = 0;
     }
 
     /// Takes an entry off the list; it ends when the device has let go, if anybody needs to know.
-    fn leave(&mut self, at: usize, fate: Fate) {
+    fn leave(&mut self, at: usize, outcome: MessageOutcome) {
         let Some(mut entry) = self.entries.remove(at) else {
             return;
         };
@@ -396,7 +400,7 @@ impl<P> Queue<P> {
         self.pongs -= usize::from(entry.message.is_none());
         self.observed_ends -= usize::from(entry.matters);
         let is_plain = entry.is_plain();
-        entry.fate.get_or_insert(fate);
+        entry.outcome.get_or_insert(outcome);
         if entry.in_flight == 0 || is_plain {
             self.finish(entry);
         } else {
@@ -406,16 +410,16 @@ impl<P> Queue<P> {
 
     /// The device has let go, or nobody needs to know, and the peer has handled it or never will.
     fn finish(&mut self, mut entry: Entry<P>) {
-        let mut fate = entry.fate.unwrap_or(Fate::Done);
+        let mut outcome = entry.outcome.unwrap_or(MessageOutcome::Done);
         let mut failed = None;
         if entry.has_operation() {
-            (fate, failed) = self.finish_operations(&mut entry, fate);
+            (outcome, failed) = self.finish_operations(&mut entry, outcome);
         }
         if let Some(message) = entry.message {
             self.finished.push_back(Finished {
                 sequence: entry.sequence,
                 message,
-                fate,
+                outcome,
                 failed,
             });
         }
@@ -425,11 +429,11 @@ impl<P> Queue<P> {
     fn finish_operations(
         &mut self,
         entry: &mut Entry<P>,
-        mut fate: Fate,
-    ) -> (Fate, Option<Status>) {
-        if fate == Fate::Cancelled {
+        mut outcome: MessageOutcome,
+    ) -> (MessageOutcome, Option<Status>) {
+        if outcome == MessageOutcome::Cancelled {
             entry.set_status(&mut self.notifications, Status::Cancelled, |_, _| true);
-        } else if fate == Fate::Done {
+        } else if outcome == MessageOutcome::Done {
             let (rdma, atomic) = (entry.is_done(true), entry.is_done(false));
             let done = |_, is_rdma| if is_rdma { rdma } else { atomic };
             entry.set_status(&mut self.notifications, Status::Success, done);
@@ -437,11 +441,11 @@ impl<P> Queue<P> {
         entry.set_status(&mut self.notifications, Status::Dropped, |_, _| true);
         let dropped = |outcome: &Outcome| outcome.status == Some(Status::Dropped);
         if entry.is_silent() && [entry.rdma, entry.atomic].iter().any(dropped) {
-            fate = Fate::Dropped;
+            outcome = MessageOutcome::Dropped;
         }
         let mut failed = None;
         let Some(owner) = entry.message.as_ref().map(|message| message.owner) else {
-            return (fate, failed);
+            return (outcome, failed);
         };
         for (report, outcome, _) in entry.operations() {
             let failure = outcome.status.filter(|&status| status != Status::Success);
@@ -458,7 +462,7 @@ impl<P> Queue<P> {
                 _ => {}
             }
         }
-        (fate, failed)
+        (outcome, failed)
     }
 
     /// The device has completed a request.
@@ -494,7 +498,7 @@ impl<P> Queue<P> {
     pub(super) fn take_back(
         &mut self,
         current: Option<u64>,
-        fate: Fate,
+        outcome: MessageOutcome,
         which: impl Fn(&Message<P>) -> bool,
     ) {
         self.retire_acked();
@@ -503,12 +507,12 @@ impl<P> Queue<P> {
             if !entry.message.as_ref().is_some_and(&which) {
                 at += 1;
             } else if Some(entry.sequence) == current {
-                entry.fate = Some(fate);
+                entry.outcome = Some(outcome);
                 self.observed_ends += usize::from(!entry.matters);
                 entry.matters = true;
                 at += 1;
             } else {
-                self.leave(at, fate);
+                self.leave(at, outcome);
             }
         }
     }
@@ -535,11 +539,11 @@ impl<P> Queue<P> {
                 break;
             };
             entry.in_flight = 0;
-            if entry.fate.is_some() {
-                self.leave(at, Fate::Cancelled);
+            if entry.outcome.is_some() {
+                self.leave(at, MessageOutcome::Cancelled);
             } else if entry.has_operation() {
                 // Doing it twice may be wrong.
-                self.leave(at, Fate::Dropped);
+                self.leave(at, MessageOutcome::Dropped);
             } else {
                 entry.flags |= Flags::RETRANSMITTED | Flags::ACK_REQUIRED;
                 at += 1;

@@ -99,7 +99,7 @@ pub(super) struct Whole<B> {
 
 /// What was noticed, and is no reason to give up.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
-pub struct Oddities {
+pub struct ConnectionStats {
     /// Messages that had arrived before: `recv_drop_old_seq`.
     pub duplicates: u64,
     /// Messages with a number that is too low, of a sender that does not say it sent them before.
@@ -129,7 +129,7 @@ pub(super) struct Receiving<B> {
     max_message: u32,
     /// The peer has said so, with its map.
     pub(super) peer_delays_acks: bool,
-    pub(super) oddities: Oddities,
+    pub(super) stats: ConnectionStats,
 }
 
 impl<B: AsRef<[u8]>> Receiving<B> {
@@ -143,7 +143,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             detect_restarts: settings.detect_restarts,
             max_message: settings.max_message.min(MAX_MESSAGE),
             peer_delays_acks: false,
-            oddities: Oddities::default(),
+            stats: ConnectionStats::default(),
         }
     }
 
@@ -253,7 +253,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             let alone = header.flags == Flags::CONG_BITMAP;
             let map = alone.then(|| CongestionMap::decode(bodies.as_slice()));
             let Some(map) = map.flatten() else {
-                self.oddities.bad_maps += 1;
+                self.stats.bad_maps += 1;
                 return None;
             };
             let told = header.extensions.iter().find_map(|told| match told {
@@ -274,14 +274,14 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         let asks = header.asks();
         if sequence < self.next {
             if !header.flags.contains(Flags::RETRANSMITTED) {
-                self.oddities.rewinds += 1;
+                self.stats.rewinds += 1;
                 self.forget();
             } else if self.detect_restarts && sequence <= self.confirmed_before {
                 // A peer that remembers would not send again what it knows to have arrived.
-                self.oddities.restarts += 1;
+                self.stats.restarts += 1;
                 self.forget();
             } else {
-                self.oddities.duplicates += 1;
+                self.stats.duplicates += 1;
                 acks.handled(now, sequence, asks);
                 return None;
             }
@@ -304,7 +304,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
                     .then_some(Received::Ping(header.from))
             }
             RESERVED_PORT => {
-                self.oddities.reserved += 1;
+                self.stats.reserved += 1;
                 self.take(now, acks, &incoming);
                 None
             }

@@ -5,7 +5,7 @@ use std::{num::NonZero, ops::Range};
 use super::{
     Settings,
     acks::Acks,
-    message::{Atomic, Draft, Fate, Message, Rdma, Refused},
+    message::{Atomic, Draft, Message, MessageOutcome, Rdma, Refused},
     queue::{Completion, Entry, Part, Queue},
 };
 use crate::proto::wire::{CongestionMap, Extension, Extensions, FRAGMENT, Flags, Header};
@@ -233,8 +233,12 @@ impl<P> Sending<P> {
         }
     }
 
-    pub(super) fn take_back(&mut self, fate: Fate, which: impl Fn(&Message<P>) -> bool) {
-        self.queue.take_back(self.sending(), fate, which);
+    pub(super) fn take_back(
+        &mut self,
+        outcome: MessageOutcome,
+        which: impl Fn(&Message<P>) -> bool,
+    ) {
+        self.queue.take_back(self.sending(), outcome, which);
     }
 
     /// The peer says that it has handled everything up to here; `false` if it cannot have.

@@ -22,7 +22,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let mut duplicates = 0;
         for (id, peer) in self.peers.iter() {
             let (route, connection) = (peer.route, &peer.connection);
-            duplicates += connection.oddities().duplicates;
+            duplicates += connection.stats().duplicates;
             let (next_tx, next_rx) = connection.next_sequences();
             let mut flags = ConnectionFlags::empty();
             flags.set(ConnectionFlags::CONNECTED, self.is_up(id));

@@ -8,7 +8,7 @@ use super::{
 };
 use crate::proto::{
     SocketId,
-    connection::{Bodies, Completion, Connection, Oddities, Received, Tag, Violation, Work},
+    connection::{Bodies, Completion, Connection, ConnectionStats, Received, Tag, Violation, Work},
     link::{Action, Attempt, Demand, Failure, Link, RequestId},
     wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Header, HostPair, Version},
 };
@@ -165,8 +165,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     }
 
     /// What was noticed of a peer.
-    pub fn oddities(&self, id: ConnectionId) -> Option<Oddities> {
-        Some(self.peers.get(id)?.connection.oddities())
+    pub fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
+        Some(self.peers.get(id)?.connection.stats())
     }
 
     /// The private data to dial with.

@@ -284,7 +284,7 @@ fn nothing_but_ack_counts_in_an_acknowledgement() {
         ..Header::default()
     };
     assert!(!offer(&mut a, odd));
-    assert_eq!(a.finished().unwrap().fate, Fate::Done);
+    assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Done);
     assert_eq!(a.next_sequences().1, 0, "nothing has arrived");
     assert_eq!(ack(&mut a), None);
 }
@@ -311,7 +311,7 @@ fn what_comes_again_is_taken_once() {
     assert_eq!(ack(&mut b), Some(3), "a duplicate is acknowledged");
     assert_eq!(take(&mut b, &again[1..]), [6, 7]);
     assert_eq!(ack(&mut b), Some(7));
-    assert_eq!(b.oddities().duplicates, 3);
+    assert_eq!(b.stats().duplicates, 3);
 }
 
 /// U-P02
@@ -321,7 +321,7 @@ fn a_low_number_without_the_flag_rewinds() {
     assert!(offer(&mut b, data(100, Flags::empty())));
     assert!(offer(&mut b, data(3, Flags::empty())));
     assert_eq!(b.next_sequences().1, 4);
-    assert_eq!(b.oddities().rewinds, 1);
+    assert_eq!(b.stats().rewinds, 1);
     assert!(offer(&mut b, data(50, AGAIN)), "not below 4");
 }
 
@@ -399,7 +399,7 @@ fn an_acknowledgement_releases_what_it_covers() {
         .collect();
     assert_eq!(finished, [1, 2, 3, 4, 5, 6, 7]);
     a.received(NOW, &ack_frame(99), vec![]).unwrap();
-    assert_eq!(a.oddities().false_acks, 1);
+    assert_eq!(a.stats().false_acks, 1);
     assert_eq!(
         std::iter::from_fn(|| a.finished()).count(),
         2,
@@ -424,7 +424,7 @@ fn ack_beyond_last_posted_message_releases_nothing() {
         a.received(NOW, &ack_frame(hostile), vec![]).unwrap();
         assert!(a.finished().is_none() && a.has_unacknowledged());
     }
-    assert_eq!(a.oddities().false_acks, 3);
+    assert_eq!(a.stats().false_acks, 3);
     let rest = frames(&mut a);
     assert_eq!(rest.len(), 3, "the message is sent to its end");
     assert_eq!(take(&mut b, &[&[first][..], &rest].concat()), [1, 2]);
@@ -432,7 +432,7 @@ fn ack_beyond_last_posted_message_releases_nothing() {
     a.reset();
     a.established(NOW, 0);
     a.received(NOW, &ack_frame(2), vec![]).unwrap();
-    assert_eq!(a.oddities().false_acks, 4);
+    assert_eq!(a.stats().false_acks, 4);
     assert!(a.finished().is_none() && a.has_unacknowledged());
 }
 
@@ -495,8 +495,8 @@ fn one_that_has_forgotten_is_found_out() {
         b.reset();
         establish(&mut b);
         assert_eq!(offer(&mut b, data(1, AGAIN)), taken);
-        assert_eq!(b.oddities().restarts, u64::from(taken));
-        assert_eq!(b.oddities().duplicates, u64::from(!taken));
+        assert_eq!(b.stats().restarts, u64::from(taken));
+        assert_eq!(b.stats().duplicates, u64::from(!taken));
         assert!(
             !offer(&mut b, data(1, AGAIN)),
             "the next one is a duplicate"
@@ -527,7 +527,7 @@ fn one_that_has_not_heard_has_not_forgotten() {
         }
         let taken = take(&mut b, &frames(&mut a)).len();
         assert_eq!(taken, if rx_lost { 0 } else { 3 });
-        assert_eq!(b.oddities().restarts, u64::from(!rx_lost));
+        assert_eq!(b.stats().restarts, u64::from(!rx_lost));
     }
 }
 
@@ -564,7 +564,7 @@ fn pings_are_answered_and_port_1_is_never_used() {
         ..ping(0, 4)
     };
     assert!(b.received(NOW, &to_one.encode(), vec![]).unwrap().is_none());
-    assert_eq!(b.oddities().reserved, 1);
+    assert_eq!(b.stats().reserved, 1);
     assert_eq!(ack(&mut b), Some(4), "all the same");
     b.pong(1);
     b.pong(0);
@@ -587,7 +587,7 @@ fn pings_are_answered_and_port_1_is_never_used() {
         b.pong(9);
     }
     assert_eq!(
-        b.oddities().unanswered,
+        b.stats().unanswered,
         2000 - 1024 + 1,
         "one was not acknowledged"
     );
@@ -654,7 +654,7 @@ fn maps_are_sent_one_at_a_time_and_read() {
             assert!(got.is_none());
         }
     }
-    assert_eq!(b.oddities().bad_maps, 2);
+    assert_eq!(b.stats().bad_maps, 2);
     assert_eq!(ack(&mut b), None);
 }
 

@@ -67,11 +67,11 @@ fn operations_are_not_done_twice() {
     let mut lost = told(&mut a);
     lost.sort_unstable_by_key(|(token, _)| *token);
     assert_eq!(lost, [(11, Status::Dropped), (12, Status::Dropped)]);
-    let fates: Vec<Fate> = std::iter::from_fn(|| a.finished())
-        .map(|f| f.fate)
+    let fates: Vec<MessageOutcome> = std::iter::from_fn(|| a.finished())
+        .map(|f| f.outcome)
         .collect();
     assert_eq!(fates.len(), 2);
-    assert!(fates.contains(&Fate::Dropped));
+    assert!(fates.contains(&MessageOutcome::Dropped));
     establish(&mut a);
     let again = frames(&mut a);
     assert_eq!(again.len(), 1);
@@ -153,7 +153,7 @@ fn what_is_to_be_fetched_and_is_flushed_has_not_succeeded() {
             ends.sort_unstable_by_key(|(token, _)| *token);
             assert_eq!(ends, [(1, expected), (2, Status::Dropped)], "{direction:?}");
             let finished = a.finished().unwrap();
-            assert_eq!(finished.fate, Fate::Done);
+            assert_eq!(finished.outcome, MessageOutcome::Done);
             assert_eq!(finished.failed, Some(Status::Dropped));
         }
     }
@@ -235,7 +235,7 @@ fn what_is_taken_back_is_released_once() {
     complete(&mut a, &sent[..1]);
     a.received(NOW, &ack_frame(1), vec![]).unwrap();
     a.cancel(OWNER, Some(4003));
-    assert_eq!(a.finished().unwrap().fate, Fate::Done);
+    assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Done);
     a.cancel(OWNER, Some(4002));
     let cancelled: Vec<u64> = std::iter::from_fn(|| a.finished())
         .map(|f| f.sequence)
@@ -252,10 +252,16 @@ fn what_is_taken_back_is_released_once() {
     assert_eq!(take(&mut b, &sent), [1, 2, 3, sixth]);
     complete(&mut a, &sent[1..]);
     a.received(NOW, &ack_frame(sixth), vec![]).unwrap();
-    let rest: Vec<(u64, Fate)> = std::iter::from_fn(|| a.finished())
-        .map(|finished| (finished.sequence, finished.fate))
+    let rest: Vec<(u64, MessageOutcome)> = std::iter::from_fn(|| a.finished())
+        .map(|finished| (finished.sequence, finished.outcome))
         .collect();
-    assert_eq!(rest, [(3, Fate::Cancelled), (sixth, Fate::Done)]);
+    assert_eq!(
+        rest,
+        [
+            (3, MessageOutcome::Cancelled),
+            (sixth, MessageOutcome::Done)
+        ]
+    );
     assert!(a.all_finished());
 }
 
@@ -266,7 +272,7 @@ fn an_operation_that_is_taken_back_says_so() {
         .unwrap();
     a.cancel(OWNER, None);
     assert_eq!(told(&mut a), [(1, Status::Cancelled)]);
-    assert_eq!(a.finished().unwrap().fate, Fate::Cancelled);
+    assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Cancelled);
 }
 
 /// U-P09: an operation tells the peer nothing of what has arrived.
@@ -326,9 +332,9 @@ fn what_cannot_be_sent_any_more_is_given_up() {
     a.give_up(|payload| [3, 7].contains(&payload.len()));
     assert_eq!(told(&mut a), [(12, Status::Dropped)]);
     let finished: Vec<_> = std::iter::from_fn(|| a.finished())
-        .map(|finished| (finished.sequence, finished.fate))
+        .map(|finished| (finished.sequence, finished.outcome))
         .collect();
-    let dropped = |sequence| (sequence, Fate::Dropped);
+    let dropped = |sequence| (sequence, MessageOutcome::Dropped);
     assert_eq!(finished, [sent - 1, sent, sent + 1].map(dropped));
     let mut left = vec![];
     a.payloads(|payload| left.push(payload.len()));
@@ -349,7 +355,7 @@ fn an_end_is_told_when_the_device_has_let_go() {
     a.completed(op, Completion::Success);
     complete(&mut a, &chasing);
     assert_eq!(told(&mut a), [(1, Status::Success)], "it has been done");
-    assert_eq!(a.finished().unwrap().fate, Fate::Cancelled);
+    assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Cancelled);
     // The same, and the connection is lost.
     let remote = rdma(true, true, 2);
     a.send(with_rdma(5, remote, false), false).unwrap();
