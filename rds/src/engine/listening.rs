@@ -31,7 +31,7 @@ pub(super) struct Listeners {
     /// The devices of the addresses, as long as they are there.
     devices: BTreeMap<Host, Arc<Device>>,
     /// Nobody is let in yet, and who will be.
-    held: Option<HashSet<IpAddr>>,
+    paused: Option<HashSet<IpAddr>>,
     /// Addresses whose device has gone, and when they are tried again.
     lost: BTreeMap<IpAddr, Duration>,
 }
@@ -54,7 +54,10 @@ impl Listeners {
 
     /// Whether an address is listened at, or will be.
     fn has(&self, ip: IpAddr) -> bool {
-        let is_held = self.held.as_ref().is_some_and(|held| held.contains(&ip));
+        let is_held = self
+            .paused
+            .as_ref()
+            .is_some_and(|paused| paused.contains(&ip));
         is_held || self.open.contains_key(&ip)
     }
 
@@ -154,8 +157,8 @@ impl State {
             io::Error::new(io::ErrorKind::AddrNotAvailable, reason)
         })?;
         let device = self.device(&ctx)?;
-        if let Some(held) = &mut self.listeners.held {
-            held.insert(ip);
+        if let Some(paused) = &mut self.listeners.paused {
+            paused.insert(ip);
             self.listeners.devices.insert(ip.into(), device);
             return Ok(());
         }
@@ -165,21 +168,21 @@ impl State {
         Ok(())
     }
 
-    pub(super) fn hold(&mut self) {
-        self.listeners.held.get_or_insert_default();
+    pub(super) fn pause_accept(&mut self) {
+        self.listeners.paused.get_or_insert_default();
     }
 
-    pub(super) fn go(&mut self) -> io::Result<()> {
+    pub(super) fn resume_accept(&mut self) -> io::Result<()> {
         let mut failed = HashSet::new();
         let mut result = Ok(());
-        for ip in self.listeners.held.take().unwrap_or_default() {
+        for ip in self.listeners.paused.take().unwrap_or_default() {
             if let Err(err) = self.bind(ip) {
                 failed.insert(ip);
                 result = Err(err);
             }
         }
         if result.is_err() {
-            self.listeners.held = Some(failed);
+            self.listeners.paused = Some(failed);
         }
         result
     }

@@ -183,14 +183,14 @@ impl Engine {
         Socket::of(self)
     }
 
-    /// Keeps peers out until [`go`](Self::go): an address that a socket is bound to meanwhile does not
+    /// Keeps peers out until [`resume_accept`](Self::resume_accept): an address that a socket is bound to meanwhile does not
     /// accept connections. So several sockets can be bound before the first message comes; one that
     /// finds no socket is lost.
     ///
     /// # Errors
     /// As for [`socket`](Self::socket).
-    pub fn hold(&self) -> io::Result<()> {
-        self.inner().lock()?.hold();
+    pub fn pause_accept(&self) -> io::Result<()> {
+        self.inner().lock()?.pause_accept();
         Ok(())
     }
 
@@ -199,8 +199,8 @@ impl Engine {
     /// # Errors
     /// As for [`Socket::bind_to`]: an address could not be listened at. All others are; the next call tries
     /// this one again, and until one succeeds, peers are kept out of addresses that are bound to meanwhile.
-    pub fn go(&self) -> io::Result<()> {
-        self.inner().lock()?.go()
+    pub fn resume_accept(&self) -> io::Result<()> {
+        self.inner().lock()?.resume_accept()
     }
 
     pub(crate) fn inner(&self) -> &Arc<Shared> {

@@ -82,10 +82,10 @@ fn a_message_waits_for_a_peer_that_comes_later() {
     assert_eq!(a.queued().unwrap().0, 5);
     thread::sleep(Duration::from_secs(3));
     let engine = EngineOptions::new().start().unwrap();
-    engine.hold().unwrap();
+    engine.pause_accept().unwrap();
     let b = engine.socket().unwrap();
     b.bind_to(to).unwrap();
-    engine.go().unwrap();
+    engine.resume_accept().unwrap();
     b.set_read_timeout(PATIENCE);
     let mut buf = [0; 16];
     assert_eq!(b.recv_from(&mut buf).unwrap(), (5, addr(&a)));
@@ -376,7 +376,7 @@ fn addresses_that_are_held_are_not_lost() {
     let from = socket(any());
     for _ in 0..8 {
         let engine = EngineOptions::new().start().unwrap();
-        engine.hold().unwrap();
+        engine.pause_accept().unwrap();
         let [a, b] = [other(), third()].map(|addr| {
             let socket = engine.socket().unwrap();
             socket.bind_to(addr).unwrap();
@@ -385,7 +385,7 @@ fn addresses_that_are_held_are_not_lost() {
         });
         let interloper = socket(other());
         for _ in 0..2 {
-            let err = engine.go().unwrap_err();
+            let err = engine.resume_accept().unwrap_err();
             assert_eq!(err.kind(), io::ErrorKind::AddrInUse);
         }
         let hears = |to: &Socket| {
@@ -394,7 +394,7 @@ fn addresses_that_are_held_are_not_lost() {
         };
         hears(&b);
         drop(interloper);
-        engine.go().unwrap();
+        engine.resume_accept().unwrap();
         hears(&a);
     }
 }
