@@ -187,7 +187,7 @@ fn receive_one(
             told.add(Kind::CongestionUpdate, &ports.to_ne_bytes());
             Ok(Outcome::default())
         }
-        Received::Free(name) => {
+        Received::ZeroCopyDone(name) => {
             let (free, _) = ZcopyCompletion::split(std::slice::from_ref(&name));
             told.add(Kind::ZcopyCompletion, &free.encode());
             Ok(Outcome::default())

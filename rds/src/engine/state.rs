@@ -387,7 +387,7 @@ impl State {
     /// A message needs its memory no more.
     pub(crate) fn over(&mut self, owner: SocketId, payload: &Payload) {
         if let Some((name, waiters)) = payload.name().zip(self.sockets.get(&owner)) {
-            waiters.add_free(name);
+            waiters.add_zero_copy_done(name);
             waiters.show_if_watched(&mut self.node);
             waiters.wake(&mut self.tasks);
             self.call_leader(owner);

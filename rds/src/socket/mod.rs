@@ -277,10 +277,10 @@ impl Socket {
     fn receive(&self, flags: RecvFlags) -> io::Result<Received> {
         let (mut state, waited) = self.until(flags, |socket, state| {
             let pending = state.node.pending(socket.id).map_err(socket_error)?;
-            Ok(pending.message || pending.event || socket.waiters.has_free())
+            Ok(pending.message || pending.event || socket.waiters.has_zero_copy_done())
         })?;
         let pending = state.node.pending(self.id).map_err(socket_error)?;
-        if !pending.event && !self.waiters.has_free() {
+        if !pending.event && !self.waiters.has_zero_copy_done() {
             let message = self.take_message(&mut state, waited)?;
             return Ok(Received::Message(message));
         }
@@ -290,8 +290,8 @@ impl Socket {
     /// Takes what comes before messages, which there is.
     #[inline(never)]
     fn take_other(&self, state: &mut State) -> io::Result<Received> {
-        let received = if let Some(name) = self.waiters.take_free() {
-            Received::Free(name)
+        let received = if let Some(name) = self.waiters.take_zero_copy_done() {
+            Received::ZeroCopyDone(name)
         } else {
             match state.node.receive(self.id).map_err(socket_error)? {
                 Some(Event::Operation(notification)) => Received::Operation(Notification {

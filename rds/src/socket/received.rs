@@ -22,7 +22,7 @@ pub enum Received {
     Operation(Notification),
     /// Memory of this name, which was [sent without a copy](crate::Socket::send_zerocopy), is free: it
     /// has been sent, or never will be.
-    Free(u32),
+    ZeroCopyDone(u32),
     /// Ports that could not be sent to can be again; only with
     /// [`set_congestion_monitor`](crate::Socket::set_congestion_monitor). Bit `port % 64` for each.
     Congestion(u64),

@@ -187,7 +187,7 @@ impl Socket {
 
     /// `MSG_ZEROCOPY`—Sends registered memory as a message, without a copy: it must not be changed,
     /// or the receiver may get something else, until [`recv`](Self::recv) says that `name` is
-    /// [free](crate::Received::Free).
+    /// [free](crate::Received::ZeroCopyDone).
     ///
     /// # Errors
     /// As for [`send_msg`](Self::send_msg), and:

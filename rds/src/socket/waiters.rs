@@ -41,7 +41,7 @@ pub(crate) struct Waiters {
     /// A call that does not wait could not send, and wants to know when it can. Set by who has the engine locked.
     blocked: AtomicBool,
     /// There may be memory that nobody has been told of. Likewise.
-    has_free: AtomicBool,
+    has_zero_copy_done: AtomicBool,
     /// For how many microseconds a call looks before it sleeps.
     busy_poll: AtomicU64,
     /// What the descriptor shows, as far as it has to be known without a lock. Set by who has the engine locked.
@@ -59,7 +59,7 @@ struct Seen {
     /// A peer's map has come that nobody has been told of.
     map_changed: bool,
     /// Memory that was sent without a copy, and is not needed any more.
-    free: VecDeque<u32>,
+    zero_copy_done: VecDeque<u32>,
 }
 
 /// Whole microseconds; not nothing if it is something.
@@ -79,7 +79,7 @@ impl Waiters {
             room: OnceLock::new(),
             watched: AtomicBool::new(false),
             blocked: AtomicBool::new(false),
-            has_free: AtomicBool::new(false),
+            has_zero_copy_done: AtomicBool::new(false),
             busy_poll: AtomicU64::new(micros(busy_poll)),
             signaled: AtomicBool::new(false),
             seen: Mutex::default(),
@@ -126,7 +126,7 @@ impl Waiters {
     /// has come.
     fn is_right(&self, node: &Node<Payload, Body>) -> bool {
         let pending = node.pending(self.id).unwrap_or_default();
-        let usual = !pending.map_changed && !self.has_free() && self.room.get().is_none();
+        let usual = !pending.map_changed && !self.has_zero_copy_done() && self.room.get().is_none();
         let readable = pending.message || pending.event;
         usual && !self.blocked.load(Relaxed) && readable == self.signaled.load(Relaxed)
     }
@@ -145,7 +145,7 @@ impl Waiters {
         // A socket that is closed has nothing.
         let now = node.readiness(self.id).unwrap_or_default();
         seen.map_changed |= now.map_changed;
-        let readable = now.readable || !seen.free.is_empty();
+        let readable = now.readable || !seen.zero_copy_done.is_empty();
         let signal = readable || seen.map_changed || self.blocked.load(Relaxed) && now.writable;
         if signal != seen.signaled && self.watched.load(Relaxed) {
             seen.signaled = signal;
@@ -174,21 +174,22 @@ impl Waiters {
     }
 
     /// Memory that was sent without a copy is not needed any more.
-    pub(crate) fn add_free(&self, name: u32) {
-        self.seen().free.push_back(name);
-        self.has_free.store(true, Relaxed);
+    pub(crate) fn add_zero_copy_done(&self, name: u32) {
+        self.seen().zero_copy_done.push_back(name);
+        self.has_zero_copy_done.store(true, Relaxed);
     }
 
     /// Whether there may be such memory.
-    pub(super) fn has_free(&self) -> bool {
-        self.has_free.load(Relaxed)
+    pub(super) fn has_zero_copy_done(&self) -> bool {
+        self.has_zero_copy_done.load(Relaxed)
     }
 
     /// Such memory, if there is any that nobody has been told of.
-    pub(super) fn take_free(&self) -> Option<u32> {
+    pub(super) fn take_zero_copy_done(&self) -> Option<u32> {
         let mut seen = self.seen();
-        let free = seen.free.pop_front();
-        self.has_free.store(!seen.free.is_empty(), Relaxed);
+        let free = seen.zero_copy_done.pop_front();
+        self.has_zero_copy_done
+            .store(!seen.zero_copy_done.is_empty(), Relaxed);
         free
     }
 

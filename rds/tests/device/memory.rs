@@ -281,7 +281,7 @@ fn memory_is_sent_without_a_copy() {
     }
     for name in 0..9 {
         match a.recv().unwrap() {
-            Received::Free(free) => assert_eq!(free, name),
+            Received::ZeroCopyDone(free) => assert_eq!(free, name),
             other => panic!("{other:?}"),
         }
     }
@@ -295,7 +295,7 @@ fn memory_is_sent_without_a_copy() {
     a.send_zerocopy(&memory.slice(2..7), 77, &SendOptions::new().to(at_c))
         .unwrap();
     assert_eq!(message(&c).to_vec(), b"23456");
-    assert!(matches!(a.recv().unwrap(), Received::Free(77)));
+    assert!(matches!(a.recv().unwrap(), Received::ZeroCopyDone(77)));
 }
 
 /// L-R14
