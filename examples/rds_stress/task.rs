@@ -15,7 +15,8 @@ use std::{
 
 use anyhow::{Context, Result, bail, ensure};
 use rds::{
-    Cookie, ExportOptions, Interest, Message, Pages, Rdma, Received, SendOptions, Socket, Status,
+    Cookie, ExportOptions, Interest, Message, Rdma, RdmaBuffer, Received, SendOptions, Socket,
+    Status,
 };
 use rustix::event::{PollFd, PollFlags, Timespec, poll};
 
@@ -58,9 +59,9 @@ struct Slot {
 #[derive(Debug)]
 struct SlotMemory {
     /// What the other side reads and writes.
-    remote: Pages,
+    remote: RdmaBuffer,
     /// What the other side's is read to and written from.
-    local: Pages,
+    local: RdmaBuffer,
     /// The name of `remote`, once there is one.
     key: Option<Cookie>,
     /// The operation that is under way.
@@ -612,13 +613,13 @@ fn answered(
 }
 
 /// Fills the first piece of memory with a number.
-fn fill(pages: &Pages, start: usize, len: u32, value: u64) {
+fn fill(pages: &RdmaBuffer, start: usize, len: u32, value: u64) {
     let words = (0..len / 8).flat_map(|_| value.to_ne_bytes());
     pages.write(start, &words.collect::<Vec<_>>());
 }
 
 /// Whether the first piece of memory is filled with the number that was agreed on.
-fn compare(pages: &Pages, start: usize, rdma: &Memory) -> Result<()> {
+fn compare(pages: &RdmaBuffer, start: usize, rdma: &Memory) -> Result<()> {
     let mut bytes = vec![0; (rdma.len / 8 * 8) as usize];
     pages.read(start, &mut bytes);
     let wrong = bytes

@@ -21,7 +21,7 @@ use examples::{
     rds_tool::source::source_for,
     rds_zero_copy::message::{Kind, MAX_MEMORY, MESSAGE_LEN, Message},
 };
-use rds::{Cookie, ExportOptions, Pages, SendOptions, Socket};
+use rds::{Cookie, ExportOptions, RdmaBuffer, SendOptions, Socket};
 
 /// Have a server read a text from memory of this program, and write it back, the last byte first
 #[derive(Debug, Parser)]
@@ -113,7 +113,7 @@ fn hear(socket: &Socket) -> io::Result<Message> {
 }
 
 /// Has the server do one thing with the memory.
-fn ask(socket: &Socket, memory: &Pages, kind: Kind) -> Result<()> {
+fn ask(socket: &Socket, memory: &RdmaBuffer, kind: Kind) -> Result<()> {
     // 3. A name for the memory, by which peers can use it.
     let options = ExportOptions::new();
     let cookie = socket
@@ -125,7 +125,7 @@ fn ask(socket: &Socket, memory: &Pages, kind: Kind) -> Result<()> {
     answer
 }
 
-fn request(socket: &Socket, cookie: Cookie, memory: &Pages, kind: Kind) -> Result<()> {
+fn request(socket: &Socket, cookie: Cookie, memory: &RdmaBuffer, kind: Kind) -> Result<()> {
     // 4. The request, with the name.
     let len = u32::try_from(memory.len())?;
     let request = Message { kind, len }.to_wire();

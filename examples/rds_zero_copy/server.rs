@@ -22,7 +22,7 @@ use examples::{
     rds_tool::info_socket::InfoSocket,
     rds_zero_copy::message::{Kind, Message},
 };
-use rds::{Cookie, Pages, Rdma, Received, SendOptions, Socket};
+use rds::{Cookie, Rdma, RdmaBuffer, Received, SendOptions, Socket};
 
 /// Read and write the memory of clients that ask for it
 #[derive(Debug, Parser)]
@@ -44,7 +44,7 @@ const PATIENCE: Duration = Duration::from_secs(60);
 /// What was read last, and from whom.
 struct Read {
     client: SocketAddr,
-    memory: Pages,
+    memory: RdmaBuffer,
 }
 
 fn main() -> Result<()> {

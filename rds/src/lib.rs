@@ -52,6 +52,6 @@ pub use engine::{Engine, EngineOptions};
 pub use errno::errno;
 pub use proto::{connection::Status, wire::Cookie};
 pub use socket::{
-    Atomic, ExportOptions, Interest, Latency, Message, Notification, Pages, Rdma, Readiness,
+    Atomic, ExportOptions, Interest, Latency, Message, Notification, Rdma, RdmaBuffer, Readiness,
     Received, SendOptions, Sent, Socket,
 };

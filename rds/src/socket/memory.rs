@@ -51,13 +51,13 @@ impl ExportOptions {
 ///
 /// No reference to its bytes exists: the program copies in and out. It can be
 /// [exported](Socket::export) any number of times; each can be taken back on its own.
-pub struct Pages {
+pub struct RdmaBuffer {
     /// As this process and its own requests reach it.
     region: RemoteRegion,
     file: OwnedFd,
 }
 
-impl Pages {
+impl RdmaBuffer {
     /// The number of bytes.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
@@ -106,9 +106,9 @@ impl Pages {
     }
 }
 
-impl fmt::Debug for Pages {
+impl fmt::Debug for RdmaBuffer {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
-        f.debug_struct("Pages")
+        f.debug_struct("RdmaBuffer")
             .field("len", &self.len())
             .finish_non_exhaustive()
     }
@@ -144,11 +144,11 @@ impl Socket {
     ///   made before the removal is of no more use.
     /// - `InvalidInput`: there would be no bytes.
     /// - `OutOfMemory`: there is not so much memory, or it cannot be locked (`ulimit -l`).
-    pub fn alloc(&self, len: usize) -> io::Result<Pages> {
+    pub fn alloc(&self, len: usize) -> io::Result<RdmaBuffer> {
         let memory = SharedMemory::create(len)?;
         let file = memory.as_fd().try_clone_to_owned()?;
         let region = self.register(memory)?;
-        Ok(Pages { region, file })
+        Ok(RdmaBuffer { region, file })
     }
 
     /// Registers memory of the program's for its own operations on the memory of peers, who have no
@@ -179,7 +179,7 @@ impl Socket {
     #[doc(alias = "RDS_GET_MR")]
     #[doc(alias = "RDS_GET_MR_FOR_DEST")]
     #[doc(alias = "RDS_CMSG_RDMA_MAP")]
-    pub fn export(&self, pages: &Pages, options: ExportOptions) -> io::Result<Cookie> {
+    pub fn export(&self, pages: &RdmaBuffer, options: ExportOptions) -> io::Result<Cookie> {
         let memory = SharedMemory::open(pages.file.try_clone()?)?;
         self.export_memory(memory, options)
     }

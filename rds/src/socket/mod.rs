@@ -16,7 +16,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-pub use memory::{ExportOptions, Pages};
+pub use memory::{ExportOptions, RdmaBuffer};
 pub use operation::{Atomic, Rdma};
 use rustix::io::Errno;
 

@@ -17,7 +17,7 @@ const PIECES: usize = 1024;
 /// with.
 ///
 /// The memory here is any that is registered with the device of the socket:
-/// [`Pages`](crate::Pages), or what [`register`](crate::Socket::register) gives. It is not touched by
+/// [`RdmaBuffer`](crate::RdmaBuffer), or what [`register`](crate::Socket::register) gives. It is not touched by
 /// the device any more when the end of the operation has been [told](Self::notify).
 ///
 /// # Examples

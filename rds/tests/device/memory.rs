@@ -344,7 +344,7 @@ fn memory_of_the_same_engine_is_written_and_read() {
         assert_eq!(hand_over(&a, cookie, &b), cookie);
         let local = b.alloc(4000).unwrap();
         local.write(0, &pattern(4000, 3));
-        let pieces = |pages: &rds::Pages| vec![pages.slice(0..1500), pages.slice(1500..4000)];
+        let pieces = |pages: &rds::RdmaBuffer| vec![pages.slice(0..1500), pages.slice(1500..4000)];
         let send = |rdma: Rdma| {
             let options = SendOptions::new().to(addr(&a)).rdma(rdma.notify());
             b.send_msg(&[std::io::IoSlice::new(b"done")], &options)

@@ -10,7 +10,7 @@ use std::{
 };
 
 use anyhow::{Result, bail, ensure};
-use rds::{Cookie, ExportOptions, Pages, Received, SendOptions, Socket};
+use rds::{Cookie, ExportOptions, RdmaBuffer, Received, SendOptions, Socket};
 
 use super::{HELLO, PATIENCE, READ, WRITE, meet, open, settle};
 
@@ -40,7 +40,7 @@ fn pattern(seed: u8, len: usize) -> Vec<u8> {
 
 /// The memory, and what has happened to it.
 struct Places {
-    memory: Vec<(Pages, Cookie)>,
+    memory: Vec<(RdmaBuffer, Cookie)>,
     /// The last operation of each whose message has come.
     last: HashMap<u8, u8>,
     done: u32,
