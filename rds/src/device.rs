@@ -11,7 +11,7 @@ use verbs::{
 };
 
 use crate::{
-    ib_connection::RESERVED,
+    ib_connection::RESERVED_SENDS,
     loopback::{AtomicError, Loopback},
     proto::connection::AtomicOp,
     slots::Slots,
@@ -41,10 +41,10 @@ pub(crate) struct Device {
 }
 
 /// What the waker's events are called, which are of no connection.
-const WOKEN: CqKey = CqKey(usize::MAX);
+const WAKER_KEY: CqKey = CqKey(usize::MAX);
 
 /// The most elements of one request of an RDMA operation.
-const ELEMENTS: u32 = 8;
+const MAX_SGE: u32 = 8;
 
 impl Device {
     pub(crate) fn new(ctx: &Context, sends: u32, receives: u32) -> verbs::Result<Self> {
@@ -56,7 +56,7 @@ impl Device {
             slots: Slots::default(),
             receives: receives.min(most),
             sends: sends.min(most),
-            elements: ELEMENTS.min(attr.max_sge()).max(2),
+            elements: MAX_SGE.min(attr.max_sge()).max(2),
             iwarp: ctx.is_iwarp(),
             atomics: attr.atomic_cap() != AtomicCap::NONE,
             waker: OnceLock::new(),
@@ -68,7 +68,7 @@ impl Device {
     pub(crate) fn waker(&self) -> Option<&ChannelWaker> {
         let waker = self
             .waker
-            .get_or_init(|| self.channel.waker(&self.pd, WOKEN).ok());
+            .get_or_init(|| self.channel.waker(&self.pd, WAKER_KEY).ok());
         waker.as_ref()
     }
 
@@ -100,7 +100,7 @@ impl Device {
 
     /// How many requests a connection can have at once, beside those for which room is kept.
     pub(crate) fn room(&self) -> u32 {
-        self.sends.saturating_sub(RESERVED)
+        self.sends.saturating_sub(RESERVED_SENDS)
     }
 
     /// So many receives of a connection may wait to be posted again.

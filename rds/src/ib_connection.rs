@@ -16,7 +16,7 @@ use crate::{
         connection::{Completion, Tag},
         link::Attempt,
     },
-    slots::WHOLE,
+    slots::FRAME_SIZE,
 };
 
 /// What a request of the send queue owns: the slot of a frame, or memory of an operation.
@@ -71,10 +71,10 @@ impl Posted {
 }
 
 /// So many completions are fetched at once.
-pub(crate) const BATCH: usize = 64;
+pub(crate) const POLL_BATCH: usize = 64;
 
 /// Requests for which room is kept: an acknowledgement, and a probe.
-pub(crate) const RESERVED: u32 = 2;
+pub(crate) const RESERVED_SENDS: u32 = 2;
 
 /// How long a peer waits that meets an empty receive queue: code 10, 320 µs. The connection manager
 /// would say two thirds of a second.
@@ -96,7 +96,7 @@ pub(crate) struct IbConnection {
     /// It is being ended, since then.
     pub(crate) closing: Option<Duration>,
     /// How often the device has not let go of it.
-    pub(crate) refusals: u32,
+    pub(crate) destroy_attempts: u32,
     /// Which completions are announced next, if any.
     pub(crate) armed: Option<Armed>,
     /// An operation of which a part has failed, and how.
@@ -178,7 +178,7 @@ impl QpResources<Pair<Init>> {
             .context()
             .cq_builder(sends + receives)
             .channel(&device.channel, CqKey(name))
-            .batch(BATCH)
+            .batch(POLL_BATCH)
             .create()?;
         let qp = device
             .pd
@@ -190,7 +190,7 @@ impl QpResources<Pair<Init>> {
             .create_for()?;
         let mut qp = id.init_qp(qp).map_err(verbs::Error::from)?;
         for _ in 0..receives {
-            let slot = device.slot(WHOLE)?;
+            let slot = device.slot(FRAME_SIZE)?;
             qp.post_recv(slot).map_err(verbs::Error::from)?;
         }
         Ok(Self {
@@ -289,7 +289,7 @@ impl IbConnection {
             key,
             stage,
             closing: None,
-            refusals: 0,
+            destroy_attempts: 0,
             armed: None,
             broken: None,
             repost_queue: RepostQueue::default(),

@@ -8,19 +8,19 @@ use verbs::{BufPool, PoolBuf, ProtectionDomain};
 use crate::proto::wire::{FRAGMENT, Header};
 
 /// The bytes of a slot that fits every frame.
-pub(crate) const WHOLE: usize = Header::SIZE + FRAGMENT as usize;
+pub(crate) const FRAME_SIZE: usize = Header::SIZE + FRAGMENT as usize;
 
 /// The sizes that there are: most messages are short, and many may wait.
-const SIZES: [usize; 3] = [256, 1024, WHOLE];
+const SLOT_SIZES: [usize; 3] = [256, 1024, FRAME_SIZE];
 
 /// The slots of the first registration of a size, and of the largest: each is as large as all before.
-const FIRST: usize = 64;
-const MOST: usize = 1024;
+const INITIAL_POOL_SLOTS: usize = 64;
+const MAX_POOL_SLOTS: usize = 1024;
 
 /// The slots of one device. There are always more.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
-    pools: [Mutex<Vec<BufPool>>; SIZES.len()],
+    pools: [Mutex<Vec<BufPool>>; SLOT_SIZES.len()],
 }
 
 fn lock(pools: &Mutex<Vec<BufPool>>) -> MutexGuard<'_, Vec<BufPool>> {
@@ -31,16 +31,16 @@ impl Slots {
     /// A slot with room for a header and so many bytes, not more than a frame has.
     pub(crate) fn take(&self, pd: &ProtectionDomain, body: usize) -> verbs::Result<PoolBuf> {
         let len = Header::SIZE + body;
-        let class = SIZES.iter().position(|&size| len <= size);
-        let class = class.unwrap_or(SIZES.len() - 1);
+        let class = SLOT_SIZES.iter().position(|&size| len <= size);
+        let class = class.unwrap_or(SLOT_SIZES.len() - 1);
         let mut pools = lock(&self.pools[class]);
         let free = pools.iter().rev().find_map(BufPool::try_take);
         let mut slot = match free {
             Some(slot) => slot,
             None => {
                 let there: usize = pools.iter().map(BufPool::count).sum();
-                let more = there.clamp(FIRST, MOST);
-                let pool = pd.alloc_pool(more, SIZES[class])?;
+                let more = there.clamp(INITIAL_POOL_SLOTS, MAX_POOL_SLOTS);
+                let pool = pd.alloc_pool(more, SLOT_SIZES[class])?;
                 let slot = pool.try_take();
                 pools.push(pool);
                 // A pool that nobody has has one.
@@ -49,7 +49,7 @@ impl Slots {
                 })?
             }
         };
-        slot.set_len(len.min(SIZES[class]));
+        slot.set_len(len.min(SLOT_SIZES[class]));
         Ok(slot)
     }
 

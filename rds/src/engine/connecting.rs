@@ -18,7 +18,7 @@ use crate::{
 };
 
 /// How long it may take to find out where a peer is, and how to get there.
-const RESOLVE: Duration = Duration::from_secs(5);
+const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn invalid() -> io::Error {
     io::ErrorKind::InvalidData.into()
@@ -84,7 +84,7 @@ impl State {
         self.ib_connections
             .insert(id, IbConnection::new(attempt, key, Stage::Resolving));
         cm_id
-            .resolve_addr(Some(from), to, RESOLVE)
+            .resolve_addr(Some(from), to, RESOLVE_TIMEOUT)
             .map_err(|refused| refused.error)?;
         Ok(())
     }
@@ -184,7 +184,7 @@ impl State {
 
     fn addr_resolved(&mut self, id: CmId<AddrResolved>) {
         let key = id.key();
-        if self.current(key).is_some() && id.resolve_route(RESOLVE).is_err() {
+        if self.current(key).is_some() && id.resolve_route(RESOLVE_TIMEOUT).is_err() {
             self.failed(key, Failure::Unreachable);
         }
     }

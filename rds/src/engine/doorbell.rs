@@ -14,7 +14,7 @@ use super::{Shared, State, leading::Watch};
 use crate::{ib_connection::Stage, proto::node::ConnectionId};
 
 /// If nothing has been posted for so long, the thread posts what waits.
-pub(super) const DELAY: Duration = Duration::from_millis(5);
+pub(super) const BATCH_DELAY: Duration = Duration::from_millis(5);
 
 impl Shared {
     /// Has a short message of a connection, which has just been queued and nobody waits for, wait for the next
@@ -24,7 +24,7 @@ impl Shared {
             return false;
         }
         state.delayed += 1;
-        if state.delayed == 1 && self.schedule.delay(now + DELAY) {
+        if state.delayed == 1 && self.schedule.delay(now + BATCH_DELAY) {
             self.thread_event.notify();
         }
         true

@@ -30,7 +30,7 @@ use std::{
 use rustix::{event::epoll, io::Errno};
 use smallvec::SmallVec;
 
-use super::{FEW, Shared, State, sleep};
+use super::{INLINE_DEVICES, Shared, State, sleep};
 use crate::{
     device::Device,
     event_fd::EventFd,
@@ -39,29 +39,29 @@ use crate::{
 };
 
 /// If no call has come for so long, the thread handles completions.
-pub(super) const ABSENCE: Duration = Duration::from_millis(10);
+pub(super) const TAKEOVER_DELAY: Duration = Duration::from_millis(10);
 
 /// The same where calls have kept coming. Peers of our own kind wait longer for an acknowledgement.
-pub(super) const LONGEST_ABSENCE: Duration = Duration::from_millis(40);
+pub(super) const MAX_TAKEOVER_DELAY: Duration = Duration::from_millis(40);
 
 /// While a call has led for less, the thread keeps seeing to that: to be asked to is dearer.
-const LONG: Duration = Duration::from_secs(1);
+const MAX_LEADER_TIME: Duration = Duration::from_secs(1);
 
 /// So often a call that waits finds something at once before it lets others in: it might do so for ever.
-const TURN: u32 = 16;
+const YIELD_INTERVAL: u32 = 16;
 
 /// A call that keeps finding something, none of which is its own, ends so long after its time. Before, what
 /// it finds may be its own.
-const LATE: Duration = Duration::from_millis(10);
+const DEADLINE_GRACE: Duration = Duration::from_millis(10);
 
 /// So often a call looks before it asks for the time again, which may be dearer than a look.
-const LOOKS: u32 = 16;
+const POLLS_PER_CLOCK_READ: u32 = 16;
 
 /// So long a call waits between two looks at a device that is gone.
-const PAUSE: Duration = Duration::from_millis(1);
+const REMOVED_DEVICE_INTERVAL: Duration = Duration::from_millis(1);
 
 /// So few connections are all looked at sooner than one is told which of them has something.
-const FEW_CONNECTIONS: usize = 4;
+const MAX_POLLED_CONNECTIONS: usize = 4;
 
 /// Whether a call may leave what is to be done to the next one: if it is `alone`, since a call that sleeps does
 /// nothing; if all of it `can_wait`; and if it was not `rung` for, since then other threads are at work, and the next
@@ -135,7 +135,7 @@ impl Shared {
             return Ok(state);
         }
         let late = |at| self.clock.instant(now).saturating_duration_since(at);
-        if deadline.is_some_and(|at| late(at) >= LATE) {
+        if deadline.is_some_and(|at| late(at) >= DEADLINE_GRACE) {
             return Err(io::ErrorKind::TimedOut.into());
         }
         let receiving = receiving.then(|| waiters.id());
@@ -151,7 +151,7 @@ impl Shared {
         state.receiving = None;
         if came {
             state.found = state.found.wrapping_add(1);
-            let turn = state.found.is_multiple_of(TURN);
+            let turn = state.found.is_multiple_of(YIELD_INTERVAL);
             if turn && !everywhere && state.watch != Watch::Thread {
                 // Others may have something, too, of which the thread is not told.
                 state.take_all_events();
@@ -225,7 +225,7 @@ impl Shared {
         let event = device.channel.wait_interruptible();
         if event.is_err() {
             // It is gone, which is said again until the thread has seen to that.
-            thread::sleep(PAUSE);
+            thread::sleep(REMOVED_DEVICE_INTERVAL);
         }
         // A gone device is closed when nobody has it.
         drop(device);
@@ -251,7 +251,7 @@ impl Shared {
         let devices = state.devices();
         drop(state);
         let (ready, interrupted) = {
-            let mut fds = SmallVec::<[BorrowedFd<'_>; FEW]>::new();
+            let mut fds = SmallVec::<[BorrowedFd<'_>; INLINE_DEVICES]>::new();
             fds.push(self.leader_event.as_fd());
             for device in &devices {
                 fds.push(device.channel.as_fd());
@@ -260,7 +260,7 @@ impl Shared {
         };
         let mut state = self.lock_here();
         let is_told = ready[1..].contains(&true);
-        if is_told && state.ib_connections.len() <= FEW_CONNECTIONS {
+        if is_told && state.ib_connections.len() <= MAX_POLLED_CONNECTIONS {
             // The caller has its message, and perhaps the peer its answer, before the event is taken.
             state.has_events = true;
             state.has_looked = true;
@@ -297,7 +297,9 @@ impl Shared {
                 return (state, true);
             }
             looks = looks.wrapping_add(1);
-            if looks.is_multiple_of(LOOKS) && end.is_some_and(|end| end <= Instant::now()) {
+            if looks.is_multiple_of(POLLS_PER_CLOCK_READ)
+                && end.is_some_and(|end| end <= Instant::now())
+            {
                 if let Some(leader) = &mut state.leader {
                     leader.looks = false;
                 }
@@ -365,7 +367,7 @@ impl Shared {
     pub(super) fn leave_to_calls(&self, state: &mut State, now: Duration) {
         if self.is_alone(state) && state.watch == Watch::Thread && state.schedule.calls_come(now) {
             state.leave_out_thread();
-            state.watch = Watch::Calls(Some(state.schedule.called_at() + ABSENCE));
+            state.watch = Watch::Calls(Some(state.schedule.called_at() + TAKEOVER_DELAY));
         }
     }
 
@@ -461,7 +463,7 @@ impl State {
     /// Handles what has completed by the time that a call sends to a connection. Returns whether there was
     /// anything.
     pub(crate) fn look_to_send(&mut self, now: Duration, id: ConnectionId) -> bool {
-        if self.ib_connections.len() > FEW_CONNECTIONS {
+        if self.ib_connections.len() > MAX_POLLED_CONNECTIONS {
             return self.look(now, id);
         }
         self.schedule.call(now);
@@ -499,7 +501,9 @@ impl State {
             return self.tell_thread(now);
         }
         match self.watch {
-            Watch::Calls(None) if now < since + LONG => self.relieve_at(now + ABSENCE),
+            Watch::Calls(None) if now < since + MAX_LEADER_TIME => {
+                self.relieve_at(now + TAKEOVER_DELAY)
+            }
             Watch::Calls(None) => self.tell_thread(now),
             Watch::Calls(Some(_)) | Watch::Thread => false,
         }
@@ -518,12 +522,12 @@ impl State {
         }
         // It is the thread that asks.
         match &self.leader {
-            Some(leader) if now < leader.since + LONG => {
-                self.watch = Watch::Calls(Some(now + ABSENCE));
+            Some(leader) if now < leader.since + MAX_LEADER_TIME => {
+                self.watch = Watch::Calls(Some(now + TAKEOVER_DELAY));
             }
             Some(_) => self.watch = Watch::Calls(None),
             None if self.schedule.calls_come(now) => {
-                self.watch = Watch::Calls(Some(self.schedule.called_at() + ABSENCE));
+                self.watch = Watch::Calls(Some(self.schedule.called_at() + TAKEOVER_DELAY));
             }
             None => {
                 self.tell_thread(now);
@@ -564,7 +568,7 @@ impl State {
         // There is no memory for it: so the thread looks now and then.
         self.take_all_events();
         self.complete(now);
-        self.relieve_at(now + ABSENCE)
+        self.relieve_at(now + TAKEOVER_DELAY)
     }
 
     /// Wakes the call that leads, if it waits for this socket.

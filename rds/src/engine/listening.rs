@@ -22,7 +22,7 @@ use crate::{
 const BACKLOG: u32 = 128;
 
 /// How long to wait until listening is tried again at an address whose device has gone.
-const AGAIN: Duration = Duration::from_secs(1);
+const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
 /// The addresses at which peers are accepted.
 #[derive(Debug, Default)]
@@ -196,7 +196,7 @@ impl State {
         if let Some(device) = self.listeners.devices.remove(&ip.into()) {
             self.device_lost(device);
         }
-        self.listeners.lost.insert(ip, now + AGAIN);
+        self.listeners.lost.insert(ip, now + RETRY_INTERVAL);
     }
 
     /// Tries to listen again where a device may have come back.
@@ -213,7 +213,7 @@ impl State {
         }
         for ip in due {
             if self.bind(ip).is_err() {
-                self.listeners.lost.insert(ip, now + AGAIN);
+                self.listeners.lost.insert(ip, now + RETRY_INTERVAL);
             } else {
                 self.listeners.lost.remove(&ip);
             }

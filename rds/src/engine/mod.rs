@@ -37,10 +37,10 @@ use rustix::{
 use smallvec::SmallVec;
 
 use clock::Clock;
-use doorbell::DELAY;
+use doorbell::BATCH_DELAY;
 pub(crate) use exports::{Exported, PAGE, random_address};
 use followers::Followers;
-use leading::{ABSENCE, LONGEST_ABSENCE};
+use leading::{MAX_TAKEOVER_DELAY, TAKEOVER_DELAY};
 pub(crate) use operations::Progress;
 pub use options::EngineOptions;
 pub(crate) use reaper::Reaper;
@@ -88,13 +88,13 @@ pub(crate) struct Shared {
 }
 
 /// So many devices, or descriptors, need no memory of their own.
-const FEW: usize = 4;
+const INLINE_DEVICES: usize = 4;
 
 /// Which descriptors are readable.
-type Ready = SmallVec<[bool; FEW]>;
+type Ready = SmallVec<[bool; INLINE_DEVICES]>;
 
 /// The process that has first listened at an address, and so opened a device.
-static FIRST: AtomicU64 = AtomicU64::new(0);
+static FIRST_PROCESS: AtomicU64 = AtomicU64::new(0);
 
 /// Whether this process may open devices: none that it descends from has.
 ///
@@ -111,7 +111,7 @@ fn check_process(first: u64) -> io::Result<()> {
 /// This process is about to open a device.
 fn claim_devices() -> io::Result<()> {
     let own = verbs::fork_generation();
-    let first = FIRST.compare_exchange(0, own, Relaxed, Relaxed);
+    let first = FIRST_PROCESS.compare_exchange(0, own, Relaxed, Relaxed);
     first.map_or_else(check_process, |_| Ok(()))
 }
 
@@ -136,7 +136,7 @@ impl Engine {
     }
 
     fn start(mut options: EngineOptions) -> io::Result<Self> {
-        check_process(FIRST.load(Relaxed))?;
+        check_process(FIRST_PROCESS.load(Relaxed))?;
         let channel = Arc::new(EventChannel::new()?);
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let micros = wall.unwrap_or_default().as_micros();
@@ -308,10 +308,10 @@ impl Shared {
             self.thread_event.as_fd(),
             self.poller.as_fd(),
         ];
-        let mut patience = ABSENCE;
+        let mut patience = TAKEOVER_DELAY;
         loop {
             let before = self.now();
-            let soon = before + DELAY;
+            let soon = before + BATCH_DELAY;
             let last = mem::replace(batch, self.schedule.batch());
             let goes_on = *batch != last;
             let wanted = relief.map(|at| if goes_on { at.min(soon) } else { at });
@@ -324,7 +324,7 @@ impl Shared {
                 return ready;
             }
             if !goes_on {
-                patience = LONGEST_ABSENCE.min(2 * patience);
+                patience = MAX_TAKEOVER_DELAY.min(2 * patience);
             }
             relief = Some(self.schedule.called_at() + patience);
         }
@@ -334,7 +334,7 @@ impl Shared {
 /// Sleeps until one of the descriptors is readable, or the time is over, or a signal comes. Returns
 /// which are, and whether one has.
 fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> (Ready, bool) {
-    let mut polled = SmallVec::<[PollFd<'_>; FEW]>::new();
+    let mut polled = SmallVec::<[PollFd<'_>; INLINE_DEVICES]>::new();
     // One by one, which is cheaper than to collect them.
     for fd in fds {
         polled.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN));

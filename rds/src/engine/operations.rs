@@ -8,7 +8,7 @@ use std::{
 use crate::proto::SocketId;
 
 /// So many failures are remembered.
-const FAILURES: usize = 1024;
+const MAX_FAILURES: usize = 1024;
 
 /// The operations of all sockets, by the hosts that they are on.
 #[derive(Debug, Default)]
@@ -46,7 +46,7 @@ impl Operations {
             book.open.remove(&id);
             if failed {
                 book.failed.insert(id);
-                if book.failed.len() > FAILURES {
+                if book.failed.len() > MAX_FAILURES {
                     // Nobody has asked for long.
                     book.failed.pop_first();
                 }

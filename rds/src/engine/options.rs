@@ -5,11 +5,11 @@ use std::{io, num::NonZero, time::Duration};
 use super::Engine;
 use crate::{
     proto::{connection, node},
-    slots::WHOLE,
+    slots::FRAME_SIZE,
 };
 
 /// The bytes of a receive, with what is between it and the next.
-const SLOT: u64 = (WHOLE as u64).next_multiple_of(64);
+const SLOT: u64 = (FRAME_SIZE as u64).next_multiple_of(64);
 
 /// How an engine is to be, before it is started. Where the kernel has a setting for the same, the
 /// defaults are its, but for [`receives`](Self::receives) and

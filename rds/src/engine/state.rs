@@ -15,7 +15,7 @@ use smallvec::SmallVec;
 use verbs::{Context, EventType};
 
 use super::{
-    EngineOptions, FEW,
+    EngineOptions, INLINE_DEVICES,
     clock::Clock,
     exports::Exports,
     leading::{Leader, Watch},
@@ -39,13 +39,13 @@ use crate::{
 };
 
 /// How long the device has to let go of a connection that ends.
-const DRAIN: Duration = Duration::from_secs(1);
+const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
 /// How often a device may refuse to let go, before what it has is given up.
-const REFUSALS: u32 = 10;
+const MAX_DESTROY_ATTEMPTS: u32 = 10;
 
 /// So often what has come in the meantime is handled before others get their turn.
-const ROUNDS: u32 = 4;
+const MAX_ROUNDS: u32 = 4;
 
 /// Everything that an engine has.
 #[derive(Debug)]
@@ -159,7 +159,7 @@ impl State {
         self.options.busy_poll
     }
 
-    pub(super) fn devices(&self) -> SmallVec<[Arc<Device>; FEW]> {
+    pub(super) fn devices(&self) -> SmallVec<[Arc<Device>; INLINE_DEVICES]> {
         let mut devices = SmallVec::new();
         for device in &self.devices {
             devices.push(Arc::clone(device));
@@ -281,7 +281,7 @@ impl State {
     /// When a connection has to be looked at, if nothing happens before.
     fn deadline(&self, id: ConnectionId) -> Option<Duration> {
         let conn = self.ib_connections.get(&id);
-        let drained = conn.and_then(|conn| Some(conn.closing? + DRAIN));
+        let drained = conn.and_then(|conn| Some(conn.closing? + DRAIN_TIMEOUT));
         let rtu = conn.and_then(IbConnection::rtu_deadline);
         let deadlines = self.node.deadline(id).into_iter();
         deadlines.chain(drained).chain(rtu).min()
@@ -292,7 +292,7 @@ impl State {
     pub(super) fn work(&mut self, now: Duration) -> bool {
         let mut earlier = false;
         self.end_delay();
-        for rounds in (0..ROUNDS).rev() {
+        for rounds in (0..MAX_ROUNDS).rev() {
             while let Some(id) = self.node.busy() {
                 self.advance(now, id);
                 let at = self.deadline(id);
@@ -348,7 +348,7 @@ impl State {
             drop(self.channel.notify(conn.key, EventType::COMM_EST));
         }
         if let Some(since) = conn.closing
-            && (conn.is_drained() || since + DRAIN <= now)
+            && (conn.is_drained() || since + DRAIN_TIMEOUT <= now)
         {
             self.close(now, id);
         }
@@ -363,8 +363,8 @@ impl State {
         let may_have_lost_rx = conn.may_have_lost_rx();
         let is_destroyed = conn.destroy(&mut self.reaper);
         if !is_destroyed {
-            conn.refusals += 1;
-            if conn.refusals < REFUSALS {
+            conn.destroy_attempts += 1;
+            if conn.destroy_attempts < MAX_DESTROY_ATTEMPTS {
                 // The device does not let go: so it is tried again.
                 conn.closing = Some(now);
                 return;

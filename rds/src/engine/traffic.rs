@@ -10,10 +10,12 @@ use verbs::{
     op::{CompareSwap, FetchAdd, Read, Send, Write},
 };
 
-use super::{FEW, State};
+use super::{INLINE_DEVICES, State};
 use crate::{
     device::Device,
-    ib_connection::{Armed, BATCH, IbConnection, Posted, RESERVED, RecvWork, SendWork, Stage},
+    ib_connection::{
+        Armed, IbConnection, POLL_BATCH, Posted, RESERVED_SENDS, RecvWork, SendWork, Stage,
+    },
     outbound::{Frame, Payload},
     proto::{
         SocketId,
@@ -22,14 +24,14 @@ use crate::{
         node::ConnectionId,
         wire::Header,
     },
-    slots::{Body, WHOLE},
+    slots::{Body, FRAME_SIZE},
 };
 
 /// The longest body that is copied out of its slot, so that the slot can receive again at once.
-const COPIED: usize = 1024;
+const MAX_COPIED_LEN: usize = 1024;
 
 /// So many completions of a connection are handled before others get their turn.
-const TURN: usize = 256;
+const COMPLETION_BUDGET: usize = 256;
 
 /// The call that posting makes.
 const POST: &str = "ibv_post_send";
@@ -95,7 +97,7 @@ impl State {
         }
         let mut any = false;
         // What becomes due meanwhile is for the next time.
-        let due: SmallVec<[ConnectionId; FEW]> = self.due.drain().collect();
+        let due: SmallVec<[ConnectionId; INLINE_DEVICES]> = self.due.drain().collect();
         for id in due {
             let wanted = self.wanted_notification(id);
             let Some(conn) = self.ib_connections.get_mut(&id) else {
@@ -115,7 +117,7 @@ impl State {
     /// there was anything.
     pub(crate) fn look(&mut self, now: Duration, id: ConnectionId) -> bool {
         let handled = self.complete_some(now, id);
-        if handled >= TURN {
+        if handled >= COMPLETION_BUDGET {
             self.due.insert(id);
         }
         handled > 0
@@ -123,7 +125,7 @@ impl State {
 
     /// Handles what has completed of the connections that are due. Returns whether there was anything.
     pub(super) fn complete(&mut self, now: Duration) -> bool {
-        let due: SmallVec<[ConnectionId; FEW]> = self.due.iter().copied().collect();
+        let due: SmallVec<[ConnectionId; INLINE_DEVICES]> = self.due.iter().copied().collect();
         let mut any = false;
         for id in due {
             any |= self.complete_some(now, id) > 0;
@@ -131,7 +133,7 @@ impl State {
         any
     }
 
-    /// Handles completions of one connection, not much more than [`TURN`]; returns how many.
+    /// Handles completions of one connection, not much more than [`COMPLETION_BUDGET`]; returns how many.
     fn complete_some(&mut self, mut now: Duration, id: ConnectionId) -> usize {
         let Self {
             node,
@@ -161,9 +163,9 @@ impl State {
         let mut lost = false;
         let mut arrived = false;
         let mut handled = 0;
-        while handled < TURN {
+        while handled < COMPLETION_BUDGET {
             let before = handled;
-            if handled >= BATCH {
+            if handled >= POLL_BATCH {
                 // That has taken a while.
                 now = clock.now();
             }
@@ -225,7 +227,7 @@ impl State {
             if repost_queue.len() >= max_reposts {
                 lost |= repost_queue.post(qp, device).is_err();
             }
-            if handled < before + BATCH {
+            if handled < before + POLL_BATCH {
                 // That was all.
                 break;
             }
@@ -266,7 +268,7 @@ impl State {
         let mut free = u32::try_from(free).unwrap_or(u32::MAX);
         let mut failed = false;
         let mut batch = qp.batch();
-        while let Some(work) = node.transmit(id, free.saturating_sub(RESERVED)) {
+        while let Some(work) = node.transmit(id, free.saturating_sub(RESERVED_SENDS)) {
             let (tag, signalled) = (work.tag, work.signalled);
             let pushed = match work.request {
                 Request::Frame {
@@ -348,7 +350,7 @@ fn unpack(
     device: &Device,
     hands_out: bool,
 ) -> ([u8; Header::SIZE], usize, Body, Option<PoolBuf>) {
-    slot.set_len(len.min(WHOLE));
+    slot.set_len(len.min(FRAME_SIZE));
     let (start, body) = slot.split_at(len.min(Header::SIZE));
     let start_len = start.len();
     let mut header = [0; Header::SIZE];
@@ -356,8 +358,8 @@ fn unpack(
     if hands_out {
         return (header, start_len, Body::Slot(slot), None);
     }
-    if body.len() > COPIED
-        && let Ok(next) = device.slot(WHOLE)
+    if body.len() > MAX_COPIED_LEN
+        && let Ok(next) = device.slot(FRAME_SIZE)
     {
         return (header, start_len, Body::Slot(slot), Some(next));
     }

@@ -15,7 +15,7 @@ use loom::sync::atomic::{
     fence,
 };
 
-use super::leading::ABSENCE;
+use super::leading::TAKEOVER_DELAY;
 
 const NEVER: u64 = u64::MAX;
 
@@ -134,7 +134,7 @@ impl WakeupSchedule {
 
     /// Whether calls keep coming that do.
     pub(super) fn calls_come(&self, now: Duration) -> bool {
-        now < self.called_at() + ABSENCE
+        now < self.called_at() + TAKEOVER_DELAY
     }
 
     /// When one last has.

@@ -10,19 +10,19 @@ use std::{collections::VecDeque, net::IpAddr, ops::Range, time::Duration};
 use fastrand::Rng;
 
 /// So long an attempt may take.
-const PATIENCE: Duration = Duration::from_secs(10);
+const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
 /// After so long, an attempt gives way to the peer's.
-const GIVE_WAY: Duration = Duration::from_secs(2);
+const YIELD_AFTER: Duration = Duration::from_secs(2);
 /// So long a peer's request waits for the connection before to be closed.
-const HOLD: Duration = Duration::from_secs(1);
+const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
 /// The longest wait between attempts.
-const LONGEST: Duration = Duration::from_secs(1);
+const MAX_BACKOFF: Duration = Duration::from_secs(1);
 /// The longest first wait after an attempt that found nobody.
-const FIRST: Duration = Duration::from_millis(1);
+const INITIAL_BACKOFF: Duration = Duration::from_millis(1);
 /// The wait for the peer's call after a connection was lost.
-const AFTER_LOSS: Range<u64> = 20..200;
+const LOSS_BACKOFF_MS: Range<u64> = 20..200;
 /// The same after the peer has refused, for the host with the lower address and the other.
-const AFTER_REFUSAL: [Range<u64>; 2] = [10..50, 50..200];
+const REFUSAL_BACKOFF_MS: [Range<u64>; 2] = [10..50, 50..200];
 
 /// One attempt to connect, and the connection that comes of it.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
@@ -199,14 +199,14 @@ impl Link {
                 };
                 self.actions.push_back(Action::Dial(attempt));
             }
-            State::Connecting { attempt, since, .. } if since + PATIENCE <= now => {
+            State::Connecting { attempt, since, .. } if since + CONNECT_TIMEOUT <= now => {
                 self.failed(attempt, Failure::Unreachable);
             }
             State::Closing {
                 attempt,
                 wait,
                 request: Some((request, since)),
-            } if since + HOLD <= now => {
+            } if since + REQUEST_TIMEOUT <= now => {
                 self.actions.push_back(Action::Reject(request));
                 self.state = State::Closing {
                     attempt,
@@ -234,8 +234,8 @@ impl Link {
         }
         match self.state {
             State::Down(at) => self.wants(demand).then_some(at),
-            State::Connecting { since, .. } => Some(since + PATIENCE),
-            State::Closing { request, .. } => request.map(|(_, since)| since + HOLD),
+            State::Connecting { since, .. } => Some(since + CONNECT_TIMEOUT),
+            State::Closing { request, .. } => request.map(|(_, since)| since + REQUEST_TIMEOUT),
             State::Up(_) => None,
         }
     }
@@ -249,7 +249,7 @@ impl Link {
                 since,
                 dialled: true,
             } => {
-                let yields = !self.is_lower || self.was_refused || since + GIVE_WAY <= now;
+                let yields = !self.is_lower || self.was_refused || since + YIELD_AFTER <= now;
                 if yields {
                     self.close(attempt, Duration::ZERO, Some((request, now)));
                 } else {
@@ -323,7 +323,7 @@ impl Link {
             }
             State::Up(this) if this == attempt => {
                 self.was_lost = true;
-                let wait = self.random(&AFTER_LOSS);
+                let wait = self.random(&LOSS_BACKOFF_MS);
                 self.close(attempt, wait, None);
             }
             _ => {}
@@ -336,11 +336,11 @@ impl Link {
         self.failures = self.failures.saturating_add(1);
         if failure == Failure::Refused {
             self.was_refused = true;
-            let [lower, higher] = &AFTER_REFUSAL;
+            let [lower, higher] = &REFUSAL_BACKOFF_MS;
             let range = if self.is_lower { lower } else { higher };
-            return (self.random(range) * doubled).min(LONGEST);
+            return (self.random(range) * doubled).min(MAX_BACKOFF);
         }
-        let most = (FIRST * doubled).min(LONGEST);
+        let most = (INITIAL_BACKOFF * doubled).min(MAX_BACKOFF);
         most.mul_f64(self.rng.f64())
     }
 

@@ -11,7 +11,7 @@ use crate::proto::{
 };
 
 /// The most pieces of memory of an operation.
-const PIECES: usize = 1024;
+const MAX_PIECES: usize = 1024;
 
 /// `RDS_CMSG_RDMA_ARGS`—Reads or writes memory of the peer's, before the message that it is sent
 /// with.
@@ -142,7 +142,7 @@ impl Rdma {
         if self.local.is_empty() {
             return Err(invalid("an operation on no memory"));
         }
-        if self.local.len() > PIECES {
+        if self.local.len() > MAX_PIECES {
             return Err(Errno::MSGSIZE.into());
         }
         for piece in &self.local {

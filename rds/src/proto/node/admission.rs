@@ -16,14 +16,14 @@ use crate::proto::{
 
 /// Time after which an attempt of a stranger gives way to those of others: a handshake takes a few round trips, and a
 /// peer whose last word is lost repeats it sooner.
-const GIVE_WAY: Duration = Duration::from_secs(2);
+const YIELD_AFTER: Duration = Duration::from_secs(2);
 
 /// Interval between attempts to dial while as many connections are up as may be.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
 /// Time in which a peer whose connection was closed for the sake of others may not ask again: a kernel does so at once,
 /// and would have the place before the peer that it was made for, which asks every second.
-const YIELD_TIME: Duration = Duration::from_secs(2);
+const RETIRED_TIME: Duration = Duration::from_secs(2);
 
 /// One of how many attempts of strangers at a time may come from one address.
 const PENDING_SHARE: usize = 8;
@@ -111,7 +111,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return Ok(());
         }
         if let Some((since, id)) = oldest
-            && since + GIVE_WAY <= self.latest
+            && since + YIELD_AFTER <= self.latest
             && let Some(peer) = self.peer(id)
             && let Some(attempt) = peer.link.current()
         {
@@ -168,7 +168,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             && let Some(peer) = self.peer(id)
         {
             peer.link.retire();
-            peer.retired_until = now + YIELD_TIME;
+            peer.retired_until = now + RETIRED_TIME;
         }
     }
 

@@ -10,7 +10,7 @@ use fastrand::Rng;
 use super::error::SocketError;
 use crate::proto::{Host, SocketId};
 
-const FIRST: u16 = 2;
+const FIRST_PORT: u16 = 2;
 
 /// Which socket has which address.
 #[derive(Debug, Default)]
@@ -48,8 +48,8 @@ impl Ports {
         let free = |port: &u16| !self.sockets.contains_key(&(host, *port));
         match addr.port() {
             0 => {
-                let start = rng.u16(FIRST..);
-                let mut ports = (start..=u16::MAX).chain(FIRST..start);
+                let start = rng.u16(FIRST_PORT..);
+                let mut ports = (start..=u16::MAX).chain(FIRST_PORT..start);
                 addr.set_port(ports.find(free).ok_or(SocketError::InUse(addr))?);
             }
             1 => return Err(SocketError::Port(1)),
