@@ -12,8 +12,8 @@ use rds::{
 };
 
 use crate::{
-    PATIENCE, addr, any, counter, other, pattern, prober,
-    prober::{Prober, Wire, hasty::Hasty},
+    TEST_TIMEOUT, addr, any, counter, other, pattern, prober,
+    prober::{Prober, Wire, early_data::EarlyData},
     socket, third,
 };
 
@@ -288,7 +288,7 @@ fn requests_that_lie_or_are_too_many_are_refused() {
 fn bound(engine: &Engine) -> Socket {
     let socket = engine.socket().unwrap();
     socket.bind_to(any()).unwrap();
-    socket.set_read_timeout(PATIENCE);
+    socket.set_read_timeout(TEST_TIMEOUT);
     socket
 }
 
@@ -319,7 +319,7 @@ fn a_handshake_is_over_when_the_peer_has_begun_to_talk() {
     let at_a = addr(&a);
     let (prober, at_prober) = prober();
     let data = prober.proposal(at_a.ip(), 0).encode();
-    let mut hasty = Hasty::dial(at_prober.ip(), at_a.ip(), &data).unwrap();
+    let mut hasty = EarlyData::dial(at_prober.ip(), at_a.ip(), &data).unwrap();
     let frame = [&header(1, at_a, 5).encode()[..], b"hello"].concat();
     assert!(hasty.send(&frame).unwrap());
     assert_eq!(message(&a), b"hello");
@@ -464,7 +464,7 @@ fn strangers_that_are_gone_keep_no_peer_out() {
         assert_eq!(message(&a), [tos, 1]);
         wire.disconnect();
         // It is down when the engine says so; what it was asked for again is refused by the prober.
-        let until = Instant::now() + PATIENCE.unwrap();
+        let until = Instant::now() + TEST_TIMEOUT.unwrap();
         while engine
             .info()
             .unwrap()

@@ -5,17 +5,17 @@
     reason = "a test fails by panicking"
 )]
 
-mod crossing;
-mod deaf;
+mod bidirectional;
+mod cq_failure;
 mod flood;
 mod hostile;
-mod interlopers;
 mod memory;
 #[path = "../prober/mod.rs"]
 mod prober;
 mod semantics;
 mod sockets;
 mod tasks;
+mod third_party;
 mod waiting;
 
 use std::{
@@ -27,14 +27,14 @@ use std::{
 
 use rds::{Engine, EngineOptions, Socket};
 
-const PATIENCE: Option<Duration> = Some(Duration::from_secs(60));
+const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
 /// A socket of an engine of its own, which receives for ever: the guest's time limit is there for what is lost.
 fn socket(addr: SocketAddr) -> Socket {
     let engine = EngineOptions::new().start().unwrap();
     let socket = engine.socket().unwrap();
     socket.bind_to(addr).unwrap();
-    socket.set_write_timeout(PATIENCE);
+    socket.set_write_timeout(TEST_TIMEOUT);
     socket
 }
 
@@ -65,7 +65,7 @@ fn another_of(socket: &Socket) -> Socket {
     another
         .bind_to(SocketAddr::new(addr(socket).ip(), 0))
         .unwrap();
-    another.set_read_timeout(PATIENCE);
+    another.set_read_timeout(TEST_TIMEOUT);
     another
 }
 

@@ -7,7 +7,7 @@ use rds::{
     Socket, Status,
 };
 
-use crate::{PATIENCE, addr, another_of, any, other, pattern, socket};
+use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket};
 
 /// What comes next, which has to be a message.
 fn message(socket: &Socket) -> rds::Message {
@@ -36,7 +36,7 @@ fn pair() -> (Socket, Socket, SocketAddr, SocketAddr) {
 fn neighbours(a: &Socket) -> [Socket; 2] {
     let beside = a.engine().socket().unwrap();
     beside.bind_to(other()).unwrap();
-    beside.set_read_timeout(PATIENCE);
+    beside.set_read_timeout(TEST_TIMEOUT);
     [another_of(a), beside]
 }
 
@@ -525,7 +525,7 @@ fn an_operation_fits_into_the_send_queue() {
     let engine = EngineOptions::new().sends(16).start().unwrap();
     let client = engine.socket().unwrap();
     client.bind_to(any()).unwrap();
-    client.set_read_timeout(PATIENCE);
+    client.set_read_timeout(TEST_TIMEOUT);
     let (server, beside) = (socket(other()), another_of(&client));
     let local = client.alloc(1024).unwrap();
     for (peer, fits) in [(&server, false), (&beside, true)] {

@@ -11,7 +11,7 @@ use std::{
 
 use rds::{EngineOptions, Interest, Received, SendOptions, Socket};
 
-use crate::{PATIENCE, addr, another_of, any, local, other, pattern, socket};
+use crate::{TEST_TIMEOUT, addr, another_of, any, local, other, pattern, socket};
 
 fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     rds::errno(&result.unwrap_err())
@@ -244,14 +244,14 @@ fn who_does_not_read_is_not_sent_to() {
     assert!(sent >= 21, "{sent}");
     // G05: another port of the same host goes on.
     let beside = b.engine().socket().unwrap();
-    beside.set_read_timeout(PATIENCE);
+    beside.set_read_timeout(TEST_TIMEOUT);
     let at_beside = beside.bind_to(other()).unwrap();
     a.send_to(b"beside", at_beside).unwrap();
     assert!(matches!(beside.recv().unwrap(), Received::Message(_)));
     // G04
     a.set_write_timeout(Some(Duration::from_millis(200)));
     assert_eq!(number(a.send_to(&bytes, addr(&b))), 110);
-    a.set_write_timeout(PATIENCE);
+    a.set_write_timeout(TEST_TIMEOUT);
     thread::scope(|scope| {
         scope.spawn(|| a.send_to(&bytes, addr(&b)).unwrap());
         thread::sleep(Duration::from_millis(100));
@@ -324,7 +324,7 @@ fn a_host_reaches_itself() {
     a.send_to(b"nobody", SocketAddr::new(home.ip(), 7)).unwrap();
     assert_eq!(a.queued().unwrap(), (0, 0));
     let to = b.bind_to(home).unwrap();
-    b.set_read_timeout(PATIENCE);
+    b.set_read_timeout(TEST_TIMEOUT);
     a.send_to(b"hello", to).unwrap();
     let mut buf = [0; 16];
     assert_eq!(b.recv_from(&mut buf).unwrap(), (5, from));

@@ -11,7 +11,7 @@ use rds::{
     Engine, EngineOptions, Interest, Received, SendOptions, Socket, proto::connection::Settings,
 };
 
-use crate::{PATIENCE, addr, another_of, any, counter, other, pattern, socket, third};
+use crate::{TEST_TIMEOUT, addr, another_of, any, counter, other, pattern, socket, third};
 
 #[test]
 fn a_message_arrives_at_another_socket_of_the_process() {
@@ -20,7 +20,7 @@ fn a_message_arrives_at_another_socket_of_the_process() {
     let to = b.bind_to(any()).unwrap();
     let from = a.bind_to(any()).unwrap();
     assert_eq!(a.send_to(b"hello", to).unwrap(), 5);
-    b.set_read_timeout(PATIENCE);
+    b.set_read_timeout(TEST_TIMEOUT);
     let mut buf = [0; 16];
     assert_eq!(b.recv_from(&mut buf).unwrap(), (5, from));
     assert_eq!(&buf[..5], b"hello");
@@ -86,7 +86,7 @@ fn a_message_waits_for_a_peer_that_comes_later() {
     let b = engine.socket().unwrap();
     b.bind_to(to).unwrap();
     engine.resume_accept().unwrap();
-    b.set_read_timeout(PATIENCE);
+    b.set_read_timeout(TEST_TIMEOUT);
     let mut buf = [0; 16];
     assert_eq!(b.recv_from(&mut buf).unwrap(), (5, addr(&a)));
 }
@@ -128,7 +128,7 @@ fn who_looks_before_sleeping_finds_the_same() {
     assert_eq!(b.busy_poll(), Duration::ZERO);
     b.set_busy_poll(Duration::from_nanos(1));
     assert_eq!(b.busy_poll(), Duration::from_micros(1));
-    a.set_read_timeout(PATIENCE);
+    a.set_read_timeout(TEST_TIMEOUT);
     thread::scope(|scope| {
         scope.spawn(|| {
             for _ in 0..200 {
@@ -162,7 +162,7 @@ fn who_looks_before_sleeping_finds_the_same() {
     assert!(own_time() - before > Duration::from_millis(5), "it slept");
     // And when it has looked for long enough, it sleeps, and is woken.
     a.set_busy_poll(Duration::from_millis(1));
-    a.set_read_timeout(PATIENCE);
+    a.set_read_timeout(TEST_TIMEOUT);
     thread::scope(|scope| {
         let sleeping = scope.spawn(|| a.recv_from(&mut [0; 8]).unwrap());
         thread::sleep(Duration::from_millis(100));
@@ -263,7 +263,7 @@ fn after_calls_that_have_waited_the_thread_works_on() {
         thread::sleep(Duration::from_millis(10));
     }
     let descriptor = std::os::fd::AsFd::as_fd(&b);
-    assert!(verbs::fd::wait_readable("poll", descriptor, PATIENCE).unwrap());
+    assert!(verbs::fd::wait_readable("poll", descriptor, TEST_TIMEOUT).unwrap());
 }
 
 /// Calls that send handle completions as well. What the device has no room for then is posted though
@@ -347,7 +347,7 @@ fn who_waits_hears_of_a_device_that_is_opened_later() {
         let socket = engine.socket().unwrap();
         // It needs no device.
         socket.bind_to((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
-        socket.set_read_timeout(PATIENCE);
+        socket.set_read_timeout(TEST_TIMEOUT);
         socket
     };
     let (first, second) = (here(), here());
@@ -358,7 +358,7 @@ fn who_waits_hears_of_a_device_that_is_opened_later() {
         let a = engine.socket().unwrap();
         a.bind_to(any()).unwrap();
         // Less than that of the call that waits.
-        a.set_read_timeout(PATIENCE.map(|time| time / 3));
+        a.set_read_timeout(TEST_TIMEOUT.map(|time| time / 3));
         for round in 0..20 {
             b.send_to(&pattern(round, 4), addr(&a)).unwrap();
             assert_eq!(a.recv_from(&mut [0; 32]).unwrap(), (round, addr(&b)));
@@ -380,7 +380,7 @@ fn addresses_that_are_held_are_not_lost() {
         let [a, b] = [other(), third()].map(|addr| {
             let socket = engine.socket().unwrap();
             socket.bind_to(addr).unwrap();
-            socket.set_read_timeout(PATIENCE);
+            socket.set_read_timeout(TEST_TIMEOUT);
             socket
         });
         let interloper = socket(other());
@@ -427,7 +427,7 @@ fn messages_can_be_kept() {
     let engine = EngineOptions::new().receives(64).start().unwrap();
     let receiver = engine.socket().unwrap();
     receiver.bind_to(any()).unwrap();
-    receiver.set_read_timeout(PATIENCE);
+    receiver.set_read_timeout(TEST_TIMEOUT);
     let sender = socket(other());
     let to = addr(&receiver);
     let echo = thread::spawn(move || {

@@ -7,7 +7,7 @@ use tokio::time::timeout;
 
 use crate::{addr, any, other, pattern, socket};
 
-const PATIENCE: Duration = Duration::from_secs(60);
+const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
 async fn tasks_wait_for_messages_and_for_room() {
@@ -21,7 +21,7 @@ async fn tasks_wait_for_messages_and_for_room() {
     let sender = tokio::spawn(async move {
         for i in 0..COUNT {
             let bytes = pattern(1000 + i, 0);
-            let sent = timeout(PATIENCE, a.send_to(&bytes, to)).await;
+            let sent = timeout(TEST_TIMEOUT, a.send_to(&bytes, to)).await;
             assert_eq!(sent.unwrap().unwrap(), bytes.len());
         }
         // What is not acknowledged goes with the socket.
@@ -30,10 +30,13 @@ async fn tasks_wait_for_messages_and_for_room() {
         }
     });
     for i in 0..COUNT {
-        let message = timeout(PATIENCE, b.recv_message()).await.unwrap().unwrap();
+        let message = timeout(TEST_TIMEOUT, b.recv_message())
+            .await
+            .unwrap()
+            .unwrap();
         assert_eq!(message.to_vec(), pattern(1000 + i, 0));
     }
-    timeout(PATIENCE, sender).await.unwrap().unwrap();
+    timeout(TEST_TIMEOUT, sender).await.unwrap().unwrap();
 }
 
 #[tokio::test]
@@ -45,7 +48,7 @@ async fn a_wait_can_be_given_up() {
     assert!(nothing.is_err());
     a.send_to(b"hello", to).unwrap();
     let mut buf = [0; 16];
-    let (len, from) = timeout(PATIENCE, b.recv_from(&mut buf))
+    let (len, from) = timeout(TEST_TIMEOUT, b.recv_from(&mut buf))
         .await
         .unwrap()
         .unwrap();

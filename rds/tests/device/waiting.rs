@@ -9,13 +9,13 @@ use std::{
 
 use rds::Socket;
 
-use crate::{PATIENCE, addr, another_of, any, other, pattern, socket, third};
+use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket, third};
 
 /// How long it takes a call to fall asleep, and more.
 const ASLEEP: Duration = Duration::from_millis(3);
 
 /// Of one that waits for ever, and of one that does not.
-const LIMITS: [Option<Duration>; 2] = [None, PATIENCE];
+const LIMITS: [Option<Duration>; 2] = [None, TEST_TIMEOUT];
 
 fn receive(socket: &Socket, len: usize, seed: u8) {
     let mut bytes = vec![0; len + 1];
@@ -141,7 +141,7 @@ fn a_call_that_waits_for_ever_is_in_nobodys_way() {
         assert!(start.elapsed() >= Duration::from_millis(50));
         let err = b.try_recv().unwrap_err();
         assert_eq!(err.kind(), io::ErrorKind::WouldBlock);
-        b.set_read_timeout(PATIENCE);
+        b.set_read_timeout(TEST_TIMEOUT);
         for round in 0..20 {
             peer.send_to(&pattern(round, 5), addr(&b)).unwrap();
             receive(&b, round, 5);

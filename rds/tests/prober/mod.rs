@@ -4,7 +4,7 @@
     reason = "several programs have it, and none of them uses all"
 )]
 
-pub(crate) mod hasty;
+pub(crate) mod early_data;
 mod wire;
 
 pub(crate) use wire::Wire;
@@ -25,7 +25,7 @@ use verbs::{Attributes, Init, QueuePair, Rc, RnrTimer, Rtr, Rts};
 use wire::Queues;
 
 /// How long anything may take.
-pub(crate) const PATIENCE: Duration = Duration::from_secs(60);
+pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 /// Room for a frame that is longer than any may be.
 pub(crate) const ROOM: usize = 5000;
@@ -130,7 +130,7 @@ impl Prober {
 
     /// Takes the next connection that somebody asks for, with the answer of an ordinary peer.
     pub(crate) fn accept(&self) -> io::Result<Wire> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         loop {
             match next(&self.channel, until)? {
                 Event::ConnectRequest(request) => {
@@ -223,7 +223,7 @@ struct Asked {
 }
 
 fn ask(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Asked> {
-    let until = Instant::now() + PATIENCE;
+    let until = Instant::now() + TEST_TIMEOUT;
     let channel = EventChannel::new()?;
     let id = resolve(&channel, own, peer, until)?;
     let (queues, qp) = Queues::new(&id, receives)?;
@@ -247,12 +247,12 @@ fn resolve(
     let to = SocketAddr::new(peer, family(peer).port());
     channel
         .create_id()?
-        .resolve_addr(Some(from), to, PATIENCE)
+        .resolve_addr(Some(from), to, TEST_TIMEOUT)
         .map_err(verbs::Error::from)?;
     let Event::AddrResolved(id) = next(channel, until)? else {
         return Err(io::Error::other("no address"));
     };
-    id.resolve_route(PATIENCE).map_err(verbs::Error::from)?;
+    id.resolve_route(TEST_TIMEOUT).map_err(verbs::Error::from)?;
     match next(channel, until)? {
         Event::RouteResolved(id) => Ok(id),
         other => Err(odd(&other)),

@@ -6,7 +6,7 @@ use cm::{CmId, Connection, Event, EventChannel, phases::HasDevice};
 use rds::proto::wire::{Flags, Header};
 use verbs::{Completed, CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, op::Send};
 
-use super::{PATIENCE, ROOM};
+use super::{ROOM, TEST_TIMEOUT};
 
 /// What a queue pair needs.
 #[derive(Debug)]
@@ -81,7 +81,7 @@ impl Wire {
         } else {
             self.sending += 1;
         }
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         while self.sending > 0 && !self.lost && Instant::now() < until {
             self.pump(Duration::from_millis(100))?;
         }
@@ -114,7 +114,7 @@ impl Wire {
 
     /// The next frame; nothing, if the connection is lost.
     pub(crate) fn frame(&mut self) -> io::Result<Option<Vec<u8>>> {
-        self.frame_within(PATIENCE)
+        self.frame_within(TEST_TIMEOUT)
     }
 
     /// The same, but nothing as well if none comes for so long.
@@ -150,7 +150,7 @@ impl Wire {
 
     /// Waits until the peer has ended the connection; whether it has.
     pub(crate) fn is_lost(&mut self) -> io::Result<bool> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         while !self.lost && Instant::now() < until {
             self.pump(Duration::from_millis(100))?;
         }

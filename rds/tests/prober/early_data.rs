@@ -9,11 +9,11 @@ use std::{
 use cm::{ConnectResponse, Event, EventChannel};
 use verbs::{Buf, Completed, QueuePair, Rc, Rts, op::Send};
 
-use super::{Asked, PATIENCE, Queues, ask, bring_up, odd};
+use super::{Asked, Queues, TEST_TIMEOUT, ask, bring_up, odd};
 
 /// A connection of which the peer does not know that it is established.
 #[derive(Debug)]
-pub(crate) struct Hasty {
+pub(crate) struct EarlyData {
     // The queue pair first: it uses the others.
     qp: QueuePair<Rc, Rts>,
     queues: Queues,
@@ -21,7 +21,7 @@ pub(crate) struct Hasty {
     _channel: EventChannel,
 }
 
-impl Hasty {
+impl EarlyData {
     /// Asks for a connection, and brings it up here.
     pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8]) -> io::Result<Self> {
         let Asked {
@@ -63,7 +63,7 @@ impl Hasty {
         &mut self,
         wanted: impl Fn(&Completed<'_, Buf, Buf>, bool) -> Option<T>,
     ) -> io::Result<T> {
-        let until = Instant::now() + PATIENCE;
+        let until = Instant::now() + TEST_TIMEOUT;
         while Instant::now() < until {
             for wc in self.queues.cq.wait(Some(Duration::from_millis(100)))? {
                 let ok = wc.ok().is_ok();

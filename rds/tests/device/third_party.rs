@@ -10,19 +10,19 @@ use std::{
 use rds::{ExportOptions, Notification, Rdma, Received, SendOptions, Socket, Status};
 
 use crate::{
-    PATIENCE, addr, any, counter,
-    crossing::{Over, everything_arrives},
-    other, pattern,
+    TEST_TIMEOUT, addr, any,
+    bidirectional::{Over, everything_arrives},
+    counter, other, pattern,
     prober::{Answer, dial, proposal},
     socket,
 };
 
 /// Takes the place of `b` at `a`, and leaves. Nothing that `a` sends meanwhile arrives anywhere.
-fn interlope(a: &Socket, b: &Socket) {
+fn replace_connection(a: &Socket, b: &Socket) {
     let (to, own) = (addr(a).ip(), addr(b).ip());
     let data = proposal(own, to, 0).encode();
     // While `a` dials, it may send others away; and when `b` asks, even one that it has accepted.
-    let until = Instant::now() + PATIENCE.unwrap();
+    let until = Instant::now() + TEST_TIMEOUT.unwrap();
     let wire = loop {
         match dial(own, to, &data, 0).and_then(Answer::accepted) {
             Ok(wire) => break wire,
@@ -40,9 +40,9 @@ fn connections_that_others_end_lose_nothing() {
     everything_arrives(&a, &b, |progress| {
         for _ in 0..3 {
             progress();
-            interlope(&a, &b);
+            replace_connection(&a, &b);
             progress();
-            interlope(&b, &a);
+            replace_connection(&b, &a);
         }
     });
     assert!(counter(a.engine(), "conn_reset") >= 6);
@@ -85,14 +85,14 @@ fn operations_are_done_or_dropped_where_connections_end() {
     thread::scope(|scope| {
         scope.spawn(|| {
             while !over.load(Relaxed) {
-                interlope(&client, &server);
+                replace_connection(&client, &server);
                 thread::sleep(Duration::from_millis(100));
-                interlope(&server, &client);
+                replace_connection(&server, &client);
                 thread::sleep(Duration::from_millis(100));
             }
         });
         let end = Over(&over);
-        let until = Instant::now() + PATIENCE.unwrap();
+        let until = Instant::now() + TEST_TIMEOUT.unwrap();
         let mut seed = 0_u8;
         loop {
             assert!(Instant::now() < until, "{done} done, {dropped} dropped");

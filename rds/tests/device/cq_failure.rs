@@ -11,9 +11,9 @@ use rds::{Atomic, ExportOptions, Received, SendOptions, Status};
 use verbs::Context;
 
 use crate::{
-    addr, another_of, any, counter,
-    crossing::{await_that, everything_arrives},
-    other, socket,
+    addr, another_of, any,
+    bidirectional::{await_that, everything_arrives},
+    counter, other, socket,
 };
 
 /// Completions that are polled for at once on the queue of a connection: `BATCH` in `ib_connection.rs`.

@@ -8,7 +8,7 @@ use std::{
 
 use rds::Socket;
 
-use crate::{PATIENCE, addr, pattern};
+use crate::{TEST_TIMEOUT, addr, pattern};
 
 /// What follows the number of a message. The last one has nothing.
 const REST: usize = 6000;
@@ -23,7 +23,7 @@ impl Drop for Over<'_> {
 }
 
 pub(crate) fn await_that(what: &str, mut is_so: impl FnMut() -> bool) {
-    let until = Instant::now() + PATIENCE.unwrap();
+    let until = Instant::now() + TEST_TIMEOUT.unwrap();
     while !is_so() {
         assert!(Instant::now() < until, "{what}");
         thread::sleep(Duration::from_millis(1));
