@@ -1,4 +1,4 @@
-//! Sockets in tasks, of whatever runtime.
+//! Sockets for tasks, independent of the runtime.
 
 use std::{
     future::poll_fn,
@@ -11,10 +11,11 @@ use verbs::RemoteRegion;
 
 use crate::{Message, Received, SendOptions, Sent, Socket};
 
-/// A socket whose calls can be awaited.
+/// A socket with awaitable calls.
 ///
-/// It is the engine that wakes tasks, so any runtime will do, tokio among them. Any number of tasks
-/// can use it at once. All calls are cancel safe: what has not been returned has not happened.
+/// The engine wakes tasks through their wakers, so any runtime works, tokio among them. Any number
+/// of tasks can share a socket. All calls are cancel safe: a dropped future has received or sent
+/// nothing.
 ///
 /// # Examples
 /// ```no_run
@@ -32,22 +33,22 @@ pub struct AsyncSocket {
 }
 
 impl AsyncSocket {
-    /// Makes the calls of a socket wait in tasks, whatever they did.
+    /// Wraps a socket. Calls through the wrapper wait in tasks, even if the socket is blocking.
     pub fn new(socket: Socket) -> Self {
         Self { socket }
     }
 
-    /// The socket, for everything that does not wait.
+    /// The wrapped socket, for calls without waiting.
     pub fn get_ref(&self) -> &Socket {
         &self.socket
     }
 
-    /// The socket, to wait in its calls again.
+    /// Unwraps the socket.
     pub fn into_inner(self) -> Socket {
         self.socket
     }
 
-    /// Tries until it does not have to wait any more.
+    /// Repeats `attempt` until the result is other than `WouldBlock`.
     async fn until<T>(&self, mut attempt: impl FnMut() -> io::Result<T>) -> io::Result<T> {
         poll_fn(|cx| {
             let mut registered = false;
@@ -56,7 +57,7 @@ impl AsyncSocket {
                     Err(err) if err.kind() == io::ErrorKind::WouldBlock => {}
                     result => return Poll::Ready(result),
                 }
-                // What has come before is not told: so it is tried once more.
+                // A change before the registration wakes no task, so try once more.
                 if registered {
                     return Poll::Pending;
                 }
@@ -67,7 +68,8 @@ impl AsyncSocket {
         .await
     }
 
-    /// [`Socket::send_to`], waiting until it can be sent.
+    /// [`Socket::send_to`], waiting for room in the send buffer and for the congestion of the
+    /// destination to end.
     ///
     /// # Errors
     /// As for [`Socket::send_to`].
@@ -76,7 +78,7 @@ impl AsyncSocket {
         Ok(self.send_msg(&[IoSlice::new(bytes)], &options).await?.len)
     }
 
-    /// [`Socket::send_msg`], waiting until it can be sent.
+    /// [`Socket::send_msg`], waiting like [`send_to`](Self::send_to).
     ///
     /// # Errors
     /// As for [`Socket::send_msg`].
@@ -85,7 +87,7 @@ impl AsyncSocket {
         self.until(|| self.socket.send_msg(bufs, &options)).await
     }
 
-    /// [`Socket::send_zerocopy`], waiting until it can be sent.
+    /// [`Socket::send_zerocopy`], waiting like [`send_to`](Self::send_to).
     ///
     /// # Errors
     /// As for [`Socket::send_zerocopy`].
@@ -100,7 +102,7 @@ impl AsyncSocket {
             .await
     }
 
-    /// [`Socket::recv`], waiting until there is something.
+    /// [`Socket::recv`], waiting for a message or another event.
     ///
     /// # Errors
     /// As for [`Socket::recv`].
@@ -108,7 +110,7 @@ impl AsyncSocket {
         self.until(|| self.socket.try_recv()).await
     }
 
-    /// [`Socket::recv_from`], waiting until there is a message, with its bytes where they are.
+    /// Receives a message without a copy, waiting like [`recv_from`](Self::recv_from).
     ///
     /// # Errors
     /// As for [`Socket::recv_from`].
@@ -116,7 +118,7 @@ impl AsyncSocket {
         self.until(|| self.socket.try_recv_message()).await
     }
 
-    /// [`Socket::recv_from`], waiting until there is a message.
+    /// [`Socket::recv_from`], waiting for a message.
     ///
     /// # Errors
     /// As for [`Socket::recv_from`].

@@ -1,4 +1,4 @@
-//! What all connections over one device share.
+//! State shared by all connections over one device.
 
 use std::{
     net::IpAddr,
@@ -17,33 +17,34 @@ use crate::{
     slots::Slots,
 };
 
-/// A device, as the engine uses it.
+/// An open device: protection domain, completion channel and frame slots.
 #[derive(Debug)]
 pub(crate) struct Device {
     pub(crate) pd: ProtectionDomain,
-    /// Tells of the completions of all connections.
+    /// Completion events of all connections.
     pub(crate) channel: CompletionChannel,
     pub(crate) slots: Slots,
-    /// How many receives a connection has posted.
+    /// Length of a connection's receive queue.
     pub(crate) receives: u32,
-    /// How many sends it can have.
+    /// Length of a connection's send queue.
     pub(crate) sends: u32,
-    /// How many elements an RDMA operation can have.
+    /// Maximum number of scatter/gather entries per request.
     pub(crate) elements: u32,
-    /// Whether it speaks iWARP.
+    /// The transport is iWARP.
     pub(crate) iwarp: bool,
-    /// Whether peers can change numbers here.
+    /// The device supports atomic operations by peers.
     pub(crate) atomics: bool,
-    /// Wakes who waits in a read of the channel, once somebody has, and if there can be one.
+    /// Wakes a thread blocked in a read of the channel. Created on first use; `None` if the device
+    /// cannot have one.
     waker: OnceLock<Option<ChannelWaker>>,
-    /// To itself, since it was needed first.
+    /// Queue pair connected to itself, created on first use.
     loopback: Mutex<Option<Loopback>>,
 }
 
-/// What the waker's events are called, which are of no connection.
+/// Key of the waker's events, distinct from those of connections.
 const WAKER_KEY: CqKey = CqKey(usize::MAX);
 
-/// The most elements of one request of an RDMA operation.
+/// Upper bound of [`Device::elements`], to keep queue pairs small.
 const MAX_SGE: u32 = 8;
 
 impl Device {
@@ -64,7 +65,7 @@ impl Device {
         })
     }
 
-    /// Wakes who waits in a read of the channel; `None` where that cannot be.
+    /// A waker for threads blocked in a read of the channel; `None` if the device cannot have one.
     pub(crate) fn waker(&self) -> Option<&ChannelWaker> {
         let waker = self
             .waker
@@ -72,14 +73,14 @@ impl Device {
         waker.as_ref()
     }
 
-    /// Whether it can change numbers in its own memory for its own programs. Only the connection
-    /// manager connects iWARP's queue pairs.
+    /// Whether atomic operations on local memory work. They need a queue pair connected to itself;
+    /// on iWARP, only the connection manager can connect queue pairs.
     pub(crate) fn has_local_atomics(&self) -> bool {
         self.atomics && !self.iwarp
     }
 
-    /// Changes a number in its own memory, as it does for peers, and says what it was. Blocks until that
-    /// is done. The address is one of its own.
+    /// Performs an atomic operation on local memory, and returns the previous value. Blocks until
+    /// the device completes the operation, up to 10 s. `ip` is an address of this device.
     pub(crate) fn local_atomic(
         &self,
         ip: IpAddr,
@@ -93,22 +94,22 @@ impl Device {
                 .map_err(|_| AtomicError::Failed(WcStatus::GENERAL_ERR))?,
         };
         let before = loopback.atomic(op, number)?;
-        // One that has failed is made anew when it is needed again.
+        // A failed queue pair is not put back; the next call creates another.
         *place = Some(loopback);
         Ok(before)
     }
 
-    /// How many requests a connection can have at once, beside those for which room is kept.
+    /// Send queue entries available to messages of a connection.
     pub(crate) fn room(&self) -> u32 {
         self.sends.saturating_sub(RESERVED_SENDS)
     }
 
-    /// So many receives of a connection may wait to be posted again.
+    /// Number of receives at which a batch is reposted.
     pub(crate) fn max_reposts(&self) -> usize {
         (self.receives as usize / 16).min(16)
     }
 
-    /// Memory for a frame with so many bytes of a message.
+    /// A slot for a header and `body` bytes of a message.
     pub(crate) fn slot(&self, body: usize) -> verbs::Result<PoolBuf> {
         self.slots.take(&self.pd, body)
     }

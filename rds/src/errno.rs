@@ -1,4 +1,4 @@
-//! The number that C knows an error by.
+//! Conversion of errors to the `errno` of the kernel's RDS sockets.
 
 use std::io;
 
@@ -6,7 +6,7 @@ use rustix::io::Errno;
 
 use crate::proto::node::SocketError;
 
-/// The number that an error of this crate has in C: that of the kernel's sockets.
+/// The `errno` of an error of this crate, as the kernel's RDS sockets return.
 ///
 /// ```
 /// let socket = rds::errno(&std::io::Error::from(std::io::ErrorKind::TimedOut));
@@ -57,10 +57,10 @@ fn of_kind(kind: io::ErrorKind) -> Errno {
     }
 }
 
-/// The error of a socket, of the kind that its number has.
+/// A socket error as `io::Error`, with the kind of its `errno`.
 pub(crate) fn socket_error(err: SocketError) -> io::Error {
     let kind = match err {
-        // There is no kind for the number.
+        // `ENOBUFS` has no `ErrorKind`.
         SocketError::Congested(_) => io::ErrorKind::WouldBlock,
         _ => io::Error::from(of_socket(err)).kind(),
     };
@@ -74,7 +74,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_are_the_kernels() {
+    fn errno_matches_the_kernel() {
         let somewhere = SocketAddr::from(([10, 9, 0, 1], 7));
         let nowhere = SocketAddr::from(([0, 0, 0, 0], 7));
         for (err, expected) in [
@@ -101,7 +101,7 @@ mod tests {
     }
 
     #[test]
-    fn what_can_be_tried_again_would_block() {
+    fn errno_of_retryable_errors_is_would_block() {
         let full = socket_error(SocketError::Full);
         assert_eq!(full.kind(), io::ErrorKind::WouldBlock);
         let to = SocketAddr::from(([10, 9, 0, 1], 7));

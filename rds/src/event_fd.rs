@@ -1,4 +1,4 @@
-//! A descriptor that is readable until it is cleared.
+//! An eventfd for waking a thread in `poll(2)`.
 
 use std::{
     io,
@@ -10,7 +10,7 @@ use rustix::{
     io::{read, write},
 };
 
-/// Something that makes a descriptor readable until it is cleared.
+/// An eventfd, readable between [`notify`](Self::notify) and [`drain`](Self::drain).
 #[derive(Debug)]
 pub(crate) struct EventFd(OwnedFd);
 
@@ -21,12 +21,12 @@ impl EventFd {
     }
 
     pub(crate) fn notify(&self) {
-        // It can only fail when the count is at its end, and then the descriptor is readable.
+        // Fails only at the maximum of the counter, where the descriptor is readable anyway.
         let _: Result<usize, _> = write(&self.0, &1_u64.to_ne_bytes());
     }
 
     pub(crate) fn drain(&self) {
-        // It fails when nobody has rung.
+        // Fails with `EAGAIN` if the counter is zero.
         let _: Result<usize, _> = read(&self.0, &mut [0; 8]);
     }
 }

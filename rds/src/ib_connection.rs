@@ -1,4 +1,5 @@
-//! One reliable connection between two hosts, from the first step to the last.
+//! One reliable connection to a peer: queue pair, completion queue and connection manager
+//! identifier.
 
 use std::{sync::Arc, time::Duration};
 
@@ -19,25 +20,26 @@ use crate::{
     slots::FRAME_SIZE,
 };
 
-/// What a request of the send queue owns: the slot of a frame, or memory of an operation.
+/// Work of a send queue entry: the slot of a frame, or the local memory of an RDMA or atomic
+/// operation.
 pub(crate) type SendWork = With<(Option<PoolBuf>, Vec<RemoteRegion>), Posted>;
-/// What a receive owns.
+/// Work of a receive queue entry: one slot.
 pub(crate) type RecvWork = PoolBuf;
 
 type Pair<S> = QueuePair<Rc, S, SendWork, RecvWork>;
 
-/// Which request has completed.
+/// Context of a send queue entry.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) tag: Tag,
-    /// The message that the slot belongs to, and where in it.
+    /// The message of the slot, and the offset of the frame in the message.
     pub(crate) message: Option<(Payload, u32)>,
-    /// It is one of several of an operation, and not the last.
+    /// Set on every request of an RDMA operation but the last.
     pub(crate) partial: bool,
 }
 
 impl Posted {
-    /// A request without memory of a message.
+    /// Context of a request without a message: acknowledgement, map, probe or operation.
     pub(crate) fn alone(tag: Tag) -> Self {
         Self {
             tag,
@@ -48,8 +50,8 @@ impl Posted {
 }
 
 impl Posted {
-    /// Gives the memory of a request back to its message. Returns what has completed, and whether
-    /// all of it has.
+    /// Returns the slot to its message. Returns the tag, and whether the request was the last of
+    /// its operation.
     pub(crate) fn give_back(work: SendWork) -> (Tag, bool) {
         let With {
             work: (slot, _),
@@ -61,7 +63,7 @@ impl Posted {
                 },
         } = work;
         if let Some(((mut message, at), slot)) = message.zip(slot) {
-            // One that nobody else has any more is over.
+            // A payload with a single owner is finished; its slot goes back to the pool.
             if Arc::get_mut(&mut message).is_none() {
                 message.give_back(at, slot);
             }
@@ -70,79 +72,79 @@ impl Posted {
     }
 }
 
-/// So many completions are fetched at once.
+/// Maximum number of completions per `ibv_poll_cq` call.
 pub(crate) const POLL_BATCH: usize = 64;
 
-/// Requests for which room is kept: an acknowledgement, and a probe.
+/// Send queue entries kept free for one acknowledgement and one probe.
 pub(crate) const RESERVED_SENDS: u32 = 2;
 
-/// How long a peer waits that meets an empty receive queue: code 10, 320 µs. The connection manager
-/// would say two thirds of a second.
+/// RNR NAK timer, code 10: the sender retries 320 µs after a receiver-not-ready NAK. The value
+/// suggested by the connection manager is 655 ms.
 const RNR_TIMER: u8 = 10;
 
-/// So long a peer that was accepted may talk before it says that the handshake is over; then that is lost.
+/// How long to wait for the RTU after the first data of an accepted connection.
 ///
-/// The connection manager had better be told of that late, if at all: if the connection ends before Linux 6.1
-/// has got round to it, the kernel repeats the answer to the peer's request for more than a minute, and lets
-/// nobody destroy the identifier before.
+/// After the time-out, `rdma_notify` makes the connection manager do without the RTU. The delay
+/// is long on purpose: if the connection ends before Linux 6.1 has processed the notification, the
+/// kernel retransmits its REP for more than a minute, and `rdma_destroy_id` blocks for as long.
 const RTU_TIMEOUT: Duration = Duration::from_millis(500);
 
-/// One attempt to connect, and what comes of it.
+/// One connection attempt and the resulting connection.
 #[derive(Debug)]
 pub(crate) struct IbConnection {
     pub(crate) attempt: Attempt,
     pub(crate) key: Key,
     pub(crate) stage: Stage,
-    /// It is being ended, since then.
+    /// Time at which the connection began to close.
     pub(crate) closing: Option<Duration>,
-    /// How often the device has not let go of it.
+    /// Failed `ibv_destroy_qp` attempts.
     pub(crate) destroy_attempts: u32,
-    /// Which completions are announced next, if any.
+    /// The armed notification, `None` after an event.
     pub(crate) armed: Option<Armed>,
-    /// An operation of which a part has failed, and how.
+    /// Tag and first error of a partially failed RDMA operation.
     pub(crate) broken: Option<(Tag, Completion)>,
     pub(crate) repost_queue: RepostQueue,
-    /// Its completion queue has failed, and is not looked at any more.
+    /// Polling the completion queue has failed; the queue is not polled again.
     pub(crate) cq_failed: bool,
     rtu: Rtu,
 }
 
-/// Whether a peer that was accepted says that the handshake is over.
+/// State of the peer's RTU (ready to use), the last message of the handshake.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Rtu {
-    /// It has not begun to talk.
+    /// No data received yet.
     NoData,
-    /// It has, then.
+    /// Data arrived at this time, without an RTU.
     Awaited(Duration),
-    /// It is lost, and the connection manager has been told so.
+    /// The wait has timed out, and `rdma_notify` was called.
     Lost,
 }
 
-/// Which completions are announced.
+/// Notifications requested from the completion queue.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(crate) enum Armed {
-    /// Whole messages and acknowledgements, and the end of the connection.
+    /// Solicited receives (last frames and acknowledgements) and errors.
     Solicited,
-    /// All.
+    /// Every completion.
     All,
 }
 
-/// How far it is.
+/// Progress of a connection attempt.
 #[derive(Debug)]
 pub(crate) enum Stage {
-    /// The identifier waits for an event, and there is nothing else.
+    /// Address or route resolution is in progress.
     Resolving,
-    /// The peer has been asked.
+    /// The REQ is sent, the peer has not replied.
     Asked(Box<QpResources<Pair<Init>>>),
-    /// The peer has been accepted.
+    /// The peer's REQ is accepted, the RTU is outstanding.
     Accepted(Box<QpResources<Pair<Rts>>>),
-    /// Both know.
+    /// Both sides are ready.
     Up(Box<QpResources<Connection<SendWork, RecvWork>>>),
-    /// Nothing is left.
+    /// All resources are destroyed.
     Gone,
 }
 
-/// A queue pair, and what belongs to it.
+/// A queue pair with its completion queue and device.
 #[derive(Debug)]
 pub(crate) struct QpResources<Q> {
     pub(crate) qp: Q,
@@ -151,7 +153,7 @@ pub(crate) struct QpResources<Q> {
 }
 
 impl<Q> QpResources<Q> {
-    /// The same with another form of the queue pair.
+    /// Converts the queue pair, keeping the other resources.
     pub(crate) fn map<R>(
         self,
         next: impl FnOnce(Q) -> verbs::Result<R>,
@@ -166,7 +168,7 @@ impl<Q> QpResources<Q> {
 }
 
 impl QpResources<Pair<Init>> {
-    /// Makes what a connection of `id` needs, with every receive posted.
+    /// Creates a queue pair for `id` with a full receive queue.
     pub(crate) fn new<P: HasDevice>(
         id: &CmId<P>,
         device: &Arc<Device>,
@@ -201,9 +203,9 @@ impl QpResources<Pair<Init>> {
     }
 }
 
-/// Brings a queue pair up, for the connection that `id` is asked for or has asked for.
+/// Moves a queue pair from INIT to RTS with the attributes negotiated by `id`.
 pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs::Result<Pair<Rts>> {
-    // The port may have become known since the queue pair was initialised.
+    // The port may have become known after the transition to INIT.
     qp.modify(&id.attributes()?)?;
     let mut to_rtr: Attributes<Rc, Rtr> = id.attributes()?;
     if !qp.pd().context().is_iwarp() {
@@ -213,7 +215,7 @@ pub(crate) fn bring_up<P: HasDevice>(id: &CmId<P>, mut qp: Pair<Init>) -> verbs:
     Ok(qp.to_rts(&id.attributes()?)?)
 }
 
-/// What to dial or accept with.
+/// Connection parameters for `rdma_connect` and `rdma_accept`: unlimited RNR retries.
 pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
     ConnParam::new()
         .private_data(data)
@@ -221,17 +223,16 @@ pub(crate) fn conn_param(data: Vec<u8>, retries: u8) -> ConnParam {
         .rnr_retry_count(7)
 }
 
-/// What is to be received into again, when there are some: to post many takes less than to post one many times, and others are
-/// posted meanwhile.
+/// Receive buffers to repost. Reposting in batches is cheaper than one doorbell per message.
 #[derive(Debug, Default)]
 pub(crate) struct RepostQueue {
     slots: Vec<RecvWork>,
-    /// So many are with messages, and others take their places.
+    /// Slots held by messages in the application; free slots replace them.
     held_by_app: usize,
 }
 
 impl RepostQueue {
-    /// How many receives are not posted.
+    /// Number of receives that are not posted.
     pub(crate) fn len(&self) -> usize {
         self.slots.len() + self.held_by_app
     }
@@ -240,17 +241,19 @@ impl RepostQueue {
         self.slots.push(slot);
     }
 
-    /// Whether another can be lent: not while programs keep those that were.
+    /// Whether a slot may go to the application without a copy. `false` once the application holds
+    /// the maximum.
     pub(crate) fn can_hand_out(&self, device: &Device) -> bool {
         self.held_by_app < device.max_reposts()
     }
 
-    /// One more is with a message.
+    /// Counts a slot that went to the application.
     pub(crate) fn hand_out(&mut self) {
         self.held_by_app += 1;
     }
 
-    /// Posts them all. Where no slot is free for one that is lent, that is tried again the next time.
+    /// Posts all buffers. A slot held by the application is replaced by a free one, if there is
+    /// any.
     pub(crate) fn post(&mut self, qp: &mut Pair<Rts>, device: &Device) -> verbs::Result<()> {
         while self.held_by_app > 0
             && let Some(slot) = device.slots.take_free()
@@ -264,7 +267,7 @@ impl RepostQueue {
 }
 
 impl Stage {
-    /// The queues, where there are any.
+    /// Queue pair, completion queue and device of a connection that can carry data.
     pub(crate) fn queues(
         &mut self,
     ) -> Option<(&mut Pair<Rts>, &mut CompletionQueue, &Arc<Device>)> {
@@ -298,14 +301,14 @@ impl IbConnection {
         }
     }
 
-    /// The peer has said something.
+    /// Starts the wait for the RTU at the first data.
     pub(crate) fn data_received(&mut self, now: Duration) {
         if self.rtu == Rtu::NoData {
             self.rtu = Rtu::Awaited(now);
         }
     }
 
-    /// When the connection manager has to be told that the peer's last word is lost, if that does not come.
+    /// Time at which the wait for the RTU ends.
     pub(crate) fn rtu_deadline(&self) -> Option<Duration> {
         match (&self.stage, self.closing, self.rtu) {
             (Stage::Accepted(_), None, Rtu::Awaited(since)) => Some(since + RTU_TIMEOUT),
@@ -313,7 +316,7 @@ impl IbConnection {
         }
     }
 
-    /// Whether it is time to do without the last word of a peer that was accepted and talks: once.
+    /// Whether the wait for the RTU has timed out. Returns `true` once.
     pub(crate) fn take_rtu_timeout(&mut self, now: Duration) -> bool {
         let timed_out = self.rtu_deadline().is_some_and(|at| at <= now);
         if timed_out {
@@ -322,7 +325,7 @@ impl IbConnection {
         timed_out
     }
 
-    /// The device, once it is known, and until it has let go.
+    /// The device, between creation and destruction of the queue pair.
     pub(crate) fn device(&self) -> Option<&Arc<Device>> {
         match &self.stage {
             Stage::Asked(resources) => Some(&resources.device),
@@ -336,7 +339,7 @@ impl IbConnection {
         self.stage.queues()
     }
 
-    /// Has the next of these completions announced.
+    /// Requests a notification for the next completion of this kind.
     pub(crate) fn arm(&mut self, wanted: Armed) -> verbs::Result<()> {
         if self.armed >= Some(wanted) {
             return Ok(());
@@ -355,7 +358,7 @@ impl IbConnection {
         Ok(())
     }
 
-    /// Whether the device has let go of everything that it completes, or nobody hears of it.
+    /// Whether every signaled request has completed, or completions can no longer be polled.
     pub(crate) fn is_drained(&mut self) -> bool {
         let drained = self.queues().is_none_or(|(qp, _, _)| {
             qp.receive_queue().in_flight() == 0
@@ -364,18 +367,19 @@ impl IbConnection {
         drained || self.cq_failed
     }
 
-    /// Whether the device may have taken frames that nobody has seen.
+    /// Whether frames acknowledged by the device may be lost in unpolled receives.
     pub(crate) fn may_have_lost_rx(&mut self) -> bool {
         self.queues()
             .is_some_and(|(qp, _, _)| qp.receive_queue().in_flight() > 0)
     }
 
-    /// QpResources it. Returns whether its identifier still waits for an event, and has to be cancelled.
+    /// Starts to close the connection. Returns whether `rdma_cm` still owes an event for the
+    /// identifier, so that the caller has to cancel.
     pub(crate) fn close(&mut self, now: Duration) -> bool {
         self.closing = Some(now);
         match &mut self.stage {
             Stage::Up(resources) => {
-                // It fails if the peer was first.
+                // Fails if the peer has disconnected first.
                 drop(resources.qp.disconnect());
                 false
             }
@@ -391,7 +395,9 @@ impl IbConnection {
         }
     }
 
-    /// Takes everything back from the device; `false` if it does not let go. The identifier may be slow to end.
+    /// Destroys the queue pair and returns its work to the messages; `false` if `ibv_destroy_qp`
+    /// fails. The identifier is destroyed by a thread of the reaper, since `rdma_destroy_id` can
+    /// block.
     pub(crate) fn destroy(&mut self, reaper: &mut Reaper) -> bool {
         let stage = std::mem::replace(&mut self.stage, Stage::Gone);
         let (resources, id) = match stage {

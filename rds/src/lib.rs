@@ -1,8 +1,8 @@
 //! Reliable Datagram Sockets in user space, wire-compatible with the Linux kernel's RDS over IB.
 //!
-//! A [`Socket`] sends messages to any other, in the manner of [`std::net::UdpSocket`], but each
-//! arrives, once, and in order. The other may be a socket of a Linux kernel with the module
-//! `rds_rdma`.
+//! A [`Socket`] sends messages to other sockets like [`std::net::UdpSocket`], but delivery is
+//! reliable: each message arrives once and in order. The receiver is another [`Socket`] or an
+//! `AF_RDS` socket of a Linux kernel with the module `rds_rdma`.
 //!
 //! ```no_run
 //! let socket = rds::Socket::bind("10.9.0.1:4000")?;
@@ -10,28 +10,30 @@
 //! # Ok::<(), std::io::Error>(())
 //! ```
 //!
-//! An [`Engine`] has what sockets share. An address belongs to one engine on a host: programs that
-//! use RDS at the same time have an address each, as in `ip address add 10.9.0.77/24 dev eth0`. Where
-//! the kernel's module `rds_rdma` is loaded, it has all of them.
+//! An [`Engine`] owns the state shared by sockets: bound addresses, connections and a thread. An
+//! address belongs to one engine per host, so concurrent processes need one address each, for
+//! example from `ip address add 10.9.0.77/24 dev eth0`. Binding fails while the kernel module
+//! `rds_rdma` is loaded, because the module listens on every address.
 //!
-//! Memory for peers to read and write is made by [`Socket::alloc`] and [`Socket::export`]. Tasks wait
-//! with [`AsyncSocket`], under any runtime. Where a device is removed, sockets wait until there is
-//! one again at their address; memory has to be made and exported anew.
+//! [`Socket::alloc`] and [`Socket::export`] create memory for RDMA by peers. [`AsyncSocket`] wraps
+//! a socket for tasks, under any runtime. When an RDMA device is removed, sockets on its addresses
+//! reconnect once the device returns; memory must be allocated and exported again.
 //!
-//! The protocol itself, without any input or output, is in [`proto`].
+//! The protocol without I/O is in [`proto`].
 //!
 //! | tested | where |
 //! |---|---|
 //! | frames, private data, control messages | beside each in `src/proto`; `tests/fuzz` |
-//! | connections: once, in order, and what may go wrong | `src/proto/connection/tests`; `tests/simulator` |
-//! | dialling, giving way, waiting | `src/proto/link.rs`; `tests/simulator` |
-//! | what hosts tell, as kernels lay it out | `src/info` |
-//! | sockets, congestion | `src/proto/node/tests.rs`; `tests/simulator`; `tests/device` |
-//! | all of it against a kernel | `kernel_rds/interop.rs` in `examples/tests/two_hosts` |
+//! | connections: exactly-once, in-order delivery across failures | `src/proto/connection/tests`; `tests/simulator` |
+//! | dialing, crossed requests, backoff | `src/proto/link.rs`; `tests/simulator` |
+//! | `RDS_INFO_*` in the kernel's layouts | `src/info` |
+//! | sockets, congestion | `src/proto/node/tests`; `tests/simulator`; `tests/device` |
+//! | interoperation with a kernel | `kernel_rds/interop.rs` in `examples/tests/two_hosts` |
 //!
-//! `tests/cases.md` says which case is shown by which test.
+//! `tests/cases.md` maps each case of the protocol to its tests.
 //!
-//! Not in it: credits, which kernels do not advertise, and fragments of other sizes than 4096.
+//! Not implemented: credits, which kernels do not advertise, and fragments of other sizes than 4096
+//! bytes.
 #![forbid(unsafe_code)]
 
 mod asynchronous;

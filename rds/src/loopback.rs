@@ -1,4 +1,4 @@
-//! A queue pair that is connected to itself, by which the device changes numbers in its own memory.
+//! A queue pair connected to itself, for atomic operations of the device on local memory.
 
 use std::{net::IpAddr, time::Duration};
 
@@ -12,36 +12,36 @@ use verbs::{
 
 use crate::proto::connection::AtomicOp;
 
-/// The bytes of a number.
+/// Size of the operand of an atomic operation, in bytes.
 const OPERAND_SIZE: usize = 8;
 
-/// Entries of the completion queue: one for a send, and one for a receive, which the queue pair has but does not post.
+/// Completion queue entries: one for the send, and one for the mandatory but unused receive.
 const CQ_ENTRIES: u32 = 2;
 
-/// How long the device waits for its own answer: code 17, half a second. Nothing gets lost on the way.
+/// Local ACK timeout, code 17: 0.5 s. A loopback packet is not lost.
 const ACK_TIMEOUT: u8 = 17;
 
-/// How long anybody waits for the device. It gives up by itself, before.
+/// How long to wait for a completion. The device's own retries end earlier.
 const COMPLETION_TIMEOUT: Duration = Duration::from_secs(10);
 
-/// A queue pair that is connected to itself.
+/// A queue pair connected to itself.
 #[derive(Debug)]
 pub(crate) struct Loopback {
     qp: QueuePair<Rc, Rts, Buf, Buf>,
     cq: CompletionQueue,
 }
 
-/// Why a number has not been changed.
+/// Why an atomic operation on local memory failed.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum AtomicError {
-    /// The device did not take the operation, or says that it failed.
+    /// The device rejected the request, or completed it with this status.
     Failed(WcStatus),
-    /// It has not said anything. It may have been done.
+    /// No completion arrived. The operation may have been performed.
     Unknown,
 }
 
 impl Loopback {
-    /// Makes one, by any way from the address to itself.
+    /// Creates and connects the queue pair, over the path from `ip` to itself.
     pub(crate) fn new(pd: &ProtectionDomain, ip: IpAddr) -> verbs::Result<Self> {
         let path = path_to_self(pd.context(), ip)?;
         let cq = pd
@@ -64,8 +64,8 @@ impl Loopback {
         Ok(Self { qp, cq })
     }
 
-    /// Changes a number, and says what it was. Blocks until the device has done it. After a failure,
-    /// nothing more is to be done with this queue pair.
+    /// Performs an atomic operation and returns the previous value. Blocks until completion, up to
+    /// [`COMPLETION_TIMEOUT`]. After an error, drop the queue pair.
     pub(crate) fn atomic(&mut self, op: AtomicOp, number: RemoteToken) -> Result<u64, AtomicError> {
         const REFUSED: AtomicError = AtomicError::Failed(WcStatus::GENERAL_ERR);
         let pd = self.qp.pd();
@@ -96,8 +96,7 @@ impl Loopback {
     }
 }
 
-/// The way from a device to itself: by the address, or where that says nothing of the way, by any port that
-/// is up.
+/// The path from the device to itself: over the GID of `ip`, or else over any active port.
 fn path_to_self(ctx: &Context, ip: IpAddr) -> verbs::Result<AddressVector> {
     let gid = Gid::from(ip);
     let table = ctx.query_gid_table()?;

@@ -1,4 +1,4 @@
-//! The bytes of a message that is sent, until nobody needs them any more.
+//! Payload of an outgoing message, kept until the peer has acknowledged the message.
 
 use std::{
     io::IoSlice,
@@ -19,42 +19,42 @@ use crate::{
     slots::Body,
 };
 
-/// Those of a message. Most have one.
+/// Bodies of the frames of a message, `None` while posted. Inline for the common case of one frame.
 type Frames = SmallVec<[Option<Body>; 1]>;
 
-/// What a message is sent from. While the device sends a frame, its slot is with the queue pair.
+/// Payload of a message. The slot of a posted frame is owned by the queue pair.
 #[derive(Debug, Default)]
 pub(crate) struct Outbound {
     frames: Mutex<Frames>,
-    /// The bytes, if they are not copied, and what the program calls them.
+    /// Memory of a zero-copy message, and its cookie.
     borrowed: Option<Box<(RemoteRegion, u32)>>,
-    /// For the operations that go before it.
+    /// Operands of the RDMA and atomic operations before the message.
     pub(crate) operands: Option<Box<Operands>>,
 }
 
-/// What operations need that the protocol does not know of.
+/// Local memory of a message's operations, opaque to the protocol.
 #[derive(Debug)]
 pub(crate) struct Operands {
-    /// The host whose memory they are on.
+    /// Address of the host targeted by the operations.
     pub(crate) peer: IpAddr,
-    /// The memory here.
+    /// Local pieces of the RDMA operation, in order.
     pub(crate) rdma: Vec<RemoteRegion>,
     pub(crate) atomic: Option<RemoteRegion>,
 }
 
-/// What a frame is sent from: a slot for its header, and what it has of its message, or the place
-/// of that.
+/// A frame ready to post: a slot for the header and a copied body, or a header slot and a borrowed
+/// body.
 #[derive(Debug)]
 pub(crate) struct Frame {
     pub(crate) slot: PoolBuf,
     pub(crate) rest: Option<RemoteRegion>,
 }
 
-/// A message, for everybody who needs it.
+/// A shared message payload.
 pub(crate) type Payload = Arc<Outbound>;
 
 impl Outbound {
-    /// Copies bytes to where the device can send them from, or, without one, anywhere.
+    /// Copies `bufs` into slots of `device`, or to the heap if there is no device.
     pub(crate) fn copy(bufs: &[IoSlice<'_>], device: Option<&Device>) -> verbs::Result<Self> {
         let mut left: usize = bufs.iter().map(|buf| buf.len()).sum();
         let mut source = Source::new(bufs);
@@ -74,7 +74,8 @@ impl Outbound {
         })
     }
 
-    /// Sends registered memory as it is.
+    /// A zero-copy payload: the device reads `memory` directly. `name` is the cookie reported on
+    /// completion.
     pub(crate) fn borrow(memory: RemoteRegion, name: u32) -> Self {
         Self {
             borrowed: Some(Box::new((memory, name))),
@@ -82,12 +83,12 @@ impl Outbound {
         }
     }
 
-    /// What the program calls memory that is not copied.
+    /// The cookie of a zero-copy message.
     pub(crate) fn name(&self) -> Option<u32> {
         self.borrowed.as_ref().map(|borrowed| borrowed.1)
     }
 
-    /// What its operations need, if it has any.
+    /// The operands, if the message has operations.
     pub(crate) fn operands(&self) -> Option<&Operands> {
         self.operands.as_deref()
     }
@@ -96,8 +97,8 @@ impl Outbound {
         self.frames.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Takes a frame with these bytes of the message, to be sent over a device; `None` if it is being
-    /// sent.
+    /// Takes the frame of these bytes for posting on `device`; `None` if the frame is posted
+    /// already.
     pub(crate) fn take(&self, range: Range<u32>, device: &Device) -> verbs::Result<Option<Frame>> {
         let (start, end) = (range.start as usize, range.end as usize);
         if let Some((memory, _)) = self.borrowed.as_deref() {
@@ -121,7 +122,7 @@ impl Outbound {
         Ok(slot.map(|slot| Frame { slot, rest: None }))
     }
 
-    /// Gives a frame back.
+    /// Returns the slot of a frame whose request has completed.
     pub(crate) fn give_back(&self, at: u32, slot: PoolBuf) {
         let index = (at / FRAGMENT) as usize;
         if let Some(place) = self.lock().get_mut(index) {
@@ -129,9 +130,9 @@ impl Outbound {
         }
     }
 
-    /// Copies the bytes of a message that is not sent yet out of the memory of a device other than these.
+    /// Moves the bodies of an unsent message to the heap, unless their device is among `devices`.
     pub(crate) fn keep_to(&self, devices: &[Arc<Device>]) {
-        // They have been copied for one device, all of them.
+        // All bodies were copied for the same device.
         let pd = match self.lock().first() {
             Some(Some(Body::Slot(slot))) => slot.pool().pd().clone(),
             _ => return,
@@ -141,19 +142,19 @@ impl Outbound {
         }
     }
 
-    /// Copies the bytes out of the memory of a device that is gone, and has let go of them.
+    /// Moves bodies out of slots of a removed device, once the device has released them.
     pub(crate) fn leave(&self, pd: &ProtectionDomain) {
         for body in self.lock().iter_mut().flatten() {
             body.leave(pd);
         }
     }
 
-    /// Whether some of its bytes are with a device.
+    /// Whether a frame is posted.
     pub(crate) fn is_lent(&self) -> bool {
         self.lock().iter().any(Option::is_none)
     }
 
-    /// Whether its operations need memory of a device.
+    /// Whether an operand is registered in `pd`.
     pub(crate) fn needs(&self, pd: &ProtectionDomain) -> bool {
         self.operands().is_some_and(|operands| {
             let mut memory = operands.rdma.iter().chain(&operands.atomic);
@@ -161,7 +162,7 @@ impl Outbound {
         })
     }
 
-    /// Takes all bytes, for a receiver in this process.
+    /// Takes all bodies, for delivery to a socket of the same engine.
     pub(crate) fn bodies(&self) -> Bodies<Body> {
         if let Some((memory, _)) = self.borrowed.as_deref() {
             let mut bytes = vec![0; memory.len()].into_boxed_slice();
@@ -180,8 +181,8 @@ impl Outbound {
     }
 }
 
-/// Takes a body out of its place, or a copy of it into a `slot`, if it is in none that `is_here`. It stays
-/// if there is no slot.
+/// Takes a body from `place`. A body outside of slots accepted by `is_here` is copied into a new
+/// `slot`; if there is none, the body stays in place.
 fn take_from(
     place: &mut Option<Body>,
     is_here: impl FnOnce(&PoolBuf) -> bool,
@@ -190,7 +191,7 @@ fn take_from(
     match place.take() {
         None => Ok(None),
         Some(Body::Slot(slot)) if is_here(&slot) => Ok(Some(slot)),
-        // Another device had it, or none.
+        // The body is on the heap, or in a slot of another device.
         Some(body) => {
             let bytes = body.as_ref();
             match slot(bytes.len()) {
@@ -207,7 +208,7 @@ fn take_from(
     }
 }
 
-/// Bytes from several places, one after the other.
+/// Reader over scattered buffers.
 struct Source<'a> {
     bufs: &'a [IoSlice<'a>],
     at: usize,
@@ -218,7 +219,7 @@ impl<'a> Source<'a> {
         Self { bufs, at: 0 }
     }
 
-    /// The next bytes, where the device can send them from, or, without one, anywhere.
+    /// Copies the next `len` bytes into a slot of `device`, or to the heap.
     fn body(&mut self, len: usize, device: Option<&Device>) -> verbs::Result<Body> {
         let Some(device) = device else {
             let mut bytes = vec![0; len].into_boxed_slice();
@@ -230,7 +231,7 @@ impl<'a> Source<'a> {
         Ok(Body::Slot(slot))
     }
 
-    /// Fills `to`; there are as many bytes.
+    /// Fills `to`. The caller guarantees `to.len()` remaining bytes.
     fn fill(&mut self, mut to: &mut [u8]) {
         while let Some((first, rest)) = self.bufs.split_first() {
             let from = &first[self.at..];
@@ -256,7 +257,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn pieces_become_frames() {
+    fn copy_of_scattered_buffers_fragments_at_4096() {
         let bytes: Vec<u8> = (0..10_000_u32).map(|i| i.to_le_bytes()[0]).collect();
         let (a, rest) = bytes.split_at(1);
         let (b, c) = rest.split_at(5000);
@@ -275,7 +276,7 @@ mod tests {
     }
 
     #[test]
-    fn what_finds_no_memory_stays() {
+    fn take_without_memory_keeps_the_body() {
         let mut place = Some(Body::Heap(b"hello".as_slice().into()));
         let none = |len| {
             assert_eq!(len, 5);
@@ -290,7 +291,7 @@ mod tests {
     }
 
     #[test]
-    fn a_short_message_has_one_frame_and_an_empty_one_none() {
+    fn copy_of_short_and_empty_messages_has_one_and_no_frame() {
         let short = Outbound::copy(&[IoSlice::new(b"hi")], None).unwrap();
         assert!(matches!(short.bodies(), Bodies::One(body) if body.as_ref() == b"hi"));
         let empty = Outbound::copy(&[], None).unwrap();

@@ -1,4 +1,4 @@
-//! Registered memory for frames: a header, and what follows it.
+//! Pools of registered memory for frames: 48 bytes of header, then the body.
 
 use std::sync::{Mutex, MutexGuard, PoisonError};
 
@@ -7,17 +7,18 @@ use verbs::{BufPool, PoolBuf, ProtectionDomain};
 
 use crate::proto::wire::{FRAGMENT, Header};
 
-/// The bytes of a slot that fits every frame.
+/// Size of the largest frame, and of every receive slot.
 pub(crate) const FRAME_SIZE: usize = Header::SIZE + FRAGMENT as usize;
 
-/// The sizes that there are: most messages are short, and many may wait.
+/// Slot sizes. Short messages dominate, and many may be queued.
 const SLOT_SIZES: [usize; 3] = [256, 1024, FRAME_SIZE];
 
-/// The slots of the first registration of a size, and of the largest: each is as large as all before.
+/// Number of slots in the first pool of a size. Each further pool doubles the total, up to
+/// [`MAX_POOL_SLOTS`] per pool.
 const INITIAL_POOL_SLOTS: usize = 64;
 const MAX_POOL_SLOTS: usize = 1024;
 
-/// The slots of one device. There are always more.
+/// The frame slots of one device. Grows on demand and never shrinks.
 #[derive(Debug, Default)]
 pub(crate) struct Slots {
     pools: [Mutex<Vec<BufPool>>; SLOT_SIZES.len()],
@@ -28,7 +29,8 @@ fn lock(pools: &Mutex<Vec<BufPool>>) -> MutexGuard<'_, Vec<BufPool>> {
 }
 
 impl Slots {
-    /// A slot with room for a header and so many bytes, not more than a frame has.
+    /// Takes a slot for a header and `body` bytes, at most [`FRAGMENT`]. Registers another pool if
+    /// none is free.
     pub(crate) fn take(&self, pd: &ProtectionDomain, body: usize) -> verbs::Result<PoolBuf> {
         let len = Header::SIZE + body;
         let class = SLOT_SIZES.iter().position(|&size| len <= size);
@@ -43,7 +45,7 @@ impl Slots {
                 let pool = pd.alloc_pool(more, SLOT_SIZES[class])?;
                 let slot = pool.try_take();
                 pools.push(pool);
-                // A pool that nobody has has one.
+                // A new pool always has a free slot.
                 slot.ok_or_else(|| {
                     verbs::Error::from_errno("ibv_reg_mr", Errno::NOMEM.raw_os_error())
                 })?
@@ -53,7 +55,7 @@ impl Slots {
         Ok(slot)
     }
 
-    /// A slot that fits every frame, if one is free.
+    /// Takes a slot of [`FRAME_SIZE`] bytes, if one is free. Does not register memory.
     pub(crate) fn take_free(&self) -> Option<PoolBuf> {
         let pools = self.pools.last()?;
         let mut slot = lock(pools).iter().rev().find_map(BufPool::try_take)?;
@@ -62,17 +64,17 @@ impl Slots {
     }
 }
 
-/// The bytes of a frame after its header.
+/// The body of a frame.
 #[derive(Debug)]
 pub(crate) enum Body {
-    /// In registered memory, behind the header.
+    /// In registered memory, after the header.
     Slot(PoolBuf),
-    /// Somewhere else.
+    /// In heap memory.
     Heap(Box<[u8]>),
 }
 
 impl Body {
-    /// Copies the bytes out of the memory of a device that is gone.
+    /// Copies the body to the heap if its slot belongs to the removed device of `pd`.
     pub(crate) fn leave(&mut self, pd: &ProtectionDomain) {
         if let Self::Slot(slot) = self
             && slot.pool().pd() == pd

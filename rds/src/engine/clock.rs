@@ -1,4 +1,4 @@
-//! The time, as the protocol has it.
+//! Clock of an engine.
 
 use std::{
     sync::atomic::{AtomicUsize, Ordering::Relaxed},
@@ -10,22 +10,22 @@ use rustix::{
     time::{Timespec, clock_gettime},
 };
 
-/// Counts from when an engine began.
+/// Monotonic time since an engine started.
 ///
-/// It goes by the ticks of the kernel, which is some milliseconds: the protocol needs nothing finer, and
-/// to ask for more costs as much as a small message where it takes the kernel. While somebody wants to
-/// know when messages come, it is exact.
+/// By default, reads the kernel's coarse clock, updated every 1 to 10 ms: the protocol needs no
+/// more, and reading the fine clock costs as much as a small message where it is a system call.
+/// While a socket requests exact timestamps, reads the fine clock.
 #[derive(Debug)]
 pub(crate) struct Clock {
     epoch: Instant,
-    /// The same by the kernel's monotonic clock.
+    /// `epoch` on the kernel's monotonic clock.
     start: Duration,
-    /// How many want to know.
+    /// Number of sockets with exact timestamps.
     exact: AtomicUsize,
 }
 
 impl Clock {
-    /// Begins to count.
+    /// Starts at zero.
     pub(super) fn start() -> Self {
         Self {
             epoch: Instant::now(),
@@ -34,17 +34,17 @@ impl Clock {
         }
     }
 
-    /// What time it is.
+    /// The current time.
     pub(crate) fn now(&self) -> Duration {
         let clock = match self.exact.load(Relaxed) {
             0 => ClockId::MonotonicCoarse,
             _ => ClockId::Monotonic,
         };
-        // The last tick may have been before the beginning.
+        // The last tick of the coarse clock may precede the start.
         read(clock).saturating_sub(self.start)
     }
 
-    /// What time it is, a little after that.
+    /// The current time, given a `recent` one. Without exact timestamps, `recent` is good enough.
     pub(crate) fn after(&self, recent: Duration) -> Duration {
         match self.exact.load(Relaxed) {
             0 => recent,
@@ -52,17 +52,17 @@ impl Clock {
         }
     }
 
-    /// When it began to count.
+    /// The start.
     pub(crate) fn epoch(&self) -> Instant {
         self.epoch
     }
 
-    /// When that was.
+    /// Converts to `Instant`.
     pub(super) fn instant(&self, at: Duration) -> Instant {
         self.epoch + at
     }
 
-    /// One more, or one less, wants to know when messages come.
+    /// Counts a socket that enables or disables exact timestamps.
     pub(crate) fn want_exact(&self, wanted: bool) {
         if wanted {
             self.exact.fetch_add(1, Relaxed);
@@ -74,7 +74,7 @@ impl Clock {
 
 fn read(clock: ClockId) -> Duration {
     let Timespec { tv_sec, tv_nsec } = clock_gettime(clock);
-    // These clocks count from when the system has started.
+    // Both clocks count from boot.
     let secs = u64::try_from(tv_sec).unwrap_or_default();
     Duration::new(secs, u32::try_from(tv_nsec).unwrap_or_default())
 }
@@ -85,11 +85,11 @@ mod tests {
 
     use super::*;
 
-    /// More than a tick of any kernel.
+    /// Longer than a tick of any kernel.
     const TICKS: Duration = Duration::from_millis(50);
 
     #[test]
-    fn it_goes_on_with_and_without_exactness() {
+    fn clock_is_monotonic_across_exactness_changes() {
         let began = Instant::now();
         let clock = Clock::start();
         let mut last = clock.now();
@@ -104,10 +104,10 @@ mod tests {
     }
 
     #[test]
-    fn times_are_instants_where_they_are_exact() {
+    fn clock_exact_times_match_instant() {
         let begin = Instant::now();
         let clock = Clock::start();
-        // Its two beginnings are apart by less than that.
+        // `epoch` and `start` are read within this time.
         let apart = begin.elapsed();
         clock.want_exact(true);
         let before = Instant::now();

@@ -1,4 +1,4 @@
-//! Making connections, and noticing their ends.
+//! Connection establishment and teardown.
 
 use std::{io, net::IpAddr, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     },
 };
 
-/// How long it may take to find out where a peer is, and how to get there.
+/// Time-out of address resolution and of route resolution, each.
 const RESOLVE_TIMEOUT: Duration = Duration::from_secs(5);
 
 fn invalid() -> io::Error {
@@ -25,7 +25,7 @@ fn invalid() -> io::Error {
 }
 
 impl State {
-    /// Does what a link wants.
+    /// Performs an action requested by a link.
     #[cold]
     pub(super) fn act(&mut self, now: Duration, id: ConnectionId, action: Action) {
         match action {
@@ -41,7 +41,7 @@ impl State {
             }
             Action::Reject(request) => {
                 if let Some(request) = self.requests.remove(&request) {
-                    // A peer that does not hear of it asks again.
+                    // The peer retransmits its REQ if the REJ is lost.
                     drop(request.reject(&REJECTED));
                 }
             }
@@ -49,7 +49,7 @@ impl State {
         }
     }
 
-    /// An attempt that has failed here. There is something to be closed in any case.
+    /// Reports the local failure of an attempt. The link answers with a close in any case.
     fn give_up(&mut self, id: ConnectionId, attempt: Attempt, failure: Failure) {
         self.node.failed(id, attempt, failure);
     }
@@ -62,7 +62,7 @@ impl State {
                 }
                 self.due.insert(id);
             }
-            // It has failed before there was anything.
+            // The attempt failed before any resource was created.
             _ => self.node.closed(now, id, attempt),
         }
     }
@@ -110,7 +110,7 @@ impl State {
         Ok(())
     }
 
-    /// A queue pair for an identifier.
+    /// Creates a queue pair for an identifier.
     fn qp_resources<P: cm::phases::HasDevice>(
         &mut self,
         id: &CmId<P>,
@@ -130,7 +130,7 @@ impl State {
         Ok(resources)
     }
 
-    /// The attempt that an identifier belongs to, if it still counts.
+    /// The current attempt of an identifier; `None` for a superseded one.
     fn current(&self, key: Key) -> Option<(ConnectionId, Attempt)> {
         let id = *self.keys.get(&key)?;
         let conn = self.ib_connections.get(&id)?;
@@ -138,7 +138,7 @@ impl State {
         counts.then_some((id, conn.attempt))
     }
 
-    /// Takes an event. Identifiers that come with it and belong to nobody are dropped, and so
+    /// Handles a connection manager event. Unknown identifiers in the event are dropped, and so
     /// destroyed.
     pub(super) fn handle(&mut self, now: Duration, event: Event) {
         match event {
@@ -237,14 +237,14 @@ impl State {
             Ok(resources) => {
                 conn.stage = Stage::Up(resources);
                 self.due.insert(id);
-                // One that says nonsense has failed, and is closed.
+                // An invalid reply fails the attempt, and the connection closes.
                 let _: Result<_, _> = self.node.established(now, id, attempt, Some(&reply));
             }
             Err(_) => self.node.failed(id, attempt, Failure::Lost),
         }
     }
 
-    /// A peer wants to connect.
+    /// A peer requests a connection.
     fn requested(&mut self, now: Duration, request: ConnectRequest) {
         let hosts = request.id().local_addr().zip(request.id().peer_addr());
         let name = RequestId(self.next_request);
@@ -263,12 +263,12 @@ impl State {
             Some(_) => {
                 self.requests.insert(name, request);
             }
-            // A peer that does not hear of it asks again.
+            // The peer retransmits its REQ if the REJ is lost.
             None => drop(request.reject(&REJECTED)),
         }
     }
 
-    /// A peer that was accepted knows it.
+    /// The RTU of an accepted connection has arrived.
     fn established(&mut self, now: Duration, cm_id: CmId<Connected>) {
         let Some((id, attempt)) = self.current(cm_id.key()) else {
             self.reaper.destroy(cm_id);
@@ -282,7 +282,7 @@ impl State {
                 match resources.map(|qp| Connection::new(cm_id, qp).map_err(verbs::Error::from)) {
                     Ok(resources) => {
                         conn.stage = Stage::Up(resources);
-                        // Nothing is said that could be wrong.
+                        // Without a reply there is nothing to reject.
                         let _: Result<_, _> = self.node.established(now, id, attempt, None);
                     }
                     Err(_) => self.node.failed(id, attempt, Failure::Lost),

@@ -1,24 +1,25 @@
-//! Messages that wait for others, to be posted with one doorbell.
+//! Batches of short messages, posted with one doorbell.
 //!
-//! To ring the doorbell of a device that the kernel is, or a hypervisor, takes a call of it; and frames that are
-//! posted together go through both hosts together, which takes less than one after the other. So a program that
-//! sends faster than the device does has a few short messages wait for the next ones.
+//! Ringing a doorbell is a system call on software devices such as rxe, and a VM exit under some
+//! hypervisors. Batched frames are also cheaper to process on both hosts. So a program that sends
+//! faster than the device transmits has some short messages held back.
 //!
-//! Nobody notices: as long as enough requests are in flight, a message that is posted later leaves no later. It
-//! waits for the next call that sends or receives, whatever that is about, or for the thread, which looks soon.
-//! Where the thread is told of completions, or a call sleeps, nothing waits.
+//! Latency is not affected while enough requests are in flight, because the send queue is processed
+//! in order. A batch is posted by the next call to send, receive or wait on any socket, or by the
+//! engine thread after [`BATCH_DELAY`], 5 ms. No message is held back while the thread handles
+//! completions, or while a leader is blocked.
 
 use std::time::Duration;
 
 use super::{Shared, State, leading::Watch};
 use crate::{ib_connection::Stage, proto::node::ConnectionId};
 
-/// If nothing has been posted for so long, the thread posts what waits.
+/// Delay after which the engine thread posts a batch.
 pub(super) const BATCH_DELAY: Duration = Duration::from_millis(5);
 
 impl Shared {
-    /// Has a short message of a connection, which has just been queued and nobody waits for, wait for the next
-    /// ones. Returns whether it does.
+    /// Holds back a message just queued on a connection, if no waiter depends on it. Returns
+    /// whether it is held back.
     pub(crate) fn delay(&self, state: &mut State, now: Duration, id: ConnectionId) -> bool {
         if !state.may_delay(id) {
             return false;
@@ -32,13 +33,13 @@ impl Shared {
 }
 
 impl State {
-    /// Whether one more message of a connection may wait.
+    /// Whether one more message of a connection may be held back.
     fn may_delay(&self, id: ConnectionId) -> bool {
         let most = self.options.doorbell_batch;
         if self.delayed + 1 >= most || self.leader.is_some() {
             return false;
         }
-        // As many again as may be in flight for no other reason than that none of them is signalled.
+        // Twice the number that can be in flight only because none is signaled.
         let settings = &self.options.node.connection;
         let enough = 2 * settings.max_unsignalled as usize;
         let (Watch::Calls(Some(_)), Some(conn)) = (self.watch, self.ib_connections.get(&id)) else {
@@ -52,12 +53,12 @@ impl State {
         }
     }
 
-    /// Whether any wait.
+    /// Whether messages are held back.
     pub(super) fn delays(&self) -> bool {
         self.delayed > 0
     }
 
-    /// All that wait are being posted.
+    /// Ends the batch, before posting.
     pub(super) fn end_delay(&mut self) {
         if self.delays() {
             self.delayed = 0;

@@ -1,8 +1,8 @@
-//! Memory that sockets export, by its owner and its key.
+//! Exported memory, by owner and key.
 //!
-//! A key is all that a peer needs, on any connection of the engine: the device looks at nothing else. So the address of
-//! an export is random, as far as 32 bits permit, which is what a cookie has; the key is the device's choice, and most
-//! devices count.
+//! A key is all a peer needs to access an export, on any connection of the engine, because the
+//! device checks nothing else. Keys are chosen by the device, and many devices count up. So the
+//! address of an export is random, within the 32 bits of a cookie.
 
 use std::{
     collections::{BTreeSet, HashMap, hash_map::Entry},
@@ -15,23 +15,23 @@ use verbs::{ProtectionDomain, RemoteRegion};
 
 use crate::proto::SocketId;
 
-/// The bytes of a page, as far as addresses of exports are concerned.
+/// Page size assumed for addresses of exports.
 pub(crate) const PAGE: usize = 4096;
 
-/// Number of pages that 32 bits of offset reach.
+/// Number of pages addressable by the 32-bit offset of a cookie.
 const PAGES: u64 = 1 << 20;
 
-/// Maximum number of hosts that are remembered to have been sent a cookie; with more, any host may have it.
+/// Maximum number of recorded recipients of a cookie. Beyond it, any host counts as a recipient.
 const MAX_HOSTS: usize = 64;
 
-/// Memory that peers can use.
+/// Memory accessible to peers.
 #[derive(Debug)]
 pub(crate) struct Exported<R = RemoteRegion> {
-    /// Held for as long as they may.
+    /// The registration, kept while peers may access the memory.
     pub(crate) region: R,
     pub(crate) use_once: bool,
     pub(crate) read_only: bool,
-    /// The hosts that the cookie is for: if there are none, or too many, any host.
+    /// Recipients of the cookie. Any host counts if the set is empty or full.
     hosts: BTreeSet<IpAddr>,
 }
 
@@ -51,7 +51,7 @@ impl<R> Exported<R> {
     }
 }
 
-/// The memory that all sockets of an engine export.
+/// Exported memory of all sockets of an engine.
 #[derive(Debug)]
 pub(crate) struct Exports<R = RemoteRegion> {
     all: HashMap<(SocketId, u32), Exported<R>>,
@@ -83,7 +83,7 @@ impl<R> Exports<R> {
         self.all.keys().filter(|(of, _)| *of == owner).count()
     }
 
-    /// Any export with this key that `which` names.
+    /// An export with this key that matches `which`.
     pub(super) fn find(
         &self,
         rkey: u32,
@@ -94,8 +94,8 @@ impl<R> Exports<R> {
         found.map(|(_, exported)| exported)
     }
 
-    /// Records that the cookie of an export goes to a host with a message: from now on, only hosts that were sent it can
-    /// say that they have used it.
+    /// Records a recipient of the cookie. From now on, only recipients can end the single use of
+    /// the memory.
     pub(crate) fn sent_to(&mut self, owner: SocketId, rkey: u32, host: IpAddr) {
         if let Some(exported) = self.all.get_mut(&(owner, rkey))
             && exported.hosts.len() <= MAX_HOSTS
@@ -104,7 +104,7 @@ impl<R> Exports<R> {
         }
     }
 
-    /// Frees memory for one use, as a host says that it has used it.
+    /// Ends a use-once export after a host has reported its use.
     pub(crate) fn used(&mut self, owner: SocketId, rkey: u32, by: IpAddr) {
         if let Entry::Occupied(exported) = self.all.entry((owner, rkey))
             && exported.get().use_once
@@ -114,24 +114,24 @@ impl<R> Exports<R> {
         }
     }
 
-    /// Frees all memory of a socket that is closed.
+    /// Ends all exports of a closed socket.
     pub(super) fn forget(&mut self, owner: SocketId) {
         self.all.retain(|(of, _), _| *of != owner);
     }
 }
 
 impl Exports {
-    /// Frees all memory of a device that is gone.
+    /// Ends all exports on a removed device.
     pub(super) fn leave(&mut self, pd: &ProtectionDomain) {
         self.all.retain(|_, exported| exported.region.pd() != pd);
     }
 }
 
-/// An address for `len` bytes that begin at `offset` in their page: at the same offset in a random page, and as a whole
-/// within what a cookie can say.
+/// A random address for `len` bytes at `offset` in their page. Keeps the offset in the page, and
+/// fits into a cookie.
 ///
 /// # Errors
-/// The kernel has no random numbers yet, or none for this process.
+/// `getrandom(2)` fails.
 pub(crate) fn random_address(offset: usize, len: usize) -> io::Result<u64> {
     let mut random = [0; 8];
     let filled = getrandom(&mut random, GetRandomFlags::empty())?;
@@ -163,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn message_after_an_operation_frees_memory_for_one_use_and_no_other() {
+    fn export_use_once_ends_with_message_after_operation() {
         for use_once in [true, false] {
             let mut exports = exports(use_once);
             exports.used(SocketId(2), 5, PEER);
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn stranger_cannot_free_memory_whose_cookie_went_to_a_peer() {
+    fn export_use_once_ignores_hosts_without_the_cookie() {
         let mut exports = exports(true);
         exports.sent_to(OWNER, 5, PEER);
         exports.used(OWNER, 5, STRANGER);
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn hosts_that_were_sent_a_cookie_are_bounded() {
+    fn export_recipients_are_bounded() {
         let mut exports = exports(true);
         for host in 0..1000 {
             exports.sent_to(OWNER, 5, std::net::Ipv4Addr::from_bits(host).into());
@@ -197,7 +197,7 @@ mod tests {
     }
 
     #[test]
-    fn address_keeps_the_offset_in_its_page_and_fits_a_cookie() {
+    fn export_address_keeps_page_offset_and_fits_cookie() {
         let longest = MAX_MESSAGE as usize + PAGE;
         for (offset, len) in [
             (0, 1),
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn addresses_of_exports_cannot_be_guessed() {
+    fn export_addresses_are_random() {
         let at: BTreeSet<u64> = (0..64).map(|_| random_address(7, 4096).unwrap()).collect();
         assert!(at.len() > 60, "{at:x?}");
         assert!(

@@ -1,15 +1,14 @@
-//! The calls that wait beside the one that leads.
+//! Blocked calls other than the leader.
 
 use std::sync::atomic::{AtomicUsize, Ordering::Relaxed};
 
-/// Number of calls that wait beside the one that leads. While there are any, the leader leaves no work to the next
-/// call: a call that sleeps does none.
+/// Number of blocked calls other than the leader. While there are any, the leader completes its
+/// work before returning, because a sleeping call does none.
 #[derive(Debug, Default)]
 pub(super) struct Followers(AtomicUsize);
 
 impl Followers {
-    /// Runs the wait of a call, which counts as long as it takes. The caller still holds the engine's lock when it
-    /// begins.
+    /// Runs `wait`, counting the caller as blocked. The caller enters with the engine's lock held.
     pub(super) fn wait<T>(&self, wait: impl FnOnce() -> T) -> T {
         self.0.fetch_add(1, Relaxed);
         let waited = wait();
@@ -17,7 +16,7 @@ impl Followers {
         waited
     }
 
-    /// Whether no call waits.
+    /// Whether no other call is blocked.
     pub(super) fn is_empty(&self) -> bool {
         self.0.load(Relaxed) == 0
     }
@@ -28,7 +27,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn call_counts_for_as_long_as_it_waits() {
+    fn followers_count_blocked_calls() {
         let followers = Followers::default();
         assert!(followers.is_empty());
         let inner = followers.wait(|| {

@@ -1,4 +1,4 @@
-//! What an engine tells of its sockets and connections.
+//! `RDS_INFO_*` of an engine.
 
 use std::io;
 
@@ -12,8 +12,8 @@ use crate::{
 };
 
 impl Engine {
-    /// `RDS_INFO_*`—Everything that there is to be told of the sockets and connections of this
-    /// engine, at one time. The kernel's own are not in it, nor those of other processes.
+    /// `RDS_INFO_*`—A snapshot of the sockets, connections and counters of this engine. Those of
+    /// the kernel and of other processes are not included.
     ///
     /// ```no_run
     /// let info = rds::Engine::shared()?.info()?;
@@ -24,7 +24,7 @@ impl Engine {
     /// ```
     ///
     /// # Errors
-    /// - `Unsupported`: the engine is of a parent process.
+    /// - `Unsupported`: the engine belongs to the parent process.
     #[doc(alias = "RDS_INFO_FIRST")]
     pub fn info(&self) -> io::Result<Info> {
         Ok(self.inner().lock()?.info())
@@ -57,7 +57,7 @@ impl State {
                 told.max_send_wr = resources.device.sends;
                 told.max_recv_wr = resources.device.receives;
                 told.max_send_sge = resources.device.elements;
-                // There is no pool: as many as the device has.
+                // Memory is registered without a pool, so only the device is a limit.
                 told.mr_max = u32::MAX;
                 told.mr_size = MAX_MESSAGE / 4096 + 1;
             }

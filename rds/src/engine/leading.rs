@@ -1,22 +1,23 @@
-//! How calls wait: one of those that do works for all sockets, instead of the thread.
+//! Blocking calls poll the completion queues themselves. One thread polls at a time (the leader of
+//! a Leader/Followers scheme) and processes completions for every socket.
 //!
-//! What a call waits for comes by a completion. If the thread handled it, it would have to be woken
-//! first, only to wake the call. So the first call that waits is told of completions itself, and the
-//! thread is not.
+//! Completions wake blocked calls. If the engine thread processed completions, each would cost two
+//! context switches: one to the thread, one to the call. So the first blocked call waits for
+//! completion events itself, and the thread does not.
 //!
-//! If it has time for ever, it sleeps in a read of the channel, which is one call of the kernel, and takes the
-//! event: whoever has something else for it has the device make one. Otherwise it sleeps beside a bell.
+//! Without a time-out, the leader blocks in a read of the completion channel, which is one system
+//! call and consumes the event; other threads wake the leader by an event generated on the device.
+//! With a time-out, the leader polls the channels together with an eventfd.
 //!
-//! When it returns, the next one comes soon, as a rule. So it does not ask for completions to be
-//! announced, nor has the thread told of them: who waits next looks first, and asks only before it
-//! sleeps. Calls that send look as well: while they come, the thread leaves completions to them. But it
-//! sees once in a while whether calls still come. If none does, it takes over, and so it does at once if
-//! somebody else waits, in whatever way.
+//! After the leader returns, the next call usually follows soon. So notifications stay unarmed, and
+//! the thread unsubscribed: the next blocked call polls first, and arms only before sleeping.
+//! Sending calls poll, too. While calls keep coming, the thread leaves completions to them, and
+//! checks after [`TAKEOVER_DELAY`]. If no call has come, or if a socket is awaited by descriptor or
+//! in a task, the thread takes over.
 //!
-//! Whoever takes an event off a channel has its queue armed again before it sleeps, or leaves that to
-//! who comes next; so does who leaves the event where it is, which wakes everybody who sleeps on the
-//! channel. And whoever handles completions wakes everybody they concern. So nothing is lost, whoever
-//! comes first.
+//! No wake-up is lost: a call that consumes an event rearms its queue before sleeping, or marks the
+//! connection as pending; an unread event keeps the channel readable; and a call that processes
+//! completions wakes the waiters of every socket concerned.
 
 use std::{
     io, mem,
@@ -38,79 +39,83 @@ use crate::{
     socket::Waiters,
 };
 
-/// If no call has come for so long, the thread handles completions.
+/// Time without a call after which the engine thread takes over completions, and upper bound of the
+/// added latency.
 pub(super) const TAKEOVER_DELAY: Duration = Duration::from_millis(10);
 
-/// The same where calls have kept coming. Peers of our own kind wait longer for an acknowledgement.
+/// Maximum takeover delay while calls have kept coming. Below the delay of acknowledgements (50
+/// ms), so that peers do not notice.
 pub(super) const MAX_TAKEOVER_DELAY: Duration = Duration::from_millis(40);
 
-/// While a call has led for less, the thread keeps seeing to that: to be asked to is dearer.
+/// Time as leader after which the thread stops checking for calls. Until then, the checks are
+/// cheaper than requesting one by a system call.
 const MAX_LEADER_TIME: Duration = Duration::from_secs(1);
 
-/// So often a call that waits finds something at once before it lets others in: it might do so for ever.
+/// Consecutive waits satisfied without sleeping before the caller drops the lock and yields, so
+/// that a busy caller cannot starve other threads.
 const YIELD_INTERVAL: u32 = 16;
 
-/// A call that keeps finding something, none of which is its own, ends so long after its time. Before, what
-/// it finds may be its own.
+/// Grace period past the caller's deadline. A blocked call that finds only completions of other
+/// sockets returns `TimedOut` once it has elapsed.
 const DEADLINE_GRACE: Duration = Duration::from_millis(10);
 
-/// So often a call looks before it asks for the time again, which may be dearer than a look.
+/// Polls per clock read while busy-polling, since reading the clock may cost more than a poll.
 const POLLS_PER_CLOCK_READ: u32 = 16;
 
-/// So long a call waits between two looks at a device that is gone.
+/// Interval between polls while the device is removed.
 const REMOVED_DEVICE_INTERVAL: Duration = Duration::from_millis(1);
 
-/// So few connections are all looked at sooner than one is told which of them has something.
+/// Number of connections up to which polling all is cheaper than reading events.
 const MAX_POLLED_CONNECTIONS: usize = 4;
 
-/// Whether a call may leave what is to be done to the next one: if it is `alone`, since a call that sleeps does
-/// nothing; if all of it `can_wait`; and if it was not `rung` for, since then other threads are at work, and the next
-/// call may be theirs, which waits for that.
+/// Whether the caller may defer its work to the next call: only if no other call is blocked
+/// (`alone`), no waiter or peer depends on the work (`can_wait`), and no other thread has
+/// `notified` the caller, since the next call may then depend on the work.
 const fn may_leave(notified: bool, alone: bool, can_wait: bool) -> bool {
     !notified && alone && can_wait
 }
 
-/// The call that works for all sockets while it waits.
+/// The blocked call that polls for all sockets.
 #[derive(Debug)]
 pub(super) struct Leader {
     socket: SocketId,
     since: Duration,
-    /// Where it waits.
+    /// Where the leader blocks.
     block_on: BlockOn,
-    /// Something has changed that it did not do itself, and it has been woken.
+    /// Another thread has woken the leader.
     notified: bool,
-    /// It looks for completions, and is not told of them.
+    /// The leader busy-polls, with notifications unarmed.
     looks: bool,
 }
 
-/// Where the call that leads waits.
+/// Where the leader blocks.
 #[derive(Debug)]
 enum BlockOn {
-    /// At the channels of all devices, and at this bell.
+    /// In `poll` on the channels of all devices and this eventfd.
     EventFd(Arc<EventFd>),
-    /// In a read of the channel of the only device: so there is one call of the kernel, not three. But to wake
-    /// it takes more.
+    /// In a read of the only device's channel: one system call instead of three. A wake-up is more
+    /// expensive.
     Channel(Arc<Device>),
 }
 
-/// Who handles completions when no call waits.
+/// Responsibility for completions while no call is blocked.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Watch {
-    /// The thread is told of them.
+    /// The engine thread, through `poller`.
     Thread,
-    /// The call that leads, and when it has left, whoever comes. At this time, if it is known, the
-    /// thread sees whether anybody does. While there is none, a call leads.
+    /// Calls, with the time of the thread's next check. `None` while a leader is blocked.
     Calls(Option<Duration>),
 }
 
 impl Shared {
-    /// Waits until something changes for a socket. Who is `receiving` makes its descriptor right after
-    /// that, before it unlocks anything.
+    /// Blocks until the socket changes. With `receiving`, the caller receives next under the same
+    /// lock, and updates the descriptor.
     ///
     /// # Errors
-    /// - `TimedOut`: nothing has by `deadline`.
-    /// - `Interrupted`: a signal came, and the kernel does not go on with its call. Only the call that leads
-    ///   notices: who waits beside it does not sleep in a call of the kernel's that says so.
+    /// - `TimedOut`: no change by `deadline`.
+    /// - `Interrupted`: a signal handler without `SA_RESTART`, or with a time-out set. Affects the
+    ///   leader only: followers block on a condition variable, without a system call that returns
+    ///   `EINTR`.
     pub(crate) fn wait<'s>(
         &'s self,
         waiters: &Waiters,
@@ -129,9 +134,9 @@ impl Shared {
         let now = self.now();
         state.looked_at = now;
         if state.delays() || !state.node.is_quiet() {
-            // What calls before this one have left.
+            // Work deferred by earlier calls.
             self.drive_at(&mut state, now);
-            // That may have been for this socket.
+            // The work may concern this socket.
             return Ok(state);
         }
         let late = |at| self.clock.instant(now).saturating_duration_since(at);
@@ -143,7 +148,7 @@ impl Shared {
         let busy_poll = waiters.busy_poll();
         let looks = !busy_poll.is_zero();
         let everywhere = state.has_events;
-        // What is there already needs no announcement.
+        // Completions already present need no notification.
         let came = state.catch_up(now) || !looks && state.arm(now);
         if came {
             self.leave(&mut state, now, false);
@@ -153,7 +158,7 @@ impl Shared {
             state.found = state.found.wrapping_add(1);
             let turn = state.found.is_multiple_of(YIELD_INTERVAL);
             if turn && !everywhere && state.watch != Watch::Thread {
-                // Others may have something, too, of which the thread is not told.
+                // Other connections may have events, unseen by the thread.
                 state.take_all_events();
             }
             if turn || everywhere {
@@ -199,7 +204,7 @@ impl Shared {
             Some(device) => self.sleep_in_read(state, device),
             None => self.sleep_at_bell(state, sleeps_for),
         };
-        // Who is interrupted receives nothing after that.
+        // An interrupted call does not receive.
         state.receiving = receiving.filter(|_| !interrupted);
         let now = self.now();
         state.looked_at = now;
@@ -215,7 +220,7 @@ impl Shared {
         Ok(state)
     }
 
-    /// The call that leads sleeps in a read of the channel of a device. Returns whether a signal has come.
+    /// Blocks in a read of the completion channel. Returns whether a signal has arrived.
     fn sleep_in_read<'s>(
         &'s self,
         state: MutexGuard<'s, State>,
@@ -224,10 +229,10 @@ impl Shared {
         drop(state);
         let event = device.channel.wait_interruptible();
         if event.is_err() {
-            // It is gone, which is said again until the thread has seen to that.
+            // The device is removed. The error repeats until the thread has handled the removal.
             thread::sleep(REMOVED_DEVICE_INTERVAL);
         }
-        // A gone device is closed when nobody has it.
+        // A removed device is closed when the last owner drops it.
         drop(device);
         let mut state = self.lock_here();
         let interrupted = match event {
@@ -242,7 +247,7 @@ impl Shared {
         (state, interrupted)
     }
 
-    /// The call that leads sleeps at the bell, and the channels of all devices. Returns whether a signal has come.
+    /// Blocks in `poll` on the eventfd and all channels. Returns whether a signal has arrived.
     fn sleep_at_bell<'s>(
         &'s self,
         state: MutexGuard<'s, State>,
@@ -261,7 +266,7 @@ impl Shared {
         let mut state = self.lock_here();
         let is_told = ready[1..].contains(&true);
         if is_told && state.ib_connections.len() <= MAX_POLLED_CONNECTIONS {
-            // The caller has its message, and perhaps the peer its answer, before the event is taken.
+            // Leave the event unread, so that the caller gets its message earlier.
             state.has_events = true;
             state.has_looked = true;
         } else {
@@ -271,13 +276,13 @@ impl Shared {
                 }
             }
         }
-        // Gone devices are closed when nobody has them.
+        // Removed devices are closed when the last owner drops them.
         drop(devices);
         (state, interrupted)
     }
 
-    /// The call that leads looks for completions for some time, but not beyond `deadline`. Returns whether
-    /// there is anything, and if so, with its socket still `receiving`. If not, it is told of what comes.
+    /// Polls for `time`, but not past `deadline`. Returns whether there were completions; if so,
+    /// the socket is still `receiving`. If not, notifications are armed.
     fn look_for<'s>(
         &'s self,
         time: Duration,
@@ -311,20 +316,20 @@ impl Shared {
             }
             state.receiving = None;
             drop(state);
-            // The kernel may have to do something, too, before anything comes.
+            // The kernel may have to process packets first, on software devices.
             thread::yield_now();
             state = self.lock_here();
         }
     }
 
-    /// The call that leads has done what it could, and leaves.
+    /// Ends the leadership of a call.
     fn resign(&self, state: &mut State, now: Duration) {
         let leader = state.leader.take();
         let notified = leader.as_ref().is_some_and(|leader| leader.notified);
         if notified
             && let Some(BlockOn::EventFd(event)) = leader.as_ref().map(|leader| &leader.block_on)
         {
-            // An event of a channel's is taken by who reads it next.
+            // An event on the channel is consumed by its next reader.
             event.drain();
         }
         state.was_notified = notified;
@@ -338,14 +343,13 @@ impl Shared {
         }
     }
 
-    /// Whether nobody waits but the call that asks.
+    /// Whether no other call, descriptor or task waits.
     fn is_alone(&self, state: &State) -> bool {
         self.followers.is_empty() && state.observed.is_empty()
     }
 
-    /// A call has received something from a socket. What is to be done because of that, and of what has come with it,
-    /// is left to the next call if it can wait: most often that sends the answer, which the peer waits for. If no
-    /// call comes, the thread does it when it sees that.
+    /// Completes a receive. Work that can wait is deferred to the next call, usually the send of
+    /// the reply. Without a next call, the engine thread does the work after [`TAKEOVER_DELAY`].
     pub(crate) fn received(&self, state: &mut State, id: SocketId) {
         state.answers = state.has_looked;
         if !may_leave(false, self.is_alone(state), state.can_wait(id)) {
@@ -353,8 +357,8 @@ impl Shared {
         }
     }
 
-    /// Does what is to be done after a call has handled completions, and is about to receive from its socket, unless
-    /// that [may be left](may_leave) to the next call. The call was `rung` for if another has woken it.
+    /// Does the work of handled completions before the caller receives, unless it [may be
+    /// deferred](may_leave). The call was `notified` if another thread has woken it.
     fn leave(&self, state: &mut State, now: Duration, notified: bool) {
         let can_wait = state.receiving.is_some_and(|id| state.can_wait(id));
         if !may_leave(notified, self.is_alone(state), can_wait) {
@@ -362,8 +366,8 @@ impl Shared {
         }
     }
 
-    /// The thread has handled what it was told of. While calls come that do so themselves, it leaves that
-    /// to them, unless somebody waits for it.
+    /// Unsubscribes the thread from completions if calls handle them and no socket is awaited
+    /// otherwise.
     pub(super) fn leave_to_calls(&self, state: &mut State, now: Duration) {
         if self.is_alone(state) && state.watch == Watch::Thread && state.schedule.calls_come(now) {
             state.leave_out_thread();
@@ -371,7 +375,8 @@ impl Shared {
         }
     }
 
-    /// Handles what has completed, if nobody else is about to. Returns whether there was anything.
+    /// Polls all connections, unless the thread or a leader does. Returns whether there were
+    /// completions.
     pub(crate) fn look(&self, state: &mut State) -> bool {
         if state.is_watched() {
             return false;
@@ -384,7 +389,8 @@ impl Shared {
         any
     }
 
-    /// Somebody is about to wait for a socket without a call of its: the thread wakes it.
+    /// Subscribes the thread to completions, because a socket is awaited by descriptor or in a
+    /// task.
     pub(crate) fn observe(&self, state: &mut State, id: SocketId) {
         state.observed.insert(id);
         if !state.is_watched() {
@@ -398,19 +404,19 @@ impl Shared {
 }
 
 impl State {
-    /// Takes the events of a device.
+    /// Reads the completion events of a device.
     pub(super) fn take_events(&mut self, device: &Device) {
         while let Ok(Some(key)) = device.channel.try_next() {
             self.on_cq_event(key);
             if self.ib_connections.len() == 1 {
-                // Its queue announces nothing more before it is armed.
+                // The only queue is unarmed now, so there are no further events.
                 break;
             }
         }
     }
 
-    /// The device in a read of whose channel the call that leads can wait, if it has time for ever: there is no
-    /// other, and the last that has waited was not woken for something else.
+    /// The device for blocking in a channel read: the only one, without a deadline, and if the last
+    /// leader was not woken by another thread.
     fn place_to_read(&self, has_deadline: bool) -> Option<Arc<Device>> {
         let [device] = self.devices_here() else {
             return None;
@@ -419,7 +425,7 @@ impl State {
         reads.then(|| Arc::clone(device))
     }
 
-    /// Takes all events that there are, of all devices.
+    /// Reads the completion events of all devices.
     pub(super) fn take_all_events(&mut self) {
         self.has_events = false;
         let mut next = 0;
@@ -429,10 +435,10 @@ impl State {
         }
     }
 
-    /// Handles what has completed since a call was told of completions. Returns whether there was anything;
-    /// if not, no event is left, and who has announced one is due.
+    /// Handles completions since the last event. Returns whether there were any; if not, all events
+    /// are read and their connections pending.
     fn catch_up(&mut self, now: Duration) -> bool {
-        // Who has just sent something has looked since.
+        // A send has just polled.
         let looked = mem::take(&mut self.looked_in_vain);
         if !self.has_events {
             return !looked && self.complete(now);
@@ -444,8 +450,7 @@ impl State {
         false
     }
 
-    /// Handles what has completed of any connection, whether or not it is announced. Returns whether there
-    /// was anything.
+    /// Polls every connection, armed or not. Returns whether there were completions.
     fn look_everywhere(&mut self, now: Duration) -> bool {
         let mut any = false;
         let mut next = self.ib_connections.first_key_value();
@@ -460,32 +465,32 @@ impl State {
         any
     }
 
-    /// Handles what has completed by the time that a call sends to a connection. Returns whether there was
-    /// anything.
+    /// Polls as part of a send. Returns whether there were completions.
     pub(crate) fn look_to_send(&mut self, now: Duration, id: ConnectionId) -> bool {
         if self.ib_connections.len() > MAX_POLLED_CONNECTIONS {
             return self.look(now, id);
         }
         self.schedule.call(now);
-        // The peer has not answered yet what answers it; who waits for that looks.
+        // A reply cannot have arrived yet; the caller's receive will poll.
         let any = !mem::take(&mut self.answers) && self.look_everywhere(now);
         self.looked_in_vain = !any;
         any
     }
 
-    /// Whether somebody is told of completions now, so that all queues have to announce them.
+    /// Whether the thread or a sleeping leader depends on notifications, so that all queues must be
+    /// armed.
     pub(super) fn is_watched(&self) -> bool {
         self.watch == Watch::Thread || self.leader.as_ref().is_some_and(|leader| !leader.looks)
     }
 
-    /// Whether what is to be done can be left to whoever comes next, if nobody waits but who has just received from
-    /// this socket.
+    /// Whether work can be deferred to the next call, given that only the caller has received from
+    /// `receiver`.
     fn can_wait(&self, receiver: SocketId) -> bool {
         let calls = matches!(self.watch, Watch::Calls(Some(_))) && self.leader.is_none();
         calls && !self.delays() && self.tasks.is_empty() && self.node.can_wait(receiver)
     }
 
-    /// When the thread sees whether calls still come.
+    /// Time of the thread's next check for calls.
     pub(super) fn relief(&self) -> Option<Duration> {
         match self.watch {
             Watch::Calls(at) => at,
@@ -493,8 +498,8 @@ impl State {
         }
     }
 
-    /// The call that has led `since` then leaves, and is `alone` if nobody else waits. Returns whether
-    /// the thread has to be rung for.
+    /// Ends a leadership that began at `since`; `alone` if no other waiter exists. Returns whether
+    /// the thread must be notified.
     fn pass_on(&mut self, now: Duration, since: Duration, alone: bool) -> bool {
         self.schedule.call(now);
         if !alone {
@@ -509,18 +514,18 @@ impl State {
         }
     }
 
-    /// Has the thread see at that time whether calls still come. Returns whether it has to be rung for.
+    /// Schedules the thread's next check for calls. Returns whether the thread must be notified.
     fn relieve_at(&mut self, at: Duration) -> bool {
         self.watch = Watch::Calls(Some(at));
         self.wake_at(at)
     }
 
-    /// If it is time, sees whether calls still come; without, the thread handles completions.
+    /// Performs the check for calls, if due. Without calls, the thread takes over completions.
     pub(super) fn relieve(&mut self, now: Duration) {
         if self.relief().is_none_or(|at| at > now) {
             return;
         }
-        // It is the thread that asks.
+        // Called by the thread itself.
         match &self.leader {
             Some(leader) if now < leader.since + MAX_LEADER_TIME => {
                 self.watch = Watch::Calls(Some(now + TAKEOVER_DELAY));
@@ -535,25 +540,25 @@ impl State {
         }
     }
 
-    /// The thread is not told of completions any more, as a call is.
+    /// Unsubscribes the thread from completion events.
     fn leave_out_thread(&mut self) {
         if self.watch != Watch::Thread {
             return;
         }
         for device in self.devices_here() {
-            // It is there. Of what is only masked the thread would be woken by every event.
+            // The channel is present. Masking instead would still wake the thread for each event.
             let _: Result<(), _> = epoll::delete(&self.poller, &device.channel);
         }
         self.watch = Watch::Calls(None);
     }
 
-    /// The thread is told of completions. Returns whether it has to be rung for.
+    /// Subscribes the thread to completion events. Returns whether the thread must be notified.
     fn tell_thread(&mut self, now: Duration) -> bool {
         if self.watch == Watch::Thread {
             return false;
         }
         if self.has_events {
-            // Or the thread would be woken by them.
+            // Unread events would wake the thread at once.
             self.take_all_events();
         }
         let told = self.devices_here().iter().all(|device| {
@@ -565,13 +570,13 @@ impl State {
             self.watch = Watch::Thread;
             return false;
         }
-        // There is no memory for it: so the thread looks now and then.
+        // Out of memory: the thread polls at intervals instead.
         self.take_all_events();
         self.complete(now);
         self.relieve_at(now + TAKEOVER_DELAY)
     }
 
-    /// Wakes the call that leads, if it waits for this socket.
+    /// Wakes the leader, if blocked on this socket.
     pub(super) fn call_leader(&mut self, id: SocketId) {
         if let Some(leader) = &mut self.leader
             && leader.socket == id
@@ -580,7 +585,7 @@ impl State {
         }
     }
 
-    /// Wakes the call that leads, whatever it waits for.
+    /// Wakes the leader.
     pub(super) fn stop_leader(&mut self) {
         if let Some(leader) = &mut self.leader {
             leader.notify();
@@ -597,8 +602,8 @@ impl Leader {
 }
 
 impl BlockOn {
-    /// Wakes who waits there. Returns whether that has been done: it cannot be where a device is gone, which
-    /// wakes those who wait for it.
+    /// Wakes the thread blocked here. Returns whether the wake-up succeeded; it fails for a removed
+    /// device, where the read fails by itself.
     fn notify(&self) -> bool {
         match self {
             Self::EventFd(event) => {
@@ -615,7 +620,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn work_is_left_only_by_a_call_that_is_alone_and_was_not_rung_for() {
+    fn leader_defers_work_only_if_alone_and_not_notified() {
         for notified in [false, true] {
             for alone in [false, true] {
                 for can_wait in [false, true] {

@@ -1,4 +1,4 @@
-//! Listening at the addresses that sockets are bound to.
+//! Listening on the addresses of bound sockets.
 
 use std::{
     collections::{BTreeMap, HashSet},
@@ -18,41 +18,41 @@ use crate::{
     proto::{Host, SocketId, wire::Family},
 };
 
-/// How many peers may wait to be accepted.
+/// Backlog of `rdma_listen`, per address.
 const BACKLOG: u32 = 128;
 
-/// How long to wait until listening is tried again at an address whose device has gone.
+/// Interval between attempts to listen on an address of a removed device.
 const RETRY_INTERVAL: Duration = Duration::from_secs(1);
 
-/// The addresses at which peers are accepted.
+/// The listening addresses and their devices.
 #[derive(Debug, Default)]
 pub(super) struct Listeners {
     open: BTreeMap<IpAddr, CmId<Listening>>,
-    /// The devices of the addresses, as long as they are there.
+    /// The device of each address, until it is removed.
     devices: BTreeMap<Host, Arc<Device>>,
-    /// Nobody is let in yet, and who will be.
+    /// Addresses bound while accepting is paused; `None` if it is not paused.
     paused: Option<HashSet<IpAddr>>,
-    /// Addresses whose device has gone, and when they are tried again.
+    /// Addresses of removed devices, with the time of the next attempt to listen.
     lost: BTreeMap<IpAddr, Duration>,
 }
 
 impl Listeners {
-    /// When something has to be tried again.
+    /// Time of the next attempt to listen.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.lost.values().min().copied()
     }
 
-    /// The device that has an address.
+    /// The device of an address.
     pub(super) fn device(&self, ip: IpAddr) -> Option<&Arc<Device>> {
         self.devices.get(&ip.into())
     }
 
-    /// A device is gone.
+    /// Forgets a removed device.
     pub(super) fn forget_device(&mut self, gone: &Arc<Device>) {
         self.devices.retain(|_, device| !Arc::ptr_eq(device, gone));
     }
 
-    /// Whether an address is listened at, or will be.
+    /// Whether an address is listening, or will be on resume.
     fn has(&self, ip: IpAddr) -> bool {
         let is_held = self
             .paused
@@ -61,7 +61,7 @@ impl Listeners {
         is_held || self.open.contains_key(&ip)
     }
 
-    /// The address that an identifier listens at.
+    /// The address of a listening identifier.
     pub(super) fn of(&self, key: Key) -> Option<IpAddr> {
         let mut open = self.open.iter();
         open.find(|(_, id)| id.key() == key).map(|(&ip, _)| ip)
@@ -75,12 +75,12 @@ fn family(ip: IpAddr) -> Family {
     }
 }
 
-/// Whether this host's kernel has RDS over RDMA.
+/// Whether the kernel module `rds_rdma` is loaded.
 fn kernel_has_rds() -> bool {
     Path::new("/sys/module/rds_rdma").exists()
 }
 
-/// Why an address cannot be listened at, in words.
+/// Explains why listening on an address failed.
 fn explain(ip: IpAddr, err: &verbs::Error) -> io::Error {
     let errno = err.raw_os_error().map(Errno::from_raw_os_error);
     let (kind, reason) = match errno {
@@ -104,8 +104,8 @@ fn explain(ip: IpAddr, err: &verbs::Error) -> io::Error {
 }
 
 impl State {
-    /// Makes an address ready: peers can connect, and the device is known. An address of the host
-    /// itself has none.
+    /// Listens on the IP of `addr`, and opens its device. A loopback address has no device and no
+    /// listener.
     pub(crate) fn open(&mut self, addr: SocketAddr) -> io::Result<()> {
         let ip = addr.ip();
         if ip.is_loopback() {
@@ -119,7 +119,7 @@ impl State {
         self.bind(ip)
     }
 
-    /// The address with the link it is on.
+    /// The address with the scope id of `local`, if it is link-local.
     pub(super) fn on_link(&self, local: IpAddr, ip: IpAddr, port: u16) -> SocketAddr {
         match ip {
             IpAddr::V6(v6) if v6.is_unicast_link_local() => {
@@ -130,7 +130,7 @@ impl State {
         }
     }
 
-    /// Who has sent a message to a socket, with the link that the socket is on.
+    /// The sender of a message, with the scope id of the receiving socket.
     pub(crate) fn sender(&self, to: SocketId, from: SocketAddr) -> SocketAddr {
         if from.is_ipv6()
             && let Ok((Some(local), _)) = self.node.names(to)
@@ -187,7 +187,7 @@ impl State {
         result
     }
 
-    /// The device of an address that was listened at is gone.
+    /// Handles the removal of a listening identifier's device.
     pub(super) fn listener_lost(&mut self, now: Duration, key: Key) {
         let Some(ip) = self.listeners.of(key) else {
             return;
@@ -199,7 +199,7 @@ impl State {
         self.listeners.lost.insert(ip, now + RETRY_INTERVAL);
     }
 
-    /// Tries to listen again where a device may have come back.
+    /// Listens again on addresses whose device may have returned.
     pub(super) fn listeners_due(&mut self, now: Duration) {
         let lost = self.listeners.lost.iter();
         let due: Vec<IpAddr> = lost
@@ -207,8 +207,7 @@ impl State {
             .map(|(&ip, _)| ip)
             .collect();
         if !due.is_empty() {
-            // librdmacm closes a device that is gone when it is asked which there are, and finds
-            // others.
+            // `rdma_get_devices` makes librdmacm close removed devices and find new ones.
             drop(cm::devices());
         }
         for ip in due {

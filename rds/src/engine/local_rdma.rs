@@ -1,5 +1,5 @@
-//! Operations on memory of this engine's own sockets. To move bytes, no device is needed; numbers are
-//! changed by the device that does so for other hosts, as it does not know what a processor is about to do.
+//! RDMA and atomic operations between sockets of one engine. RDMA is a copy by the processor;
+//! atomic operations go through the device, because they must be atomic with those of peers.
 
 use std::{net::IpAddr, sync::Arc};
 
@@ -13,8 +13,8 @@ use crate::{
 };
 
 impl State {
-    /// Memory with this key that a socket at `to` exports, and how far in it so many bytes at an
-    /// address are, if they are inside.
+    /// The export with this key of a socket at `to`, and the offset of `addr` in it, if `len` bytes
+    /// are inside.
     fn exported(
         &self,
         to: IpAddr,
@@ -31,9 +31,9 @@ impl State {
         is_inside.then_some((device, exported, start))
     }
 
-    /// Reads or writes memory that a socket at `to` exports, and says how that has ended.
+    /// Performs an RDMA operation on memory exported by a socket at `to`.
     pub(crate) fn local_rdma(&self, to: IpAddr, rdma: &Rdma, pieces: &[RemoteRegion]) -> Status {
-        // Of as many bytes as the pieces have: that was looked at.
+        // The caller has checked that the pieces add up to this length.
         let there = self.exported(to, rdma.rkey, rdma.addr, rdma.len as usize);
         let may = |exported: &Exported| rdma.direction == Direction::Read || !exported.read_only;
         let Some((_, exported, mut at)) = there.filter(|(_, exported, _)| may(exported)) else {
@@ -57,14 +57,15 @@ impl State {
         Status::Success
     }
 
-    /// Whether numbers of sockets at an address can be changed; also if nothing is known of it.
+    /// Whether atomic operations work on exports of sockets at an address. `true` for unknown
+    /// addresses.
     pub(crate) fn has_local_atomics(&self, to: IpAddr) -> bool {
         let device = self.listeners.device(to);
         device.is_none_or(|device| device.has_local_atomics())
     }
 
-    /// Changes a number in memory that a socket at `to` exports, in one step for everybody, and says
-    /// how that has ended. What it was goes to `place`, of 8 bytes. Blocks until the device has done it.
+    /// Performs an atomic operation on memory exported by a socket at `to`. Stores the previous
+    /// value in `place`, 8 bytes. Blocks until the device completes the operation, up to 10 s.
     pub(crate) fn local_atomic(&self, to: IpAddr, atomic: &Atomic, place: &RemoteRegion) -> Status {
         let there = self.exported(to, atomic.rkey, atomic.addr, place.len());
         let Some((device, exported, at)) = there.filter(|(_, exported, _)| !exported.read_only)
@@ -83,7 +84,7 @@ impl State {
     }
 }
 
-/// What a device says of an operation that has failed.
+/// The operation status for a completion error.
 fn status_of(failure: WcStatus) -> Status {
     match outcome(failure) {
         Completion::RemoteError => Status::RemoteError,

@@ -1,4 +1,4 @@
-//! What drives the protocol of a process: connections, completions, and time.
+//! The engine: drives the protocol with connection events, completions and timers.
 
 mod clock;
 mod connecting;
@@ -49,14 +49,13 @@ use wakeup_schedule::{Batch, WakeupSchedule};
 
 use crate::{event_fd::EventFd, socket::Socket};
 
-/// Everything that sockets share: their addresses, the connections to other hosts, and the thread
-/// that works for them.
+/// State shared by sockets: bound addresses, connections to other hosts, and the engine thread.
 ///
-/// Programs with one engine need not know of it: [`Socket::new`] makes one, and it ends with the
-/// last socket. An address belongs to one engine on a host; several processes need several
-/// addresses.
+/// Most programs never name an engine: [`Socket::new`] uses a shared one, started with the first
+/// socket and stopped with the last. An address belongs to one engine per host, so several
+/// processes need several addresses.
 ///
-/// It is a handle to something shared, like an `Arc`.
+/// Clones refer to the same engine, like an `Arc`.
 #[derive(Clone, Debug)]
 pub struct Engine {
     handle: Arc<Handle>,
@@ -68,18 +67,19 @@ struct Handle {
     thread: Option<JoinHandle<()>>,
 }
 
-/// What the thread and the sockets have in common.
+/// State shared by the engine thread and the sockets.
 #[derive(Debug)]
 pub(crate) struct Shared {
     state: Mutex<State>,
     channel: Arc<EventChannel>,
-    /// Rung when the thread has to look again.
+    /// Wakes the engine thread.
     thread_event: EventFd,
-    /// Readable when there are completions, unless a call waits for them.
+    /// An epoll descriptor over the completion channels while the engine thread handles
+    /// completions; empty while calls do.
     poller: Arc<OwnedFd>,
-    /// Of the call that does.
+    /// Wakes the leader, the blocked call that polls on behalf of all sockets.
     leader_event: Arc<EventFd>,
-    /// The calls that wait beside it.
+    /// Blocked calls other than the leader.
     followers: Followers,
     clock: Arc<Clock>,
     schedule: Arc<WakeupSchedule>,
@@ -87,19 +87,19 @@ pub(crate) struct Shared {
     process: u64,
 }
 
-/// So many devices, or descriptors, need no memory of their own.
+/// Inline capacity of lists of devices and descriptors; longer lists are on the heap.
 const INLINE_DEVICES: usize = 4;
 
-/// Which descriptors are readable.
+/// Readability of the polled descriptors, by index.
 type Ready = SmallVec<[bool; INLINE_DEVICES]>;
 
-/// The process that has first listened at an address, and so opened a device.
+/// Fork generation of the first process that opened a device; 0 for none.
 static FIRST_PROCESS: AtomicU64 = AtomicU64::new(0);
 
-/// Whether this process may open devices: none that it descends from has.
+/// Fails in a child of a process with open devices.
 ///
-/// The kernel lets nobody write to a device that another process has opened, and the connection manager
-/// opens each only once.
+/// The kernel rejects writes to a device opened by another process, and librdmacm opens each device
+/// only once.
 fn check_process(first: u64) -> io::Result<()> {
     if [0, verbs::fork_generation()].contains(&first) {
         return Ok(());
@@ -108,7 +108,7 @@ fn check_process(first: u64) -> io::Result<()> {
     Err(io::Error::new(io::ErrorKind::Unsupported, reason))
 }
 
-/// This process is about to open a device.
+/// Records that this process opens a device.
 fn claim_devices() -> io::Result<()> {
     let own = verbs::fork_generation();
     let first = FIRST_PROCESS.compare_exchange(0, own, Relaxed, Relaxed);
@@ -118,8 +118,8 @@ fn claim_devices() -> io::Result<()> {
 static DEFAULT: Mutex<Weak<Handle>> = Mutex::new(Weak::new());
 
 impl Engine {
-    /// The engine of sockets that are made without saying which: it is started with the first and
-    /// ends with the last.
+    /// The shared engine of [`Socket::new`], started with the first socket and stopped with the
+    /// last.
     ///
     /// # Errors
     /// As for [`EngineOptions::start`].
@@ -141,7 +141,8 @@ impl Engine {
         let wall = SystemTime::now().duration_since(SystemTime::UNIX_EPOCH);
         let micros = wall.unwrap_or_default().as_micros();
         let micros = u64::try_from(micros).unwrap_or(u64::MAX);
-        // Higher than those of every process before, on a host whose clock does not go back.
+        // Must exceed the sequence numbers of earlier processes at the same address, on a host with
+        // a monotonic wall clock.
         options.node.first_sequence = NonZero::new(micros).unwrap_or(NonZero::<u64>::MIN);
         options.node.seed = micros ^ u64::from(std::process::id()).rotate_right(16);
         options.node.max_links = options.max_links();
@@ -175,17 +176,17 @@ impl Engine {
         })
     }
 
-    /// A socket without an address.
+    /// Creates an unbound socket.
     ///
     /// # Errors
-    /// - `Unsupported`: the engine was made before a fork, by the parent.
+    /// - `Unsupported`: the engine was created before a fork, by the parent process.
     pub fn socket(&self) -> io::Result<Socket> {
         Socket::of(self)
     }
 
-    /// Keeps peers out until [`resume_accept`](Self::resume_accept): an address that a socket is bound to meanwhile does not
-    /// accept connections. So several sockets can be bound before the first message comes; one that
-    /// finds no socket is lost.
+    /// Stops accepting connections until [`resume_accept`](Self::resume_accept) is called. Affects
+    /// addresses bound after this call. Use the pair to bind several sockets before the first
+    /// message arrives: a message to an unbound port is dropped.
     ///
     /// # Errors
     /// As for [`socket`](Self::socket).
@@ -194,11 +195,12 @@ impl Engine {
         Ok(())
     }
 
-    /// Lets peers in.
+    /// Accepts connections on all addresses bound since [`pause_accept`](Self::pause_accept).
     ///
     /// # Errors
-    /// As for [`Socket::bind_to`]: an address could not be listened at. All others are; the next call tries
-    /// this one again, and until one succeeds, peers are kept out of addresses that are bound to meanwhile.
+    /// As for [`Socket::bind_to`], if listening on an address fails. All other addresses accept
+    /// connections. Call again to retry the failed ones; until a call succeeds, addresses bound in
+    /// the meantime do not accept connections.
     pub fn resume_accept(&self) -> io::Result<()> {
         self.inner().lock()?.resume_accept()
     }
@@ -210,24 +212,24 @@ impl Engine {
 
 impl Drop for Handle {
     fn drop(&mut self) {
-        // In a child, everything is the parent's.
+        // After a fork, everything belongs to the parent.
         if self.shared.process != verbs::fork_generation() {
             return;
         }
         self.shared.stopped.store(true, Relaxed);
         self.shared.thread_event.notify();
         if let Some(thread) = self.thread.take()
-            // A task that it has woken may have had the last socket.
+            // The last handle may be dropped by a task, woken on the engine thread.
             && thread.thread().id() != thread::current().id()
         {
-            // It does not panic, and if it did, there would be nothing to be done here.
+            // The engine thread does not panic; there is nothing to do with an error here.
             drop(thread.join());
         }
     }
 }
 
 impl Shared {
-    /// The time, as the protocol has it.
+    /// Time since the engine started.
     pub(crate) fn now(&self) -> Duration {
         self.clock.now()
     }
@@ -236,7 +238,7 @@ impl Shared {
         &self.clock
     }
 
-    /// Everything, unless it belongs to the parent of this process.
+    /// Locks the state; fails in a child of the process that created the engine.
     pub(crate) fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
         if self.process != verbs::fork_generation() {
             let reason = "the sockets of a parent process cannot be used by its children";
@@ -245,19 +247,19 @@ impl Shared {
         Ok(self.lock_here())
     }
 
-    /// Everything, in the process that has made it.
+    /// Locks the state in the process that created the engine.
     pub(crate) fn lock_here(&self) -> MutexGuard<'_, State> {
         self.state.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Does what has to be done at once after a call of a program's.
+    /// Performs the work caused by a call, such as posting.
     pub(crate) fn drive(&self, state: &mut State) {
         if !state.is_quiet() {
             self.drive_at(state, self.now());
         }
     }
 
-    /// The same, for who knows the time.
+    /// [`drive`](Self::drive) with a known time.
     pub(crate) fn drive_at(&self, state: &mut State, now: Duration) {
         if state.work(now) {
             self.thread_event.notify();
@@ -299,9 +301,10 @@ impl Shared {
         self.lock_here().end();
     }
 
-    /// Sleeps until the thread has something to do: something comes from the channel, the bell, or the poller,
-    /// which it returns, or it is time, or messages have waited for others for too long. When it is time to see
-    /// whether calls still come, it sees to that itself.
+    /// Sleeps until the connection manager channel, the thread event or the poller is readable,
+    /// until a deadline, or until a message batch is overdue. Returns the readable descriptors.
+    /// `relief` is the time to check whether calls still handle completions; the thread sleeps on
+    /// while they do.
     fn doze(&self, mut relief: Option<Duration>, batch: &mut Batch) -> Ready {
         let fds = [
             self.channel.as_fd(),
@@ -331,11 +334,11 @@ impl Shared {
     }
 }
 
-/// Sleeps until one of the descriptors is readable, or the time is over, or a signal comes. Returns
-/// which are, and whether one has.
+/// Sleeps until a descriptor is readable, the time-out elapses or a signal arrives. Returns the
+/// readable descriptors, and whether a signal arrived.
 fn sleep(fds: &[BorrowedFd<'_>], wait: Option<Duration>) -> (Ready, bool) {
     let mut polled = SmallVec::<[PollFd<'_>; INLINE_DEVICES]>::new();
-    // One by one, which is cheaper than to collect them.
+    // Pushing one by one is cheaper than `collect`.
     for fd in fds {
         polled.push(PollFd::from_borrowed_fd(*fd, PollFlags::IN));
     }

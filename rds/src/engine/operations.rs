@@ -1,4 +1,4 @@
-//! Which operations are under way, for those who wait for their ends.
+//! Progress of RDMA and atomic operations, for `RDS_BARRIER`.
 
 use std::{
     collections::{BTreeSet, HashMap},
@@ -7,10 +7,10 @@ use std::{
 
 use crate::proto::SocketId;
 
-/// So many failures are remembered.
+/// Maximum number of recorded failures per socket and host; the oldest are forgotten.
 const MAX_FAILURES: usize = 1024;
 
-/// The operations of all sockets, by the hosts that they are on.
+/// Operations of all sockets, by owner and target host.
 #[derive(Debug, Default)]
 pub(crate) struct Operations {
     books: HashMap<(SocketId, IpAddr), Book>,
@@ -23,38 +23,38 @@ struct Book {
     last: u64,
 }
 
-/// How far a socket's operations on a host's memory have come.
+/// Progress of a socket's operations on one host.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Progress {
-    /// All up to this one have ended.
+    /// All operations up to this number have ended.
     pub(crate) ended: u64,
-    /// One of those has failed.
+    /// One of them has failed.
     pub(crate) failed: bool,
 }
 
 impl Operations {
-    /// An operation has begun.
+    /// Records the start of an operation.
     pub(crate) fn begin(&mut self, owner: SocketId, peer: IpAddr, id: u64) {
         let book = self.books.entry((owner, peer)).or_default();
         book.open.insert(id);
         book.last = book.last.max(id);
     }
 
-    /// An operation has ended.
+    /// Records the end of an operation.
     pub(super) fn end(&mut self, owner: SocketId, peer: IpAddr, id: u64, failed: bool) {
         if let Some(book) = self.books.get_mut(&(owner, peer)) {
             book.open.remove(&id);
             if failed {
                 book.failed.insert(id);
                 if book.failed.len() > MAX_FAILURES {
-                    // Nobody has asked for long.
+                    // The owner has not asked for a long time.
                     book.failed.pop_first();
                 }
             }
         }
     }
 
-    /// An operation has ended as soon as it began; returns its number.
+    /// Records an operation that completed immediately; returns its number.
     pub(crate) fn at_once(&mut self, owner: SocketId, peer: IpAddr, failed: bool) -> u64 {
         let book = self.books.entry((owner, peer)).or_default();
         let id = book.last + 1;
@@ -63,7 +63,7 @@ impl Operations {
         id
     }
 
-    /// How far the operations up to `wanted` have come. A failure is told once.
+    /// Progress of the operations up to `wanted`. Reports each failure once.
     pub(crate) fn progress(&mut self, owner: SocketId, peer: IpAddr, wanted: u64) -> Progress {
         let Some(book) = self.books.get_mut(&(owner, peer)) else {
             return Progress {
@@ -79,7 +79,7 @@ impl Operations {
         Progress { ended, failed }
     }
 
-    /// A socket is closed.
+    /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, owner: SocketId) {
         self.books.retain(|(of, _), _| *of != owner);
     }
@@ -89,9 +89,9 @@ impl Operations {
 mod tests {
     use super::*;
 
-    /// A part of L-R13.
+    /// Case L-R13, in part.
     #[test]
-    fn operations_end_in_order_for_who_waits() {
+    fn barrier_progress_follows_operation_order() {
         let (owner, peer) = (SocketId(1), IpAddr::from([10, 9, 0, 2]));
         let mut operations = Operations::default();
         for id in [7, 8, 9] {

@@ -1,4 +1,4 @@
-//! How an engine is to be.
+//! Options of an engine.
 
 use std::{io, num::NonZero, time::Duration};
 
@@ -8,12 +8,11 @@ use crate::{
     slots::FRAME_SIZE,
 };
 
-/// The bytes of a receive, with what is between it and the next.
+/// Memory per receive: a frame, rounded up to a cache line.
 const SLOT: u64 = (FRAME_SIZE as u64).next_multiple_of(64);
 
-/// How an engine is to be, before it is started. Where the kernel has a setting for the same, the
-/// defaults are its, but for [`receives`](Self::receives) and
-/// [`max_unacked_packets`](Self::max_unacked_packets).
+/// Options of an engine. Defaults equal the kernel's settings where one exists, except for
+/// [`receives`](Self::receives) and [`max_unacked_packets`](Self::max_unacked_packets).
 ///
 /// ```no_run
 /// let engine = rds::EngineOptions::new().receives(256).start()?;
@@ -34,7 +33,7 @@ pub struct EngineOptions {
 
 impl Default for EngineOptions {
     fn default() -> Self {
-        // Numbers that are replaced at the start.
+        // Sequence number and seed are replaced in `start`.
         let mut node = node::Settings::new(NonZero::<u64>::MIN, 0);
         node.connection.max_unacked_messages = 32;
         Self {
@@ -50,49 +49,49 @@ impl Default for EngineOptions {
 }
 
 impl EngineOptions {
-    /// The defaults.
+    /// The default options.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// The requests that the send queue of a connection can hold; 256 if not set, at least 16.
+    /// Send queue length of a connection; 256 by default, at least 16.
     pub fn sends(mut self, requests: u32) -> Self {
         self.sends = requests.max(16);
         self
     }
 
-    /// The frames that a connection can receive before somebody looks; 768 if not set, at least 64.
-    /// The kernel's have 1024, of which no more are used than the peer can send: 256.
-    /// Each takes 4160 bytes.
+    /// Receive queue length of a connection, in frames of 4160 bytes; 768 by default, at least 64.
+    /// The kernel allocates 1024, but a peer of the kernel uses at most 256.
     pub fn receives(mut self, frames: u32) -> Self {
         self.receives = frames.max(64);
         self
     }
 
-    /// Maximum number of bytes that the receives of all connections have pinned; 1 GiB if not set, which is 336
-    /// connections with the default number of [receives](Self::receives). Where there are more peers, an idle
-    /// connection is closed for each that asks, new ones are refused, and dialling waits.
+    /// Maximum number of bytes pinned by the receive queues of all connections; 1 GiB by default,
+    /// enough for 336 connections with the default number of [receives](Self::receives). At the
+    /// limit, each connection request closes an idle connection and is rejected, and dialing waits.
     pub fn receive_memory(mut self, bytes: u64) -> Self {
         self.receive_memory = bytes;
         self
     }
 
-    /// Maximum number of bytes of messages that wait in all sockets until programs receive them, with 256 bytes for
-    /// each message; 256 MiB if not set. Beyond it, a connection that has more than its share waiting, which is this
-    /// divided by the maximum number of connections, is lost and made anew; the others are not.
+    /// Maximum number of bytes in the receive buffers of all sockets, counting 256 bytes of
+    /// overhead per message; 256 MiB by default. Beyond the limit, a connection is reset if its own
+    /// messages exceed an equal share, which is the limit divided by the maximum number of
+    /// connections. Other connections are not affected.
     pub fn max_waiting(mut self, bytes: u64) -> Self {
         self.node.max_waiting = bytes;
         self
     }
 
-    /// Maximum number of peers at a time that have asked to connect, and never been connected; 64 if not set. An
-    /// eighth of them can be of one address.
+    /// Maximum number of concurrent connection requests from unknown peers; 64 by default. An
+    /// address can have one eighth of them.
     pub fn max_pending(mut self, peers: usize) -> Self {
         self.node.max_pending = peers;
         self
     }
 
-    /// Number of connections whose receives fit, at least one.
+    /// Number of connections with room for their receive queues, at least one.
     pub(super) fn max_links(&self) -> usize {
         let each = u64::from(self.receives) * SLOT;
         usize::try_from(self.receive_memory / each.max(1))
@@ -100,84 +99,89 @@ impl EngineOptions {
             .max(1)
     }
 
-    /// How often the device sends again what is not acknowledged, before a connection is given up
-    /// and made anew; once if not set, 7 at most.
+    /// Transport retries before the device fails the connection, which is then reestablished; 1 by
+    /// default, at most 7.
     pub fn retry_count(mut self, retries: u8) -> Self {
         self.retries = retries.min(7);
         self
     }
 
-    /// `net.core.busy_read`—How long the calls of new sockets look for what comes before they sleep: see
-    /// [`Socket::set_busy_poll`](crate::Socket::set_busy_poll); not at all if not set.
+    /// `net.core.busy_read`—Initial [`Socket::set_busy_poll`](crate::Socket::set_busy_poll) of
+    /// sockets; zero by default.
     pub fn busy_poll(mut self, time: Duration) -> Self {
         self.busy_poll = time;
         self
     }
 
-    /// After how many messages that are not acknowledged one asks for that; 32 if not set. The kernel's do
-    /// after 8, and are told in a packet of its own each time, if nothing is sent back. Whatever is set here,
-    /// while half of what [may be unacknowledged](crate::Socket::set_send_limit) is, one asks with each eighth.
+    /// Number of unacknowledged messages after which one requests an acknowledgement; 32 by
+    /// default. The kernel uses 8, and without return traffic pays one packet for each
+    /// acknowledgement. Independent of this setting, once half of [the send
+    /// limit](crate::Socket::set_send_limit) is unacknowledged, each further eighth requests an
+    /// acknowledgement.
     pub fn max_unacked_packets(mut self, messages: u32) -> Self {
         self.node.connection.max_unacked_messages = messages;
         self
     }
 
-    /// After how many bytes that are not acknowledged a message asks for that; 16 MiB if not set.
+    /// Number of unacknowledged bytes after which a message requests an acknowledgement; 16 MiB by
+    /// default.
     pub fn max_unacked_bytes(mut self, bytes: u32) -> Self {
         self.node.connection.max_unacked_bytes = bytes;
         self
     }
 
-    /// At least one of so many requests is signalled; 16 if not set, at most 64.
+    /// Maximum number of requests per signaled completion; 16 by default, at most 64.
     pub fn max_unsignaled_wr(mut self, requests: u32) -> Self {
         self.node.connection.max_unsignalled = requests.clamp(1, 64);
         self
     }
 
-    /// How many short messages are posted with one doorbell, while twice as many requests are in flight as
-    /// [one has to be signalled of](Self::max_unsignaled_wr); 8 if not set, with 1 each has its own. Those that
-    /// wait for the others are posted by the next call of any socket that sends, receives, or waits, or some
-    /// milliseconds later.
+    /// Maximum number of short messages posted with one doorbell; 8 by default, 1 disables
+    /// batching. A message is held back only while at least twice
+    /// [`max_unsignaled_wr`](Self::max_unsignaled_wr) requests are in flight. The batch is posted
+    /// by the next call of any socket to send, receive or wait, or after 5 ms.
     pub fn doorbell_batch(mut self, messages: u32) -> Self {
         self.doorbell_batch = messages;
         self
     }
 
-    /// After such a time in which a peer says nothing, it is asked for a sign of life; 10 seconds if
-    /// not set, never with `None`. Without, a peer that vanishes is noticed when something is sent.
+    /// Interval without a frame from the peer after which a keepalive probe is sent; 10 s by
+    /// default, `None` disables probes. Without probes, the loss of an idle peer is noticed by the
+    /// next send.
     pub fn keepalive(mut self, after: Option<Duration>) -> Self {
         self.node.connection.keepalive = after;
         self
     }
 
-    /// Whether headers without a checksum pass, as some kernels send; they do if not set.
+    /// Accepts headers without a checksum, as sent by some kernels; `true` by default.
     pub fn accept_unchecked(mut self, accept: bool) -> Self {
         self.node.connection.accept_unchecked = accept;
         self
     }
 
-    /// Maximum number of connections that are remembered, in all, and to one address; 4096 and 16 if not set. Peers
-    /// that ask can have seven eighths of them. Where there are more, the one that has been idle for longest is
-    /// forgotten: if its peer had messages to send again, they come twice.
+    /// Maximum number of known connections in total and per peer address; 4096 and 16 by default.
+    /// Requests of peers can fill seven eighths. Beyond the limit, the longest idle connection is
+    /// forgotten; messages retransmitted by its peer are then delivered twice.
     pub fn max_connections(mut self, all: usize, per_peer: usize) -> Self {
         self.node.max_connections = all;
         self.node.max_connections_per_peer = per_peer;
         self
     }
 
-    /// The settings of connections that have no call of their own here.
+    /// Protocol settings without an option of their own here.
     pub fn connection(mut self, settings: connection::Settings) -> Self {
         self.node.connection = settings;
         self
     }
 
-    /// Starts an engine.
+    /// Starts the engine and its thread.
     ///
     /// # Errors
     /// - `NotFound`: there is no RDMA device.
-    /// - `Unsupported`: the process is the child of one whose sockets have had an address of a device. As
-    ///   long as none has, a process may fork, and its children start engines of theirs.
-    /// - Whatever making descriptors or a thread fails with.
+    /// - `Unsupported`: the process is a child of a process with open RDMA devices. A process may
+    ///   fork before its sockets are bound to addresses of devices; each child then starts its own
+    ///   engine.
+    /// - Any error of creating descriptors or the thread.
     pub fn start(self) -> io::Result<Engine> {
         Engine::start(self)
     }
@@ -188,7 +192,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn connections_are_bounded_by_the_memory_of_their_receives() {
+    fn options_receive_memory_bounds_connections() {
         let links = |options: EngineOptions| options.max_links();
         assert_eq!(links(EngineOptions::new()), 336);
         let small = EngineOptions::new().receives(64);

@@ -1,11 +1,13 @@
-//! Where identifiers of ended connections are destroyed.
+//! Destroys connection manager identifiers in background threads.
 //!
-//! The kernel waits for its own messages about a connection before it lets go of the identifier. Now and
-//! then that is more than a minute, in which Linux 6.1 repeats one that it should have withdrawn: its answer to
-//! a request, if it is told that the peer talks (`rdma_notify`), and the connection ends before it has got
-//! round to that. Nothing else is to wait for it, so identifiers are destroyed by threads of their own. A peer that
-//! connects and disconnects makes as many of them as it likes: so there are few threads, the rest waits in a queue, and
-//! while that is long, requests of peers are refused.
+//! `rdma_destroy_id` blocks until the kernel's connection manager is done with the messages of a
+//! connection. On Linux 6.1 this can take more than a minute: if `rdma_notify` reports a missing
+//! RTU and the connection ends before the kernel has processed the report, the kernel retransmits
+//! the REP, which it should have cancelled.
+//!
+//! A peer controls how often this happens, by connecting and disconnecting. So the number of
+//! threads is bounded, further identifiers queue, and while the queue is long, connection requests
+//! are rejected.
 
 use std::{
     collections::VecDeque,
@@ -21,16 +23,16 @@ use std::{
 
 use cm::{EventChannel, Key};
 
-/// How long the end of everything waits for what is slow to end, and then goes on without.
+/// How long the shutdown of an engine waits for identifiers to be destroyed.
 pub(super) const SHUTDOWN_TIMEOUT: Duration = Duration::from_secs(2);
 
-/// Maximum number of threads that destroy something.
+/// Maximum number of threads.
 const MAX_THREADS: usize = 16;
 
-/// Number of ended connections in the queue from which on no more are accepted.
+/// Queue length from which connection requests are rejected.
 const MAX_QUEUED: usize = 1024;
 
-/// What waits for a thread, and how many threads there are.
+/// Queue and thread count, shared with the threads.
 #[derive(Default)]
 struct Work {
     queue: VecDeque<Box<dyn Send>>,
@@ -50,7 +52,7 @@ fn lock(work: &Mutex<Work>) -> MutexGuard<'_, Work> {
     work.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// The next in the queue for a thread that is done with another; without one, the thread ends.
+/// Takes the next item for an idle thread. Without one, the thread is counted off and exits.
 fn next(work: &Mutex<Work>) -> Option<Box<dyn Send>> {
     let mut work = lock(work);
     let next = work.queue.pop_front();
@@ -60,12 +62,12 @@ fn next(work: &Mutex<Work>) -> Option<Box<dyn Send>> {
     next
 }
 
-/// The threads that destroy something.
+/// Destroys values in background threads.
 #[derive(Debug)]
 pub(crate) struct Reaper {
     threads: Vec<JoinHandle<()>>,
     work: Arc<Mutex<Work>>,
-    /// Each thread has the same, and lets go of it when it is done.
+    /// Cloned into each thread, and dropped when the thread exits.
     at_work: Sender<Infallible>,
     done: Receiver<Infallible>,
 }
@@ -83,7 +85,8 @@ impl Default for Reaper {
 }
 
 impl Reaper {
-    /// Destroys something. Does not block, if there is a thread to be had.
+    /// Drops `what` in a background thread, or queues it if [`MAX_THREADS`] are busy. Blocks only
+    /// if no thread can be spawned.
     pub(crate) fn destroy(&mut self, what: impl Send + 'static) {
         self.threads.retain(|thread| !thread.is_finished());
         let mut work = lock(&self.work);
@@ -94,7 +97,7 @@ impl Reaper {
         work.threads += 1;
         drop(work);
         let (work, at_work) = (Arc::clone(&self.work), self.at_work.clone());
-        // Without a thread, it is dropped here.
+        // If spawning fails, the closure and `what` are dropped here.
         let thread = verbs::spawn_without_signals("rds-end", move || {
             drop(what);
             while let Some(what) = next(&work) {
@@ -108,12 +111,12 @@ impl Reaper {
         }
     }
 
-    /// Whether so much waits to be destroyed that nothing should begin that has to be.
+    /// Whether new connections should be rejected.
     pub(super) fn is_overloaded(&self) -> bool {
         lock(&self.work).queue.len() >= MAX_QUEUED
     }
 
-    /// Destroys an identifier that waits for an event, in the same way.
+    /// Cancels an identifier with an outstanding event, in a background thread.
     pub(super) fn cancel(&mut self, channel: &Arc<EventChannel>, key: Key) {
         self.destroy(Waiting {
             channel: Arc::clone(channel),
@@ -121,8 +124,8 @@ impl Reaper {
         });
     }
 
-    /// Waits until everything is destroyed, but not longer than `patience`. Returns whether it is; what is not
-    /// will be.
+    /// Waits up to `timeout` for everything to be destroyed. Returns whether it is. On time-out,
+    /// the threads continue.
     pub(super) fn wait(&mut self, patience: Duration) -> bool {
         let Self {
             threads,
@@ -131,19 +134,20 @@ impl Reaper {
             work: _,
         } = mem::take(self);
         drop(at_work);
-        // Nothing is ever sent.
+        // Nothing is ever sent; the channel closes with the last sender.
         if done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
             return false;
         }
         for thread in threads {
-            // It does not panic, and if it did, there would be nothing to be done here.
+            // The threads do not panic; there is nothing to do with an error here.
             drop(thread.join());
         }
         true
     }
 }
 
-/// An identifier that waits for an event. If that comes first, it is destroyed by who takes the event.
+/// An identifier with an outstanding event. If the event arrives first, its handler destroys the
+/// identifier.
 struct Waiting {
     channel: Arc<EventChannel>,
     key: Key,
@@ -164,10 +168,10 @@ mod tests {
 
     use super::*;
 
-    /// Longer than anything here takes.
+    /// Longer than any wait in these tests.
     const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-    /// Is not destroyed before it may be.
+    /// Blocks in `drop` until released.
     struct Slow(Receiver<()>, Arc<AtomicUsize>);
 
     impl Drop for Slow {
@@ -178,7 +182,7 @@ mod tests {
     }
 
     #[test]
-    fn nobody_waits_for_what_is_slow_to_end() {
+    fn reaper_destroy_does_not_block_on_slow_values() {
         let ended = Arc::new(AtomicUsize::new(0));
         let mut reaper = Reaper::default();
         let (tell, may): (Vec<_>, Vec<_>) = (0..3).map(|_| mpsc::channel()).unzip();
@@ -186,7 +190,7 @@ mod tests {
             reaper.destroy(Slow(may, Arc::clone(&ended)));
         }
         assert_eq!(ended.load(SeqCst), 0);
-        // In any order.
+        // Release in reverse order.
         for tell in tell.iter().rev() {
             tell.send(()).unwrap();
         }
@@ -195,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_waits_for_so_long_and_no_longer() {
+    fn reaper_wait_times_out_on_slow_values() {
         let ended = Arc::new(AtomicUsize::new(0));
         let mut reaper = Reaper::default();
         let (tell, may) = mpsc::channel();
@@ -203,7 +207,7 @@ mod tests {
         reaper.destroy(());
         reaper.destroy((Slow(may, Arc::clone(&ended)), is_over));
         assert!(!reaper.wait(Duration::from_millis(1)));
-        // It is still destroyed, when it can be.
+        // The value is still destroyed after the time-out.
         tell.send(()).unwrap();
         let over: Result<(), _> = over.recv_timeout(TEST_TIMEOUT);
         assert_eq!(over, Err(RecvTimeoutError::Disconnected));
@@ -212,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn slow_ends_take_few_threads_and_are_all_done() {
+    fn reaper_threads_are_bounded_and_queue_is_drained() {
         const MANY: usize = MAX_QUEUED + MAX_THREADS;
         let ended = Arc::new(AtomicUsize::new(0));
         let mut reaper = Reaper::default();
@@ -230,7 +234,7 @@ mod tests {
             thread::yield_now();
         }
         assert!(!reaper.is_overloaded());
-        // Threads that have ended make room for others.
+        // Threads that exit make room for others.
         let (tell, may) = mpsc::channel();
         reaper.destroy(Slow(may, Arc::clone(&ended)));
         tell.send(()).unwrap();
@@ -239,7 +243,7 @@ mod tests {
     }
 
     #[test]
-    fn threads_that_are_done_are_forgotten() {
+    fn reaper_joins_finished_threads() {
         let mut reaper = Reaper::default();
         for _ in 0..100 {
             reaper.destroy(());

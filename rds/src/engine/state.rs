@@ -1,4 +1,4 @@
-//! Everything that an engine has, under one lock.
+//! State of an engine, protected by one lock.
 
 use std::{
     collections::{BTreeMap, BTreeSet, HashMap},
@@ -38,16 +38,16 @@ use crate::{
     socket::Waiters,
 };
 
-/// How long the device has to let go of a connection that ends.
+/// How long a closing connection waits for its completions before the queue pair is destroyed.
 const DRAIN_TIMEOUT: Duration = Duration::from_secs(1);
 
-/// How often a device may refuse to let go, before what it has is given up.
+/// Failed `ibv_destroy_qp` attempts after which the queue pair and its buffers are leaked.
 const MAX_DESTROY_ATTEMPTS: u32 = 10;
 
-/// So often what has come in the meantime is handled before others get their turn.
+/// Rounds of arming and polling in one [`State::work`] before the lock is released.
 const MAX_ROUNDS: u32 = 4;
 
-/// Everything that an engine has.
+/// State of an engine, protected by one lock.
 #[derive(Debug)]
 pub(crate) struct State {
     pub(crate) node: Node<Payload, Body>,
@@ -56,54 +56,55 @@ pub(crate) struct State {
     pub(super) schedule: Arc<WakeupSchedule>,
     pub(super) options: EngineOptions,
     pub(super) ib_connections: BTreeMap<ConnectionId, IbConnection>,
-    /// The identifiers of attempts, with the names of their connections.
+    /// Connections by connection manager identifier.
     pub(super) keys: HashMap<Key, ConnectionId>,
-    /// The same by the names of completion queues.
+    /// Connections by key of their completion queue.
     pub(super) queues: BTreeMap<usize, ConnectionId>,
     pub(super) next_queue: usize,
-    /// Connections whose completions have to be looked at, and which announce none until then.
+    /// Connections with unhandled completions. Their notifications are not armed.
     pub(super) due: PendingSet<ConnectionId>,
     pub(super) requests: HashMap<RequestId, ConnectRequest>,
     pub(super) next_request: u64,
     pub(super) listeners: Listeners,
     devices: Vec<Arc<Device>>,
-    /// Tells the thread of completions.
+    /// Epoll descriptor through which the engine thread waits for completion events.
     pub(super) poller: Arc<OwnedFd>,
     pub(super) leader: Option<Leader>,
     pub(super) watch: Watch,
-    /// The last call that has led was woken for something that is not by a device.
+    /// The last leader was woken by another thread instead of a completion.
     pub(super) was_notified: bool,
-    /// There may be events that the last call that led has left where they are.
+    /// Completion events may be unread, left by the last leader.
     pub(super) has_events: bool,
-    /// The last call that has led was told of completions, and has handled those of all connections.
+    /// The last leader was woken by a completion, and has polled every connection.
     pub(super) has_looked: bool,
-    /// The last call that has sent found nothing everywhere.
+    /// The last send has polled every connection and found no completion.
     pub(super) looked_in_vain: bool,
-    /// What is sent next may answer what has just been received.
+    /// The next send may be a reply to a message just received.
     pub(super) answers: bool,
-    /// When a call that waited has looked last.
+    /// Time of the last poll by a blocked call.
     pub(crate) looked_at: Duration,
-    /// How often a call that would have waited has found something.
+    /// Number of waits satisfied without sleeping.
     pub(super) found: u32,
-    /// How many messages wait for others, to be posted with them.
+    /// Number of messages queued without a doorbell, to be posted with later ones.
     pub(super) delayed: u32,
-    /// Sockets that somebody may wait for by the descriptor, or in a task, since no call has.
+    /// Sockets with possible waiters on the descriptor or in tasks, since no call has blocked on
+    /// them.
     pub(super) observed: BTreeSet<SocketId>,
-    /// The socket of which a call is about to receive: its descriptor shows what that leaves.
+    /// The socket of the call about to receive. Its descriptor is updated after the receive.
     pub(super) receiving: Option<SocketId>,
-    /// Devices that are gone, but still have connections.
+    /// Removed devices with open connections.
     lost: Vec<Arc<Device>>,
     pub(crate) sockets: BTreeMap<SocketId, Arc<Waiters>>,
-    /// Memory that peers can use, by its owner and its key.
+    /// Exported memory, by owner and key.
     pub(crate) exports: Exports,
     pub(crate) operations: Operations,
     pub(super) reaper: Reaper,
-    /// To be woken by the thread when nothing is locked.
+    /// Tasks to be woken by the engine thread without holding the lock.
     pub(super) tasks: Vec<Waker>,
-    /// The links that addresses here are on, where that has to be said.
+    /// Scope ids of link-local addresses.
     pub(super) scopes: BTreeMap<IpAddr, u32>,
-    /// When the thread has been asked to wake up, in a call. It does so even if there is nothing to be done any more:
-    /// there will be again, and to be asked is dearer.
+    /// Wake-up time requested from the engine thread by a call. Kept even if the work is done
+    /// earlier, because there will be more, and another request would be a system call.
     asked_at: Option<Duration>,
 }
 
@@ -154,7 +155,7 @@ impl State {
         }
     }
 
-    /// How long calls of a new socket look before they sleep.
+    /// Initial busy-poll time of sockets.
     pub(crate) fn busy_poll(&self) -> Duration {
         self.options.busy_poll
     }
@@ -171,18 +172,18 @@ impl State {
         &self.devices
     }
 
-    /// Whether there is nothing to be done but what comes from outside.
+    /// Whether no work is left for the current call.
     pub(super) fn is_quiet(&self) -> bool {
         self.node.is_quiet() && !self.has_due() && self.tasks.is_empty()
     }
 
-    /// Whether some connection has to be looked at now: while nobody is told of completions, that is
-    /// for whoever comes next.
+    /// Whether completions are unhandled although notifications are in use. Without notifications,
+    /// the next call polls.
     fn has_due(&self) -> bool {
         !self.due.is_empty() && self.is_watched()
     }
 
-    /// What the engine has of a device, which it may not have used before.
+    /// The engine's state of a device, created on first use.
     pub(super) fn device(&mut self, ctx: &Context) -> verbs::Result<Arc<Device>> {
         let known = |device: &&Arc<Device>| device.pd.context() == ctx;
         if let Some(device) = self.devices.iter().find(known) {
@@ -196,27 +197,27 @@ impl State {
                 .map_err(|err| verbs::Error::from_errno("epoll_ctl", err.raw_os_error()))?;
         }
         self.devices.push(Arc::clone(&device));
-        // It knows which there were.
+        // The leader waits on the devices known before.
         self.stop_leader();
         Ok(device)
     }
 
-    /// The device of a socket's address; `None` where it is the host's own, or the device is gone.
+    /// The device of a socket's address; `None` for a loopback address or a removed device.
     ///
     /// # Errors
-    /// The socket has no address.
+    /// The socket is unbound.
     pub(crate) fn device_of(&self, id: SocketId) -> Result<Option<&Arc<Device>>, SocketError> {
         let (local, _) = self.node.names(id)?;
         let local = local.ok_or(SocketError::NotConnected)?;
         Ok(self.listeners.device(local.ip()))
     }
 
-    /// A device is gone: it is opened anew when it is back. Peers reach no memory by it any more, and
-    /// its connections end.
+    /// Handles the removal of a device: exports end, and its connections close. The device is
+    /// opened again when it returns.
     pub(super) fn device_lost(&mut self, lost: Arc<Device>) {
         self.listeners.forget_device(&lost);
         self.devices.retain(|device| !Arc::ptr_eq(device, &lost));
-        // It fails if it has been done before.
+        // Fails if the channel was removed from the poller before.
         let _: Result<(), _> = epoll::delete(&self.poller, &lost.channel);
         self.stop_leader();
         self.exports.leave(&lost.pd);
@@ -225,9 +226,9 @@ impl State {
         }
     }
 
-    /// Lets go of devices that are gone, whose connections have ended: the kernel waits for that.
-    /// What is not sent, or not received, is kept elsewhere, and operations on their memory are
-    /// given up.
+    /// Releases removed devices without connections, because the kernel waits for their file
+    /// descriptors. Queued messages move to the heap; operations on memory of these devices fail
+    /// with `Dropped`.
     fn leave_lost(&mut self) {
         if self.lost.is_empty() {
             return;
@@ -252,7 +253,8 @@ impl State {
         }
     }
 
-    /// Does what is due, and sets the schedule. Returns when the thread is to see whether calls still come.
+    /// Performs overdue work and schedules the next wake-up. Returns the time to check whether
+    /// calls still handle completions.
     pub(super) fn prepare(&mut self, now: Duration) -> Option<Duration> {
         let overdue = self.deadlines().filter(|&(at, _)| at <= now);
         let overdue: Vec<ConnectionId> = overdue.map(|(_, id)| id).collect();
@@ -272,13 +274,13 @@ impl State {
         self.relief()
     }
 
-    /// When which connections have to be looked at.
+    /// Deadlines of all connections.
     fn deadlines(&self) -> impl Iterator<Item = (Duration, ConnectionId)> {
         let connections = self.node.connections();
         connections.filter_map(|id| Some((self.deadline(id)?, id)))
     }
 
-    /// When a connection has to be looked at, if nothing happens before.
+    /// The next time at which a connection needs [`advance`](Self::advance).
     fn deadline(&self, id: ConnectionId) -> Option<Duration> {
         let conn = self.ib_connections.get(&id);
         let drained = conn.and_then(|conn| Some(conn.closing? + DRAIN_TIMEOUT));
@@ -287,8 +289,8 @@ impl State {
         deadlines.chain(drained).chain(rtu).min()
     }
 
-    /// Does what the protocol wants, and tells sockets. Returns whether the thread has to wake up
-    /// earlier than it means to.
+    /// Runs the protocol of busy connections, and notifies sockets. Returns whether the engine
+    /// thread has to wake up earlier than scheduled.
     pub(super) fn work(&mut self, now: Duration) -> bool {
         let mut earlier = false;
         self.end_delay();
@@ -321,7 +323,8 @@ impl State {
         earlier || self.has_due() || !self.tasks.is_empty()
     }
 
-    /// Has the thread wake up at that time, at the latest. Returns whether it has to be rung for.
+    /// Requests a wake-up of the engine thread by `at`. Returns whether the thread must be
+    /// notified.
     pub(super) fn wake_at(&mut self, at: Duration) -> bool {
         if !self.schedule.is_earlier(at) {
             return false;
@@ -330,7 +333,7 @@ impl State {
         self.schedule.ask(at)
     }
 
-    /// Does what a connection wants.
+    /// Runs the protocol of one connection: actions, posting, closing.
     fn advance(&mut self, now: Duration, id: ConnectionId) {
         if self.node.is_idle(now, id) {
             return;
@@ -344,7 +347,7 @@ impl State {
             return;
         };
         if conn.take_rtu_timeout(now) {
-            // It fails if the connection manager has that word now.
+            // Fails if the RTU has arrived meanwhile.
             drop(self.channel.notify(conn.key, EventType::COMM_EST));
         }
         if let Some(since) = conn.closing
@@ -354,7 +357,7 @@ impl State {
         }
     }
 
-    /// Ends a connection whose requests have completed, or never will.
+    /// Destroys a connection after its completions, or after [`DRAIN_TIMEOUT`].
     #[cold]
     fn close(&mut self, now: Duration, id: ConnectionId) {
         let Some(conn) = self.ib_connections.get_mut(&id) else {
@@ -365,7 +368,7 @@ impl State {
         if !is_destroyed {
             conn.destroy_attempts += 1;
             if conn.destroy_attempts < MAX_DESTROY_ATTEMPTS {
-                // The device does not let go: so it is tried again.
+                // Retry later, since the device has not released the queue pair.
                 conn.closing = Some(now);
                 return;
             }
@@ -379,12 +382,12 @@ impl State {
         }
         self.node.closed(now, id, attempt);
         if !is_destroyed {
-            // What the device has never comes back.
+            // Messages with leaked buffers cannot be sent again.
             self.node.give_up(id, |payload| payload.is_lent());
         }
     }
 
-    /// A message needs its memory no more.
+    /// Reports the completion of a zero-copy message to its socket.
     pub(crate) fn over(&mut self, owner: SocketId, payload: &Payload) {
         if let Some((name, waiters)) = payload.name().zip(self.sockets.get(&owner)) {
             waiters.add_zero_copy_done(name);
@@ -394,7 +397,7 @@ impl State {
         }
     }
 
-    /// A socket is closed.
+    /// Forgets a closed socket.
     pub(crate) fn forget(&mut self, id: SocketId) {
         self.sockets.remove(&id);
         self.observed.remove(&id);
@@ -402,7 +405,7 @@ impl State {
         self.operations.forget(id);
     }
 
-    /// Tells those who wait for a socket.
+    /// Notifies waiters of a socket.
     fn wake(&mut self, id: SocketId) {
         if let Some(waiters) = self.sockets.get(&id) {
             if self.receiving != Some(id) {
@@ -413,7 +416,7 @@ impl State {
         }
     }
 
-    /// Ends everything.
+    /// Closes and destroys all connections.
     pub(super) fn end(&mut self) {
         self.requests.clear();
         self.listeners = Listeners::default();
@@ -424,7 +427,7 @@ impl State {
             }
         }
         for (_, mut conn) in std::mem::take(&mut self.ib_connections) {
-            // What is not destroyed here is when it is dropped.
+            // Dropping the connection destroys the rest.
             conn.destroy(&mut self.reaper);
         }
         self.reaper.wait(reaper::SHUTDOWN_TIMEOUT);

@@ -1,4 +1,4 @@
-//! Posting what is to be sent, and handling what has completed.
+//! Posting requests and handling completions.
 
 use std::{sync::Arc, time::Duration};
 
@@ -27,19 +27,20 @@ use crate::{
     slots::{Body, FRAME_SIZE},
 };
 
-/// The longest body that is copied out of its slot, so that the slot can receive again at once.
+/// Longest body copied to the heap, so that its slot can be reposted at once. Longer bodies keep
+/// their slot.
 const MAX_COPIED_LEN: usize = 1024;
 
-/// So many completions of a connection are handled before others get their turn.
+/// Completions handled per connection before other connections get their turn.
 const COMPLETION_BUDGET: usize = 256;
 
-/// The call that posting makes.
+/// Operation in errors of posting.
 const POST: &str = "ibv_post_send";
 
-/// Requests that are being posted.
+/// A batch of send queue requests.
 type Requests<'q> = Batch<'q, Rc, SendWork, RecvWork>;
 
-/// What a failed request says about its message.
+/// The protocol's view of a completion status.
 pub(super) fn outcome(status: WcStatus) -> Completion {
     match status {
         WcStatus::SUCCESS => Completion::Success,
@@ -58,7 +59,7 @@ fn finish(mut slot: PoolBuf, header: &[u8; Header::SIZE]) -> PoolBuf {
 }
 
 impl State {
-    /// The channel of a device says that completions have come.
+    /// Handles a completion event of a connection.
     pub(super) fn on_cq_event(&mut self, key: CqKey) {
         if let Some(&id) = self.queues.get(&key.0) {
             if let Some(conn) = self.ib_connections.get_mut(&id) {
@@ -68,7 +69,7 @@ impl State {
         }
     }
 
-    /// Has a connection that announces too little announce more, when all is done that is to be.
+    /// Schedules a connection for arming if solicited notifications no longer suffice.
     pub(super) fn rearm_if_needed(&mut self, id: ConnectionId) {
         let conn = self.ib_connections.get(&id);
         let solicited_only = conn.is_some_and(|conn| conn.armed == Some(Armed::Solicited));
@@ -77,8 +78,8 @@ impl State {
         }
     }
 
-    /// Which completions of a connection are to be announced: others are seen when these come, or
-    /// when something is sent.
+    /// The notification a connection needs. Without a reason to see send completions, they are
+    /// polled along with receives and sends.
     fn wanted_notification(&self, id: ConnectionId) -> Armed {
         let Some(conn) = self.ib_connections.get(&id) else {
             return Armed::Solicited;
@@ -89,14 +90,14 @@ impl State {
         if all { Armed::All } else { Armed::Solicited }
     }
 
-    /// Has completions announced of the connections that are due, and handles those that have come
-    /// before. Returns whether there were any.
+    /// Arms the connections with pending completions, and handles completions that arrived before
+    /// arming. Returns whether there were any.
     pub(super) fn arm(&mut self, now: Duration) -> bool {
         if self.due.is_empty() {
             return false;
         }
         let mut any = false;
-        // What becomes due meanwhile is for the next time.
+        // Connections added meanwhile wait for the next round.
         let due: SmallVec<[ConnectionId; INLINE_DEVICES]> = self.due.drain().collect();
         for id in due {
             let wanted = self.wanted_notification(id);
@@ -113,8 +114,7 @@ impl State {
         any
     }
 
-    /// Handles what has completed of one connection, whether or not it is announced. Returns whether
-    /// there was anything.
+    /// Polls one connection, armed or not. Returns whether there were completions.
     pub(crate) fn look(&mut self, now: Duration, id: ConnectionId) -> bool {
         let handled = self.complete_some(now, id);
         if handled >= COMPLETION_BUDGET {
@@ -123,7 +123,7 @@ impl State {
         handled > 0
     }
 
-    /// Handles what has completed of the connections that are due. Returns whether there was anything.
+    /// Polls the connections with pending completions. Returns whether there were any.
     pub(super) fn complete(&mut self, now: Duration) -> bool {
         let due: SmallVec<[ConnectionId; INLINE_DEVICES]> = self.due.iter().copied().collect();
         let mut any = false;
@@ -133,7 +133,8 @@ impl State {
         any
     }
 
-    /// Handles completions of one connection, not much more than [`COMPLETION_BUDGET`]; returns how many.
+    /// Handles at most [`COMPLETION_BUDGET`] completions of one connection, rounded up to a batch.
+    /// Returns the number.
     fn complete_some(&mut self, mut now: Duration, id: ConnectionId) -> usize {
         let Self {
             node,
@@ -141,7 +142,7 @@ impl State {
             clock,
             ..
         } = self;
-        // Who is about to receive that gives it back soon.
+        // A blocked receiver returns the slot soon, so one body may be handed out without a copy.
         let mut hands_out = self.receiving.is_some();
         let Some(conn) = ib_connections.get_mut(&id) else {
             return 0;
@@ -166,11 +167,11 @@ impl State {
         while handled < COMPLETION_BUDGET {
             let before = handled;
             if handled >= POLL_BATCH {
-                // That has taken a while.
+                // Handling a batch takes time, so read the clock again.
                 now = clock.now();
             }
             let Ok(completions) = cq.poll() else {
-                // It would fail again each time.
+                // Polling would fail again.
                 *cq_failed = true;
                 lost = true;
                 handled += 1;
@@ -219,7 +220,7 @@ impl State {
                     None => repost_queue.hand_out(),
                 }
                 hands_out = false;
-                // A violation gives the connection up.
+                // The node closes the connection on a violation.
                 if let Ok(Some(key)) = node.received(now, id, &header[..header_len], body) {
                     used.push(key);
                 }
@@ -228,7 +229,7 @@ impl State {
                 lost |= repost_queue.post(qp, device).is_err();
             }
             if handled < before + POLL_BATCH {
-                // That was all.
+                // The queue is empty.
                 break;
             }
         }
@@ -246,7 +247,7 @@ impl State {
         handled
     }
 
-    /// Posts what a connection has to send.
+    /// Posts queued frames, operations, acknowledgement and probe of a connection.
     pub(super) fn post(&mut self, now: Duration, id: ConnectionId) {
         let Self {
             node,
@@ -342,8 +343,8 @@ impl State {
     }
 }
 
-/// The header of a frame that has arrived, and how much of it; what follows it, and what to receive into
-/// next: nothing if it `hands_out` its slot.
+/// Splits a receive into header, header length, body, and the slot to repost. No slot is returned
+/// if `hands_out` is set: the body keeps the slot.
 fn unpack(
     mut slot: PoolBuf,
     len: usize,
@@ -368,7 +369,7 @@ fn unpack(
     (header, start_len, body, Some(slot))
 }
 
-/// A frame as it is posted.
+/// Builds the send request of a frame.
 fn frame(
     tag: Tag,
     header: &[u8; Header::SIZE],
@@ -386,7 +387,7 @@ fn frame(
         }
         Bytes::Message { payload, range } => {
             let start = range.start;
-            // It is here, since it is sent by one connection at a time.
+            // The body is present, since only one connection at a time posts a message.
             let Frame { slot, rest } = payload
                 .take(range, device)?
                 .ok_or_else(|| verbs::Error::from_errno(POST, Errno::BUSY.raw_os_error()))?;
@@ -402,7 +403,8 @@ fn frame(
     Ok(SendWork::new((Some(slot), rest), posted))
 }
 
-/// Adds the requests of an RDMA operation. Apart, as few messages have one, and all that have none would pass it.
+/// Adds the requests of an RDMA operation to the batch. Not inlined, to keep the path of plain
+/// messages short.
 #[inline(never)]
 fn push_rdma(
     batch: &mut Requests<'_>,
@@ -449,7 +451,7 @@ fn push_rdma(
     Ok(())
 }
 
-/// Adds the request of an atomic operation, likewise apart.
+/// Adds the request of an atomic operation to the batch. Not inlined, as [`push_rdma`].
 #[inline(never)]
 fn push_atomic(
     batch: &mut Requests<'_>,

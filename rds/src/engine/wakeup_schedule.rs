@@ -1,4 +1,4 @@
-//! When the thread wakes up of its own accord.
+//! Lock-free wake-up times of the engine thread.
 
 #[cfg(not(test))]
 use std::sync::atomic::{
@@ -19,35 +19,36 @@ use super::leading::TAKEOVER_DELAY;
 
 const NEVER: u64 = u64::MAX;
 
-/// Messages that wait for others, or that none does: each time that changes, it is another.
+/// Counter of batches: odd while messages are held back.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) struct Batch(u64);
 
 impl Batch {
-    /// Whether some wait.
+    /// Whether messages are held back.
     pub(super) fn waits(self) -> bool {
         self.0 % 2 == 1
     }
 }
 
-/// What the thread goes by while nothing is locked.
+/// Wake-up times of the engine thread, accessible without the engine's lock.
 ///
-/// A program that keeps calling has everything locked most of the time: a thread that looked whether it still
-/// does would wait for that, and the program would have to wake it.
+/// In a program with frequent calls, the lock is mostly taken. A thread that needed it for the
+/// check would block, and waking the thread would cost the program a system call.
 ///
-/// A call that leaves work writes the work's time, and then reads until when the thread sleeps; the thread writes
-/// that, and then reads the work's time. A sequentially consistent fence between the write and the read of each side
-/// guarantees that one of the two sees the other's write: the thread sleeps shorter, or the call rings. `interleavings`
-/// has the proof, by loom.
+/// A call stores the deadline of its work, then loads the thread's wake-up time; the thread stores
+/// its wake-up time, then loads the deadline of work. A sequentially consistent fence between store
+/// and load on both sides guarantees that at least one side sees the other's store: the thread
+/// sleeps for a shorter time, or the call notifies the thread. The loom tests in `interleavings`
+/// verify this.
 #[derive(Debug)]
 pub(super) struct WakeupSchedule {
-    /// When there is something to be done. Set by who has everything locked.
+    /// Deadline of the next work. Stored with the engine's lock held.
     work: AtomicU64,
-    /// Until when the thread sleeps.
+    /// Time at which the thread wakes up.
     sleep: AtomicU64,
-    /// When a call has last handled what has completed of any connection.
+    /// Time of the last call that handled completions.
     call: AtomicU64,
-    /// How often messages have begun to wait for others, and how often they have been posted.
+    /// Number of batches begun plus number of batches posted.
     batch: AtomicU64,
 }
 
@@ -60,7 +61,7 @@ fn nanos_or_never(at: Option<Duration>) -> u64 {
 }
 
 impl WakeupSchedule {
-    /// There is nothing to be done, and no call has come.
+    /// An empty schedule.
     pub(super) fn new() -> Self {
         Self {
             work: AtomicU64::new(NEVER),
@@ -70,31 +71,31 @@ impl WakeupSchedule {
         }
     }
 
-    /// This is when there is something to be done.
+    /// Sets the deadline of the next work.
     pub(super) fn set(&self, at: Option<Duration>) {
         self.work.store(nanos_or_never(at), SeqCst);
     }
 
-    /// Whether there is nothing to be done until then.
+    /// Whether `at` is before the deadline of the next work.
     pub(super) fn is_earlier(&self, at: Duration) -> bool {
         nanos(at) < self.work.load(Relaxed)
     }
 
-    /// Records work that is due at that time. Returns whether the thread has to be rung for.
+    /// Adds work with a deadline. Returns whether the thread must be notified.
     pub(super) fn ask(&self, at: Duration) -> bool {
         let at = nanos(at);
         self.work.fetch_min(at, SeqCst);
-        // A thread that does not see that has written before until when it sleeps.
+        // If the thread misses this store, the wake-up time was stored before.
         fence(SeqCst);
         at < self.sleep.load(SeqCst)
     }
 
-    /// Records that the thread is going to sleep: until work is due, or until `relief`, or if messages wait for
-    /// others, until `soon`. Returns when that is.
+    /// Records that the thread goes to sleep until work is due, until `relief`, or until `soon` if
+    /// messages are held back. Returns the wake-up time.
     pub(super) fn sleep(&self, relief: Option<Duration>, soon: Duration) -> Option<Duration> {
         let at = nanos_or_never(relief).min(self.work.load(SeqCst));
         self.sleep.store(at, SeqCst);
-        // A call that does not see that has recorded its work, or its batch, before.
+        // If a call misses this store, the work or the batch was stored before.
         fence(SeqCst);
         let mut at = at.min(self.work.load(SeqCst));
         if self.batch().waits() {
@@ -103,41 +104,40 @@ impl WakeupSchedule {
         (at != NEVER).then(|| Duration::from_nanos(at))
     }
 
-    /// Whether there is something to be done by now.
+    /// Whether work is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.work.load(SeqCst) <= nanos(now)
     }
 
-    /// Records that messages begin to wait for others, until `soon` at the latest. Returns whether the thread has to be
-    /// rung for.
+    /// Begins a batch, due at `soon`. Returns whether the thread must be notified.
     pub(super) fn delay(&self, soon: Duration) -> bool {
         self.batch.fetch_add(1, SeqCst);
-        // A thread that does not see that has written before until when it sleeps.
+        // If the thread misses this store, the wake-up time was stored before.
         fence(SeqCst);
         nanos(soon) < self.sleep.load(SeqCst)
     }
 
-    /// They are posted.
+    /// Ends a batch.
     pub(super) fn posted(&self) {
         self.batch.fetch_add(1, SeqCst);
     }
 
-    /// Whether messages wait for others, and which.
+    /// The current batch.
     pub(super) fn batch(&self) -> Batch {
         Batch(self.batch.load(SeqCst))
     }
 
-    /// A call has handled what has completed.
+    /// Records a call that handled completions.
     pub(super) fn call(&self, now: Duration) {
         self.call.store(nanos(now), Relaxed);
     }
 
-    /// Whether calls keep coming that do.
+    /// Whether a call has handled completions within [`TAKEOVER_DELAY`].
     pub(super) fn calls_come(&self, now: Duration) -> bool {
         now < self.called_at() + TAKEOVER_DELAY
     }
 
-    /// When one last has.
+    /// Time of the last call that handled completions.
     pub(super) fn called_at(&self) -> Duration {
         Duration::from_nanos(self.call.load(Relaxed))
     }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_is_rung_for_if_it_would_sleep_too_long() {
+    fn schedule_notifies_thread_sleeping_past_deadline() {
         loom::model(|| {
             let schedule = WakeupSchedule::new();
             assert_eq!(schedule.sleep(None, at(2)), None);
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn calls_are_seen() {
+    fn schedule_records_last_call() {
         loom::model(|| {
             let schedule = WakeupSchedule::new();
             assert_eq!(schedule.called_at(), Duration::ZERO);
@@ -184,7 +184,7 @@ mod tests {
     }
 
     #[test]
-    fn the_thread_looks_soon_while_messages_wait() {
+    fn schedule_wakes_thread_for_delayed_batch() {
         loom::model(|| {
             let schedule = WakeupSchedule::new();
             let none = schedule.batch();
@@ -207,8 +207,8 @@ mod tests {
 
 #[cfg(test)]
 mod interleavings {
-    //! Every order of the thread's steps and of those of calls, with what the memory model allows: by the time that
-    //! the thread sleeps, it wakes up in time, or a call rings.
+    //! All interleavings of the thread and of calls, under the C11 memory model: before the thread
+    //! sleeps too long, the wake-up time is early enough, or a call notifies the thread.
 
     use loom::{
         sync::{Arc, Mutex, atomic::AtomicBool},
@@ -221,7 +221,7 @@ mod interleavings {
         Duration::from_millis(millis)
     }
 
-    /// The schedule, the bell, and the lock with the time that calls have asked for.
+    /// The schedule, a notification flag, and the deadline of work under a lock.
     struct Engine {
         schedule: WakeupSchedule,
         notified: AtomicBool,
@@ -237,7 +237,7 @@ mod interleavings {
             })
         }
 
-        /// A call leaves work that is due at that time, as `State::wake_at` does.
+        /// Adds work, as `State::wake_at` does.
         fn leave_work(&self, due: Duration) {
             let mut asked = self.asked.lock().unwrap();
             if self.schedule.is_earlier(due) {
@@ -248,7 +248,7 @@ mod interleavings {
             }
         }
 
-        /// A call leaves a message for the next ones, as `Shared::delay` does.
+        /// Begins a batch, as `Shared::delay` does.
         fn leave_message(&self, soon: Duration) {
             let _asked = self.asked.lock().unwrap();
             if self.schedule.delay(soon) {
@@ -256,7 +256,7 @@ mod interleavings {
             }
         }
 
-        /// The thread does what is due, and goes to sleep; until when.
+        /// Runs the thread until it sleeps; returns the wake-up time.
         fn go_to_sleep(&self, soon: Duration) -> Option<Duration> {
             let asked = self.asked.lock().unwrap();
             self.schedule.set(*asked);
@@ -265,7 +265,8 @@ mod interleavings {
         }
     }
 
-    /// Runs `calls`, each in a thread of its own, beside the thread of the engine; that has to wake up by `latest`.
+    /// Runs each of `calls` in a thread beside the engine thread, and checks its wake-up by
+    /// `latest`.
     fn every_order(calls: &'static [fn(&Engine)], latest: Duration) {
         loom::model(move || {
             let engine = Engine::new();
@@ -287,12 +288,12 @@ mod interleavings {
     }
 
     #[test]
-    fn work_that_a_call_leaves_is_done_in_time() {
+    fn schedule_work_is_done_by_its_deadline() {
         every_order(&[|engine| engine.leave_work(at(5))], at(5));
     }
 
     #[test]
-    fn the_earliest_work_of_two_calls_is_done_in_time() {
+    fn schedule_earliest_work_of_two_calls_is_done() {
         let calls: &[fn(&Engine)] = &[
             |engine| engine.leave_work(at(5)),
             |engine| engine.leave_work(at(3)),
@@ -301,12 +302,12 @@ mod interleavings {
     }
 
     #[test]
-    fn messages_that_a_call_leaves_are_posted_soon() {
+    fn schedule_delayed_batch_is_posted() {
         every_order(&[|engine| engine.leave_message(at(3))], at(3));
     }
 
     #[test]
-    fn messages_that_are_left_while_work_is_are_posted_soon() {
+    fn schedule_delayed_batch_beside_work_is_posted() {
         let calls: &[fn(&Engine)] = &[
             |engine| engine.leave_work(at(50)),
             |engine| engine.leave_message(at(3)),
