@@ -1,5 +1,5 @@
-//! What programs and sockets tell each other beside messages: the payloads of control messages and
-//! of socket options, as `linux/rds.h` lays them out, in the byte order of the host.
+//! Payloads of control messages and socket options, in the layouts of `linux/rds.h`, in host byte
+//! order.
 
 use std::fmt;
 
@@ -8,72 +8,72 @@ use super::{
     wire::{Cookie, MAX_MESSAGE, Reader},
 };
 
-/// The level of all of them: `SOL_RDS`.
+/// Socket option and control message level `SOL_RDS`.
 pub const LEVEL: i32 = 276;
 
-/// What a control message is about: `cmsg_type`.
+/// Type of a control message: `cmsg_type`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 #[repr(i32)]
 pub enum Kind {
-    /// Reads or writes the peer's memory: [`RdmaArgs`].
+    /// RDMA read or write of the peer's memory: [`RdmaArgs`].
     RdmaArgs = 1,
-    /// Memory that the receiver may use: a [`Cookie`], of 8 bytes.
+    /// Memory exported to the receiver: a [`Cookie`], 8 bytes.
     RdmaDestination = 2,
-    /// Memory that the receiver may use, and that is to be registered for it: [`GetMrArgs`].
+    /// Memory to register and export to the receiver: [`GetMrArgs`].
     RdmaMap = 3,
-    /// An operation has ended: [`RdmaStatus`].
+    /// Completion of an operation: [`RdmaStatus`].
     RdmaStatus = 4,
-    /// Ports are congested no more: a bit for each, 8 bytes.
+    /// Ports no longer congested: a bit mask of 8 bytes.
     CongestionUpdate = 5,
-    /// Adds to a number of the peer's: [`AtomicArgs`].
+    /// Atomic fetch-and-add: [`AtomicArgs`].
     AtomicFetchAdd = 6,
-    /// Compares a number of the peer's, and swaps it: [`AtomicArgs`].
+    /// Atomic compare-and-swap: [`AtomicArgs`].
     AtomicCompareSwap = 7,
-    /// The same as adding, field by field: [`AtomicArgs`].
+    /// Masked fetch-and-add, with carries confined to fields: [`AtomicArgs`].
     MaskedAtomicFetchAdd = 8,
-    /// The same as swapping, of some bits: [`AtomicArgs`].
+    /// Masked compare-and-swap of selected bits: [`AtomicArgs`].
     MaskedAtomicCompareSwap = 9,
-    /// How long a message took inside the host: see [`LatencyPoints`].
+    /// Latency of the receive path: see [`LatencyPoints`].
     RxPathLatency = 11,
-    /// What the sender calls memory that is sent without a copy, 4 bytes.
+    /// Cookie of a zero-copy message, 4 bytes.
     ZcopyCookie = 12,
-    /// Memory that was sent without a copy is free: [`ZcopyCompletion`].
+    /// Completion of zero-copy messages: [`ZcopyCompletion`].
     ZcopyCompletion = 13,
 }
 
-/// `READWRITE`: the peer's memory is written, or may be.
+/// `READWRITE`: grants write access, or selects an RDMA write.
 pub const READWRITE: u64 = 0x01;
-/// `FENCE`: the message follows when the operation is over.
+/// `FENCE`: the message waits for the completion of the operation.
 pub const FENCE: u64 = 0x02;
-/// `INVALIDATE`: memory is taken away at once.
+/// `INVALIDATE`: access ends immediately.
 pub const INVALIDATE: u64 = 0x04;
-/// `USE_ONCE`: memory is taken away when it has been used.
+/// `USE_ONCE`: access ends after one use.
 pub const USE_ONCE: u64 = 0x08;
 /// `DONTWAIT`.
 pub const DONTWAIT: u64 = 0x10;
-/// `NOTIFY_ME`: the end of the operation is told.
+/// `NOTIFY_ME`: requests a notification for the operation.
 pub const NOTIFY_ME: u64 = 0x20;
-/// `SILENT`: a message with nothing but operations is not sent itself.
+/// `SILENT`: an empty message is not sent after its operations.
 pub const SILENT: u64 = 0x40;
-/// `REMOTE_COMPLETE`: the end is told when the peer has acknowledged the message.
+/// `REMOTE_COMPLETE`: success is notified after the peer's acknowledgement.
 pub const REMOTE_COMPLETE: u64 = 0x80;
 
-/// Why a payload is refused. Each has the number that the kernel gives for it.
+/// Why a payload is rejected, with the `errno` of the kernel.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadControl {
-    /// It has another number of bytes than it must have: `EINVAL`.
+    /// The payload has the wrong size: `EINVAL`.
     Len(usize),
-    /// It is about no bytes, or no pieces of memory, or ends beyond all addresses: `EINVAL`.
+    /// Zero bytes, zero pieces, or a range beyond the address space: `EINVAL`.
     Empty,
-    /// It is about too many bytes, or pieces: `EMSGSIZE`.
+    /// Too many bytes or pieces: `EMSGSIZE`.
     TooLong(u64),
-    /// An address is no multiple of 8: `EFAULT`.
+    /// An address is not a multiple of 8: `EFAULT`.
     Unaligned(u64),
-    /// No device does it: `EOPNOTSUPP`.
+    /// The masks require masked atomics, unsupported by devices: `EOPNOTSUPP`.
     Masks,
-    /// What is to be measured does not exist: `EFAULT`.
+    /// An unknown measuring point, or too many of them: `EFAULT`.
     Points(u8),
 }
 
@@ -92,7 +92,7 @@ impl fmt::Display for BadControl {
 
 impl std::error::Error for BadControl {}
 
-/// Numbers in the order in which the payload has them.
+/// Reads `N` integers of 8 bytes.
 fn numbers<const N: usize>(payload: &[u8]) -> Result<[u64; N], BadControl> {
     let mut reader = Reader::new(payload);
     let mut numbers = [0; N];
@@ -106,30 +106,30 @@ fn numbers<const N: usize>(payload: &[u8]) -> Result<[u64; N], BadControl> {
     Ok(numbers)
 }
 
-/// Memory of the program's that a peer may use: `struct rds_get_mr_args`.
+/// Memory to export: `struct rds_get_mr_args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct GetMrArgs {
-    /// Its address.
+    /// Start address.
     pub addr: u64,
-    /// The number of bytes: not more than a message has, and a page.
+    /// Length in bytes, at most 1 MiB and a page, rounded to pages.
     pub len: u64,
-    /// Where the program wants its cookie written, or 0.
+    /// Address for the resulting cookie, or 0.
     pub cookie_addr: u64,
-    /// The flags, of which unknown ones mean nothing.
+    /// Flags. Unknown ones are ignored.
     pub flags: u64,
 }
 
 impl GetMrArgs {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 32;
 
-    /// The most bytes of memory, where it begins in the middle of a page.
+    /// Maximum length, rounded to pages: a message may start in the middle of a page.
     const MAX: u64 = MAX_MESSAGE as u64 + 4096;
 
-    /// Reads the payload.
+    /// Decodes the payload.
     ///
     /// # Errors
-    /// It is not as long, or the memory cannot be.
+    /// The size is wrong, or the range is empty, too long or beyond the address space.
     pub fn decode(payload: &[u8]) -> Result<Self, BadControl> {
         let [addr, len, cookie_addr, flags] = numbers(payload)?;
         if len == 0 || len > u32::MAX.into() || addr.checked_add(len).is_none() {
@@ -148,36 +148,36 @@ impl GetMrArgs {
     }
 }
 
-/// An operation on the peer's memory: `struct rds_rdma_args`.
+/// An RDMA operation: `struct rds_rdma_args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaArgs {
-    /// Which memory.
+    /// Cookie of the peer's memory.
     pub cookie: Cookie,
-    /// How far in it.
+    /// Offset in the peer's memory.
     pub remote_addr: u64,
-    /// How many bytes.
+    /// Length in bytes.
     pub remote_len: u64,
-    /// Where the program's pieces of memory are listed.
+    /// Address of the list of local pieces.
     pub local: u64,
-    /// How many they are.
+    /// Number of local pieces.
     pub local_count: u64,
-    /// The flags.
+    /// Flags.
     pub flags: u64,
-    /// What the program calls the operation.
+    /// User token, returned in the notification.
     pub token: u64,
 }
 
 impl RdmaArgs {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 56;
 
-    /// The most pieces of memory.
+    /// Maximum number of local pieces.
     pub const MAX_LOCAL: u64 = 1024;
 
-    /// Reads the payload.
+    /// Decodes the payload.
     ///
     /// # Errors
-    /// It is not as long, or names no memory or too much.
+    /// The size is wrong, or the operation has no piece, too many pieces or too many bytes.
     pub fn decode(payload: &[u8]) -> Result<Self, BadControl> {
         let [
             cookie,
@@ -208,7 +208,7 @@ impl RdmaArgs {
         })
     }
 
-    /// Which way the bytes go.
+    /// Direction of the transfer.
     pub fn direction(&self) -> Direction {
         if self.flags & READWRITE == 0 {
             Direction::Read
@@ -217,38 +217,38 @@ impl RdmaArgs {
         }
     }
 
-    /// The address that the operation has at the peer.
+    /// Target address of the operation.
     pub fn addr(&self) -> u64 {
         self.remote_addr.wrapping_add(self.cookie.offset.into())
     }
 }
 
-/// An atomic operation on a number of the peer's: `struct rds_atomic_args`.
+/// An atomic operation: `struct rds_atomic_args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AtomicArgs {
-    /// Which memory.
+    /// Cookie of the peer's memory.
     pub cookie: Cookie,
-    /// Where the number is to be put that was there before.
+    /// Address for the previous value.
     pub local_addr: u64,
-    /// How far in the peer's memory.
+    /// Offset in the peer's memory.
     pub remote_addr: u64,
-    /// What is done.
+    /// Operation and operands.
     pub op: AtomicOp,
-    /// The flags.
+    /// Flags.
     pub flags: u64,
-    /// What the program calls the operation.
+    /// User token, returned in the notification.
     pub token: u64,
 }
 
 impl AtomicArgs {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 72;
 
-    /// Reads the payload of one of the four kinds. Masks are taken that change nothing: no device
-    /// has others.
+    /// Decodes the payload of one of the four atomic kinds. Masked kinds are accepted only if the
+    /// masks have no effect, because devices do not support masked atomics.
     ///
     /// # Errors
-    /// It is not as long, is of another kind, or an address is no multiple of 8.
+    /// The size or the kind is wrong, or an address is not a multiple of 8.
     pub fn decode(payload: &[u8], kind: Kind) -> Result<Self, BadControl> {
         let [cookie, local_addr, remote_addr, a, b, c, d, flags, token] = numbers(payload)?;
         let op = match (kind, c, d) {
@@ -275,26 +275,26 @@ impl AtomicArgs {
         Ok(args)
     }
 
-    /// The address that the number has at the peer.
+    /// Target address of the operation.
     pub fn addr(&self) -> u64 {
         self.remote_addr.wrapping_add(self.cookie.offset.into())
     }
 }
 
-/// An operation has ended: `struct rds_rdma_notify`.
+/// Completion of an operation: `struct rds_rdma_notify`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct RdmaStatus {
-    /// What the program calls the operation.
+    /// User token of the operation.
     pub token: u64,
-    /// How it ended.
+    /// Status of the operation.
     pub status: Status,
 }
 
 impl RdmaStatus {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 16;
 
-    /// The payload.
+    /// Encodes the payload.
     pub fn encode(&self) -> [u8; Self::SIZE] {
         let mut payload = [0; Self::SIZE];
         payload[..8].copy_from_slice(&self.token.to_ne_bytes());
@@ -303,23 +303,23 @@ impl RdmaStatus {
     }
 }
 
-/// Memory that peers may use no more: `struct rds_free_mr_args`.
+/// Memory to take back: `struct rds_free_mr_args`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct FreeMrArgs {
-    /// Which; `None` for all that nobody uses.
+    /// Cookie of the memory; `None` for all unused memory.
     pub cookie: Option<Cookie>,
-    /// The flags.
+    /// Flags.
     pub flags: u64,
 }
 
 impl FreeMrArgs {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 16;
 
-    /// Reads the payload.
+    /// Decodes the payload.
     ///
     /// # Errors
-    /// It is not as long.
+    /// The size is wrong.
     pub fn decode(payload: &[u8]) -> Result<Self, BadControl> {
         let [cookie, flags] = numbers(payload)?;
         Ok(Self {
@@ -329,8 +329,7 @@ impl FreeMrArgs {
     }
 }
 
-/// Which times of a message's way through the host are wanted, in which order:
-/// `struct rds_rx_trace_so`.
+/// Measuring points of the receive path, in the order requested: `struct rds_rx_trace_so`.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct LatencyPoints {
     points: [u8; 3],
@@ -338,16 +337,16 @@ pub struct LatencyPoints {
 }
 
 impl LatencyPoints {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 4;
 
-    /// The number of bytes that the answer has.
+    /// Size of the encoded report in bytes.
     pub const REPORT_SIZE: usize = 32;
 
-    /// Reads the payload.
+    /// Decodes the payload.
     ///
     /// # Errors
-    /// It is not as long, or names more or other points than there are.
+    /// The size is wrong, or the payload names too many or unknown points.
     pub fn decode(payload: &[u8]) -> Result<Self, BadControl> {
         let &[count, a, b, c] = payload else {
             return Err(BadControl::Len(payload.len()));
@@ -363,8 +362,8 @@ impl LatencyPoints {
         Ok(Self { points, count })
     }
 
-    /// The payload of the control message, `struct rds_cmsg_rx_trace`, given the three times in
-    /// nanoseconds: until the message began, until it was whole, and until it was received.
+    /// Encodes the control message, `struct rds_cmsg_rx_trace`, from the three latencies in
+    /// nanoseconds: start of reassembly, reassembly, and receive queue.
     pub fn encode(&self, nanos: [u64; 3]) -> [u8; Self::REPORT_SIZE] {
         let mut payload = [0; Self::REPORT_SIZE];
         payload[0] = self.count;
@@ -379,28 +378,28 @@ impl LatencyPoints {
 
 const ZCOPY_SIZE: usize = 36;
 
-/// Memory that was sent without a copy is free: `struct rds_zcopy_cookies`.
+/// Completion of zero-copy messages: `struct rds_zcopy_cookies`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ZcopyCompletion<'a>(&'a [u32]);
 
 impl<'a> ZcopyCompletion<'a> {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = ZCOPY_SIZE;
 
-    /// The most cookies in one.
+    /// Maximum number of cookies.
     pub const MAX: usize = 8;
 
-    /// Takes the first cookies, as many as fit; returns the rest as well.
+    /// Takes up to [`MAX`](Self::MAX) cookies from the front; returns the rest, too.
     pub fn split(cookies: &'a [u32]) -> (Self, &'a [u32]) {
         let (first, rest) = cookies.split_at(cookies.len().min(Self::MAX));
         (Self(first), rest)
     }
 
-    /// The payload.
+    /// Encodes the payload.
     pub fn encode(&self) -> [u8; ZCOPY_SIZE] {
         let mut payload = [0; ZCOPY_SIZE];
         let (count, places) = payload.split_at_mut(4);
-        // There are eight at most.
+        // At most eight.
         let len = u32::try_from(self.0.len()).unwrap_or_default();
         count.copy_from_slice(&len.to_ne_bytes());
         for (place, cookie) in places.chunks_exact_mut(4).zip(self.0) {
@@ -421,9 +420,9 @@ mod tests {
             .collect()
     }
 
-    /// U-W13: no other number of bytes is taken.
+    /// Case U-W13: other sizes are rejected.
     #[test]
-    fn every_payload_has_its_size() {
+    fn control_payloads_have_fixed_sizes() {
         let all = payload(&[8; 12]);
         for len in 0..all.len() {
             let bytes = &all[..len];
@@ -437,9 +436,9 @@ mod tests {
         assert_eq!(GetMrArgs::decode(&all[..31]), Err(BadControl::Len(31)));
     }
 
-    /// L-R11
+    /// Case L-R11
     #[test]
-    fn memory_is_not_empty_and_not_too_long() {
+    fn get_mr_args_reject_empty_and_long_ranges() {
         let decode = |addr, len| GetMrArgs::decode(&payload(&[addr, len, 7, 9]));
         let page = 4096;
         assert_eq!(decode(page, 0), Err(BadControl::Empty));
@@ -453,9 +452,9 @@ mod tests {
         assert_eq!((args.cookie_addr, args.flags), (7, 9));
     }
 
-    /// L-R05
+    /// Case L-R05
     #[test]
-    fn an_operation_has_pieces_of_memory() {
+    fn rdma_args_limit_pieces_and_length() {
         let decode =
             |len, count| RdmaArgs::decode(&payload(&[0x100_0000_0300, 5, len, 1, count, 3, 9]));
         assert_eq!(decode(8, 0), Err(BadControl::Empty));
@@ -467,9 +466,9 @@ mod tests {
         assert_eq!((args.direction(), args.token), (Direction::Write, 9));
     }
 
-    /// L-R12
+    /// Case L-R12
     #[test]
-    fn masks_are_taken_that_change_nothing() {
+    fn atomic_args_accept_only_trivial_masks() {
         let decode = |kind, operands: [u64; 4], local, remote| {
             let [a, b, c, d] = operands;
             AtomicArgs::decode(&payload(&[0x300, local, remote, a, b, c, d, 0, 0]), kind)
@@ -492,9 +491,9 @@ mod tests {
         }
     }
 
-    /// L-S17
+    /// Case L-S17
     #[test]
-    fn times_are_told_in_the_order_they_were_asked_for() {
+    fn latency_report_keeps_requested_order() {
         let points = LatencyPoints::decode(&[2, 2, 0, 9]).unwrap();
         let told = points.encode([10, 20, 30]);
         assert_eq!(told[..8], [2, 2, 0, 0, 0, 0, 0, 0]);
@@ -506,9 +505,9 @@ mod tests {
         assert_eq!(LatencyPoints::decode(&[0; 5]), Err(BadControl::Len(5)));
     }
 
-    /// L-S19
+    /// Case L-S19
     #[test]
-    fn eight_cookies_are_told_at_a_time() {
+    fn zcopy_completion_holds_eight_cookies() {
         let cookies = [1, 2, 3, 4, 5, 6, 7, 8, 9];
         let (first, rest) = ZcopyCompletion::split(&cookies);
         let told = first.encode();
@@ -524,7 +523,7 @@ mod tests {
     }
 
     #[test]
-    fn the_end_of_an_operation_has_token_and_status() {
+    fn rdma_status_encodes_token_and_status() {
         let status = RdmaStatus {
             token: 0x1_0000_0002,
             status: Status::Dropped,

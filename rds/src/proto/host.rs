@@ -1,9 +1,9 @@
-//! Addresses of hosts, to be looked up.
+//! Host addresses as map keys.
 
 use std::net::IpAddr;
 
-/// An address of a host as one number, which a map compares at once; with `IpAddr` it takes thrice as long. Those of
-/// IPv4 are as IPv6 writes them.
+/// A host address as one integer, three times as fast to compare as `IpAddr`. IPv4 addresses are
+/// mapped to IPv6.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub(crate) struct Host(u128);
 
@@ -23,7 +23,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_differently_is_the_same_host() {
+    fn host_of_mapped_address_equals_ipv4() {
         let v4 = Ipv4Addr::new(10, 9, 0, 1);
         let mapped = IpAddr::V6(v4.to_ipv6_mapped());
         assert_eq!(Host::from(IpAddr::V4(v4)), Host::from(mapped));

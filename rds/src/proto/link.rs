@@ -1,77 +1,80 @@
-//! When to dial a peer, when to wait for it, and what to do when both dial at once.
+//! Connection policy: when to dial a peer, when to wait, and how to resolve crossed requests.
 //!
-//! The other side may be a kernel, which redials at once and for ever, gives up a live connection
-//! when it is dialled, and never gives way while it dials itself. So a host with nothing to say does
-//! not dial, one that has lost its connection waits for the peer's call first, and one that has been
-//! refused for longer.
+//! The peer may be a Linux kernel. A kernel redials immediately and forever, gives up a live
+//! connection when a new request arrives, and never yields while dialing. So a host without
+//! messages to send does not dial, waits for the peer's request after losing a connection, and
+//! waits longer after being rejected.
 
 use std::{collections::VecDeque, net::IpAddr, ops::Range, time::Duration};
 
 use fastrand::Rng;
 
-/// So long an attempt may take.
+/// Time-out of a connection attempt.
 const CONNECT_TIMEOUT: Duration = Duration::from_secs(10);
-/// After so long, an attempt gives way to the peer's.
+/// Age from which an own attempt yields to a request of the peer.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
-/// So long a peer's request waits for the connection before to be closed.
+/// How long a request of the peer is held while the previous connection closes. Then the request is
+/// rejected.
 const REQUEST_TIMEOUT: Duration = Duration::from_secs(1);
-/// The longest wait between attempts.
+/// Upper bound of the backoff between attempts.
 const MAX_BACKOFF: Duration = Duration::from_secs(1);
-/// The longest first wait after an attempt that found nobody.
+/// Upper bound of the first random backoff after an unreachable peer; doubled for each further
+/// failure.
 const INITIAL_BACKOFF: Duration = Duration::from_millis(1);
-/// The wait for the peer's call after a connection was lost.
+/// Range of the random wait for the peer's request after the loss of a connection, in milliseconds.
 const LOSS_BACKOFF_MS: Range<u64> = 20..200;
-/// The same after the peer has refused, for the host with the lower address and the other.
+/// Range of the random backoff after a rejection, in milliseconds, for the host with the lower
+/// address and for the other. Doubled for each further failure.
 const REFUSAL_BACKOFF_MS: [Range<u64>; 2] = [10..50, 50..200];
 
-/// One attempt to connect, and the connection that comes of it.
+/// A connection attempt, and the resulting connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Attempt(u64);
 
-/// A peer's request to connect, as the caller names it.
+/// A peer's connection request, numbered by the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RequestId(pub u64);
 
-/// What the caller is to do.
+/// An action for the caller.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Action {
     /// Dial the peer.
     Dial(Attempt),
-    /// Accept the peer's request; receives have to be posted first.
+    /// Post receives, then accept the request of the peer.
     Accept(RequestId, Attempt),
-    /// Refuse the peer's request, with [`REJECTED`](super::wire::REJECTED).
+    /// Reject the peer's request, with [`REJECTED`](super::wire::REJECTED) as private data.
     Reject(RequestId),
-    /// End the attempt, or the connection: handle what has arrived, and say
-    /// [`closed`](Link::closed) when the device has let go of everything.
+    /// Close the attempt or connection: handle arrived frames, destroy the queue pair, then call
+    /// [`closed`](Link::closed).
     Close(Attempt),
 }
 
-/// Why an attempt, or the connection, is over.
+/// Why an attempt failed or a connection ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Failure {
-    /// The peer has refused, as kernels do while they dial themselves.
+    /// The peer has rejected the request. Kernels do so while dialing.
     Refused,
-    /// Nobody is there, or nobody listens.
+    /// The peer does not exist or does not listen.
     Unreachable,
-    /// What was established is lost, or the peer breaks the protocol.
+    /// An established connection was lost, or the peer violated the protocol.
     Lost,
 }
 
-/// What there is to connect for.
+/// Demand for a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub enum Demand {
-    /// No socket.
+    /// No socket is bound.
     Nothing,
-    /// Sockets which have nothing to send: a connection that was lost is made again once.
+    /// Sockets are bound, but nothing is queued. A lost connection is reestablished once.
     Sockets,
-    /// Messages.
+    /// Messages are queued, or a socket waits for the peer's congestion map.
     Messages,
 }
 
-/// Where a link is.
+/// State of a link.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum State {
-    /// Nothing goes on. No dialling before this time.
+    /// No connection, and no dialing before this time.
     Down(Duration),
     Connecting {
         attempt: Attempt,
@@ -81,24 +84,25 @@ enum State {
     Up(Attempt),
     Closing {
         attempt: Attempt,
-        /// The wait before dialling that follows.
+        /// Backoff after closing.
         wait: Duration,
-        /// What the peer wants meanwhile, and since when.
+        /// Pending request of the peer, and its arrival time.
         request: Option<(RequestId, Duration)>,
     },
 }
 
-/// The state of the connection below, for two hosts and a type of service.
+/// State of the connection between two hosts for one type of service.
 #[derive(Debug)]
 pub struct Link {
     state: State,
     /// The peer has the higher address.
     is_lower: bool,
-    /// The peer has refused since there was a connection: it is one that never gives way.
+    /// The peer has rejected a request since the last connection, and so is taken for a host that
+    /// never yields.
     was_refused: bool,
-    /// There was a connection, and nobody has dialled since.
+    /// A connection was lost, and no attempt was made since.
     was_lost: bool,
-    /// How many attempts have failed in a row.
+    /// Consecutive failed attempts.
     failures: u32,
     next: u64,
     rng: Rng,
@@ -106,7 +110,8 @@ pub struct Link {
 }
 
 impl Link {
-    /// A link between two addresses that are not the same. All chance comes from `seed`.
+    /// Creates a link between two different addresses. `seed` initializes the random number
+    /// generator for backoff.
     pub fn new(local: IpAddr, peer: IpAddr, seed: u64) -> Self {
         Self {
             state: State::Down(Duration::ZERO),
@@ -125,7 +130,7 @@ impl Link {
         Attempt(self.next)
     }
 
-    /// The attempt, or the connection, that there is.
+    /// The current attempt or connection.
     pub fn current(&self) -> Option<Attempt> {
         match self.state {
             State::Down(_) => None,
@@ -135,22 +140,23 @@ impl Link {
         }
     }
 
-    /// Whether there is a connection.
+    /// Whether the connection is up.
     pub fn is_up(&self) -> bool {
         matches!(self.state, State::Up(_))
     }
 
-    /// Whether there is a connection, and nothing is to be done about it.
+    /// Whether the connection is up, with no pending action.
     pub fn is_idle(&self) -> bool {
         self.is_up() && self.actions.is_empty()
     }
 
-    /// Whether there is nothing below, and nothing is to be done about it.
+    /// Whether there is no connection and no attempt, with no pending action.
     pub fn is_down(&self) -> bool {
         matches!(self.state, State::Down(_)) && self.actions.is_empty()
     }
 
-    /// Since when a request of the peer has been accepted that has not come to a connection.
+    /// When the current request of the peer was accepted, while the connection is not yet
+    /// established.
     pub fn accepting_since(&self) -> Option<Duration> {
         match self.state {
             State::Connecting {
@@ -167,26 +173,27 @@ impl Link {
         matches!(self.state, State::Down(at) if at <= now) && self.wants(demand)
     }
 
-    /// Does not dial before this time.
+    /// Delays dialing until this time.
     pub fn postpone(&mut self, until: Duration) {
         if let State::Down(at) = &mut self.state {
             *at = until.max(*at);
         }
     }
 
-    /// Ends the connection, which has to be [closed](Self::closed), without a reason to dial anew.
+    /// Closes an idle connection. Does not count as a loss, so the link does not redial. The caller
+    /// reports [`closed`](Self::closed).
     pub fn retire(&mut self) {
         if let State::Up(attempt) = self.state {
             self.close(attempt, Duration::ZERO, None);
         }
     }
 
-    /// Whether somebody is connecting.
+    /// Whether a connection attempt is in progress.
     pub fn is_connecting(&self) -> bool {
         matches!(self.state, State::Connecting { .. })
     }
 
-    /// What is to be done next, if anything is.
+    /// The next action, if any.
     pub fn poll(&mut self, now: Duration, demand: Demand) -> Option<Action> {
         match self.state {
             State::Down(at) if at <= now && self.wants(demand) => {
@@ -227,7 +234,7 @@ impl Link {
         }
     }
 
-    /// When to [`poll`](Self::poll) again, if nothing happens before.
+    /// When to call [`poll`](Self::poll) again, unless another event comes first.
     pub fn deadline(&self, demand: Demand) -> Option<Duration> {
         if !self.actions.is_empty() {
             return Some(Duration::ZERO);
@@ -240,7 +247,7 @@ impl Link {
         }
     }
 
-    /// The peer wants to connect, and what it says of itself is right.
+    /// Handles a valid connection request of the peer.
     pub fn request(&mut self, now: Duration, request: RequestId) {
         match self.state {
             State::Down(_) => self.accept(now, request),
@@ -256,7 +263,7 @@ impl Link {
                     self.actions.push_back(Action::Reject(request));
                 }
             }
-            // The peer has given up what it asks for anew.
+            // The peer has abandoned its earlier request.
             State::Connecting { attempt, .. } => {
                 self.close(attempt, Duration::ZERO, Some((request, now)));
             }
@@ -300,7 +307,7 @@ impl Link {
         };
     }
 
-    /// The attempt has come to a connection; `false` if it does not count any more.
+    /// Marks an attempt as established; `false` if the attempt is not the current one.
     pub fn established(&mut self, attempt: Attempt) -> bool {
         match self.state {
             State::Connecting { attempt: this, .. } if this == attempt => {
@@ -314,7 +321,7 @@ impl Link {
         }
     }
 
-    /// The attempt has failed, or the connection is lost. It has to be [closed](Self::closed) too.
+    /// Handles the failure of an attempt, or the loss of a connection. Requests [`Action::Close`].
     pub fn failed(&mut self, attempt: Attempt, failure: Failure) {
         match self.state {
             State::Connecting { attempt: this, .. } if this == attempt => {
@@ -330,7 +337,7 @@ impl Link {
         }
     }
 
-    /// How long to wait after an attempt that has failed: longer each time.
+    /// Random backoff after a failed attempt, doubled with each failure.
     fn wait(&mut self, failure: Failure) -> Duration {
         let doubled = 1 << self.failures.min(10);
         self.failures = self.failures.saturating_add(1);
@@ -348,7 +355,7 @@ impl Link {
         Duration::from_millis(self.rng.u64(millis.clone()))
     }
 
-    /// The device has let go of everything that belonged to an attempt.
+    /// Handles the end of closing: the device has released the resources of an attempt.
     pub fn closed(&mut self, now: Duration, attempt: Attempt) {
         match self.state {
             State::Closing {
@@ -408,9 +415,9 @@ mod tests {
     const R: RequestId = RequestId(1);
     const S: RequestId = RequestId(2);
 
-    /// U-P13: nobody dials without a reason.
+    /// Case U-P13: no dialing without demand.
     #[test]
-    fn one_that_is_down_dials_or_accepts() {
+    fn link_down_dials_on_demand_or_accepts() {
         let mut link = link(true, 1);
         assert_eq!(link.poll(at(0), Demand::Nothing), None);
         assert_eq!(link.poll(at(0), Demand::Sockets), None);
@@ -423,9 +430,9 @@ mod tests {
         assert!(!link.established(attempt), "once");
     }
 
-    /// U-P13: who gives way when both dial.
+    /// Case U-P13: crossed requests.
     #[test]
-    fn the_higher_address_gives_way() {
+    fn crossed_requests_higher_address_yields() {
         let mut lower = link(true, 1);
         dial(&mut lower, at(0));
         lower.request(at(5), R);
@@ -439,9 +446,9 @@ mod tests {
         assert_eq!(accepted(&mut higher, at(6)).0, R);
     }
 
-    /// U-P13
+    /// Case U-P13
     #[test]
-    fn the_lower_address_gives_way_after_long_or_to_one_that_never_does() {
+    fn crossed_requests_lower_address_yields_late_or_after_reject() {
         let mut old = link(true, 1);
         let attempt = dial(&mut old, at(0));
         old.request(at(2000), R);
@@ -456,7 +463,7 @@ mod tests {
         assert_eq!(all(&mut refused, at(101)), [Action::Close(attempt)]);
         refused.closed(at(101), attempt);
         let (_, attempt) = accepted(&mut refused, at(101));
-        // That is forgotten when there is a connection.
+        // The next connection clears the rejection.
         assert!(refused.established(attempt));
         refused.failed(attempt, Failure::Lost);
         refused.closed(at(102), attempt);
@@ -466,9 +473,9 @@ mod tests {
         assert_eq!(all(&mut refused, at(401)), [Action::Reject(R)]);
     }
 
-    /// U-P13: the connection before is closed first, and only the newest request counts.
+    /// Case U-P13: the old connection closes first, and only the newest request counts.
     #[test]
-    fn a_request_while_up_replaces_the_connection() {
+    fn request_while_up_replaces_the_connection() {
         let (mut link, attempt) = up(true);
         link.request(at(1), R);
         assert!(!link.is_up());
@@ -481,14 +488,14 @@ mod tests {
         let (request, second) = accepted(&mut link, at(3));
         assert_eq!(request, S);
         assert_ne!(second, attempt);
-        // While it is being accepted, a newer one replaces it.
+        // A newer request also replaces an accepted one.
         link.request(at(4), R);
         assert_eq!(all(&mut link, at(4)), [Action::Close(second)]);
     }
 
-    /// U-P13
+    /// Case U-P13
     #[test]
-    fn nobody_waits_for_ever() {
+    fn connect_attempt_times_out() {
         let (mut link, attempt) = up(true);
         link.request(at(1), R);
         assert_eq!(all(&mut link, at(1000)), [Action::Close(attempt)]);
@@ -503,7 +510,7 @@ mod tests {
     }
 
     #[test]
-    fn one_that_was_lost_is_made_again_once() {
+    fn reconnect_after_loss_is_tried_once() {
         let (mut link, attempt) = up(true);
         link.failed(attempt, Failure::Lost);
         assert_eq!(all(&mut link, at(1)), [Action::Close(attempt)]);
@@ -520,9 +527,9 @@ mod tests {
         assert_eq!(link.deadline(Demand::Sockets), None);
     }
 
-    /// U-P14
+    /// Case U-P14
     #[test]
-    fn waits_double_up_to_a_second_and_begin_anew() {
+    fn reconnect_backoff_doubles_to_one_second_and_resets() {
         for seed in 0..200 {
             for is_lower in [true, false] {
                 for failure in [Failure::Refused, Failure::Unreachable] {
@@ -553,7 +560,7 @@ mod tests {
         }
     }
 
-    /// Dials as soon as possible, and fails; returns the wait.
+    /// Dials at the deadline and fails; returns the backoff.
     fn fail(link: &mut Link, failure: Failure) -> Duration {
         let now = link.deadline(Demand::Messages).unwrap();
         let attempt = dial(link, now);

@@ -1,7 +1,7 @@
-//! The protocol, without any input or output: frames and completions go in, requests come out.
+//! The protocol without I/O: frames and completions in, requests out.
 //!
-//! It knows nothing of devices, threads or clocks, so that the same code runs over RDMA, in a
-//! simulator and under a fuzzer.
+//! Free of devices, threads and clocks, so the same code runs over RDMA, in a simulator and under a
+//! fuzzer.
 
 pub mod connection;
 pub mod control;

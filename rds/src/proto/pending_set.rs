@@ -1,7 +1,7 @@
-//! What is to be looked at.
+//! A small set of pending ids.
 
-/// Things that are to be looked at, each once, the highest first. They are few as a rule: it keeps its
-/// memory, other than a set made of nodes.
+/// A small sorted set of pending ids, backed by a `Vec`. [`pop`](Self::pop) returns the largest.
+/// Keeps its memory when emptied, unlike `BTreeSet`.
 #[derive(Debug)]
 pub(crate) struct PendingSet<T>(Vec<T>);
 
@@ -10,19 +10,19 @@ impl<T: Ord> PendingSet<T> {
         Self(Vec::new())
     }
 
-    /// Puts a thing on it, if it is not there.
+    /// Inserts an id, unless present.
     pub(crate) fn insert(&mut self, thing: T) {
         if let Err(at) = self.0.binary_search(&thing) {
             self.0.insert(at, thing);
         }
     }
 
-    /// Takes the highest off it.
+    /// Removes and returns the largest id.
     pub(crate) fn pop(&mut self) -> Option<T> {
         self.0.pop()
     }
 
-    /// Takes a thing off it, if it is there.
+    /// Removes an id, if present.
     pub(crate) fn remove(&mut self, thing: &T) {
         if self.0.is_empty() {
             return;
@@ -32,12 +32,12 @@ impl<T: Ord> PendingSet<T> {
         }
     }
 
-    /// Takes all off it, the lowest first.
+    /// Removes all ids, in ascending order.
     pub(crate) fn drain(&mut self) -> impl Iterator<Item = T> {
         self.0.drain(..)
     }
 
-    /// What is on it, the lowest first.
+    /// The ids in ascending order.
     pub(crate) fn iter(&self) -> impl Iterator<Item = &T> {
         self.0.iter()
     }
@@ -52,7 +52,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn each_thing_comes_once() {
+    fn pending_set_pops_each_id_once_in_descending_order() {
         let mut pending = PendingSet::new();
         assert!(pending.is_empty());
         for thing in [3, 1, 3, 2, 1] {
@@ -72,7 +72,7 @@ mod tests {
     }
 
     #[test]
-    fn all_things_can_be_taken_off_at_once() {
+    fn pending_set_drain_empties_in_ascending_order() {
         let mut pending = PendingSet::new();
         for thing in [2, 3, 1] {
             pending.insert(thing);

@@ -1,5 +1,5 @@
-//! The name of a socket.
+//! Socket ids.
 
-/// The name of a socket. It is never used again for another.
+/// Id of a socket, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct SocketId(pub u64);

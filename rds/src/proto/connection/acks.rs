@@ -1,16 +1,16 @@
-//! What the peer is to be told of what has arrived.
+//! Acknowledgements of received messages.
 
 use std::time::Duration;
 
-/// The acknowledgement that is due.
+/// The pending acknowledgement.
 #[derive(Debug)]
 pub(super) struct Acks {
-    /// The number of the last message that was handled; 0 for none.
+    /// Sequence number of the last handled message; 0 for none.
     handled: u64,
     requested: bool,
-    /// A frame with nothing but an acknowledgement is posted: there is never more than one.
+    /// A pure acknowledgement is in flight, at most one.
     posted: bool,
-    /// When to acknowledge unasked.
+    /// Time of the delayed acknowledgement.
     delayed_ack_at: Option<Duration>,
     delay: Option<Duration>,
 }
@@ -38,24 +38,24 @@ impl Acks {
         }
     }
 
-    /// What a frame that is about to be posted says: nothing is requested any more.
+    /// The acknowledgement for a frame about to be posted; clears the request.
     pub(super) fn carry(&mut self) -> u64 {
         self.requested = false;
         self.delayed_ack_at = None;
         self.handled
     }
 
-    /// Whether the peer has asked.
+    /// Whether the peer has requested an acknowledgement.
     pub(super) fn is_requested(&self) -> bool {
         self.requested
     }
 
-    /// Whether a frame of its own is due.
+    /// Whether a pure acknowledgement is due.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.requested || self.delayed_ack_at.is_some_and(|at| at <= now)
     }
 
-    /// What a frame of its own says, if one is due.
+    /// The value of a pure acknowledgement, if one is due and none is in flight.
     pub(super) fn alone(&mut self, now: Duration) -> Option<u64> {
         if !self.is_due(now) {
             return None;
@@ -69,7 +69,7 @@ impl Acks {
         Some(self.carry())
     }
 
-    /// Whether another frame is due when the one that is posted has completed.
+    /// Whether another acknowledgement waits for the completion of the one in flight.
     pub(super) fn awaits_device(&self) -> bool {
         self.posted && self.requested
     }
@@ -78,7 +78,7 @@ impl Acks {
         self.posted = false;
     }
 
-    /// When [`alone`](Self::alone) has to be asked again, if nothing happens before.
+    /// Time of the delayed acknowledgement.
     pub(super) fn deadline(&self) -> Option<Duration> {
         self.delayed_ack_at
     }

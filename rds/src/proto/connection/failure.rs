@@ -1,27 +1,28 @@
-//! Why a connection is given up.
+//! Protocol violations.
 
 use std::{error, fmt};
 
 use crate::proto::wire::BadHeader;
 
-/// What a peer has done that it must not do. The connection has to be made anew.
+/// A protocol violation by the peer. The connection has to be closed and reestablished.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Violation {
-    /// A frame has no header, or a damaged one.
+    /// The header is missing or damaged.
     Header(BadHeader),
-    /// A frame has another number of bytes than it must have.
+    /// The body has the wrong length.
     FrameLen {
-        /// What there must be.
+        /// Expected length in bytes.
         expected: u32,
-        /// What there is.
+        /// Actual length in bytes.
         len: usize,
     },
-    /// A frame is of another message than the one that has not ended.
+    /// The frame belongs to another message than the incomplete one.
     Interleaved,
-    /// A message is longer than any may be.
+    /// The message is too long.
     MessageLen(u32),
-    /// A socket has far more than it can take, although its port is marked as congested.
+    /// The receive buffer of a socket is far over its limit, although its port is marked as
+    /// congested.
     Overflow(u16),
 }
 

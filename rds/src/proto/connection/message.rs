@@ -1,4 +1,4 @@
-//! Messages on their way out, and what goes with them.
+//! Outgoing messages with their operations.
 
 use std::{error, fmt};
 
@@ -7,40 +7,40 @@ use crate::proto::{
     wire::{Cookie, Extension, Extensions, MAX_MESSAGE, RESERVED_PORT},
 };
 
-/// A message to be sent.
+/// An outgoing message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Message<P> {
-    /// Whose it is.
+    /// The sending socket.
     pub owner: SocketId,
-    /// The port it comes from.
+    /// The source port.
     pub from: u16,
-    /// The port it goes to.
+    /// The destination port.
     pub to: u16,
-    /// What is sent.
+    /// Content and operations.
     pub draft: Draft<P>,
 }
 
-/// What is in a message, and goes with it.
+/// Content of a message, and operations before it.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Draft<P> {
-    /// The number of bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// What the caller needs to find the bytes, and the memory of the operations.
+    /// The caller's handle to the bytes and to the memory of operations.
     pub payload: P,
-    /// Memory that the receiver may use.
+    /// Memory exported to the receiver.
     pub cookie: Option<Cookie>,
-    /// Memory of the receiver's that is read or written before.
+    /// RDMA operation performed before the message.
     pub rdma: Option<Box<Rdma>>,
-    /// A number of the receiver's that is changed before.
+    /// Atomic operation performed before the message.
     pub atomic: Option<Box<Atomic>>,
-    /// With nothing but operations in it, it is not sent itself.
+    /// If empty, the message is not sent after its operations.
     pub silent: bool,
-    /// Somebody waits for its end: it is never left to a peer that acknowledges unasked, nor to requests that
-    /// are posted later.
+    /// A waiter depends on the completion. The message always requests an acknowledgement, and its
+    /// last request is signaled.
     pub urgent: bool,
 }
 
-/// Which way an RDMA operation moves bytes.
+/// Direction of an RDMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Direction {
     /// From the peer.
@@ -49,128 +49,130 @@ pub enum Direction {
     Write,
 }
 
-/// An RDMA operation before a message.
+/// An RDMA operation performed before a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rdma {
-    /// Which way.
+    /// Direction of the transfer.
     pub direction: Direction,
-    /// The key of the peer's memory.
+    /// Remote key.
     pub rkey: u32,
-    /// The address of the peer's memory.
+    /// Remote address.
     pub addr: u64,
-    /// The number of bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// How many entries of the send queue it takes; all are posted at once.
+    /// Number of send queue entries, posted together.
     pub requests: u32,
-    /// The message is not sent before the operation is over.
+    /// The message waits for the completion of the operation.
     pub fence: bool,
-    /// Who hears of its end.
+    /// Notification options.
     pub report: Report,
 }
 
-/// What an atomic operation does to a number of 64 bits.
+/// An atomic operation on a 64-bit value.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AtomicOp {
-    /// If it is the first, it becomes the second.
+    /// Stores the second operand if the value equals the first.
     CompareSwap(u64, u64),
-    /// So much is added.
+    /// Adds the operand.
     FetchAdd(u64),
 }
 
-/// An atomic operation before a message, after the RDMA operation if there is one.
+/// An atomic operation performed before a message, and after its RDMA operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Atomic {
-    /// What is done.
+    /// Operation and operands.
     pub op: AtomicOp,
-    /// The key of the peer's memory.
+    /// Remote key.
     pub rkey: u32,
-    /// The address of the number, a multiple of 8.
+    /// Remote address, a multiple of 8.
     pub addr: u64,
-    /// The message is not sent before the operation is over.
+    /// The message waits for the completion of the operation.
     pub fence: bool,
-    /// Who hears of its end.
+    /// Notification options.
     pub report: Report,
 }
 
-/// Who hears of the end of an operation.
+/// Notification options of an operation.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Report {
-    /// What the program calls the operation.
+    /// User token, returned in the notification.
     pub token: u64,
-    /// It is told however the operation ends; otherwise only of failures, if its socket wants these.
+    /// Notify the end of the operation in any case. Otherwise only failures are notified, and only
+    /// if the socket enables `RDS_RECVERR`.
     pub notify: bool,
-    /// Success is told when the peer has acknowledged the message, not when the device has.
+    /// Notify success after the peer's acknowledgement, instead of after the send completion.
     pub remote: bool,
 }
 
-/// How an operation has ended.
+/// Status of a finished operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[repr(i32)]
 pub enum Status {
-    /// It has been done.
+    /// The operation was performed.
     Success = 0,
-    /// The peer's device has refused it.
+    /// The peer's device has rejected the operation.
     RemoteError = 1,
-    /// The program has cancelled it. It may have been done.
+    /// The program has cancelled the message. The operation may have been performed.
     Cancelled = 2,
-    /// The connection was lost. It may have been done.
+    /// The connection was lost. The operation may have been performed.
     Dropped = 3,
-    /// Something else.
+    /// Another error.
     OtherError = 4,
 }
 
-/// An operation has ended.
+/// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Notification {
-    /// Whose it was.
+    /// The socket of the operation.
     pub owner: SocketId,
-    /// What the program calls the operation.
+    /// User token of the operation.
     pub token: u64,
-    /// How it ended.
+    /// Status of the operation.
     pub status: Status,
-    /// The program has asked for it; otherwise its socket has to want failures.
+    /// The program has requested this notification; otherwise the socket must enable `RDS_RECVERR`.
     pub requested: bool,
 }
 
-/// How a message has ended.
+/// How a message ended.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum MessageOutcome {
-    /// The peer has handled it, or there was nothing to be handled but operations.
+    /// The peer has acknowledged the message, or the message consisted of operations only.
     Done,
-    /// Its owner did not want it any more.
+    /// The owner has cancelled the message.
     Cancelled,
-    /// The connection was lost, and it cannot be sent again.
+    /// The connection was lost, and the message cannot be retransmitted.
     Dropped,
 }
 
-/// A message that is over. If it was [urgent](Draft::urgent), or had operations, the device does not touch its memory
-/// any more; what is in flight of others is kept by the caller until it has completed.
+/// A finished message. If [urgent](Draft::urgent) or with operations, its memory is no longer
+/// accessed by the device. Otherwise requests may be in flight, and the caller keeps their memory
+/// until completion.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Finished<P> {
-    /// Its number.
+    /// Sequence number.
     pub sequence: u64,
     /// The message.
     pub message: Message<P>,
-    /// How it ended.
+    /// How the message ended.
     pub outcome: MessageOutcome,
-    /// How the first of its operations ended that has failed.
+    /// Status of the first failed operation.
     pub failed: Option<Status>,
 }
 
-/// Why a message cannot be sent.
+/// Why a message is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadMessage {
-    /// Port 1 is never used, nor port 0 to send from.
+    /// A reserved port: 1, or 0 as source.
     Port(u16),
-    /// It is too long, or its RDMA operation is.
+    /// The message or its RDMA operation exceeds 1 MiB.
     Len(u32),
 }
 
-/// A message that cannot be sent.
+/// A rejected message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Refused<P> {
-    /// Why.
+    /// The reason.
     pub error: BadMessage,
     /// The message.
     pub draft: Draft<P>,
@@ -195,7 +197,7 @@ impl<P> Message<P> {
 }
 
 impl<P> Draft<P> {
-    /// Nothing but bytes.
+    /// A draft without operations.
     pub fn new(len: u32, payload: P) -> Self {
         Self {
             len,
@@ -208,17 +210,18 @@ impl<P> Draft<P> {
         }
     }
 
-    /// Whether nothing but its operations is posted.
+    /// Whether only the operations are posted.
     pub fn is_silent(&self) -> bool {
         self.silent && self.len == 0 && self.cookie.is_none() && self.has_operation()
     }
 
-    /// How many bytes the RDMA operation moves.
+    /// Number of bytes transferred by the RDMA operation.
     pub(in crate::proto) fn moved(&self) -> u32 {
         self.rdma.as_ref().map_or(0, |rdma| rdma.len)
     }
 
-    /// Whether its end is known when the peer has it, and nobody needs to hear from the device.
+    /// Whether the acknowledgement of the peer suffices to finish the message, without a send
+    /// completion.
     pub(super) fn is_plain(&self) -> bool {
         !self.urgent && !self.has_operation()
     }

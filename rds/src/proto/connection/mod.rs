@@ -1,14 +1,14 @@
-//! What goes between two hosts: messages, each of which arrives once and in its order, however often
-//! the connection below is lost.
+//! Reliable messages between two hosts: delivered once and in order, across losses of the
+//! underlying RDMA connection.
 //!
-//! A [`Connection`] outlives the reliable connections that carry it. While there is one, frames that
-//! arrive go to [`received`](Connection::received), completions to
-//! [`completed`](Connection::completed), and what comes out of [`transmit`](Connection::transmit)
-//! and [`acknowledge`](Connection::acknowledge) is posted. When it is lost, and the device has
-//! completed everything, [`reset`](Connection::reset) makes the connection ready for the next.
+//! A [`Connection`] outlives the RDMA connections below. While one is up, pass received frames to
+//! [`received`](Connection::received) and completions to [`completed`](Connection::completed), and
+//! post the output of [`transmit`](Connection::transmit) and
+//! [`acknowledge`](Connection::acknowledge). After a loss, once the device has completed every
+//! request, call [`reset`](Connection::reset) to prepare for the next.
 //!
-//! Nobody counts credits: those that a peer advertises are ignored, as kernels do since they
-//! advertise none.
+//! Flow control by credits is not implemented: credits advertised by a peer are ignored, as by
+//! kernels, and none are advertised.
 
 mod acks;
 mod failure;
@@ -41,29 +41,30 @@ use super::{
     wire::{CongestionMap, Flags, Header, MAX_MESSAGE, RESERVED_PORT},
 };
 
-/// How a connection is to be. The names are those of the kernel's settings, where it has them.
+/// Settings of a connection, named after the kernel's where one exists.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// After so many messages that are not acknowledged, one asks for that.
+    /// Number of unacknowledged messages after which one requests an acknowledgement.
     pub max_unacked_messages: u32,
-    /// After so many bytes that are not acknowledged, a message asks for that.
+    /// Number of unacknowledged bytes after which a message requests an acknowledgement.
     pub max_unacked_bytes: u32,
-    /// At least one of so many requests is signalled.
+    /// Maximum number of requests per signaled completion.
     pub max_unsignalled: u32,
-    /// What has arrived is acknowledged unasked after this time, if ever.
+    /// Delayed acknowledgement: how long after a message to acknowledge without a request; `None`
+    /// for never.
     pub ack_after: Option<Duration>,
-    /// After such a time in which nothing arrives, a [probe](Connection::probe) shows whether the
-    /// peer is still there, if ever.
+    /// Keepalive: interval without a frame from the peer after which to send a
+    /// [probe](Connection::probe); `None` for never.
     pub keepalive: Option<Duration>,
-    /// Headers without a checksum pass.
+    /// Accept headers without a checksum.
     pub accept_unchecked: bool,
-    /// A peer that sends again what it must know to have arrived has forgotten everything, and
-    /// counts from the start.
+    /// Detect a restarted peer by its retransmission of confirmed messages, and accept its sequence
+    /// numbers from the start.
     pub detect_restarts: bool,
-    /// The most bytes of a message that is received.
+    /// Maximum length of a received message in bytes.
     pub max_message: u32,
-    /// So many pings may wait for their answers; further ones get none.
+    /// Maximum number of queued pongs; further pings are not answered.
     pub max_pongs: usize,
 }
 
@@ -83,27 +84,27 @@ impl Default for Settings {
     }
 }
 
-/// What goes between two hosts, for one type of service.
+/// Reliable messages between two hosts, for one type of service.
 ///
-/// `P` is what the caller needs to find the bytes of a message that is sent, and `B` the body of a
-/// frame that has arrived.
+/// `P` is the caller's handle to the payload of a sent message, and `B` the body of a received
+/// frame.
 #[derive(Debug)]
 pub struct Connection<P, B> {
     sending: Sending<P>,
     receiving: Receiving<B>,
     acks: Acks,
     is_up: bool,
-    /// Why nothing is received any more on this connection.
+    /// The violation after which received messages are ignored until the next reset.
     violation: Option<Violation>,
     max_pongs: usize,
     probes: Probes,
 }
 
 impl<P, B: AsRef<[u8]>> Connection<P, B> {
-    /// A connection whose first message has the number `first`.
+    /// Creates a connection with `first` as the first sequence number.
     ///
-    /// It must be higher than all of an earlier process at the same address, or the peer may take
-    /// messages for those it has had: the microseconds since 1970 are.
+    /// `first` must exceed the sequence numbers of earlier processes at the same address, or the
+    /// peer takes new messages for duplicates. Microseconds since 1970 do.
     pub fn new(settings: &Settings, first: NonZero<u64>) -> Self {
         Self {
             sending: Sending::new(settings, first),
@@ -116,23 +117,24 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         }
     }
 
-    /// Messages can be posted now. `ack` is what the peer said when it connected.
+    /// Marks the connection as established. `ack` is the last sequence number acknowledged by the
+    /// peer's private data.
     pub fn established(&mut self, now: Duration, ack: u64) {
         self.is_up = true;
         self.probes.frame_received(now);
         self.sending.map_changed();
         self.sending.queue.acknowledged(ack);
-        // What is sent from now on is not meant, whatever the peer says.
+        // Messages sent from now on must not be covered by this acknowledgement.
         self.retire_acked();
     }
 
-    /// Whether messages can be posted.
+    /// Whether the connection is established.
     pub fn is_up(&self) -> bool {
         self.is_up
     }
 
-    /// The connection below is lost, and everything that was posted has completed: all that the
-    /// peer has not acknowledged will be sent again, except what has operations.
+    /// Handles the loss of the RDMA connection, after every posted request has completed.
+    /// Unacknowledged messages are queued for retransmission, except for those with operations.
     pub fn reset(&mut self) {
         self.is_up = false;
         self.violation = None;
@@ -142,11 +144,11 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.probes.reset();
     }
 
-    /// Sends a message; returns its number. An acknowledgement is asked for if `ask`: the sender
-    /// has used up half of what it may have unacknowledged.
+    /// Queues a message; returns its sequence number. With `ask`, the message requests an
+    /// acknowledgement, because half of the sender's limit is unacknowledged.
     ///
     /// # Errors
-    /// It cannot be sent, and its payload is given back.
+    /// The message is invalid; its payload is returned.
     pub fn send(&mut self, message: Message<P>, ask: bool) -> Result<u64, Refused<P>> {
         let flags = if ask {
             Flags::ACK_REQUIRED
@@ -156,7 +158,7 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.push(message, flags)
     }
 
-    /// Answers a ping from this port.
+    /// Queues the answer to a ping from this port.
     pub fn pong(&mut self, to: u16) {
         if to == 0 || to == RESERVED_PORT {
             return;
@@ -169,15 +171,15 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.push_pong(to);
     }
 
-    /// The congestion map has changed, and the peer is to have it.
+    /// Schedules sending the congestion map to the peer.
     pub fn map_changed(&mut self) {
         if self.is_up {
             self.sending.map_changed();
         }
     }
 
-    /// What is to be posted next, where there is room for so many requests. `map` is that of the
-    /// address that the connection belongs to.
+    /// The next request to post, given `room` free entries of the send queue. `map` is the
+    /// congestion map of the local address.
     pub fn transmit<'m>(
         &mut self,
         room: u32,
@@ -189,14 +191,14 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.transmit(room, map, &mut self.acks)
     }
 
-    /// Whether [`transmit`](Self::transmit) has something, given room.
+    /// Whether [`transmit`](Self::transmit) would return a request, given room.
     pub fn has_work(&self) -> bool {
         self.is_up && self.sending.has_work()
     }
 
-    /// The header of a frame with nothing but an acknowledgement, if one is due: it is posted
-    /// signalled and solicited, and has room kept for it. Ask after [`transmit`](Self::transmit) has
-    /// nothing more, since what that sends acknowledges as well.
+    /// The header of a pure acknowledgement, if one is due. Post it signaled and solicited, in a
+    /// reserved entry of the send queue. Call after [`transmit`](Self::transmit) returns `None`,
+    /// because data frames carry acknowledgements, too.
     pub fn acknowledge(&mut self, now: Duration) -> Option<(Tag, [u8; Header::SIZE])> {
         if !self.is_up || self.violation.is_some() {
             return None;
@@ -209,26 +211,26 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         Some((self.sending.ack_tag(ack), header.encode()))
     }
 
-    /// Whether to post a probe: a signalled RDMA write of no bytes, of which the peer's software
-    /// learns nothing, and which fails where the peer is gone. It has room kept for it.
+    /// A keepalive probe, if one is due: a signaled RDMA write of zero bytes, in a reserved entry
+    /// of the send queue. The write is invisible to the peer's software, and fails if the peer is
+    /// gone.
     ///
-    /// Without, a host that waits for an acknowledgement may do so for ever, if the peer has lost the
-    /// connection and cannot say so. And it makes room where an operation needs more than there is, by the end
-    /// of requests without a signal.
+    /// Without probes, a host may wait forever for an acknowledgement, if the peer has lost the
+    /// connection and the notification of the loss. A probe also completes unsignaled requests,
+    /// when an operation waits for room in the send queue.
     pub fn probe(&mut self, now: Duration) -> Option<Tag> {
         let wanted = self.sending.needs_signal();
         let due = self.is_up && self.violation.is_none() && self.probes.post(now, wanted);
         due.then(|| self.sending.probe())
     }
 
-    /// When to ask for an acknowledgement or a probe again, if nothing happens before.
+    /// Time of the next delayed acknowledgement or probe.
     pub fn deadline(&self) -> Option<Duration> {
         let deadlines = [self.acks.deadline(), self.probes.deadline()];
         deadlines.into_iter().flatten().min().filter(|_| self.is_up)
     }
 
-    /// Whether something goes on when the device has completed a request, and not before, after all
-    /// has been asked for that may be posted.
+    /// Whether progress depends on a send completion, after everything postable is posted.
     pub fn awaits_device(&self) -> bool {
         self.has_work()
             || self.sending.awaits_device()
@@ -236,13 +238,14 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
             || self.probes.awaits_device()
     }
 
-    /// Whether there is nothing to be posted, and nothing that goes on when the device has completed a request.
+    /// Whether there is nothing to post, and no send completion to wait for.
     pub fn is_idle(&self, now: Duration) -> bool {
         let nothing = self.is_up && !self.awaits_device() && !self.sending.needs_signal();
         nothing && !self.acks.is_due(now) && !self.probes.is_due(now)
     }
 
-    /// A request has completed; those without a signal have when a later one has.
+    /// Handles the completion of a signaled request. Earlier unsignaled requests have completed,
+    /// too.
     pub fn completed(&mut self, tag: Tag, completion: Completion) {
         if tag.incarnation != self.sending.incarnation() {
             return;
@@ -256,11 +259,11 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         self.sending.completed(tag, completion, &mut self.acks);
     }
 
-    /// A frame has arrived; what that means, if anything. After a violation, only acknowledgements
-    /// mean anything until the connection is made anew.
+    /// Handles a received frame. After a violation, only the acknowledgements of frames are used,
+    /// until the connection is reset.
     ///
     /// # Errors
-    /// The peer breaks the protocol: the connection has to be given up.
+    /// The peer has violated the protocol; close the RDMA connection.
     pub fn received(
         &mut self,
         now: Duration,
@@ -268,8 +271,8 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         body: B,
     ) -> Result<Option<Received<B>>, Violation> {
         if self.violation.is_some() {
-            // What the peer's device knows to have arrived must count, or the peer would take what
-            // is sent again for that of one that has forgotten everything.
+            // Messages acknowledged by the peer's device must be retired: retransmitting one would
+            // look like a restart to the peer.
             if let Ok(header) = self.receiving.header(header) {
                 self.sending.acknowledged(header.ack);
             }
@@ -299,9 +302,10 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         Ok(received)
     }
 
-    /// A frame has arrived with a body of `len` bytes: its header, if it is a whole message, the next of its sender,
-    /// with nothing but bytes in it. Who has room for it [takes it](Self::take_plain). Of any other, and of one that is
-    /// not taken, [`received`](Self::received) says what it means; most frames are spared that.
+    /// The header of a received frame of `len` body bytes, if the frame is a whole in-order message
+    /// without extensions. The caller delivers the message with [`take_plain`](Self::take_plain) if
+    /// the socket has room. Other frames go to [`received`](Self::received); this short path covers
+    /// most frames.
     pub(in crate::proto) fn plain(
         &mut self,
         now: Duration,
@@ -319,12 +323,12 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         Some(header)
     }
 
-    /// Takes a message of which there is no more than this.
+    /// Accepts a plain message.
     pub(in crate::proto) fn take_plain(&mut self, now: Duration, header: &Header) {
         self.receiving.take_plain(now, &mut self.acks, header);
     }
 
-    /// What every frame says.
+    /// Handles the parts common to every frame: keepalive and acknowledgement.
     fn header_received(&mut self, now: Duration, header: &Header) {
         self.probes.frame_received(now);
         if !self.sending.acknowledged(header.ack) {
@@ -332,24 +336,25 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
         }
     }
 
-    /// The device has taken frames from the peer that nobody will see any more. The peer is told so when it
-    /// is connected again, or it would take what is sent again for that of one that has forgotten
-    /// everything.
+    /// Records the loss of frames acknowledged by the device but never polled. The peer is informed
+    /// on the next connection; otherwise it would take the retransmission of these messages for a
+    /// restart.
     pub fn mark_rx_lost(&mut self) {
         self.sending.mark_rx_lost();
     }
 
-    /// A message is taken, or dropped for good: it is acknowledged, and never comes again.
+    /// Accepts or discards a message for good: acknowledges the message, and drops duplicates.
     pub fn take(&mut self, now: Duration, incoming: &Incoming<B>) {
         self.receiving.take(now, &mut self.acks, incoming);
     }
 
-    /// A message is not taken, and the connection given up: it comes again on the next.
+    /// Rejects a message and stops receiving. The peer retransmits the message on the next
+    /// connection.
     pub fn refuse(&mut self, violation: Violation) {
         self.violation = Some(violation);
     }
 
-    /// Takes back what a socket has sent to a port, or to all, and has not been acknowledged.
+    /// Cancels unacknowledged messages of a socket to a port, or to all ports.
     pub fn cancel(&mut self, owner: SocketId, to: Option<u16>) {
         self.sending
             .take_back(MessageOutcome::Cancelled, |message| {
@@ -357,78 +362,78 @@ impl<P, B: AsRef<[u8]>> Connection<P, B> {
             });
     }
 
-    /// Gives up messages that cannot be sent any more, because of what the caller gave with them.
+    /// Gives up messages with unusable payloads.
     pub fn give_up(&mut self, which: impl Fn(&P) -> bool) {
         self.sending.take_back(MessageOutcome::Dropped, |message| {
             which(&message.draft.payload)
         });
     }
 
-    /// Calls `each` for what the caller gave with every message that is not over.
+    /// Calls `each` with the payload of every unfinished message.
     pub fn payloads(&self, each: impl FnMut(&P)) {
         self.sending.queue.payloads(each);
     }
 
-    /// Takes what the peer says to have handled off the list. It is kept for a while, since what depends on that
-    /// can wait, and who has received a message wants it at once.
+    /// Retires acknowledged messages. Retiring is deferred for as long as only buffer space depends
+    /// on it, so that receiving is fast.
     fn retire_acked(&mut self) {
         self.sending.queue.retire_acked();
     }
 
-    /// Whether the peer has asked for an acknowledgement.
+    /// Whether the peer has requested an acknowledgement.
     pub(in crate::proto) fn ack_requested(&self) -> bool {
         self.acks.is_requested()
     }
 
-    /// Whether the peer may have handled something that is not known to be [over](Self::finished) yet.
+    /// Whether acknowledged messages are not retired yet.
     pub(in crate::proto) fn has_acked(&self) -> bool {
         self.sending.queue.has_acked()
     }
 
-    /// How many messages it may have handled of which that is so.
+    /// Number of acknowledged messages not retired yet.
     pub(in crate::proto) fn acked_len(&self) -> u64 {
         self.sending.queue.acked_len()
     }
 
-    /// Whether that makes no difference, but to how much room there is to send.
+    /// Whether retiring can be deferred without delaying a notification.
     pub(in crate::proto) fn can_retire_later(&self) -> bool {
         self.sending.queue.can_retire_later()
     }
 
-    /// A message that is over.
+    /// The next finished message.
     pub fn finished(&mut self) -> Option<Finished<P>> {
         self.retire_acked();
         self.sending.queue.finished.pop_front()
     }
 
-    /// An operation that has ended.
+    /// The next finished operation.
     pub fn notification(&mut self) -> Option<Notification> {
         self.retire_acked();
         self.sending.queue.notifications.pop_front()
     }
 
-    /// Whether something has to be sent, or may have to be sent again.
+    /// Whether messages are unsent or unacknowledged.
     pub fn has_unacknowledged(&self) -> bool {
         self.sending.queue.has_unacknowledged()
     }
 
-    /// Calls `each` for every message that is not over, in their order: whether it has been sent, its
-    /// number, the ports it goes from and to, its bytes, and its flags.
+    /// Calls `each` for every unfinished message in order, with: sent or not, sequence number,
+    /// ports (from, to), length, flags.
     pub(crate) fn waiting(&self, each: impl FnMut(bool, u64, (u16, u16), u32, Flags)) {
         self.sending.queue.waiting(each);
     }
 
-    /// Whether every message is over.
+    /// Whether all messages have finished.
     pub fn all_finished(&self) -> bool {
         self.sending.queue.is_empty()
     }
 
-    /// The numbers of the next message that is sent, and of the next that is expected.
+    /// Next sequence numbers to send and to expect.
     pub fn next_sequences(&self) -> (u64, u64) {
         (self.sending.next_sequence(), self.receiving.next())
     }
 
-    /// What was noticed.
+    /// Counters of protocol anomalies.
     pub fn stats(&self) -> ConnectionStats {
         self.receiving.stats
     }

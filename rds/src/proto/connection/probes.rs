@@ -1,12 +1,12 @@
-//! Finding out whether the peer is still there.
+//! Keepalive probes.
 
 use std::time::Duration;
 
-/// The probe that is due.
+/// State of the keepalive probe.
 #[derive(Debug)]
 pub(super) struct Probes {
     after: Option<Duration>,
-    /// When something has arrived, or was asked for.
+    /// Time of the last received frame or posted probe.
     last_rx: Duration,
     posted: bool,
 }
@@ -28,7 +28,7 @@ impl Probes {
         self.last_rx = now;
     }
 
-    /// Whether a probe is to be posted, because it is due or `wanted`: there is never more than one.
+    /// Whether to post a probe, because it is due or `wanted`. At most one is in flight.
     pub(super) fn post(&mut self, now: Duration, wanted: bool) -> bool {
         let due = wanted && !self.posted || self.is_due(now);
         if due {
@@ -38,7 +38,7 @@ impl Probes {
         due
     }
 
-    /// Whether nothing has been heard for long.
+    /// Whether the keepalive interval has elapsed.
     pub(super) fn is_due(&self, now: Duration) -> bool {
         self.deadline().is_some_and(|at| at <= now)
     }

@@ -1,4 +1,4 @@
-//! Messages from when they are sent until the peer has handled them and the device has let go.
+//! The send queue of messages: unsent, unacknowledged, and acknowledged with requests in flight.
 
 use std::collections::VecDeque;
 
@@ -7,16 +7,16 @@ use super::message::{
 };
 use crate::proto::wire::{FRAGMENT, Flags};
 
-/// What has become of an operation.
+/// Progress of an operation.
 #[derive(Clone, Copy, Debug, Default)]
 struct Outcome {
-    /// The device has done it.
+    /// The device has completed the operation.
     done: bool,
     status: Option<Status>,
     told: bool,
 }
 
-/// What an entry of the send queue does for its message.
+/// Part of a message performed by a request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Part {
     Rdma,
@@ -25,32 +25,32 @@ pub(super) enum Part {
     LastFrame,
 }
 
-/// Whether the device has done what it was asked to.
+/// Status of a completed request.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Completion {
-    /// It has.
+    /// The request succeeded.
     Success,
-    /// The peer's device has refused it.
+    /// The peer's device has rejected the request.
     RemoteError,
-    /// It has not tried, as the connection was lost before.
+    /// The request was flushed after a connection error.
     Flushed,
-    /// It has failed for another reason.
+    /// Another error.
     OtherError,
 }
 
 #[derive(Debug)]
 pub(super) struct Entry<P> {
     pub(super) sequence: u64,
-    /// `None` for the answer to a ping, which nobody owns.
+    /// `None` for a pong.
     pub(super) message: Option<Message<P>>,
     pub(super) from: u16,
     pub(super) to: u16,
     pub(super) flags: Flags,
-    /// Requests that the device has not completed.
+    /// Requests without a completion.
     in_flight: u32,
-    /// How it ends, when the device has let go.
+    /// How the message ends once its requests have completed.
     outcome: Option<MessageOutcome>,
-    /// Somebody may be told of its end who waits for nothing else.
+    /// The end of the message triggers a notification other than free buffer space.
     matters: bool,
     rdma: Outcome,
     atomic: Outcome,
@@ -82,7 +82,7 @@ impl<P> Entry<P> {
         }
     }
 
-    /// What is in its message, if it has one.
+    /// The content, unless the entry is a pong.
     pub(super) fn draft(&self) -> Option<&Draft<P>> {
         self.message.as_ref().map(|message| &message.draft)
     }
@@ -95,7 +95,8 @@ impl<P> Entry<P> {
         self.draft().is_some_and(Draft::is_silent)
     }
 
-    /// Whether nobody needs to hear from the device that it is sent: one that has been taken back is over only then.
+    /// Whether no send completion is needed to finish the message. A cancelled message waits for
+    /// its completions.
     pub(super) fn is_plain(&self) -> bool {
         self.outcome.is_none() && self.draft().is_none_or(Draft::is_plain)
     }
@@ -104,7 +105,7 @@ impl<P> Entry<P> {
         self.draft().is_some_and(Draft::has_operation)
     }
 
-    /// The operations and what has become of them, with whether each is the RDMA operation.
+    /// The operations with their progress; `true` marks the RDMA operation.
     fn operations(&mut self) -> impl Iterator<Item = (Report, &mut Outcome, bool)> {
         let draft = self.draft();
         let rdma = draft.and_then(|draft| Some(draft.rdma.as_ref()?.report));
@@ -114,7 +115,8 @@ impl<P> Entry<P> {
         rdma.into_iter().chain(atomic)
     }
 
-    /// Those operations that `which` names have ended, if they had not before.
+    /// Sets the status of unfinished operations selected by `which`, and queues requested
+    /// notifications.
     fn set_status(
         &mut self,
         told: &mut VecDeque<Notification>,
@@ -141,8 +143,8 @@ impl<P> Entry<P> {
         }
     }
 
-    /// Whether an operation has been done whose message is over. If the peer has that, its device has done
-    /// what goes before; but what was to be fetched may not have come.
+    /// Whether an operation of a finished message was performed. An acknowledged message proves
+    /// that earlier writes were performed, but not that the data of earlier reads has arrived.
     fn is_done(&self, is_rdma: bool) -> bool {
         let draft = self.draft();
         let rdma = draft.and_then(|draft| draft.rdma.as_ref());
@@ -151,14 +153,14 @@ impl<P> Entry<P> {
         outcome.done || is_rdma && writes && !self.is_silent()
     }
 
-    /// The device has completed a request.
+    /// Handles the completion of a request.
     fn completed(&mut self, told: &mut VecDeque<Notification>, part: Part, completion: Completion) {
         self.in_flight = self.in_flight.saturating_sub(1);
         let status = match completion {
             Completion::Success => Status::Success,
             Completion::RemoteError => Status::RemoteError,
             Completion::OtherError => Status::OtherError,
-            // Whether it has been done shows when the device has let go of all.
+            // The status is determined when all requests have completed.
             Completion::Flushed => return,
         };
         let success = status == Status::Success;
@@ -172,7 +174,7 @@ impl<P> Entry<P> {
             Part::LastFrame => {
                 self.set_status(told, status, |report, _| !success || !report.remote)
             }
-            // The message that follows says that it has succeeded, if one does.
+            // Success is reported with the completion of the message, if one follows.
             Part::Rdma | Part::Atomic if success && !self.is_silent() => {}
             Part::Rdma => self.set_status(told, status, |_, is_rdma| is_rdma),
             Part::Atomic => self.set_status(told, status, |_, is_rdma| !is_rdma),
@@ -180,22 +182,22 @@ impl<P> Entry<P> {
     }
 }
 
-/// All messages of a connection: first those that have been sent and may have to be sent again,
-/// then those that have not. Their numbers rise.
+/// All messages of a connection in order of sequence number: first those sent and unacknowledged,
+/// then unsent ones.
 #[derive(Debug)]
 pub(super) struct Queue<P> {
     entries: VecDeque<Entry<P>>,
-    /// How many of the entries have been picked to be sent.
+    /// Number of entries picked for sending.
     picked: usize,
-    /// The peer has handled everything up to here, which is not taken off the list yet; 0 for nothing.
+    /// Highest acknowledged sequence number, not retired yet; 0 for none.
     handled: u64,
-    /// What is over, but for the device.
+    /// Finished entries with requests in flight.
     leaving: VecDeque<Entry<P>>,
-    /// How many entries are answers to pings.
+    /// Number of pongs among the entries.
     pongs: usize,
-    /// How many entries have an end that matters by itself.
+    /// Number of entries with [`Entry::matters`] set.
     observed_ends: usize,
-    /// Requests of operations, and of the messages after them, that the device has not completed.
+    /// Incomplete requests of operations and of messages after them.
     operations: usize,
     pub(super) finished: VecDeque<Finished<P>>,
     pub(super) notifications: VecDeque<Notification>,
@@ -222,7 +224,7 @@ impl<P> Queue<P> {
         self.entries.push_back(entry);
     }
 
-    /// Calls `each` for every message that is not over, in their order.
+    /// Calls `each` for every unfinished message in order.
     pub(super) fn waiting(&self, mut each: impl FnMut(bool, u64, (u16, u16), u32, Flags)) {
         let all = self.entries.iter().enumerate();
         for (at, entry) in all.skip_while(|(_, entry)| self.is_over(entry)) {
@@ -239,49 +241,49 @@ impl<P> Queue<P> {
         self.entries.is_empty() && self.leaving.is_empty()
     }
 
-    /// Whether something is being sent, or is sent and not acknowledged.
+    /// Whether a message is being sent or is unacknowledged.
     fn has_picked(&self) -> bool {
         self.last_picked()
             .is_some_and(|entry| entry.sequence > self.handled)
     }
 
-    /// Whether something waits to be picked.
+    /// Whether a message is unsent.
     pub(super) fn has_unpicked(&self) -> bool {
         self.picked < self.entries.len()
     }
 
-    /// Whether the peer will hear of something that waits to be picked.
+    /// Whether an unsent message will be visible to the peer.
     pub(super) fn has_unpicked_frames(&self) -> bool {
         let mut unpicked = self.entries.range(self.picked..);
         unpicked.any(|entry| !entry.is_silent())
     }
 
-    /// Whether something has to be sent, or may have to be sent again.
+    /// Whether a message is unsent or unacknowledged.
     pub(super) fn has_unacknowledged(&self) -> bool {
         self.entries.back().is_some_and(|last| !self.is_over(last))
     }
 
-    /// The next message to be sent.
+    /// Picks the next unsent message.
     pub(super) fn pick(&mut self) -> Option<&mut Entry<P>> {
         let entry = self.entries.get_mut(self.picked)?;
         self.picked += 1;
         Some(entry)
     }
 
-    /// Whether the next message to be sent is one frame, and nothing else.
+    /// Whether the next unsent message is a single frame without operations.
     pub(super) fn next_is_short(&self) -> bool {
         let next = self.entries.get(self.picked);
         next.is_some_and(|entry| !entry.has_operation() && entry.len() <= FRAGMENT)
     }
 
-    /// The next message to be sent, which is one frame: that is posted.
+    /// Picks and posts the next unsent message, a single frame.
     pub(super) fn post_short(&mut self) -> Option<&Entry<P>> {
         let entry = self.pick()?;
         entry.in_flight += 1;
         Some(entry)
     }
 
-    /// The message that has been picked last.
+    /// The message picked last.
     pub(super) fn last_picked(&self) -> Option<&Entry<P>> {
         self.entries.get(self.picked.checked_sub(1)?)
     }
@@ -293,7 +295,7 @@ impl<P> Queue<P> {
             .filter(|entry| entry.sequence == sequence)
     }
 
-    /// A message of which something is in flight, whether or not it is over.
+    /// A message with requests in flight, finished or not.
     pub(super) fn get(&self, sequence: u64) -> Option<&Entry<P>> {
         let at = self.position(sequence);
         let listed = self.entries.get(at);
@@ -301,9 +303,9 @@ impl<P> Queue<P> {
         all.find(|entry| entry.sequence == sequence)
     }
 
-    /// Where the message is listed, or would be.
+    /// Index of the message, or of its insertion point.
     fn position(&self, sequence: u64) -> usize {
-        // Unless some are missing, they are numbered one after the other.
+        // Sequence numbers are consecutive, except where messages were cancelled.
         let first = self.entries.front().map_or(0, |entry| entry.sequence);
         let at = usize::try_from(sequence.wrapping_sub(first)).unwrap_or(usize::MAX);
         match self.entries.get(at) {
@@ -314,7 +316,7 @@ impl<P> Queue<P> {
         }
     }
 
-    /// A request of a message is posted.
+    /// Counts a posted request of a message.
     pub(super) fn posted(&mut self, sequence: u64) {
         if let Some(entry) = self.find(sequence) {
             entry.in_flight += 1;
@@ -322,18 +324,18 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Whether the end of something is known when the device has completed a request.
+    /// Whether a send completion will finish a message or an operation.
     pub(super) fn awaits_device(&self) -> bool {
         self.operations > 0 || !self.leaving.is_empty()
     }
 
-    /// The last request of a message has been posted.
+    /// Handles the posting of the last request of a message.
     pub(super) fn posted_whole(&mut self, sequence: u64) {
         let at = self.position(sequence);
         let Some(entry) = self.entries.get(at) else {
             return;
         };
-        // A silent message ends with its operations: nobody acknowledges it.
+        // A silent message is not acknowledged; it ends with its operations.
         let over = entry
             .outcome
             .or(entry.is_silent().then_some(MessageOutcome::Done));
@@ -342,26 +344,26 @@ impl<P> Queue<P> {
         }
     }
 
-    /// The peer has handled everything up to here, which is taken off the list [later](Self::retire_acked). Returns whether
-    /// that is the last of what was sent.
+    /// Records an acknowledgement, to be processed [later](Self::retire_acked). Returns whether
+    /// everything sent is now acknowledged.
     pub(super) fn acknowledged(&mut self, sequence: u64) -> bool {
         let waited = self.has_picked();
         self.handled = self.handled.max(sequence);
         waited && !self.has_picked()
     }
 
-    /// Whether the peer has handled an entry that is still listed.
+    /// Whether a listed entry is acknowledged.
     fn is_over(&self, entry: &Entry<P>) -> bool {
         let sent = self.picked > 0 || entry.flags.contains(Flags::RETRANSMITTED);
         sent && entry.sequence <= self.handled
     }
 
-    /// Whether nothing is listed that the peer has handled.
+    /// Whether acknowledged messages are not retired yet.
     pub(super) fn has_acked(&self) -> bool {
         self.handled != 0
     }
 
-    /// How many messages may be listed that the peer has handled.
+    /// Number of acknowledged messages not retired yet.
     pub(super) fn acked_len(&self) -> u64 {
         let first = self
             .entries
@@ -370,12 +372,12 @@ impl<P> Queue<P> {
         self.handled.saturating_add(1).saturating_sub(first)
     }
 
-    /// Whether who waits for the end of what is listed waits for room only.
+    /// Whether nothing but buffer space depends on retiring.
     pub(super) fn can_retire_later(&self) -> bool {
         self.observed_ends == 0
     }
 
-    /// Takes what the peer has handled off the list.
+    /// Retires acknowledged messages.
     pub(super) fn retire_acked(&mut self) {
         if !self.has_acked() {
             return;
@@ -389,7 +391,8 @@ impl<P> Queue<P> {
         self.handled = 0;
     }
 
-    /// Takes an entry off the list; it ends when the device has let go, if anybody needs to know.
+    /// Removes an entry. The message finishes now, or after its completions if the caller needs
+    /// them.
     fn leave(&mut self, at: usize, outcome: MessageOutcome) {
         let Some(mut entry) = self.entries.remove(at) else {
             return;
@@ -408,7 +411,7 @@ impl<P> Queue<P> {
         }
     }
 
-    /// The device has let go, or nobody needs to know, and the peer has handled it or never will.
+    /// Finishes a removed message.
     fn finish(&mut self, mut entry: Entry<P>) {
         let mut outcome = entry.outcome.unwrap_or(MessageOutcome::Done);
         let mut failed = None;
@@ -425,7 +428,8 @@ impl<P> Queue<P> {
         }
     }
 
-    /// The operations of a message have ended with it. Returns how it has, and the first of them that failed.
+    /// Finishes the operations of a finished message. Returns the outcome of the message, and the
+    /// first failure of an operation.
     fn finish_operations(
         &mut self,
         entry: &mut Entry<P>,
@@ -465,7 +469,7 @@ impl<P> Queue<P> {
         (outcome, failed)
     }
 
-    /// The device has completed a request.
+    /// Handles the completion of a request.
     pub(super) fn completed(&mut self, sequence: u64, part: Part, completion: Completion) {
         self.retire_acked();
         let at = self
@@ -493,8 +497,8 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Takes back all messages that `which` names: this is how they end. One of which the sending has
-    /// begun, `current`, is sent to its end.
+    /// Removes the messages selected by `which`. A partially posted message, `current`, is sent
+    /// completely first.
     pub(super) fn take_back(
         &mut self,
         current: Option<u64>,
@@ -517,7 +521,7 @@ impl<P> Queue<P> {
         }
     }
 
-    /// Calls `each` for what the caller gave with every message that is here.
+    /// Calls `each` with the payload of every listed message.
     pub(super) fn payloads(&self, each: impl FnMut(&P)) {
         let entries = self.entries.iter().chain(&self.leaving);
         entries
@@ -525,7 +529,7 @@ impl<P> Queue<P> {
             .for_each(each);
     }
 
-    /// The connection is lost, and the device has let go of everything.
+    /// Resets after the loss of the connection, when every request has completed.
     pub(super) fn reset(&mut self) {
         self.retire_acked();
         self.operations = 0;
@@ -542,7 +546,7 @@ impl<P> Queue<P> {
             if entry.outcome.is_some() {
                 self.leave(at, MessageOutcome::Cancelled);
             } else if entry.has_operation() {
-                // Doing it twice may be wrong.
+                // Repeating an operation may be harmful.
                 self.leave(at, MessageOutcome::Dropped);
             } else {
                 entry.flags |= Flags::RETRANSMITTED | Flags::ACK_REQUIRED;

@@ -1,4 +1,4 @@
-//! Putting frames together to messages, each of which is taken once.
+//! Reassembly of messages, and removal of duplicates.
 
 use std::{mem, time::Duration};
 
@@ -8,17 +8,17 @@ use crate::proto::wire::{
     RESERVED_PORT,
 };
 
-/// The bodies of the frames of a message.
+/// Bodies of the frames of a message.
 #[derive(Debug)]
 pub enum Bodies<B> {
-    /// All there are, of nearly every message.
+    /// A single frame, the common case.
     One(B),
-    /// Those of a message of several frames.
+    /// Several frames.
     Many(Vec<B>),
 }
 
 impl<B> Bodies<B> {
-    /// The bodies, in their order.
+    /// The bodies in order.
     pub fn as_slice(&self) -> &[B] {
         match self {
             Self::One(body) => std::slice::from_ref(body),
@@ -26,7 +26,7 @@ impl<B> Bodies<B> {
         }
     }
 
-    /// The same, to be replaced.
+    /// The bodies in order, mutable.
     pub fn as_mut_slice(&mut self) -> &mut [B] {
         match self {
             Self::One(body) => std::slice::from_mut(body),
@@ -47,37 +47,36 @@ impl<B> Bodies<B> {
     }
 }
 
-/// A message that has arrived.
+/// A received message.
 #[derive(Debug)]
 pub struct Incoming<B> {
-    /// Its number.
+    /// Sequence number.
     pub sequence: u64,
-    /// The port it comes from.
+    /// Source port.
     pub from: u16,
-    /// The port it goes to.
+    /// Destination port.
     pub to: u16,
-    /// When its first frame arrived.
+    /// Arrival time of the first frame.
     pub began: Duration,
-    /// The number of bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// The bytes.
+    /// The content.
     pub bodies: Bodies<B>,
-    /// Memory of the sender's that the receiver may use.
+    /// Memory exported by the sender.
     pub cookie: Option<Cookie>,
-    /// The sender has used memory with this key: memory for one use is free now.
+    /// Key of local memory used by the sender, to end use-once exports.
     pub used: Option<u32>,
     pub(super) asks: bool,
 }
 
-/// What has arrived.
+/// A received message, ping or map.
 #[derive(Debug)]
 pub enum Received<B> {
-    /// A message, which [`Connection::take`](super::Connection::take) takes before the next frame
-    /// is looked at.
+    /// A message. Call [`Connection::take`](super::Connection::take) before the next frame.
     Message(Incoming<B>),
-    /// Somebody at this port wants an answer.
+    /// A ping from this port.
     Ping(u16),
-    /// The peer's ports that can take no more.
+    /// The congestion map of the peer.
     Map(CongestionMap),
 }
 
@@ -89,7 +88,7 @@ struct Assembly<B> {
     began: Duration,
 }
 
-/// A message that has arrived whole.
+/// A completely received message.
 #[derive(Debug)]
 pub(super) struct Whole<B> {
     pub(super) header: Header,
@@ -97,22 +96,22 @@ pub(super) struct Whole<B> {
     pub(super) began: Duration,
 }
 
-/// What was noticed, and is no reason to give up.
+/// Counters of protocol anomalies. None of them ends the connection.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct ConnectionStats {
-    /// Messages that had arrived before: `recv_drop_old_seq`.
+    /// Duplicates: `recv_drop_old_seq`.
     pub duplicates: u64,
-    /// Messages with a number that is too low, of a sender that does not say it sent them before.
+    /// Sequence numbers too low, without the retransmission flag.
     pub rewinds: u64,
-    /// Times at which the peer was found to have forgotten everything.
+    /// Detected restarts of the peer.
     pub restarts: u64,
-    /// Acknowledgements of what was never sent.
+    /// Acknowledgements of unsent messages.
     pub false_acks: u64,
-    /// Congestion maps that are none.
+    /// Malformed congestion maps.
     pub bad_maps: u64,
-    /// Messages for port 1.
+    /// Messages to port 1.
     pub reserved: u64,
-    /// Answers to pings that were not given, as too many were waiting.
+    /// Pings without an answer, because too many pongs were queued.
     pub unanswered: u64,
 }
 
@@ -120,14 +119,14 @@ pub struct ConnectionStats {
 pub(super) struct Receiving<B> {
     next: u64,
     assembly: Option<Assembly<B>>,
-    /// The highest number whose acknowledgement has arrived at the peer's device: on this
-    /// connection, and on those before.
+    /// Highest sequence number of an acknowledgement received by the peer's device, on this RDMA
+    /// connection and on earlier ones.
     confirmed: u64,
     confirmed_before: u64,
     unchecked: bool,
     detect_restarts: bool,
     max_message: u32,
-    /// The peer has said so, with its map.
+    /// The capabilities in the peer's map include delayed acknowledgements.
     pub(super) peer_delays_acks: bool,
     pub(super) stats: ConnectionStats,
 }
@@ -157,9 +156,9 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         self.confirmed_before = self.confirmed_before.max(self.confirmed);
     }
 
-    /// A frame with this acknowledgement has arrived at the peer's device.
+    /// Handles the send completion of a frame with this acknowledgement.
     pub(super) fn confirmed(&mut self, ack: u64) {
-        // One from before the peer forgot everything says nothing.
+        // Ignore acknowledgements sent before a restart of the peer.
         if ack < self.next {
             self.confirmed = self.confirmed.max(ack);
         }
@@ -169,8 +168,8 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         Ok(Header::decode(wire, self.unchecked)?)
     }
 
-    /// Whether a frame with a body of `len` bytes is a whole message, the next of its sender, with nothing but bytes in
-    /// it: what most are.
+    /// Whether a frame of `len` body bytes is a whole in-order message without extensions, the
+    /// common case.
     pub(super) fn is_plain(&self, header: &Header, len: usize) -> bool {
         let whole = header.len as usize == len && header.len <= FRAGMENT.min(self.max_message);
         let next = header.sequence >= self.next && header.sequence != 0;
@@ -179,12 +178,12 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         whole && next && bytes && port && self.assembly.is_none()
     }
 
-    /// Takes such a message.
+    /// Accepts a plain message.
     pub(super) fn take_plain(&mut self, now: Duration, acks: &mut Acks, header: &Header) {
         self.taken(now, acks, header.sequence, header.asks());
     }
 
-    /// Takes a frame of a message; returns the message when it has ended.
+    /// Adds a frame; returns the message if complete.
     pub(super) fn frame(
         &mut self,
         now: Duration,
@@ -237,7 +236,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
         Ok(None)
     }
 
-    /// What a whole message is; `None` if there is nothing to be done with it.
+    /// Classifies a complete message; `None` if there is nothing to deliver.
     pub(super) fn message(
         &mut self,
         now: Duration,
@@ -264,7 +263,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
             self.peer_delays_acks = told & !Extension::RX_LOST == Extension::DELAYED_ACKS;
             let knows_itself = self.peer_delays_acks || told == Extension::RX_LOST;
             if knows_itself && told & Extension::RX_LOST != 0 {
-                // What its device has, it may not know.
+                // Acknowledgements on the peer's device may have been lost.
                 self.confirmed = 0;
                 self.confirmed_before = 0;
             }
@@ -277,7 +276,7 @@ impl<B: AsRef<[u8]>> Receiving<B> {
                 self.stats.rewinds += 1;
                 self.forget();
             } else if self.detect_restarts && sequence <= self.confirmed_before {
-                // A peer that remembers would not send again what it knows to have arrived.
+                // A peer with intact state does not retransmit confirmed messages.
                 self.stats.restarts += 1;
                 self.forget();
             } else {

@@ -1,4 +1,4 @@
-//! Cutting messages into frames, in the order in which they are sent.
+//! Fragmentation of messages, in order.
 
 use std::{num::NonZero, ops::Range};
 
@@ -10,77 +10,76 @@ use super::{
 };
 use crate::proto::wire::{CongestionMap, Extension, Extensions, FRAGMENT, Flags, Header};
 
-/// What is to be posted to the send queue.
+/// A request to post.
 #[derive(Debug)]
 pub struct Work<'a, P> {
-    /// To be given back when it has completed.
+    /// Tag to return with the completion.
     pub tag: Tag,
-    /// Its completion is to be seen. Without, it has completed when a later request has.
+    /// Post the request signaled. An unsignaled request completes with a later signaled one.
     pub signalled: bool,
-    /// What it does.
+    /// Kind of request.
     pub request: Request<'a, P>,
 }
 
-/// What a request does.
+/// Kind of request.
 #[derive(Debug)]
 pub enum Request<'a, P> {
-    /// Sends a frame.
+    /// Send a frame.
     Frame {
-        /// Its header.
+        /// The header.
         header: [u8; Header::SIZE],
-        /// What follows the header.
+        /// The body.
         body: Body<'a, P>,
-        /// It is to be posted so: kernels sleep until a frame comes that is.
+        /// Post with the solicited flag, because kernels arm only solicited notifications.
         solicited: bool,
-        /// What was posted before has to be over first.
+        /// Post with the fence flag.
         fence: bool,
     },
-    /// Reads or writes the peer's memory.
+    /// RDMA read or write.
     Rdma {
-        /// What is read or written.
+        /// The operation.
         rdma: &'a Rdma,
-        /// What the caller gave with the message.
+        /// Payload of the message.
         payload: &'a P,
     },
-    /// Changes a number in the peer's memory.
+    /// Atomic operation.
     Atomic {
-        /// What is done.
+        /// The operation.
         atomic: &'a Atomic,
-        /// What the caller gave with the message.
+        /// Payload of the message.
         payload: &'a P,
     },
 }
 
-/// What follows the header of a frame.
+/// The body of a frame.
 #[derive(Debug)]
 pub enum Body<'a, P> {
-    /// Nothing.
+    /// Empty.
     Nothing,
     /// Bytes of a message.
     Message {
-        /// What the caller gave with it.
+        /// Payload of the message.
         payload: &'a P,
-        /// Which of its bytes.
+        /// Range of bytes.
         range: Range<u32>,
     },
-    /// Bytes of the congestion map. The device may read them until the request has completed: they
-    /// may be copied to one place for the connection, since no map is sent before the one before has
-    /// completed.
+    /// Bytes of the congestion map. Must stay unchanged until completion. One buffer per connection
+    /// suffices, because a map is not sent before the previous one has completed.
     Map {
         /// The map.
         map: &'a CongestionMap,
-        /// Which of its bytes.
+        /// Range of bytes.
         range: Range<usize>,
     },
 }
 
-/// Which request has completed.
+/// Identifies a request of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Tag {
     kind: Kind,
-    /// The acknowledgement that went with it.
+    /// Acknowledgement carried by the frame.
     pub(super) ack: u64,
-    /// Which of the connections, one after the other, it belongs to.
+    /// Counts the RDMA connections of this [`Connection`](super::Connection).
     pub(super) incarnation: u32,
 }
 
@@ -92,7 +91,7 @@ enum Kind {
     Message(u64, Part),
 }
 
-/// What is being sent.
+/// Partially posted map or message.
 #[derive(Debug)]
 enum Current {
     Map {
@@ -115,7 +114,7 @@ enum Stage {
     Frame(u32),
 }
 
-/// What a host tells of itself with maps.
+/// The capabilities extension sent with maps.
 fn told(capabilities: u32) -> Extensions {
     let mut extensions = Extensions::NONE;
     if capabilities != 0 {
@@ -132,23 +131,23 @@ pub(super) struct Sending<P> {
     current: Option<Current>,
     map_pending: bool,
     map_in_flight: u32,
-    /// The map as it was when its sending began.
+    /// Snapshot of the map being sent.
     map: CongestionMap,
     incarnation: u32,
-    /// The last message that has been posted to its end on this connection.
+    /// Sequence number of the last message posted completely on this RDMA connection.
     posted: u64,
-    /// How many more messages, and bytes, are sent without asking for an acknowledgement, unless the peer has
-    /// all before.
+    /// Messages and bytes to send before the next acknowledgement request. Restored when everything
+    /// is acknowledged.
     messages_until_ack_request: u32,
     bytes_until_ack_request: u32,
     unsignalled: u32,
-    /// The next request needs more room than there was.
+    /// The next request did not fit into the send queue.
     waits_for_room: bool,
-    /// The peer acknowledges unasked, so that nobody has to ask for the end of the last message.
+    /// The peer sends delayed acknowledgements, so the last message need not request one.
     pub(super) peer_delays_acks: bool,
-    /// Somebody waits for the end of a message that has not asked.
+    /// An urgent message was sent without an acknowledgement request.
     urgent: bool,
-    /// What goes with maps.
+    /// Capability bits sent with maps.
     capabilities: u32,
     max_unacked_messages: u32,
     max_unacked_bytes: u32,
@@ -211,12 +210,12 @@ impl<P> Sending<P> {
         self.map_pending = true;
     }
 
-    /// Whether there is something to post.
+    /// Whether something is postable.
     pub(super) fn has_work(&self) -> bool {
         self.current.is_some() || self.may_send_map() || self.queue.has_unpicked()
     }
 
-    /// Whether something goes on when the device has completed a request.
+    /// Whether progress depends on a send completion.
     pub(super) fn awaits_device(&self) -> bool {
         self.map_pending && self.map_in_flight > 0 || self.queue.awaits_device()
     }
@@ -225,7 +224,7 @@ impl<P> Sending<P> {
         self.map_pending && self.map_in_flight == 0
     }
 
-    /// Which message is being sent.
+    /// Sequence number of the partially posted message.
     fn sending(&self) -> Option<u64> {
         match self.current {
             Some(Current::Message { sequence, .. }) => Some(sequence),
@@ -241,7 +240,7 @@ impl<P> Sending<P> {
         self.queue.take_back(self.sending(), outcome, which);
     }
 
-    /// The peer says that it has handled everything up to here; `false` if it cannot have.
+    /// Handles an acknowledgement; `false` if it exceeds the posted messages.
     pub(super) fn acknowledged(&mut self, sequence: u64) -> bool {
         if self.queue.acknowledged(sequence.min(self.posted)) {
             self.reset_ack_request();
@@ -249,7 +248,7 @@ impl<P> Sending<P> {
         sequence <= self.posted
     }
 
-    /// Nothing that is sent waits for an acknowledgement, or one is asked for.
+    /// Restarts the count of messages and bytes until the next acknowledgement request.
     fn reset_ack_request(&mut self) {
         self.messages_until_ack_request = self.max_unacked_messages;
         self.bytes_until_ack_request = self.max_unacked_bytes;
@@ -272,12 +271,12 @@ impl<P> Sending<P> {
         self.tag(Kind::Ack, ack)
     }
 
-    /// Whether the next request waits for room that those without a signal have.
+    /// Whether the next request waits for room held by unsignaled requests.
     pub(super) fn needs_signal(&self) -> bool {
         self.waits_for_room && self.unsignalled > 0
     }
 
-    /// A probe is posted, and signalled.
+    /// Posts a probe, which is signaled.
     pub(super) fn probe(&mut self) -> Tag {
         self.unsignalled = 0;
         self.probe_tag()
@@ -287,8 +286,7 @@ impl<P> Sending<P> {
         self.tag(Kind::Probe, 0)
     }
 
-    /// What the peer has sent is lost, though its device knows that it has arrived here: it is told so,
-    /// from the next connection on.
+    /// Informs the peer of the loss of its acknowledged frames, from the next connection on.
     pub(super) fn mark_rx_lost(&mut self) {
         self.capabilities |= Extension::RX_LOST;
     }
@@ -307,16 +305,17 @@ impl<P> Sending<P> {
         self.reset_ack_request();
     }
 
-    /// Whether a message of `len` bytes asks for an acknowledgement, by the count of those that wait for one.
+    /// Whether a message of `len` bytes must request an acknowledgement.
     fn asks(&self, len: u32) -> bool {
         self.messages_until_ack_request == 0 || self.bytes_until_ack_request < len
     }
 
-    /// The flags of a message of `len` bytes that has been picked to be sent: whether it asks for an acknowledgement,
-    /// and is counted if not.
+    /// Adds the acknowledgement request to the flags of a message of `len` bytes if due, and counts
+    /// the message otherwise.
     fn ask(&mut self, mut flags: Flags, len: u32, urgent: bool) -> Flags {
         self.urgent |= urgent;
-        // The last of all asks too, or its end would be heard of by chance only.
+        // The last queued message asks, too, unless the peer sends delayed acknowledgements.
+        // Otherwise its end is noticed only by chance.
         let asks_last = self.urgent || !self.peer_delays_acks;
         if self.asks(len) || asks_last && !self.queue.has_unpicked_frames() {
             flags |= Flags::ACK_REQUIRED;
@@ -331,7 +330,7 @@ impl<P> Sending<P> {
         flags
     }
 
-    /// Begins with the next message, or the map, if nothing is being sent.
+    /// Starts the next map or message.
     fn begin<'m>(
         &mut self,
         map: impl FnOnce() -> &'m CongestionMap,
@@ -374,7 +373,7 @@ impl<P> Sending<P> {
         Some(())
     }
 
-    /// The header of the message that has just been picked, and the acknowledgement that goes with it.
+    /// The header of the picked message, and the acknowledgement in it.
     fn head(&mut self, acks: &mut Acks) -> Option<([u8; Header::SIZE], u64)> {
         let entry = self.queue.last_picked()?;
         let (sequence, len, silent) = (entry.sequence, entry.len(), entry.is_silent());
@@ -426,7 +425,7 @@ impl<P> Sending<P> {
         }
     }
 
-    /// The next message, which is one frame: what most are is begun and ended at once.
+    /// Posts the next message, a single frame, without going through [`Current`].
     fn transmit_short(&mut self, room: u32, acks: &mut Acks) -> Option<Work<'_, P>> {
         let entry = self.queue.post_short()?;
         let (sequence, len, plain) = (entry.sequence, entry.len(), entry.is_plain());
@@ -470,7 +469,7 @@ impl<P> Sending<P> {
         }
         self.map_in_flight += 1;
         Work {
-            // As for messages.
+            // As in `transmit_message`.
             signalled: self.signal(1, last || room == 1),
             tag: self.tag(Kind::Map, ack),
             request: Request::Frame {
@@ -534,9 +533,9 @@ impl<P> Sending<P> {
             self.posted = sequence;
             self.queue.posted_whole(sequence);
         }
-        // Without a signal, the last that fits would never make room.
+        // If the last free entry were unsignaled, the send queue would never drain.
         let signalled = self.signal(requests, last && !plain || requests == room);
-        // Only frames tell the peer anything.
+        // Only frames carry acknowledgements.
         let told = match part {
             Part::Rdma | Part::Atomic => 0,
             Part::Frame | Part::LastFrame => ack,
@@ -576,7 +575,7 @@ impl<P> Sending<P> {
         })
     }
 
-    /// Whether a request is to be signalled: if it has to be, or there has been none for long.
+    /// Whether to signal a request: if `wanted`, or if [`Settings::max_unsignalled`] is reached.
     fn signal(&mut self, requests: u32, wanted: bool) -> bool {
         self.unsignalled = self.unsignalled.saturating_add(requests);
         let signalled = wanted || self.unsignalled >= self.max_unsignalled;

@@ -1,10 +1,10 @@
-//! How many peers a node has state for, and which of them give way to others.
+//! Admission of peers: limits on connections, and eviction.
 //!
-//! A request costs its sender nothing, and any address can be written into it. So a peer that has only asked is
-//! forgotten when its attempt is over; there are few such attempts at a time, few of them from one address, and the
-//! oldest gives way. A peer that has been connected is remembered, since that tells messages that come again from new
-//! ones; where there are too many, the one that has been idle for longest is forgotten. Some room is kept for the
-//! peers that programs here send to.
+//! A connection request is free for its sender, and the source address can be forged. So a peer
+//! without an established connection is forgotten after its attempt; the number of such attempts is
+//! limited in total and per address, and the oldest yields. A peer with an established connection
+//! is remembered, to distinguish retransmissions from new messages; beyond a limit, the longest idle one
+//! is forgotten. Part of each limit is reserved for peers addressed by local programs.
 
 use std::{net::IpAddr, num::NonZero, time::Duration};
 
@@ -14,34 +14,35 @@ use crate::proto::{
     wire::HostPair,
 };
 
-/// Time after which an attempt of a stranger gives way to those of others: a handshake takes a few round trips, and a
-/// peer whose last word is lost repeats it sooner.
+/// Age from which an unknown peer's attempt yields to others. A handshake takes a few round trips,
+/// and a lost RTU is repeated sooner.
 const YIELD_AFTER: Duration = Duration::from_secs(2);
 
-/// Interval between attempts to dial while as many connections are up as may be.
+/// Interval between dialing attempts at the limit of established connections.
 pub(super) const RETRY_INTERVAL: Duration = Duration::from_millis(200);
 
-/// Time in which a peer whose connection was closed for the sake of others may not ask again: a kernel does so at once,
-/// and would have the place before the peer that it was made for, which asks every second.
+/// How long requests of a peer are rejected after its connection was closed in favor of others. A
+/// kernel redials at once, and would take the place before the other peer, which retries each
+/// second.
 const RETIRED_TIME: Duration = Duration::from_secs(2);
 
-/// One of how many attempts of strangers at a time may come from one address.
+/// An address may have 1 of this number of pending attempts.
 const PENDING_SHARE: usize = 8;
 
-/// One of how many places is kept for peers that programs here send to.
+/// 1 of this number of places is reserved for peers addressed by local programs.
 const LOCAL_SHARE: usize = 8;
 
-/// For whose sake there is to be a connection.
+/// Initiator of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Origin {
-    /// A program here sends to the peer.
+    /// A local program.
     Program,
-    /// The peer asks for it.
+    /// The peer.
     Peer,
 }
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
-    /// The connection for a route, made if need be.
+    /// The connection of a route, created on demand.
     pub(super) fn connection_to(
         &mut self,
         route: Route,
@@ -64,8 +65,9 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(id)
     }
 
-    /// Whether a request may lead to a connection, as far as those are concerned that are up. An idle one gives way for
-    /// the next request, if need be. Some are kept for peers that programs here send to.
+    /// Checks the limit of established connections for a request. At the limit, an idle connection
+    /// is closed to make room for the next request. Places are reserved for peers addressed by
+    /// local programs.
     pub(super) fn check_links(&mut self, now: Duration, route: Route) -> Result<(), BadRequest> {
         let known = self.routes.get(&route.key()).copied();
         let peer = known.and_then(|id| self.peers.get(id));
@@ -90,7 +92,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(())
     }
 
-    /// Whether one more stranger may ask. If not, the attempt that has taken longest gives way, for the next request.
+    /// Checks the limit of pending requests of unknown peers. At the limit, the oldest attempt is
+    /// ended to make room for the next request.
     fn check_pending(&mut self, from: IpAddr) -> Result<(), BadRequest> {
         let most = self.settings.max_pending;
         let strangers = self.peers.iter().filter(|(_, peer)| !peer.is_known);
@@ -120,8 +123,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Err(BadRequest::Pending(all))
     }
 
-    /// Whether there is room for one more connection. An idle one gives way, if need be: at once if it is down, and
-    /// for the next request if it has to be closed first.
+    /// Checks the limit of known connections. At the limit, an idle one is forgotten if it is down,
+    /// or closed to make room for the next request.
     fn make_room(&mut self, peer: IpAddr, origin: Origin) -> Result<(), BadRequest> {
         let most = self.settings.max_connections;
         let most = match origin {
@@ -144,8 +147,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(())
     }
 
-    /// Forgets the peer that is down, is owed nothing, and has been so for longest; one at that address, if it is
-    /// given. Returns whether there was one.
+    /// Forgets the longest idle connection without a link, optionally only at an address. Returns
+    /// whether there was one.
     fn forget_idle(&mut self, at: Option<IpAddr>) -> bool {
         self.retire_acked();
         let idle = self.peers.iter().filter(|(_, peer)| peer.is_forgettable());
@@ -158,7 +161,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         true
     }
 
-    /// Closes the connection that has been idle for longest, if any has been for long enough.
+    /// Closes the longest idle connection with a link, if it has been idle for
+    /// [`Settings::idle_after`](super::Settings::idle_after).
     pub(super) fn retire_idle(&mut self) {
         self.retire_acked();
         let (after, now) = (self.settings.idle_after, self.latest);
@@ -172,7 +176,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Number of connections that are up, or in between: each has memory that is pinned.
+    /// Number of connections with pinned memory: established, connecting or closing.
     pub(super) fn links(&self) -> usize {
         self.peers
             .iter()
@@ -180,8 +184,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             .count()
     }
 
-    /// Forgets a peer. A connection to it that is made later counts its messages from where this one has ended, or
-    /// higher: the peer may remember.
+    /// Forgets a peer. The sequence numbers of later connections continue above the forgotten ones,
+    /// since the peer may remember them.
     pub(super) fn forget(&mut self, id: ConnectionId) {
         let Some(peer) = self.peers.remove(id) else {
             return;

@@ -1,8 +1,8 @@
-//! What has happened how often, by the kernel's names.
+//! Statistics counters with the kernel's names.
 
 use crate::info::Counter;
 
-/// What has happened how often.
+/// Statistics counters of a node.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Counters {
     pub(super) resets: u64,
@@ -25,7 +25,7 @@ pub(super) struct Counters {
 }
 
 impl Counters {
-    /// All of them; `duplicates` is counted elsewhere.
+    /// All counters; `duplicates` is counted by the connections.
     pub(super) fn list(&self, duplicates: u64) -> Vec<Counter> {
         let list = [
             ("conn_reset", self.resets),
@@ -44,7 +44,7 @@ impl Counters {
             ("cong_update_received", self.maps_received),
             ("cong_send_error", self.congested),
             ("ib_ack_sent", self.acks_sent),
-            // The kernel refuses none, and forgets none.
+            // Without a counterpart in the kernel.
             ("conn_refused", self.refused),
             ("conn_evicted", self.evicted),
         ];

@@ -1,36 +1,36 @@
-//! Why a socket refuses a call. Each has the number that the kernel's sockets give for it.
+//! Errors of socket calls, with the `errno` of the kernel's sockets.
 
 use std::{error, fmt, net::SocketAddr};
 
-/// Why a socket refuses a call.
+/// Error of a socket call.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum SocketError {
-    /// There is no such socket (any more): `EBADF`.
+    /// The socket is closed: `EBADF`.
     Closed,
-    /// Nobody can have that address: `EINVAL`.
+    /// Not an address of a host: `EINVAL`.
     Address(SocketAddr),
-    /// That address is no default destination, being nobody's: `EDESTADDRREQ`.
+    /// The unspecified address as default destination: `EDESTADDRREQ`.
     NoDestination(SocketAddr),
-    /// Port 1 is for nobody: `EINVAL`.
+    /// The reserved port 1: `EINVAL`.
     Port(u16),
-    /// It has an address already: `EINVAL`.
+    /// The socket is bound already: `EINVAL`.
     AlreadyBound(SocketAddr),
-    /// Another socket has that address: `EADDRINUSE`.
+    /// Another socket is bound to the address: `EADDRINUSE`.
     InUse(SocketAddr),
-    /// It has no address, or no destination: `ENOTCONN`.
+    /// The socket is unbound or has no destination: `ENOTCONN`.
     NotConnected,
-    /// Source and destination are of different families, or on different links: `EOPNOTSUPP`.
+    /// Source and destination have different families or scopes: `EOPNOTSUPP`.
     Family(SocketAddr),
-    /// The message, or its RDMA operation, is longer than any may be: `EMSGSIZE`.
+    /// The message or its RDMA operation is too long: `EMSGSIZE`.
     TooLong(u32),
-    /// The destination can take no more: `ENOBUFS`.
+    /// The destination port is congested: `ENOBUFS`.
     Congested(SocketAddr),
-    /// Too much is waiting to be acknowledged: `EAGAIN`.
+    /// The send buffer is full: `EAGAIN`.
     Full,
-    /// The type of service has been set, or used: `EINVAL`.
+    /// The type of service is already set or used: `EINVAL`.
     TosInUse(u8),
-    /// There are as many connections as there may be: `ENOBUFS`.
+    /// The number of connections is at the limit: `ENOBUFS`.
     Connections(usize),
 }
 

@@ -1,4 +1,4 @@
-//! What there is to be told of a node.
+//! `RDS_INFO_*` of a node.
 
 use std::net::{Ipv4Addr, SocketAddr};
 
@@ -8,15 +8,14 @@ use crate::{
     proto::{SocketId, wire::Flags},
 };
 
-/// What the kernel calls RDMA devices of all kinds.
+/// The kernel's name of the RDMA transport.
 const TRANSPORT: &str = "infiniband";
 
-/// The address of a socket that has none.
+/// Address of an unbound socket.
 const NONE: SocketAddr = SocketAddr::new(std::net::IpAddr::V4(Ipv4Addr::UNSPECIFIED), 0);
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
-    /// Everything but what the device has. Sockets are numbered in the order in which they were
-    /// made.
+    /// A snapshot without the device's part. Sockets are numbered in order of creation.
     pub fn info(&self) -> Info {
         let mut info = Info::default();
         let mut duplicates = 0;

@@ -1,12 +1,13 @@
-//! Everything that a process has of the protocol: its sockets, and its connections to other hosts.
+//! A node: the sockets of a process, and its connections to other hosts.
 //!
-//! The caller does what comes out of [`poll`](Node::poll), [`transmit`](Node::transmit),
-//! [`acknowledge`](Node::acknowledge) and [`probe`](Node::probe) for every connection that [`busy`](Node::busy) names, and
-//! again when its [`deadline`](Node::deadline) has come. It brings what happens below:
-//! [`request`](Node::request), [`established`](Node::established), [`failed`](Node::failed),
-//! [`closed`](Node::closed), [`received`](Node::received) and [`completed`](Node::completed).
-//! Sockets whose state has changed come out of [`woken`](Node::woken), and memory that the device
-//! does not use any more out of [`finished`](Node::finished).
+//! For every connection returned by [`busy`](Node::busy), and after its
+//! [`deadline`](Node::deadline), the caller performs the output of [`poll`](Node::poll),
+//! [`transmit`](Node::transmit), [`acknowledge`](Node::acknowledge) and [`probe`](Node::probe).
+//! Events of the RDMA connection go to [`request`](Node::request),
+//! [`established`](Node::established), [`failed`](Node::failed), [`closed`](Node::closed),
+//! [`received`](Node::received) and [`completed`](Node::completed). [`woken`](Node::woken) returns
+//! sockets with a changed state, and [`finished`](Node::finished) messages whose memory is no
+//! longer needed.
 
 mod admission;
 mod counters;
@@ -44,38 +45,39 @@ use super::{
     wire::CongestionMap,
 };
 
-/// How a node is to be.
+/// Settings of a node.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct Settings {
-    /// How its connections are to be.
+    /// Settings of connections.
     pub connection: connection::Settings,
-    /// The number of the first message of every connection: higher than all of earlier processes
-    /// at the same addresses. See [`Connection::new`](connection::Connection::new).
+    /// First sequence number of every connection. Must exceed the sequence numbers of earlier
+    /// processes at the same addresses. See [`Connection::new`](connection::Connection::new).
     pub first_sequence: NonZero<u64>,
-    /// Maximum number of connections that are remembered. Peers that ask can have seven eighths of them; the rest is
-    /// for peers that programs here send to. Where there are more, one that is idle is forgotten.
+    /// Maximum number of known connections. One eighth is reserved for peers addressed by local
+    /// programs. At the limit, an idle connection is forgotten.
     pub max_connections: usize,
-    /// Maximum number of connections to one address, of different types of service.
+    /// Maximum number of connections to one address, with different types of service.
     pub max_connections_per_peer: usize,
-    /// Maximum number of peers at a time that have asked to connect, and never been connected. An eighth can be of
-    /// one address; further requests are refused, and the oldest gives way after 2 s.
+    /// Maximum number of concurrent connection requests from unknown peers. An address can have one
+    /// eighth. Further requests are rejected, and the oldest attempt yields after 2 s.
     pub max_pending: usize,
-    /// Maximum number of connections that are up, or being made or closed: each has memory that is pinned. Where
-    /// there are more, one that is idle is closed, requests are refused, and dialling waits.
+    /// Maximum number of connections with pinned memory: established, connecting or closing. At the
+    /// limit, an idle connection is closed, requests are rejected, and dialing waits.
     pub max_links: usize,
-    /// Time without a frame from the peer after which a connection that owes nothing is idle.
+    /// Time without a frame from the peer after which a connection without unfinished messages
+    /// counts as idle.
     pub idle_after: Duration,
-    /// Maximum number of bytes of peers' messages that wait in all sockets, with 256 bytes for each message. Beyond
-    /// it, each connection has a share of its own, which is this divided by `max_connections`; one that exceeds its
-    /// share is lost.
+    /// Maximum number of bytes in the receive buffers of all sockets, counting 256 bytes of
+    /// overhead per message. Beyond the limit, a connection is reset if its messages exceed an
+    /// equal share, `max_waiting / max_connections`.
     pub max_waiting: u64,
-    /// Where all chance comes from.
+    /// Seed of the random number generator.
     pub seed: u64,
 }
 
 impl Settings {
-    /// The usual settings. `first_sequence` is best the microseconds since 1970.
+    /// The default settings. Microseconds since 1970 are a good `first_sequence`.
     pub fn new(first_sequence: NonZero<u64>, seed: u64) -> Self {
         Self {
             connection: connection::Settings::default(),
@@ -91,14 +93,14 @@ impl Settings {
     }
 }
 
-/// The two hosts of a connection, and its type of service.
+/// Addresses and type of service of a connection.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Route {
-    /// This host's address.
+    /// The local address.
     pub local: IpAddr,
-    /// The other's.
+    /// The peer's address.
     pub peer: IpAddr,
-    /// The type of service.
+    /// Type of service.
     pub tos: u8,
 }
 
@@ -108,17 +110,17 @@ impl Route {
     }
 }
 
-/// The name of a connection, which no other is ever given.
+/// Id of a connection, never reused.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct ConnectionId {
     slot: u32,
     generation: u32,
 }
 
-/// So many messages that peers have handled may be listed.
+/// Number of acknowledged messages per connection after which they are retired.
 const MAX_UNRETIRED: u64 = 16;
 
-/// Sockets and connections.
+/// Sockets and connections of a process.
 #[derive(Debug)]
 pub struct Node<P, B> {
     settings: Settings,
@@ -127,33 +129,33 @@ pub struct Node<P, B> {
     sockets: BTreeMap<SocketId, Socket<B>>,
     ports: Ports,
     peers: PeerTable<P, B>,
-    /// The latest time that is known.
+    /// The latest time passed to a call.
     latest: Duration,
-    /// The bytes of peers' messages that wait in sockets, by [`Delivery::cost`].
+    /// Bytes of received messages in all sockets, by [`Delivery::cost`].
     waiting_bytes: u64,
-    /// When sockets have last been woken only because a map had come.
+    /// When all sockets were last woken because of a congestion map.
     maps_told: Option<Duration>,
     routes: BTreeMap<(Host, Host, u8), ConnectionId>,
-    /// Which ports of an address here are congested.
+    /// Congestion maps of local addresses.
     maps: BTreeMap<Host, CongestionMap>,
-    /// Which ports of a peer are.
+    /// Congestion maps of peers.
     peer_maps: BTreeMap<Host, CongestionMap>,
     busy: PendingSet<ConnectionId>,
-    /// Something is to be done at once about one that is busy.
+    /// A busy connection has urgent work.
     has_urgent: bool,
     woken: PendingSet<SocketId>,
-    /// Connections whose peers may have handled something that is not known to be over yet.
+    /// Connections with acknowledged messages not retired yet.
     unretired: PendingSet<ConnectionId>,
-    /// There are many, or somebody waits for room.
+    /// Retiring is due: many messages are acknowledged, or a socket waits for room.
     retire_due: bool,
-    /// Sockets that had no room to send.
+    /// Sockets with a full send buffer.
     send_blocked: PendingSet<SocketId>,
     finished: VecDeque<Finished<P>>,
     counters: Counters,
 }
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
-    /// A node without sockets and connections.
+    /// Creates a node without sockets and connections.
     pub fn new(settings: Settings) -> Self {
         Self {
             settings,
@@ -179,21 +181,21 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Whether nothing is to be done that has not a [`deadline`](Self::deadline).
+    /// Whether no work is left except at a [`deadline`](Self::deadline).
     pub fn is_quiet(&self) -> bool {
         let nothing = self.busy.is_empty() && self.woken.is_empty();
         nothing && !self.retire_due && self.finished.is_empty()
     }
 
-    /// A connection that has something to be done.
+    /// The next connection with work to do.
     pub fn busy(&mut self) -> Option<ConnectionId> {
         let busy = self.busy.pop();
         self.has_urgent &= busy.is_some();
         busy
     }
 
-    /// Whether all that is to be done can be done a little later, if nobody waits but who has just received from this
-    /// socket: nobody else is to be told of anything, and no peer.
+    /// Whether all pending work can be deferred to the next call, given that only the caller has
+    /// received from `receiver`: no other socket and no peer depends on the work.
     pub fn can_wait(&self, receiver: SocketId) -> bool {
         let alone = self.woken.iter().all(|&woken| woken == receiver);
         alone && !self.has_urgent && self.send_blocked.is_empty() && self.finished.is_empty()
@@ -204,8 +206,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.has_urgent = true;
     }
 
-    /// Finds out what is over, since peers have handled it. That is to be done when it is [time for it](Self::retire_due), and
-    /// can be at any other.
+    /// Retires acknowledged messages, when [due](Self::retire_due) or at any other time.
     pub fn retire_acked(&mut self) {
         self.retire_due = false;
         while let Some(id) = self.unretired.pop() {
@@ -213,34 +214,35 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Whether to [retire_acked](Self::retire_acked): while it makes no difference, that is done for many messages at once.
+    /// Whether to call [`retire_acked`](Self::retire_acked). Retiring is batched while only buffer
+    /// space depends on it.
     pub fn retire_due(&self) -> bool {
         self.retire_due
     }
 
-    /// A socket that may have become readable or writable.
+    /// The next socket with a possible change of readiness.
     pub fn woken(&mut self) -> Option<SocketId> {
         self.woken.pop()
     }
 
-    /// A message that is over, with what was given with it.
+    /// The next finished message.
     pub fn finished(&mut self) -> Option<Finished<P>> {
         self.finished.pop_front()
     }
 
-    /// Messages that have been dropped as no socket had their port: `recv_drop_no_sock`.
+    /// Messages dropped because no socket was bound to the port: `recv_drop_no_sock`.
     pub fn dropped(&self) -> u64 {
         self.counters.no_socket
     }
 
-    /// Marks the port of a socket as congested, or takes the mark away, if that is due, and has all
-    /// peers of its address told.
+    /// Updates the congestion bit of a socket's port, and schedules the map for all peers of its
+    /// address.
     fn update_congestion(&mut self, id: SocketId) {
         let congestion = self.sockets.get_mut(&id).and_then(Socket::congestion);
         self.tell_congestion(id, congestion);
     }
 
-    /// The same for who knows what is due.
+    /// Sets the congestion bit of a socket's port, if it changes.
     fn tell_congestion(&mut self, id: SocketId, congestion: Option<bool>) {
         if let Some(congested) = congestion
             && let Some(bound) = self.sockets.get(&id).and_then(|socket| socket.bound)
@@ -261,14 +263,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 self.has_urgent = true;
             }
         }
-        // Senders of this process have no other way to learn of it.
+        // Local senders are woken directly.
         if !congested {
             self.map_came(CongestionMap::fold(port));
         }
     }
 
-    /// Records for all sockets that a map has come, by which these ports of some host are free again, and wakes those
-    /// that were refused one of them.
+    /// Informs all sockets of a new map with these ports released, and wakes sockets with a blocked
+    /// send to one of them.
     fn map_came(&mut self, released: u64) {
         for (&id, socket) in &mut self.sockets {
             if socket.map_came(released) {

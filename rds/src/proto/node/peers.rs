@@ -1,4 +1,4 @@
-//! The connections of a node.
+//! Connections of a node.
 
 use std::{collections::BTreeSet, error, fmt, net::IpAddr, time::Duration};
 
@@ -13,33 +13,35 @@ use crate::proto::{
     wire::{BadConnectData, BadHeader, CongestionMap, ConnectData, Header, HostPair, Version},
 };
 
-/// Least interval between wake-ups of sockets that maps do not concern: a peer can send maps as fast as the link
-/// carries them, and each would wake every socket.
+/// Minimum interval between wake-ups of all sockets because of congestion maps. A peer can send
+/// maps at line rate, and each would wake every socket.
 const MAP_INTERVAL: Duration = Duration::from_millis(10);
 
-/// A connection, and what is below it.
+/// A connection to a peer, and the link below.
 #[derive(Debug)]
 pub(super) struct Peer<P, B> {
     pub(super) route: Route,
     hosts: HostPair,
     pub(super) link: Link,
     pub(super) connection: Connection<P, B>,
-    /// Who waits for the peer to say which ports are congested, since one is: it does so when it is
-    /// connected. Until then it is dialled, also where they wait since before a connection was lost.
+    /// Sockets blocked by congestion of the peer. The peer sends its map when connected, so the
+    /// link dials until a map arrives, even if the connection is lost meanwhile.
     waiting: BTreeSet<SocketId>,
-    /// What the peer has asked for last.
+    /// Private data of the peer's last connection request.
     request: Option<ConnectData>,
-    /// What is being accepted, with what the peer said of its side.
+    /// The accepted attempt, with the peer's private data.
     accepted: Option<(Attempt, ConnectData)>,
-    /// It has been connected, or has talked before it said so: what it sends again is told from what is new.
+    /// The peer was connected or has sent data, so retransmissions must be told from new messages,
+    /// and the entry is kept.
     pub(super) is_known: bool,
-    /// When a frame has last come from the peer, or a connection has begun or ended.
+    /// Time of the last frame, or of the last change of the connection.
     pub(super) used_at: Duration,
-    /// The bytes of its messages that wait in sockets, by [`Delivery::cost`].
+    /// Bytes of its messages in sockets, by [`Delivery::cost`].
     pub(super) waiting_bytes: u64,
-    /// Until when it may not ask again, as its connection was closed for the sake of others.
+    /// Requests of the peer are rejected until then, because its connection was closed in favor of
+    /// others.
     pub(super) retired_until: Duration,
-    /// Sockets are to be woken since its map has changed.
+    /// A wake-up of all sockets is due after a new congestion map.
     map_due: bool,
 }
 
@@ -67,30 +69,31 @@ impl<P, B: AsRef<[u8]>> Peer<P, B> {
         }
     }
 
-    /// Whether nothing is to be sent to the peer, and no socket waits for it.
+    /// Whether no message is unfinished, and no socket waits for the peer.
     pub(super) fn is_idle(&self) -> bool {
         self.connection.all_finished() && self.waiting.is_empty()
     }
 
-    /// Whether nothing is lost with it but what has been received.
+    /// Whether the entry can be removed at the cost of duplicate detection only.
     pub(super) fn is_forgettable(&self) -> bool {
         self.link.is_down() && self.is_idle()
     }
 }
 
-/// Why a request to connect is refused.
+/// Why a connection request is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadRequest {
-    /// What it says makes no sense.
+    /// Invalid private data.
     Data(BadConnectData),
-    /// The addresses of the two hosts are of different families.
+    /// The addresses of the hosts have different families.
     Family(IpAddr, IpAddr),
-    /// That is the number of connections, to all peers or to this one, and none can be forgotten.
+    /// The number of connections, in total or to this peer, is at this limit, and none can be
+    /// forgotten.
     Connections(usize),
-    /// That is the number of peers, in all or at this address, that have asked and are not connected yet.
+    /// The number of pending requests, in total or from this address, is at this limit.
     Pending(usize),
-    /// That is the number of connections that are up, and as many as there may be.
+    /// The number of established connections is at this limit.
     Links(usize),
 }
 
@@ -120,8 +123,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.peers.get_mut(id)
     }
 
-    /// Has a connection made, whenever there is none, until its peer has told which ports are
-    /// congested, or the socket is closed.
+    /// Requests a connection for a socket blocked by congestion, until the peer sends a congestion
+    /// map or the socket is closed.
     pub(super) fn want(&mut self, id: SocketId, route: Route) {
         let Ok(connection) = self.connection_to(route, Origin::Program) else {
             return;
@@ -131,51 +134,51 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// A socket is closed, and waits for nobody.
+    /// Removes a closed socket from all peers.
     pub(super) fn wait_no_more(&mut self, id: SocketId) {
         for (_, peer) in self.peers.iter_mut() {
             peer.waiting.remove(&id);
         }
     }
 
-    /// Which hosts a connection is between.
+    /// Addresses and type of service of a connection.
     pub fn route(&self, id: ConnectionId) -> Option<Route> {
         self.peers.get(id).map(|peer| peer.route)
     }
 
-    /// The attempt, or the connection below, that there is.
+    /// The current attempt or connection of the link.
     pub fn attempt(&self, id: ConnectionId) -> Option<Attempt> {
         self.peers.get(id)?.link.current()
     }
 
-    /// All connections.
+    /// Ids of all connections.
     pub fn connections(&self) -> impl Iterator<Item = ConnectionId> {
         self.peers.iter().map(|(id, _)| id)
     }
 
-    /// Whether there is a connection below.
+    /// Whether the link is up.
     pub fn is_up(&self, id: ConnectionId) -> bool {
         self.peers.get(id).is_some_and(|peer| peer.link.is_up())
     }
 
-    /// The numbers of the next message that is sent, and of the next that is expected.
+    /// Next sequence numbers to send and to expect.
     pub fn next_sequences(&self, id: ConnectionId) -> Option<(u64, u64)> {
         let peer = self.peers.get(id)?;
         Some(peer.connection.next_sequences())
     }
 
-    /// What was noticed of a peer.
+    /// Counters of protocol anomalies of a connection.
     pub fn stats(&self, id: ConnectionId) -> Option<ConnectionStats> {
         Some(self.peers.get(id)?.connection.stats())
     }
 
-    /// The private data to dial with.
+    /// Private data for dialing.
     pub fn proposal(&self, id: ConnectionId) -> Option<ConnectData> {
         let peer = self.peers.get(id)?;
         Some(ConnectData::proposal(peer.hosts, peer.route.tos))
     }
 
-    /// The private data to accept with.
+    /// Private data for accepting.
     pub fn answer(&self, id: ConnectionId) -> Option<ConnectData> {
         let peer = self.peers.get(id)?;
         let (_, asked) = peer.accepted.as_ref()?;
@@ -184,7 +187,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
 
     pub(super) fn demand(&self, id: ConnectionId) -> Demand {
         match self.peers.get(id) {
-            // It has what it could want.
+            // The demand is met.
             Some(peer) if peer.link.is_up() => Demand::Nothing,
             Some(peer) if !peer.waiting.is_empty() || peer.connection.has_unacknowledged() => {
                 Demand::Messages
@@ -194,8 +197,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// What is to be done about the connection below, if anything. A peer that has never been connected, and that
-    /// nothing is sent to, is forgotten when nothing is.
+    /// The next action of the link, if any. Without an action, an unknown peer with nothing queued
+    /// is forgotten.
     pub fn poll(&mut self, now: Duration, id: ConnectionId) -> Option<Action> {
         let peer = self.peers.get(id)?;
         if peer.map_due {
@@ -227,7 +230,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Whether a connection is up, and there is nothing to be posted, nor to be done about what is below.
+    /// Whether the connection is up and has no work.
     pub fn is_idle(&self, now: Duration, id: ConnectionId) -> bool {
         let peer = self.peers.get(id);
         peer.is_some_and(|peer| {
@@ -236,7 +239,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         })
     }
 
-    /// When a connection has to be looked at again, if nothing happens before.
+    /// Time of the next timer of a connection.
     pub fn deadline(&self, id: ConnectionId) -> Option<Duration> {
         let peer = self.peers.get(id)?;
         let link = peer.link.deadline(self.demand(id)).into_iter();
@@ -244,13 +247,13 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         link.chain(peer.connection.deadline()).chain(maps).min()
     }
 
-    /// When sockets may be woken next only because a map has come.
+    /// Earliest time of the next wake-up of all sockets because of maps.
     fn maps_at(&self) -> Duration {
         self.maps_told
             .map_or(Duration::ZERO, |told| told + MAP_INTERVAL)
     }
 
-    /// Wakes all sockets for the sake of a connection's maps, if that has not been done lately.
+    /// Wakes all sockets because of a new map, or schedules the wake-up.
     fn tell_maps(&mut self, now: Duration, id: ConnectionId) {
         let is_time = self.maps_at() <= now;
         if let Some(peer) = self.peers.get_mut(id) {
@@ -264,10 +267,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// A peer wants to connect, to an address here: what becomes of it is an [`Action`] later.
+    /// Handles a connection request of a peer. The answer follows as an [`Action`].
     ///
     /// # Errors
-    /// It is to be refused, with [`REJECTED`](crate::proto::wire::REJECTED), and is [counted](Self::refused).
+    /// Reject the request with [`REJECTED`](crate::proto::wire::REJECTED). The rejection is
+    /// [counted](Self::refused).
     pub fn request(
         &mut self,
         now: Duration,
@@ -283,7 +287,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         result
     }
 
-    /// Counts a request that is refused: `conn_refused`.
+    /// Counts a rejected request: `conn_refused`.
     pub fn refused(&mut self) {
         self.counters.refused += 1;
     }
@@ -306,18 +310,18 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.check_links(now, route)?;
         let id = self.connection_to(route, Origin::Peer)?;
         if let Some(peer) = self.peer(id) {
-            // An older request that still waits is refused by this one.
+            // The link rejects an older pending request.
             peer.request = Some(asked);
             peer.link.request(now, request);
         }
         Ok(id)
     }
 
-    /// An attempt has come to a connection. `reply` is what the peer said, where it was dialled.
-    /// Whether the attempt still counts.
+    /// Handles an established attempt; `reply` is the peer's private data if this host dialed.
+    /// Returns whether the attempt is the current one.
     ///
     /// # Errors
-    /// The peer has said what makes no sense; the attempt has failed.
+    /// The private data is invalid, and the attempt has failed.
     pub fn established(
         &mut self,
         now: Duration,
@@ -355,14 +359,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// An attempt has failed, or a connection is lost.
+    /// Handles a failed attempt or a lost connection.
     pub fn failed(&mut self, id: ConnectionId, attempt: Attempt, failure: Failure) {
         if let Some(peer) = self.peer(id) {
             peer.link.failed(attempt, failure);
         }
     }
 
-    /// The device has let go of everything of an attempt.
+    /// Handles the end of closing: the device has released the resources of an attempt.
     pub fn closed(&mut self, now: Duration, id: ConnectionId, attempt: Attempt) {
         self.mark_urgent(id);
         let Some(peer) = self.peers.get_mut(id) else {
@@ -377,17 +381,15 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// The device has taken frames that nobody will see any more: to be said before the attempt is
-    /// [closed](Self::closed).
+    /// Records the loss of frames acknowledged by the device. Call before [`closed`](Self::closed).
     pub fn mark_rx_lost(&mut self, id: ConnectionId) {
         if let Some(peer) = self.peers.get_mut(id) {
             peer.connection.mark_rx_lost();
         }
     }
 
-    /// Gives up messages of a connection that cannot be sent any more, because of what the caller
-    /// gave with them. Their operations are told to be
-    /// [dropped](crate::proto::connection::Status::Dropped).
+    /// Gives up messages with unusable payloads. Their operations end with
+    /// [`Dropped`](crate::proto::connection::Status::Dropped).
     pub fn give_up(&mut self, id: ConnectionId, which: impl Fn(&P) -> bool) {
         if let Some(peer) = self.peer(id) {
             peer.connection.give_up(which);
@@ -395,14 +397,14 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Calls `each` for what the caller gave with every message of a connection that is not over.
+    /// Calls `each` with the payload of every unfinished message of a connection.
     pub fn payloads(&self, id: ConnectionId, each: impl FnMut(&P)) {
         if let Some(peer) = self.peers.get(id) {
             peer.connection.payloads(each);
         }
     }
 
-    /// What is to be posted next, where there is room for so many requests.
+    /// The next request to post, given `room` free entries of the send queue.
     pub fn transmit(&mut self, id: ConnectionId, room: u32) -> Option<Work<'_, P>> {
         let peer = self.peers.get_mut(id)?;
         if !peer.link.is_up() {
@@ -413,8 +415,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             .transmit(room, move || &*maps.entry(local).or_default())
     }
 
-    /// The frame with nothing but an acknowledgement, if one is due after all that was to be
-    /// [transmitted](Self::transmit).
+    /// The pure acknowledgement to post, if one is due. Call after [`transmit`](Self::transmit)
+    /// returns `None`.
     pub fn acknowledge(
         &mut self,
         now: Duration,
@@ -426,20 +428,20 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         ack
     }
 
-    /// Whether to post a probe: see [`Connection::probe`].
+    /// The keepalive probe to post, if one is due: see [`Connection::probe`].
     pub fn probe(&mut self, now: Duration, id: ConnectionId) -> Option<Tag> {
         let peer = self.peers.get_mut(id).filter(|peer| peer.link.is_up())?;
         peer.connection.probe(now)
     }
 
-    /// Whether something goes on when the device has completed a request, and not before: otherwise
-    /// completions can wait until a frame comes, or is sent.
+    /// Whether progress depends on a send completion. Otherwise send completions can wait until the
+    /// next receive or send.
     pub fn awaits_device(&self, id: ConnectionId) -> bool {
         let peer = self.peers.get(id);
         peer.is_some_and(|peer| peer.connection.awaits_device())
     }
 
-    /// A request has completed; those without a signal have when a later one has.
+    /// Handles the completion of a signaled request, and of earlier unsignaled ones.
     pub fn completed(&mut self, id: ConnectionId, tag: Tag, completion: Completion) {
         if let Some(peer) = self.peer(id) {
             peer.connection.completed(tag, completion);
@@ -447,7 +449,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Takes what is over out of a connection.
+    /// Collects the finished messages and operations of a connection.
     pub(super) fn drain(&mut self, id: ConnectionId) {
         let Some(peer) = self.peers.get_mut(id) else {
             return;
@@ -471,11 +473,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// A frame has arrived. Returns the key of memory that a peer has used, and whose it is to be:
-    /// if it was for one use, it is free now.
+    /// Handles a received frame. Returns owner and key of exported memory used by the peer, to end
+    /// a use-once export.
     ///
     /// # Errors
-    /// The peer breaks the protocol: the connection is being given up.
+    /// The peer has violated the protocol; the link closes the connection.
     pub fn received(
         &mut self,
         now: Duration,
@@ -488,7 +490,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             return Ok(None);
         };
         peer.used_at = now;
-        // Its last word of the handshake may come later, or never.
+        // The RTU may arrive later or never.
         peer.is_known = true;
         let route = peer.route;
         let plain = peer.connection.plain(now, header, body.as_ref().len());
@@ -515,15 +517,15 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         result
     }
 
-    /// The socket that a message from a peer goes to, if there is one, and it has room.
+    /// The receiving socket of a message, if it has room.
     fn room(&self, route: Route, port: u16) -> Option<SocketId> {
         let owner = self.ports.find(route.local, port)?;
         let room = self.waiting_bytes < self.settings.max_waiting;
         (room && self.sockets.get(&owner)?.has_room()).then_some(owner)
     }
 
-    /// Whether a connection has so much waiting that its next message is too much: of what waits in a socket, or
-    /// in all. Where others have taken the room, it still has a share of its own.
+    /// Whether the next message of a connection exceeds its share of a socket's buffer or of all
+    /// buffers. A connection below its share is not affected by the others.
     fn exceeds(&self, id: ConnectionId, owner: SocketId) -> bool {
         let socket = self.sockets.get(&owner);
         let fills_socket =
@@ -534,7 +536,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         fills_socket || self.waiting_bytes >= most && own >= share
     }
 
-    /// A message of one frame has arrived, with nothing but bytes in it, and there is room for it.
+    /// Delivers a plain message to a socket with room.
     fn deliver_plain(
         &mut self,
         now: Duration,
@@ -559,7 +561,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.deliver(owner, delivery);
     }
 
-    /// A frame has arrived, whatever it is.
+    /// Handles frames outside of the plain path.
     #[inline(never)]
     fn receive_any(
         &mut self,
@@ -610,7 +612,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
                 self.peer_maps.insert(route.peer.into(), map);
                 for (_, peer) in self.peers.iter_mut() {
                     if peer.route.peer == route.peer {
-                        // A socket that still cannot send says so again.
+                        // A socket still blocked registers again.
                         for socket in std::mem::take(&mut peer.waiting) {
                             self.woken.insert(socket);
                         }
@@ -666,7 +668,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Which ports of a peer are congested, as far as it has told.
+    /// The last congestion map of a peer.
     pub fn peer_map(&self, peer: IpAddr) -> Option<&CongestionMap> {
         self.peer_maps.get(&peer.into())
     }

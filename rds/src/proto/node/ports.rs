@@ -1,4 +1,4 @@
-//! Which socket has which address.
+//! Bound addresses.
 
 use std::{
     collections::BTreeMap,
@@ -12,13 +12,13 @@ use crate::proto::{Host, SocketId};
 
 const FIRST_PORT: u16 = 2;
 
-/// Which socket has which address.
+/// Sockets by bound address.
 #[derive(Debug, Default)]
 pub(super) struct Ports {
     sockets: BTreeMap<(Host, u16), SocketId>,
-    /// How many sockets an address has.
+    /// Number of sockets per host address.
     counts: BTreeMap<Host, usize>,
-    /// How often an address has been taken, or given back.
+    /// Counts binds and unbinds.
     changes: u64,
 }
 
@@ -27,17 +27,17 @@ impl Ports {
         self.sockets.get(&(ip.into(), port)).copied()
     }
 
-    /// Whether a socket has an address here.
+    /// Whether a socket is bound to the host address.
     pub(super) fn has(&self, ip: IpAddr) -> bool {
         self.counts.contains_key(&ip.into())
     }
 
-    /// Says the same as before as long as nobody has taken an address, or given one back.
+    /// Counter of binds and unbinds, to validate cached routes.
     pub(super) fn changes(&self) -> u64 {
         self.changes
     }
 
-    /// Gives an address to a socket; port 0 stands for any that is free.
+    /// Binds a socket; port 0 selects a free port.
     pub(super) fn bind(
         &mut self,
         id: SocketId,
@@ -81,9 +81,9 @@ impl Ports {
 mod tests {
     use super::*;
 
-    /// L-S01: port 0 stands for any, but never for 0 or 1.
+    /// Case L-S01: port 0 selects any port but 0 and 1.
     #[test]
-    fn every_port_but_two_can_be_had() {
+    fn bind_assigns_every_port_but_two() {
         let mut ports = Ports::default();
         let mut rng = Rng::with_seed(1);
         let any = SocketAddr::from(([10, 9, 0, 1], 0));

@@ -1,4 +1,4 @@
-//! One socket: what waits to be received, and how much waits to be acknowledged.
+//! State of a socket: receive queue, events, and accounting of the buffers.
 
 use std::{collections::VecDeque, net::SocketAddr, time::Duration};
 
@@ -8,86 +8,86 @@ use crate::proto::{
     wire::{CongestionMap, Cookie},
 };
 
-/// The bytes a socket may have waiting, each way, unless it is told otherwise.
+/// Default size of the send and of the receive buffer, in bytes.
 pub const DEFAULT_LIMIT: u32 = 106_496;
 
-/// Maximum number of messages that wait in a socket, whatever their lengths.
+/// Maximum number of messages in a receive queue, independent of their lengths.
 const MAX_MESSAGES: usize = 16_384;
 
-/// Maximum number of them that come by one connection, where there are too many in all.
+/// Maximum number of messages of one connection in a full receive queue.
 const MAX_MESSAGES_OF_ONE: usize = 1024;
 
-/// The bytes that a message takes in all beside its own.
+/// Accounted overhead per message, in bytes.
 const OVERHEAD: u64 = 256;
 
-/// A message for a socket.
+/// A message in a receive queue.
 #[derive(Debug)]
 pub struct Delivery<B> {
-    /// The connection that it has come by; `None` if it has not left the host.
+    /// The connection; `None` for a local message.
     pub connection: Option<ConnectionId>,
-    /// Its number; 0 if it has not left the host.
+    /// Sequence number; 0 for a local message.
     pub sequence: u64,
-    /// Who has sent it.
+    /// Address of the sender.
     pub from: SocketAddr,
-    /// When its first frame arrived, and when it was whole, if that took time.
+    /// Arrival of the first frame and of the whole message; `None` for a local pong.
     pub times: Option<(Duration, Duration)>,
-    /// The number of bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// The bytes.
+    /// The content.
     pub bodies: Bodies<B>,
-    /// Memory of the sender's that the receiver may use.
+    /// Memory exported by the sender.
     pub cookie: Option<Cookie>,
 }
 
 impl<B> Delivery<B> {
-    /// The bytes that a message of `len` bytes takes while it waits.
+    /// Accounted bytes of a message of `len` bytes.
     pub(super) fn cost(len: u32) -> u64 {
         u64::from(len) + OVERHEAD
     }
 }
 
-/// What a socket receives; the first kinds come first.
+/// A received item, in order of priority.
 #[derive(Debug)]
 pub enum Event<B> {
-    /// An operation has ended.
+    /// The end of an operation.
     Operation(Notification),
-    /// Ports that were congested are no more: bit `port % 64` for each that the socket watches.
+    /// Ports no longer congested, for a socket with congestion monitoring: bit `port % 64`.
     Congestion(u64),
     /// A message.
     Message(Delivery<B>),
 }
 
-/// What there is to be received from a socket.
+/// Kinds of items in the receive queue.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Pending {
     /// A message.
     pub message: bool,
-    /// Something else, which comes before it.
+    /// An item with priority over messages.
     pub event: bool,
-    /// Some peer has told anew which ports are congested.
+    /// A congestion map of a peer has changed.
     pub map_changed: bool,
 }
 
-/// What a socket can do now.
+/// Readiness of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Readiness {
-    /// There is something to receive.
+    /// An item can be received.
     pub readable: bool,
-    /// Less is waiting to be acknowledged than may be. The destination may be congested.
+    /// The send buffer has room. The destination may still be congested.
     pub writable: bool,
-    /// Some peer has told anew which ports are congested, since this was last asked for. A socket
-    /// that watches congestion hears of what it watches only, by an event.
+    /// A congestion map of a peer has changed since the last query. A socket with congestion
+    /// monitoring receives an event instead.
     pub map_changed: bool,
 }
 
-/// Which way a message has gone: the next one to the same address goes there, too.
+/// Route of the last message, reused for the next one to the same address.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct CachedRoute {
     pub(super) to: SocketAddr,
-    /// What was to be sent to, in its plain form.
+    /// The destination, with an IPv4-mapped address converted.
     pub(super) plain: SocketAddr,
     pub(super) connection: ConnectionId,
-    /// What [`Ports::changes`](super::ports::Ports::changes) said.
+    /// [`Ports::changes`](super::ports::Ports::changes) at the time.
     pub(super) changes: u64,
 }
 
@@ -97,19 +97,19 @@ pub(super) struct Socket<B> {
     pub(super) peer: Option<SocketAddr>,
     pub(super) tos: u8,
     pub(super) cached_route: Option<CachedRoute>,
-    /// It has sent something.
+    /// A message was sent.
     pub(super) has_sent: bool,
     pub(super) send_limit: u32,
     pub(super) recv_limit: u32,
-    /// Operations that fail are told even where nobody asked for it.
+    /// Notify failed operations even without a request.
     pub(super) wants_failures: bool,
     watches: bool,
-    /// Ports that a message could not be sent to, and those of them that are free again.
+    /// Ports with a blocked send, and those of them released since.
     watched: u64,
     freed: u64,
     map_changed: bool,
     send_bytes: u64,
-    /// How many bytes have been sent since a message has asked for an acknowledgement for their sake.
+    /// Bytes sent since the last acknowledgement request because of a half-full buffer.
     bytes_since_ack_request: u64,
     recv_bytes: u64,
     congested: bool,
@@ -141,18 +141,18 @@ impl<B> Socket<B> {
         }
     }
 
-    /// Whether another message may wait: the last may be too much.
+    /// Whether another message fits. The last one may exceed the limit.
     pub(super) fn may_send(&self) -> bool {
         self.send_bytes < self.send_limit.into()
     }
 
-    /// Whether half of what may wait does, with so many bytes more.
+    /// Whether the buffer would be half full with `more` bytes.
     pub(super) fn is_half_full(&self, more: u32) -> bool {
         self.send_bytes + u64::from(more) >= u64::from(self.send_limit) / 2
     }
 
-    /// A message waits to be acknowledged; whether it asks for that: while half of what may wait does, as many
-    /// do as there are eighths.
+    /// Accounts for a queued message. Returns whether the message should request an
+    /// acknowledgement: while the buffer is at least half full, once per eighth of the limit.
     pub(super) fn queued(&mut self, len: u32) -> bool {
         self.has_sent = true;
         let (len, limit) = (u64::from(len), u64::from(self.send_limit));
@@ -169,14 +169,15 @@ impl<B> Socket<B> {
         self.send_bytes = self.send_bytes.saturating_sub(len.into());
     }
 
-    /// Whether there is room for a message, however small: far more than the limit is too much.
+    /// Whether another message can be received. Only a multiple of the limit is too much, because
+    /// senders react late to congestion.
     pub(super) fn has_room(&self) -> bool {
         self.recv_bytes < 4 * u64::from(self.recv_limit.max(1))
             && self.messages.len() < MAX_MESSAGES
     }
 
-    /// Whether a connection has so much waiting here that it is what leaves no room: more than the limit by itself,
-    /// at which it was told to stop.
+    /// Whether a connection alone fills the receive queue: its messages exceed the limit, at which
+    /// it was asked to stop.
     pub(super) fn is_filled_by(&self, connection: ConnectionId) -> bool {
         let mut own = (0, 0);
         for delivery in &self.messages {
@@ -192,11 +193,11 @@ impl<B> Socket<B> {
         self.messages.push_back(delivery);
     }
 
-    /// Whether the port is congested from now on, or no more; `None` if nothing changes.
+    /// The new congestion state of the port; `None` if unchanged.
     pub(super) fn congestion(&mut self) -> Option<bool> {
         let limit = u64::from(self.recv_limit);
         let congested = if self.congested {
-            // An empty queue has room even where nothing is less than half the limit.
+            // With a limit of 0 or 1, an empty queue must count as released.
             self.recv_bytes >= limit / 2 && self.recv_bytes > 0
         } else {
             self.recv_bytes > limit
@@ -216,13 +217,13 @@ impl<B> Socket<B> {
         self.map_changed &= !watches;
     }
 
-    /// A message could not be sent to this port.
+    /// Records a blocked send to this port.
     pub(super) fn blocked(&mut self, port: u16) {
         self.watched |= CongestionMap::fold(port);
     }
 
-    /// Records that a peer's map has come, and these ports are free again. Returns whether one of them was refused to
-    /// this socket.
+    /// Handles a new congestion map with these released ports. Returns whether a send to one of
+    /// them was blocked.
     pub(super) fn map_came(&mut self, released: u64) -> bool {
         let freed = self.watched & released;
         self.watched &= !released;
@@ -241,7 +242,7 @@ impl<B> Socket<B> {
         }
     }
 
-    /// What waits to be received.
+    /// The received messages.
     pub(super) fn messages(&self) -> impl Iterator<Item = &Delivery<B>> {
         self.messages.iter()
     }
@@ -266,15 +267,15 @@ impl<B> Socket<B> {
         self.receive_message().map(Event::Message)
     }
 
-    /// The next message, whatever else there is.
+    /// Takes the next message, skipping other items.
     #[inline]
     pub(super) fn receive_message(&mut self) -> Option<Delivery<B>> {
         self.leave_message();
         self.take_message()
     }
 
-    /// Takes the next message out of the count; it is [taken](Self::take_message) next. Returns the connection that it
-    /// has come by, and its bytes.
+    /// Subtracts the next message from the accounting, before [`take_message`](Self::take_message).
+    /// Returns its connection and length.
     #[inline]
     pub(super) fn leave_message(&mut self) -> Option<(Option<ConnectionId>, u32)> {
         let next = self.messages.front()?;
@@ -308,7 +309,7 @@ impl<B> Socket<B> {
         }
     }
 
-    /// The bytes that wait to be acknowledged, and to be received.
+    /// Bytes in the send and in the receive buffer.
     pub(super) fn bytes(&self) -> (u64, u64) {
         (self.send_bytes, self.recv_bytes)
     }
@@ -318,9 +319,9 @@ impl<B> Socket<B> {
 mod tests {
     use super::*;
 
-    /// U-P03
+    /// Case U-P03
     #[test]
-    fn messages_ask_while_half_of_what_may_wait_does() {
+    fn ack_is_requested_while_send_buffer_is_half_full() {
         let mut socket: Socket<Vec<u8>> = Socket::new();
         socket.send_limit = 8000;
         let asking = |socket: &mut Socket<Vec<u8>>, messages| -> Vec<u32> {
@@ -332,7 +333,7 @@ mod tests {
         socket.released(5000);
         assert!(!socket.queued(100));
         assert!(socket.queued(4000));
-        // Where each is an eighth, each asks.
+        // Messages of an eighth of the limit ask each time.
         assert!(socket.queued(1000) && socket.queued(1000));
     }
 }

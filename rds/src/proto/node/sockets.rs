@@ -1,4 +1,4 @@
-//! What programs do with their sockets.
+//! Socket calls of programs.
 
 use std::net::{IpAddr, SocketAddr};
 
@@ -13,48 +13,48 @@ use crate::proto::{
     wire::{MAX_MESSAGE, PING_PORT, RESERVED_PORT},
 };
 
-/// A message for another socket of the same process: the caller makes its bytes into bodies, and
-/// [delivers](Node::deliver_local) it.
+/// A message to a socket of the same process. The caller converts the payload and calls
+/// [`deliver_local`](Node::deliver_local).
 #[derive(Debug)]
 pub struct LocalMessage<P> {
-    /// Who sends it.
+    /// The sender.
     pub from: SocketAddr,
-    /// Who is to have it.
+    /// The receiver.
     pub to: SocketAddr,
-    /// What is sent.
+    /// Content and operations.
     pub draft: Draft<P>,
 }
 
-/// What has become of a message.
+/// Result of a send.
 #[derive(Debug)]
 pub enum Sent<P> {
-    /// It is sent, now or later, as this number of this connection.
+    /// Queued on this connection, with this sequence number.
     Queued(ConnectionId, u64),
-    /// It does not leave the process.
+    /// A message to a socket of the same process.
     Local(LocalMessage<P>),
-    /// It was a ping to an address of this process, which has been answered.
+    /// A ping to the local host, answered already.
     Answered(P),
 }
 
-/// How a message may be sent now.
+/// A message admitted for sending.
 struct Admitted {
     from: SocketAddr,
     to: SocketAddr,
     tos: u8,
-    /// It does not leave the process.
+    /// The destination is on this host.
     is_here: bool,
 }
 
-/// A message that is not sent.
+/// A message not sent.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct NotSent<P> {
-    /// Why.
+    /// The error.
     pub error: SocketError,
     /// The message.
     pub draft: Draft<P>,
 }
 
-/// Addresses of the form `::ffff:10.9.0.1` are IPv4's.
+/// Converts an IPv4-mapped address to IPv4.
 fn plain(addr: SocketAddr) -> SocketAddr {
     match addr {
         SocketAddr::V6(v6) => match v6.ip().to_ipv4_mapped() {
@@ -65,12 +65,12 @@ fn plain(addr: SocketAddr) -> SocketAddr {
     }
 }
 
-/// Whether a host can have the address.
+/// Checks for an address of a host.
 fn check(addr: SocketAddr) -> Result<SocketAddr, SocketError> {
     let addr = plain(addr);
     let fits = match addr {
         SocketAddr::V4(v4) => !v4.ip().is_broadcast(),
-        // Which link it is on has to be said.
+        // A link-local address needs a scope id.
         SocketAddr::V6(v6) => !v6.ip().is_unicast_link_local() || v6.scope_id() != 0,
     };
     if !fits || addr.ip().is_unspecified() || addr.ip().is_multicast() {
@@ -79,7 +79,7 @@ fn check(addr: SocketAddr) -> Result<SocketAddr, SocketError> {
     Ok(addr)
 }
 
-/// Whether one can send to the other.
+/// Whether the families and scopes of two addresses match.
 fn reaches(from: SocketAddr, to: SocketAddr) -> bool {
     match (from, to) {
         (SocketAddr::V4(_), SocketAddr::V4(_)) => true,
@@ -93,7 +93,7 @@ fn reaches(from: SocketAddr, to: SocketAddr) -> bool {
 }
 
 impl<P, B: AsRef<[u8]>> Node<P, B> {
-    /// A socket without an address.
+    /// Creates an unbound socket.
     pub fn socket(&mut self) -> SocketId {
         let id = SocketId(self.next_socket);
         self.next_socket += 1;
@@ -109,11 +109,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.sockets.get_mut(&id).ok_or(SocketError::Closed)
     }
 
-    /// Gives a socket its address, for good; port 0 stands for any that is free. Returns the
-    /// address.
+    /// Binds a socket permanently; port 0 selects a free port. Returns the bound address.
     ///
     /// # Errors
-    /// It has one, another socket has that one, or nobody can.
+    /// The socket is bound, the address is in use, or not an address of a host.
     pub fn bind(&mut self, id: SocketId, addr: SocketAddr) -> Result<SocketAddr, SocketError> {
         if let Some(bound) = self.get(id)?.bound {
             return Err(SocketError::AlreadyBound(bound));
@@ -123,8 +122,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(bound)
     }
 
-    /// Whether a socket could be given this address, as far as its own state says; returns the
-    /// address in its plain form.
+    /// Whether [`bind`](Self::bind) would succeed; returns the address with an IPv4-mapped one
+    /// converted.
     ///
     /// # Errors
     /// As for [`bind`](Self::bind).
@@ -140,10 +139,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Says where messages go that do not say it themselves.
+    /// Sets the default destination.
     ///
     /// # Errors
-    /// Nobody can have that address, or the socket cannot reach it.
+    /// Not an address of a host, or not reachable from the socket's address.
     pub fn connect(&mut self, id: SocketId, addr: SocketAddr) -> Result<(), SocketError> {
         let addr = match check(addr) {
             Err(SocketError::Address(addr)) if addr.ip().is_unspecified() => {
@@ -159,10 +158,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(())
     }
 
-    /// The address of a socket, and its default destination.
+    /// Local address and default destination of a socket.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     pub fn names(
         &self,
         id: SocketId,
@@ -171,10 +170,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok((socket.bound, socket.peer))
     }
 
-    /// Sets the type of service, once, before anything is sent.
+    /// Sets the type of service, once, before the first send.
     ///
     /// # Errors
-    /// It is too late.
+    /// The type of service is set or used already, or the socket is unbound.
     pub fn set_tos(&mut self, id: SocketId, tos: u8) -> Result<(), SocketError> {
         let socket = self.get_mut(id)?;
         if socket.bound.is_none() {
@@ -187,11 +186,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(())
     }
 
-    /// Sets how many bytes may wait to be acknowledged, and to be received. Where more wait to be
-    /// received, peers are asked to stop.
+    /// Sets the sizes of the send and of the receive buffer in bytes. Above the receive limit, the
+    /// port is marked as congested.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     pub fn set_limits(&mut self, id: SocketId, send: u32, recv: u32) -> Result<(), SocketError> {
         let socket = self.get_mut(id)?;
         socket.send_limit = send;
@@ -201,19 +200,19 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(())
     }
 
-    /// Sets whether operations that fail are told of even if that was not asked for.
+    /// Sets whether failed operations are notified without a request.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     pub fn set_failures(&mut self, id: SocketId, wanted: bool) -> Result<(), SocketError> {
         self.get_mut(id)?.wants_failures = wanted;
         Ok(())
     }
 
-    /// Sets whether the socket hears when a port is free that it could not send to.
+    /// Sets whether the socket receives an event when a port with a blocked send is released.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     pub fn set_watch(&mut self, id: SocketId, wanted: bool) -> Result<(), SocketError> {
         self.get_mut(id)?.watch(wanted);
         Ok(())
@@ -222,8 +221,8 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     /// Sends a message.
     ///
     /// # Errors
-    /// It is not sent, and given back. With [`SocketError::Full`] and
-    /// [`SocketError::Congested`] it can be tried again when the socket is [woken](Node::woken).
+    /// The message is returned. After [`SocketError::Full`] and [`SocketError::Congested`], try
+    /// again when the socket is [woken](Node::woken).
     pub fn send(
         &mut self,
         id: SocketId,
@@ -270,7 +269,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.send_over(connection, id, (from.port(), to.port()), draft)
     }
 
-    /// The connection for a message to an address that this socket has just sent to, and the ports, if it may be sent.
+    /// Connection and ports of the cached route, if it applies and the message may be sent.
     fn cached_route(
         &self,
         id: SocketId,
@@ -288,7 +287,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         free.then_some((cached.connection, from, cached.plain.port()))
     }
 
-    /// Sends a message over a connection.
+    /// Queues a message on a connection.
     fn send_over(
         &mut self,
         connection: ConnectionId,
@@ -315,7 +314,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
             draft,
         };
         let Some(peer) = self.peers.get_mut(connection) else {
-            // The caller has just found it.
+            // The caller has looked the connection up just before.
             let (error, draft) = (SocketError::Closed, message.draft);
             return Err(NotSent { error, draft });
         };
@@ -333,15 +332,15 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Whether that host is this one: a socket has its address, or every host has.
+    /// Whether the address is local: bound by a socket, or loopback.
     pub fn is_here(&self, ip: IpAddr) -> bool {
         ip.is_loopback() || self.ports.has(ip)
     }
 
-    /// Whether a message of so many bytes can be sent at all, now or later; returns where to.
+    /// Whether a message of `len` bytes can be sent now or later; returns the destination.
     ///
     /// # Errors
-    /// It cannot.
+    /// The message can never be sent.
     pub fn can_send(
         &self,
         id: SocketId,
@@ -351,7 +350,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.resolve(id, to, len, 0).map(|(_, to)| to)
     }
 
-    /// From where to where a message goes, if it can go at all.
+    /// Source and destination of a message.
     fn resolve(
         &self,
         id: SocketId,
@@ -376,7 +375,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok((from, to))
     }
 
-    /// Whether a message may be sent now, and how.
+    /// Admits a message for sending, or explains why it has to wait.
     fn admit(
         &mut self,
         id: SocketId,
@@ -385,7 +384,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
     ) -> Result<Admitted, SocketError> {
         let (from, to) = self.resolve(id, to, draft.len, draft.moved())?;
         if self.get(id)?.is_half_full(draft.len) {
-            // Some of that may be over.
+            // Acknowledged messages may be retired.
             self.retire_acked();
         }
         let socket = self.get(id)?;
@@ -414,7 +413,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         })
     }
 
-    /// Whether a port can take no more, as far as is known.
+    /// Whether the last congestion map marks the port.
     fn is_congested(&self, to: SocketAddr, is_here: bool) -> bool {
         let host = to.ip().into();
         let map = if is_here {
@@ -457,7 +456,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Sent::Local(LocalMessage { from, to, draft })
     }
 
-    /// An operation has ended that the caller has done itself, as there is no connection for it.
+    /// Notifies the end of an operation performed by the caller, between local sockets.
     pub fn ended(&mut self, notification: Notification) {
         if let Some(socket) = self.sockets.get_mut(&notification.owner) {
             socket.notify(notification);
@@ -465,7 +464,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
     }
 
-    /// Delivers a message from one socket of this process to another; returns which, if there is one.
+    /// Delivers a message between sockets of this process. Returns the receiver, if there is one.
     pub fn deliver_local(&mut self, to: SocketAddr, delivery: Delivery<B>) -> Option<SocketId> {
         let owner = self.ports.find(to.ip(), to.port());
         let Some(owner) = owner.filter(|id| self.sockets.contains_key(id)) else {
@@ -476,7 +475,7 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Some(owner)
     }
 
-    /// A socket gets a message.
+    /// Adds a message to a receive queue.
     #[inline]
     pub(super) fn deliver(&mut self, owner: SocketId, delivery: Delivery<B>) {
         let Some(socket) = self.sockets.get_mut(&owner) else {
@@ -495,10 +494,10 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         self.tell_congestion(owner, congestion);
     }
 
-    /// What the socket receives next, if there is anything.
+    /// Takes the next item of the receive queue.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     #[inline]
     pub fn receive(&mut self, id: SocketId) -> Result<Option<Event<B>>, SocketError> {
         let socket = self.get_mut(id)?;
@@ -511,31 +510,31 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(event)
     }
 
-    /// Takes a message that has come by a connection out of what waits in all.
+    /// Subtracts a received message from the accounting of its connection.
     #[inline]
     fn leave(&mut self, from: Option<ConnectionId>, len: u32) {
         let Some(from) = from else { return };
         let cost = Delivery::<B>::cost(len);
         self.waiting_bytes = self.waiting_bytes.saturating_sub(cost);
-        // A peer may have been forgotten meanwhile.
+        // The peer may have been forgotten.
         if let Some(peer) = self.peers.get_mut(from) {
             peer.waiting_bytes = peer.waiting_bytes.saturating_sub(cost);
         }
     }
 
-    /// What there is to be received.
+    /// Kinds of items in the receive queue.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     #[inline]
     pub fn pending(&self, id: SocketId) -> Result<Pending, SocketError> {
         Ok(self.get(id)?.pending())
     }
 
-    /// The next message, if there is one; other events stay.
+    /// Takes the next message; other items stay.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     #[inline]
     pub fn receive_message(&mut self, id: SocketId) -> Result<Option<Delivery<B>>, SocketError> {
         let socket = self.sockets.get_mut(&id).ok_or(SocketError::Closed)?;
@@ -546,35 +545,35 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         let congestion = socket.congestion();
         self.leave(from, len);
         self.tell_congestion(id, congestion);
-        // It is moved once, to where the caller wants it.
+        // One move, to the caller's place.
         Ok(self.get_mut(id)?.take_message())
     }
 
-    /// A socket has received a message, so that there is room for others.
+    /// Accounts for a received message.
     fn taken(&mut self, id: SocketId, congestion: Option<bool>) {
         self.counters.delivered += 1;
         self.tell_congestion(id, congestion);
     }
 
-    /// The next message, which stays; `None` if something else comes first, or there is none.
+    /// The next message, left in the queue; `None` if another item comes first or the queue is
+    /// empty.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     pub fn peek(&self, id: SocketId) -> Result<Option<&Delivery<B>>, SocketError> {
         let socket = self.get(id)?;
         Ok(socket.peek().filter(|_| !socket.has_event()))
     }
 
-    /// The bytes of all messages that wait to be received, for a caller that has to keep them
-    /// elsewhere.
+    /// Bodies of all received messages, for moving them off a removed device.
     pub fn bodies_mut(&mut self) -> impl Iterator<Item = &mut B> {
         self.sockets.values_mut().flat_map(Socket::bodies_mut)
     }
 
-    /// What the socket can do now. That a map has changed is told once.
+    /// The readiness of a socket. Clears `map_changed`.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     pub fn readiness(&mut self, id: SocketId) -> Result<Readiness, SocketError> {
         let all_retired = self.unretired.is_empty();
         let socket = self.get_mut(id)?;
@@ -586,24 +585,25 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         }
         let readiness = self.get_mut(id)?.readiness();
         if !readiness.writable {
-            // Who asks may wait for that.
+            // The caller may wait for room.
             self.send_blocked.insert(id);
         }
         Ok(readiness)
     }
 
-    /// The bytes that wait to be acknowledged, as far as that is [settled](Node::retire_acked), and to be received.
+    /// Bytes in the send and in the receive buffer. Acknowledged bytes count until
+    /// [`retire_acked`](Node::retire_acked).
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed.
     pub fn waiting(&self, id: SocketId) -> Result<(u64, u64), SocketError> {
         Ok(self.get(id)?.bytes())
     }
 
-    /// Takes back what the socket has sent to an address, or to all, and nobody has acknowledged.
+    /// Cancels unacknowledged messages to an address, or to all addresses.
     ///
     /// # Errors
-    /// It has no address.
+    /// The socket is unbound.
     pub fn cancel(&mut self, id: SocketId, to: Option<SocketAddr>) -> Result<(), SocketError> {
         let bound = self.get(id)?.bound.ok_or(SocketError::NotConnected)?;
         let to = to.map(plain);
@@ -622,11 +622,11 @@ impl<P, B: AsRef<[u8]>> Node<P, B> {
         Ok(())
     }
 
-    /// Closes a socket: nothing that it has sent and nobody has acknowledged is sent any more, and
-    /// what it has not received is gone.
+    /// Closes a socket. Unsent and unacknowledged messages are cancelled, and received ones
+    /// discarded.
     ///
     /// # Errors
-    /// It is closed.
+    /// The socket is closed already.
     pub fn close(&mut self, id: SocketId) -> Result<(), SocketError> {
         let socket = self.get(id)?;
         let (bound, congested) = (socket.bound, socket.is_congested());

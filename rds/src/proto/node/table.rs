@@ -1,15 +1,15 @@
-//! The connections of a node, by names that are given once.
+//! Table of connections by generational index.
 
 use super::{ConnectionId, peers::Peer};
 
-/// A place for a connection, and how many have had it before.
+/// A slot with the generation of its current or next connection.
 #[derive(Debug)]
 struct Slot<P, B> {
     generation: u32,
     peer: Option<Peer<P, B>>,
 }
 
-/// The connections of a node. The name of a removed connection finds none, whatever takes its place.
+/// Connections by id. The id of a removed connection stays invalid when its slot is reused.
 #[derive(Debug)]
 pub(super) struct PeerTable<P, B> {
     slots: Vec<Slot<P, B>>,
@@ -24,12 +24,12 @@ impl<P, B> PeerTable<P, B> {
         }
     }
 
-    /// The number of connections.
+    /// Number of connections.
     pub(super) fn len(&self) -> usize {
         self.slots.len() - self.free.len()
     }
 
-    /// Adds a connection; `None` if there are as many as there are names.
+    /// Inserts a connection; `None` at 2^32 slots.
     pub(super) fn insert(&mut self, peer: Peer<P, B>) -> Option<ConnectionId> {
         let slot = match self.free.pop() {
             Some(slot) => slot,
@@ -72,7 +72,7 @@ impl<P, B> PeerTable<P, B> {
         (place.generation == id.generation).then_some(peer)
     }
 
-    /// All connections, with their names.
+    /// All connections with their ids.
     pub(super) fn iter(&self) -> impl Iterator<Item = (ConnectionId, &Peer<P, B>)> {
         let slots = self.slots.iter().zip(0..);
         slots.filter_map(|(place, slot)| {
@@ -81,7 +81,7 @@ impl<P, B> PeerTable<P, B> {
         })
     }
 
-    /// All connections, to be changed.
+    /// All connections with their ids, mutable.
     pub(super) fn iter_mut(&mut self) -> impl Iterator<Item = (ConnectionId, &mut Peer<P, B>)> {
         let slots = self.slots.iter_mut().zip(0..);
         slots.filter_map(|(place, slot)| {

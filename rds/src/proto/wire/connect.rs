@@ -1,4 +1,4 @@
-//! What the sides tell each other when they connect: the private data of request and reply.
+//! Private data of connection requests and replies.
 
 use std::{
     error, fmt,
@@ -7,7 +7,7 @@ use std::{
 
 use super::{FRAGMENT, reader::Reader, version::Version};
 
-/// The kind of address, which says how the private data is laid out.
+/// Address family, which determines the layout of the private data.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Family {
     /// IPv4, on port 18634.
@@ -17,7 +17,7 @@ pub enum Family {
 }
 
 impl Family {
-    /// The port of the connection manager where hosts listen.
+    /// Listening port of the connection manager.
     pub const fn port(self) -> u16 {
         match self {
             Self::V4 => 18634,
@@ -25,7 +25,7 @@ impl Family {
         }
     }
 
-    /// The number of bytes of private data.
+    /// Size of the private data in bytes.
     pub const fn size(self) -> usize {
         match self {
             Self::V4 => 32,
@@ -34,27 +34,27 @@ impl Family {
     }
 }
 
-/// The addresses of the two hosts.
+/// Addresses of sender and receiver.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum HostPair {
-    /// By IPv4.
+    /// IPv4 addresses.
     V4 {
-        /// The sender's.
+        /// The sender.
         from: Ipv4Addr,
-        /// The receiver's.
+        /// The receiver.
         to: Ipv4Addr,
     },
-    /// By IPv6.
+    /// IPv6 addresses.
     V6 {
-        /// The sender's.
+        /// The sender.
         from: Ipv6Addr,
-        /// The receiver's.
+        /// The receiver.
         to: Ipv6Addr,
     },
 }
 
 impl HostPair {
-    /// The two addresses, if they are of one kind.
+    /// Pairs two addresses of one family; `None` for different families.
     pub fn new(from: IpAddr, to: IpAddr) -> Option<Self> {
         match (from, to) {
             (IpAddr::V4(from), IpAddr::V4(to)) => Some(Self::V4 { from, to }),
@@ -63,7 +63,7 @@ impl HostPair {
         }
     }
 
-    /// The kind of address.
+    /// The family of both addresses.
     pub fn family(self) -> Family {
         match self {
             Self::V4 { .. } => Family::V4,
@@ -87,7 +87,7 @@ impl HostPair {
         }
     }
 
-    /// As the other side has them.
+    /// The pair from the view of the other side.
     #[must_use]
     pub fn reversed(self) -> Self {
         match self {
@@ -97,39 +97,39 @@ impl HostPair {
     }
 }
 
-/// What one side tells the other when they connect.
+/// Private data of a connection request or reply.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct ConnectData {
-    /// The addresses, the sender's first.
+    /// Addresses of sender and receiver.
     pub hosts: HostPair,
-    /// The version that is proposed, or that was agreed on.
+    /// Proposed or accepted version.
     pub version: Version,
-    /// The minor versions that the sender speaks, a bit for each.
+    /// Minor versions supported by the sender, as a bit mask.
     pub minors: u16,
-    /// The type of service: connections of different ones have nothing to do with each other.
+    /// Type of service. Connections with different ones are independent.
     pub tos: u8,
-    /// The most bytes in a frame, for kernels that agree on it; 0 for the usual [`FRAGMENT`].
+    /// Maximum frame body in bytes, for kernels with variable fragments; 0 for [`FRAGMENT`].
     pub fragment: u16,
-    /// The number of the last message that has been received; 0 if that is not told.
+    /// Sequence number of the last received message; 0 if unknown.
     pub ack: u64,
-    /// How many messages may be sent; 0 if nobody counts.
+    /// Number of credits; 0 without flow control.
     pub credits: u32,
 }
 
-/// Why private data is no request for, or answer to, a connection.
+/// Why private data is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadConnectData {
-    /// There are fewer bytes than there must be.
+    /// Too few bytes.
     Short(usize),
-    /// The addresses are not those of the hosts that connect.
+    /// The addresses differ from those of the connection.
     Addresses(HostPair),
-    /// No version that both speak.
+    /// No common version.
     Version(Version),
 }
 
 impl ConnectData {
-    /// What the one who dials proposes.
+    /// The private data of a request.
     pub fn proposal(hosts: HostPair, tos: u8) -> Self {
         Self {
             hosts,
@@ -142,10 +142,10 @@ impl ConnectData {
         }
     }
 
-    /// The answer to a proposal that came from where `hosts` says, from its sender's view.
+    /// The private data of a reply; `hosts` are the actual addresses of the request.
     ///
     /// # Errors
-    /// The proposal lies about its addresses, or is of a version that nobody here speaks.
+    /// The addresses in the request are wrong, or the version is not supported.
     pub fn answer(&self, hosts: HostPair) -> Result<Self, BadConnectData> {
         if self.hosts != hosts {
             return Err(BadConnectData::Addresses(self.hosts));
@@ -153,13 +153,13 @@ impl ConnectData {
         let version = Version::answer(self).ok_or(BadConnectData::Version(self.version))?;
         Ok(Self {
             version,
-            // 4096 fits.
+            // 4096 fits any proposal.
             fragment: if self.fragment == 0 { 0 } else { 4096 },
             ..Self::proposal(hosts.reversed(), self.tos)
         })
     }
 
-    /// The data as it goes over the wire: 32 bytes, or 56.
+    /// Encodes into 32 bytes for IPv4, 56 for IPv6.
     pub fn encode(&self) -> Vec<u8> {
         let mut wire = Vec::with_capacity(self.hosts.family().size());
         match self.hosts {
@@ -182,11 +182,11 @@ impl ConnectData {
         wire
     }
 
-    /// Reads what a peer has sent to a port of this family. There may be more bytes, which mean
-    /// nothing: the connection manager fills up with zeros.
+    /// Decodes the private data of a request on a port of this family. Additional bytes are
+    /// ignored, because the connection manager pads with zeros.
     ///
     /// # Errors
-    /// There are too few.
+    /// Too few bytes.
     pub fn decode(wire: &[u8], family: Family) -> Result<Self, BadConnectData> {
         Self::read(Reader::new(wire), family)
             .filter(|_| wire.len() >= family.size())
@@ -252,9 +252,9 @@ mod tests {
         }
     }
 
-    /// U-W06: the request was seen on the wire.
+    /// Case U-W06, with a captured request.
     #[test]
-    fn what_was_seen_on_the_wire() {
+    fn connect_data_matches_captured_request() {
         let request = ConnectData::proposal(v4(), 0);
         let mut wire = vec![
             10, 9, 0, 2, 10, 9, 0, 1, 3, 1, 0, 3, 0, 0, 0, 0, //
@@ -271,9 +271,9 @@ mod tests {
         }
     }
 
-    /// U-W06
+    /// Case U-W06
     #[test]
-    fn every_field_is_kept_in_both_families() {
+    fn connect_data_round_trips_in_both_families() {
         let v6 = HostPair::new(
             IpAddr::V6(Ipv6Addr::LOCALHOST),
             "fe80::1".parse::<IpAddr>().unwrap(),
@@ -300,9 +300,9 @@ mod tests {
         assert_eq!(HostPair::new(v4().from(), v6.from()), None);
     }
 
-    /// U-W07
+    /// Case U-W07
     #[test]
-    fn an_answer_goes_back_to_who_asked() {
+    fn connect_data_reply_reverses_hosts() {
         let asked = ConnectData {
             fragment: 16384,
             ..ConnectData::proposal(v4(), 3)

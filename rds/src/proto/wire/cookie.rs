@@ -1,21 +1,21 @@
-//! The name of memory that a peer may read and write.
+//! Cookies: names of exported memory.
 
-/// Memory that a peer may read and write: its key, and where in its first page it begins.
+/// Name of exported memory: remote key and offset.
 ///
-/// Whoever has it may use it: it is no less than a password.
+/// A cookie grants access, and needs the protection of a password.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Cookie {
-    /// The key of the memory.
+    /// Remote key.
     pub rkey: u32,
-    /// The address of the first byte, as a peer counts: kernels count from the start of the page.
+    /// Address of the first byte in the registration. Kernels use the offset in the first page.
     pub offset: u32,
 }
 
 impl Cookie {
-    /// The number of bytes on the wire.
+    /// Encoded size in bytes.
     pub const SIZE: usize = 8;
 
-    /// The cookie as programs have it.
+    /// Converts from the integer used by programs.
     pub fn from_u64(cookie: u64) -> Self {
         let [o0, o1, o2, o3, k0, k1, k2, k3] = cookie.to_be_bytes();
         Self {
@@ -24,18 +24,18 @@ impl Cookie {
         }
     }
 
-    /// The cookie as programs have it.
+    /// Converts to the integer used by programs.
     pub fn to_u64(self) -> u64 {
         u64::from(self.offset) << 32 | u64::from(self.rkey)
     }
 
-    /// The cookie as it goes over the wire.
+    /// Encodes for the wire.
     pub fn encode(self) -> [u8; Self::SIZE] {
-        // The key comes first there.
+        // The key comes first on the wire.
         self.to_u64().rotate_right(32).to_be_bytes()
     }
 
-    /// Reads a cookie from the wire.
+    /// Decodes from the wire.
     pub fn decode(wire: [u8; Self::SIZE]) -> Self {
         Self::from_u64(u64::from_be_bytes(wire).rotate_right(32))
     }
@@ -45,9 +45,9 @@ impl Cookie {
 mod tests {
     use super::*;
 
-    /// U-W11
+    /// Case U-W11
     #[test]
-    fn the_key_is_low_for_programs_and_first_on_the_wire() {
+    fn cookie_encodes_key_first_on_the_wire() {
         let cookie = Cookie {
             rkey: 0x300,
             offset: 0x100,

@@ -1,4 +1,4 @@
-//! The last sixteen bytes of a header: what a message has beside its bytes.
+//! Header extensions, in the last 16 bytes of a header.
 
 use std::{error, fmt};
 
@@ -14,56 +14,58 @@ const CAPABILITIES: u8 = 7;
 const PORT_INDEX: u8 = 8;
 const RDMA_CHECKSUM: u8 = 9;
 
-/// What a message has beside its bytes.
+/// A header extension.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum Extension {
-    /// The version of the protocol.
+    /// Protocol version.
     Version(u32),
-    /// The message follows an RDMA operation on memory with this key, which may be used but once.
+    /// The message follows an RDMA operation on memory with this key. Ends a use-once export.
     Rdma(u32),
-    /// Memory that the receiver may read and write.
+    /// Memory exported to the receiver.
     Destination(Cookie),
-    /// How many bytes an RDMA operation moved, and in which direction.
+    /// Length and direction of an RDMA operation.
     RdmaBytes(u32, u8),
-    /// How many paths the sender has.
+    /// Number of paths of the sender.
     Paths(u16),
-    /// The sender's incarnation.
+    /// Incarnation of the sender.
     Generation(u32),
-    /// What the sender can do. [`DELAYED_ACKS`](Self::DELAYED_ACKS) and [`RX_LOST`](Self::RX_LOST) go with
-    /// congestion maps, where kernels look for nothing.
+    /// Capabilities of the sender. [`DELAYED_ACKS`](Self::DELAYED_ACKS) and
+    /// [`RX_LOST`](Self::RX_LOST) are sent with congestion maps, because kernels ignore extensions
+    /// there.
     Capabilities(u32),
-    /// Which of its device's ports the sender uses.
+    /// Index of the sender's device port.
     PortIndex(u8),
-    /// A checksum of what an RDMA operation moved.
+    /// Checksum of the data of an RDMA operation.
     RdmaChecksum([u8; 8]),
 }
 
 impl Extension {
-    /// The [capability](Self::Capabilities) of a host that acknowledges unasked, after a moment.
+    /// [Capability](Self::Capabilities): the host sends delayed acknowledgements.
     pub const DELAYED_ACKS: u32 = 0x4c41_5a59;
 
-    /// Beside [`Capabilities`](Self::Capabilities), or alone: on an earlier connection, the sender's device
-    /// has taken frames that the sender never saw. Acknowledgements may have been among them.
+    /// [Capability](Self::Capabilities) bit, combined with [`DELAYED_ACKS`](Self::DELAYED_ACKS) or
+    /// alone: on an earlier connection, the sender has lost frames acknowledged by its device,
+    /// possibly with acknowledgements.
     pub const RX_LOST: u32 = 0x8000_0000;
 }
 
-/// The area for extensions, as it is in a header.
+/// Extension area of a header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Extensions(pub [u8; Self::SIZE]);
 
 impl Extensions {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 16;
 
-    /// No extension.
+    /// An empty area.
     pub const NONE: Self = Self([0; Self::SIZE]);
 
-    /// Adds the one extension that a message may have.
+    /// Adds an extension; a message can have one.
     ///
     /// # Errors
-    /// There is one already, or it is none that may be sent: only [`Extension::Rdma`],
-    /// [`Extension::Destination`] and [`Extension::Capabilities`] may.
+    /// The area is not empty, or the extension is other than [`Extension::Rdma`],
+    /// [`Extension::Destination`] and [`Extension::Capabilities`].
     pub fn add(&mut self, extension: Extension) -> Result<(), NotAdded> {
         if self.0[0] != 0 {
             return Err(NotAdded::Second);
@@ -86,12 +88,12 @@ impl Extensions {
         Ok(())
     }
 
-    /// Whether there are none.
+    /// Whether there is no extension.
     pub fn is_empty(&self) -> bool {
         self.iter().next().is_none()
     }
 
-    /// The extensions, up to the first that is unknown or has no room.
+    /// The extensions, up to the first unknown or truncated one.
     pub fn iter(&self) -> Iter<'_> {
         Iter(Reader::new(&self.0))
     }
@@ -106,7 +108,7 @@ impl<'a> IntoIterator for &'a Extensions {
     }
 }
 
-/// The extensions of a message.
+/// Iterator over the extensions of a header.
 #[derive(Clone, Debug)]
 pub struct Iter<'a>(Reader<'a>);
 
@@ -128,7 +130,8 @@ impl Iterator for Iter<'_> {
             CAPABILITIES => Extension::Capabilities(reader.u32()?),
             PORT_INDEX => Extension::PortIndex(reader.u8()?),
             RDMA_CHECKSUM => Extension::RdmaChecksum(reader.bytes()?),
-            // The end, or one whose length nobody here knows. It stays there, and ends it again.
+            // The end, or an extension of unknown length. The reader does not advance, so iteration
+            // stays ended.
             _ => return None,
         };
         self.0 = reader;
@@ -136,13 +139,13 @@ impl Iterator for Iter<'_> {
     }
 }
 
-/// Why an extension was not added.
+/// Why an extension is not added.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum NotAdded {
-    /// There is one already.
+    /// The area has an extension already.
     Second,
-    /// It is never sent.
+    /// The extension is receive-only.
     Unsent,
 }
 
@@ -167,9 +170,9 @@ mod tests {
         area
     }
 
-    /// U-W04
+    /// Case U-W04
     #[test]
-    fn every_extension_is_read_to_the_end_of_the_area() {
+    fn extensions_are_decoded_to_the_end_of_the_area() {
         let all: [(&[u8], Extension); 9] = [
             (&[1, 0, 0, 3, 1], Extension::Version(0x301)),
             (&[2, 1, 2, 3, 4], Extension::Rdma(0x0102_0304)),
@@ -200,7 +203,7 @@ mod tests {
                 area(&twice).iter().collect::<Vec<_>>(),
                 [extension, all[1].1]
             );
-            // So that the last byte of it is beyond the area.
+            // Place the last byte just beyond the area.
             let mut late = vec![8, 0];
             while late.len() + bytes.len() != Extensions::SIZE + 1 && late.len() < 15 {
                 late.extend([8, 0]);
@@ -223,9 +226,9 @@ mod tests {
         assert_eq!(unknown.iter().count(), 0);
     }
 
-    /// U-W05
+    /// Case U-W05
     #[test]
-    fn one_is_written_and_a_second_is_refused() {
+    fn extensions_reject_a_second_one() {
         let mut area = Extensions::NONE;
         area.add(Extension::Rdma(0x1122_3344)).unwrap();
         assert_eq!(area.0[..6], [2, 0x11, 0x22, 0x33, 0x44, 0]);

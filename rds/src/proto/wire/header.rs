@@ -1,4 +1,4 @@
-//! The 48 bytes before the body of every frame.
+//! The 48-byte header of a frame.
 
 use std::{error, fmt};
 
@@ -7,59 +7,58 @@ use bitflags::bitflags;
 use super::{extension::Extensions, reader::Reader};
 
 bitflags! {
-    /// What a header says of its message.
+    /// Header flags.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct Flags: u8 {
-        /// The body is a congestion map. It counts only if there is no other flag.
+        /// The body is a congestion map. Ignored with other flags set.
         const CONG_BITMAP = 0x01;
-        /// The sender wants an acknowledgement.
+        /// The sender requests an acknowledgement.
         const ACK_REQUIRED = 0x02;
-        /// It has been sent before, on a connection that was lost.
+        /// The message is a retransmission after the loss of a connection.
         const RETRANSMITTED = 0x04;
-        /// Those of other implementations are kept.
+        /// Unknown flags are kept.
         const _ = !0;
     }
 }
 
-/// What is before the body of every frame; all frames of a message have the same.
+/// Header of a frame. All frames of a message have the same header.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Header {
-    /// The number of the message; 0 for what is not counted.
+    /// Sequence number; 0 for frames outside of the sequence.
     pub sequence: u64,
-    /// The number of the last message that has been handled, since the connection was made; 0 if
-    /// there was none.
+    /// Sequence number of the last message handled on this connection; 0 for none.
     pub ack: u64,
-    /// The number of bytes of the message, over all frames.
+    /// Length of the message in bytes, over all frames.
     pub len: u32,
-    /// The port it comes from.
+    /// Source port.
     pub from: u16,
-    /// The port it goes to.
+    /// Destination port.
     pub to: u16,
-    /// What else is said of it.
+    /// Flags.
     pub flags: Flags,
-    /// How many more messages the receiver of the header may send, where anybody counts them.
+    /// Credits granted to the receiver of the header, with flow control.
     pub credit: u8,
-    /// What it has beside its bytes.
+    /// Extensions.
     pub extensions: Extensions,
 }
 
-/// Why bytes are no header.
+/// Why a header is rejected.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub enum BadHeader {
-    /// There are fewer bytes than there must be.
+    /// Too few bytes.
     Short(usize),
-    /// The checksum is wrong.
+    /// Wrong checksum.
     Checksum(u16),
 }
 
 impl Header {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 48;
 
     const CHECKSUM_AT: usize = 30;
 
-    /// The header as it goes over the wire, with its checksum.
+    /// Encodes the header with its checksum.
     pub fn encode(&self) -> [u8; Self::SIZE] {
         let mut wire = [0; Self::SIZE];
         wire[..8].copy_from_slice(&self.sequence.to_be_bytes());
@@ -75,22 +74,22 @@ impl Header {
         wire
     }
 
-    /// Whether the sender wants an acknowledgement.
+    /// Whether the sender requests an acknowledgement.
     pub(in crate::proto) fn asks(&self) -> bool {
         self.flags.contains(Flags::ACK_REQUIRED)
     }
 
-    /// Reads the header at the start of `wire`. One without a checksum passes if `unchecked`.
+    /// Decodes the header at the start of `wire`. With `unchecked`, a zero checksum is accepted.
     ///
     /// # Errors
-    /// There are too few bytes, or they are not what was sent.
+    /// Too few bytes, or a wrong checksum.
     pub fn decode(wire: &[u8], unchecked: bool) -> Result<Self, BadHeader> {
         let short = BadHeader::Short(wire.len());
         let wire: &[u8; Self::SIZE] = wire.first_chunk().ok_or(short)?;
         Self::read(Reader::new(wire), wire, unchecked).ok_or(short)?
     }
 
-    /// `None` if there are too few bytes.
+    /// Decodes the fields; `None` if there are too few bytes.
     fn read(
         mut reader: Reader<'_>,
         wire: &[u8; Self::SIZE],
@@ -117,7 +116,7 @@ impl Header {
     }
 }
 
-/// The sum of the words, as IPv4 has it: what overflows is added at the other end.
+/// The ones' complement sum of 16-bit words, as in IPv4.
 fn sum(wire: &[u8; Header::SIZE]) -> u16 {
     let (quads, _) = wire.as_chunks();
     let quads = quads
@@ -171,9 +170,9 @@ mod tests {
         header
     }
 
-    /// U-W01: the map's was seen on the wire; the others follow from what was.
+    /// Case U-W01. The header of the map was captured; the others are derived.
     #[test]
-    fn the_golden_headers() {
+    fn header_matches_golden_bytes() {
         let cookie = Cookie {
             rkey: 0x1122_3344,
             offset: 0x123,
@@ -229,9 +228,9 @@ mod tests {
         }
     }
 
-    /// U-W01
+    /// Case U-W01
     #[test]
-    fn every_field_is_kept_at_its_extremes() {
+    fn header_round_trips_extreme_values() {
         let all = Header {
             sequence: u64::MAX,
             ack: u64::MAX,
@@ -249,9 +248,9 @@ mod tests {
         assert_eq!(flags.bits(), 0x38, "unknown flags are kept");
     }
 
-    /// U-W02
+    /// Case U-W02
     #[test]
-    fn no_flipped_bit_passes() {
+    fn header_checksum_detects_flipped_bits() {
         let wire = header(0x0102_0304_0506_0708, 9, 10000, 4001, 4002, 6).encode();
         for bit in 0..8 * Header::SIZE {
             let mut flipped = wire;
@@ -267,9 +266,9 @@ mod tests {
         }
     }
 
-    /// U-W03
+    /// Case U-W03
     #[test]
-    fn a_header_without_checksum_passes_where_that_is_allowed() {
+    fn header_without_checksum_is_accepted_if_allowed() {
         let sent = header(1, 2, 3, 4, 5, 0);
         let mut wire = sent.encode();
         wire[30..32].fill(0);

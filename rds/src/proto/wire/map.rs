@@ -1,30 +1,30 @@
-//! Which ports of a host can take no more.
+//! Congestion maps.
 
 use std::{fmt, iter};
 
-/// One bit for every port of an address: those whose sockets can take no more.
+/// Congestion map: one bit per port of an address, set for congested ports.
 #[derive(Clone, PartialEq, Eq)]
 pub struct CongestionMap(Box<[u8; Self::SIZE]>);
 
 impl CongestionMap {
-    /// The number of bytes.
+    /// Size in bytes.
     pub const SIZE: usize = 8192;
 
-    /// The same, as headers count.
+    /// Size as the length field of a header.
     pub const LEN: u32 = 8192;
 
-    /// The map as it goes over the wire.
+    /// The encoded map.
     pub fn as_bytes(&self) -> &[u8; Self::SIZE] {
         &self.0
     }
 
-    /// Whether the port can take no more.
+    /// Whether the port is congested.
     pub fn contains(&self, port: u16) -> bool {
         let (byte, bit) = place(port);
         self.0[byte] & bit != 0
     }
 
-    /// Marks a port, or takes the mark away; whether that changes anything.
+    /// Sets or clears the bit of a port; returns whether it has changed.
     pub fn set(&mut self, port: u16, congested: bool) -> bool {
         let (byte, bit) = place(port);
         let before = self.0[byte];
@@ -36,9 +36,9 @@ impl CongestionMap {
         self.0[byte] != before
     }
 
-    /// The ports that are marked here and no more in `next`, as [`fold`](Self::fold) has them.
+    /// Ports set here and clear in `next`, [folded](Self::fold).
     pub fn released(&self, next: &Self) -> u64 {
-        // Eight bytes are 64 ports, so that each is where it is in the fold.
+        // A group of 8 bytes has 64 ports, in the order of the fold.
         let mut released = [0; 8];
         for (before, after) in iter::zip(self.0.chunks_exact(8), next.0.chunks_exact(8)) {
             for (released, (before, after)) in iter::zip(&mut released, iter::zip(before, after)) {
@@ -48,7 +48,7 @@ impl CongestionMap {
         u64::from_le_bytes(released)
     }
 
-    /// Reads the map that the bodies of its frames make up; `None` if it is not as long as a map.
+    /// Assembles a map from the bodies of its frames; `None` for a wrong total length.
     pub fn decode(bodies: &[impl AsRef<[u8]>]) -> Option<Self> {
         let mut map = Self::default();
         let mut rest = &mut map.0[..];
@@ -61,7 +61,7 @@ impl CongestionMap {
         rest.is_empty().then_some(map)
     }
 
-    /// The bit of a port where 64 bits have to do for all of them: `port % 64`.
+    /// The bit of a port in a 64-bit mask: `port % 64`.
     pub fn fold(port: u16) -> u64 {
         1 << (port % 64)
     }
@@ -88,9 +88,9 @@ impl fmt::Debug for CongestionMap {
 mod tests {
     use super::*;
 
-    /// U-W12
+    /// Case U-W12
     #[test]
-    fn bits_are_counted_from_the_lowest() {
+    fn congestion_map_bits_count_from_the_lowest() {
         let mut map = CongestionMap::default();
         for (port, byte, value) in [(2, 0, 4), (9, 1, 2), (5000, 625, 1), (65535, 8191, 128)] {
             assert!(map.set(port, true));
@@ -107,7 +107,7 @@ mod tests {
     }
 
     #[test]
-    fn a_map_is_read_from_exactly_as_many_bytes() {
+    fn congestion_map_decode_requires_exact_length() {
         let map = CongestionMap::decode(&[[1; 4096], [2; 4096]]).unwrap();
         assert_eq!((map.as_bytes()[4095], map.as_bytes()[4096]), (1, 2));
         assert_eq!(CongestionMap::decode(&[[0; 4096]]), None);

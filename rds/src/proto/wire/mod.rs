@@ -1,5 +1,4 @@
-//! What goes over the wire, as values: nothing a peer may send makes a decoder fail otherwise than
-//! with an error.
+//! Wire formats. Decoders reject malformed input with an error and never panic.
 
 mod connect;
 mod cookie;
@@ -18,15 +17,15 @@ pub use version::{REJECTED, Version};
 
 pub(crate) use reader::Reader;
 
-/// The most bytes of a message that a frame carries; all frames but the last carry exactly so many.
+/// Maximum number of message bytes in a frame. All frames of a message but the last are full.
 pub const FRAGMENT: u32 = 4096;
 
-/// The most bytes of a message, and of an RDMA operation.
+/// Maximum length of a message and of an RDMA operation, in bytes.
 pub const MAX_MESSAGE: u32 = 1 << 20;
 
-/// The port that answers a message of its own accord: a ping.
+/// Destination port of a ping, answered by the protocol.
 pub const PING_PORT: u16 = 0;
 
-/// The port that must never be on the wire: kernels use it for a handshake of their TCP transport,
-/// and their InfiniBand transport does not survive it.
+/// Port never to be sent. Kernels use it for the handshake of their TCP transport, and their
+/// InfiniBand transport crashes on it.
 pub const RESERVED_PORT: u16 = 1;

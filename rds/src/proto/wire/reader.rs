@@ -1,6 +1,6 @@
-//! Taking numbers from the front of bytes.
+//! A reader of big-endian integers.
 
-/// Bytes of which the first are taken, for as long as there are any.
+/// Reads big-endian integers from the front of a slice.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct Reader<'a>(&'a [u8]);
 

@@ -1,29 +1,29 @@
-//! Which version of the protocol two hosts speak.
+//! Protocol versions.
 
 use std::fmt;
 
 use super::connect::ConnectData;
 
-/// The private data with which a connection is refused, as an `int` of the host.
+/// Private data of a rejection: an `int` in host byte order.
 pub const REJECTED: [u8; 4] = 1_i32.to_ne_bytes();
 
-/// A version of the protocol. All that are spoken are the same on the wire.
+/// A protocol version. All supported versions have the same wire format.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord, Hash)]
 pub struct Version {
-    /// The first number.
+    /// Major version.
     pub major: u8,
-    /// The number after the point.
+    /// Minor version.
     pub minor: u8,
 }
 
 impl Version {
-    /// What everybody speaks, and what is proposed.
+    /// The version supported by every host, and proposed by this one.
     pub const V3_1: Self = Self { major: 3, minor: 1 };
 
-    /// The minor versions of which one can be agreed on: 0 and 1.
+    /// Supported minor versions, 0 and 1, as a bit mask.
     pub const MINORS: u16 = 0b11;
 
-    /// The version that answers a proposal; `None` if there is none.
+    /// The version of the reply to a proposal; `None` if there is no common one.
     pub fn answer(proposal: &ConnectData) -> Option<Self> {
         match proposal.version {
             Self::V3_1 => Some(Self::V3_1),
@@ -38,8 +38,7 @@ impl Version {
         }
     }
 
-    /// The version of a connection that was proposed and accepted with `reply`; `None` if it cannot
-    /// be spoken.
+    /// The version accepted by `reply`; `None` if it is not supported.
     pub fn adopt(reply: &ConnectData) -> Option<Self> {
         let version = reply.version;
         if version.major == 0 {
@@ -74,9 +73,9 @@ mod tests {
         }
     }
 
-    /// U-W07
+    /// Case U-W07
     #[test]
-    fn every_row_of_the_table() {
+    fn version_reply_follows_the_table() {
         let rows = [
             (data(3, 1, 3), Some((3, 1))),
             (data(3, 1, 0), Some((3, 1))),
@@ -96,9 +95,9 @@ mod tests {
         assert_eq!(REJECTED, 1_i32.to_ne_bytes());
     }
 
-    /// U-W07
+    /// Case U-W07
     #[test]
-    fn the_dialler_takes_what_it_can_speak() {
+    fn version_reply_is_adopted_if_supported() {
         let adopted = |major, minor| {
             Version::adopt(&data(major, minor, 3)).map(|version| version.to_string())
         };

@@ -1,10 +1,10 @@
-//! Which messages ask for an acknowledgement.
+//! Acknowledgement requests.
 
 use super::*;
 
-/// U-P03
+/// Case U-P03
 #[test]
-fn every_ninth_message_asks_for_an_acknowledgement() {
+fn ack_is_requested_by_every_ninth_message() {
     let mut a = up(1);
     for _ in 0..30 {
         send(&mut a, 1);
@@ -22,7 +22,7 @@ fn every_ninth_message_asks_for_an_acknowledgement() {
     a.send(half, false).unwrap();
     send(&mut a, 1);
     assert_eq!(asking(&frames(&mut a)), [31, 33]);
-    // Bytes count as well: 16 MiB are 16 of the longest messages.
+    // 16 MiB are 16 messages of maximum length.
     let many = Settings {
         max_unacked_messages: 1000,
         ..settings()
@@ -37,9 +37,10 @@ fn every_ninth_message_asks_for_an_acknowledgement() {
     assert_eq!(asking(&sent), [1, 18, 20]);
 }
 
-/// Where a peer acknowledges unasked, the end of the last message comes by itself.
+/// With delayed acknowledgements of the peer, the end of the last message is noticed without a
+/// request.
 #[test]
-fn only_urgent_messages_ask_a_peer_that_acknowledges_unasked() {
+fn delayed_acks_of_peer_suppress_requests_of_plain_messages() {
     let lazy = Settings {
         ack_after: Some(Duration::from_millis(50)),
         ..settings()
@@ -71,7 +72,7 @@ fn only_urgent_messages_ask_a_peer_that_acknowledges_unasked() {
     assert!(!asks(&mut a, false));
     assert!(asks(&mut a, true));
     assert!(!asks(&mut a, false));
-    // One that asks does so for those before.
+    // One request covers earlier messages.
     let draft = Draft {
         urgent: true,
         ..Draft::new(0, vec![])
@@ -83,7 +84,7 @@ fn only_urgent_messages_ask_a_peer_that_acknowledges_unasked() {
         .map(|frame| frame.header().flags)
         .collect();
     assert_eq!(flags, [Flags::empty(), Flags::ACK_REQUIRED]);
-    // The next connection may be to somebody else.
+    // Capabilities are per RDMA connection.
     a.reset();
     establish(&mut a);
     frames(&mut a);
@@ -92,9 +93,9 @@ fn only_urgent_messages_ask_a_peer_that_acknowledges_unasked() {
     assert!(asks(&mut a, false));
 }
 
-/// Nobody asks for what comes with the answer.
+/// Request-response traffic needs no acknowledgement requests.
 #[test]
-fn messages_that_are_answered_never_ask() {
+fn ack_requests_are_absent_in_request_response() {
     let lazy = Settings {
         ack_after: Some(Duration::from_millis(50)),
         max_unacked_bytes: 4 * 100,
@@ -124,7 +125,7 @@ fn messages_that_are_answered_never_ask() {
             "{turn}: nothing else is owed"
         );
     }
-    // Those that are not count as ever.
+    // Unanswered messages request acknowledgements as usual.
     let unanswered: Vec<bool> = (0..7)
         .map(|_| {
             send(a, 100);

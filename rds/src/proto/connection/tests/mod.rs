@@ -1,4 +1,4 @@
-//! Two ends of a connection, with nothing between them but this file.
+//! Two connections, with frames passed between them by the test.
 
 mod asking;
 mod operations;
@@ -11,7 +11,7 @@ use crate::proto::wire::{Cookie, Extension, FRAGMENT};
 
 type End = Connection<Vec<u8>, Vec<u8>>;
 
-/// A frame as it goes over the wire.
+/// A frame with its posting flags.
 #[derive(Clone, Debug)]
 struct Frame {
     wire: [u8; Header::SIZE],
@@ -42,7 +42,7 @@ fn fresh(first: u64) -> End {
     End::new(&settings(), NonZero::new(first).unwrap())
 }
 
-/// One that is up, whose map has been sent.
+/// An established connection with its map sent.
 fn up(first: u64) -> End {
     let mut end = fresh(first);
     establish(&mut end);
@@ -83,13 +83,13 @@ fn send_urgent(end: &mut End, len: u32) -> u64 {
     end.send(message(draft), false).unwrap()
 }
 
-/// The map of a host that is not congested.
+/// An empty congestion map.
 fn no_map() -> &'static CongestionMap {
     static NONE: LazyLock<CongestionMap> = LazyLock::new(CongestionMap::default);
     &NONE
 }
 
-/// The next frame that is posted, or `Err` with an operation's name.
+/// The next posted frame, or the kind of a posted operation as `Err`.
 fn next(end: &mut End) -> Option<Result<Frame, (&'static str, Tag)>> {
     let work = end.transmit(u32::MAX, no_map)?;
     let (tag, signalled) = (work.tag, work.signalled);
@@ -129,7 +129,7 @@ fn complete(end: &mut End, frames: &[Frame]) {
     }
 }
 
-/// Takes frames in, and the messages they make up; returns the numbers of these.
+/// Delivers frames; returns the sequence numbers of accepted messages.
 fn take(end: &mut End, frames: &[Frame]) -> Vec<u64> {
     let mut taken = Vec::new();
     for frame in frames {
@@ -175,7 +175,7 @@ fn data(sequence: u64, flags: Flags) -> Header {
     }
 }
 
-/// Takes in a message without bytes; whether it was taken.
+/// Delivers an empty message; returns whether it was accepted.
 fn offer(end: &mut End, header: Header) -> bool {
     match end.received(NOW, &header.encode(), vec![]).unwrap() {
         Some(Received::Message(incoming)) => {
@@ -188,9 +188,9 @@ fn offer(end: &mut End, header: Header) -> bool {
 
 const AGAIN: Flags = Flags::RETRANSMITTED.union(Flags::ACK_REQUIRED);
 
-/// U-W08
+/// Case U-W08
 #[test]
-fn messages_are_cut_into_frames_of_4096_bytes() {
+fn fragment_sizes_are_4096_bytes() {
     let counts = [
         (0, 1),
         (1, 1),
@@ -215,9 +215,9 @@ fn messages_are_cut_into_frames_of_4096_bytes() {
     }
 }
 
-/// U-W09
+/// Case U-W09
 #[test]
-fn frames_that_make_no_message_end_the_connection() {
+fn fragment_violations_end_the_connection() {
     let whole = Header {
         len: 10_000,
         ..data(5, Flags::empty())
@@ -268,9 +268,9 @@ fn frames_that_make_no_message_end_the_connection() {
     assert_eq!(fails(&[(long, 4096)]), Violation::MessageLen(len));
 }
 
-/// U-W10
+/// Case U-W10
 #[test]
-fn nothing_but_ack_counts_in_an_acknowledgement() {
+fn pure_ack_ignores_other_fields() {
     let mut a = up(1);
     let sequence = send(&mut a, 0);
     let sent = frames(&mut a);
@@ -289,9 +289,9 @@ fn nothing_but_ack_counts_in_an_acknowledgement() {
     assert_eq!(ack(&mut a), None);
 }
 
-/// U-P01
+/// Case U-P01
 #[test]
-fn what_comes_again_is_taken_once() {
+fn retransmitted_messages_are_delivered_once() {
     let (mut a, mut b) = (up(1), up(1));
     for _ in 0..7 {
         send(&mut a, 10);
@@ -314,9 +314,9 @@ fn what_comes_again_is_taken_once() {
     assert_eq!(b.stats().duplicates, 3);
 }
 
-/// U-P02
+/// Case U-P02
 #[test]
-fn a_low_number_without_the_flag_rewinds() {
+fn low_sequence_without_retransmit_flag_rewinds() {
     let mut b = up(1);
     assert!(offer(&mut b, data(100, Flags::empty())));
     assert!(offer(&mut b, data(3, Flags::empty())));
@@ -325,9 +325,9 @@ fn a_low_number_without_the_flag_rewinds() {
     assert!(offer(&mut b, data(50, AGAIN)), "not below 4");
 }
 
-/// U-P04
+/// Case U-P04
 #[test]
-fn an_acknowledgement_goes_with_data_or_once_alone() {
+fn ack_is_carried_by_data_or_sent_once_alone() {
     let mut b = up(1);
     assert!(offer(&mut b, data(1, Flags::ACK_REQUIRED)));
     send(&mut b, 0);
@@ -343,9 +343,9 @@ fn an_acknowledgement_goes_with_data_or_once_alone() {
     assert_eq!(ack(&mut b), None);
 }
 
-/// U-P05
+/// Case U-P05
 #[test]
-fn nobody_acknowledges_unasked_before_a_while() {
+fn delayed_ack_is_sent_after_its_delay() {
     let mut b = up(1);
     for sequence in 1..=5 {
         assert!(offer(&mut b, data(sequence, Flags::empty())));
@@ -363,7 +363,7 @@ fn nobody_acknowledges_unasked_before_a_while() {
 }
 
 #[test]
-fn a_silent_peer_is_probed() {
+fn keepalive_probes_a_silent_peer() {
     let after = Duration::from_secs(10);
     let settings = Settings {
         keepalive: Some(after),
@@ -383,9 +383,9 @@ fn a_silent_peer_is_probed() {
     assert!(a.probe(late).is_some());
 }
 
-/// U-P06
+/// Case U-P06
 #[test]
-fn an_acknowledgement_releases_what_it_covers() {
+fn ack_releases_covered_messages() {
     let mut a = up(1);
     for _ in 0..10 {
         send_urgent(&mut a, 1);
@@ -412,8 +412,8 @@ fn an_acknowledgement_releases_what_it_covers() {
     assert!(a.finished().is_some() && a.all_finished());
 }
 
-/// The peer cannot have a message of which the last frame is not posted, nor one that is only posted on the next
-/// connection: such an acknowledgement releases nothing, and is counted.
+/// An acknowledgement of a partially posted message, or of one not yet posted on this connection,
+/// releases nothing and is counted.
 #[test]
 fn ack_beyond_last_posted_message_releases_nothing() {
     let (mut a, mut b) = (up(1), up(1));
@@ -428,7 +428,7 @@ fn ack_beyond_last_posted_message_releases_nothing() {
     let rest = frames(&mut a);
     assert_eq!(rest.len(), 3, "the message is sent to its end");
     assert_eq!(take(&mut b, &[&[first][..], &rest].concat()), [1, 2]);
-    // On the next connection, of which nothing is posted yet.
+    // On the next connection, nothing is posted yet.
     a.reset();
     a.established(NOW, 0);
     a.received(NOW, &ack_frame(2), vec![]).unwrap();
@@ -436,9 +436,9 @@ fn ack_beyond_last_posted_message_releases_nothing() {
     assert!(a.finished().is_none() && a.has_unacknowledged());
 }
 
-/// U-P07
+/// Case U-P07
 #[test]
-fn a_message_cut_off_begins_anew() {
+fn reconnect_discards_partial_message() {
     let (mut a, mut b) = (up(1), up(1));
     send(&mut a, 10_000);
     let sent: Vec<Frame> = (0..2).map(|_| next(&mut a).unwrap().unwrap()).collect();
@@ -454,9 +454,9 @@ fn a_message_cut_off_begins_anew() {
     assert_eq!(take(&mut b, &again), [1]);
 }
 
-/// U-P08: the one that counts from the start loses, which is why nobody should.
+/// Case U-P08: a restarted host with low sequence numbers loses messages.
 #[test]
-fn one_that_starts_anew_counts_on_or_loses() {
+fn restart_with_low_sequence_loses_messages() {
     for (first, expected) in [(1_000_000, 3), (1, 0)] {
         let (mut a, mut b) = (up(500), up(1));
         for _ in 0..3 {
@@ -465,7 +465,7 @@ fn one_that_starts_anew_counts_on_or_loses() {
         take(&mut b, &frames(&mut a));
         b.reset();
         establish(&mut b);
-        // Another process, whose first connection is lost before anything arrives.
+        // Another process, losing its first connection before any frame arrives.
         let mut a = up(first);
         for _ in 0..3 {
             send(&mut a, 1);
@@ -477,9 +477,9 @@ fn one_that_starts_anew_counts_on_or_loses() {
     }
 }
 
-/// U-P09
+/// Case U-P09
 #[test]
-fn one_that_has_forgotten_is_found_out() {
+fn restart_of_peer_is_detected() {
     for (confirmed, taken) in [(true, true), (false, false)] {
         let mut b = up(1);
         for sequence in 1..=5 {
@@ -504,9 +504,9 @@ fn one_that_has_forgotten_is_found_out() {
     }
 }
 
-/// Neither is one whose device has taken acknowledgements that it has not seen, and which says so.
+/// A peer with lost receives is not taken for a restarted one.
 #[test]
-fn one_that_has_not_heard_has_not_forgotten() {
+fn restart_is_not_detected_for_lost_receives() {
     for rx_lost in [true, false] {
         let (mut a, mut b) = (up(1), up(1));
         for _ in 0..3 {
@@ -518,7 +518,8 @@ fn one_that_has_not_heard_has_not_forgotten() {
         if rx_lost {
             a.mark_rx_lost();
         }
-        // It says so on each connection, as the next may be lost before anything arrives.
+        // The capability is sent on each connection, since the next may be lost before any frame
+        // arrives.
         for _ in 0..2 {
             a.reset();
             b.reset();
@@ -531,9 +532,9 @@ fn one_that_has_not_heard_has_not_forgotten() {
     }
 }
 
-/// U-P15
+/// Case U-P15
 #[test]
-fn pings_are_answered_and_port_1_is_never_used() {
+fn ping_is_answered_and_port_1_is_reserved() {
     let mut b = up(1);
     let ping = |from, sequence| Header {
         sequence,
@@ -547,7 +548,8 @@ fn pings_are_answered_and_port_1_is_never_used() {
     b.pong(4321);
     let pong = frames(&mut b).remove(0).header();
     assert_eq!((pong.from, pong.to, pong.len, pong.ack), (0, 4321, 0, 1));
-    // From port 0, with a body since it would be an acknowledgement otherwise; and from port 1.
+    // From port 0, with a body to distinguish the frame from a pure acknowledgement; and from port
+    // 1.
     let zero = Header {
         len: 1,
         ..ping(0, 2)
@@ -594,7 +596,7 @@ fn pings_are_answered_and_port_1_is_never_used() {
 }
 
 #[test]
-fn maps_are_sent_one_at_a_time_and_read() {
+fn congestion_maps_are_sent_one_at_a_time() {
     let (mut a, mut b) = (up(1), up(1));
     let mut map = CongestionMap::default();
     map.set(4001, true);
@@ -608,7 +610,7 @@ fn maps_are_sent_one_at_a_time_and_read() {
         }
     ));
     let first = first.tag;
-    // What changes while it is sent is sent after it.
+    // A change during sending causes another map.
     map.set(4002, true);
     a.map_changed();
     let second = a.transmit(9, || &map).unwrap();
@@ -659,7 +661,7 @@ fn maps_are_sent_one_at_a_time_and_read() {
 }
 
 #[test]
-fn a_cookie_goes_with_its_message() {
+fn cookie_arrives_with_its_message() {
     let (mut a, mut b) = (up(1), up(1));
     let cookie = Cookie {
         rkey: 5,
@@ -679,9 +681,9 @@ fn a_cookie_goes_with_its_message() {
     }
 }
 
-/// What is refused is not counted, and comes again.
+/// A rejected message is retransmitted.
 #[test]
-fn a_message_that_is_not_taken_comes_again() {
+fn rejected_message_is_retransmitted() {
     let (mut a, mut b) = (up(1), up(1));
     send(&mut a, 1);
     let frame = frames(&mut a).remove(0);
@@ -701,9 +703,9 @@ fn a_message_that_is_not_taken_comes_again() {
     assert_eq!(take(&mut b, &frames(&mut a)), [1]);
 }
 
-/// What the peer said when it connected counts for what was sent before.
+/// The acknowledgement in the private data covers messages of earlier connections.
 #[test]
-fn an_acknowledgement_may_come_with_the_connection() {
+fn ack_in_private_data_covers_earlier_messages() {
     let mut a = up(1);
     for _ in 0..3 {
         send(&mut a, 1);

@@ -1,4 +1,4 @@
-//! Operations beside messages, and taking messages back.
+//! RDMA and atomic operations, and cancelling.
 
 use super::*;
 
@@ -46,9 +46,9 @@ fn told(end: &mut End) -> Vec<(u64, Status)> {
         .collect()
 }
 
-/// U-P11
+/// Case U-P11
 #[test]
-fn operations_are_not_done_twice() {
+fn operations_are_dropped_on_reconnect() {
     let mut a = up(1);
     a.send(with_rdma(5, rdma(true, false, 11), false), false)
         .unwrap();
@@ -79,10 +79,10 @@ fn operations_are_not_done_twice() {
     assert_eq!(told(&mut a), []);
 }
 
-/// A part of U-P11: nobody knows whether what is flushed has been done.
+/// Case U-P11, in part: a flushed operation may have been performed.
 #[test]
-fn what_is_flushed_has_not_succeeded() {
-    // A silent one.
+fn flushed_silent_operation_is_dropped() {
+    // A silent operation.
     let mut a = up(1);
     a.send(with_rdma(0, rdma(true, false, 1), true), false)
         .unwrap();
@@ -90,7 +90,7 @@ fn what_is_flushed_has_not_succeeded() {
     a.completed(op, Completion::Flushed);
     assert_eq!(told(&mut a), [(1, Status::Dropped)]);
     assert_eq!(a.finished().unwrap().failed, Some(Status::Dropped));
-    // A silent one after which something else is posted.
+    // A silent operation, followed by another.
     let (mut both, atomic) = (rdma(true, false, 2), atomic(3));
     both.fence = false;
     let mut with_both = with_rdma(0, both, true);
@@ -106,10 +106,9 @@ fn what_is_flushed_has_not_succeeded() {
     assert_eq!(a.finished().unwrap().failed, Some(Status::Dropped));
 }
 
-/// The peer has the message, so its device has done what was posted before. But what that was to fetch may
-/// not have come.
+/// An acknowledged message proves earlier writes performed, but not the arrival of earlier reads.
 #[test]
-fn what_is_to_be_fetched_and_is_flushed_has_not_succeeded() {
+fn flushed_read_of_acked_message_is_dropped() {
     let done_first = [
         (Direction::Read, Status::Dropped),
         (Direction::Write, Status::Success),
@@ -157,7 +156,7 @@ fn what_is_to_be_fetched_and_is_flushed_has_not_succeeded() {
             assert_eq!(finished.failed, Some(Status::Dropped));
         }
     }
-    // What has come has, whatever becomes of the message.
+    // A completed read stays successful.
     let mut a = up(1);
     let read = Rdma {
         direction: Direction::Read,
@@ -173,8 +172,8 @@ fn what_is_to_be_fetched_and_is_flushed_has_not_succeeded() {
 }
 
 #[test]
-fn an_operation_is_reported_once_and_when_it_was_to_be() {
-    // Told by the completion of what follows.
+fn operation_is_notified_once_at_the_requested_time() {
+    // Reported with the send completion of the message.
     let mut a = up(1);
     a.send(with_rdma(5, rdma(true, false, 1), false), false)
         .unwrap();
@@ -186,7 +185,7 @@ fn an_operation_is_reported_once_and_when_it_was_to_be() {
     assert_eq!(told(&mut a), [(1, Status::Success)]);
     a.received(NOW, &ack_frame(1), vec![]).unwrap();
     assert_eq!(told(&mut a), []);
-    // Told by the acknowledgement.
+    // Reported with the acknowledgement.
     a.send(with_rdma(5, rdma(true, true, 2), false), false)
         .unwrap();
     let (_, op) = next(&mut a).unwrap().unwrap_err();
@@ -196,14 +195,14 @@ fn an_operation_is_reported_once_and_when_it_was_to_be() {
     assert_eq!(told(&mut a), []);
     a.received(NOW, &ack_frame(2), vec![]).unwrap();
     assert_eq!(told(&mut a), [(2, Status::Success)]);
-    // A silent one is told by its own completion, and posts nothing else.
+    // A silent operation is reported with its own completion.
     a.send(with_rdma(0, rdma(true, false, 3), true), false)
         .unwrap();
     let (_, op) = next(&mut a).unwrap().unwrap_err();
     assert!(next(&mut a).is_none());
     a.completed(op, Completion::Success);
     assert_eq!(told(&mut a), [(3, Status::Success)]);
-    // Refused by the peer's device; the rest is flushed.
+    // Rejected by the peer's device, with the rest flushed.
     for (notify, token) in [(true, 4), (false, 5)] {
         a.send(with_rdma(5, rdma(notify, false, token), false), false)
             .unwrap();
@@ -223,14 +222,14 @@ fn an_operation_is_reported_once_and_when_it_was_to_be() {
     }
 }
 
-/// U-P12
+/// Case U-P12
 #[test]
-fn what_is_taken_back_is_released_once() {
+fn cancel_releases_each_message_once() {
     let (mut a, mut b) = (up(1), up(1));
     for len in [1, 1, 10_000, 1, 1] {
         send(&mut a, len);
     }
-    // The second is in flight, the third partly posted, the others queued.
+    // The second message is in flight, the third partially posted, the others unsent.
     let mut sent: Vec<Frame> = (0..3).map(|_| next(&mut a).unwrap().unwrap()).collect();
     complete(&mut a, &sent[..1]);
     a.received(NOW, &ack_frame(1), vec![]).unwrap();
@@ -266,7 +265,7 @@ fn what_is_taken_back_is_released_once() {
 }
 
 #[test]
-fn an_operation_that_is_taken_back_says_so() {
+fn cancel_notifies_operation() {
     let mut a = up(1);
     a.send(with_rdma(5, rdma(true, false, 1), false), false)
         .unwrap();
@@ -275,9 +274,9 @@ fn an_operation_that_is_taken_back_says_so() {
     assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Cancelled);
 }
 
-/// U-P09: an operation tells the peer nothing of what has arrived.
+/// Case U-P09: operations do not carry acknowledgements.
 #[test]
-fn an_operation_confirms_no_acknowledgement() {
+fn operation_completion_confirms_no_ack() {
     let mut b = up(1);
     assert!(offer(&mut b, data(1, Flags::ACK_REQUIRED)));
     b.send(with_rdma(5, rdma(true, false, 1), false), false)
@@ -293,7 +292,7 @@ fn an_operation_confirms_no_acknowledgement() {
 }
 
 #[test]
-fn an_operation_that_needs_more_room_has_it_made() {
+fn operation_waiting_for_room_triggers_probe() {
     let mut a = up(1);
     send(&mut a, 1);
     a.send(with_rdma(5, rdma(true, false, 1), false), false)
@@ -312,9 +311,9 @@ fn an_operation_that_needs_more_room_has_it_made() {
     assert_eq!(a.probe(NOW), None);
 }
 
-/// L-F08: messages whose memory is gone, before and after they have been sent.
+/// Case L-F08: unusable memory, before and after sending.
 #[test]
-fn what_cannot_be_sent_any_more_is_given_up() {
+fn give_up_drops_messages_with_lost_memory() {
     let mut a = up(1);
     a.send(with_rdma(5, rdma(true, false, 11), false), false)
         .unwrap();
@@ -341,10 +340,10 @@ fn what_cannot_be_sent_any_more_is_given_up() {
     assert_eq!(left, [4]);
 }
 
-/// The memory of an operation is its program's again when its end is told.
+/// A notification means the device no longer accesses the memory of the operation.
 #[test]
-fn an_end_is_told_when_the_device_has_let_go() {
-    // Taken back.
+fn operation_is_notified_after_device_release() {
+    // Cancelled.
     let mut a = up(1);
     a.send(with_rdma(5, rdma(true, false, 1), false), false)
         .unwrap();
@@ -356,7 +355,7 @@ fn an_end_is_told_when_the_device_has_let_go() {
     complete(&mut a, &chasing);
     assert_eq!(told(&mut a), [(1, Status::Success)], "it has been done");
     assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Cancelled);
-    // The same, and the connection is lost.
+    // Cancelled, with the loss of the connection.
     let remote = rdma(true, true, 2);
     a.send(with_rdma(5, remote, false), false).unwrap();
     let (_, op) = next(&mut a).unwrap().unwrap_err();

@@ -1,9 +1,9 @@
-//! Which requests are signalled, and who waits for that.
+//! Signaling of requests.
 
 use super::*;
 
 #[test]
-fn only_who_waits_for_the_device_hears_of_it() {
+fn signaled_requests_are_one_in_sixteen_and_urgent_ones() {
     let mut a = up(1);
     let plain: Vec<u64> = (0..20).map(|_| send(&mut a, 1)).collect();
     let urgent = send_urgent(&mut a, 1);
@@ -25,9 +25,9 @@ fn only_who_waits_for_the_device_hears_of_it() {
     assert!(a.all_finished());
 }
 
-/// Requests of one frame, which begin and end at once, and frames of the congestion map.
+/// Single-frame messages, and frames of the congestion map.
 #[test]
-fn last_request_that_fits_is_signalled_whatever_it_carries() {
+fn last_request_that_fits_is_signaled_for_maps_and_messages() {
     for (room, signalled) in [(2, false), (1, true)] {
         let mut a = up(1);
         send(&mut a, 1);
@@ -40,9 +40,9 @@ fn last_request_that_fits_is_signalled_whatever_it_carries() {
     }
 }
 
-/// Or its completion would never make room.
+/// Otherwise the send queue would never drain.
 #[test]
-fn the_last_request_that_fits_is_signalled() {
+fn last_request_that_fits_is_signaled() {
     let mut a = up(1);
     send(&mut a, 10 * FRAGMENT);
     let mut signalled = Vec::new();
@@ -54,9 +54,9 @@ fn the_last_request_that_fits_is_signalled() {
     assert_eq!(signalled, [false, false, false, true]);
 }
 
-/// So is a message of one frame.
+/// The rule also covers single-frame messages.
 #[test]
-fn short_message_with_room_for_no_other_is_signalled() {
+fn last_short_message_that_fits_is_signaled() {
     let mut a = up(1);
     for _ in 0..2 {
         send(&mut a, 1);

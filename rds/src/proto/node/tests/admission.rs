@@ -1,4 +1,4 @@
-//! Peers that ask for connections: how many there can be, and which of them give way.
+//! Admission of peers: limits and eviction.
 
 use super::*;
 
@@ -6,7 +6,7 @@ const fn seconds(seconds: u64) -> Duration {
     Duration::from_secs(seconds)
 }
 
-/// A host that may be hostile.
+/// Address of a possibly hostile host.
 fn host(number: u32) -> IpAddr {
     Ipv4Addr::from_bits(0x0a09_0100 + number).into()
 }
@@ -21,7 +21,7 @@ fn ask(
     node.request(now, (A, peer), &data.encode(), RequestId(0))
 }
 
-/// Takes the attempt that a request has led to.
+/// Accepts the attempt of a request.
 fn accept(node: &mut TestNode, now: Duration, id: ConnectionId) -> crate::proto::link::Attempt {
     match node.poll(now, id) {
         Some(Action::Accept(_, attempt)) => attempt,
@@ -29,7 +29,7 @@ fn accept(node: &mut TestNode, now: Duration, id: ConnectionId) -> crate::proto:
     }
 }
 
-/// A peer asks, and is connected.
+/// Connects a peer by its own request.
 fn connect(node: &mut TestNode, now: Duration, peer: IpAddr, tos: u8) -> ConnectionId {
     let id = ask(node, now, peer, tos).unwrap();
     let attempt = accept(node, now, id);
@@ -37,7 +37,7 @@ fn connect(node: &mut TestNode, now: Duration, peer: IpAddr, tos: u8) -> Connect
     id
 }
 
-/// Does what is to be done about a connection that fails or is retired, until it is down.
+/// Runs a closing connection until the link is down.
 fn close(node: &mut TestNode, now: Duration, id: ConnectionId) {
     while let Some(action) = node.poll(now, id) {
         if let Action::Close(attempt) = action {
@@ -46,7 +46,7 @@ fn close(node: &mut TestNode, now: Duration, id: ConnectionId) {
     }
 }
 
-/// A connection is lost.
+/// Loses a connection.
 fn lose(node: &mut TestNode, now: Duration, id: ConnectionId) {
     let attempt = node.attempt(id).unwrap();
     node.failed(id, attempt, Failure::Lost);
@@ -65,7 +65,7 @@ fn count(node: &TestNode, name: &str) -> u64 {
 }
 
 #[test]
-fn strangers_that_only_ask_leave_no_state() {
+fn failed_requests_of_unknown_peers_leave_no_state() {
     let mut node = with(|_| {});
     let socket = bound(&mut node, A, 4000);
     let mut now = NOW;
@@ -85,7 +85,7 @@ fn strangers_that_only_ask_leave_no_state() {
 }
 
 #[test]
-fn half_open_attempts_are_few_and_the_oldest_gives_way() {
+fn pending_requests_are_bounded_and_oldest_yields() {
     let mut node = with(|_| {});
     let mut attempts = Vec::new();
     for stranger in 0..64 {
@@ -93,7 +93,7 @@ fn half_open_attempts_are_few_and_the_oldest_gives_way() {
         let id = ask(&mut node, now, host(stranger), 0).unwrap();
         attempts.push((id, accept(&mut node, now, id)));
     }
-    // The next one finds no place, and none is old yet.
+    // At the limit, with every attempt too young to yield.
     let refused = Err(BadRequest::Pending(64));
     assert_eq!(ask(&mut node, seconds(1), B, 0), refused);
     assert_eq!(node.poll(seconds(1), attempts[0].0), None);
@@ -104,14 +104,14 @@ fn half_open_attempts_are_few_and_the_oldest_gives_way() {
     node.closed(seconds(2), oldest, attempt);
     assert_eq!(node.poll(seconds(2), oldest), None);
     let id = ask(&mut node, seconds(2), B, 0).unwrap();
-    // Its name finds none, although its place is taken.
+    // The slot is reused with a new id.
     assert_ne!(id, oldest);
     assert_eq!(node.route(oldest), None);
     assert_eq!(node.connections().count(), 64);
 }
 
 #[test]
-fn half_open_attempts_of_one_address_are_an_eighth() {
+fn pending_requests_of_one_address_are_an_eighth() {
     let mut node = with(|_| {});
     for tos in 0..16 {
         let asked = ask(&mut node, NOW, B, tos);
@@ -125,7 +125,7 @@ fn half_open_attempts_of_one_address_are_an_eighth() {
 }
 
 #[test]
-fn peer_that_was_connected_may_ask_while_strangers_do() {
+fn pending_limit_does_not_apply_to_known_peers() {
     let mut node = with(|_| {});
     let friend = connect(&mut node, NOW, B, 0);
     lose(&mut node, NOW, friend);
@@ -137,9 +137,9 @@ fn peer_that_was_connected_may_ask_while_strangers_do() {
     assert_eq!(ask(&mut node, NOW, B, 0), Ok(friend));
 }
 
-/// It sends again what was not acknowledged, which must not come twice.
+/// Duplicate detection must cover a peer that sends data before the RTU.
 #[test]
-fn peer_that_talks_before_it_is_connected_is_remembered() {
+fn peer_with_data_before_rtu_is_remembered() {
     let mut node = with(|_| {});
     let socket = bound(&mut node, A, 5000);
     let id = ask(&mut node, NOW, B, 0).unwrap();
@@ -160,7 +160,7 @@ fn peer_that_talks_before_it_is_connected_is_remembered() {
 }
 
 #[test]
-fn peers_that_are_gone_give_way_to_new_ones() {
+fn connection_limit_evicts_the_longest_idle_peer() {
     let mut node = with(|settings| settings.max_connections = 16);
     let ids: Vec<_> = (0..14)
         .map(|stranger| {
@@ -170,7 +170,7 @@ fn peers_that_are_gone_give_way_to_new_ones() {
             id
         })
         .collect();
-    // One that has come back since is not the oldest any more.
+    // A reconnected peer is no longer the oldest.
     let again = connect(&mut node, seconds(20), host(0), 0);
     assert_eq!(again, ids[0], "it is remembered");
     lose(&mut node, seconds(20), again);
@@ -182,7 +182,7 @@ fn peers_that_are_gone_give_way_to_new_ones() {
 }
 
 #[test]
-fn connections_of_one_address_give_way_to_others_of_it() {
+fn connection_limit_per_peer_evicts_same_address() {
     let mut node = with(|settings| settings.max_connections_per_peer = 2);
     let first = connect(&mut node, NOW, B, 0);
     let second = connect(&mut node, NOW, B, 1);
@@ -194,13 +194,13 @@ fn connections_of_one_address_give_way_to_others_of_it() {
 }
 
 #[test]
-fn idle_connections_are_closed_for_new_peers() {
+fn connection_limit_closes_idle_connection() {
     let mut node = with(|settings| settings.max_connections = 8);
     let socket = bound(&mut node, A, 4000);
     let ids: Vec<_> = (0..7)
         .map(|stranger| connect(&mut node, seconds(stranger.into()), host(stranger), 0))
         .collect();
-    // The oldest has something to be sent.
+    // The oldest connection has an unsent message.
     send(&mut node, socket, (host(0), 4000).into(), 1).unwrap();
     let refused = Err(BadRequest::Connections(7));
     assert_eq!(ask(&mut node, seconds(30), B, 0), refused);
@@ -209,7 +209,7 @@ fn idle_connections_are_closed_for_new_peers() {
     assert_eq!(ask(&mut node, seconds(31), B, 0), refused);
     close(&mut node, seconds(31), ids[1]);
     assert!(!node.is_up(ids[1]) && node.is_up(ids[0]));
-    // It asks again at once, as kernels do, but the place is for the other.
+    // The closed peer redials at once, but the place is for the new peer.
     assert!(ask(&mut node, seconds(31), host(1), 0).is_err());
     assert!(ask(&mut node, seconds(31), B, 0).is_ok());
     assert_eq!(node.route(ids[1]), None);
@@ -217,14 +217,14 @@ fn idle_connections_are_closed_for_new_peers() {
 }
 
 #[test]
-fn connection_that_was_closed_for_others_may_come_back() {
+fn closed_idle_peer_reconnects_after_two_seconds() {
     let mut node = with(|settings| settings.max_links = 1);
     let socket = bound(&mut node, A, 4000);
     let id = connect(&mut node, NOW, host(0), 0);
     assert!(ask(&mut node, seconds(30), B, 0).is_err());
     close(&mut node, seconds(30), id);
     assert!(ask(&mut node, seconds(30), host(0), 0).is_err());
-    // If a program here sends to it, it may ask at once; else a little later.
+    // Local demand admits the peer at once; otherwise after 2 s.
     send(&mut node, socket, (host(0), 4000).into(), 1).unwrap();
     assert_eq!(ask(&mut node, seconds(30), host(0), 0), Ok(id));
     let attempt = accept(&mut node, seconds(30), id);
@@ -236,7 +236,7 @@ fn connection_that_was_closed_for_others_may_come_back() {
 }
 
 #[test]
-fn programs_reach_new_peers_while_strangers_keep_connections_up() {
+fn link_limit_reserves_places_for_local_programs() {
     let mut node = with(|settings| settings.max_links = 8);
     let socket = bound(&mut node, A, 4000);
     for stranger in 0..8 {
@@ -252,7 +252,7 @@ fn programs_reach_new_peers_while_strangers_keep_connections_up() {
 }
 
 #[test]
-fn programs_reach_new_peers_while_strangers_hold_their_places() {
+fn connection_limit_reserves_places_for_local_programs() {
     let mut node = with(|settings| settings.max_connections = 8);
     let socket = bound(&mut node, A, 4000);
     for stranger in 0..7 {
@@ -264,9 +264,9 @@ fn programs_reach_new_peers_while_strangers_hold_their_places() {
     assert_eq!(full, Err(SocketError::Connections(8)));
 }
 
-/// Where a kernel remembers what it has had of this host, a lower number would be lost as one that comes again.
+/// A kernel with memory of this host would drop lower sequence numbers as duplicates.
 #[test]
-fn numbers_go_on_where_a_peer_was_forgotten() {
+fn sequence_continues_after_eviction() {
     let mut node = with(|settings| settings.max_connections = 1);
     let socket = bound(&mut node, A, 4000);
     for _ in 0..3 {
@@ -281,7 +281,7 @@ fn numbers_go_on_where_a_peer_was_forgotten() {
 }
 
 #[test]
-fn dialling_waits_while_as_many_connections_are_up_as_may_be() {
+fn link_limit_delays_dialing() {
     let mut node = with(|settings| settings.max_links = 2);
     let socket = bound(&mut node, A, 4000);
     let first = connect(&mut node, NOW, host(0), 0);
@@ -292,7 +292,7 @@ fn dialling_waits_while_as_many_connections_are_up_as_may_be() {
     assert_eq!(node.poll(seconds(1), to_b), None);
     let later = node.deadline(to_b).unwrap();
     assert!(later > seconds(1), "it is not asked again at once");
-    // The first that is idle gives way.
+    // The first idle connection yields.
     assert_eq!(node.poll(seconds(30), to_b), None);
     close(&mut node, seconds(30), first);
     assert!(!node.is_up(first));

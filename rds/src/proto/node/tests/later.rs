@@ -1,9 +1,9 @@
-//! What is put off until it makes a difference, and what is remembered.
+//! Deferred retiring of acknowledged messages, and the cached route.
 
 use super::*;
 use crate::proto::wire::MAX_MESSAGE;
 
-/// Carries all that is under way, without settling anything.
+/// Transfers all frames without retiring messages.
 fn carry_all(pair: &mut Pair) {
     let [at_a, at_b] = pair.ids;
     while carry(&mut pair.a, at_a, &mut pair.b, at_b).unwrap()
@@ -11,13 +11,13 @@ fn carry_all(pair: &mut Pair) {
     {}
 }
 
-/// Takes everything that is to be done off the list of a node, as who does it would.
+/// Drains the lists of busy connections and woken sockets.
 fn quieten(node: &mut TestNode) {
     while node.busy().is_some() {}
     while node.woken().is_some() {}
 }
 
-/// Sends a message, whose request never completes, and has it acknowledged.
+/// Sends a message and gets it acknowledged, without a send completion.
 fn handled(pair: &mut Pair, from: SocketId) {
     send(&mut pair.a, from, (B, 5000).into(), 10).unwrap();
     let [at_a, at_b] = pair.ids;
@@ -30,7 +30,7 @@ fn handled(pair: &mut Pair, from: SocketId) {
 }
 
 #[test]
-fn what_peers_have_handled_is_settled_late() {
+fn acked_messages_are_retired_in_batches() {
     let (mut pair, from, to) = pair();
     quieten(&mut pair.a);
     while pair.a.finished().is_some() {}
@@ -52,7 +52,7 @@ fn what_peers_have_handled_is_settled_late() {
 }
 
 #[test]
-fn room_is_found_whenever_it_is_needed() {
+fn send_buffer_room_is_found_after_ack() {
     let (mut pair, from, to) = pair();
     let dest = (B, 5000).into();
     pair.a.set_limits(from, 1000, 1000).unwrap();
@@ -61,14 +61,14 @@ fn room_is_found_whenever_it_is_needed() {
         send(&mut pair.a, from, dest, 400).unwrap();
         let full = send(&mut pair.a, from, dest, 1);
         assert_eq!(full, Err(SocketError::Full));
-        // Who is refused is told, though there are few.
+        // A blocked sender is woken, even for few messages.
         quieten(&mut pair.a);
         carry_all(&mut pair);
         assert!(pair.a.retire_due());
         pair.a.retire_acked();
         assert_eq!(pair.a.woken(), Some(from));
         assert_eq!(lens(&mut pair.b, to), [600, 400]);
-        // Who tries again without being told finds it as well.
+        // A sender without a wake-up succeeds as well.
         send(&mut pair.a, from, dest, 1000).unwrap();
         carry_all(&mut pair);
         assert!(pair.a.readiness(from).unwrap().writable);
@@ -77,7 +77,7 @@ fn room_is_found_whenever_it_is_needed() {
 }
 
 #[test]
-fn who_sees_that_there_is_no_room_is_told_of_it() {
+fn readiness_without_room_wakes_the_socket_later() {
     let (mut pair, from, _) = pair();
     pair.a.set_limits(from, 1000, 1000).unwrap();
     send(&mut pair.a, from, (B, 5000).into(), 1000).unwrap();
@@ -91,7 +91,7 @@ fn who_sees_that_there_is_no_room_is_told_of_it() {
 }
 
 #[test]
-fn ends_that_somebody_waits_for_are_told_at_once() {
+fn urgent_message_finishes_without_delay() {
     let (mut pair, from, _) = pair();
     while pair.a.finished().is_some() {}
     let urgent = Draft {
@@ -104,7 +104,7 @@ fn ends_that_somebody_waits_for_are_told_at_once() {
 }
 
 #[test]
-fn messages_that_are_handled_are_not_sent_again() {
+fn acked_messages_are_not_retransmitted() {
     let (mut pair, from, to) = pair();
     let dest = (B, 5000).into();
     let [at_a, _] = pair.ids;
@@ -120,20 +120,20 @@ fn messages_that_are_handled_are_not_sent_again() {
 }
 
 #[test]
-fn receivers_leave_only_what_can_wait() {
+fn receiver_defers_only_work_without_dependents() {
     let (mut pair, from, to) = pair();
     let other = bound(&mut pair.b, B, 5001);
     quieten(&mut pair.b);
     while pair.b.finished().is_some() {}
     assert!(pair.b.can_wait(to));
-    // A map asks nobody to wait.
+    // Set the limit first, so that the map is not pending.
     pair.b.set_limits(to, 100, 100).unwrap();
     quieten(&mut pair.b);
     for (port, len, waits) in [(5000, 10, false), (5001, 10, false), (5000, 101, false)] {
         send(&mut pair.a, from, (B, port).into(), len).unwrap();
         let [at_a, at_b] = pair.ids;
         carry(&mut pair.a, at_a, &mut pair.b, at_b).unwrap();
-        // Here each message asks for an acknowledgement, or is another socket's, or is too much.
+        // An acknowledgement request, another socket, and congestion cannot wait.
         assert_eq!(pair.b.can_wait(to), waits, "{port} {len}");
         carry_all(&mut pair);
         quieten(&mut pair.b);
@@ -158,7 +158,7 @@ fn receivers_leave_only_what_can_wait() {
 }
 
 #[test]
-fn a_way_is_known_until_it_changes() {
+fn cached_route_is_invalidated_by_changes() {
     let (mut pair, from, to) = pair();
     let dest = SocketAddr::from((B, 5000));
     for len in [1, 2] {
@@ -166,7 +166,7 @@ fn a_way_is_known_until_it_changes() {
     }
     pair.run_until_idle().unwrap();
     assert_eq!(lens(&mut pair.b, to), [1, 2]);
-    // The same host by another name, and another port of it.
+    // An IPv4-mapped address, and the reserved port.
     send(
         &mut pair.a,
         from,
@@ -175,10 +175,10 @@ fn a_way_is_known_until_it_changes() {
     )
     .unwrap();
     send(&mut pair.a, from, (B, 1).into(), 4).unwrap_err();
-    // Without a destination there is none.
+    // No default destination.
     let nowhere = pair.a.send(from, None, Draft::new(0, vec![]));
     assert_eq!(nowhere.unwrap_err().error, SocketError::NotConnected);
-    // What is too long for it, and what may not be sent yet.
+    // A message too long, and a congested port.
     let long = MAX_MESSAGE + 1;
     assert_eq!(
         send(&mut pair.a, from, dest, long),
@@ -195,7 +195,7 @@ fn a_way_is_known_until_it_changes() {
     send(&mut pair.a, from, dest, 6).unwrap();
     pair.run_until_idle().unwrap();
     assert_eq!(lens(&mut pair.b, to), [3, 6]);
-    // The address becomes one of this host's own.
+    // The destination becomes local.
     let here = bound(&mut pair.a, B, 5000);
     send(&mut pair.a, from, dest, 0).unwrap();
     let local = pair.a.send(from, Some(dest), Draft::new(7, vec![0; 7]));

@@ -1,4 +1,4 @@
-//! Sockets, and two nodes whose wire is this file.
+//! Tests with two nodes, and frames passed between them.
 
 use std::{
     net::{Ipv4Addr, SocketAddr},
@@ -25,7 +25,7 @@ const NOW: Duration = Duration::ZERO;
 fn node() -> TestNode {
     let mut settings = Settings::new(NonZero::<u64>::MIN, 1);
     settings.connection.keepalive = None;
-    // No time passes here: whoever wants to be told asks.
+    // Without timers, acknowledgements need a request.
     settings.connection.ack_after = None;
     Node::new(settings)
 }
@@ -51,16 +51,16 @@ fn send(node: &mut TestNode, id: SocketId, to: SocketAddr, len: u32) -> Result<(
     }
 }
 
-/// Two nodes with a connection.
+/// Two connected nodes.
 struct Pair {
     a: TestNode,
     b: TestNode,
-    /// Of each.
+    /// Connection ids of `a` and `b`.
     ids: [ConnectionId; 2],
 }
 
 impl Pair {
-    /// Connects, with `a` dialling for the sake of a message that it has.
+    /// Connects two nodes. `a` dials for a queued message.
     fn connect(mut a: TestNode, mut b: TestNode) -> Self {
         let at_a = a.connections().next().unwrap();
         let Some(Action::Dial(dialled)) = a.poll(NOW, at_a) else {
@@ -80,7 +80,7 @@ impl Pair {
         pair
     }
 
-    /// Everything that is under way arrives.
+    /// Transfers frames until both nodes are idle.
     fn run_until_idle(&mut self) -> Result<(), Violation> {
         loop {
             let [at_a, at_b] = self.ids;
@@ -95,7 +95,7 @@ impl Pair {
     }
 }
 
-/// Carries what one node has to the other; whether there was something.
+/// Transfers frames from one node to the other; returns whether there were any.
 fn carry(
     from: &mut TestNode,
     id: ConnectionId,
@@ -126,7 +126,7 @@ fn carry(
     Ok(any)
 }
 
-/// Sockets 4001 of one node and 5000 of another, with a connection.
+/// Two connected nodes with sockets on ports 4001 and 5000.
 fn pair() -> (Pair, SocketId, SocketId) {
     let (mut a, mut b) = (node(), node());
     let from = bound(&mut a, A, 4001);
@@ -145,9 +145,9 @@ fn lens(node: &mut TestNode, id: SocketId) -> Vec<u32> {
     .collect()
 }
 
-/// L-S01
+/// Case L-S01
 #[test]
-fn bind_refuses_what_nobody_can_have() {
+fn bind_rejects_invalid_addresses() {
     let mut node = node();
     let id = node.socket();
     let addr = |text: &str| text.parse::<SocketAddr>().unwrap();
@@ -187,9 +187,9 @@ fn bind_refuses_what_nobody_can_have() {
     assert_eq!(node.bind(again, high), Ok(high), "it is free again");
 }
 
-/// L-S02, L-S03
+/// Cases L-S02, L-S03
 #[test]
-fn messages_go_to_the_default_destination() {
+fn send_uses_the_default_destination() {
     let mut node = node();
     let id = node.socket();
     let (here, one, two) = ((A, 40), (B, 50), (B, 60));
@@ -219,7 +219,7 @@ fn messages_go_to_the_default_destination() {
 }
 
 #[test]
-fn addresses_of_a_link_reach_that_link_only() {
+fn connect_requires_matching_scope_id() {
     let mut node = node();
     let id = node.socket();
     let addr = |text: &str| text.parse::<SocketAddr>().unwrap();
@@ -230,9 +230,9 @@ fn addresses_of_a_link_reach_that_link_only() {
     node.connect(id, addr("[2001:db8::1]:5")).unwrap();
 }
 
-/// L-S05, L-S06
+/// Cases L-S05, L-S06
 #[test]
-fn the_last_message_may_be_more_than_is_left() {
+fn send_limit_is_exceeded_by_the_last_message_only() {
     let mut node = node();
     let id = bound(&mut node, A, 40);
     let to = (B, 50).into();
@@ -260,9 +260,9 @@ fn the_last_message_may_be_more_than_is_left() {
     );
 }
 
-/// L-S09, L-S10
+/// Cases L-S09, L-S10
 #[test]
-fn messages_arrive_with_their_senders() {
+fn messages_are_delivered_with_sender_address() {
     let (mut pair, from, to) = pair();
     let second = bound(&mut pair.b, B, 5001);
     for (len, port) in [(0, 5000), (7, 5001), (10_000, 5000), (8, 5001)] {
@@ -277,9 +277,9 @@ fn messages_arrive_with_their_senders() {
     assert!(pair.a.woken().is_some() && pair.b.woken().is_some());
 }
 
-/// L-S12
+/// Case L-S12
 #[test]
-fn nobody_is_told_that_nobody_listens() {
+fn messages_to_unbound_port_are_dropped() {
     let (mut pair, from, _) = pair();
     for _ in 0..100 {
         send(&mut pair.a, from, (B, 77).into(), 10).unwrap();
@@ -289,9 +289,9 @@ fn nobody_is_told_that_nobody_listens() {
     assert_eq!(pair.b.dropped(), 100);
 }
 
-/// L-S13
+/// Case L-S13
 #[test]
-fn closing_takes_back_what_was_not_sent() {
+fn close_cancels_unsent_messages() {
     let mut a = node();
     let id = bound(&mut a, A, 40);
     let other = bound(&mut a, A, 41);
@@ -305,9 +305,9 @@ fn closing_takes_back_what_was_not_sent() {
     assert_eq!(a.waiting(other), Ok((10, 0)));
 }
 
-/// X-G01, X-G02, L-S14: a port is congested above its limit, and until half of it.
+/// Cases X-G01, X-G02, L-S14: a port is congested above its limit, and released below half.
 #[test]
-fn senders_stop_at_a_congested_port_and_go_on() {
+fn congestion_blocks_senders_until_half_of_limit() {
     let (mut pair, from, to) = pair();
     let dest = (B, 5000).into();
     pair.b.set_limits(to, 1000, 20_000).unwrap();
@@ -327,7 +327,7 @@ fn senders_stop_at_a_congested_port_and_go_on() {
     assert_eq!(sent, 21);
     assert!(pair.a.peer_map(B).unwrap().contains(5000));
     assert!(pair.a.readiness(from).unwrap().map_changed);
-    // Another port is free.
+    // Other ports are not congested.
     send(&mut pair.a, from, (B, 5001).into(), 1).unwrap();
     for left in (0..21_u64).rev() {
         pair.b.receive(to).unwrap();
@@ -341,9 +341,9 @@ fn senders_stop_at_a_congested_port_and_go_on() {
     assert!(pair.a.readiness(from).unwrap().map_changed);
 }
 
-/// X-G04: a blocked sender sleeps until it is woken, and the map is all that can wake it.
+/// Case X-G04: a blocked sender sleeps until a map arrives.
 #[test]
-fn map_that_releases_a_port_wakes_blocked_senders() {
+fn congestion_release_wakes_blocked_senders() {
     for watches in [false, true] {
         let (mut pair, from, to) = pair();
         pair.a.set_watch(from, watches).unwrap();
@@ -360,9 +360,9 @@ fn map_that_releases_a_port_wakes_blocked_senders() {
     }
 }
 
-/// X-G02: a receiver that takes nothing but messages releases its port as well.
+/// Case X-G02: receiving only messages releases the port, too.
 #[test]
-fn receive_message_that_empties_a_congested_port_releases_it() {
+fn congestion_ends_when_messages_are_received() {
     let (mut pair, from, to) = pair();
     pair.b.set_limits(to, 1000, 10).unwrap();
     let dest = (B, 5000).into();
@@ -376,9 +376,9 @@ fn receive_message_that_empties_a_congested_port_releases_it() {
     assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
 }
 
-/// X-G03
+/// Case X-G03
 #[test]
-fn who_watches_hears_of_its_port() {
+fn congestion_monitor_reports_released_port() {
     let (mut pair, from, to) = pair();
     pair.a.set_watch(from, true).unwrap();
     pair.b.set_limits(to, 1000, 10).unwrap();
@@ -396,9 +396,9 @@ fn who_watches_hears_of_its_port() {
     assert!(pair.a.receive(from).unwrap().is_none());
 }
 
-/// X-G06
+/// Case X-G06
 #[test]
-fn closing_frees_a_congested_port() {
+fn close_ends_congestion_of_its_port() {
     let (mut pair, from, to) = pair();
     pair.b.set_limits(to, 1000, 10).unwrap();
     let dest = (B, 5000).into();
@@ -410,9 +410,9 @@ fn closing_frees_a_congested_port() {
     assert_eq!(send(&mut pair.a, from, dest, 1), Ok(()));
 }
 
-/// X-F06: the map that frees a port comes with a connection, which somebody has to make.
+/// Case X-F06: the map arrives on connecting, so a blocked sender has to dial.
 #[test]
-fn who_waits_for_a_congested_port_dials() {
+fn congestion_blocked_sender_reconnects() {
     let (mut pair, from, _) = pair();
     let at_a = pair.ids[0];
     let mut map = CongestionMap::default();
@@ -437,9 +437,10 @@ fn who_waits_for_a_congested_port_dials() {
     assert!(matches!(dialled, Some(Action::Dial(_))));
 }
 
-/// X-F06: who waits already when the connection is lost is not forgotten when the first attempt fails.
+/// Case X-F06: a sender blocked before the loss of the connection keeps the link dialing after a
+/// failed attempt.
 #[test]
-fn who_waits_while_the_connection_is_lost_dials_until_it_is_told() {
+fn congestion_blocked_sender_retries_until_map_arrives() {
     let (mut pair, from, to) = pair();
     let at_a = pair.ids[0];
     let other = bound(&mut pair.a, A, 4002);
@@ -471,15 +472,15 @@ fn who_waits_while_the_connection_is_lost_dials_until_it_is_told() {
             pair.a.close(from).unwrap();
         }
     }
-    // Nobody waits any more.
+    // No sender is blocked any more.
     pair.a.close(other).unwrap();
     bound(&mut pair.a, A, 4003);
     assert_eq!(pair.a.deadline(at_a), None);
 }
 
-/// The other end of that: one that has been told has no reason to dial for ever.
+/// After the map has arrived, the link stops dialing.
 #[test]
-fn who_has_been_told_does_not_dial_for_ever() {
+fn congestion_map_stops_reconnects() {
     let (mut pair, from, to) = pair();
     let at_a = pair.ids[0];
     let dest = (B, 5000).into();
@@ -500,9 +501,9 @@ fn who_has_been_told_does_not_dial_for_ever() {
     }
 }
 
-/// However little a peer cares for congestion, no more than so much is kept.
+/// A peer ignoring congestion cannot exceed a multiple of the limit.
 #[test]
-fn a_peer_that_does_not_stop_loses_its_connection() {
+fn overload_despite_congestion_resets_the_connection() {
     let (mut pair, _, to) = pair();
     pair.b.set_limits(to, 1000, 1000).unwrap();
     let mut frame = Header {
@@ -534,9 +535,9 @@ fn a_peer_that_does_not_stop_loses_its_connection() {
     );
 }
 
-/// U-P15
+/// Case U-P15
 #[test]
-fn no_pong_goes_to_a_congested_port() {
+fn ping_from_congested_port_is_not_answered() {
     let (mut pair, _, _) = pair();
     let ping = |sequence| Header {
         sequence,
@@ -559,9 +560,9 @@ fn no_pong_goes_to_a_congested_port() {
     }
 }
 
-/// L-S16
+/// Case L-S16
 #[test]
-fn the_type_of_service_is_set_once_and_early() {
+fn set_tos_works_once_before_sending() {
     let mut a = node();
     let id = a.socket();
     assert_eq!(a.set_tos(id, 3), Err(SocketError::NotConnected));
@@ -578,7 +579,7 @@ fn the_type_of_service_is_set_once_and_early() {
 }
 
 #[test]
-fn a_message_to_this_host_does_not_leave_it() {
+fn local_message_is_delivered_without_connection() {
     let mut a = node();
     let from = bound(&mut a, A, 40);
     let to = bound(&mut a, A, 50);
@@ -606,9 +607,9 @@ fn a_message_to_this_host_does_not_leave_it() {
     assert_eq!(a.connections().count(), 0);
 }
 
-/// L-R08: who asked hears of it, and who wants failures hears of these.
+/// Case L-R08: requested notifications, and failures for sockets with `RDS_RECVERR`.
 #[test]
-fn operations_are_told_to_those_who_want_it() {
+fn operation_notifications_follow_request_and_recverr() {
     let mut a = node();
     let id = bound(&mut a, A, 40);
     let end = |status, requested| Notification {
@@ -630,9 +631,9 @@ fn operations_are_told_to_those_who_want_it() {
     assert!(!heard(true, end(Status::Success, false)));
 }
 
-/// U-P16: what a request says of its sender has to be true.
+/// Case U-P16: addresses in a request must match the connection.
 #[test]
-fn requests_are_refused_that_lie_or_are_too_many() {
+fn requests_with_false_addresses_or_over_limit_are_rejected() {
     let mut settings = Settings::new(NonZero::<u64>::MIN, 1);
     settings.max_connections_per_peer = 2;
     let mut b = TestNode::new(settings);
@@ -658,9 +659,9 @@ fn requests_are_refused_that_lie_or_are_too_many() {
     }
 }
 
-/// U-W07: the answer is adopted, or the attempt fails.
+/// Case U-W07: the version of the reply is adopted, or the attempt fails.
 #[test]
-fn an_answer_of_an_old_version_is_no_connection() {
+fn reply_with_old_version_fails_the_attempt() {
     let mut a = node();
     let id = bound(&mut a, A, 40);
     send(&mut a, id, (B, 50).into(), 1).unwrap();
@@ -679,9 +680,9 @@ fn an_answer_of_an_old_version_is_no_connection() {
     assert!(!a.is_up(at_a));
 }
 
-/// L-S20
+/// Case L-S20
 #[test]
-fn info_tells_of_messages_wherever_they_are() {
+fn info_lists_messages_in_all_queues() {
     let (mut a, mut b) = (node(), node());
     let (at_a, at_b) = (bound(&mut a, A, 4000), bound(&mut b, B, 4001));
     send(&mut a, at_a, (B, 4001).into(), 100).unwrap();

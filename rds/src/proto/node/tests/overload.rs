@@ -1,8 +1,8 @@
-//! Peers that send more than there is room for, and what others notice of that.
+//! Overload by peers, and its effect on other peers.
 
 use super::*;
 
-/// Another peer of B, and its connection there.
+/// Another peer of B.
 const STRANGER: IpAddr = IpAddr::V4(Ipv4Addr::new(10, 9, 0, 66));
 
 fn stranger(node: &mut TestNode) -> ConnectionId {
@@ -16,7 +16,7 @@ fn stranger(node: &mut TestNode) -> ConnectionId {
     id
 }
 
-/// Sends messages of `len` bytes by a connection until one is too many; how many were taken.
+/// Sends messages until a violation; returns the number accepted.
 fn flood(node: &mut TestNode, id: ConnectionId, len: u32, most: u64) -> (u64, Option<Violation>) {
     let first = node.next_sequences(id).unwrap().1.max(1);
     for taken in 0..most {
@@ -36,7 +36,7 @@ fn flood(node: &mut TestNode, id: ConnectionId, len: u32, most: u64) -> (u64, Op
 }
 
 #[test]
-fn peer_that_fills_a_socket_costs_no_other_its_connection() {
+fn overload_of_a_socket_resets_only_the_sender() {
     for len in [100, 0] {
         let (mut pair, _, to) = pair();
         pair.b.set_limits(to, 1000, 1000).unwrap();
@@ -46,14 +46,14 @@ fn peer_that_fills_a_socket_costs_no_other_its_connection() {
         let innocent = pair.ids[1];
         assert_eq!(flood(&mut pair.b, innocent, len, 5), (5, None));
         assert!(pair.b.is_up(innocent));
-        // It has a share of its own, and no more.
+        // The other connection has its own share, and no more.
         let (_, violation) = flood(&mut pair.b, innocent, len, 20_000);
         assert_eq!(violation, Some(Violation::Overflow(5000)));
     }
 }
 
 #[test]
-fn peer_that_fills_all_sockets_costs_no_other_its_connection() {
+fn overload_of_all_sockets_resets_only_the_sender() {
     let (mut a, mut b) = (node(), node());
     b.settings.max_waiting = 1 << 20;
     let from = bound(&mut a, A, 4001);
@@ -66,12 +66,12 @@ fn peer_that_fills_all_sockets_costs_no_other_its_connection() {
     let (taken, violation) = flood(&mut pair.b, hostile, 4096, 20_000);
     assert_eq!(violation, Some(Violation::Overflow(5000)));
     assert!(taken * 4096 <= 1 << 20, "{taken} messages");
-    // A sixteenth is its own.
+    // The share of one connection is a sixteenth.
     let innocent = pair.ids[1];
     let (taken, violation) = flood(&mut pair.b, innocent, 4096, 20_000);
     assert_eq!(violation, Some(Violation::Overflow(5000)));
     assert!((15..=16).contains(&taken), "{taken} messages");
-    // All of that is counted back.
+    // Receiving restores the accounting.
     lens(&mut pair.b, to);
     assert_eq!(pair.b.waiting_bytes, 0);
     let counted = pair.b.peers.iter().map(|(_, peer)| peer.waiting_bytes);
@@ -79,7 +79,7 @@ fn peer_that_fills_all_sockets_costs_no_other_its_connection() {
 }
 
 #[test]
-fn closing_a_socket_counts_its_messages_back() {
+fn close_restores_buffer_accounting() {
     let (mut pair, _, to) = pair();
     let id = pair.ids[1];
     assert_eq!(flood(&mut pair.b, id, 100, 5), (5, None));
@@ -90,7 +90,7 @@ fn closing_a_socket_counts_its_messages_back() {
     assert_eq!(pair.b.peers.get(id).unwrap().waiting_bytes, 0);
 }
 
-/// A congestion map arrives by a connection, with these ports congested.
+/// Receives a congestion map with these ports set.
 fn map(node: &mut TestNode, now: Duration, id: ConnectionId, ports: &[u16]) {
     let mut map = CongestionMap::default();
     for &port in ports {
@@ -112,7 +112,7 @@ fn woken(node: &mut TestNode) -> Vec<SocketId> {
 }
 
 #[test]
-fn maps_that_do_not_concern_a_socket_wake_it_once_in_a_while() {
+fn congestion_map_wakeups_are_rate_limited() {
     const MILLI: Duration = Duration::from_millis(1);
     let (mut pair, _, to) = pair();
     let hostile = stranger(&mut pair.b);
@@ -124,7 +124,7 @@ fn maps_that_do_not_concern_a_socket_wake_it_once_in_a_while() {
         wakes += woken(&mut pair.b).len();
     }
     assert_eq!(wakes, 1);
-    // It is told of the last ones a little later, and of a map that says nothing new never.
+    // The last maps cause one wake-up later. An unchanged map causes none.
     assert!(pair.b.readiness(to).unwrap().map_changed);
     let later = pair.b.deadline(hostile).unwrap();
     assert!(start < later && later <= start + 10 * MILLI);
@@ -136,9 +136,9 @@ fn maps_that_do_not_concern_a_socket_wake_it_once_in_a_while() {
     assert!(pair.b.deadline(hostile).is_none_or(|at| at > start + MILLI));
 }
 
-/// X-G04: but a sender that is blocked is woken at once, however many maps have come.
+/// Case X-G04: a blocked sender is woken at once, independent of the map interval.
 #[test]
-fn map_that_releases_a_port_wakes_blocked_senders_among_many_maps() {
+fn congestion_release_wakes_blocked_senders_despite_rate_limit() {
     let (mut pair, _, to) = pair();
     let other = bound(&mut pair.b, B, 5001);
     let id = pair.ids[1];
@@ -154,9 +154,9 @@ fn map_that_releases_a_port_wakes_blocked_senders_among_many_maps() {
     assert!(pair.b.readiness(other).unwrap().map_changed);
 }
 
-/// X-F06: nor does it wait for a port that the map has not released without saying so again.
+/// Case X-F06: a woken sender has to register again.
 #[test]
-fn map_that_releases_nothing_wakes_blocked_senders_to_wait_anew() {
+fn congestion_map_without_release_wakes_blocked_senders_once() {
     let (mut pair, _, to) = pair();
     let id = pair.ids[1];
     map(&mut pair.b, NOW, id, &[4001]);
@@ -169,9 +169,9 @@ fn map_that_releases_nothing_wakes_blocked_senders_to_wait_anew() {
     assert_eq!(woken(&mut pair.b), [], "it has not said so again");
 }
 
-/// No map comes from this process itself.
+/// Local congestion releases senders without a map.
 #[test]
-fn port_that_is_released_wakes_blocked_senders_of_the_same_process() {
+fn congestion_release_wakes_local_senders() {
     let mut node = node();
     let from = bound(&mut node, A, 4001);
     let to = bound(&mut node, A, 5000);
