@@ -6,16 +6,16 @@ use super::{AddressFamily, Element, text, write_text};
 use crate::proto::wire::Reader;
 
 bitflags::bitflags! {
-    /// The state of a connection.
+    /// State of a connection.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct ConnectionFlags: u8 {
-        /// Somebody is sending.
+        /// A message is being sent.
         const SENDING = 0x01;
-        /// It is being made.
+        /// The connection is being established.
         const CONNECTING = 0x02;
-        /// It is there.
+        /// The connection is established.
         const CONNECTED = 0x04;
-        /// Those that are not known are kept.
+        /// Unknown flags are kept.
         const _ = !0;
     }
 }
@@ -23,19 +23,19 @@ bitflags::bitflags! {
 /// A connection between two hosts.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct ConnectionInfo {
-    /// The number of the next message that is sent.
+    /// Sequence number of the next message to send.
     pub next_tx: u64,
-    /// The number of the next message that is expected.
+    /// Sequence number of the next message to receive.
     pub next_rx: u64,
-    /// This host's address.
+    /// The local address.
     pub local: IpAddr,
-    /// The other's.
+    /// The peer's address.
     pub peer: IpAddr,
-    /// What it goes over, in 15 bytes: `infiniband` for every RDMA device.
+    /// Name of the transport, up to 15 bytes: `infiniband` for every RDMA device.
     pub transport: String,
-    /// Its state.
+    /// State of the connection.
     pub flags: ConnectionFlags,
-    /// The type of service, which IPv6's layout has no place for.
+    /// Type of service; missing in the layout of IPv6.
     pub tos: u8,
 }
 

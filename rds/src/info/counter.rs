@@ -1,14 +1,14 @@
-//! What has happened how often: `struct rds_info_counter`.
+//! Statistics counters: `struct rds_info_counter`.
 
 use super::{AddressFamily, Element, text, write_text};
 use crate::proto::wire::Reader;
 
-/// What has happened how often.
+/// A statistics counter.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct Counter {
-    /// The kernel's name for it, of 31 bytes at most.
+    /// The kernel's name, up to 31 bytes.
     pub name: String,
-    /// How often.
+    /// The value.
     pub value: u64,
 }
 

@@ -1,37 +1,37 @@
-//! What is below connections: `struct rds_info_rdma_connection` and its twin for IPv6, which are not
-//! packed.
+//! RDMA connections: `struct rds_info_rdma_connection` and `struct rds6_info_rdma_connection`, with
+//! padding.
 
 use std::net::IpAddr;
 
 use super::{AddressFamily, Element};
 use crate::proto::wire::Reader;
 
-/// The device's part of a connection.
+/// Device part of a connection.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct DeviceConnectionInfo {
-    /// This host's address.
+    /// The local address.
     pub local: IpAddr,
-    /// The other's.
+    /// The peer's address.
     pub peer: IpAddr,
-    /// The address of this host's port; zero while there is no connection.
+    /// GID of the local port; zero without a connection.
     pub local_gid: [u8; 16],
-    /// That of the other's.
+    /// GID of the peer's port; zero without a connection.
     pub peer_gid: [u8; 16],
-    /// The requests that the send queue can hold.
+    /// Length of the send queue.
     pub max_send_wr: u32,
-    /// The requests that the receive queue can hold.
+    /// Length of the receive queue.
     pub max_recv_wr: u32,
-    /// The pieces of memory of one send.
+    /// Maximum number of scatter/gather entries of a send.
     pub max_send_sge: u32,
-    /// How much memory can be exported.
+    /// Maximum number of exports.
     pub mr_max: u32,
-    /// The pages of an exported piece.
+    /// Maximum number of pages of an export.
     pub mr_size: u32,
-    /// The type of service.
+    /// Type of service.
     pub tos: u8,
-    /// The service level.
+    /// Service level.
     pub sl: u8,
-    /// Frames that are kept for later.
+    /// Cached frames.
     pub cache_allocs: u32,
 }
 

@@ -1,4 +1,4 @@
-//! Messages that wait: `struct rds_info_message` and `struct rds6_info_message`.
+//! Queued messages: `struct rds_info_message` and `struct rds6_info_message`.
 
 use std::net::SocketAddr;
 
@@ -6,32 +6,32 @@ use super::{AddressFamily, Element};
 use crate::proto::wire::Reader;
 
 bitflags::bitflags! {
-    /// What a message asks for.
+    /// Flags of a message.
     #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
     pub struct MessageFlags: u8 {
-        /// An acknowledgement.
+        /// Requests an acknowledgement.
         const ACK = 0x01;
-        /// One at once.
+        /// Requests an immediate acknowledgement.
         const FAST_ACK = 0x02;
-        /// Those that are not known are kept.
+        /// Unknown flags are kept.
         const _ = !0;
     }
 }
 
-/// A message that waits.
+/// A queued message.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct MessageInfo {
-    /// Its number.
+    /// Sequence number.
     pub sequence: u64,
-    /// The number of bytes.
+    /// Length in bytes.
     pub len: u32,
-    /// The socket of this host. Kernels do not tell its IPv4 address in IPv4's layout.
+    /// The local socket. Kernels omit the address in the layout of IPv4.
     pub local: SocketAddr,
-    /// The other.
+    /// The peer's socket.
     pub peer: SocketAddr,
-    /// What it asks for.
+    /// Flags of the message.
     pub flags: MessageFlags,
-    /// The type of service.
+    /// Type of service.
     pub tos: u8,
 }
 

@@ -1,7 +1,7 @@
-//! What a host tells of its sockets and connections: `RDS_INFO_*`, in the layouts of the kernel.
+//! `RDS_INFO_*`: sockets, connections and counters of a host, in the layouts of the kernel.
 //!
-//! [`Engine::info`](crate::Engine::info) is ours; [`Section::decode`] reads what the kernel's socket
-//! options give.
+//! [`Engine::info`](crate::Engine::info) returns those of an engine; [`Section::decode`] decodes
+//! the kernel's socket options.
 //!
 //! ```
 //! use rds::info::{Section, Table};
@@ -31,12 +31,12 @@ pub use socket::SocketInfo;
 
 use crate::proto::wire::Reader;
 
-/// Which addresses a section can tell of.
+/// Address layout of a section.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum AddressFamily {
-    /// IPv4's, in 4 bytes. What has others is left out.
+    /// IPv4 addresses in 4 bytes. Entries with other addresses are omitted.
     V4,
-    /// All, in 16 bytes.
+    /// All addresses, in 16 bytes.
     V6,
 }
 
@@ -61,9 +61,9 @@ impl AddressFamily {
     fn write(self, ip: IpAddr, to: &mut Vec<u8>) {
         match (self, ip) {
             (Self::V4, IpAddr::V4(ip)) => to.extend(ip.octets()),
-            // It is left out before.
+            // Filtered by the caller.
             (Self::V4, IpAddr::V6(_)) => to.extend([0; 4]),
-            // No address has no family.
+            // The unspecified address has no family.
             (Self::V6, IpAddr::V4(Ipv4Addr::UNSPECIFIED)) => to.extend([0; 16]),
             (Self::V6, IpAddr::V4(ip)) => to.extend(ip.to_ipv6_mapped().octets()),
             (Self::V6, IpAddr::V6(ip)) => to.extend(ip.octets()),
@@ -71,11 +71,11 @@ impl AddressFamily {
     }
 }
 
-/// One row of a table, of which there is one for each thing that it tells of.
+/// An element of a section's array.
 trait Element: Sized {
-    /// The number of bytes.
+    /// Size in bytes.
     fn size(family: AddressFamily) -> usize;
-    /// Whether addresses of the family can say what it is about.
+    /// Whether the family can represent the addresses.
     fn fits(&self, family: AddressFamily) -> bool;
     fn write(&self, family: AddressFamily, to: &mut Vec<u8>);
     fn read(family: AddressFamily, reader: &mut Reader<'_>) -> Option<Self>;
@@ -98,7 +98,7 @@ fn decode<E: Element>(family: AddressFamily, bytes: &[u8]) -> Option<Vec<E>> {
         .collect()
 }
 
-/// Text that ends where its place does, or at a zero.
+/// Text, terminated by a zero or the end of the field.
 fn text<const N: usize>(reader: &mut Reader<'_>) -> Option<String> {
     let bytes: [u8; N] = reader.bytes()?;
     let len = bytes.iter().position(|&byte| byte == 0).unwrap_or(N);
@@ -112,7 +112,7 @@ fn write_text<const N: usize>(text: &str, to: &mut Vec<u8>) {
     to.extend(bytes);
 }
 
-/// What can be asked for: the socket options of the level `SOL_RDS` that only tell.
+/// A section: a read-only socket option of level `SOL_RDS`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum Section {
@@ -120,11 +120,11 @@ pub enum Section {
     Counters,
     /// `RDS_INFO_CONNECTIONS` and `RDS6_INFO_CONNECTIONS`.
     Connections(AddressFamily),
-    /// `RDS_INFO_SEND_MESSAGES` and `RDS6_INFO_SEND_MESSAGES`: not sent yet.
+    /// `RDS_INFO_SEND_MESSAGES` and `RDS6_INFO_SEND_MESSAGES`: unsent messages.
     SendMessages(AddressFamily),
-    /// `RDS_INFO_RETRANS_MESSAGES` and `RDS6_INFO_RETRANS_MESSAGES`: sent, and not acknowledged.
+    /// `RDS_INFO_RETRANS_MESSAGES` and `RDS6_INFO_RETRANS_MESSAGES`: unacknowledged messages.
     RetransMessages(AddressFamily),
-    /// `RDS_INFO_RECV_MESSAGES` and `RDS6_INFO_RECV_MESSAGES`: not received by the program yet.
+    /// `RDS_INFO_RECV_MESSAGES` and `RDS6_INFO_RECV_MESSAGES`: messages in receive queues.
     RecvMessages(AddressFamily),
     /// `RDS_INFO_SOCKETS` and `RDS6_INFO_SOCKETS`.
     Sockets(AddressFamily),
@@ -133,7 +133,7 @@ pub enum Section {
 }
 
 impl Section {
-    /// The section with the number of a socket option, if it is one that RDS over RDMA has.
+    /// The section of a socket option, if supported by RDS over RDMA.
     pub fn from_option(option: i32) -> Option<Self> {
         use AddressFamily::{V4, V6};
         Some(match option {
@@ -154,7 +154,7 @@ impl Section {
         })
     }
 
-    /// The number of bytes of one element.
+    /// Size of an element in bytes.
     pub fn element_size(self) -> usize {
         match self {
             Self::Counters => Counter::size(AddressFamily::V4),
@@ -167,7 +167,7 @@ impl Section {
         }
     }
 
-    /// Reads what the socket option gives; `None` if the length is not that of whole elements.
+    /// Decodes the value of a socket option; `None` for a partial element.
     pub fn decode(self, bytes: &[u8]) -> Option<Table> {
         Some(match self {
             Self::Counters => Table::Counters(decode(AddressFamily::V4, bytes)?),
@@ -181,42 +181,42 @@ impl Section {
     }
 }
 
-/// What one section says.
+/// Decoded elements of a section.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub enum Table {
-    /// Of [`Section::Counters`].
+    /// From [`Section::Counters`].
     Counters(Vec<Counter>),
-    /// Of [`Section::Connections`].
+    /// From [`Section::Connections`].
     Connections(Vec<ConnectionInfo>),
-    /// Of the three sections that are about messages.
+    /// From the three sections of messages.
     Messages(Vec<MessageInfo>),
-    /// Of [`Section::Sockets`].
+    /// From [`Section::Sockets`].
     Sockets(Vec<SocketInfo>),
-    /// Of [`Section::DeviceConnections`].
+    /// From [`Section::DeviceConnections`].
     DeviceConnections(Vec<DeviceConnectionInfo>),
 }
 
-/// Everything that is to be told, at one time.
+/// A snapshot of all sections.
 #[derive(Clone, Debug, Default, PartialEq, Eq)]
 pub struct Info {
-    /// What has happened how often.
+    /// Statistics counters.
     pub counters: Vec<Counter>,
-    /// The connections to other hosts.
+    /// Connections to other hosts.
     pub connections: Vec<ConnectionInfo>,
-    /// Messages that have not been sent.
+    /// Unsent messages.
     pub sending: Vec<MessageInfo>,
-    /// Messages that have been sent, and not acknowledged.
+    /// Unacknowledged messages.
     pub unacknowledged: Vec<MessageInfo>,
-    /// Messages that programs have not received.
+    /// Messages in receive queues.
     pub receiving: Vec<MessageInfo>,
-    /// The sockets.
+    /// Sockets.
     pub sockets: Vec<SocketInfo>,
-    /// What is below the connections.
+    /// Device parts of the connections.
     pub device_connections: Vec<DeviceConnectionInfo>,
 }
 
 impl Info {
-    /// The bytes of a section, as the socket option gives them.
+    /// Encodes a section as the value of its socket option.
     pub fn encode(&self, section: Section) -> Vec<u8> {
         match section {
             Section::Counters => encode(AddressFamily::V4, &self.counters),
@@ -229,7 +229,7 @@ impl Info {
         }
     }
 
-    /// How often something has happened, by the kernel's name for it.
+    /// The value of a counter, by its kernel name.
     pub fn counter(&self, name: &str) -> Option<u64> {
         let counter = self.counters.iter().find(|counter| counter.name == name);
         counter.map(|counter| counter.value)

@@ -5,18 +5,18 @@ use std::net::SocketAddr;
 use super::{AddressFamily, Element};
 use crate::proto::wire::Reader;
 
-/// A socket. An address that it does not have is unspecified, with port 0.
+/// A socket. Missing addresses are unspecified, with port 0.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub struct SocketInfo {
-    /// How many bytes it may have sent and not acknowledged.
+    /// Size of the send buffer in bytes.
     pub send_limit: u32,
-    /// Its address.
+    /// The bound address.
     pub local: SocketAddr,
-    /// Its default destination.
+    /// The default destination.
     pub peer: SocketAddr,
-    /// How many bytes it may have waiting to be received.
+    /// Size of the receive buffer in bytes.
     pub recv_limit: u32,
-    /// The number that tells it from others.
+    /// Number of the socket.
     pub inode: u64,
 }
 

@@ -1,11 +1,11 @@
-//! Against what a kernel has told.
+//! Tests with data captured from a kernel.
 
 use std::net::{IpAddr, SocketAddr};
 
 use super::*;
 
-/// What Linux 6.1 gives for each option: its number, the size of an element, and the bytes. Python's
-/// `peer.py info` of the tests on two hosts prints this.
+/// Socket options of Linux 6.1: number, element size and value, as printed by `peer.py info` of the
+/// tests on two hosts.
 const KERNEL: &str = include_str!("kernel-6.1.txt");
 
 fn hex(text: &str) -> Vec<u8> {
@@ -20,7 +20,7 @@ fn hex(text: &str) -> Vec<u8> {
         .collect()
 }
 
-/// The sections that the kernel has, with their bytes.
+/// The captured sections.
 fn sections() -> Vec<(Section, Vec<u8>)> {
     let mut sections = vec![];
     for line in KERNEL.lines() {
@@ -45,9 +45,9 @@ fn table(section: Section) -> Table {
     section.decode(&bytes).unwrap()
 }
 
-/// L-S20, U-W13
+/// Cases L-S20, U-W13
 #[test]
-fn what_the_kernel_tells_is_read_and_written_the_same() {
+fn info_of_kernel_round_trips() {
     assert_eq!(sections().len(), 13);
     for (section, bytes) in sections() {
         let mut info = Info::default();
@@ -70,7 +70,7 @@ fn what_the_kernel_tells_is_read_and_written_the_same() {
 }
 
 #[test]
-fn the_tables_say_what_was_done() {
+fn info_of_kernel_has_expected_contents() {
     let ip = |last| IpAddr::from([10, 9, 0, last]);
     let own = SocketAddr::new(ip(2), 4200);
     for family in [AddressFamily::V4, AddressFamily::V6] {
@@ -130,7 +130,7 @@ fn the_tables_say_what_was_done() {
 }
 
 #[test]
-fn what_has_no_place_is_left_out() {
+fn info_omits_ipv6_from_ipv4_layout() {
     let info = Info {
         connections: vec![ConnectionInfo {
             next_tx: 1,

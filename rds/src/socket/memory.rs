@@ -1,4 +1,4 @@
-//! Memory that peers read and write, and memory for reading and writing theirs.
+//! Memory for RDMA: local buffers, and exports to peers.
 
 use std::{
     fmt, io,
@@ -18,7 +18,7 @@ use crate::{
     proto::wire::{Cookie, MAX_MESSAGE},
 };
 
-/// How peers may use memory.
+/// Access of peers to exported memory.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct ExportOptions {
     use_once: bool,
@@ -26,12 +26,12 @@ pub struct ExportOptions {
 }
 
 impl ExportOptions {
-    /// Peers may read and write it until it is [freed](Socket::free).
+    /// Read and write access until [freed](Socket::free).
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// `RDS_RDMA_USE_ONCE`—It is freed when a message comes that follows an operation on it.
+    /// `RDS_RDMA_USE_ONCE`—Ends the export when a message arrives after an operation on the memory.
     #[must_use]
     #[doc(alias = "RDS_RDMA_USE_ONCE")]
     pub fn use_once(mut self) -> Self {
@@ -39,7 +39,7 @@ impl ExportOptions {
         self
     }
 
-    /// Peers may only read it. Kernels let peers write in any case, whatever is asked of them.
+    /// Read access only. The kernel's sockets always grant write access.
     #[must_use]
     pub fn read_only(mut self) -> Self {
         self.read_only = true;
@@ -47,48 +47,48 @@ impl ExportOptions {
     }
 }
 
-/// Memory of whole pages, for operations on the memory of peers, and for theirs on it.
+/// Registered memory of whole pages, for own operations and for those of peers.
 ///
-/// No reference to its bytes exists: the program copies in and out. It can be
-/// [exported](Socket::export) any number of times; each can be taken back on its own.
+/// The bytes are never borrowed, because peers may write at any time: copy in and out. Can be
+/// [exported](Socket::export) any number of times; each export can be freed on its own.
 pub struct RdmaBuffer {
-    /// As this process and its own requests reach it.
+    /// Registration for local access only.
     region: RemoteRegion,
     file: OwnedFd,
 }
 
 impl RdmaBuffer {
-    /// The number of bytes.
+    /// Length in bytes.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.region.len()
     }
 
-    /// Copies bytes out, from `offset` on.
+    /// Copies bytes out, starting at `offset`.
     ///
     /// # Panics
-    /// Panics when the bytes are not inside.
+    /// Panics if the range is out of bounds.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         self.region.read(offset, bytes);
     }
 
-    /// Copies bytes in, from `offset` on.
+    /// Copies bytes in, starting at `offset`.
     ///
     /// # Panics
-    /// Panics when the bytes are not inside.
+    /// Panics if the range is out of bounds.
     pub fn write(&self, offset: usize, bytes: &[u8]) {
         self.region.write(offset, bytes);
     }
 
-    /// The number at `offset`, which peers may change by atomic operations.
+    /// Loads the 64-bit value at `offset`, a possible target of atomic operations of peers.
     ///
     /// # Panics
-    /// Panics when its 8 bytes are not inside, or `offset` is no multiple of 8.
+    /// Panics if the value is out of bounds, or `offset` is not a multiple of 8.
     pub fn load(&self, offset: usize) -> u64 {
         self.region.load(offset)
     }
 
-    /// Sets the number at `offset`.
+    /// Stores a 64-bit value at `offset`.
     ///
     /// # Panics
     /// As for [`load`](Self::load).
@@ -96,10 +96,10 @@ impl RdmaBuffer {
         self.region.store(offset, value);
     }
 
-    /// A part, for an operation.
+    /// A part of the buffer, as local memory of an operation.
     ///
     /// # Panics
-    /// Panics when the range is not inside.
+    /// Panics if the range is out of bounds.
     #[must_use]
     pub fn slice(&self, range: Range<usize>) -> RemoteRegion {
         self.region.slice(range)
@@ -135,15 +135,15 @@ impl Socket {
         Err(io::Error::new(kind, reason))
     }
 
-    /// Makes and registers memory of `len` zero bytes. Enters the kernel.
+    /// Allocates and registers `len` zeroed bytes. Enters the kernel.
     ///
     /// # Errors
-    /// - `NotConnected`: the socket has no address.
-    /// - `Unsupported`: its address is that of the host itself, without a device.
-    /// - `NotFound`: the device has been removed, and is not back. Memory is of one device: what was
-    ///   made before the removal is of no more use.
-    /// - `InvalidInput`: there would be no bytes.
-    /// - `OutOfMemory`: there is not so much memory, or it cannot be locked (`ulimit -l`).
+    /// - `NotConnected`: the socket is unbound.
+    /// - `Unsupported`: the socket is bound to a loopback address, without a device.
+    /// - `NotFound`: the device is removed. Memory belongs to one device; memory allocated before
+    ///   the removal stays unusable.
+    /// - `InvalidInput`: `len` is 0.
+    /// - `OutOfMemory`: out of memory, or over the limit of locked memory (`ulimit -l`).
     pub fn alloc(&self, len: usize) -> io::Result<RdmaBuffer> {
         let memory = SharedMemory::create(len)?;
         let file = memory.as_fd().try_clone_to_owned()?;
@@ -151,8 +151,8 @@ impl Socket {
         Ok(RdmaBuffer { region, file })
     }
 
-    /// Registers memory of the program's for its own operations on the memory of peers, who have no
-    /// access to it. Enters the kernel.
+    /// Registers memory of the program for its own operations, without access for peers. Enters the
+    /// kernel.
     ///
     /// # Errors
     /// As for [`alloc`](Self::alloc).
@@ -163,19 +163,20 @@ impl Socket {
         region.map_err(|refused| refused.error.into())
     }
 
-    /// `RDS_GET_MR`—Lets peers read and write memory, and returns its name, which is to be sent to
-    /// one of them: in a message, or [with](crate::SendOptions::cookie) one. Enters the kernel.
+    /// `RDS_GET_MR`—Exports memory to peers. Returns the cookie, to be sent to a peer in a message
+    /// or [with](crate::SendOptions::cookie) one. Enters the kernel.
     ///
-    /// Any peer that knows the name can use it, on any connection of the engine, until it is [freed](Self::free), the
-    /// socket is closed, or the device is removed. The name is a key of the device's choice, and an address of which 20
-    /// bits are random: a guess that fails costs the peer its connection. Free memory as soon as it is not needed, or
-    /// export it for one use. Where the name is sent [with](crate::SendOptions::cookie) a message, only the host that
-    /// the message went to can end that use.
+    /// Any peer with the cookie can access the memory, on any connection of the engine, until it is
+    /// [freed](Self::free), the socket is closed, or the device is removed. A cookie consists of a
+    /// key chosen by the device and an address with 20 random bits; a wrong guess breaks the
+    /// connection of the guessing peer. Free memory as soon as possible, or export it for one use.
+    /// If the cookie is sent [with](crate::SendOptions::cookie) a message, only the receiving host
+    /// can end the single use.
     ///
     /// # Errors
-    /// - `NotConnected`: the socket has no address.
-    /// - `EMSGSIZE`: it is longer than 1 MiB and a page.
-    /// - `OutOfMemory`: it cannot be locked (`ulimit -l`).
+    /// - `NotConnected`: the socket is unbound.
+    /// - `EMSGSIZE`: the memory is longer than 1 MiB and a page.
+    /// - `OutOfMemory`: over the limit of locked memory (`ulimit -l`).
     #[doc(alias = "RDS_GET_MR")]
     #[doc(alias = "RDS_GET_MR_FOR_DEST")]
     #[doc(alias = "RDS_CMSG_RDMA_MAP")]
@@ -184,11 +185,12 @@ impl Socket {
         self.export_memory(memory, options)
     }
 
-    /// The same for memory of any kind, which belongs to the socket until it is freed.
+    /// Exports memory of any kind, like [`export`](Self::export). The socket owns the memory until
+    /// it is freed.
     ///
     /// # Errors
     /// As for [`export`](Self::export), and:
-    /// - `InvalidInput`: there are no bytes.
+    /// - `InvalidInput`: the memory is empty.
     pub fn export_memory<M: Memory>(
         &self,
         mut memory: M,
@@ -206,7 +208,7 @@ impl Socket {
         let mut access = RemoteAccess::READ;
         access.set(RemoteAccess::WRITE, !options.read_only);
         access.set(RemoteAccess::ATOMIC, !options.read_only && device.atomics);
-        // Kernels count addresses from the start of the page; to peers, the cookie says where they begin.
+        // Kernels count addresses from the start of the page; the cookie carries the offset.
         let address = random_address(offset, range.len())?;
         let registration = device.pd.register(memory).remote(access);
         let region = registration
@@ -218,22 +220,21 @@ impl Socket {
         self.lock()?.exports.insert(self.id, rkey, exported);
         Ok(Cookie {
             rkey,
-            // As much of 32 bits as there is.
+            // `random_address` fits into 32 bits.
             offset: u32::try_from(address).unwrap_or_default(),
         })
     }
 
-    /// `RDS_FREE_MR`—Takes memory back: when this returns, no peer can reach it any more. Enters the
-    /// kernel.
+    /// `RDS_FREE_MR`—Ends an export. On return, no peer can access the memory. Enters the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`: the socket has no such memory (any more).
+    /// - `InvalidInput`: not an export of this socket, or freed already.
     #[doc(alias = "RDS_FREE_MR")]
     pub fn free(&self, cookie: Cookie) -> io::Result<()> {
         let removed = self.lock()?.exports.remove(self.id, cookie.rkey);
         match removed {
             Some(exported) => {
-                // Outside of the lock, as it takes a while.
+                // Without the lock, because deregistration is slow.
                 drop(exported);
                 Ok(())
             }
@@ -241,10 +242,10 @@ impl Socket {
         }
     }
 
-    /// How many pieces of memory the socket exports.
+    /// Number of exports of the socket.
     ///
     /// # Errors
-    /// - `Unsupported`: the socket is of a parent process.
+    /// - `Unsupported`: the socket belongs to the parent process.
     pub fn exports(&self) -> io::Result<usize> {
         Ok(self.lock()?.exports.count(self.id))
     }

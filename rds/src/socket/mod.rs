@@ -1,4 +1,4 @@
-//! Sockets, as programs use them.
+//! The socket API.
 
 mod memory;
 mod operation;
@@ -35,28 +35,28 @@ use crate::{
     slots::Body,
 };
 
-/// What a socket can do without waiting.
+/// Readiness of a socket.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Readiness {
-    /// There is something to receive.
+    /// A message or another event can be received.
     pub readable: bool,
-    /// Less is sent and not acknowledged than may be. The destination may still be congested.
+    /// The send buffer has room. The destination may still be congested.
     pub writable: bool,
-    /// Some peer has told anew which of its ports are congested. It is told once, and not to sockets
-    /// that [monitor](Socket::set_congestion_monitor) congestion.
+    /// A congestion map of a peer has changed since the last query. Always `false` with [congestion
+    /// monitoring](Socket::set_congestion_monitor).
     pub map_changed: bool,
 }
 
-/// What somebody who does not wait in a call wants to know.
+/// Conditions for readiness of the descriptor.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub enum Interest {
-    /// When there is something to receive.
+    /// Something can be received.
     Read,
-    /// When something can be sent, too.
+    /// Something can be received, or the send buffer has room.
     ReadWrite,
 }
 
-/// How a socket waits, and what else was chosen.
+/// Options of a socket outside of the protocol.
 #[derive(Debug, Default)]
 struct SocketOptions {
     nonblocking: bool,
@@ -64,27 +64,27 @@ struct SocketOptions {
     write: Option<Duration>,
     recverr: bool,
     tos: u8,
-    /// The transport has been chosen, of which there is one.
+    /// `SO_RDS_TRANSPORT` was set.
     transport: bool,
-    /// When messages come is to be known exactly.
+    /// Exact timestamps are enabled.
     exact: bool,
 }
 
-/// What to receive, and how.
+/// Flags of a receive call.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 struct RecvFlags {
     peek: bool,
     dont_wait: bool,
 }
 
-/// A socket for reliable datagrams, in the manner of [`std::net::UdpSocket`].
+/// A socket for reliable datagrams, similar to [`std::net::UdpSocket`].
 ///
-/// Messages of up to 1 MiB arrive whole, once, and in the order in which one socket has sent them to
-/// another, however often the connection between the hosts is lost meanwhile. The peer is another of
-/// these, or a socket of a Linux kernel (`AF_RDS` over RDMA).
+/// Messages of up to 1 MiB are delivered whole, once, and in order for each pair of sockets, even
+/// if the connection between the hosts is lost and reestablished. The peer is another socket of
+/// this crate, or an `AF_RDS` socket of a Linux kernel.
 ///
-/// That a message is sent means that it is queued. A socket that is closed, or whose process ends,
-/// takes with it what nobody has acknowledged.
+/// A successful send means the message is queued. Closing the socket or exiting the process
+/// discards unacknowledged messages.
 ///
 /// # Examples
 /// ```no_run
@@ -112,16 +112,16 @@ fn lock<T>(mutex: &Mutex<T>) -> MutexGuard<'_, T> {
 }
 
 impl Socket {
-    /// A socket without an address, of the [shared](Engine::shared) engine.
+    /// Creates an unbound socket on the [shared](Engine::shared) engine.
     ///
     /// # Errors
     /// - `NotFound`: there is no RDMA device.
-    /// - Whatever making descriptors or a thread fails with.
+    /// - Any error of creating descriptors or a thread.
     pub fn new() -> io::Result<Self> {
         Self::of(&Engine::shared()?)
     }
 
-    /// A socket with an address; port 0 stands for any that is free.
+    /// Creates a socket bound to `addr`; port 0 selects a free port.
     ///
     /// # Errors
     /// As for [`new`](Self::new) and [`bind_to`](Self::bind_to).
@@ -156,21 +156,21 @@ impl Socket {
         self.engine.inner().lock()
     }
 
-    /// The engine that the socket belongs to.
+    /// The engine of the socket.
     pub fn engine(&self) -> &Engine {
         &self.engine
     }
 
-    /// `bind(2)`—Gives the socket its address, for good, and returns it; port 0 stands for any that
-    /// is free. Peers can connect to this host from now on.
+    /// `bind(2)`—Binds the socket permanently, and returns the bound address; port 0 selects a free
+    /// port. From now on, peers can connect to this host.
     ///
     /// # Errors
-    /// - `InvalidInput`: it has one already, no host can have that one, or the port is 1.
-    /// - `AddrInUse`: another socket has it; another process has RDS at that address; or the kernel
-    ///   has, as the module `rds_rdma` is loaded. The text says which.
-    /// - `AddrNotAvailable`: no RDMA device has that address.
-    /// - `Unsupported`: the process is the child of one that has had an address of a device.
-    /// - `ENOPROTOOPT`: it is this host's own, and another [transport](Self::set_transport) chosen.
+    /// - `InvalidInput`: the socket is bound, the address is not a host's, or the port is 1.
+    /// - `AddrInUse`: another socket is bound to the address, another process uses RDS on its IP,
+    ///   or the kernel module `rds_rdma` is loaded. The text names the reason.
+    /// - `AddrNotAvailable`: no RDMA device has the address.
+    /// - `Unsupported`: the process is a child of a process with open RDMA devices.
+    /// - `ENOPROTOOPT`: a loopback address, after [`set_transport`](Self::set_transport).
     ///
     /// # References
     /// [rds(7)](https://man7.org/linux/man-pages/man7/rds.7.html)
@@ -186,56 +186,55 @@ impl Socket {
         Ok(bound)
     }
 
-    /// `connect(2)`—Says where messages go that do not say it themselves. It can be said again.
-    /// Nothing is sent, and whether anybody is there does not matter.
+    /// `connect(2)`—Sets the default destination; repeatable. Sends nothing, and succeeds even if
+    /// the peer does not exist.
     ///
     /// # Errors
-    /// - `InvalidInput`: no host can have that address.
-    /// - `Unsupported`: the socket cannot reach it, having an address of another kind.
+    /// - `InvalidInput`: the address is not a host's.
+    /// - `Unsupported`: the socket is bound to an address of another family or scope.
     pub fn connect(&self, addr: SocketAddr) -> io::Result<()> {
         let mut state = self.lock()?;
         state.node.connect(self.id, addr).map_err(socket_error)
     }
 
-    /// `getsockname(2)`—The address, if it has one.
+    /// `getsockname(2)`—The bound address, if any.
     ///
     /// # Errors
-    /// - `Unsupported`: the socket is of a parent process.
+    /// - `Unsupported`: the socket belongs to the parent process.
     pub fn local_addr(&self) -> io::Result<Option<SocketAddr>> {
         let names = self.lock()?.node.names(self.id);
         names.map(|(local, _)| local).map_err(socket_error)
     }
 
-    /// `getpeername(2)`—The default destination, if it has one.
+    /// `getpeername(2)`—The default destination, if any.
     ///
     /// # Errors
-    /// - `Unsupported`: the socket is of a parent process.
+    /// - `Unsupported`: the socket belongs to the parent process.
     pub fn peer_addr(&self) -> io::Result<Option<SocketAddr>> {
         let names = self.lock()?.node.names(self.id);
         names.map(|(_, peer)| peer).map_err(socket_error)
     }
 
-    /// Receives the next message into `buf`, waiting for one unless
-    /// [nonblocking](Self::set_nonblocking). Returns the number of bytes, and who has sent it. What
-    /// does not fit is lost; see [`recv`](Self::recv) for a message of any length.
+    /// Receives the next message into `buf`. Returns the number of bytes and the sender. Excess
+    /// bytes are discarded; use [`recv`](Self::recv) for messages of any length. Blocks unless
+    /// [nonblocking](Self::set_nonblocking).
     ///
-    /// What is received beside messages stays, for [`recv`](Self::recv).
+    /// Other events stay queued for [`recv`](Self::recv).
     ///
     /// # Errors
-    /// - `WouldBlock`: there is none, and it does not wait.
-    /// - `TimedOut`: it has waited for [long enough](Self::set_read_timeout).
-    /// - `Interrupted`: a signal came while it waited, and its handler was installed without `SA_RESTART`, or
-    ///   the wait has a time limit. Of the calls that wait at once, only one notices.
+    /// - `WouldBlock`: no message, on a nonblocking socket.
+    /// - `TimedOut`: no message within the [time-out](Self::set_read_timeout).
+    /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a time-out
+    ///   set. If several calls block at once, only one is interrupted.
     pub fn recv_from(&self, buf: &mut [u8]) -> io::Result<(usize, SocketAddr)> {
         let message = self.receive_message(RecvFlags::default())?;
         Ok((message.copy_to(&mut [IoSliceMut::new(buf)]), message.from()))
     }
 
-    /// Receives the next message, if there is one, with its bytes where they are. What is received
-    /// beside messages stays.
+    /// Receives the next message without a copy and without blocking. Other events stay queued.
     ///
     /// # Errors
-    /// - `WouldBlock`: there is none.
+    /// - `WouldBlock`: no message.
     pub fn try_recv_message(&self) -> io::Result<Message> {
         self.receive_message(RecvFlags {
             dont_wait: true,
@@ -251,8 +250,8 @@ impl Socket {
         self.take_message(&mut state, waited)
     }
 
-    /// `recvmsg(2)`—Receives what is next: a message, the end of an operation, or news of
-    /// congestion. Waits for it unless [nonblocking](Self::set_nonblocking).
+    /// `recvmsg(2)`—Receives the next message or other event. Blocks unless
+    /// [nonblocking](Self::set_nonblocking).
     ///
     /// # Errors
     /// As for [`recv_from`](Self::recv_from).
@@ -263,7 +262,7 @@ impl Socket {
         self.receive(RecvFlags::default())
     }
 
-    /// The same without waiting, whatever the socket does.
+    /// Receives like [`recv`](Self::recv), without blocking.
     ///
     /// # Errors
     /// As for [`recv_from`](Self::recv_from).
@@ -287,7 +286,7 @@ impl Socket {
         self.take_other(&mut state)
     }
 
-    /// Takes what comes before messages, which there is.
+    /// Takes an event with priority over messages. The caller has checked for one.
     #[inline(never)]
     fn take_other(&self, state: &mut State) -> io::Result<Received> {
         let received = if let Some(name) = self.waiters.take_zero_copy_done() {
@@ -309,7 +308,7 @@ impl Socket {
         Ok(received)
     }
 
-    /// Takes the next message, which there is; for it, this call may have `waited`.
+    /// Takes the next message. The caller has checked for one, and may have `waited` before.
     #[inline(always)]
     fn take_message(&self, state: &mut State, waited: bool) -> io::Result<Message> {
         let delivery = state.node.receive_message(self.id).map_err(socket_error)?;
@@ -319,13 +318,15 @@ impl Socket {
         Ok(message)
     }
 
-    /// Something has been received: room may have become free, of which peers hear.
+    /// Completes a receive: peers are informed of room in the receive buffer, and the descriptor is
+    /// updated.
     fn received(&self, state: &mut State) {
         self.engine.inner().received(state, self.id);
         self.waiters.show_if_watched(&mut state.node);
     }
 
-    /// A message, whose sender is on the link of this socket. It has just come if the call has `waited`.
+    /// Converts a delivery, adding the scope id of this socket to the sender. After a wait, the
+    /// clock need not be read again.
     #[inline(always)]
     fn message(&self, state: &State, delivery: Delivery<Body>, waited: bool) -> Message {
         let Delivery {
@@ -352,9 +353,8 @@ impl Socket {
         }
     }
 
-    /// `MSG_PEEK`—Copies the next message to `bufs`, and leaves it there. Returns the number of
-    /// bytes copied, the number that it has, and who has sent it; nothing, without waiting, if
-    /// something else is to be received first.
+    /// `MSG_PEEK`—Copies the next message to `bufs`, leaving it queued. Returns the number of bytes
+    /// copied, the length of the message and the sender; `None` if another event comes first.
     ///
     /// # Errors
     /// As for [`recv_from`](Self::recv_from).
@@ -379,7 +379,7 @@ impl Socket {
         }))
     }
 
-    /// Waits until it `is_ready`, and says whether it has had to wait.
+    /// Blocks until `is_ready`. Returns whether the call has waited.
     #[inline]
     fn until(
         &self,
@@ -393,7 +393,7 @@ impl Socket {
         let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
         let mut state = self.lock()?;
         let mut looked = false;
-        // Before that, everything is as it was left, and shown.
+        // Before the first wait, no work is pending and the descriptor is up to date.
         let mut waited = false;
         loop {
             if is_ready(self, &mut state)? {
@@ -418,15 +418,14 @@ impl Socket {
         }
     }
 
-    /// What can be done without waiting.
+    /// The current readiness. Does not block.
     ///
-    /// The descriptor of the socket is readable from then on when there is something to receive,
-    /// or a peer's congestion has changed; and, if `interest` is
-    /// [`ReadWrite`](Interest::ReadWrite), when something can be sent, until that is tried. So who
-    /// finds nothing here sleeps until the descriptor is readable, and asks again.
+    /// Arms the descriptor: it becomes readable when an event can be received, when a congestion
+    /// map changes, and, with [`ReadWrite`](Interest::ReadWrite), when the send buffer has room,
+    /// until the next send. If not ready, poll the descriptor and query again.
     ///
     /// # Errors
-    /// - `Unsupported`: the socket is of a parent process.
+    /// - `Unsupported`: the socket belongs to the parent process.
     pub fn readiness(&self, interest: Interest) -> io::Result<Readiness> {
         let mut state = self.lock()?;
         self.waiters.watch();
@@ -441,17 +440,17 @@ impl Socket {
         Ok(readiness)
     }
 
-    /// What of `wanted` can be done without waiting, for who sleeps on a descriptor for each: that of the
-    /// socket if there is nothing to receive, or to be told of congestion, and
-    /// [`room_fd`](Self::room_fd) if nothing can be sent.
+    /// The part of `wanted` that is ready, for callers with one descriptor per condition: the
+    /// socket's descriptor for receiving and congestion, and [`room_fd`](Self::room_fd) for
+    /// sending. Does not block.
     ///
-    /// Any number of threads may do so for one socket, each for something else. As with
-    /// [`Interest::Read`], the descriptor of the socket tells nothing of sending from then on, if what it
-    /// tells of is wanted.
+    /// Any number of threads can poll one socket for different conditions. If `readable` or
+    /// `map_changed` is wanted, the socket's descriptor no longer includes room to send, as with
+    /// [`Interest::Read`].
     ///
     /// # Errors
-    /// - `Unsupported`: the socket is of a parent process.
-    /// - Whatever making a descriptor fails with.
+    /// - `Unsupported`: the socket belongs to the parent process.
+    /// - Any error of creating a descriptor.
     pub fn readiness_of(&self, wanted: Readiness) -> io::Result<Readiness> {
         let mut state = self.lock()?;
         if wanted.writable {
@@ -475,29 +474,29 @@ impl Socket {
         Ok(readiness)
     }
 
-    /// A descriptor that is readable while less is sent and not acknowledged than may be. Who finds it so
-    /// asks [`readiness_of`](Self::readiness_of), since it may have been readable for somebody else.
+    /// A descriptor readable while the send buffer has room. Confirm with
+    /// [`readiness_of`](Self::readiness_of), because another thread may have used the room.
     ///
     /// # Errors
-    /// Whatever making a descriptor fails with.
+    /// Any error of creating a descriptor.
     pub fn room_fd(&self) -> io::Result<BorrowedFd<'_>> {
         self.waiters.watch_room()
     }
 
-    /// Wakes a task when something changes next.
+    /// Wakes a task at the next change of the socket.
     pub(crate) fn wake_on_change(&self, waker: &Waker) {
         self.waiters.add_task(waker);
-        // Where it belongs to the parent of this process, the next call says so.
+        // If the socket belongs to the parent process, the next call fails.
         if let Ok(mut state) = self.lock() {
             self.engine.inner().observe(&mut state, self.id);
         }
     }
 
-    /// `RDS_CANCEL_SENT_TO`—Takes back what the socket has sent to an address, or to all, and
-    /// nobody has acknowledged. Some of it may have arrived.
+    /// `RDS_CANCEL_SENT_TO`—Cancels unacknowledged messages to an address, or to all. Some may have
+    /// been delivered.
     ///
     /// # Errors
-    /// - `NotConnected`: the socket has no address.
+    /// - `NotConnected`: the socket is unbound.
     #[doc(alias = "RDS_CANCEL_SENT_TO")]
     pub fn cancel_sent_to(&self, to: Option<SocketAddr>) -> io::Result<()> {
         let mut state = self.lock()?;
@@ -506,10 +505,10 @@ impl Socket {
         Ok(())
     }
 
-    /// The bytes that wait to be acknowledged (`SIOCOUTQ`), and to be received (`SIOCINQ`).
+    /// Bytes in the send buffer (`SIOCOUTQ`) and in the receive buffer (`SIOCINQ`).
     ///
     /// # Errors
-    /// - `Unsupported`: the socket is of a parent process.
+    /// - `Unsupported`: the socket belongs to the parent process.
     pub fn queued(&self) -> io::Result<(u64, u64)> {
         let mut state = self.lock()?;
         state.node.retire_acked();
@@ -518,7 +517,8 @@ impl Socket {
 }
 
 impl AsFd for Socket {
-    /// Readable when there is something to receive; see also [`readiness`](Self::readiness).
+    /// A descriptor readable when something can be received; see also
+    /// [`readiness`](Self::readiness).
     fn as_fd(&self) -> BorrowedFd<'_> {
         let fd = self.waiters.watch();
         if let Ok(mut state) = self.lock() {
@@ -534,12 +534,12 @@ impl Drop for Socket {
         if lock(&self.options).exact {
             self.engine.inner().clock().want_exact(false);
         }
-        // That of a parent is not this process's to close.
+        // A socket of the parent process stays open.
         if let Ok(mut state) = self.lock() {
-            // What waits to be sent with more is sent.
+            // Post messages held back for a batch.
             self.engine.inner().drive(&mut state);
             state.forget(self.id);
-            // It is open.
+            // The socket is open.
             let _: Result<(), _> = state.node.close(self.id);
             self.engine.inner().drive(&mut state);
         }

@@ -1,4 +1,4 @@
-//! Operations on memory of the peer's that go before a message.
+//! RDMA and atomic operations before a message.
 
 use std::io;
 
@@ -10,15 +10,14 @@ use crate::proto::{
     wire::{Cookie, MAX_MESSAGE},
 };
 
-/// The most pieces of memory of an operation.
+/// Maximum number of local pieces of an operation.
 const MAX_PIECES: usize = 1024;
 
-/// `RDS_CMSG_RDMA_ARGS`—Reads or writes memory of the peer's, before the message that it is sent
-/// with.
+/// `RDS_CMSG_RDMA_ARGS`—An RDMA read or write of the peer's memory, performed before the message.
 ///
-/// The memory here is any that is registered with the device of the socket:
-/// [`RdmaBuffer`](crate::RdmaBuffer), or what [`register`](crate::Socket::register) gives. It is not touched by
-/// the device any more when the end of the operation has been [told](Self::notify).
+/// Local memory is registered with the socket's device: an [`RdmaBuffer`](crate::RdmaBuffer), or
+/// memory from [`register`](crate::Socket::register). The device no longer accesses it after the
+/// [notification](Self::notify).
 ///
 /// # Examples
 /// ```no_run
@@ -45,14 +44,15 @@ pub struct Rdma {
 
 macro_rules! reporting {
     () => {
-        /// What the program calls the operation, in what it is told of it; 0 if not set.
+        /// User token, returned in the notification; 0 by default.
         #[must_use]
         pub fn token(mut self, token: u64) -> Self {
             self.report.token = token;
             self
         }
 
-        /// `RDS_RDMA_NOTIFY_ME`—Has the end [told](crate::Received::Operation), however it ends.
+        /// `RDS_RDMA_NOTIFY_ME`—Requests a [notification](crate::Received::Operation) of the end of
+        /// the operation.
         #[must_use]
         #[doc(alias = "RDS_RDMA_NOTIFY_ME")]
         pub fn notify(mut self) -> Self {
@@ -60,8 +60,8 @@ macro_rules! reporting {
             self
         }
 
-        /// `RDS_RDMA_REMOTE_COMPLETE`—Success is told when the peer has acknowledged the message,
-        /// and not when the device has done the operation.
+        /// `RDS_RDMA_REMOTE_COMPLETE`—Notifies success after the peer's acknowledgement of the
+        /// message, instead of after the send completion.
         #[must_use]
         #[doc(alias = "RDS_RDMA_REMOTE_COMPLETE")]
         pub fn remote_complete(mut self) -> Self {
@@ -69,8 +69,8 @@ macro_rules! reporting {
             self
         }
 
-        /// `RDS_RDMA_FENCE`—The message is sent when the operation is over. Without, it may arrive
-        /// before what is read has been.
+        /// `RDS_RDMA_FENCE`—Sends the message after the operation has completed. Without a fence,
+        /// the message may arrive before an RDMA read is complete.
         #[must_use]
         #[doc(alias = "RDS_RDMA_FENCE")]
         pub fn fence(mut self) -> Self {
@@ -78,7 +78,7 @@ macro_rules! reporting {
             self
         }
 
-        /// How far in the peer's memory; at its start if not set.
+        /// Offset in the peer's memory; 0 by default.
         #[must_use]
         pub fn at(mut self, offset: u64) -> Self {
             self.offset = offset;
@@ -101,12 +101,12 @@ fn check_device(piece: &RemoteRegion, pd: &ProtectionDomain) -> io::Result<()> {
 }
 
 impl Rdma {
-    /// Writes the bytes of `local`, one piece after the other.
+    /// Writes `local`, piece by piece.
     pub fn write(local: Vec<RemoteRegion>, cookie: Cookie) -> Self {
         Self::new(Direction::Write, local, cookie)
     }
 
-    /// Reads into `local`, one piece after the other.
+    /// Reads into `local`, piece by piece.
     pub fn read(local: Vec<RemoteRegion>, cookie: Cookie) -> Self {
         Self::new(Direction::Read, local, cookie)
     }
@@ -123,8 +123,8 @@ impl Rdma {
         }
     }
 
-    /// How many bytes of the peer's memory are meant; as many as here if not set. There may be
-    /// more of them than here.
+    /// Length of the peer's memory in bytes, at least the length of the local pieces; equal by
+    /// default.
     #[must_use]
     pub fn remote_len(mut self, len: u64) -> Self {
         self.remote_len = Some(len);
@@ -133,7 +133,7 @@ impl Rdma {
 
     reporting!();
 
-    /// The operation as the protocol has it.
+    /// Validates the operation and converts it for the protocol.
     pub(super) fn check(
         &self,
         pd: &ProtectionDomain,
@@ -161,7 +161,7 @@ impl Rdma {
             direction: self.direction,
             rkey: self.cookie.rkey,
             addr: self.offset.wrapping_add(self.cookie.offset.into()),
-            // Not more than a message has.
+            // At most 1 MiB.
             len: u32::try_from(len).unwrap_or(MAX_MESSAGE),
             requests: u32::try_from(requests).unwrap_or(u32::MAX),
             fence: self.fence,
@@ -170,11 +170,11 @@ impl Rdma {
     }
 }
 
-/// `RDS_CMSG_ATOMIC_FADD`, `RDS_CMSG_ATOMIC_CSWP`—Changes a number of 8 bytes in the peer's memory,
-/// before the message that it is sent with, and fetches what it was.
+/// `RDS_CMSG_ATOMIC_FADD`, `RDS_CMSG_ATOMIC_CSWP`—An atomic operation on 8 bytes of the peer's
+/// memory, performed before the message. Fetches the previous value.
 ///
-/// The number is at an address that is a multiple of 8, and in the peer's own order. Memory that a
-/// kernel exports cannot be changed so.
+/// The address is a multiple of 8, and the value in the peer's byte order. Memory exported by a
+/// kernel rejects atomic operations.
 #[doc(alias = "RDS_CMSG_ATOMIC_FADD")]
 #[doc(alias = "RDS_CMSG_ATOMIC_CSWP")]
 #[doc(alias = "RDS_CMSG_MASKED_ATOMIC_FADD")]
@@ -190,17 +190,17 @@ pub struct Atomic {
 }
 
 impl Atomic {
-    /// Adds to the number, wrapping around. `place` is 8 bytes for what it was.
+    /// Wrapping addition. `place` receives the previous value, 8 bytes.
     pub fn fetch_add(place: RemoteRegion, cookie: Cookie, add: u64) -> Self {
         Self::new(AtomicOp::FetchAdd(add), place, cookie)
     }
 
-    /// Replaces the number by `swap`, if it is `compare`. `place` is 8 bytes for what it was.
+    /// Stores `swap` if the value equals `compare`. `place` receives the previous value, 8 bytes.
     pub fn compare_swap(place: RemoteRegion, cookie: Cookie, compare: u64, swap: u64) -> Self {
         Self::new(AtomicOp::CompareSwap(compare, swap), place, cookie)
     }
 
-    /// Any operation, for who has it [decoded](crate::proto::control::AtomicArgs).
+    /// Any atomic operation, for example from [`AtomicArgs`](crate::proto::control::AtomicArgs).
     pub fn new(op: AtomicOp, place: RemoteRegion, cookie: Cookie) -> Self {
         Self {
             op,
@@ -214,7 +214,7 @@ impl Atomic {
 
     reporting!();
 
-    /// The operation as the protocol has it.
+    /// Validates the operation and converts it for the protocol.
     pub(super) fn check(&self, pd: &ProtectionDomain) -> io::Result<connection::Atomic> {
         check_device(&self.place, pd)?;
         if self.place.len() != 8 {

@@ -1,4 +1,4 @@
-//! What can be chosen for a socket.
+//! Socket options.
 
 use std::{io, sync::MutexGuard, time::Duration};
 
@@ -16,26 +16,27 @@ use crate::{
     slots::Body,
 };
 
-/// The numbers of transports.
+/// Transport numbers of `SO_RDS_TRANSPORT`.
 const INFINIBAND: i32 = 0;
 const LOOPBACK: i32 = 3;
 
 impl Socket {
-    /// `SO_SNDBUF`—Sets how many bytes may be sent and not yet be acknowledged; 106496 if not set. A
-    /// message may be the last that goes beyond, but may not be longer itself.
+    /// `SO_SNDBUF`—Sets the size of the send buffer, the maximum number of unacknowledged bytes;
+    /// 106496 by default. The last message may exceed the limit, but must not be longer than the
+    /// limit itself.
     ///
-    /// This is the limit itself, not, as for the kernel's sockets, twice that.
+    /// The value is used as is; the kernel's sockets double it.
     ///
     /// # Errors
-    /// - `Unsupported`: the socket is of a parent process.
+    /// - `Unsupported`: the socket belongs to the parent process.
     #[doc(alias = "SO_SNDBUF")]
     pub fn set_send_limit(&self, bytes: u32) -> io::Result<()> {
         let recv = self.recv_limit();
         self.set_limits(bytes, recv)
     }
 
-    /// `SO_RCVBUF`—Sets how many bytes may wait to be received before senders are asked to stop;
-    /// 106496 if not set. They may go on when less than half is left.
+    /// `SO_RCVBUF`—Sets the number of received bytes above which the port is congested and senders
+    /// stop; 106496 by default. Senders resume below half.
     ///
     /// # Errors
     /// As for [`set_send_limit`](Self::set_send_limit).
@@ -45,7 +46,7 @@ impl Socket {
         self.set_limits(send, bytes)
     }
 
-    /// Chooses something. What the socket itself has of it is to be changed under the same lock.
+    /// Calls `call` under the lock. Returns the guard, for changes of the socket's own options.
     fn set(
         &self,
         call: impl FnOnce(&mut Node<Payload, Body>, SocketId) -> Result<(), SocketError>,
@@ -62,67 +63,64 @@ impl Socket {
         Ok(())
     }
 
-    /// How many bytes may be sent and not yet be acknowledged.
+    /// Size of the send buffer in bytes.
     #[doc(alias = "SO_SNDBUF")]
     pub fn send_limit(&self) -> u32 {
         lock(&self.limits).0
     }
 
-    /// How many bytes may wait to be received before senders are asked to stop.
+    /// Size of the receive buffer in bytes.
     #[doc(alias = "SO_RCVBUF")]
     pub fn recv_limit(&self) -> u32 {
         lock(&self.limits).1
     }
 
-    /// Whether calls return at once, with `WouldBlock`, instead of waiting.
+    /// Makes calls return `WouldBlock` instead of blocking.
     pub fn set_nonblocking(&self, nonblocking: bool) {
         lock(&self.options).nonblocking = nonblocking;
     }
 
-    /// `SO_RCVTIMEO`—Sets how long a call waits for something to receive; for ever with `None`, and
-    /// with zero. It fails with `TimedOut` then.
+    /// `SO_RCVTIMEO`—Sets the time-out of receive calls. `None` and zero block forever. On
+    /// time-out, calls fail with `TimedOut`.
     #[doc(alias = "SO_RCVTIMEO")]
     pub fn set_read_timeout(&self, timeout: Option<Duration>) {
         lock(&self.options).read = timeout.filter(|timeout| !timeout.is_zero());
     }
 
-    /// `SO_SNDTIMEO`—Sets how long a call waits until it can send, also to a port that is
-    /// congested, where the kernel's sockets wait for ever; for ever with `None`, and with zero.
+    /// `SO_SNDTIMEO`—Sets the time-out of send calls. `None` and zero block forever. Includes
+    /// waiting for a congested port, which the kernel's sockets do without a time-out.
     #[doc(alias = "SO_SNDTIMEO")]
     pub fn set_write_timeout(&self, timeout: Option<Duration>) {
         lock(&self.options).write = timeout.filter(|timeout| !timeout.is_zero());
     }
 
-    /// `SO_RCVTIMEO`—How long a call waits for something to receive.
+    /// `SO_RCVTIMEO`—The time-out of receive calls.
     pub fn read_timeout(&self) -> Option<Duration> {
         lock(&self.options).read
     }
 
-    /// `SO_SNDTIMEO`—How long a call waits until it can send.
+    /// `SO_SNDTIMEO`—The time-out of send calls.
     pub fn write_timeout(&self) -> Option<Duration> {
         lock(&self.options).write
     }
 
-    /// `SO_BUSY_POLL`—Sets how long a call that has to wait looks for what comes, again and again, before it
-    /// sleeps; not at all if not set, nor with zero.
+    /// `SO_BUSY_POLL`—Sets how long a call polls before sleeping; zero by default.
     ///
-    /// Whoever looks does not have to be woken, which takes longer than most messages do, but keeps a
-    /// processor busy for that. It lets other threads go first. Where several calls wait at once, only one
-    /// of them looks, for all, and as long as its own socket says.
+    /// Polling avoids the cost of a wake-up, which exceeds the time of most messages, but keeps a
+    /// processor busy. The polling call yields to other threads. If several calls block at once,
+    /// one of them polls for all, with the time of its own socket.
     #[doc(alias = "SO_BUSY_POLL")]
     pub fn set_busy_poll(&self, time: Duration) {
         self.waiters.set_busy_poll(time);
     }
 
-    /// `SO_BUSY_POLL`—How long a call that has to wait looks for what comes before it sleeps, to the
-    /// microsecond.
+    /// `SO_BUSY_POLL`—How long a call polls before sleeping, in whole microseconds.
     #[doc(alias = "SO_BUSY_POLL")]
     pub fn busy_poll(&self) -> Duration {
         self.waiters.busy_poll()
     }
 
-    /// `RDS_RECVERR`—Sets whether operations that fail are told of even where that was not asked
-    /// for.
+    /// `RDS_RECVERR`—Sets whether failed operations are notified without a request.
     ///
     /// # Errors
     /// As for [`set_send_limit`](Self::set_send_limit).
@@ -133,15 +131,15 @@ impl Socket {
         Ok(())
     }
 
-    /// `RDS_RECVERR`—Whether operations that fail are told of even where that was not asked for.
+    /// `RDS_RECVERR`—Whether failed operations are notified without a request.
     #[doc(alias = "RDS_RECVERR")]
     pub fn recverr(&self) -> bool {
         lock(&self.options).recverr
     }
 
-    /// `RDS_CONG_MONITOR`—Sets whether the socket [receives](crate::Received::Congestion) which of
-    /// the ports are free again that it could not send to. Otherwise, every change of a peer's
-    /// congestion makes it [ready](Self::readiness) once.
+    /// `RDS_CONG_MONITOR`—Sets whether the socket [receives](crate::Received::Congestion) an event
+    /// when a port with a blocked send is released. Otherwise, every change of a peer's congestion
+    /// map makes the socket [ready](Self::readiness) once.
     ///
     /// # Errors
     /// As for [`set_send_limit`](Self::set_send_limit).
@@ -151,10 +149,10 @@ impl Socket {
         Ok(())
     }
 
-    /// `SO_TIMESTAMP`, `SO_RDS_MSG_RXPATH_LATENCY`—Sets whether the [times](crate::Message::timestamp)
-    /// of messages that come from now on are exact. Otherwise they go by the ticks of the kernel's
-    /// clock, which are some milliseconds: to read a better one can cost as much as the rest of a
-    /// small message. It concerns all sockets of the engine, as long as one wants it.
+    /// `SO_TIMESTAMP`, `SO_RDS_MSG_RXPATH_LATENCY`—Sets whether [times](crate::Message::timestamp)
+    /// of later messages are exact. Otherwise they have the resolution of the kernel's tick, 1 to
+    /// 10 ms, because reading a fine clock can cost as much as a small message. Applies to all
+    /// sockets of the engine while one enables it.
     #[doc(alias = "SO_TIMESTAMP")]
     #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
     pub fn set_exact_times(&self, wanted: bool) {
@@ -164,17 +162,17 @@ impl Socket {
         }
     }
 
-    /// Whether the times of messages are exact since this socket wants it.
+    /// Whether this socket has enabled exact times.
     pub fn exact_times(&self) -> bool {
         lock(&self.options).exact
     }
 
-    /// `SIOCRDSSETTOS`—Sets the type of service, once, before anything is sent. Messages of
-    /// different types go over different connections, and overtake each other.
+    /// `SIOCRDSSETTOS`—Sets the type of service, once, before the first send. Each type of service
+    /// uses its own connection, without order between them.
     ///
     /// # Errors
-    /// - `NotConnected`: it has no address yet; the kernel says `ENOTTY`.
-    /// - `InvalidInput`: it is set already, or something has been sent.
+    /// - `NotConnected`: the socket is unbound; the kernel returns `ENOTTY`.
+    /// - `InvalidInput`: set already, or a message was sent.
     #[doc(alias = "SIOCRDSSETTOS")]
     pub fn set_tos(&self, tos: u8) -> io::Result<()> {
         let _state = self.set(|node, id| node.set_tos(id, tos))?;
@@ -188,13 +186,13 @@ impl Socket {
         lock(&self.options).tos
     }
 
-    /// `SO_RDS_TRANSPORT`—Chooses the transport, once, before the socket has an address. There is
-    /// one: 0, InfiniBand.
+    /// `SO_RDS_TRANSPORT`—Selects the transport, once, before binding. The only transport is 0,
+    /// InfiniBand.
     ///
     /// # Errors
-    /// - `Unsupported`: it is chosen already, or the socket has an address.
-    /// - `InvalidInput`: there is none of that number.
-    /// - `ENOPROTOOPT`: iWARP (1) or TCP (2), which are not spoken here.
+    /// - `Unsupported`: selected already, or the socket is bound.
+    /// - `InvalidInput`: unknown transport.
+    /// - `ENOPROTOOPT`: iWARP (1) or TCP (2), not supported.
     #[doc(alias = "SO_RDS_TRANSPORT")]
     pub fn set_transport(&self, transport: i32) -> io::Result<()> {
         if self.transport()?.is_some() {
@@ -210,8 +208,8 @@ impl Socket {
         }
     }
 
-    /// `SO_RDS_TRANSPORT`—The transport: 0, InfiniBand, or 3, for an address of this host itself.
-    /// None (-1 for C) if it is not chosen, and the socket has no address.
+    /// `SO_RDS_TRANSPORT`—The transport: 0 for InfiniBand, 3 for a loopback address. `None` (-1 in
+    /// C) if not selected and unbound.
     ///
     /// # Errors
     /// As for [`set_send_limit`](Self::set_send_limit).

@@ -1,4 +1,4 @@
-//! What a socket receives.
+//! Received messages and events.
 
 use std::{
     io::IoSliceMut,
@@ -14,68 +14,69 @@ use crate::{
     slots::Body,
 };
 
-/// What a socket receives. Where there is more than one thing, the first kinds come first.
+/// A received message or event. Earlier variants have priority.
 #[derive(Debug)]
 #[non_exhaustive]
 pub enum Received {
     /// An RDMA or atomic operation has ended.
     Operation(Notification),
-    /// Memory of this name, which was [sent without a copy](crate::Socket::send_zerocopy), is free: it
-    /// has been sent, or never will be.
+    /// The [zero-copy](crate::Socket::send_zerocopy) message with this cookie has finished, and its
+    /// memory can be reused.
     ZeroCopyDone(u32),
-    /// Ports that could not be sent to can be again; only with
-    /// [`set_congestion_monitor`](crate::Socket::set_congestion_monitor). Bit `port % 64` for each.
+    /// Ports with a blocked send were released: bit `port % 64`. Only with
+    /// [`set_congestion_monitor`](crate::Socket::set_congestion_monitor).
     Congestion(u64),
     /// A message.
     Message(Message),
 }
 
-/// An operation has ended.
+/// The end of an operation.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct Notification {
-    /// What the program called it.
+    /// User token of the operation.
     pub token: u64,
-    /// How it ended.
+    /// Status of the operation.
     pub status: Status,
 }
 
-/// How long a message took inside this host.
+/// Latency of the receive path of a message.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Latency {
-    /// From the first frame until the message began: nothing, since that is one thing here.
+    /// From the first frame to the start of reassembly: always zero.
     pub start: Duration,
-    /// Until the message was whole.
+    /// Time of reassembly.
     pub assembly: Duration,
-    /// Until the program received it.
+    /// Time in the receive queue.
     pub queue: Duration,
 }
 
 impl Latency {
-    /// The same in nanoseconds, as [`LatencyPoints`](crate::proto::control::LatencyPoints) takes it.
+    /// The latencies in nanoseconds, for
+    /// [`LatencyPoints::encode`](crate::proto::control::LatencyPoints::encode).
     pub fn as_nanos(&self) -> [u64; 3] {
         [self.start, self.assembly, self.queue].map(nanos)
     }
 }
 
-/// As many as there can be, if there are more.
+/// Saturating conversion to nanoseconds.
 fn nanos(time: Duration) -> u64 {
     u64::try_from(time.as_nanos()).unwrap_or(u64::MAX)
 }
 
-/// How long a message took, in nanoseconds: a message is moved several times before the program has it, and up to
-/// 128 bytes are moved without a call.
+/// Times of the receive path, in nanoseconds to keep [`Message`] small: a message is moved several
+/// times, and moving more than 128 bytes calls `memcpy`.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct RxTimestamps {
-    /// What is counted from.
+    /// Zero of the engine's clock.
     epoch: Instant,
-    /// When it was whole.
+    /// Time of the last frame.
     whole: u64,
     assembly: u64,
     queue: u64,
 }
 
 impl RxTimestamps {
-    /// By a clock that counts from `epoch`: when its first frame came, and it was whole, and received.
+    /// Times on a clock starting at `epoch`: first frame, last frame, and receive call.
     #[inline]
     pub(super) fn new(epoch: Instant, began: Duration, whole: Duration, now: Duration) -> Self {
         let (began, whole, now) = (nanos(began), nanos(whole), nanos(now));
@@ -88,11 +89,12 @@ impl RxTimestamps {
     }
 }
 
-/// Who reads two clocks reads them within this, unless something else runs in between.
+/// Maximum time between two clock reads for an accurate conversion.
 const MAX_CLOCK_SKEW: Duration = Duration::from_micros(100);
 const MAX_CLOCK_READS: u32 = 8;
 
-/// When that was by the clock on the wall. `look` reads that clock, and when it begins and ends to.
+/// Converts to wall-clock time. `look` reads the wall clock between two reads of the monotonic
+/// clock; up to [`MAX_CLOCK_READS`] tries.
 fn wall_time(at: Instant, mut look: impl FnMut() -> (Instant, SystemTime, Instant)) -> SystemTime {
     let (mut before, mut wall, after) = look();
     let mut skew = after.saturating_duration_since(before);
@@ -106,12 +108,12 @@ fn wall_time(at: Instant, mut look: impl FnMut() -> (Instant, SystemTime, Instan
             (before, wall, skew) = (begin, time, less);
         }
     }
-    // Never later than it is now.
+    // Not later than now.
     let since = before.saturating_duration_since(at);
     wall.checked_sub(since).unwrap_or(wall)
 }
 
-/// A message that has arrived. It owns its bytes, which have not been copied if they are many.
+/// A received message. Owns its bytes; long messages are not copied.
 #[derive(Debug)]
 pub struct Message {
     pub(super) from: SocketAddr,
@@ -122,23 +124,23 @@ pub struct Message {
 }
 
 impl Message {
-    /// Who has sent it.
+    /// The sender.
     pub fn from(&self) -> SocketAddr {
         self.from
     }
 
-    /// The number of bytes.
+    /// Length in bytes.
     pub fn len(&self) -> usize {
         self.len as usize
     }
 
-    /// Whether there are no bytes.
+    /// Whether the message is empty.
     pub fn is_empty(&self) -> bool {
         self.len == 0
     }
 
-    /// `RDS_CMSG_RXPATH_LATENCY`—How long it took inside this host, in ticks of the kernel's clock or
-    /// [exactly](crate::Socket::set_exact_times).
+    /// `RDS_CMSG_RXPATH_LATENCY`—Latency of the receive path, with the resolution of the kernel's
+    /// tick or [exact](crate::Socket::set_exact_times).
     #[doc(alias = "RDS_CMSG_RXPATH_LATENCY")]
     #[doc(alias = "SO_RDS_MSG_RXPATH_LATENCY")]
     pub fn latency(&self) -> Latency {
@@ -149,8 +151,8 @@ impl Message {
         }
     }
 
-    /// `SO_TIMESTAMP`—When it was whole, by a tick of the kernel's clock or
-    /// [exactly](crate::Socket::set_exact_times).
+    /// `SO_TIMESTAMP`—Arrival of the last frame, with the resolution of the kernel's tick or
+    /// [exact](crate::Socket::set_exact_times).
     #[doc(alias = "SO_TIMESTAMP")]
     pub fn timestamp(&self) -> SystemTime {
         let whole = Duration::from_nanos(self.timestamps.whole);
@@ -159,17 +161,17 @@ impl Message {
         })
     }
 
-    /// Memory of the sender's that the receiver may read and write.
+    /// Memory exported by the sender.
     pub fn cookie(&self) -> Option<Cookie> {
         self.cookie
     }
 
-    /// The bytes, piece by piece.
+    /// The bytes in pieces.
     pub fn pieces(&self) -> impl Iterator<Item = &[u8]> {
         pieces(&self.bodies)
     }
 
-    /// The bytes, copied to one place.
+    /// Copies the bytes to a vector.
     pub fn to_vec(&self) -> Vec<u8> {
         let mut bytes = Vec::with_capacity(self.len());
         self.pieces()
@@ -177,7 +179,7 @@ impl Message {
         bytes
     }
 
-    /// Copies as many bytes as fit; returns how many.
+    /// Copies up to the capacity of `bufs`; returns the number of bytes.
     pub fn copy_to(&self, bufs: &mut [IoSliceMut<'_>]) -> usize {
         copy(&self.bodies, bufs)
     }
@@ -188,7 +190,7 @@ fn pieces(bodies: &Bodies<Body>) -> impl Iterator<Item = &[u8]> {
     pieces.filter(|piece| !piece.is_empty())
 }
 
-/// Copies as many bytes as fit; returns how many.
+/// Copies up to the capacity of `bufs`; returns the number of bytes.
 pub(super) fn copy(bodies: &Bodies<Body>, bufs: &mut [IoSliceMut<'_>]) -> usize {
     let mut copied = 0;
     let mut places = bufs.iter_mut().map(|buf| &mut **buf);
@@ -233,7 +235,8 @@ mod tests {
         }
     }
 
-    /// Two clocks that are read while something else runs for so many milliseconds in between.
+    /// Converts with `pauses` in milliseconds between clock reads. Returns the result, and the
+    /// number of unused pauses.
     fn at_a_second(pauses: &[u64]) -> (SystemTime, usize) {
         let (begin, epoch) = (Instant::now(), SystemTime::UNIX_EPOCH);
         let at = begin + Duration::from_secs(1);
@@ -248,7 +251,7 @@ mod tests {
     }
 
     #[test]
-    fn who_is_interrupted_reads_the_clocks_again() {
+    fn timestamp_rereads_clocks_after_interruption() {
         let after = |millis| SystemTime::UNIX_EPOCH + Duration::from_millis(millis);
         assert_eq!(at_a_second(&[0, 5]), (after(1000), 1));
         assert_eq!(at_a_second(&[500, 0, 5]), (after(1000), 1));
@@ -257,12 +260,12 @@ mod tests {
     }
 
     #[test]
-    fn what_is_received_is_moved_without_a_call() {
+    fn received_fits_into_128_bytes() {
         assert!(size_of::<std::io::Result<Option<Received>>>() <= 128);
     }
 
     #[test]
-    fn bytes_are_copied_from_and_to_several_places() {
+    fn message_copies_between_scattered_buffers() {
         let message = message(&[b"he", b"", b"llo, ", b"world"]);
         assert_eq!(
             (message.len(), message.to_vec()),

@@ -1,4 +1,4 @@
-//! Sending messages, and what goes with them.
+//! Sending of messages.
 
 use std::{
     io::{self, IoSlice},
@@ -23,42 +23,42 @@ use crate::{
     },
 };
 
-/// How a message is sent, and what goes with it.
+/// Options of a send: destination, flags, cookie, operations.
 #[derive(Clone, Debug, Default)]
 pub struct SendOptions {
     to: Option<SocketAddr>,
     dont_wait: bool,
     cookie: Option<Cookie>,
-    // Boxed, since most messages have neither, and then there is little to be moved.
+    // Boxed, because most messages have none, and small options are cheap to move.
     rdma: Option<Box<Rdma>>,
     atomic: Option<Box<Atomic>>,
     silent: bool,
 }
 
-/// A message that is sent.
+/// Result of a send.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct Sent {
-    /// The number of its bytes.
+    /// Number of bytes sent.
     pub len: usize,
-    /// The number of its operation, if it has one: see [`Socket::barrier`].
+    /// Number of the operation, if any: see [`Socket::barrier`].
     pub operation: Option<u64>,
 }
 
 impl SendOptions {
-    /// To the default destination, waiting as the socket does.
+    /// Send to the default destination, in the blocking mode of the socket.
     pub fn new() -> Self {
         Self::default()
     }
 
-    /// To this socket.
+    /// Send to this address.
     #[must_use]
     pub fn to(mut self, addr: SocketAddr) -> Self {
         self.to = Some(addr);
         self
     }
 
-    /// `MSG_DONTWAIT`—Without waiting, whatever the socket does.
+    /// `MSG_DONTWAIT`—Send without blocking.
     #[must_use]
     #[doc(alias = "MSG_DONTWAIT")]
     pub fn dont_wait(mut self) -> Self {
@@ -66,7 +66,7 @@ impl SendOptions {
         self
     }
 
-    /// `RDS_CMSG_RDMA_DEST`—With the name of memory of this socket that the receiver may use.
+    /// `RDS_CMSG_RDMA_DEST`—Send the cookie of memory exported by this socket.
     #[must_use]
     #[doc(alias = "RDS_CMSG_RDMA_DEST")]
     pub fn cookie(mut self, cookie: Cookie) -> Self {
@@ -74,7 +74,7 @@ impl SendOptions {
         self
     }
 
-    /// `RDS_CMSG_RDMA_ARGS`—After an operation on memory of the peer's.
+    /// `RDS_CMSG_RDMA_ARGS`—Perform an RDMA operation before the message.
     #[must_use]
     #[doc(alias = "RDS_CMSG_RDMA_ARGS")]
     pub fn rdma(mut self, rdma: Rdma) -> Self {
@@ -82,15 +82,15 @@ impl SendOptions {
         self
     }
 
-    /// `RDS_CMSG_ATOMIC_FADD` and the like—After an operation on a number of the peer's, which comes
-    /// after the other operation if there are both.
+    /// `RDS_CMSG_ATOMIC_FADD` and others—Perform an atomic operation before the message, after the
+    /// RDMA operation if there is one.
     #[must_use]
     pub fn atomic(mut self, atomic: Atomic) -> Self {
         self.atomic = Some(Box::new(atomic));
         self
     }
 
-    /// `RDS_RDMA_SILENT`—If it has no bytes, the message is not sent, but its operations are done.
+    /// `RDS_RDMA_SILENT`—Perform the operations without sending the message, if it is empty.
     #[must_use]
     #[doc(alias = "RDS_RDMA_SILENT")]
     pub fn silent(mut self) -> Self {
@@ -102,7 +102,7 @@ impl SendOptions {
         self.rdma.is_some() || self.atomic.is_some()
     }
 
-    /// Whether nothing goes with the message.
+    /// Whether the message has no cookie and no operation.
     fn is_plain(&self) -> bool {
         self.cookie.is_none() && !self.has_operation()
     }
@@ -113,7 +113,7 @@ fn invalid(reason: &'static str) -> io::Error {
 }
 
 impl Socket {
-    /// Sends a message to the default destination; see [`send_to`](Self::send_to).
+    /// Sends a message to the default destination, like [`send_to`](Self::send_to).
     ///
     /// # Errors
     /// As for [`send_to`](Self::send_to).
@@ -122,44 +122,45 @@ impl Socket {
         Ok(sent.len)
     }
 
-    /// Sends a message, of 1 MiB at most. It is queued, and sent again until the peer has it.
+    /// Sends a message of at most 1 MiB. The message is queued, and retransmitted until
+    /// acknowledged.
     ///
-    /// Blocks, unless [nonblocking](Self::set_nonblocking), while as much is waiting to be
-    /// acknowledged as [may be](Self::set_send_limit), or the destination can take no more.
+    /// Blocks, unless [nonblocking](Self::set_nonblocking), while the [send
+    /// buffer](Self::set_send_limit) is full or the destination is congested.
     ///
     /// # Errors
-    /// - `NotConnected`: the socket has no address.
-    /// - `InvalidInput`: nobody can have that address, or the port is 1.
-    /// - `Unsupported`: the addresses are of different kinds.
-    /// - `WouldBlock`: it would have to wait. [`errno`](crate::errno()) is `ENOBUFS` if the
-    ///   destination can take no more.
-    /// - `TimedOut`: it has waited for [long enough](Self::set_write_timeout).
-    /// - `Interrupted`: a signal came while it waited, and its handler was installed without `SA_RESTART`, or
-    ///   the wait has a time limit. Of the calls that wait at once, only one notices.
-    /// - `EMSGSIZE`: the message is longer than 1 MiB, or than [may wait](Self::set_send_limit).
-    /// - `OutOfMemory`: no memory could be registered for it (`ulimit -l`).
+    /// - `NotConnected`: the socket is unbound.
+    /// - `InvalidInput`: the address is not a host's, or the port is 1.
+    /// - `Unsupported`: the families of the addresses differ.
+    /// - `WouldBlock`: the send buffer is full, or the destination is congested. In the latter
+    ///   case, [`errno`](crate::errno()) is `ENOBUFS`.
+    /// - `TimedOut`: not sent within the [time-out](Self::set_write_timeout).
+    /// - `Interrupted`: interrupted by a signal handler without `SA_RESTART`, or with a time-out
+    ///   set. If several calls block at once, only one is interrupted.
+    /// - `EMSGSIZE`: the message is longer than 1 MiB, or than the [send buffer](Self::set_send_limit).
+    /// - `OutOfMemory`: over the limit of locked memory (`ulimit -l`).
     pub fn send_to(&self, bytes: &[u8], to: SocketAddr) -> io::Result<usize> {
         let sent = self.send_msg(&[IoSlice::new(bytes)], &SendOptions::new().to(to))?;
         Ok(sent.len)
     }
 
-    /// `sendmsg(2)`—Sends the bytes of all `bufs` as one message, in a way that `options` says.
+    /// `sendmsg(2)`—Sends `bufs` as one message, with `options`.
     ///
-    /// An operation on memory of a socket of the same engine is done at once. An atomic one is
-    /// done by the device, as those of other hosts are, and blocks until it is, even where nothing else
-    /// does.
+    /// Operations on memory of sockets of the same engine are performed immediately. An atomic
+    /// operation goes through the device, to be atomic with those of peers, and blocks until
+    /// completion, even on a nonblocking socket.
     ///
     /// # Errors
     /// As for [`send_to`](Self::send_to), and:
-    /// - `InvalidInput`: it has an operation *and* a cookie; the memory of an operation is of
-    ///   another device, none at all, or more than is meant at the peer; or the socket does not
-    ///   export what the cookie names.
-    /// - `Unsupported`: an atomic operation on memory of a socket of the same engine, whose device has
-    ///   none, or speaks iWARP. Or an operation before a message to port 0 of this host.
-    /// - `EFAULT`: the number of an atomic operation is at no multiple of 8.
-    /// - `EMSGSIZE`: an operation on more than 1 MiB, or more than 1024 pieces; or on more than fit into
-    ///   [the send queue](crate::EngineOptions::sends): 1024 do by default if the device takes 8 with a
-    ///   request, as most do.
+    /// - `InvalidInput`: an operation together with a cookie; local memory of another device; an
+    ///   operation without local memory, or with more local than remote memory; or a cookie not
+    ///   exported by this socket.
+    /// - `Unsupported`: an atomic operation on memory of the same engine, on a device without
+    ///   atomics or with iWARP; or an operation before a ping to this host.
+    /// - `EFAULT`: the address of an atomic operation is not a multiple of 8.
+    /// - `EMSGSIZE`: an operation with more than 1 MiB, more than 1024 pieces, or too many pieces
+    ///   for [the send queue](crate::EngineOptions::sends). By default 1024 pieces fit if the
+    ///   device supports 8 scatter/gather entries, as most do.
     ///
     /// # References
     /// [sendmsg(2)](https://man7.org/linux/man-pages/man2/sendmsg.2.html)
@@ -167,7 +168,7 @@ impl Socket {
         let bytes: usize = bufs.iter().map(|buf| buf.len()).sum();
         match u32::try_from(bytes) {
             Ok(len) if len <= FRAGMENT && options.is_plain() => {
-                // To lock everything twice would take longer than to copy that.
+                // Locking twice would cost more than copying under the lock.
                 let state = self.lock()?;
                 let device = state.device_of(self.id).map_err(socket_error)?;
                 let payload = Outbound::copy(bufs, device.map(AsRef::as_ref))?;
@@ -185,13 +186,13 @@ impl Socket {
         }
     }
 
-    /// `MSG_ZEROCOPY`—Sends registered memory as a message, without a copy: it must not be changed,
-    /// or the receiver may get something else, until [`recv`](Self::recv) says that `name` is
-    /// [free](crate::Received::ZeroCopyDone).
+    /// `MSG_ZEROCOPY`—Sends registered memory without a copy. Do not change the memory until
+    /// [`recv`](Self::recv) returns [`ZeroCopyDone`](crate::Received::ZeroCopyDone) with `name`, or
+    /// the receiver may get the new content.
     ///
     /// # Errors
     /// As for [`send_msg`](Self::send_msg), and:
-    /// - `InvalidInput`: there is an operation, too.
+    /// - `InvalidInput`: `options` has an operation.
     #[doc(alias = "MSG_ZEROCOPY")]
     #[doc(alias = "RDS_CMSG_ZCOPY_COOKIE")]
     pub fn send_zerocopy(
@@ -208,8 +209,7 @@ impl Socket {
         self.transmit(len, None, payload, options)
     }
 
-    /// Whether it can be sent, before anything is copied; the number of bytes, and the device that
-    /// is to send them.
+    /// Validates a send before copying. Returns the length and the sending device.
     fn check(&self, bytes: usize, options: &SendOptions) -> io::Result<(u32, Option<Arc<Device>>)> {
         let len = u32::try_from(bytes).unwrap_or(u32::MAX);
         let mut state = self.lock()?;
@@ -243,7 +243,7 @@ impl Socket {
         Ok((len, device.cloned()))
     }
 
-    /// Sends what is in memory of `device`, if it is.
+    /// Sends a payload already in memory of `device`, if there is one.
     fn transmit(
         &self,
         len: u32,
@@ -251,11 +251,11 @@ impl Socket {
         mut payload: Outbound,
         options: &SendOptions,
     ) -> io::Result<Sent> {
-        // Whether a connection never has room for it.
+        // The operation never fits into a send queue.
         let mut too_many = false;
         let (mut rdma, mut atomic) = (None, None);
         if let Some(wanted) = &options.rdma {
-            // Without one, the error says why.
+            // Without a device, the error explains why.
             let own = device.clone().map_or_else(|| self.device(), Ok)?;
             let checked = wanted.check(&own.pd, own.elements)?;
             too_many = checked.requests > own.room();
@@ -264,7 +264,7 @@ impl Socket {
         if let Some(wanted) = &options.atomic {
             atomic = Some(Box::new(wanted.check(&self.device()?.pd)?));
         }
-        // Whose it is has been looked at before the bytes were.
+        // `check` has rejected sockets of a parent process.
         let state = self.engine.inner().lock_here();
         if options.has_operation() {
             let to = state.node.can_send(self.id, options.to, len);
@@ -291,7 +291,7 @@ impl Socket {
         self.submit(state, draft, options)
     }
 
-    /// Sends a message when it may be sent.
+    /// Queues the message, blocking while the buffer is full or the destination congested.
     fn submit<'s>(
         &'s self,
         mut state: MutexGuard<'s, State>,
@@ -299,7 +299,7 @@ impl Socket {
         options: &SendOptions,
     ) -> io::Result<Sent> {
         let len = draft.len;
-        // Whether nobody notices if it leaves with the next ones.
+        // The message may wait for a batch, since no waiter depends on its completion.
         let deferrable = !draft.urgent && len <= FRAGMENT;
         let peer = draft.payload.operands().map(|operands| operands.peer);
         let (dont_wait, timeout) = {
@@ -347,8 +347,8 @@ impl Socket {
         }
     }
 
-    /// A message is on its way, or has come; returns the number of its operation if that has ended. One that
-    /// is `patient` may leave with the next ones.
+    /// Posts a queued message, or delivers a local one. Returns the number of a local operation. A
+    /// `deferrable` message may be held back for a batch.
     fn sent(
         &self,
         state: &mut State,
@@ -361,7 +361,7 @@ impl Socket {
             if deferrable && self.engine.inner().delay(state, now, connection) {
                 return None;
             }
-            // It leaves before anything is looked at, if there is room for it.
+            // Post before polling.
             self.engine.inner().drive_at(state, now);
             if !state.look_to_send(now, connection) {
                 return None;
@@ -374,8 +374,8 @@ impl Socket {
         operation
     }
 
-    /// Does the operations of a message to a socket of this process, and delivers it. Returns the number of the
-    /// last, if there is one. Apart from what is sent to other hosts.
+    /// Performs the operations of a local message and delivers it. Returns the number of the last
+    /// operation. Not inlined, to keep the remote path short.
     #[inline(never)]
     fn deliver(
         &self,
@@ -393,7 +393,7 @@ impl Socket {
             });
             status == Status::Success
         };
-        // Whether the operations, if there are any, have all been done.
+        // Whether all operations have succeeded; `None` without operations.
         let mut done = None;
         if let Some((rdma, operands)) = draft.rdma.as_ref().zip(draft.payload.operands()) {
             let status = state.local_rdma(to.ip(), rdma, &operands.rdma);
@@ -402,7 +402,7 @@ impl Socket {
         let place = draft.payload.operands().and_then(|all| all.atomic.as_ref());
         if let Some((atomic, place)) = draft.atomic.as_ref().zip(place) {
             let status = match done {
-                // Between hosts, the connection would be lost with the first.
+                // A remote connection would be lost with the first failure.
                 Some(false) => Status::Dropped,
                 _ => state.local_atomic(to.ip(), atomic, place),
             };
@@ -428,15 +428,16 @@ impl Socket {
         operation
     }
 
-    /// `RDS_BARRIER`—Waits until an operation on memory of `peer`, and all before it, have ended;
-    /// returns the last up to which all have. The number is that of [`Sent::operation`].
+    /// `RDS_BARRIER`—Waits for the end of an operation on memory of `peer`, and of all earlier
+    /// ones. Returns the number up to which operations have ended. `operation` is from
+    /// [`Sent::operation`].
     ///
-    /// Kernels had this in 2007 only.
+    /// Kernels have supported this option in 2007 only.
     ///
     /// # Errors
-    /// - `WouldBlock`: they have not, and it does not wait.
-    /// - `TimedOut`: it has waited for [long enough](Self::set_write_timeout).
-    /// - `EIO`: they have, but one of them has failed, which is told once.
+    /// - `WouldBlock`: operations are in progress, in nonblocking mode.
+    /// - `TimedOut`: not ended within the [time-out](Self::set_write_timeout).
+    /// - `EIO`: all have ended, and one has failed. Reported once.
     #[doc(alias = "RDS_BARRIER")]
     pub fn barrier(&self, peer: IpAddr, operation: u64, dont_wait: bool) -> io::Result<u64> {
         let (nonblocking, timeout) = {

@@ -1,4 +1,4 @@
-//! Who waits for a socket.
+//! Waiters of a socket: blocked calls, descriptors and tasks.
 
 use std::{
     collections::VecDeque,
@@ -23,46 +23,46 @@ use crate::{
     slots::Body,
 };
 
-/// Those who wait for one socket: calls, and whoever watches its descriptor.
+/// Waiters of a socket. Flags are written with the engine's lock held, and may be read without.
 #[derive(Debug)]
 pub(crate) struct Waiters {
     id: SocketId,
     changed: Condvar,
-    /// How many calls wait for that.
+    /// Number of calls blocked on `changed`.
     waiting: AtomicUsize,
     event: EventFd,
-    /// Handed out in place of the bell, which a program could read or make blocking.
+    /// Handed out instead of `event`, which a program could read or make blocking.
     notify_fd: NotifyFd,
-    /// Rung while a message can be sent, and its descriptor for programs. Made when a caller has
-    /// asked for it.
+    /// Signaled while the send buffer has room, with its descriptor for programs. Created on first
+    /// use.
     room: OnceLock<(EventFd, NotifyFd)>,
-    /// Somebody has the descriptor, so that it is worth keeping right.
+    /// A descriptor was handed out, so `event` must be kept up to date.
     watched: AtomicBool,
-    /// A call that does not wait could not send, and wants to know when it can. Set by who has the engine locked.
+    /// A nonblocking send has failed, so `event` includes room to send.
     blocked: AtomicBool,
-    /// There may be memory that nobody has been told of. Likewise.
+    /// Completed zero-copy cookies may be queued.
     has_zero_copy_done: AtomicBool,
-    /// For how many microseconds a call looks before it sleeps.
+    /// Busy-poll time in microseconds.
     busy_poll: AtomicU64,
-    /// What the descriptor shows, as far as it has to be known without a lock. Set by who has the engine locked.
+    /// Copy of [`Seen::signaled`], readable without its lock.
     signaled: AtomicBool,
     seen: Mutex<Seen>,
     tasks: Mutex<Vec<Waker>>,
 }
 
-/// What the descriptor shows.
+/// State shown by the descriptors.
 #[derive(Debug, Default)]
 struct Seen {
     signaled: bool,
-    /// That of the other bell.
+    /// State of [`Waiters::room`].
     room_signaled: bool,
-    /// A peer's map has come that nobody has been told of.
+    /// A congestion map has changed since the last query.
     map_changed: bool,
-    /// Memory that was sent without a copy, and is not needed any more.
+    /// Cookies of completed zero-copy messages.
     zero_copy_done: VecDeque<u32>,
 }
 
-/// Whole microseconds; not nothing if it is something.
+/// Whole microseconds, rounded up so that only zero becomes zero.
 fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_nanos().div_ceil(1000)).unwrap_or(u64::MAX)
 }
@@ -91,7 +91,7 @@ impl Waiters {
         self.id
     }
 
-    /// How long a call looks before it sleeps.
+    /// Busy-poll time before sleeping.
     pub(crate) fn busy_poll(&self) -> Duration {
         Duration::from_micros(self.busy_poll.load(Relaxed))
     }
@@ -104,10 +104,10 @@ impl Waiters {
         self.seen.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Something has changed. Tasks that wait go to `woken`, to be woken when nothing is locked: what
-    /// a waker does is not known here.
+    /// Wakes blocked calls. Tasks are moved to `woken`, to be woken without locks, since wakers are
+    /// foreign code.
     pub(crate) fn wake(&self, woken: &mut Vec<Waker>) {
-        // Whoever waits has counted itself before it unlocked the engine.
+        // Callers increment the count before releasing the engine's lock.
         if self.waiting.load(Relaxed) > 0 {
             self.changed.notify_all();
         }
@@ -115,15 +115,15 @@ impl Waiters {
         woken.append(&mut tasks);
     }
 
-    /// Makes the descriptor right, if somebody has it.
+    /// Updates the descriptors, if handed out.
     pub(crate) fn show_if_watched(&self, node: &mut Node<Payload, Body>) {
         if self.watched.load(Relaxed) && !self.is_right(node) {
             self.show(node);
         }
     }
 
-    /// Whether the descriptor is known to be right, in the usual case: nobody wants to know of room, and no peer's map
-    /// has come.
+    /// Quick check that the descriptor is up to date, in the common case without interest in room
+    /// or congestion.
     fn is_right(&self, node: &Node<Payload, Body>) -> bool {
         let pending = node.pending(self.id).unwrap_or_default();
         let usual = !pending.map_changed && !self.has_zero_copy_done() && self.room.get().is_none();
@@ -131,7 +131,7 @@ impl Waiters {
         usual && !self.blocked.load(Relaxed) && readable == self.signaled.load(Relaxed)
     }
 
-    /// Wakes a task when something changes next.
+    /// Wakes a task at the next change.
     pub(super) fn add_task(&self, waker: &Waker) {
         let mut tasks = self.tasks.lock().unwrap_or_else(PoisonError::into_inner);
         if !tasks.iter().any(|task| task.will_wake(waker)) {
@@ -139,10 +139,10 @@ impl Waiters {
         }
     }
 
-    /// Makes the descriptors readable exactly if there is something to be done; returns what.
+    /// Updates the descriptors; returns the readiness.
     pub(crate) fn show(&self, node: &mut Node<Payload, Body>) -> Readiness {
         let mut seen = self.seen();
-        // A socket that is closed has nothing.
+        // A closed socket is never ready.
         let now = node.readiness(self.id).unwrap_or_default();
         seen.map_changed |= now.map_changed;
         let readable = now.readable || !seen.zero_copy_done.is_empty();
@@ -173,18 +173,18 @@ impl Waiters {
         }
     }
 
-    /// Memory that was sent without a copy is not needed any more.
+    /// Queues the cookie of a completed zero-copy message.
     pub(crate) fn add_zero_copy_done(&self, name: u32) {
         self.seen().zero_copy_done.push_back(name);
         self.has_zero_copy_done.store(true, Relaxed);
     }
 
-    /// Whether there may be such memory.
+    /// Whether cookies may be queued.
     pub(super) fn has_zero_copy_done(&self) -> bool {
         self.has_zero_copy_done.load(Relaxed)
     }
 
-    /// Such memory, if there is any that nobody has been told of.
+    /// Takes the next cookie.
     pub(super) fn take_zero_copy_done(&self) -> Option<u32> {
         let mut seen = self.seen();
         let free = seen.zero_copy_done.pop_front();
@@ -193,12 +193,12 @@ impl Waiters {
         free
     }
 
-    /// Somebody has been told that a map has changed.
+    /// Records a query of `map_changed`.
     pub(crate) fn told(&self) {
         self.seen().map_changed = false;
     }
 
-    /// Whether somebody wants to know when the socket becomes writable.
+    /// Sets whether `event` includes room to send.
     pub(crate) fn set_blocked(&self, node: &mut Node<Payload, Body>, blocked: bool) {
         if self.blocked.load(Relaxed) == blocked {
             return;
@@ -207,14 +207,13 @@ impl Waiters {
         self.show_if_watched(node);
     }
 
-    /// The descriptor, which is right from now on.
+    /// The descriptor, kept up to date from now on.
     pub(crate) fn watch(&self) -> BorrowedFd<'_> {
         self.watched.store(true, Relaxed);
         self.notify_fd.as_fd()
     }
 
-    /// The descriptor that tells of room, which the next [`show`](Self::show) makes right, and from then
-    /// on whoever makes room.
+    /// The descriptor for room to send. Up to date after the next [`show`](Self::show).
     pub(crate) fn watch_room(&self) -> io::Result<BorrowedFd<'_>> {
         self.watched.store(true, Relaxed);
         if let Some((_, notify)) = self.room.get() {
@@ -222,11 +221,11 @@ impl Waiters {
         }
         let room = EventFd::new()?;
         let notify = NotifyFd::of(room.as_fd())?;
-        // Another thread may have been faster.
+        // Another thread may have been first.
         Ok(self.room.get_or_init(|| (room, notify)).1.as_fd())
     }
 
-    /// Waits until something changes; `None` if that has not happened by `deadline`.
+    /// Blocks until the next change; `None` at `deadline`.
     pub(crate) fn wait<'s>(
         &self,
         state: MutexGuard<'s, State>,
