@@ -1,4 +1,4 @@
-//! Addresses as C has them.
+//! Encoding and decoding of `sockaddr`.
 
 use std::{
     io,
@@ -9,20 +9,20 @@ use std::{
 use interpose::os;
 use libc::{c_int, sockaddr_in, sockaddr_in6};
 
-/// Some bytes of an address, whose places are the same in every process.
+/// Copies a field out of a `sockaddr`.
 fn part<const N: usize>(raw: &[u8], at: usize) -> io::Result<[u8; N]> {
     let bytes = raw.get(at..at + N).and_then(|bytes| bytes.try_into().ok());
     bytes.ok_or_else(|| os(libc::EINVAL))
 }
 
-/// What the address is; `wrong` if it is of another family.
+/// Decodes an address; fails with `wrong` for another family.
 pub(crate) fn read(raw: &[u8], wrong: c_int) -> io::Result<SocketAddr> {
     let family = c_int::from(u16::from_ne_bytes(part(raw, 0)?));
     match family {
         libc::AF_INET => {
             let port = u16::from_be_bytes(part(raw, offset_of!(sockaddr_in, sin_port))?);
             let ip: [u8; 4] = part(raw, offset_of!(sockaddr_in, sin_addr))?;
-            // All of it has to be there.
+            // The whole structure must be present.
             part::<{ size_of::<sockaddr_in>() }>(raw, 0)?;
             Ok((Ipv4Addr::from(ip), port).into())
         }
@@ -36,7 +36,7 @@ pub(crate) fn read(raw: &[u8], wrong: c_int) -> io::Result<SocketAddr> {
     }
 }
 
-/// The address of a socket that has none.
+/// The address of an unbound socket.
 pub(crate) const NOWHERE: [u8; size_of::<sockaddr_in>()] = [0; size_of::<sockaddr_in>()];
 
 #[cfg(test)]
@@ -46,7 +46,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn what_is_written_is_read() {
+    fn sockaddr_round_trips() {
         for addr in ["10.9.0.1:4000", "[fd09::1]:65535", "[fe80::1%3]:1"] {
             let addr: SocketAddr = addr.parse().unwrap();
             assert_eq!(read(&encode(addr), libc::EINVAL).unwrap(), addr);
@@ -58,7 +58,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_address_is_refused() {
+    fn sockaddr_invalid_is_rejected() {
         let raw = encode("10.9.0.1:1".parse().unwrap());
         let errno = |raw: &[u8]| read(raw, libc::EAFNOSUPPORT).unwrap_err().raw_os_error();
         assert_eq!(errno(&raw[..15]), Some(libc::EINVAL));

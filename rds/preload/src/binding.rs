@@ -1,8 +1,9 @@
-//! When a socket gets its address.
+//! Deferred binding of a process's first socket.
 //!
-//! A device that a process has opened is none for its children, and to listen at an address is to open its
-//! device. Programs that only try a socket before they fork, as `rds-stress -D` does, would leave their
-//! children without. So the first address of a process is taken when the socket is used, or soon.
+//! A device opened by a process is unusable in its children, and binding opens the device. Programs
+//! that bind a socket to probe for RDS and fork later, such as `rds-stress -D`, would leave their
+//! children without RDS. So the first bind of a process is deferred until the first use of the
+//! socket, for at most [`BIND_DELAY`].
 
 #![forbid(unsafe_code)]
 
@@ -20,10 +21,11 @@ use std::{
 
 use rds::Socket;
 
-/// After so long an address is taken, used or not: who waits by `epoll` is not seen.
+/// Maximum delay of a bind, for programs that use the socket only through `epoll`, which is not
+/// interposed.
 const SOON: Duration = Duration::from_millis(100);
 
-/// A socket that has no address yet, of which the program thinks that it has one.
+/// A socket with a deferred bind.
 #[derive(Debug)]
 struct Postponed {
     socket: Weak<Socket>,
@@ -32,42 +34,42 @@ struct Postponed {
 
 static POSTPONED: Mutex<Option<Postponed>> = Mutex::new(None);
 
-/// Whether there may be one: says so without the lock.
+/// Whether a bind is deferred, readable without the lock.
 static ANY: AtomicBool = AtomicBool::new(false);
 
-/// An address has been taken in this process, or in one that it descends from.
+/// This process or an ancestor has bound a socket.
 static TAKEN: AtomicBool = AtomicBool::new(false);
 
 fn postponed() -> MutexGuard<'static, Option<Postponed>> {
     POSTPONED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
-/// What a parent has postponed is nothing to its child.
+/// Discards the deferred bind of the parent process.
 pub(crate) fn forget() {
     ANY.store(false, SeqCst);
 }
 
-/// Gives a socket its address, at once or when it is used. What can be wrong with it is told at once, but
-/// for that another process has it.
+/// Binds a socket, or defers the bind. A deferred bind has passed all checks except for the use of
+/// the address by another process.
 pub(crate) fn bind(socket: &Arc<Socket>, addr: SocketAddr) -> io::Result<()> {
     if may_wait(addr) && postpone(socket, addr) {
         let unused = Arc::downgrade(socket);
         let later = move || {
             thread::sleep(SOON);
             if let Some(socket) = unused.upgrade() {
-                // Who uses it hears of what is wrong.
+                // An error is returned by the next use of the socket.
                 drop(complete_bind(&socket));
             }
         };
         let spawned = verbs::spawn_without_signals("rds-bind", later);
-        // Without a thread, nothing can wait.
+        // Without a thread, bind immediately.
         return spawned.map_or_else(|_| complete_bind(socket), |_| Ok(()));
     }
     TAKEN.store(true, SeqCst);
     socket.bind_to(addr).map(drop)
 }
 
-/// Has the address taken later, if none is already, or will be.
+/// Defers the bind, unless another one is deferred.
 fn postpone(socket: &Arc<Socket>, addr: SocketAddr) -> bool {
     let mut postponed = postponed();
     if ANY.load(SeqCst) {
@@ -79,10 +81,10 @@ fn postpone(socket: &Arc<Socket>, addr: SocketAddr) -> bool {
     true
 }
 
-/// Takes the address that has been postponed: the socket is about to be used.
+/// Performs a deferred bind, before the first use of the socket.
 ///
 /// # Errors
-/// As those of [`Socket::bind_to`], if it is this socket's. The next call tries again.
+/// As for [`Socket::bind_to`], if the bind is for this socket. The next call tries again.
 pub(crate) fn complete_bind(socket: &Arc<Socket>) -> io::Result<()> {
     if !ANY.load(SeqCst) {
         return Ok(());
@@ -96,7 +98,7 @@ pub(crate) fn complete_bind(socket: &Arc<Socket>) -> io::Result<()> {
         return Ok(());
     };
     let is_own = whose.as_ptr() == Arc::as_ptr(socket);
-    // If it has been closed, nobody wants the address any more.
+    // If the socket is closed, there is nothing to bind.
     let result = whose.upgrade().map_or(Ok(()), |whose| {
         TAKEN.store(true, SeqCst);
         whose.bind_to(*addr).map(drop)
@@ -105,20 +107,20 @@ pub(crate) fn complete_bind(socket: &Arc<Socket>) -> io::Result<()> {
         *postponed = None;
         ANY.store(false, SeqCst);
     }
-    // The socket whose it is hears what is wrong.
+    // Errors are returned to the socket of the bind only.
     if is_own { result } else { Ok(()) }
 }
 
-/// Whether it is the first of the process, and it is plain without opening a device that it can be had.
+/// Whether the bind can be deferred: the first one of the process, valid without opening a device.
 fn may_wait(addr: SocketAddr) -> bool {
     let is_on_link = matches!(addr, SocketAddr::V6(v6) if v6.scope_id() != 0);
-    // The kernel's RDS would have the port.
+    // The module would own the port.
     let is_free = !Path::new("/sys/module/rds_rdma").exists();
     let is_first = !TAKEN.load(SeqCst);
     is_first && addr.port() > 1 && !is_on_link && is_free && has_device(addr.ip())
 }
 
-/// Whether a device has that address, as those for Ethernet tell.
+/// Whether a device has the address as a GID.
 fn has_device(ip: IpAddr) -> bool {
     let ip = match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),

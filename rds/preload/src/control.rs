@@ -1,4 +1,4 @@
-//! Control messages: what programs say and hear beside the bytes of a message.
+//! Control messages of `sendmsg` and `recvmsg`.
 
 use std::{
     io,
@@ -18,15 +18,15 @@ use rds::{
         },
     },
 };
-// The memory of programs is registered as any other.
+// Memory of the program is registered like any other.
 use verbs::Memory;
 
 use crate::memory::{bytes, bytes_mut};
 
-/// The bytes before the payload: a length of 8, the level and the type.
+/// Size of a `cmsghdr`: length (8 bytes), level and type.
 const HEADER: usize = 16;
 
-/// The number that the kernel gives.
+/// The `errno` of the kernel.
 pub(crate) fn refused(bad: BadControl) -> io::Error {
     os(match bad {
         BadControl::TooLong(_) => libc::EMSGSIZE,
@@ -36,16 +36,15 @@ pub(crate) fn refused(bad: BadControl) -> io::Error {
     })
 }
 
-/// Memory of the program's, which is its own to keep.
+/// Memory owned by the program.
 #[derive(Debug)]
 struct Program(NonNull<[u8]>);
 
-// SAFETY: nobody but devices touches it by this, which is as good from one thread as from another.
+// SAFETY: the range is accessed by devices only, independent of the thread.
 unsafe impl Send for Program {}
 
-// SAFETY: the range never changes. A program that hands memory over to RDS says that devices may
-// read and write it; the kernel keeps its pages for as long as it is registered, whatever becomes of
-// the addresses.
+// SAFETY: the range never changes. By passing memory to RDS, a program permits access by devices.
+// The kernel keeps the pages while they are registered, even if the program unmaps the addresses.
 unsafe impl Memory for Program {
     fn range(&mut self) -> NonNull<[u8]> {
         self.0
@@ -62,10 +61,10 @@ impl Program {
     }
 }
 
-/// Takes memory of the program's for peers, and tells it the name.
+/// `RDS_GET_MR`: exports memory of the program, and stores the cookie.
 ///
 /// # Safety
-/// The place for the name is null, or has 8 writable bytes.
+/// `args.cookie_addr` is null, or points to 8 writable bytes.
 pub(crate) unsafe fn export(socket: &Socket, args: &GetMrArgs) -> io::Result<Cookie> {
     let mut options = ExportOptions::new();
     if args.flags & USE_ONCE != 0 {
@@ -75,36 +74,36 @@ pub(crate) unsafe fn export(socket: &Socket, args: &GetMrArgs) -> io::Result<Coo
     if args.cookie_addr != 0 {
         let at = usize::try_from(args.cookie_addr).map_err(|_| os(libc::EFAULT))?;
         let at = std::ptr::with_exposed_provenance_mut::<c_void>(at);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let place = unsafe { bytes_mut(at, 8) }?;
         place.copy_from_slice(&cookie.to_u64().to_ne_bytes());
     }
     Ok(cookie)
 }
 
-/// Takes memory back.
+/// `RDS_FREE_MR`: ends an export.
 pub(crate) fn free(socket: &Socket, payload: &[u8]) -> io::Result<()> {
     match FreeMrArgs::decode(payload).map_err(refused)?.cookie {
         Some(cookie) => socket.free(cookie),
-        // What nobody uses is gone already.
+        // Unused exports have ended already.
         None => Ok(()),
     }
 }
 
-/// What is to go with a message.
+/// Decoded control messages of a send.
 #[derive(Debug, Default)]
 pub(crate) struct Wishes {
     pub(crate) options: SendOptions,
-    /// Memory that was exported for it.
+    /// Export created for the message.
     pub(crate) mapped: Option<Cookie>,
     rdma: bool,
     atomic: bool,
     memory: bool,
-    /// There is a name for memory that is not to be copied.
+    /// A zero-copy cookie is present.
     pub(crate) zero_copy: bool,
 }
 
-/// The control messages of RDS: their types and payloads.
+/// Splits control messages of level `SOL_RDS` into type and payload.
 fn parts(mut control: &[u8]) -> io::Result<Vec<(c_int, &[u8])>> {
     let mut found = Vec::new();
     while let Some((header, _)) = control.split_first_chunk::<HEADER>() {
@@ -127,11 +126,11 @@ fn parts(mut control: &[u8]) -> io::Result<Vec<(c_int, &[u8])>> {
 }
 
 impl Wishes {
-    /// Reads what a program says, and does what has to be done before the message is sent.
+    /// Decodes control messages, and registers the memory for the message.
     ///
     /// # Safety
-    /// Memory that it names is the program's, and may be read and written by devices; lists that it
-    /// names are readable.
+    /// Memory in the control messages belongs to the program, and may be accessed by devices; lists
+    /// in the control messages are readable.
     pub(crate) unsafe fn read(socket: &Socket, control: &[u8]) -> io::Result<Self> {
         let mut wishes = Self::default();
         for (kind, payload) in parts(control)? {
@@ -145,7 +144,7 @@ impl Wishes {
             if !first {
                 return Err(wishes.give_up(socket, os(libc::EINVAL)));
             }
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             if let Err(err) = unsafe { wishes.add(socket, kind, payload) } {
                 return Err(wishes.give_up(socket, err));
             }
@@ -157,10 +156,10 @@ impl Wishes {
         Ok(wishes)
     }
 
-    /// Undoes what was done for a message that is not sent.
+    /// Undoes the preparations of a failed send.
     pub(crate) fn give_up(&self, socket: &Socket, err: io::Error) -> io::Error {
         if let Some(cookie) = self.mapped {
-            // It is there.
+            // The export exists.
             drop(socket.free(cookie));
         }
         err
@@ -171,7 +170,7 @@ impl Wishes {
         self.options = match kind {
             1 => {
                 let args = RdmaArgs::decode(payload).map_err(refused)?;
-                // SAFETY: as the caller promises.
+                // SAFETY: guaranteed by the caller.
                 let options = options.rdma(unsafe { operation(socket, &args) }?);
                 if args.flags & SILENT != 0 {
                     options.silent()
@@ -185,7 +184,7 @@ impl Wishes {
             }
             3 => {
                 let args = GetMrArgs::decode(payload).map_err(refused)?;
-                // SAFETY: as the caller promises.
+                // SAFETY: guaranteed by the caller.
                 let cookie = unsafe { export(socket, &args) }?;
                 self.mapped = Some(cookie);
                 options.cookie(cookie)
@@ -224,16 +223,16 @@ impl Wishes {
     }
 }
 
-/// An operation on memory of the peer's, with the program's memory registered for it.
+/// Converts an RDMA operation, registering the memory of the program.
 ///
 /// # Safety
 /// As for [`Wishes::read`].
 unsafe fn operation(socket: &Socket, args: &RdmaArgs) -> io::Result<Rdma> {
     let at = usize::try_from(args.local).map_err(|_| os(libc::EFAULT))?;
-    // Not more than 1024.
+    // At most 1024.
     let count = usize::try_from(args.local_count).unwrap_or_default();
     let list = std::ptr::with_exposed_provenance::<c_void>(at);
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let list = unsafe { bytes(list, 16 * count) }?;
     let mut local = Vec::with_capacity(count);
     for entry in list.chunks_exact(16) {
@@ -265,12 +264,12 @@ unsafe fn operation(socket: &Socket, args: &RdmaArgs) -> io::Result<Rdma> {
     Ok(rdma)
 }
 
-/// Control messages for the program, as many as it has room for.
+/// Writer of control messages into the buffer of the program.
 #[derive(Debug)]
 pub(crate) struct Told<'a> {
     room: &'a mut [u8],
     used: usize,
-    /// One did not fit.
+    /// A control message did not fit.
     pub(crate) cut: bool,
 }
 
@@ -287,7 +286,7 @@ impl<'a> Told<'a> {
         self.add_any(LEVEL, kind as i32, payload);
     }
 
-    /// When a message came, as `SO_TIMESTAMP` has it told.
+    /// Adds the arrival time of a message, for `SO_TIMESTAMP`.
     pub(crate) fn add_timestamp(&mut self, time: SystemTime) {
         let time = time.duration_since(UNIX_EPOCH).unwrap_or_default();
         let mut payload = [0; 16];

@@ -1,4 +1,4 @@
-//! What programs do with sockets as with all descriptors.
+//! Interposed functions for any file descriptor.
 
 use std::sync::Arc;
 
@@ -6,7 +6,7 @@ use libc::{c_int, c_long};
 
 use crate::table::{Held, SOCKETS};
 
-/// The sockets among the program's descriptors.
+/// RDS sockets among the descriptors.
 struct Sockets;
 
 impl interpose::Descriptors for Sockets {

@@ -1,4 +1,4 @@
-//! What C hands over by pointers.
+//! Conversion of C pointers to slices.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -9,13 +9,13 @@ use interpose::os;
 use libc::{c_void, iovec, socklen_t};
 use smallvec::SmallVec;
 
-/// So many places need no memory of their own.
+/// Inline capacity of lists of buffers; longer lists are on the heap.
 const FEW: usize = 4;
 
-/// Bytes that a program has; none at no address.
+/// A slice of the program's memory; empty if `len` is 0.
 ///
 /// # Safety
-/// `len` bytes at `at`, if that is not null, are readable for `'a`, and nobody writes them.
+/// `at` is null, or points to `len` readable bytes, unmodified for `'a`.
 pub(crate) unsafe fn bytes<'a>(at: *const c_void, len: usize) -> io::Result<&'a [u8]> {
     if len == 0 {
         return Ok(&[]);
@@ -23,14 +23,14 @@ pub(crate) unsafe fn bytes<'a>(at: *const c_void, len: usize) -> io::Result<&'a 
     if at.is_null() || isize::try_from(len).is_err() {
         return Err(os(libc::EFAULT));
     }
-    // SAFETY: not null, and as many as the caller promises.
+    // SAFETY: not null, and valid as guaranteed by the caller.
     Ok(unsafe { slice::from_raw_parts(at.cast(), len) })
 }
 
-/// The same for bytes that are written.
+/// A mutable slice of the program's memory; empty if `len` is 0.
 ///
 /// # Safety
-/// `len` bytes at `at`, if that is not null, are writable for `'a`, and nobody else uses them.
+/// `at` is null, or points to `len` writable bytes, not used otherwise for `'a`.
 pub(crate) unsafe fn bytes_mut<'a>(at: *mut c_void, len: usize) -> io::Result<&'a mut [u8]> {
     if len == 0 {
         return Ok(&mut []);
@@ -38,14 +38,14 @@ pub(crate) unsafe fn bytes_mut<'a>(at: *mut c_void, len: usize) -> io::Result<&'
     if at.is_null() || isize::try_from(len).is_err() {
         return Err(os(libc::EFAULT));
     }
-    // SAFETY: not null, and as many as the caller promises.
+    // SAFETY: not null, and valid as guaranteed by the caller.
     Ok(unsafe { slice::from_raw_parts_mut(at.cast(), len) })
 }
 
-/// The entries of a list of places.
+/// The entries of an `iovec` array.
 ///
 /// # Safety
-/// `count` entries at `at`, if that is not null, are readable for `'a`.
+/// `at` is null, or points to `count` readable entries.
 unsafe fn entries<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]> {
     if count == 0 {
         return Ok(&[]);
@@ -56,11 +56,11 @@ unsafe fn entries<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]>
     if at.is_null() {
         return Err(os(libc::EFAULT));
     }
-    // SAFETY: not null, and as many as the caller promises.
+    // SAFETY: not null, and valid as guaranteed by the caller.
     Ok(unsafe { slice::from_raw_parts(at, count) })
 }
 
-/// Bytes in several places.
+/// The buffers of an `iovec` array.
 ///
 /// # Safety
 /// As for [`bytes`], for each of `count` entries.
@@ -68,42 +68,42 @@ pub(crate) unsafe fn gather<'a>(
     at: *const iovec,
     count: usize,
 ) -> io::Result<SmallVec<[IoSlice<'a>; FEW]>> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let entries = unsafe { entries(at, count) }?;
     let mut pieces = SmallVec::new();
     for entry in entries {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { bytes(entry.iov_base, entry.iov_len) }?;
         pieces.push(IoSlice::new(bytes));
     }
     Ok(pieces)
 }
 
-/// The same for bytes that are written.
+/// The mutable buffers of an `iovec` array.
 ///
 /// # Safety
-/// As for [`bytes_mut`], for each of `count` entries, which do not overlap.
+/// As for [`bytes_mut`], for each of `count` entries, without overlap.
 pub(crate) unsafe fn scatter<'a>(
     at: *const iovec,
     count: usize,
 ) -> io::Result<SmallVec<[IoSliceMut<'a>; FEW]>> {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let entries = unsafe { entries(at, count) }?;
     let mut pieces = SmallVec::new();
     for entry in entries {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let bytes = unsafe { bytes_mut(entry.iov_base, entry.iov_len) }?;
         pieces.push(IoSliceMut::new(bytes));
     }
     Ok(pieces)
 }
 
-/// Writes as much of `value` as there is room for, and how long it is.
+/// Copies `value`, truncated to the room, and stores its full length.
 ///
 /// # Safety
-/// `len` is null or valid, and `at` has as many bytes as it says, or is null.
+/// `len` is null or valid, and `at` is null or points to `len` writable bytes.
 pub(crate) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) -> io::Result<()> {
-    // SAFETY: null or valid, as the caller promises.
+    // SAFETY: null or valid, guaranteed by the caller.
     let Some(len) = (unsafe { len.as_mut() }) else {
         return if at.is_null() {
             Ok(())
@@ -112,7 +112,7 @@ pub(crate) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) ->
         };
     };
     let room = usize::try_from(*len).unwrap_or(0).min(value.len());
-    // SAFETY: so much is writable, as the caller promises.
+    // SAFETY: writable, guaranteed by the caller.
     let place = unsafe { bytes_mut(at, room) }?;
     place.copy_from_slice(&value[..room]);
     *len = socklen_t::try_from(value.len()).unwrap_or(socklen_t::MAX);

@@ -1,4 +1,4 @@
-//! Sending and receiving.
+//! Interposed functions for sending and receiving.
 
 use std::{io, io::IoSlice};
 
@@ -20,7 +20,7 @@ use crate::{
 /// Sends one message.
 ///
 /// # Safety
-/// As for [`Wishes::read`].
+/// As for [`SendControl::read`].
 unsafe fn send_one(
     held: &Held,
     pieces: &[IoSlice<'_>],
@@ -37,7 +37,7 @@ unsafe fn send_one(
     };
     let zero_copy = flags & libc::MSG_ZEROCOPY != 0;
     if zero_copy && held.chosen().zero_copy {
-        // As the kernel says of all that is RDMA.
+        // As the kernel does for RDMA transports.
         return Err(os(libc::EOPNOTSUPP));
     }
     if !held.chosen().bound {
@@ -98,7 +98,7 @@ unsafe fn send_to(
         // SAFETY: as the caller promises.
         unsafe { raw(to, to_len) }?
     };
-    // SAFETY: nothing is named.
+    // SAFETY: no memory is named in control messages.
     unsafe { send_one(held, &[IoSlice::new(bytes)], to, &[], flags) }
 }
 
@@ -121,14 +121,14 @@ unsafe fn write_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Resu
     let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
     // SAFETY: as the caller promises.
     let pieces = unsafe { gather(pieces, count) }?;
-    // SAFETY: nothing is named.
+    // SAFETY: no memory is named in control messages.
     unsafe { send_one(held, &pieces, &[], &[], 0) }
 }
 
-/// What one call has received.
+/// Result of a receive call.
 #[derive(Debug, Default)]
 struct Outcome {
-    /// The bytes that it returns.
+    /// The return value.
     len: usize,
     from: Option<Encoded>,
     flags: c_int,
@@ -149,7 +149,7 @@ impl Outcome {
     }
 }
 
-/// Receives what comes next.
+/// Receives the next message or event.
 fn receive_one(
     held: &Held,
     pieces: &mut [io::IoSliceMut<'_>],

@@ -1,4 +1,4 @@
-//! Options of sockets, and what else can be asked of them.
+//! Interposed functions for socket options and `ioctl`.
 
 use std::{fs, io, sync::OnceLock, time::Duration};
 
@@ -17,7 +17,7 @@ use crate::{
     table::{Chosen, Held, find, trying, with},
 };
 
-/// Options of RDS.
+/// Socket options of level `SOL_RDS`.
 mod name {
     use libc::c_int;
 
@@ -31,7 +31,7 @@ mod name {
     pub(super) const RXPATH_LATENCY: c_int = 10;
 }
 
-/// The bytes of an address before the arguments of `RDS_GET_MR_FOR_DEST`.
+/// Size of the address before the arguments of `RDS_GET_MR_FOR_DEST`.
 const DESTINATION: usize = 128;
 
 fn int(value: &[u8]) -> io::Result<c_int> {
@@ -39,7 +39,7 @@ fn int(value: &[u8]) -> io::Result<c_int> {
     Ok(c_int::from_ne_bytes(*value))
 }
 
-/// The most that may be asked for as a buffer, by this option.
+/// Maximum buffer size settable by this option.
 fn most(option: c_int) -> u32 {
     static MOST: OnceLock<[u32; 2]> = OnceLock::new();
     let most = MOST.get_or_init(|| {
@@ -56,7 +56,7 @@ fn most(option: c_int) -> u32 {
     }
 }
 
-/// The time in a `struct timeval`; none if there is to be no limit.
+/// Decodes a `struct timeval`; `None` for zero.
 fn time(value: &[u8]) -> io::Result<Option<Duration>> {
     let (seconds, rest) = value
         .split_first_chunk::<8>()
@@ -110,13 +110,14 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
             choose_times(held, |chosen| chosen.timestamp = wanted);
             Ok(())
         }
-        // Two sockets never have the same address.
+        // An address cannot be shared between sockets.
         libc::SO_REUSEADDR | libc::SO_REUSEPORT | libc::SO_PRIORITY => int(value).map(drop),
         _ => Err(os(libc::ENOPROTOOPT)),
     }
 }
 
-/// Changes which times are told with messages. If there are any, they are exact, as a kernel's are.
+/// Changes the times reported with messages. With any, exact times are enabled, as the kernel's
+/// are.
 fn choose_times(held: &Held, change: impl FnOnce(&mut Chosen)) {
     let mut chosen = held.chosen();
     change(&mut chosen);
@@ -125,7 +126,7 @@ fn choose_times(held: &Held, change: impl FnOnce(&mut Chosen)) {
 }
 
 /// # Safety
-/// Memory that the value names is the program's, and may be read and written by devices.
+/// Memory in the value belongs to the program, and may be accessed by devices.
 unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
     let socket = &held.socket;
     match option {
@@ -183,7 +184,7 @@ unsafe fn set(
 
 fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
     let socket = &held.socket;
-    // The kernel tells twice what was asked for.
+    // The kernel returns twice the value set.
     let twice = |bytes: u32| c_int::try_from(bytes.saturating_mul(2)).unwrap_or(c_int::MAX);
     let value = match option {
         libc::SO_SNDBUF => twice(socket.send_limit()),
@@ -206,10 +207,10 @@ fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
     Ok(value.to_ne_bytes().to_vec())
 }
 
-/// Tells about the whole process: the size of an element, if there is room for all of them.
+/// `RDS_INFO_*` of the process. Returns the size of an element, or `ENOSPC` with the size needed.
 ///
 /// # Safety
-/// `len` is valid, and `value` has as many bytes as it says.
+/// `len` is valid, and `value` points to `len` writable bytes.
 unsafe fn tell(
     held: &Held,
     section: Section,
@@ -275,7 +276,7 @@ const SET_TOS: c_ulong = 0x89e0;
 const GET_TOS: c_ulong = 0x89e1;
 
 /// # Safety
-/// `arg` is what the request wants.
+/// `arg` fits the request.
 unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_int> {
     let socket = &held.socket;
     let size = match request {
@@ -283,7 +284,7 @@ unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_i
         libc::FIONBIO | libc::FIONREAD | libc::TIOCOUTQ => size_of::<c_int>(),
         _ => return Err(os(libc::ENOTTY)),
     };
-    // SAFETY: so much is readable and writable, as the caller promises.
+    // SAFETY: readable and writable, guaranteed by the caller.
     let arg = unsafe { bytes_mut(arg, size) }?;
     match request {
         SET_TOS if !held.chosen().bound => return Err(os(libc::ENOTTY)),
@@ -309,7 +310,7 @@ unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_i
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for `ioctl(2)`.
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     if let Some(held) = find(fd) {
@@ -326,7 +327,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn time_is_read_and_written() {
+    fn timeval_round_trips() {
         let half = Some(Duration::from_millis(1500));
         assert_eq!(time(&timeval(half)).unwrap(), half);
         assert_eq!(time(&timeval(None)).unwrap(), None);

@@ -1,4 +1,4 @@
-//! Making sockets, and their addresses.
+//! Interposed functions to create, bind and connect sockets.
 
 use std::{
     io,
@@ -20,13 +20,13 @@ use crate::{
 /// `AF_RDS`.
 pub(crate) const AF_RDS: c_int = 21;
 
-/// In a child, no descriptor is a socket any more: it must not close what its parent uses.
+/// After a fork, forgets all sockets without closing them, because the parent uses them.
 unsafe extern "C" fn child() {
     SOCKETS.forget_all();
     binding::forget();
 }
 
-/// Makes a socket, and a descriptor for the program.
+/// Creates a socket, and a descriptor for the program.
 fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
     let flags = libc::SOCK_NONBLOCK | libc::SOCK_CLOEXEC;
     if kind & !flags != libc::SOCK_SEQPACKET || protocol != 0 {
@@ -45,7 +45,7 @@ fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
     if SOCKETS.add(fd, Arc::new(held)) {
         return Ok(fd);
     }
-    // SAFETY: it is ours, and nobody knows it.
+    // SAFETY: the descriptor is owned here, and unknown to the program.
     unsafe { libc::close(fd) };
     Err(os(libc::EMFILE))
 }
@@ -54,7 +54,7 @@ fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
 extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
     if domain == AF_RDS {
         let opened = run(|| match open(kind, protocol) {
-            // There is no device: the kernel may know better.
+            // Without an RDMA device, the kernel may have RDS over TCP.
             Err(err) if err.kind() == io::ErrorKind::NotFound => Ok(-2),
             opened => opened,
         });
@@ -63,14 +63,14 @@ extern "C" fn socket(domain: c_int, kind: c_int, protocol: c_int) -> c_int {
         }
     }
     let real = real!(socket: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
-    // SAFETY: it has no preconditions.
+    // SAFETY: no preconditions.
     unsafe { real(domain, kind, protocol) }
 }
 
-/// The bytes of an address.
+/// The bytes of a `sockaddr`.
 ///
 /// # Safety
-/// `len` bytes at `addr`, if that is not null, are readable.
+/// `addr` is null, or points to `len` readable bytes.
 pub(crate) unsafe fn raw<'a>(addr: *const sockaddr, len: socklen_t) -> io::Result<&'a [u8]> {
     let len = usize::try_from(len).unwrap_or(0);
     // SAFETY: as the caller promises.
@@ -108,7 +108,7 @@ unsafe fn peer_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::
     Ok(0)
 }
 
-/// What sockets for messages do not do.
+/// Calls unsupported by datagram sockets.
 unsafe fn never(_: &Held, _: c_int) -> io::Result<c_int> {
     Err(os(libc::EOPNOTSUPP))
 }

@@ -1,4 +1,4 @@
-//! Which descriptors of the program are sockets of this crate.
+//! Table of RDS sockets by descriptor.
 
 #![forbid(unsafe_code)]
 
@@ -13,19 +13,19 @@ use rds::{Socket, proto::control::LatencyPoints};
 
 use crate::binding;
 
-/// What the program has chosen that the socket itself does not know.
+/// Options kept outside of the socket.
 #[derive(Clone, Copy, Debug, Default)]
 pub(crate) struct Chosen {
     pub(crate) nonblocking: bool,
     pub(crate) bound: bool,
     pub(crate) zero_copy: bool,
-    /// The times that are to be told with each message.
+    /// Latencies to report with each message.
     pub(crate) latency: Option<LatencyPoints>,
     /// `SO_TIMESTAMP`.
     pub(crate) timestamp: bool,
 }
 
-/// A socket, which the program may know by several descriptors. It is closed with the last.
+/// A socket, shared by its duplicated descriptors and closed with the last.
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) socket: Arc<Socket>,
@@ -45,19 +45,19 @@ impl Held {
     }
 }
 
-/// What each descriptor is.
+/// Sockets by descriptor.
 pub(crate) static SOCKETS: Table<Held> = Table::new();
 
 pub(crate) fn find(fd: c_int) -> Option<Arc<Held>> {
     SOCKETS.find(fd)
 }
 
-/// Runs a call for the program: its value, or -1 with `errno` set.
+/// Runs an interposed call; on error, sets `errno` and returns -1.
 pub(crate) fn run<T: From<i8>>(call: impl FnOnce() -> io::Result<T>) -> T {
     interpose::run(rds::errno, call)
 }
 
-/// The same for a call that uses a socket.
+/// Runs a call that uses a socket, after a deferred bind.
 pub(crate) fn with<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Result<T>) -> T {
     run(|| {
         binding::complete_bind(&held.socket)?;
@@ -65,7 +65,7 @@ pub(crate) fn with<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Res
     })
 }
 
-/// The same for one that may only try it.
+/// Runs a call that does not use the socket, leaving a bind deferred.
 pub(crate) fn trying<T: From<i8>>(held: &Held, call: impl FnOnce(&Held) -> io::Result<T>) -> T {
     run(|| call(held))
 }

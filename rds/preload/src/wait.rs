@@ -1,4 +1,4 @@
-//! Waiting for many descriptors, some of which are sockets of this crate.
+//! `poll` and `select` with RDS sockets.
 
 use std::{
     io,
@@ -18,10 +18,10 @@ use crate::{
 
 const READ: c_short = libc::POLLIN | libc::POLLRDNORM;
 const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
-/// A peer's congestion has changed: it is told with what can be read.
+/// Events for a changed congestion map, reported along with readability.
 const CHANGED: c_short = READ | libc::POLLWRBAND;
 
-/// What of that a socket can be asked for.
+/// The readiness queried for these events.
 fn asked_of(events: c_short) -> Readiness {
     Readiness {
         readable: events & READ != 0,
@@ -30,7 +30,7 @@ fn asked_of(events: c_short) -> Readiness {
     }
 }
 
-/// What of `wanted` a socket can do now. Of what it cannot, its descriptors tell from then on.
+/// The ready part of `wanted`. Arms the descriptors for the rest.
 fn state_of(held: &Held, wanted: c_short) -> io::Result<c_short> {
     let readiness = held.socket.readiness_of(asked_of(wanted))?;
     let mut state = 0;
@@ -46,8 +46,7 @@ fn state_of(held: &Held, wanted: c_short) -> io::Result<c_short> {
     Ok(state & wanted)
 }
 
-/// What to sleep on for entries of which some are sockets of this crate: for each its own descriptor, and
-/// then those that tell of room.
+/// Descriptors to poll: the program's, plus the `room_fd` of each RDS socket polled for writing.
 fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<pollfd>> {
     let mut all = asked.to_vec();
     for (index, held) in held.iter().enumerate() {
@@ -58,7 +57,7 @@ fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<p
         let told = wanted.readable || wanted.map_changed;
         all[index].events = libc::POLLIN;
         if !told {
-            // It is passed over, as is every negative one.
+            // `poll` ignores negative descriptors.
             all[index].fd = -1;
         }
         if wanted.writable {
@@ -72,7 +71,7 @@ fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<p
     Ok(all)
 }
 
-/// Waits for entries of which some are sockets of this crate.
+/// Polls descriptors with RDS sockets among them.
 fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
     let held: Vec<Option<Arc<Held>>> = fds.iter().map(|asked| SOCKETS.find(asked.fd)).collect();
     for held in held.iter().flatten() {
@@ -93,7 +92,7 @@ fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
         let over = left.is_some_and(|left| left.is_zero());
         if ready {
-            // What there is comes before a signal.
+            // With ready descriptors, a pending signal must not end the call.
             Mask::SAME.poll(&mut own, Some(Duration::ZERO))?;
         } else {
             mask.poll(&mut own, left)?;
@@ -111,7 +110,7 @@ fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
     }
 }
 
-/// Entries of which some are sockets of this crate.
+/// A `poll` with RDS sockets.
 struct Polls;
 
 impl Polled for Polls {
@@ -128,16 +127,16 @@ fn has_own(fds: &[pollfd]) -> bool {
     fds.iter().any(|asked| SOCKETS.may_have(asked.fd))
 }
 
-/// Which of the three sets of `select` has what it asks for by these.
+/// Events queried by the three sets of `select`.
 const SETS: [c_short; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
-/// And by which of the answers.
+/// Events reported in the three sets of `select`.
 const ANSWERS: [c_short; 3] = [
     READ | libc::POLLHUP | libc::POLLERR,
     WRITE | libc::POLLERR,
     libc::POLLPRI,
 ];
 
-/// The descriptors in three sets, with what is asked of each.
+/// Converts the sets of `select`.
 ///
 /// # Safety
 /// The sets are null or valid.
@@ -147,7 +146,7 @@ unsafe fn asked_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
         .filter_map(|fd| {
             let mut events = 0;
             for (&set, event) in sets.iter().zip(SETS) {
-                // SAFETY: valid, and the descriptor is one of its bits.
+                // SAFETY: valid, and the descriptor is below `FD_SETSIZE`.
                 if !set.is_null() && unsafe { libc::FD_ISSET(fd, set) } {
                     events |= event;
                 }
@@ -162,7 +161,7 @@ unsafe fn asked_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
         .collect()
 }
 
-/// Writes the answers to the sets; how many bits are set.
+/// Stores the results in the sets; returns the number of bits set.
 ///
 /// # Safety
 /// The sets are null or valid.
@@ -176,7 +175,7 @@ unsafe fn answer(asked: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
         unsafe { libc::FD_ZERO(set) };
         for entry in asked {
             if entry.events & event != 0 && entry.revents & answers != 0 {
-                // SAFETY: valid, and the descriptor is one of its bits, since it was before.
+                // SAFETY: valid, and the descriptor was in a set before.
                 unsafe { libc::FD_SET(entry.fd, set) };
                 count += 1;
             }
@@ -204,7 +203,7 @@ unsafe fn wait_sets(
     Ok(unsafe { answer(asked, sets) })
 }
 
-/// The descriptors in three sets of which some are sockets of this crate.
+/// A `select` with RDS sockets.
 struct Selects(Vec<pollfd>);
 
 impl Selected for Selects {

@@ -39,26 +39,26 @@ fn call(part: &str) {
 }
 
 #[test]
-fn who_waits_to_send_is_woken_whatever_others_ask_for() {
+fn poll_for_write_is_woken_beside_other_pollers() {
     call("writers");
 }
 
 #[test]
-fn who_waits_for_what_does_not_come_sleeps() {
+fn poll_without_events_sleeps() {
     call("idle");
 }
 
 #[test]
-fn signals_that_are_let_through_while_waiting_end_that() {
+fn ppoll_is_ended_by_unmasked_signals() {
     call("masks");
 }
 
 #[test]
-fn no_thread_of_the_library_takes_the_programs_signals() {
+fn library_threads_block_all_signals() {
     call("threads");
 }
 
 #[test]
-fn a_handler_ends_a_call_unless_calls_go_on_after_it() {
+fn blocked_call_is_restarted_only_with_sa_restart() {
     call("handlers");
 }
