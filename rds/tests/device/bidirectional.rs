@@ -1,4 +1,4 @@
-//! Messages that cross between two sockets for as long as something else goes wrong.
+//! Traffic in both directions during a disturbance.
 
 use std::{
     sync::atomic::{AtomicBool, AtomicU64, Ordering::Relaxed},
@@ -10,10 +10,10 @@ use rds::Socket;
 
 use crate::{TEST_TIMEOUT, addr, pattern};
 
-/// What follows the number of a message. The last one has nothing.
+/// Length of the content after the message number. The last message has none.
 const REST: usize = 6000;
 
-/// Tells the other threads that it is over, also where this one panics.
+/// Stops the other threads on drop, including a panic.
 pub(crate) struct Over<'a>(pub(crate) &'a AtomicBool);
 
 impl Drop for Over<'_> {
@@ -56,8 +56,8 @@ fn take(at: &Socket, seen: &AtomicU64) {
     }
 }
 
-/// Messages go both ways during `trouble`, and all of them arrive, once and in order. What `trouble` is
-/// given waits until some more have come to each side.
+/// Sends messages both ways during `trouble`, and checks their order and completeness. The argument
+/// of `trouble` waits for progress in both directions.
 pub(crate) fn everything_arrives(a: &Socket, b: &Socket, trouble: impl FnOnce(&dyn Fn())) {
     let over = AtomicBool::new(false);
     let seen = [AtomicU64::new(0), AtomicU64::new(0)];

@@ -1,4 +1,4 @@
-//! Completion queues that fail: what they would have told is never heard of.
+//! Failures of `ibv_poll_cq`.
 
 use std::{
     collections::HashMap,
@@ -16,28 +16,28 @@ use crate::{
     counter, other, socket,
 };
 
-/// Completions that are polled for at once on the queue of a connection: `BATCH` in `ib_connection.rs`.
+/// Completions per poll of a connection's queue: `POLL_BATCH` in `ib_connection.rs`.
 const CONNECTION: i32 = 64;
 
-/// Completions that are polled for at once on the queue of a device's connection to itself: `ENTRIES` in `loopback.rs`.
+/// Completions per poll of a loopback queue: `CQ_ENTRIES` in `loopback.rs`.
 const LOOPBACK: i32 = 2;
 
 type Poll = unsafe extern "C" fn(*mut ffi::ibv_cq, i32, *mut ffi::ibv_wc) -> i32;
 
-/// The provider's own.
+/// The provider's function.
 static POLL: OnceLock<Poll> = OnceLock::new();
 
 static QUEUES: Mutex<Option<Queues>> = Mutex::new(None);
 
-/// What becomes of completion queues.
+/// Injected failures of completion queues.
 #[derive(Default)]
 struct Queues {
-    /// Each that is polled for this number of completions breaks. It tells connections and loopbacks apart, and from
-    /// the queue that wakes the engine, which is polled again after it has failed.
+    /// Queues polled for this number of completions fail. The number distinguishes connections,
+    /// loopbacks and the wake-up queue of the engine, polled again after a failure.
     breaking: Option<i32>,
-    /// Those that have, by their addresses, and how often they have been looked at.
+    /// Number of polls of each failed queue, by address.
     broken: HashMap<usize, u64>,
-    /// The same of those in whose place there is another.
+    /// Number of polls of destroyed failed queues.
     gone: Vec<u64>,
 }
 
@@ -47,7 +47,7 @@ fn with<T>(f: impl FnOnce(&mut Queues) -> T) -> T {
 }
 
 impl Queues {
-    /// How often each that has broken was looked at.
+    /// Number of polls of each failed queue.
     fn looks(&self) -> Vec<u64> {
         self.gone
             .iter()
@@ -56,10 +56,10 @@ impl Queues {
             .collect()
     }
 
-    /// Somebody looks at a queue for so many completions. Returns whether that fails.
+    /// Counts a poll. Returns whether the poll should fail.
     fn look(&mut self, cq: usize, count: i32) -> bool {
         if count == 1 {
-            // It has just been made: nobody else asks for so few.
+            // Only a new queue is polled for one completion.
             self.gone.extend(self.broken.remove(&cq));
             return false;
         }
@@ -73,7 +73,7 @@ impl Queues {
     }
 }
 
-/// In the place of the provider's.
+/// Replacement of the provider's function.
 ///
 /// # Safety
 /// As for `ibv_poll_cq`.
@@ -81,26 +81,26 @@ unsafe extern "C" fn poll_or_fail(cq: *mut ffi::ibv_cq, count: i32, wc: *mut ffi
     let poll = POLL.get().copied();
     match poll {
         Some(poll) if !with(|queues| queues.look(cq.addr(), count)) => {
-            // SAFETY: the caller promises what this asks for.
+            // SAFETY: guaranteed by the caller.
             unsafe { poll(cq, count, wc) }
         }
         _ => -1,
     }
 }
 
-/// Devices whose completion queues break when they are told to.
+/// Devices with injected failures of completion queues.
 struct Broken {
     devices: Vec<Context>,
 }
 
 impl Broken {
     /// # Safety
-    /// - No other thread makes queues, now or when this is dropped.
+    /// - No other thread creates queues, now or on drop.
     unsafe fn new() -> Self {
         let devices = cm::devices().unwrap();
         with(|queues| *queues = Queues::default());
         for device in &devices {
-            // SAFETY: the device is open, and nobody else uses its table (the caller's promise).
+            // SAFETY: the device is open, and the caller guarantees exclusive access to its table.
             let place = unsafe { &mut (*device.as_raw()).ops.poll_cq };
             let own = place.replace(poll_or_fail).unwrap();
             assert_eq!(
@@ -116,13 +116,13 @@ impl Broken {
 impl Drop for Broken {
     fn drop(&mut self) {
         for device in &self.devices {
-            // SAFETY: as above.
+            // SAFETY: as in `new`.
             unsafe { (*device.as_raw()).ops.poll_cq = POLL.get().copied() };
         }
     }
 }
 
-/// How many objects of each kind the kernel has.
+/// Number of RDMA objects in the kernel, by kind.
 fn objects() -> String {
     let output = Command::new("rdma").args(["resource", "show"]).output();
     let output = output.unwrap();
@@ -130,14 +130,14 @@ fn objects() -> String {
     String::from_utf8(output.stdout).unwrap()
 }
 
-/// A connection whose queue cannot be looked at is closed at once, and made anew; nothing is lost.
+/// A connection with a failed queue is closed at once and reestablished without loss.
 #[test]
-fn queues_that_fail_are_looked_at_once() {
-    /// So many fail, most of them of connections that are made in the meantime.
+fn cq_failure_reconnects_and_is_polled_once() {
+    /// Number of failed queues, most of connections created meanwhile.
     const FAILURES: usize = 6;
-    // SAFETY: there is no engine before and after.
+    // SAFETY: no engine exists before and after.
     let broken = unsafe { Broken::new() };
-    // librdmacm makes a protection domain with the first identifier, and keeps it.
+    // librdmacm creates a protection domain with the first identifier, and keeps the domain.
     drop(socket(any()));
     let before = objects();
     let (a, b) = (socket(any()), socket(other()));
@@ -157,10 +157,10 @@ fn queues_that_fail_are_looked_at_once() {
     drop(broken);
 }
 
-/// The same with that of a device to itself: the operation fails, and the next does not.
+/// The loopback queue pair of a device is recreated after a failed operation.
 #[test]
-fn a_device_is_connected_to_itself_anew() {
-    // SAFETY: there is no engine before and after.
+fn cq_failure_of_loopback_recreates_it() {
+    // SAFETY: no engine exists before and after.
     let broken = unsafe { Broken::new() };
     drop(socket(any()));
     let before = objects();
@@ -182,7 +182,7 @@ fn a_device_is_connected_to_itself_anew() {
     assert_eq!([add(), add()], [Status::Dropped; 2]);
     with(|queues| queues.breaking = None);
     assert_eq!(with(|queues| queues.looks()), [1, 1]);
-    // They may have been done.
+    // The failed operations may have been performed.
     let done = memory.load(0);
     assert!((1..=3).contains(&done), "{done}");
     assert_eq!(add(), Status::Success);

@@ -1,4 +1,4 @@
-//! Messages that come faster than the device sends them.
+//! Messages sent faster than the device can transmit, to fill doorbell batches.
 
 use std::net::SocketAddr;
 
@@ -10,10 +10,10 @@ use crate::{
     socket,
 };
 
-/// So many does the device send at once; the peer then has no room.
+/// Length of the peer's receive queue, which the device fills without waiting.
 const AT_ONCE: u32 = 64;
 
-/// A peer with a connection to `a`.
+/// A peer connected to `a`.
 fn peer_of(a: &Socket) -> (Prober, Wire, SocketAddr) {
     let ip = other().ip();
     let prober = Prober::new(ip).unwrap();
@@ -22,7 +22,7 @@ fn peer_of(a: &Socket) -> (Prober, Wire, SocketAddr) {
     (prober, wire.accepted().unwrap(), SocketAddr::new(ip, 7))
 }
 
-/// Sends more than the device does at once: the last of them wait for others, which do not come.
+/// Sends `count` messages; the last ones wait for a batch to fill.
 fn flood(a: &Socket, wire: &mut Wire, to: SocketAddr, count: u32) {
     a.send_to(&u32::MAX.to_le_bytes(), to).unwrap();
     let (first, _) = wire.hear().unwrap().unwrap();
@@ -32,7 +32,7 @@ fn flood(a: &Socket, wire: &mut Wire, to: SocketAddr, count: u32) {
     }
 }
 
-/// All of them come.
+/// Receives and acknowledges `count` messages.
 fn arrives(wire: &mut Wire, count: u32) {
     let mut last = 0;
     for number in 0..count {
@@ -43,9 +43,9 @@ fn arrives(wire: &mut Wire, count: u32) {
     assert!(wire.acknowledge(last).unwrap());
 }
 
-/// What waits to be posted with more is posted without.
+/// An incomplete batch is posted after the delay.
 #[test]
-fn a_flood_arrives_to_its_end() {
+fn doorbell_batch_is_flushed_at_the_end() {
     let a = socket(any());
     let (_prober, mut wire, to) = peer_of(&a);
     for count in (2 * AT_ONCE)..(2 * AT_ONCE + 10) {
@@ -54,9 +54,9 @@ fn a_flood_arrives_to_its_end() {
     }
 }
 
-/// And so it is when its socket is closed.
+/// An incomplete batch is posted when its socket is closed.
 #[test]
-fn a_flood_outlives_its_socket() {
+fn doorbell_batch_is_flushed_by_drop() {
     let engine = EngineOptions::new().start().unwrap();
     let stays = engine.socket().unwrap();
     stays.bind_to(any()).unwrap();

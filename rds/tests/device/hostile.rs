@@ -1,4 +1,4 @@
-//! Peers that do not keep to the protocol, or are lost at the worst of times.
+//! Protocol violations, and peers lost at inconvenient times.
 
 use std::{
     net::SocketAddr,
@@ -22,7 +22,7 @@ const V4_0: Version = Version { major: 4, minor: 0 };
 const V4_1: Version = Version { major: 4, minor: 1 };
 const V5_1: Version = Version { major: 5, minor: 1 };
 
-/// The port of the prober's, for which it speaks.
+/// The prober's port.
 const PORT: u16 = 4000;
 
 fn prober() -> (Prober, SocketAddr) {
@@ -47,9 +47,9 @@ fn message(socket: &Socket) -> Vec<u8> {
     }
 }
 
-/// X-C04, with us as the peer.
+/// Case X-C04, with an engine as the peer.
 #[test]
-fn other_versions_are_answered_or_refused() {
+fn request_versions_are_answered_or_rejected() {
     let a = socket(any());
     let to = addr(&a).ip();
     let (prober, _) = prober();
@@ -80,20 +80,19 @@ fn other_versions_are_answered_or_refused() {
             None => assert_eq!(said.rejected().unwrap(), (28, REJECTED.to_vec())),
         }
     }
-    // Nothing at all, and nothing but the addresses: what is missing comes as zeros.
+    // Short private data, padded with zeros by the connection manager.
     let short = prober.proposal(to, 0).encode();
     for data in [&[][..], &short[..8]] {
         let said = prober.dial(to, data).unwrap();
         assert_eq!(said.rejected().unwrap(), (28, REJECTED.to_vec()));
     }
-    // None of that has been the end of a connection.
+    // The other connections stay up.
     for wire in &mut wires {
         assert!(wire.is_there().unwrap());
     }
 }
 
-/// The rows of section 12 of the specification that end a connection: what is sent, and in how many
-/// frames.
+/// The violations in section 12 of the specification, as sequences of frames.
 fn violations(to: SocketAddr) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     let frame =
         |header: &Header, body: usize| [&header.encode()[..], &pattern(body, 9)[..]].concat();
@@ -136,7 +135,7 @@ fn violations(to: SocketAddr) -> Vec<(&'static str, Vec<Vec<u8>>)> {
     ]
 }
 
-/// What is next on the wire has to be this message, with these flags.
+/// Receives a message and compares its content; returns its header.
 fn retransmitted(wire: &mut Wire, from: SocketAddr, body: &[u8]) -> Header {
     let mut got = Vec::new();
     let first = loop {
@@ -152,10 +151,10 @@ fn retransmitted(wire: &mut Wire, from: SocketAddr, body: &[u8]) -> Header {
     first
 }
 
-/// X-D12, and X-F07 as far as the end of a connection goes: each bad frame ends the connection it is
-/// on, and no other; what was sent comes again on the next, which we ask for.
+/// Case X-D12, and X-F07 in part: each bad frame resets its own connection only, and unacknowledged
+/// messages are retransmitted on the next one.
 #[test]
-fn what_is_no_frame_ends_its_connection_and_loses_nothing() {
+fn malformed_frame_resets_connection_without_loss() {
     let (a, bystander) = (socket(any()), socket(third()));
     let at_a = addr(&a);
     a.send_to(b"hello", addr(&bystander)).unwrap();
@@ -177,7 +176,7 @@ fn what_is_no_frame_ends_its_connection_and_loses_nothing() {
         assert!(wire.is_lost().unwrap(), "{what} is taken");
         drop(wire);
         wire = prober.accept().unwrap();
-        // It was not acknowledged, and so it comes again.
+        // Unacknowledged, so retransmitted.
         let again = retransmitted(&mut wire, at_a, &body);
         assert_eq!(again.sequence, first.sequence);
         assert_eq!(again.flags, Flags::RETRANSMITTED | Flags::ACK_REQUIRED);
@@ -192,15 +191,15 @@ fn what_is_no_frame_ends_its_connection_and_loses_nothing() {
     );
     assert_eq!(counter(a.engine(), "recv_drop_bad_checksum"), 1);
     assert_eq!(a.queued().unwrap(), (0, 0), "nothing of all that is kept");
-    // The other connection is what it was.
+    // The other connection is unaffected.
     assert_eq!(counter(bystander.engine(), "conn_reset"), 0);
     bystander.send_to(b"still here", at_a).unwrap();
     assert_eq!(message(&a), b"still here");
 }
 
-/// X-D12: what is odd, and still no reason to give up.
+/// Case X-D12: unusual frames without a violation.
 #[test]
-fn what_is_odd_is_ignored_or_taken() {
+fn odd_frames_are_ignored_or_accepted() {
     let a = socket(any());
     let at_a = addr(&a);
     let (prober, at_prober) = prober();
@@ -212,7 +211,7 @@ fn what_is_odd_is_ignored_or_taken() {
         len: len.try_into().unwrap(),
         ..Header::default()
     };
-    // Maps that would say that every port is congested, and are none.
+    // Malformed maps with every port congested.
     assert!(wire.message(&map(1, 100), &[0xff; 100]).unwrap());
     assert!(wire.message(&map(3, 8192), &[0xff; 8192]).unwrap());
     let mut one = |sequence, flags: u8, extension: Option<Extension>, body: &[u8]| {
@@ -223,7 +222,7 @@ fn what_is_odd_is_ignored_or_taken() {
         }
         assert!(wire.message(&header, body).unwrap());
     };
-    // Numbers that go back, flags that nobody knows, keys that nobody has.
+    // Low sequence numbers, unknown flags and unknown keys.
     one(10, 0, None, b"ten");
     one(5, 0, None, b"five");
     one(5, 6, None, b"five, again");
@@ -238,7 +237,7 @@ fn what_is_odd_is_ignored_or_taken() {
         assert_eq!(message(&a), body);
     }
     assert_eq!(counter(a.engine(), "recv_drop_old_seq"), 1);
-    // What was never sent is acknowledged, and then what was.
+    // An acknowledgement of unsent messages, then one of sent messages.
     a.set_nonblocking(true);
     a.send_to(b"to whom?", at_prober).unwrap();
     let first = retransmitted(&mut wire, at_a, b"to whom?");
@@ -253,9 +252,9 @@ fn what_is_odd_is_ignored_or_taken() {
     assert_eq!(counter(a.engine(), "conn_reset"), 0);
 }
 
-/// X-D12: a peer that lies about its address, and one that wants more than it gets.
+/// Case X-D12: false addresses, and too many connections.
 #[test]
-fn requests_that_lie_or_are_too_many_are_refused() {
+fn request_with_false_address_or_over_limit_is_rejected() {
     let engine = EngineOptions::new().receives(64).max_connections(10, 3);
     let engine = engine.start().unwrap();
     let a = bound(&engine);
@@ -263,7 +262,7 @@ fn requests_that_lie_or_are_too_many_are_refused() {
     let (prober, _) = prober();
     let refused = (28, REJECTED.to_vec());
     for hosts in [
-        // From somebody else, to somebody else, and the other way round.
+        // False sender, false receiver, and both swapped.
         prober::proposal(third().ip(), to, 0),
         prober::proposal(other().ip(), third().ip(), 0),
         prober::proposal(to, other().ip(), 0),
@@ -292,9 +291,9 @@ fn bound(engine: &Engine) -> Socket {
     socket
 }
 
-/// X-C10, with us as the peer: who asks anew has given up what there was.
+/// Case X-C10, with an engine as the peer: a new request replaces the connection.
 #[test]
-fn a_request_while_up_takes_the_place_of_the_connection() {
+fn request_while_up_takes_over_the_connection() {
     let a = socket(any());
     let at_a = addr(&a);
     let (prober, at_prober) = prober();
@@ -312,9 +311,9 @@ fn a_request_while_up_takes_the_place_of_the_connection() {
     assert!(second.is_there().unwrap());
 }
 
-/// The peer's last word of the handshake is lost, but it has begun to talk: it is answered.
+/// The RTU is lost, but data has arrived.
 #[test]
-fn a_handshake_is_over_when_the_peer_has_begun_to_talk() {
+fn handshake_without_rtu_completes_on_timeout() {
     let a = socket(any());
     let at_a = addr(&a);
     let (prober, at_prober) = prober();
@@ -327,9 +326,9 @@ fn a_handshake_is_over_when_the_peer_has_begun_to_talk() {
     while !hasty.frame().unwrap().ends_with(b"and you") {}
 }
 
-/// X-F05: a message of many frames whose connection ends after some of them, each way.
+/// Case X-F05: the connection is lost within a message, in both directions.
 #[test]
-fn a_long_message_that_is_cut_off_comes_once_and_whole() {
+fn reconnect_delivers_partial_message_once() {
     let a = socket(any());
     let at_a = addr(&a);
     a.set_send_limit(2 << 20).unwrap();
@@ -348,7 +347,7 @@ fn a_long_message_that_is_cut_off_comes_once_and_whole() {
     let mut wire = prober.accept().unwrap();
     let header_of_ours = retransmitted(&mut wire, at_a, &body);
     wire.acknowledge(header_of_ours.sequence).unwrap();
-    // The other way.
+    // The reverse direction.
     let header = header(77, at_a, body.len());
     for frames in [1, 100, 255] {
         for part in body.chunks(4096).take(frames) {
@@ -377,16 +376,16 @@ fn a_long_message_that_is_cut_off_comes_once_and_whole() {
     assert_eq!(a.queued().unwrap(), (0, 0));
 }
 
-/// X-G07: a port that is congested, and is not, many times while nothing gets through.
+/// Case X-G07: congestion changes many times while the peer has no receives.
 #[test]
-fn many_changes_of_a_map_are_told_at_once() {
+fn congestion_map_changes_are_coalesced() {
     let engine = EngineOptions::new().sends(16).start().unwrap();
     let (a, neighbour) = (bound(&engine), bound(&engine));
     let at_a = addr(&a);
     a.set_recv_limit(10).unwrap();
     let (_prober, at_prober) = prober();
     let data = prober::proposal(at_prober.ip(), at_a.ip(), 0).encode();
-    // As many receives as the first map takes.
+    // Receives for the first map only.
     let dialled = prober::dial(at_prober.ip(), at_a.ip(), &data, 2).unwrap();
     let mut wire = dialled.accepted().unwrap();
     for _ in 0..2 {
@@ -397,7 +396,7 @@ fn many_changes_of_a_map_are_told_at_once() {
         neighbour.send_to(&[0; 20], at_a).unwrap();
         assert_eq!(message(&a).len(), 20);
     }
-    // In the end both are congested, which they never were before.
+    // A final map with two congested ports, distinct from all earlier ones.
     neighbour.set_recv_limit(10).unwrap();
     for (from, to) in [(&neighbour, &a), (&a, &neighbour)] {
         from.send_to(&[0; 20], addr(to)).unwrap();
@@ -424,14 +423,14 @@ fn many_changes_of_a_map_are_told_at_once() {
         }
         count += 1;
     }
-    // Those that found receives, one that waited, and the last.
+    // Two maps with receives, one waiting, and the last.
     assert!(count <= 4, "{count} maps");
 }
 
-/// X-F04, without a cut: a peer that says nothing any more is noticed although nobody has anything to say,
-/// and asked for another connection.
+/// Case X-F04, without a cut: keepalive probes detect the loss of a silent peer, and the engine
+/// reconnects.
 #[test]
-fn a_peer_that_is_gone_is_noticed_while_nothing_is_sent() {
+fn keepalive_detects_a_lost_peer_on_idle_connection() {
     let engine = EngineOptions::new().keepalive(Some(Duration::from_secs(1)));
     let engine = engine.retry_count(0).start().unwrap();
     let a = bound(&engine);
@@ -449,9 +448,9 @@ fn a_peer_that_is_gone_is_noticed_while_nothing_is_sent() {
     assert_eq!(message(&a), b"hello");
 }
 
-/// Strangers that have been connected and are gone give way: once, 4,096 requests locked all new peers out for good.
+/// Disconnected peers are evicted. Before, 4096 requests locked out new peers permanently.
 #[test]
-fn strangers_that_are_gone_keep_no_peer_out() {
+fn connection_limit_evicts_disconnected_peers() {
     let engine = EngineOptions::new().receives(64).max_connections(8, 16);
     let engine = engine.start().unwrap();
     let a = bound(&engine);
@@ -463,7 +462,7 @@ fn strangers_that_are_gone_keep_no_peer_out() {
         assert!(wire.message(&header(1, to, 2), &[tos, 1]).unwrap());
         assert_eq!(message(&a), [tos, 1]);
         wire.disconnect();
-        // It is down when the engine says so; what it was asked for again is refused by the prober.
+        // Wait for the link to go down. The prober rejects the reconnect.
         let until = Instant::now() + TEST_TIMEOUT.unwrap();
         while engine
             .info()
@@ -484,9 +483,9 @@ fn strangers_that_are_gone_keep_no_peer_out() {
     assert!(engine.info().unwrap().connections.len() <= 7);
 }
 
-/// A stranger that does not heed the congestion map is the only one that loses its connection.
+/// Only the peer ignoring congestion is reset.
 #[test]
-fn stranger_that_fills_a_socket_costs_no_other_its_connection() {
+fn overload_by_unknown_peer_resets_only_its_connection() {
     let engine = EngineOptions::new().start().unwrap();
     let a = bound(&engine);
     let to = addr(&a);
@@ -512,10 +511,9 @@ fn stranger_that_fills_a_socket_costs_no_other_its_connection() {
     assert_eq!(counter(&engine, "conn_reset"), 1);
 }
 
-/// A message that names a key frees memory for one use, if it comes from the host that was sent the cookie; and no
-/// other memory.
+/// Only a host with the cookie can end the single use, and only of use-once exports.
 #[test]
-fn stranger_that_names_a_key_frees_nothing() {
+fn export_use_once_ignores_foreign_hosts() {
     let a = socket(any());
     let to = addr(&a);
     let friend = socket(third());
@@ -537,7 +535,7 @@ fn stranger_that_names_a_key_frees_nothing() {
         assert_eq!(message(&a), b"!");
         assert_eq!(a.exports().unwrap(), 2);
     }
-    // The friend says so by an operation.
+    // The friend performs operations.
     let local = friend.alloc(10).unwrap();
     for (cookie, left) in [(always, 2), (once, 1)] {
         let write = rds::Rdma::write(vec![local.slice(0..10)], cookie);
@@ -548,9 +546,9 @@ fn stranger_that_names_a_key_frees_nothing() {
     }
 }
 
-/// A peer that knows a key has to guess where the memory is.
+/// A peer with a known key has to guess the address.
 #[test]
-fn exports_begin_at_addresses_that_are_hard_to_guess() {
+fn export_addresses_are_random_on_a_device() {
     let a = socket(any());
     let memory = a.alloc(100).unwrap();
     let pages: std::collections::BTreeSet<u32> = (0..32)

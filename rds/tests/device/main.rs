@@ -1,4 +1,4 @@
-//! Sockets over a real device.
+//! Device tests of sockets.
 #![expect(
     clippy::panic,
     clippy::unwrap_used,
@@ -29,7 +29,7 @@ use rds::{Engine, EngineOptions, Socket};
 
 const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
 
-/// A socket of an engine of its own, which receives for ever: the guest's time limit is there for what is lost.
+/// A socket on its own engine. Receives have no time-out; the guest's time limit applies.
 fn socket(addr: SocketAddr) -> Socket {
     let engine = EngineOptions::new().start().unwrap();
     let socket = engine.socket().unwrap();
@@ -48,18 +48,18 @@ fn pattern(len: usize, seed: u8) -> Vec<u8> {
         .collect()
 }
 
-/// The address of the guest's RDMA device.
+/// Address of the guest's RDMA device.
 fn local() -> Ipv4Addr {
     let address = std::env::var("A").expect("these tests run in the guest: `cargo xtask test`");
     address.parse().unwrap()
 }
 
-/// The same with any port.
+/// The local address with any port.
 fn any() -> SocketAddr {
     SocketAddr::new(local().into(), 0)
 }
 
-/// Another socket of an engine.
+/// Another socket on the same engine and address.
 fn another_of(socket: &Socket) -> Socket {
     let another = socket.engine().socket().unwrap();
     another
@@ -69,13 +69,13 @@ fn another_of(socket: &Socket) -> Socket {
     another
 }
 
-/// Another address of the same device, which is another host to RDS.
+/// A second address of the device, another host to RDS.
 fn other() -> SocketAddr {
     static ADDED: Once = Once::new();
     beside(77, &ADDED)
 }
 
-/// And one more.
+/// A third address of the device.
 fn third() -> SocketAddr {
     static ADDED: Once = Once::new();
     beside(78, &ADDED)
@@ -88,14 +88,14 @@ fn beside(last: u8, added: &Once) -> SocketAddr {
     SocketAddr::new(ip, 0)
 }
 
-/// What an engine has counted under that name.
+/// A statistics counter of an engine.
 fn counter(engine: &Engine, name: &str) -> u64 {
     let info = engine.info().unwrap();
     let counter = info.counters.iter().find(|counter| counter.name == name);
     counter.unwrap_or_else(|| panic!("no {name}")).value
 }
 
-/// Two addresses by IPv6, the same.
+/// Two IPv6 addresses of the device.
 fn v6_pair() -> (SocketAddr, SocketAddr) {
     static ADDED: Once = Once::new();
     let local = std::env::var("A6").expect("these tests run in the guest: `cargo xtask test`");
@@ -107,7 +107,7 @@ fn v6_pair() -> (SocketAddr, SocketAddr) {
     (SocketAddr::new(local.into(), 0), SocketAddr::new(other, 0))
 }
 
-/// Gives the device another address.
+/// Adds an address to the device.
 fn add(ip: IpAddr, prefix: u8) {
     let gid = match ip {
         IpAddr::V4(v4) => v4.to_ipv6_mapped(),

@@ -1,4 +1,4 @@
-//! Operations on the memory of peers, between two engines.
+//! RDMA and atomic operations between two engines.
 
 use std::{net::SocketAddr, time::Duration};
 
@@ -9,7 +9,7 @@ use rds::{
 
 use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket};
 
-/// What comes next, which has to be a message.
+/// Receives a message.
 fn message(socket: &Socket) -> rds::Message {
     match socket.recv().unwrap() {
         Received::Message(message) => message,
@@ -17,7 +17,7 @@ fn message(socket: &Socket) -> rds::Message {
     }
 }
 
-/// What comes next, which has to be the end of an operation.
+/// Receives a notification.
 fn ended(socket: &Socket) -> (u64, Status) {
     match socket.recv().unwrap() {
         Received::Operation(Notification { token, status }) => (token, status),
@@ -25,14 +25,14 @@ fn ended(socket: &Socket) -> (u64, Status) {
     }
 }
 
-/// Two sockets on two hosts, as it were.
+/// Two sockets on two engines, with their addresses.
 fn pair() -> (Socket, Socket, SocketAddr, SocketAddr) {
     let (a, b) = (socket(any()), socket(other()));
     let (at_a, at_b) = (addr(&a), addr(&b));
     (a, b, at_a, at_b)
 }
 
-/// Others of the same engine: at the same address, and at another.
+/// Sockets on the engine of `a`: one at its address, one at another.
 fn neighbours(a: &Socket) -> [Socket; 2] {
     let beside = a.engine().socket().unwrap();
     beside.bind_to(other()).unwrap();
@@ -40,16 +40,16 @@ fn neighbours(a: &Socket) -> [Socket; 2] {
     [another_of(a), beside]
 }
 
-/// Gives a cookie to a peer, as a program does.
+/// Sends a cookie to a peer in a message.
 fn hand_over(from: &Socket, cookie: Cookie, to: &Socket) -> Cookie {
     let options = SendOptions::new().to(addr(to)).cookie(cookie);
     from.send_msg(&[], &options).unwrap();
     message(to).cookie().unwrap()
 }
 
-/// X-R03, without a kernel; L-R05.
+/// Cases X-R03, without a kernel, and L-R05.
 #[test]
-fn memory_is_written_and_read_in_all_sizes() {
+fn rdma_write_and_read_work_in_all_sizes() {
     let (client, server, at_client, _) = pair();
     for (token, len) in (1..).zip([1, 4096, 20_000, 1 << 20]) {
         let memory = client.alloc(len + 8).unwrap();
@@ -58,7 +58,7 @@ fn memory_is_written_and_read_in_all_sizes() {
         let bytes = pattern(len, 5);
         let local = server.alloc(len).unwrap();
         local.write(0, &bytes);
-        // In pieces, more than one request can have.
+        // More pieces than fit into a request.
         let step = len.div_ceil(20);
         let pieces = (0..len).step_by(step);
         let pieces: Vec<_> = pieces
@@ -109,9 +109,9 @@ fn memory_is_written_and_read_in_all_sizes() {
     }
 }
 
-/// L-R01, a part: memory for one use.
+/// Case L-R01, in part: use-once exports.
 #[test]
-fn memory_for_one_use_is_free_after_that() {
+fn export_use_once_ends_after_use() {
     let (client, server, at_client, _) = pair();
     let memory = client.alloc(100).unwrap();
     let once = ExportOptions::new().use_once();
@@ -128,9 +128,9 @@ fn memory_for_one_use_is_free_after_that() {
     assert_eq!(rds::errno(&client.free(cookie).unwrap_err()), 22);
 }
 
-/// L-R06, L-R07, L-R10: what the peer refuses is told, and ends nothing else.
+/// Cases L-R06, L-R07, L-R10: a rejected operation is notified, without effect on other messages.
 #[test]
-fn operations_that_the_peer_refuses_are_told() {
+fn rejected_operation_is_notified() {
     let (client, server, at_client, _) = pair();
     let memory = client.alloc(100).unwrap();
     let freed = client.export(&memory, ExportOptions::new()).unwrap();
@@ -161,9 +161,9 @@ fn operations_that_the_peer_refuses_are_told() {
     assert_eq!(there, [0; 100]);
 }
 
-/// L-R09
+/// Case L-R09
 #[test]
-fn a_silent_operation_sends_nothing() {
+fn silent_operation_sends_no_message() {
     let (client, server, at_client, _) = pair();
     let memory = client.alloc(8).unwrap();
     let cookie = client.export(&memory, ExportOptions::new()).unwrap();
@@ -181,9 +181,9 @@ fn a_silent_operation_sends_nothing() {
     assert_eq!(message(&client).to_vec(), b"first");
 }
 
-/// L-R12, a part, and L-R15.
+/// Cases L-R12, in part, and L-R15.
 #[test]
-fn numbers_are_changed_in_one_step() {
+fn atomic_operations_change_remote_memory() {
     let (client, server, at_client, _) = pair();
     let memory = client.alloc(4096).unwrap();
     memory.store(0, 40);
@@ -213,7 +213,7 @@ fn numbers_are_changed_in_one_step() {
     assert_eq!(rds::errno(&send(crooked).unwrap_err()), 14);
     let short = Atomic::fetch_add(places.slice(0..4), cookie, 1);
     assert_eq!(rds::errno(&send(short).unwrap_err()), 22);
-    // Both before one message, in this order.
+    // Both kinds before one message, in this order.
     places.store(8, 1000);
     let write = Rdma::write(vec![places.slice(8..16)], cookie)
         .notify()
@@ -231,9 +231,9 @@ fn numbers_are_changed_in_one_step() {
     assert_eq!(both, [(1, Status::Success), (2, Status::Success)]);
 }
 
-/// L-R13, a part.
+/// Case L-R13, in part.
 #[test]
-fn a_barrier_waits_for_operations() {
+fn barrier_waits_for_operations() {
     let (client, server, at_client, _) = pair();
     let memory = client.alloc(1 << 16).unwrap();
     let cookie = client.export(&memory, ExportOptions::new()).unwrap();
@@ -256,7 +256,7 @@ fn a_barrier_waits_for_operations() {
         .barrier(at_client.ip(), operation, false)
         .unwrap_err();
     assert_eq!(rds::errno(&err), 5);
-    // Nobody is there, so it does not end before it is cancelled.
+    // The peer does not exist, so the operation ends when cancelled.
     let nobody = SocketAddr::from(([10, 9, 0, 123], 5));
     let options = SendOptions::new().to(nobody).rdma(wrong());
     let operation = server.send_msg(&[], &options).unwrap().operation.unwrap();
@@ -267,9 +267,9 @@ fn a_barrier_waits_for_operations() {
     assert_eq!(rds::errno(&err), 5);
 }
 
-/// L-S19
+/// Case L-S19
 #[test]
-fn memory_is_sent_without_a_copy() {
+fn zero_copy_send_reports_completion() {
     let (a, b, _, at_b) = pair();
     for name in 0..9 {
         let memory = a.alloc(10_000).unwrap();
@@ -285,7 +285,7 @@ fn memory_is_sent_without_a_copy() {
             other => panic!("{other:?}"),
         }
     }
-    // To one of the same process, too.
+    // A receiver in the same process.
     let engine = a.engine().clone();
     let c = engine.socket().unwrap();
     let at_c = c.bind_to(any()).unwrap();
@@ -298,9 +298,9 @@ fn memory_is_sent_without_a_copy() {
     assert!(matches!(a.recv().unwrap(), Received::ZeroCopyDone(77)));
 }
 
-/// L-R14
+/// Case L-R14
 #[test]
-fn memory_does_not_leak() {
+fn exports_do_not_leak_memory() {
     let a = socket(any());
     let memory = a.alloc(100).unwrap();
     for _ in 0..1000 {
@@ -317,9 +317,9 @@ fn memory_does_not_leak() {
     assert_eq!(rds::errno(&err), 22);
 }
 
-/// L-R11
+/// Case L-R11
 #[test]
-fn memory_that_cannot_be_exported() {
+fn export_rejects_invalid_memory() {
     let a = socket(any());
     let unbound = a.engine().socket().unwrap();
     let export = |socket: &Socket, len: usize| {
@@ -334,9 +334,9 @@ fn memory_that_cannot_be_exported() {
     assert_eq!(rds::errno(&a.alloc(0).unwrap_err()), 22);
 }
 
-/// Between sockets of one engine, at one address and at two: as between hosts.
+/// Sockets on one engine, at the same address and at another.
 #[test]
-fn memory_of_the_same_engine_is_written_and_read() {
+fn local_rdma_writes_and_reads() {
     let a = socket(any());
     for b in neighbours(&a) {
         let memory = a.alloc(5000).unwrap();
@@ -366,7 +366,7 @@ fn memory_of_the_same_engine_is_written_and_read() {
         let mut bytes = vec![0; 4000];
         back.read(0, &mut bytes);
         assert_eq!(bytes, pattern(4000, 3));
-        // What the device would refuse: nothing is moved, and no message comes.
+        // Operations rejected by a device: no data is moved, and no message is delivered.
         let only = a.export(&memory, ExportOptions::new().read_only()).unwrap();
         let nobodys = Cookie {
             rkey: cookie.rkey ^ 0xFF00_0000,
@@ -385,7 +385,7 @@ fn memory_of_the_same_engine_is_written_and_read() {
         }
         memory.read(0, &mut there);
         assert_eq!(there[1000..], pattern(4000, 3));
-        // A silent one sends nothing, and memory for one use is free after the next.
+        // A silent operation sends no message, and a use-once export ends with the next message.
         let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
         let exports = a.exports().unwrap();
         let quiet = Rdma::read(pieces(&back), once).notify().token(9);
@@ -401,9 +401,9 @@ fn memory_of_the_same_engine_is_written_and_read() {
     }
 }
 
-/// The same with numbers, by the device.
+/// Atomic operations between sockets on one engine, through the device.
 #[test]
-fn numbers_of_the_same_engine_are_changed_in_one_step() {
+fn local_atomics_change_memory() {
     let a = socket(any());
     for b in neighbours(&a) {
         let memory = a.alloc(4096).unwrap();
@@ -429,7 +429,7 @@ fn numbers_of_the_same_engine_are_changed_in_one_step() {
             let id = sent.operation.unwrap();
             assert_eq!(b.barrier(addr(&a).ip(), id, true).unwrap(), id);
         }
-        // Success may be told when the peer has acknowledged the message, which is at once.
+        // With `remote_complete`, success is notified at once.
         for (compare, there) in [(7, 80), (80, 1)] {
             let swap = Atomic::compare_swap(place(), cookie, compare, 1).at(8);
             send(swap.remote_complete().fence().token(compare));
@@ -444,7 +444,7 @@ fn numbers_of_the_same_engine_are_changed_in_one_step() {
         assert_eq!(rds::errno(&silent(crooked).unwrap_err()), 14);
         let short = Atomic::fetch_add(places.slice(0..4), cookie, 1);
         assert_eq!(rds::errno(&silent(short).unwrap_err()), 22);
-        // What the device would refuse: nothing is changed, and no message comes.
+        // Operations rejected by a device: no value changes, and no message is delivered.
         let only = a.export(&memory, ExportOptions::new().read_only()).unwrap();
         let nobodys = Cookie {
             rkey: cookie.rkey ^ 0xFF00_0000,
@@ -462,7 +462,7 @@ fn numbers_of_the_same_engine_are_changed_in_one_step() {
             assert_eq!(rds::errno(&barrier.unwrap_err()), 5);
         }
         assert_eq!((places.load(0), memory.load(8)), (before, 1));
-        // Both before one message, in this order; if the first fails, the other is not done.
+        // Both kinds before one message, in this order. If the first fails, the second is dropped.
         places.store(8, 1000);
         for (cookie, ends, number) in [
             (cookie, [Status::Success; 2], 1005),
@@ -478,7 +478,7 @@ fn numbers_of_the_same_engine_are_changed_in_one_step() {
             assert_eq!((places.load(0), memory.load(8)), (1000, number));
         }
         assert_eq!(message(&a).len(), 0);
-        // Use for once ends with a message that follows an RDMA operation, not with this.
+        // A use-once export ends with a message after an RDMA operation, not after an atomic one.
         let once = a.export(&memory, ExportOptions::new().use_once()).unwrap();
         let exports = a.exports().unwrap();
         send(Atomic::fetch_add(place(), once, 1).at(8));
@@ -489,9 +489,9 @@ fn numbers_of_the_same_engine_are_changed_in_one_step() {
     }
 }
 
-/// L-R12: of one engine and of another host, at the same time.
+/// Case L-R12: operations from the same engine and from another one, concurrently.
 #[test]
-fn no_addition_is_lost_between_hosts_and_here() {
+fn local_and_remote_atomics_lose_no_addition() {
     const EACH: u64 = 400;
     let (owner, host) = (socket(any()), socket(other()));
     let neighbour = another_of(&owner);
@@ -519,9 +519,9 @@ fn no_addition_is_lost_between_hosts_and_here() {
     assert_eq!(memory.load(0), 2 * EACH);
 }
 
-/// All requests of an operation are posted at once. Between sockets of one engine, none is.
+/// All requests of an operation are posted together. Local operations need no requests.
 #[test]
-fn an_operation_fits_into_the_send_queue() {
+fn operation_larger_than_send_queue_is_rejected() {
     let engine = EngineOptions::new().sends(16).start().unwrap();
     let client = engine.socket().unwrap();
     client.bind_to(any()).unwrap();
@@ -546,7 +546,7 @@ fn an_operation_fits_into_the_send_queue() {
                 message(peer);
             }
         }
-        // Any device takes two pieces with a request.
+        // Any device supports two pieces per request.
         write(28).unwrap();
         assert_eq!(ended(&client).1, Status::Success);
         message(peer);

@@ -1,4 +1,4 @@
-//! What calls refuse, and what they say: the rows of the kernel's sockets.
+//! Results and errors of calls, compared to the kernel's sockets.
 
 use std::{
     collections::HashSet,
@@ -17,9 +17,9 @@ fn number<T: std::fmt::Debug>(result: io::Result<T>) -> i32 {
     rds::errno(&result.unwrap_err())
 }
 
-/// L-S01
+/// Case L-S01
 #[test]
-fn addresses_that_can_be_had() {
+fn bind_accepts_device_addresses_only() {
     let engine = EngineOptions::new().start().unwrap();
     let new = || engine.socket().unwrap();
     let ip = local().into();
@@ -48,9 +48,9 @@ fn addresses_that_can_be_had() {
     assert!(ports.iter().all(|&port| port >= 2));
 }
 
-/// L-S03
+/// Case L-S03
 #[test]
-fn names_before_and_after() {
+fn local_and_peer_addr_follow_bind_and_connect() {
     let engine = EngineOptions::new().start().unwrap();
     let socket = engine.socket().unwrap();
     assert_eq!(socket.local_addr().unwrap(), None);
@@ -67,9 +67,9 @@ fn names_before_and_after() {
     assert_eq!(number(socket.send_to(b"", v6)), 95);
 }
 
-/// L-S02
+/// Case L-S02
 #[test]
-fn the_default_destination_can_change() {
+fn connect_changes_the_default_destination() {
     let (a, b) = (socket(any()), socket(other()));
     let c = another_of(&b);
     assert_eq!(number(a.send(b"where?")), 107);
@@ -80,9 +80,9 @@ fn the_default_destination_can_change() {
     }
 }
 
-/// L-S05
+/// Case L-S05
 #[test]
-fn messages_have_a_longest() {
+fn send_rejects_messages_over_the_limit() {
     let a = socket(any());
     let to = SocketAddr::new(other().ip(), 9);
     assert_eq!(number(a.send_to(&vec![0; 106_497], to)), 90);
@@ -95,9 +95,9 @@ fn messages_have_a_longest() {
     assert_eq!(number(a.send_to(b"", SocketAddr::new(other().ip(), 1))), 22);
 }
 
-/// L-S15
+/// Case L-S15
 #[test]
-fn there_is_one_transport() {
+fn set_transport_accepts_infiniband_only() {
     let engine = EngineOptions::new().start().unwrap();
     let new = || engine.socket().unwrap();
     let chosen = new();
@@ -118,9 +118,9 @@ fn there_is_one_transport() {
     assert_eq!(at_home.transport().unwrap(), Some(3));
 }
 
-/// L-S16
+/// Case L-S16
 #[test]
-fn the_type_of_service_is_set_once() {
+fn set_tos_works_once() {
     let (a, b) = (socket(any()), socket(other()));
     let second = a.engine().socket().unwrap();
     assert_eq!(number(second.set_tos(3)), 107);
@@ -139,16 +139,16 @@ fn the_type_of_service_is_set_once() {
     assert_eq!(tos, [0, 3]);
 }
 
-/// L-S17, L-S18
+/// Cases L-S17, L-S18
 #[test]
-fn messages_know_when_they_came() {
+fn message_timestamp_and_latency_are_plausible() {
     let (a, b) = (socket(any()), socket(other()));
     let before = std::time::SystemTime::now();
     a.set_send_limit(1 << 20).unwrap();
     b.set_exact_times(true);
     let mut last = before;
     let mut takes_time = false;
-    // It may happen that all frames of one are seen at once.
+    // All frames of a message may arrive within one poll.
     for len in iter::once(0).chain(iter::repeat_n(1 << 20, 20)) {
         if takes_time {
             break;
@@ -168,7 +168,7 @@ fn messages_know_when_they_came() {
     }
     assert!(takes_time);
     assert!(last <= std::time::SystemTime::now());
-    // Otherwise they are right but for some ticks of a guest that may be slow.
+    // Without exact times, the error is a few ticks of a possibly slow guest.
     b.set_exact_times(false);
     assert!(!b.exact_times() && !a.exact_times());
     a.send_to(b"and now", addr(&b)).unwrap();
@@ -179,9 +179,9 @@ fn messages_know_when_they_came() {
     assert!(message.timestamp() <= std::time::SystemTime::now());
 }
 
-/// L-S10, L-S21 and X-D10, without a kernel.
+/// Cases L-S10, L-S21 and X-D10, without a kernel.
 #[test]
-fn many_senders_and_receivers_lose_nothing() {
+fn concurrent_senders_and_receivers_lose_nothing() {
     const EACH: u32 = 300;
     let (a, b) = (socket(any()), socket(other()));
     let to = addr(&b);
@@ -205,7 +205,7 @@ fn many_senders_and_receivers_lose_nothing() {
                         assert_eq!(b.recv_from(&mut buf).unwrap().0, 8);
                         got.push(u64::from_le_bytes(buf));
                     }
-                    // One receiver sees the messages of one sender in order.
+                    // Each receiver gets the messages of a sender in order.
                     for sender in 0..4 {
                         let of = got.iter().filter(|word| **word & 0xffff_ffff == sender);
                         assert!(of.is_sorted());
@@ -222,9 +222,9 @@ fn many_senders_and_receivers_lose_nothing() {
     assert_eq!(got.len(), 4 * EACH as usize);
 }
 
-/// X-G01, X-G02, X-G03, X-G04, X-G05, without a kernel.
+/// Cases X-G01 to X-G05, without a kernel.
 #[test]
-fn who_does_not_read_is_not_sent_to() {
+fn congestion_of_slow_reader_blocks_senders() {
     let (a, b) = (socket(any()), socket(other()));
     b.set_recv_limit(20_000).unwrap();
     a.set_congestion_monitor(true).unwrap();
@@ -242,13 +242,13 @@ fn who_does_not_read_is_not_sent_to() {
     };
     assert_eq!(rds::errno(&err), 105);
     assert!(sent >= 21, "{sent}");
-    // G05: another port of the same host goes on.
+    // X-G05: another port of the host stays usable.
     let beside = b.engine().socket().unwrap();
     beside.set_read_timeout(TEST_TIMEOUT);
     let at_beside = beside.bind_to(other()).unwrap();
     a.send_to(b"beside", at_beside).unwrap();
     assert!(matches!(beside.recv().unwrap(), Received::Message(_)));
-    // G04
+    // X-G04
     a.set_write_timeout(Some(Duration::from_millis(200)));
     assert_eq!(number(a.send_to(&bytes, addr(&b))), 110);
     a.set_write_timeout(TEST_TIMEOUT);
@@ -259,7 +259,7 @@ fn who_does_not_read_is_not_sent_to() {
             assert!(matches!(b.recv().unwrap(), Received::Message(_)));
         }
     });
-    // G03
+    // X-G03
     match a.recv().unwrap() {
         Received::Congestion(ports) => assert_eq!(ports, 1 << (addr(&b).port() % 64)),
         other => panic!("{other:?}"),
@@ -267,9 +267,9 @@ fn who_does_not_read_is_not_sent_to() {
     assert!(a.readiness(Interest::ReadWrite).unwrap().writable);
 }
 
-/// L-S13, L-P15
+/// Cases L-S13, L-P15
 #[test]
-fn who_closes_leaves_a_prefix_and_pings_are_answered() {
+fn close_of_sender_leaves_a_prefix_and_ping_is_answered() {
     let (a, b) = (socket(any()), socket(other()));
     let (to, engine) = (addr(&b), a.engine().clone());
     let first = engine.socket().unwrap();
@@ -297,9 +297,9 @@ fn who_closes_leaves_a_prefix_and_pings_are_answered() {
     }
 }
 
-/// X-C12, without a kernel.
+/// Case X-C12, without a kernel.
 #[test]
-fn it_works_by_ipv6_as_well() {
+fn ipv6_messages_arrive_both_ways() {
     let (a, b) = crate::v6_pair();
     let (a, b) = (socket(a), socket(b));
     for (from, to) in [(&a, &b), (&b, &a)] {
@@ -314,9 +314,9 @@ fn it_works_by_ipv6_as_well() {
     }
 }
 
-/// What goes to this host itself needs no device, and goes nowhere if nobody has its port.
+/// Loopback messages need no device, and are dropped if the port is unbound.
 #[test]
-fn a_host_reaches_itself() {
+fn loopback_address_delivers_messages() {
     let engine = EngineOptions::new().start().unwrap();
     let home = SocketAddr::from(([127, 0, 0, 1], 0));
     let [a, b] = [(); 2].map(|()| engine.socket().unwrap());

@@ -1,4 +1,4 @@
-//! Messages between two engines, over the device.
+//! Messages between two engines over a device.
 
 use std::{
     io::{self, IoSlice, IoSliceMut},
@@ -14,7 +14,7 @@ use rds::{
 use crate::{TEST_TIMEOUT, addr, another_of, any, counter, other, pattern, socket, third};
 
 #[test]
-fn a_message_arrives_at_another_socket_of_the_process() {
+fn send_delivers_to_socket_of_same_process() {
     let engine = Engine::shared().unwrap();
     let [a, b] = [(); 2].map(|()| engine.socket().unwrap());
     let to = b.bind_to(any()).unwrap();
@@ -27,7 +27,7 @@ fn a_message_arrives_at_another_socket_of_the_process() {
 }
 
 #[test]
-fn messages_of_all_sizes_go_both_ways() {
+fn fragment_counts_of_all_sizes_arrive_both_ways() {
     let (a, b) = (socket(any()), socket(other()));
     for socket in [&a, &b] {
         socket.set_send_limit(2 << 20).unwrap();
@@ -60,9 +60,9 @@ fn messages_of_all_sizes_go_both_ways() {
     }
 }
 
-/// X-C03, without a kernel.
+/// Case X-C03, without a kernel.
 #[test]
-fn both_sides_may_begin() {
+fn connect_works_from_both_sides_at_once() {
     for _ in 0..3 {
         let (a, b) = (socket(any()), socket(other()));
         a.send_to(b"from a", addr(&b)).unwrap();
@@ -73,9 +73,9 @@ fn both_sides_may_begin() {
     }
 }
 
-/// L-S11
+/// Case L-S11
 #[test]
-fn a_message_waits_for_a_peer_that_comes_later() {
+fn send_retries_until_peer_exists() {
     let a = socket(any());
     let to = SocketAddr::new(other().ip(), 4011);
     a.send_to(b"early", to).unwrap();
@@ -91,9 +91,9 @@ fn a_message_waits_for_a_peer_that_comes_later() {
     assert_eq!(b.recv_from(&mut buf).unwrap(), (5, addr(&a)));
 }
 
-/// L-S08
+/// Case L-S08
 #[test]
-fn what_does_not_fit_is_lost_and_a_glance_takes_nothing() {
+fn recv_truncates_and_peek_keeps_the_message() {
     let (a, b) = (socket(any()), socket(other()));
     let bytes = pattern(10_000, 2);
     a.send_to(&bytes, addr(&b)).unwrap();
@@ -110,7 +110,7 @@ fn what_does_not_fit_is_lost_and_a_glance_takes_nothing() {
     assert_eq!(b.recv_from(&mut buf).unwrap().0, 4);
 }
 
-/// The time that this thread has had of the processors.
+/// CPU time of this thread.
 fn own_time() -> Duration {
     let time = rustix::time::clock_gettime(rustix::time::ClockId::ThreadCPUTime);
     time.try_into().unwrap()
@@ -118,7 +118,7 @@ fn own_time() -> Duration {
 
 /// `SO_BUSY_POLL`
 #[test]
-fn who_looks_before_sleeping_finds_the_same() {
+fn busy_poll_receives_the_same_messages() {
     let looks = Duration::from_secs(3600);
     let engine = EngineOptions::new().busy_poll(looks).start().unwrap();
     let a = engine.socket().unwrap();
@@ -141,7 +141,7 @@ fn who_looks_before_sleeping_finds_the_same() {
             assert_eq!(a.recv_from(&mut [0; 8]).unwrap(), (round % 9, addr(&b)));
         }
     });
-    // One looks, the other waits for what that finds, and a third comes from within.
+    // `a` polls, `beside` follows, and the last message is local.
     let (beside, third) = (another_of(&a), another_of(&a));
     thread::scope(|scope| {
         let looking = scope.spawn(|| a.recv_from(&mut [0; 8]).unwrap());
@@ -155,12 +155,12 @@ fn who_looks_before_sleeping_finds_the_same() {
         assert_eq!(following.join().unwrap(), (4, addr(&b)));
         assert_eq!(looking.join().unwrap(), (2, addr(&third)));
     });
-    // It looks no longer than it waits.
+    // Polling ends with the time-out of the call.
     a.set_read_timeout(Some(Duration::from_millis(300)));
     let before = own_time();
     assert_eq!(a.recv().unwrap_err().kind(), io::ErrorKind::TimedOut);
     assert!(own_time() - before > Duration::from_millis(5), "it slept");
-    // And when it has looked for long enough, it sleeps, and is woken.
+    // After polling, the call sleeps, and is woken.
     a.set_busy_poll(Duration::from_millis(1));
     a.set_read_timeout(TEST_TIMEOUT);
     thread::scope(|scope| {
@@ -171,9 +171,9 @@ fn who_looks_before_sleeping_finds_the_same() {
     });
 }
 
-/// L-S07, without the times.
+/// Case L-S07, without measuring times.
 #[test]
-fn waiting_has_an_end() {
+fn recv_and_send_time_out() {
     let a = socket(any());
     a.set_read_timeout(Some(Duration::from_millis(200)));
     let err = a.recv().unwrap_err();
@@ -204,15 +204,15 @@ fn waiting_has_an_end() {
     assert_eq!(a.queued().unwrap(), (0, 0));
 }
 
-/// L-S12
+/// Case L-S12
 #[test]
-fn a_message_to_nobody_is_no_error() {
+fn send_to_unbound_port_succeeds() {
     let (a, b) = (socket(any()), socket(other()));
     let nobody = SocketAddr::new(other().ip(), addr(&b).port() ^ 2);
     for _ in 0..100 {
         a.send_to(b"hello?", nobody).unwrap();
     }
-    // Acknowledged in order, so this is after all of them.
+    // Delivery is in order, so this message follows all others.
     a.send_to(b"last", addr(&b)).unwrap();
     let mut buf = [0; 16];
     assert_eq!(b.recv_from(&mut buf).unwrap().0, 4);
@@ -221,9 +221,9 @@ fn a_message_to_nobody_is_no_error() {
     }
 }
 
-/// M-M01
+/// Case M-M01
 #[test]
-fn an_address_belongs_to_one_engine() {
+fn bind_rejects_address_of_another_engine() {
     let a = socket(any());
     let engine = EngineOptions::new().start().unwrap();
     let second = engine.socket().unwrap();
@@ -238,9 +238,9 @@ fn an_address_belongs_to_one_engine() {
     second.bind_to(any()).unwrap();
 }
 
-/// While calls wait, they handle completions themselves. When none comes any more, the thread does.
+/// Blocked calls handle completions; afterwards the engine thread takes over.
 #[test]
-fn after_calls_that_have_waited_the_thread_works_on() {
+fn engine_thread_takes_over_after_blocked_calls() {
     let (a, b) = (socket(any()), socket(other()));
     thread::scope(|scope| {
         scope.spawn(|| {
@@ -254,7 +254,7 @@ fn after_calls_that_have_waited_the_thread_works_on() {
             a.recv().unwrap();
         }
     });
-    // Whatever was to be done at some time has been.
+    // All timers have expired.
     thread::sleep(Duration::from_secs(1));
     a.send_to(b"last", addr(&b)).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
@@ -266,10 +266,10 @@ fn after_calls_that_have_waited_the_thread_works_on() {
     assert!(verbs::fd::wait_readable("poll", descriptor, TEST_TIMEOUT).unwrap());
 }
 
-/// Calls that send handle completions as well. What the device has no room for then is posted though
-/// no more calls come.
+/// Sending calls handle completions. Requests without room in the send queue are posted by the
+/// engine thread.
 #[test]
-fn after_calls_that_have_sent_the_thread_works_on() {
+fn engine_thread_takes_over_after_sends() {
     const LEN: usize = 64 << 10;
     const MESSAGES: u8 = 64;
     let (a, b) = (socket(any()), socket(other()));
@@ -299,9 +299,9 @@ fn after_calls_that_have_sent_the_thread_works_on() {
     }
 }
 
-/// One of two calls of an engine works for both. When it has returned, the other is still told.
+/// The follower of two blocked calls is woken after the leader has returned.
 #[test]
-fn a_call_that_waits_beside_another_outlives_it() {
+fn blocked_follower_outlives_the_leader() {
     let (a, b) = (socket(any()), socket(other()));
     let c = another_of(&b);
     thread::scope(|scope| {
@@ -319,9 +319,9 @@ fn a_call_that_waits_beside_another_outlives_it() {
     });
 }
 
-/// A part of L-S14.
+/// Case L-S14, in part.
 #[test]
-fn a_descriptor_tells_when_to_try() {
+fn descriptor_signals_readiness() {
     let (a, b) = (socket(any()), socket(other()));
     let readable =
         |wait| verbs::fd::wait_readable("poll", std::os::fd::AsFd::as_fd(&b), Some(wait)).unwrap();
@@ -336,16 +336,16 @@ fn a_descriptor_tells_when_to_try() {
     assert!(!readable(Duration::ZERO));
 }
 
-/// A call that waits works for all sockets, also for those whose device is opened meanwhile.
+/// A blocked call handles completions of devices opened later.
 #[test]
-fn who_waits_hears_of_a_device_that_is_opened_later() {
-    // Nothing else is to wake the thread.
+fn blocked_recv_sees_device_opened_later() {
+    // No timer must wake the engine thread.
     let mut settings = Settings::default();
     (settings.ack_after, settings.keepalive) = (None, None);
     let engine = EngineOptions::new().connection(settings).start().unwrap();
     let here = || {
         let socket = engine.socket().unwrap();
-        // It needs no device.
+        // A loopback address needs no device.
         socket.bind_to((Ipv4Addr::LOCALHOST, 0).into()).unwrap();
         socket.set_read_timeout(TEST_TIMEOUT);
         socket
@@ -357,7 +357,7 @@ fn who_waits_hears_of_a_device_that_is_opened_later() {
         thread::sleep(Duration::from_millis(100));
         let a = engine.socket().unwrap();
         a.bind_to(any()).unwrap();
-        // Less than that of the call that waits.
+        // Shorter than the time-out of the blocked call.
         a.set_read_timeout(TEST_TIMEOUT.map(|time| time / 3));
         for round in 0..20 {
             b.send_to(&pattern(round, 4), addr(&a)).unwrap();
@@ -370,9 +370,9 @@ fn who_waits_hears_of_a_device_that_is_opened_later() {
     });
 }
 
-/// An address that cannot be listened at is tried again, and keeps no other from being.
+/// Failed addresses are retried, without effect on the others.
 #[test]
-fn addresses_that_are_held_are_not_lost() {
+fn resume_accept_retries_failed_addresses() {
     let from = socket(any());
     for _ in 0..8 {
         let engine = EngineOptions::new().start().unwrap();
@@ -399,9 +399,9 @@ fn addresses_that_are_held_are_not_lost() {
     }
 }
 
-/// While calls send, the thread leaves completions to them: those that find no room look for it.
+/// While calls send, the engine thread does not poll; a blocked send polls for room.
 #[test]
-fn who_only_tries_to_send_finds_room() {
+fn nonblocking_send_finds_room() {
     const MESSAGES: usize = 100;
     let (a, b) = (socket(any()), socket(other()));
     a.set_send_limit(8).unwrap();
@@ -415,14 +415,14 @@ fn who_only_tries_to_send_finds_room() {
         }
         b.recv().unwrap();
     }
-    // The peer has posted its acknowledgement when its call has returned.
+    // The peer posts its acknowledgement before its call returns.
     assert!(refused < MESSAGES, "{refused} for {MESSAGES} messages");
 }
 
-/// Memory of the device that messages are in is the program's as long as it has them, and messages come all the
-/// same: in few receives, of which those are taken that programs keep.
+/// Messages may keep slots of the device for any time. Even with few receives, other messages
+/// arrive.
 #[test]
-fn messages_can_be_kept() {
+fn messages_held_by_the_application_stay_valid() {
     const MESSAGES: u32 = 500;
     let engine = EngineOptions::new().receives(64).start().unwrap();
     let receiver = engine.socket().unwrap();
@@ -439,7 +439,7 @@ fn messages_can_be_kept() {
             receiver.send_to(&message.to_vec(), message.from()).unwrap();
             kept.push(message);
         }
-        // What the others wait for has to be sent.
+        // Unacknowledged messages must be sent before returning.
         assert_eq!(receiver.recv_from(&mut [0; 8]).unwrap().0, 0);
         kept
     });

@@ -14,7 +14,7 @@ async fn tasks_wait_for_messages_and_for_room() {
     const COUNT: usize = 300;
     let (a, b) = (socket(any()), socket(other()));
     let to = addr(&b);
-    // Room for a few messages, so that the sender has to wait.
+    // Room for a few messages, to block the sender.
     a.set_send_limit(5000).unwrap();
     b.set_recv_limit(20_000).unwrap();
     let [a, b] = [a, b].map(|socket| Arc::new(AsyncSocket::new(socket)));
@@ -24,7 +24,7 @@ async fn tasks_wait_for_messages_and_for_room() {
             let sent = timeout(TEST_TIMEOUT, a.send_to(&bytes, to)).await;
             assert_eq!(sent.unwrap().unwrap(), bytes.len());
         }
-        // What is not acknowledged goes with the socket.
+        // Dropping the socket would discard unacknowledged messages.
         while a.get_ref().queued().unwrap().0 > 0 {
             tokio::time::sleep(Duration::from_millis(5)).await;
         }

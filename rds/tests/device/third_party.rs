@@ -1,5 +1,5 @@
-//! Connections between two engines that a third ends, again and again: it asks one of them for a
-//! connection in the name of the other, takes nothing of what it is sent, and leaves.
+//! Connections replaced by a third party. A prober requests a connection in the name of one engine,
+//! receives nothing, and disconnects.
 
 use std::{
     sync::atomic::{AtomicBool, Ordering::Relaxed},
@@ -17,11 +17,11 @@ use crate::{
     socket,
 };
 
-/// Takes the place of `b` at `a`, and leaves. Nothing that `a` sends meanwhile arrives anywhere.
+/// Replaces the connection to `b` at `a`, and disconnects. Messages of `a` sent meanwhile are lost.
 fn replace_connection(a: &Socket, b: &Socket) {
     let (to, own) = (addr(a).ip(), addr(b).ip());
     let data = proposal(own, to, 0).encode();
-    // While `a` dials, it may send others away; and when `b` asks, even one that it has accepted.
+    // While dialing, `a` may reject the request; a request of `b` may even replace an accepted one.
     let until = Instant::now() + TEST_TIMEOUT.unwrap();
     let wire = loop {
         match dial(own, to, &data, 0).and_then(Answer::accepted) {
@@ -33,9 +33,9 @@ fn replace_connection(a: &Socket, b: &Socket) {
     wire.disconnect();
 }
 
-/// X-F07, between engines: everything arrives, once and in order.
+/// Case X-F07 between engines.
 #[test]
-fn connections_that_others_end_lose_nothing() {
+fn connection_replaced_by_third_party_loses_nothing() {
     let (a, b) = (socket(any()), socket(other()));
     everything_arrives(&a, &b, |progress| {
         for _ in 0..3 {
@@ -48,10 +48,10 @@ fn connections_that_others_end_lose_nothing() {
     assert!(counter(a.engine(), "conn_reset") >= 6);
 }
 
-/// X-F09, X-F10, between engines: each operation is told to have been done or dropped, once; what is
-/// done is there; and memory keeps its name.
+/// Cases X-F09, X-F10 between engines: each operation ends once, as done or dropped; data of
+/// successful writes is present; exports stay valid.
 #[test]
-fn operations_are_done_or_dropped_where_connections_end() {
+fn operations_end_done_or_dropped_on_reconnect() {
     const LEN: usize = 1 << 20;
     const AT_ONCE: usize = 6;
     let (client, server) = (socket(any()), socket(other()));
@@ -79,7 +79,7 @@ fn operations_are_done_or_dropped_where_connections_end() {
         there == pattern(LEN, seed)
     };
     let over = AtomicBool::new(false);
-    // What is under way at each place; and how often what has come of it.
+    // Seed of the operation in progress at each place; numbers of operations done and dropped.
     let mut seeds = [None; AT_ONCE];
     let (mut done, mut dropped) = (0_u32, 0_u32);
     thread::scope(|scope| {
@@ -121,14 +121,14 @@ fn operations_are_done_or_dropped_where_connections_end() {
         }
         drop(end);
     });
-    // The names are what they were.
+    // The exports are still valid.
     for place in 0..AT_ONCE {
         begin(place, 200);
         assert_eq!(ended(), (place, Status::Success));
         assert!(holds(place, 200));
         done += 1;
     }
-    // Each that was done has its message, and one that was dropped may have.
+    // Each successful operation has its message; a dropped one may have.
     server.send_to(b"over", addr(&client)).unwrap();
     let mut got = 0;
     loop {

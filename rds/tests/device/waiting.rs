@@ -1,4 +1,5 @@
-//! Calls that wait: for ever, in a read of the device's channel, or with a time limit, beside a bell.
+//! Blocked calls: without a time-out in a read of the completion channel, with a time-out in
+//! `poll`.
 
 use std::{
     io,
@@ -11,10 +12,10 @@ use rds::Socket;
 
 use crate::{TEST_TIMEOUT, addr, another_of, any, other, pattern, socket, third};
 
-/// How long it takes a call to fall asleep, and more.
+/// Enough time for a call to fall asleep.
 const ASLEEP: Duration = Duration::from_millis(3);
 
-/// Of one that waits for ever, and of one that does not.
+/// Time-outs for both ways of blocking.
 const LIMITS: [Option<Duration>; 2] = [None, TEST_TIMEOUT];
 
 fn receive(socket: &Socket, len: usize, seed: u8) {
@@ -23,9 +24,9 @@ fn receive(socket: &Socket, len: usize, seed: u8) {
     assert_eq!(&bytes[..got], pattern(len, seed));
 }
 
-/// What comes from other hosts wakes it, and what comes from its own, in any order.
+/// Messages of other hosts and of local sockets wake a blocked call, in any order.
 #[test]
-fn a_call_is_woken_by_whatever_comes() {
+fn blocked_recv_is_woken_by_every_event() {
     for limit in LIMITS {
         let (a, peer) = (socket(any()), socket(other()));
         let neighbour = another_of(&a);
@@ -56,9 +57,9 @@ fn a_call_is_woken_by_whatever_comes() {
     }
 }
 
-/// And so are those that wait beside it, whichever works for all.
+/// Concurrently blocked calls are all woken, independent of the leader.
 #[test]
-fn calls_that_wait_beside_each_other_are_all_woken() {
+fn concurrent_blocked_calls_are_all_woken() {
     for limit in LIMITS {
         let (a, peer) = (socket(any()), socket(other()));
         let b = another_of(&a);
@@ -86,9 +87,9 @@ fn calls_that_wait_beside_each_other_are_all_woken() {
     }
 }
 
-/// Of several connections, each has events of its own.
+/// Each connection has its own completion events.
 #[test]
-fn messages_of_several_hosts_are_all_received() {
+fn messages_of_several_hosts_wake_one_receiver() {
     const COUNT: usize = 100;
     let (a, hosts) = (socket(any()), [socket(other()), socket(third())]);
     a.set_read_timeout(None);
@@ -118,13 +119,13 @@ fn messages_of_several_hosts_are_all_received() {
     });
 }
 
-/// A call that works for all and has time for ever keeps no other from ending in time, nor from looking.
+/// A leader blocked without a time-out does not delay time-outs and polls of other calls.
 #[test]
-fn a_call_that_waits_for_ever_is_in_nobodys_way() {
+fn blocked_recv_delays_no_other_call() {
     let (a, peer) = (socket(any()), socket(other()));
     let b = another_of(&a);
     a.set_read_timeout(None);
-    // A connection, so that there is something to wait for.
+    // A connection, so that the leader blocks on its channel.
     peer.send_to(&pattern(1, 4), addr(&a)).unwrap();
     receive(&a, 1, 4);
     let over = AtomicBool::new(false);

@@ -1,5 +1,5 @@
-//! Everything a peer can send, to everything that reads it: a fuzzer may call the entries as they
-//! are, and the tests throw a hundred thousand inputs made up from a seed at each.
+//! Fuzz targets for all input from peers. The tests run each target with 100,000 inputs generated
+//! from seeds.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{iter, num::NonZero, panic, time::Duration};
@@ -14,7 +14,7 @@ use rds::proto::{
     },
 };
 
-/// A header: what is read is written the same, but for padding and checksum.
+/// Headers: encoding restores the input, except for padding and checksum.
 fn header(input: &[u8]) {
     match Header::decode(input, true) {
         Ok(header) => {
@@ -28,7 +28,7 @@ fn header(input: &[u8]) {
     }
 }
 
-/// Extensions: there are never more than fit.
+/// Extensions: the decoded ones fit into the area.
 fn extensions(input: &[u8]) {
     let mut area = Extensions::NONE;
     let len = input.len().min(Extensions::SIZE);
@@ -46,7 +46,7 @@ fn extensions(input: &[u8]) {
     assert!(sizes <= Extensions::SIZE);
 }
 
-/// Private data: what is answered is for the one who asked, in a version that it proposed.
+/// Private data: the reply is addressed to the sender, with a proposed version.
 fn connect_data(input: &[u8]) {
     for family in [Family::V4, Family::V6] {
         let Ok(data) = ConnectData::decode(input, family) else {
@@ -62,7 +62,7 @@ fn connect_data(input: &[u8]) {
     }
 }
 
-/// A congestion map, in two pieces.
+/// Congestion maps, in two pieces.
 fn map(input: &[u8]) {
     let (first, second) = input.split_at(input.len() / 2);
     let map = CongestionMap::decode(&[first, second]);
@@ -73,7 +73,7 @@ fn map(input: &[u8]) {
     }
 }
 
-/// Whole frames: two bytes say how long each is, and the connection is made anew when it fails.
+/// Sequences of frames, each with a 2-byte length. The connection is reset after a violation.
 fn intake(mut input: &[u8]) {
     let mut settings = Settings::default();
     settings.max_pongs = 4;
@@ -126,7 +126,7 @@ fn renew(connection: &mut Connection<(), Vec<u8>>, now: Duration) {
     connection.established(now, 0);
 }
 
-/// Runs an entry with inputs from `make`; the seed of one that fails is printed.
+/// Runs a target with generated inputs; prints the seed of a failure.
 fn throw(entry: fn(&[u8]), make: fn(&mut Rng) -> Vec<u8>) {
     let seeds = match std::env::var("SEED") {
         Ok(seed) => {
@@ -146,7 +146,7 @@ fn noise(rng: &mut Rng, len: usize) -> Vec<u8> {
     iter::repeat_with(|| rng.u8(..)).take(len).collect()
 }
 
-/// Changes some bits, or the length.
+/// Flips bits or changes the length.
 fn mutate(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     for _ in 0..rng.u8(0..4) {
         if !bytes.is_empty() {
@@ -162,7 +162,7 @@ fn mutate(rng: &mut Rng, mut bytes: Vec<u8>) -> Vec<u8> {
     bytes
 }
 
-/// A header that has some sense in it.
+/// A header with plausible fields.
 fn plausible(rng: &mut Rng) -> Header {
     let cookie = Cookie {
         rkey: rng.u32(..),
@@ -186,7 +186,7 @@ fn plausible(rng: &mut Rng) -> Header {
     }
 }
 
-/// U-P16
+/// Case U-P16
 #[test]
 fn headers() {
     throw(header, |rng| {
@@ -199,7 +199,7 @@ fn headers() {
     });
 }
 
-/// U-W04, U-P16
+/// Cases U-W04, U-P16
 #[test]
 fn areas_of_extensions() {
     throw(extensions, |rng| {
@@ -209,7 +209,7 @@ fn areas_of_extensions() {
     throw(extensions, |rng| noise(rng, 16));
 }
 
-/// U-W06, U-P16
+/// Cases U-W06, U-P16
 #[test]
 fn private_data() {
     throw(connect_data, |rng| {
@@ -229,7 +229,7 @@ fn private_data() {
     });
 }
 
-/// U-W12, U-P16
+/// Cases U-W12, U-P16
 #[test]
 fn congestion_maps() {
     throw(map, |rng| {
@@ -238,7 +238,7 @@ fn congestion_maps() {
     });
 }
 
-/// U-P16
+/// Case U-P16
 #[test]
 fn frames() {
     throw(intake, |rng| {

@@ -1,4 +1,4 @@
-//! A peer that talks before the handshake is over, and never ends that.
+//! A peer with data before the RTU, and no RTU.
 
 use std::{
     io,
@@ -11,10 +11,10 @@ use verbs::{Buf, Completed, QueuePair, Rc, Rts, op::Send};
 
 use super::{Asked, Queues, TEST_TIMEOUT, ask, bring_up, odd};
 
-/// A connection of which the peer does not know that it is established.
+/// A connection without an RTU.
 #[derive(Debug)]
 pub(crate) struct EarlyData {
-    // The queue pair first: it uses the others.
+    // Declared first, since the queue pair uses the other fields.
     qp: QueuePair<Rc, Rts>,
     queues: Queues,
     _response: ConnectResponse,
@@ -22,7 +22,7 @@ pub(crate) struct EarlyData {
 }
 
 impl EarlyData {
-    /// Asks for a connection, and brings it up here.
+    /// Requests a connection and moves the queue pair to RTS.
     pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8]) -> io::Result<Self> {
         let Asked {
             channel,
@@ -41,7 +41,7 @@ impl EarlyData {
         }
     }
 
-    /// Sends a frame, and waits until the peer's device has it; `false` if it does not take it.
+    /// Sends a frame and waits for the completion; `false` if it fails.
     pub(crate) fn send(&mut self, frame: &[u8]) -> io::Result<bool> {
         let mut buf = self.queues.pd.alloc_buf(frame.len())?;
         buf.copy_from_slice(frame);
@@ -50,7 +50,7 @@ impl EarlyData {
         self.pump(|completed, ok| matches!(completed, Completed::Send(_)).then_some(ok))
     }
 
-    /// The next frame, whatever it is about.
+    /// The next frame of any kind.
     pub(crate) fn frame(&mut self) -> io::Result<Vec<u8>> {
         self.pump(|completed, ok| match completed {
             Completed::Receive(done) if ok => done.received().ok().map(<[u8]>::to_vec),
@@ -58,7 +58,7 @@ impl EarlyData {
         })
     }
 
-    /// The first completion that is asked for.
+    /// The first completion selected by `wanted`.
     fn pump<T>(
         &mut self,
         wanted: impl Fn(&Completed<'_, Buf, Buf>, bool) -> Option<T>,

@@ -1,4 +1,4 @@
-//! A peer that says to RDS what it likes: any private data, and any bytes for a frame.
+//! A scriptable RDS peer: sends any private data and any frames.
 #![allow(
     dead_code,
     reason = "several programs have it, and none of them uses all"
@@ -24,13 +24,13 @@ use verbs::{Attributes, Init, QueuePair, Rc, RnrTimer, Rtr, Rts};
 
 use wire::Queues;
 
-/// How long anything may take.
+/// Time-out of each step.
 pub(crate) const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
-/// Room for a frame that is longer than any may be.
+/// Room for frames over the maximum size.
 pub(crate) const ROOM: usize = 5000;
 
-/// A host that speaks for itself, at one address.
+/// A host with one address and a listener.
 #[derive(Debug)]
 pub(crate) struct Prober {
     own: IpAddr,
@@ -38,7 +38,7 @@ pub(crate) struct Prober {
     _listener: CmId<Listening>,
 }
 
-/// What a peer says to a request.
+/// The answer to a connection request.
 #[derive(Debug)]
 pub(crate) enum Answer {
     Accepted(Wire),
@@ -46,7 +46,7 @@ pub(crate) enum Answer {
 }
 
 impl Answer {
-    /// The connection; an error if there is none.
+    /// The connection, or an error.
     pub(crate) fn accepted(self) -> io::Result<Wire> {
         match self {
             Self::Accepted(wire) => Ok(wire),
@@ -56,8 +56,7 @@ impl Answer {
         }
     }
 
-    /// Why there is no connection, and what the peer has said about it; zeros behind that are the
-    /// connection manager's.
+    /// Reason and private data of a rejection, without the padding of the connection manager.
     pub(crate) fn rejected(self) -> io::Result<(i32, Vec<u8>)> {
         match self {
             Self::Accepted(_) => Err(io::Error::other("accepted")),
@@ -93,7 +92,7 @@ fn param(data: &[u8]) -> ConnParam {
         .rnr_retry_count(7)
 }
 
-/// Brings a queue pair up, with a short wait for a peer that meets no receive.
+/// Moves a queue pair to RTS, with a short RNR timer.
 fn bring_up<P: HasDevice>(
     id: &CmId<P>,
     mut qp: QueuePair<Rc, Init>,
@@ -105,7 +104,7 @@ fn bring_up<P: HasDevice>(
 }
 
 impl Prober {
-    /// Listens as RDS does at that address.
+    /// Listens on the RDS port of an address.
     pub(crate) fn new(own: IpAddr) -> io::Result<Self> {
         let channel = EventChannel::new()?;
         let mut id = channel.create_id()?;
@@ -118,17 +117,17 @@ impl Prober {
         })
     }
 
-    /// The private data of an ordinary request.
+    /// Private data of a regular request.
     pub(crate) fn proposal(&self, peer: IpAddr, tos: u8) -> ConnectData {
         proposal(self.own, peer, tos)
     }
 
-    /// Asks a peer for a connection.
+    /// Requests a connection.
     pub(crate) fn dial(&self, peer: IpAddr, data: &[u8]) -> io::Result<Answer> {
         dial(self.own, peer, data, 64)
     }
 
-    /// Takes the next connection that somebody asks for, with the answer of an ordinary peer.
+    /// Accepts the next connection request with a regular reply.
     pub(crate) fn accept(&self) -> io::Result<Wire> {
         let until = Instant::now() + TEST_TIMEOUT;
         loop {
@@ -138,7 +137,7 @@ impl Prober {
                         return Ok(wire);
                     }
                 }
-                // Of one that has been given up.
+                // An event of an abandoned connection.
                 Event::Established(_)
                 | Event::ConnectFailed { .. }
                 | Event::Disconnected { .. } => {}
@@ -147,7 +146,7 @@ impl Prober {
         }
     }
 
-    /// Accepts a request; nothing, if its peer has given up meanwhile.
+    /// Accepts a request; `None` if the peer has given up.
     fn take(&self, request: ConnectRequest, until: Instant) -> io::Result<Option<Wire>> {
         let said = request.param().private_data.clone();
         let asked = ConnectData::decode(&said, family(self.own)).map_err(io::Error::other)?;
@@ -177,13 +176,13 @@ impl Prober {
     }
 }
 
-/// The private data of an ordinary request.
+/// Private data of a regular request.
 pub(crate) fn proposal(own: IpAddr, peer: IpAddr, tos: u8) -> ConnectData {
     let hosts = HostPair::new(own, peer).expect("addresses of one family");
     ConnectData::proposal(hosts, tos)
 }
 
-/// Asks for a connection from any address of this host, with so many receives.
+/// Requests a connection from any local address, with `receives` posted receives.
 pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io::Result<Answer> {
     let Asked {
         channel,
@@ -214,7 +213,7 @@ pub(crate) fn dial(own: IpAddr, peer: IpAddr, data: &[u8], receives: u32) -> io:
     }
 }
 
-/// What a peer says to a request, and what there is for a connection.
+/// The answer to a request, with the resources of a connection.
 struct Asked {
     channel: EventChannel,
     queues: Queues,

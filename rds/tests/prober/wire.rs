@@ -1,4 +1,4 @@
-//! A connection to RDS, on which frames are bytes.
+//! A connection with raw frames.
 
 use std::{collections::VecDeque, io, time::Duration, time::Instant};
 
@@ -8,7 +8,7 @@ use verbs::{Completed, CompletionQueue, Init, ProtectionDomain, QueuePair, Rc, o
 
 use super::{ROOM, TEST_TIMEOUT};
 
-/// What a queue pair needs.
+/// Resources of a queue pair.
 #[derive(Debug)]
 pub(super) struct Queues {
     pub(super) pd: ProtectionDomain,
@@ -16,7 +16,7 @@ pub(super) struct Queues {
 }
 
 impl Queues {
-    /// With a queue pair that has so many receives posted.
+    /// Creates a queue pair with `receives` posted receives.
     pub(super) fn new<P: HasDevice>(
         id: &CmId<P>,
         receives: u32,
@@ -38,11 +38,11 @@ impl Queues {
 /// A connection.
 #[derive(Debug)]
 pub(crate) struct Wire {
-    // The connection first: its queue pair uses the others.
+    // Declared first, since its queue pair uses the other fields.
     connection: Connection,
     queues: Queues,
     channel: EventChannel,
-    /// The private data of the peer.
+    /// Private data of the peer.
     pub(crate) said: Vec<u8>,
     heard: VecDeque<Vec<u8>>,
     sending: usize,
@@ -67,7 +67,7 @@ impl Wire {
         }
     }
 
-    /// Sends a frame, and waits until the peer's device has it; `false` if it does not take it.
+    /// Sends a frame and waits for the completion; `false` if it fails.
     pub(crate) fn send(&mut self, frame: &[u8], solicited: bool) -> io::Result<bool> {
         let mut buf = self.queues.pd.alloc_buf(frame.len().max(1))?;
         buf.set_len(frame.len());
@@ -88,7 +88,7 @@ impl Wire {
         Ok(!self.lost && self.sending == 0)
     }
 
-    /// Sends a message, in as many frames as it needs.
+    /// Sends a message in frames.
     pub(crate) fn message(&mut self, header: &Header, body: &[u8]) -> io::Result<bool> {
         let head = header.encode();
         let mut parts = body.chunks(4096).peekable();
@@ -103,7 +103,7 @@ impl Wire {
         Ok(taken)
     }
 
-    /// Acknowledges what has come, up to that number.
+    /// Acknowledges messages up to `ack`.
     pub(crate) fn acknowledge(&mut self, ack: u64) -> io::Result<bool> {
         let header = Header {
             ack,
@@ -112,12 +112,12 @@ impl Wire {
         self.send(&header.encode(), true)
     }
 
-    /// The next frame; nothing, if the connection is lost.
+    /// The next frame; `None` if the connection is lost.
     pub(crate) fn frame(&mut self) -> io::Result<Option<Vec<u8>>> {
         self.frame_within(TEST_TIMEOUT)
     }
 
-    /// The same, but nothing as well if none comes for so long.
+    /// The next frame; `None` on time-out, or if the connection is lost.
     pub(crate) fn frame_within(&mut self, wait: Duration) -> io::Result<Option<Vec<u8>>> {
         let until = Instant::now() + wait;
         while self.heard.is_empty() && !self.lost && Instant::now() < until {
@@ -148,7 +148,7 @@ impl Wire {
         Ok(())
     }
 
-    /// Waits until the peer has ended the connection; whether it has.
+    /// Waits for the peer to end the connection; returns whether it has.
     pub(crate) fn is_lost(&mut self) -> io::Result<bool> {
         let until = Instant::now() + TEST_TIMEOUT;
         while !self.lost && Instant::now() < until {
@@ -157,20 +157,20 @@ impl Wire {
         Ok(self.lost)
     }
 
-    /// Whether the connection is still there, as far as is known.
+    /// Whether the connection is up, according to the events so far.
     pub(crate) fn is_there(&mut self) -> io::Result<bool> {
         self.pump(Duration::ZERO)?;
         Ok(!self.lost)
     }
 
-    /// Answers nothing any more, and does not say so.
+    /// Stops answering, without notice to the peer.
     pub(crate) fn fall_silent(&mut self) -> io::Result<()> {
         Ok(self.connection.qp_mut().to_error()?)
     }
 
-    /// Ends the connection.
+    /// Disconnects.
     pub(crate) fn disconnect(mut self) {
-        // It fails if the peer was first.
+        // Fails if the peer has disconnected first.
         drop(self.connection.disconnect());
     }
 
@@ -184,7 +184,7 @@ impl Wire {
                     self.heard.push_back(done.received()?.to_vec());
                     let mut work = done.into_work()?;
                     work.set_full();
-                    // A queue pair that is lost says so by itself.
+                    // A lost queue pair shows in its completions.
                     drop(qp.post_recv(work));
                 }
                 Ok(Completed::Send(_)) => self.sending -= 1,

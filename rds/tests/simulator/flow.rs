@@ -1,25 +1,25 @@
-//! What is on its way from one socket to another.
+//! Messages in transit between sockets.
 
 use std::collections::{HashMap, VecDeque};
 use std::net::SocketAddr;
 
-/// A message that was sent and has not arrived.
+/// A message sent and not yet received.
 #[derive(Clone, Copy, Debug)]
 struct Pending {
     number: u32,
     len: u32,
-    /// It must arrive.
+    /// The message must arrive.
     must: bool,
 }
 
-/// Everything that was sent and has not arrived, by sender and receiver.
+/// Messages in transit, by sender and receiver.
 #[derive(Debug, Default)]
 pub(crate) struct Flows {
     flows: HashMap<(SocketAddr, SocketAddr), VecDeque<Pending>>,
     next: u32,
 }
 
-/// The bytes of a message, as far as there is room for them; the first four are its number.
+/// The content of a message of up to `len` bytes; the first four are its number.
 pub(crate) fn pattern(number: u32, len: u32) -> Vec<u8> {
     let start = number.to_le_bytes();
     let rest = (4..len).map(|i| i.wrapping_mul(41).wrapping_add(number).to_be_bytes()[2]);
@@ -28,7 +28,7 @@ pub(crate) fn pattern(number: u32, len: u32) -> Vec<u8> {
 }
 
 impl Flows {
-    /// A message is about to be sent; returns its number.
+    /// Numbers the next message.
     pub(crate) fn next(&mut self) -> u32 {
         self.next += 1;
         self.next
@@ -46,7 +46,7 @@ impl Flows {
         self.flows.entry((from, to)).or_default().push_back(pending);
     }
 
-    /// A message has arrived: it is the next, but for those that need not arrive.
+    /// Checks a received message: the next in order, except for messages that may be lost.
     pub(crate) fn received(&mut self, from: SocketAddr, to: SocketAddr, bytes: &[u8]) {
         let flow = self.flows.entry((from, to)).or_default();
         loop {
@@ -59,7 +59,7 @@ impl Flows {
         }
     }
 
-    /// What `which` names need not arrive any more.
+    /// Permits the loss of the messages selected by `which`.
     pub(crate) fn forgive(&mut self, which: impl Fn(SocketAddr, SocketAddr) -> bool) {
         for (&(from, to), flow) in &mut self.flows {
             if which(from, to) {
@@ -75,7 +75,7 @@ impl Flows {
         }
     }
 
-    /// Whether something still must arrive.
+    /// Whether a message must still arrive.
     pub(crate) fn is_waiting(&self) -> bool {
         let must = |flow: &VecDeque<Pending>| flow.iter().any(|pending| pending.must);
         self.flows.values().any(must)

@@ -1,4 +1,4 @@
-//! One host of the simulation: a node, and the queue pairs below it.
+//! A simulated host: a node, and its queue pairs.
 
 use std::{
     collections::{HashMap, HashSet, VecDeque},
@@ -14,7 +14,7 @@ use rds::proto::{
     wire::{CongestionMap, Header, RESERVED_PORT},
 };
 
-/// What a queue pair's send queue holds.
+/// A send queue entry.
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) tag: Tag,
@@ -25,12 +25,12 @@ pub(crate) struct Posted {
 #[derive(Debug)]
 pub(crate) enum What {
     Frame([u8; Header::SIZE], Bytes),
-    /// An operation of a message, and whether it fetches anything.
+    /// Operation of a message; `true` if it fetches data.
     Operation(u64, bool),
     Probe,
 }
 
-/// Where the device takes the body of a frame from, when it does.
+/// Source of a frame's body, read by the device on transmission.
 #[derive(Debug)]
 pub(crate) enum Bytes {
     Nothing,
@@ -38,7 +38,7 @@ pub(crate) enum Bytes {
     Map(Range<usize>),
 }
 
-/// What the completion queue holds.
+/// A completion queue entry.
 #[derive(Debug)]
 pub(crate) enum Done {
     Sent(Tag, Completion),
@@ -47,10 +47,10 @@ pub(crate) enum Done {
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum State {
-    /// It can receive, if it knows its peer.
+    /// Receives once connected.
     Connecting,
     Up,
-    /// Nothing goes on but what has completed.
+    /// Only completions remain.
     Error,
     Gone,
 }
@@ -60,22 +60,22 @@ pub(crate) struct QueuePair {
     pub(crate) connection: ConnectionId,
     pub(crate) attempt: Attempt,
     pub(crate) state: State,
-    /// Which of the other host's queue pairs it is connected to.
+    /// Index of the connected queue pair on the other host.
     pub(crate) peer: Option<usize>,
     pub(crate) queue: VecDeque<Posted>,
-    /// Seen by the peer, and not yet completed.
+    /// Received by the peer, without a completion yet.
     pub(crate) arrived: VecDeque<Posted>,
     pub(crate) done: VecDeque<Done>,
     map: Vec<u8>,
-    /// The acknowledgement that is posted alone.
+    /// The pure acknowledgement in flight.
     ack: Option<Tag>,
-    /// The node wants it closed.
+    /// The node has requested to close.
     closing: bool,
-    /// Nothing that has completed is seen.
+    /// Polling fails.
     pub(crate) cq_failed: bool,
 }
 
-/// What hosts tell each other to connect.
+/// A message of the connection manager.
 #[derive(Debug)]
 pub(crate) enum Packet {
     Request(usize, Vec<u8>),
@@ -91,13 +91,13 @@ pub(crate) struct Host {
     pub(crate) ip: IpAddr,
     pub(crate) peer_ip: IpAddr,
     pub(crate) pairs: Vec<QueuePair>,
-    /// The queue pairs of the other host that have asked to connect.
+    /// Queue pairs of the other host by connection request.
     requests: HashMap<RequestId, usize>,
-    /// Bytes that the device may read.
+    /// Memory readable by the device.
     pub(crate) payloads: HashMap<u64, Vec<u8>>,
-    /// The same of messages that are over, without the device.
+    /// Memory of messages that finish without a send completion.
     kept: HashMap<u64, Vec<u8>>,
-    /// Operations that have been done, and all that they fetch is here.
+    /// Performed operations, with all fetched data stored.
     pub(crate) operated: HashSet<u64>,
     depth: u32,
 }
@@ -143,7 +143,7 @@ impl Host {
         self.pairs.len() - 1
     }
 
-    /// Does what the node wants; returns what is to be told to the other host.
+    /// Performs the node's actions; returns messages for the other host.
     pub(crate) fn pump(&mut self, now: Duration) -> Vec<Packet> {
         let mut packets = Vec::new();
         let due: Vec<ConnectionId> = self
@@ -261,7 +261,7 @@ impl Host {
         }
     }
 
-    /// Posts a probe, if one is due.
+    /// Posts a probe, if due.
     fn probe(&mut self, now: Duration, id: ConnectionId, index: usize) {
         if let Some(tag) = self.node.probe(now, id) {
             self.pairs[index].queue.push_back(Posted {
@@ -272,7 +272,7 @@ impl Host {
         }
     }
 
-    /// What the device reads when it comes to a frame: later than it was posted.
+    /// The body of a frame at the time of transmission.
     pub(crate) fn fetch(&self, index: usize, bytes: &Bytes) -> Vec<u8> {
         match bytes {
             Bytes::Nothing => vec![],
@@ -307,7 +307,7 @@ impl Host {
         }
     }
 
-    /// Takes what the other host tells; returns what is to be answered.
+    /// Handles a message of the connection manager; returns the answer.
     pub(crate) fn hear(&mut self, now: Duration, packet: Packet) -> Option<Packet> {
         match packet {
             Packet::Request(from, data) => {
@@ -362,7 +362,7 @@ impl Host {
         }
     }
 
-    /// Whether the device still has an operation.
+    /// Whether an operation is in flight.
     pub(crate) fn has_operation(&self, operation: u64) -> bool {
         let mut posted = self
             .pairs
@@ -371,14 +371,14 @@ impl Host {
         posted.any(|posted| matches!(posted.what, What::Operation(id, _) if id == operation))
     }
 
-    /// The address of a port here.
+    /// The address of a local port.
     pub(crate) fn addr(&self, port: u16) -> SocketAddr {
         (self.ip, port).into()
     }
 }
 
 impl QueuePair {
-    /// Everything that is posted completes with an error, whether it has arrived or not.
+    /// Completes all requests with errors, independent of their arrival.
     pub(crate) fn fail(&mut self, first: Completion) {
         let posted = self.arrived.drain(..).chain(self.queue.drain(..));
         let mut completion = first;

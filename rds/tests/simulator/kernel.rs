@@ -1,5 +1,5 @@
-//! A link that meets a kernel: one that redials at once and for ever, never gives way while it dials,
-//! and drops a live connection when it is dialled.
+//! A link connecting with a simulated kernel. The kernel redials immediately and forever, never
+//! yields while dialing, and drops a live connection when a request arrives.
 
 use std::{collections::VecDeque, net::IpAddr, time::Duration};
 
@@ -8,11 +8,11 @@ use rds::proto::link::{Action, Attempt, Demand, Failure, Link, RequestId};
 
 const MS: Duration = Duration::from_millis(1);
 
-/// What the two tell each other; the numbers are those of attempts.
+/// A message of the connection manager, with the numbers of attempts.
 #[derive(Clone, Copy, Debug)]
 enum Packet {
     Request(u64),
-    /// To the first, from the second.
+    /// To the first attempt, from the second.
     Reply(u64, u64),
     Ready(u64),
     Reject(u64),
@@ -27,18 +27,18 @@ enum State {
     Up(u64),
 }
 
-/// The kernel's half.
+/// The kernel's side.
 #[derive(Debug)]
 struct Kernel {
     state: State,
     delay: Duration,
     next: u64,
-    /// Whom the connection is with.
+    /// The peer's attempt.
     peer: u64,
 }
 
 impl Kernel {
-    /// Gives up what there is, and dials again soon.
+    /// Drops the connection or attempt, and redials after a backoff.
     fn drop_connection(&mut self, now: Duration, rng: &mut Rng) {
         self.state = State::Down(now + self.delay.mul_f64(rng.f64()));
         self.delay = (self.delay * 2).clamp(4 * MS, 1000 * MS);
@@ -93,12 +93,12 @@ impl Kernel {
     }
 }
 
-/// Our half: which attempt is which, as the numbers on the wire have it.
+/// The tested side, with attempts numbered for the wire.
 #[derive(Debug)]
 struct Ours {
     link: Link,
     attempts: Vec<Attempt>,
-    /// Whom the newest attempt is with.
+    /// The peer's attempt.
     peer: Option<u64>,
 }
 
@@ -152,7 +152,7 @@ impl Ours {
     }
 }
 
-/// Runs until both have the same connection, and it has lasted; returns how long that took.
+/// Runs until both sides share a stable connection; returns the time until then.
 pub(crate) fn meet(seed: u64) -> Duration {
     let mut rng = Rng::with_seed(seed);
     let mut ips = [[10, 9, 0, 1], [10, 9, 0, 2]].map(IpAddr::from);
@@ -170,7 +170,7 @@ pub(crate) fn meet(seed: u64) -> Duration {
         next: 1000,
         peer: 0,
     };
-    // To us, and to the kernel: when they arrive.
+    // Packets to the link and to the kernel, with arrival times.
     let mut wires: [VecDeque<(Duration, Packet)>; 2] = Default::default();
     let (mut now, mut up_since) = (Duration::ZERO, None);
     let mut losses = rng.u8(0..3);
@@ -190,7 +190,7 @@ pub(crate) fn meet(seed: u64) -> Duration {
         }
         for (wire, packets) in wires.iter_mut().zip(sent) {
             for packet in packets {
-                // In their order, however long each takes.
+                // Delays vary, but packets stay in order.
                 let last = wire.back().map_or(now, |&(at, _)| at);
                 wire.push_back(((now + MS * rng.u32(1..30)).max(last), packet));
             }
@@ -212,7 +212,7 @@ pub(crate) fn meet(seed: u64) -> Duration {
         if losses == 0 {
             return since;
         }
-        // The network fails, and both notice.
+        // The network fails, and both sides detect it.
         losses -= 1;
         wires.iter_mut().for_each(VecDeque::clear);
         let attempt = ours.link.current().unwrap();

@@ -1,8 +1,7 @@
-//! Hosts without a device: two of them, with connections between them that are lost at any time, and
-//! peers that lie.
+//! Simulation without devices: two hosts with unreliable connections, and hostile peers.
 //!
-//! Every run follows from its seed, which a failing one prints: `SEED=… cargo test -p rds --test
-//! simulator` runs that alone. `LONG=1` runs a hundred thousand of each kind.
+//! Each run is determined by its seed, printed on failure: `SEED=… cargo test -p rds --test
+//! simulator` repeats the run. `LONG=1` runs 100,000 seeds of each kind.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 mod flow;
@@ -15,7 +14,7 @@ use std::{env, panic};
 
 use schedule::{Run, Trouble};
 
-/// How many schedules of a kind are run.
+/// Range of seeds.
 fn seeds() -> std::ops::Range<u64> {
     if let Ok(seed) = env::var("SEED") {
         let seed = seed.parse().unwrap();
@@ -35,33 +34,33 @@ fn run(trouble: Trouble) {
     }
 }
 
-/// U-P10
+/// Case U-P10
 #[test]
-fn everything_arrives_once_and_in_order() {
+fn messages_are_delivered_once_and_in_order() {
     run(Trouble::None);
 }
 
-/// U-P10, U-P13: the hosts dial each other as they like.
+/// Cases U-P10, U-P13: the hosts dial at any time.
 #[test]
-fn nothing_is_lost_with_the_connections() {
+fn reconnects_lose_no_messages() {
     run(Trouble::Loss);
 }
 
-/// U-P10, U-P12: sockets are closed, and messages taken back.
+/// Cases U-P10, U-P12: sockets are closed, and messages cancelled.
 #[test]
-fn what_is_taken_back_leaves_no_trace() {
+fn cancel_leaves_no_trace() {
     run(Trouble::Cancel);
 }
 
-/// U-P16
+/// Case U-P16
 #[test]
-fn a_host_that_lies_harms_nobody() {
+fn hostile_peer_affects_no_other_peer() {
     run(Trouble::Hostile);
 }
 
-/// U-P13: whoever dials first, and whichever address is lower.
+/// Case U-P13: with any order of dialing and of addresses.
 #[test]
-fn a_link_and_a_kernel_come_to_a_connection() {
+fn link_connects_with_a_kernel() {
     for seed in seeds() {
         let took = panic::catch_unwind(|| kernel::meet(seed));
         let took = took.unwrap_or_else(|_| unreachable!("SEED={seed} fails"));

@@ -1,4 +1,4 @@
-//! Schedules made up from a seed: who does what when.
+//! Random schedules of a simulation.
 
 use std::{
     collections::{BTreeMap, HashMap},
@@ -22,15 +22,15 @@ use crate::{
     wire::Wire,
 };
 
-/// What a run does beside sending and receiving.
+/// Kind of disturbance.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Trouble {
     None,
     /// Connections are lost.
     Loss,
-    /// The same, and messages are taken back, and sockets closed.
+    /// Connections are lost, messages cancelled, and sockets closed.
     Cancel,
-    /// One host sends what it must not.
+    /// A host violates the protocol.
     Hostile,
 }
 
@@ -42,11 +42,11 @@ pub(crate) struct Run {
     rng: Rng,
     trouble: Trouble,
     wire: Wire,
-    /// The sockets of each host, by their ports.
+    /// Sockets of each host by port.
     sockets: [BTreeMap<u16, SocketId>; 2],
     to_send: [usize; 2],
     flows: Flows,
-    /// Operations whose ends are to be told, on each host.
+    /// Operations of each host with owner and number of notifications.
     operations: [HashMap<u64, (SocketId, usize)>; 2],
 }
 
@@ -58,7 +58,8 @@ impl Run {
         let hosts = [0, 1].map(|i| {
             let first = NonZero::new(rng.u64(1..1 << 40)).unwrap();
             let mut settings = Settings::new(first, rng.u64(..));
-            // Where the last message is taken back, nobody may have asked for those before.
+            // If the last message is cancelled, earlier ones may be without an acknowledgement
+            // request.
             if rng.bool() && trouble != Trouble::Cancel {
                 settings.connection.ack_after = None;
             }
@@ -116,7 +117,7 @@ impl Run {
         self.check_end();
     }
 
-    /// What is left, for one who wonders why.
+    /// The remaining work, for failure messages.
     fn state(&self) -> String {
         let hosts = self.wire.hosts.iter().zip(&self.sockets);
         let hosts: Vec<String> = hosts
@@ -163,7 +164,7 @@ impl Run {
         }
     }
 
-    /// Does something with one of the queue pairs of a host.
+    /// Applies `act` to a random queue pair of a host.
     fn on_pair<T>(
         &mut self,
         i: usize,
@@ -191,10 +192,10 @@ impl Run {
             2 => self.rng.u32(4..30_000),
             _ => self.rng.u32(4..2000),
         };
-        // One of these may be lost with its connection.
+        // A message with an operation may be lost with its connection.
         let with_operation = self.rng.u8(0..10) == 0;
         let silent = with_operation && self.rng.bool();
-        // What need not arrive is told apart by its number.
+        // Messages that may be lost are identified by number.
         let numbered = self.trouble == Trouble::Cancel || with_operation;
         let len = match len {
             _ if silent => 0,
@@ -261,7 +262,7 @@ impl Run {
                     assert_eq!(*told, 1, "{notification:?} was told before");
                     let operation = notification.token;
                     assert!(!host.has_operation(operation), "{notification:?} too early");
-                    // Who lies may acknowledge what has not arrived.
+                    // A hostile peer may acknowledge messages not received.
                     let honest = self.trouble != Trouble::Hostile;
                     if notification.status == Status::Success && honest {
                         let done = host.operated.contains(&operation);
@@ -322,7 +323,7 @@ impl Run {
         host.node.close(id).unwrap();
         self.sockets[i].remove(&port);
         self.flows.forgive(|from, to| from == own || to == own);
-        // Nobody hears of its operations any more.
+        // Operations of a closed socket are not notified.
         self.operations[i].retain(|_, (owner, _)| *owner != id);
         if self.sockets[i].is_empty() {
             self.to_send[i] = 0;
@@ -361,7 +362,7 @@ impl Run {
         }
     }
 
-    /// Something arrives at the first host that an honest one would not send.
+    /// Injects frames and requests of a hostile peer.
     fn lie(&mut self) {
         if self.rng.u8(0..20) != 0 {
             return;

@@ -1,4 +1,4 @@
-//! What is between the two hosts.
+//! The network between two simulated hosts.
 
 use std::{collections::VecDeque, time::Duration};
 
@@ -6,14 +6,14 @@ use rds::proto::{connection::Completion, link::Failure};
 
 use crate::host::{Done, Host, Packet, State, What};
 
-/// The two hosts, and what is under way between them.
+/// The two hosts, with packets in transit.
 #[derive(Debug)]
 pub(crate) struct Wire {
     pub(crate) hosts: [Host; 2],
-    /// To each host.
+    /// Packets to each host.
     pub(crate) packets: [VecDeque<Packet>; 2],
     pub(crate) now: Duration,
-    /// Nothing passes.
+    /// The link is down.
     pub(crate) is_cut: bool,
 }
 
@@ -32,7 +32,7 @@ impl Wire {
         self.packets[1 - i].extend(packets);
     }
 
-    /// A host hears what the other has told; `false` if there is nothing.
+    /// Delivers a connection manager packet to a host; `false` if there is none.
     pub(crate) fn hear(&mut self, i: usize) -> bool {
         let Some(packet) = self.packets[i].pop_front() else {
             return false;
@@ -44,7 +44,7 @@ impl Wire {
         true
     }
 
-    /// The device of `from` takes the next request to the other host; `false` if it cannot.
+    /// Transmits the next request of a queue pair; `false` if there is none.
     pub(crate) fn deliver(&mut self, from: usize, index: usize) -> bool {
         let pair = &mut self.hosts[from].pairs[index];
         if pair.state != State::Up || pair.queue.is_empty() {
@@ -82,7 +82,7 @@ impl Wire {
         true
     }
 
-    /// The device of a host completes what has arrived, up to the next that is signalled.
+    /// Completes transmitted requests, up to the next signaled one.
     pub(crate) fn acknowledge(&mut self, i: usize, index: usize) -> bool {
         let host = &mut self.hosts[i];
         let pair = &mut host.pairs[index];
@@ -99,7 +99,7 @@ impl Wire {
         true
     }
 
-    /// The device of a host gives up a queue pair: the other may hear of it or not.
+    /// Fails a queue pair with requests in flight, without notice to the other host.
     pub(crate) fn break_off(&mut self, i: usize, index: usize) {
         let pair = &mut self.hosts[i].pairs[index];
         if pair.state == State::Up && !(pair.queue.is_empty() && pair.arrived.is_empty()) {
@@ -107,8 +107,7 @@ impl Wire {
         }
     }
 
-    /// A host cannot look at what has completed any more: that is lost, though the other's device knows
-    /// that it has arrived.
+    /// Makes polling fail. Unpolled frames are lost, although acknowledged by the device.
     pub(crate) fn deafen(&mut self, i: usize, index: usize) {
         let host = &mut self.hosts[i];
         let pair = &mut host.pairs[index];

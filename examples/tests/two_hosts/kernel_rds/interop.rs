@@ -37,7 +37,7 @@ fn run_calmly(options: &[&str], a: &str, b: &str) -> Printed {
 /// X-C01, X-C03, X-D01, X-D03, X-D08, X-G01, X-G03, X-R03; X-C09 as it begins with a host that does not
 /// serve yet.
 #[test]
-fn we_ask_a_kernel() {
+fn interop_user_dials_kernel() {
     let (a, b) = (questions("$A", "$B"), answers("$B", "$A"));
     let folder = tempfile::tempdir().expect("a folder for the packets");
     let file = folder.path().join("packets");
@@ -75,7 +75,7 @@ fn who_is_to_wake_up(file: &Path) {
 
 /// X-C02, X-D01, X-D02 as far as messages go, X-D09, X-D13, X-G02, X-R01, X-R02.
 #[test]
-fn a_kernel_asks_us() {
+fn interop_kernel_dials_user() {
     let (a, mut b) = (answers("$A", "$B"), questions("$B", "$A"));
     let stop = b.iter().position(|question| question.starts_with("stop"));
     let stop = stop.expect("a question that is the last for a server");
@@ -136,7 +136,7 @@ fn severed(printed: &Printed, packets: &Path) {
 /// Linux 6.1 may never recover, see `DESIGN.md`. After the cut for 4 seconds, our device is removed, and
 /// made anew. The kernel waits until we have closed it, and librdmacm closes it only if there is another.
 #[test]
-fn nothing_is_lost_while_the_link_is_cut() {
+fn interop_link_cuts_lose_nothing() {
     let long = env::var_os("LONG").is_some();
     let folder = tempfile::tempdir().expect("a folder for the packets");
     let file = folder.path().join("packets");
@@ -175,7 +175,7 @@ fn nothing_is_lost_while_the_link_is_cut() {
 /// X-C06: what one process does not answer, the next does. X-F11: either side is killed in the middle of
 /// messages both ways, and comes again. X-C08: the kernel's has a new RDS then. X-C07, in the long test.
 #[test]
-fn a_process_is_killed_and_another_takes_its_place() {
+fn interop_killed_process_is_replaced() {
     let (own, peer) = ("$A:4200", "$B:4200");
     let a = format!(
         "{OURS} serve --die $A:4000; {} && {{ {OURS} load {own} {peer} 1 0; {}; }}",
@@ -220,7 +220,7 @@ fn a_process_is_killed_and_another_takes_its_place() {
 
 /// M-M02, and X-C05: two processes at a time, each with an address; one with a type of service.
 #[test]
-fn two_processes_have_an_address_each() {
+fn interop_two_processes_share_a_device() {
     let alias = "10.9.0.77";
     let wait =
         "until grep -qis ffff:0a09:004d /sys/class/infiniband/*/ports/1/gids/*; do sleep 0.1; done";
@@ -238,7 +238,7 @@ fn two_processes_have_an_address_each() {
 
 /// X-C12
 #[test]
-fn kernels_are_reached_by_ipv6() {
+fn interop_kernel_over_ipv6() {
     let a = ours(&["sizes [$A6]:4000 [$B6]:4000", "stop [$A6]:4000 [$B6]:4000"])
         + " && "
         + &ours(&["serve [$A6]:4000"]);

@@ -98,7 +98,7 @@ fn preload() -> String {
 
 /// A program for the kernel's sockets uses this crate's without knowing, and talks to the kernel's.
 #[test]
-fn a_program_of_the_kernels_sockets_runs_on_ours() {
+fn preload_runs_kernel_rds_program() {
     let a = roles(&answers("$A", "$B"));
     let ours = [
         roles(&["calls $B", "child $B:4800"]),
@@ -113,7 +113,7 @@ fn a_program_of_the_kernels_sockets_runs_on_ours() {
 
 /// The other way round: the kernel's sockets ask, and ours, unknown to the program, answer.
 #[test]
-fn a_program_of_the_kernels_sockets_serves_a_kernel() {
+fn preload_serves_kernel_client() {
     let a = roles(&[
         "sizes $A:4000 $B:4000",
         "rdma $A:4000 $B:4000",
@@ -129,7 +129,7 @@ fn a_program_of_the_kernels_sockets_serves_a_kernel() {
 
 /// X-D02, X-D03, X-C12: both ask each other, over IPv4 and IPv6.
 #[test]
-fn rds_ping_and_a_kernel_ask_each_other() {
+fn rds_ping_interoperates_with_kernel() {
     let ping = env!("CARGO_BIN_EXE_rds-ping");
     // The fifth question is that of the last program.
     let a = roles(&["ping $A $B 100", "pinged $A 5"]);
@@ -152,7 +152,7 @@ fn rds_ping_and_a_kernel_ask_each_other() {
 
 /// What the specification says of the kernel is so, and the driver can tell.
 #[test]
-fn kernels_talk_to_each_other() {
+fn two_kernels_interoperate() {
     let a = [
         roles(&["calls $A"]),
         roles(&answers("$A", "$B")),

@@ -9,7 +9,7 @@ const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 /// of peers that do not keep to the protocol: X-C04, X-C10, X-D08, X-D11. X-F07: connections end under
 /// load, as somebody asks for another, and as an operation of the kernel's fails.
 #[test]
-fn strangers_are_refused_and_break_nothing() {
+fn interop_unknown_peers_are_rejected_without_damage() {
     // And more where the kernel happens to look at what is to be asleep.
     let asked = 6;
     let a = format!(

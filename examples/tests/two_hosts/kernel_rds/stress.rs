@@ -29,7 +29,7 @@ fn average(lines: &[String]) -> Vec<f64> {
 
 /// Messages between all tasks, both ways, of both of which every byte is looked at.
 #[test]
-fn rds_stress_sends_and_looks() {
+fn rds_stress_sends_and_verifies() {
     let printed = run("-q 10000 -a 1024 -d 4 -t 2 -T 5 -v -c --show-histogram");
     for lines in [&printed.a, &printed.b] {
         let average = average(lines);
@@ -43,7 +43,7 @@ fn rds_stress_sends_and_looks() {
 
 /// Requests of one side only.
 #[test]
-fn rds_stress_sends_one_way() {
+fn rds_stress_runs_simplex() {
     let printed = run("-q 63 -a 63 -d 32 -t 2 -T 3 -o -z -R");
     let (a, b) = (average(&printed.a), average(&printed.b));
     assert!(a[1] > 0.0 && b[2] > 0.0, "{a:?} {b:?}");
@@ -52,7 +52,7 @@ fn rds_stress_sends_one_way() {
 
 /// Operations on memory, whose bytes are looked at on both sides.
 #[test]
-fn rds_stress_reads_and_writes_memory() {
+fn rds_stress_runs_rdma() {
     for options in [
         "-I 4",
         "--rdma-use-once 1 -M 1",
@@ -191,7 +191,7 @@ const MORE: [Run; 8] = [
 /// X-D04, X-D05, X-D06, X-D07, X-R04: every message is the next of its sender, and every byte of it, and
 /// of memory, is right.
 #[test]
-fn rds_stress_runs_with_a_kernels() {
+fn rds_stress_interoperates_with_kernel() {
     let mut runs: Vec<_> = RUNS.iter().collect();
     let long = env::var_os("LONG").is_some();
     if long {

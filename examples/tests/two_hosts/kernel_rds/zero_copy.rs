@@ -33,7 +33,7 @@ fn written(printed: &Printed) {
 
 /// L-R13: the six steps of the mail.
 #[test]
-fn the_six_steps_on_two_hosts() {
+fn zero_copy_protocol_runs_on_two_hosts() {
     let server = format!("{SERVER} --requests 6 $B:4000");
     let printed = run_with(&[], 200, &our_client(), &server);
     written(&printed);
@@ -42,7 +42,7 @@ fn the_six_steps_on_two_hosts() {
 }
 
 #[test]
-fn the_six_steps_with_the_server_of_a_kernel() {
+fn zero_copy_client_runs_with_kernel_server() {
     let server = format!("{KERNEL} server $B:4000 6");
     let printed = run_with(&["--rds", "b"], 280, &our_client(), &server);
     written(&printed);
@@ -50,7 +50,7 @@ fn the_six_steps_with_the_server_of_a_kernel() {
 }
 
 #[test]
-fn the_six_steps_with_a_client_of_a_kernel() {
+fn zero_copy_server_runs_with_kernel_client() {
     let server = format!("{SERVER} --requests 4 $A:4000");
     let client = format!("{KERNEL} client $B:0 $A:4000 20001 && {KERNEL} client $B:0 $A:4000 1");
     let printed = run_with(&["--rds", "b"], 280, &server, &client);
@@ -66,7 +66,7 @@ fn the_six_steps_with_a_client_of_a_kernel() {
 
 /// `rds-info` asks the server, whose RDS is its own.
 #[test]
-fn a_program_is_asked_what_its_rds_does() {
+fn rds_info_queries_a_preloaded_program() {
     let info = env!("CARGO_BIN_EXE_rds-info");
     let b = format!(
         "{SERVER} --info-socket /tmp/info $B:4000 & server=$!; \
