@@ -37,7 +37,7 @@ pub(crate) fn read(raw: &[u8], wrong: c_int) -> io::Result<SocketAddr> {
 }
 
 /// The address of an unbound socket.
-pub(crate) const NOWHERE: [u8; size_of::<sockaddr_in>()] = [0; size_of::<sockaddr_in>()];
+pub(crate) const UNSPECIFIED: [u8; size_of::<sockaddr_in>()] = [0; size_of::<sockaddr_in>()];
 
 #[cfg(test)]
 mod tests {
@@ -63,6 +63,6 @@ mod tests {
         let errno = |raw: &[u8]| read(raw, libc::EAFNOSUPPORT).unwrap_err().raw_os_error();
         assert_eq!(errno(&raw[..15]), Some(libc::EINVAL));
         assert_eq!(errno(&[]), Some(libc::EINVAL));
-        assert_eq!(errno(&NOWHERE), Some(libc::EAFNOSUPPORT));
+        assert_eq!(errno(&UNSPECIFIED), Some(libc::EAFNOSUPPORT));
     }
 }

@@ -23,39 +23,39 @@ use rds::Socket;
 
 /// Maximum delay of a bind, for programs that use the socket only through `epoll`, which is not
 /// interposed.
-const SOON: Duration = Duration::from_millis(100);
+const BIND_DELAY: Duration = Duration::from_millis(100);
 
 /// A socket with a deferred bind.
 #[derive(Debug)]
-struct Postponed {
+struct DeferredBind {
     socket: Weak<Socket>,
     addr: SocketAddr,
 }
 
-static POSTPONED: Mutex<Option<Postponed>> = Mutex::new(None);
+static DEFERRED: Mutex<Option<DeferredBind>> = Mutex::new(None);
 
 /// Whether a bind is deferred, readable without the lock.
-static ANY: AtomicBool = AtomicBool::new(false);
+static IS_DEFERRED: AtomicBool = AtomicBool::new(false);
 
 /// This process or an ancestor has bound a socket.
-static TAKEN: AtomicBool = AtomicBool::new(false);
+static HAS_BOUND: AtomicBool = AtomicBool::new(false);
 
-fn postponed() -> MutexGuard<'static, Option<Postponed>> {
-    POSTPONED.lock().unwrap_or_else(PoisonError::into_inner)
+fn deferred() -> MutexGuard<'static, Option<DeferredBind>> {
+    DEFERRED.lock().unwrap_or_else(PoisonError::into_inner)
 }
 
 /// Discards the deferred bind of the parent process.
-pub(crate) fn forget() {
-    ANY.store(false, SeqCst);
+pub(crate) fn discard() {
+    IS_DEFERRED.store(false, SeqCst);
 }
 
 /// Binds a socket, or defers the bind. A deferred bind has passed all checks except for the use of
 /// the address by another process.
 pub(crate) fn bind(socket: &Arc<Socket>, addr: SocketAddr) -> io::Result<()> {
-    if may_wait(addr) && postpone(socket, addr) {
+    if is_deferrable(addr) && defer(socket, addr) {
         let unused = Arc::downgrade(socket);
         let later = move || {
-            thread::sleep(SOON);
+            thread::sleep(BIND_DELAY);
             if let Some(socket) = unused.upgrade() {
                 // An error is returned by the next use of the socket.
                 drop(complete_bind(&socket));
@@ -65,19 +65,19 @@ pub(crate) fn bind(socket: &Arc<Socket>, addr: SocketAddr) -> io::Result<()> {
         // Without a thread, bind immediately.
         return spawned.map_or_else(|_| complete_bind(socket), |_| Ok(()));
     }
-    TAKEN.store(true, SeqCst);
+    HAS_BOUND.store(true, SeqCst);
     socket.bind_to(addr).map(drop)
 }
 
 /// Defers the bind, unless another one is deferred.
-fn postpone(socket: &Arc<Socket>, addr: SocketAddr) -> bool {
-    let mut postponed = postponed();
-    if ANY.load(SeqCst) {
+fn defer(socket: &Arc<Socket>, addr: SocketAddr) -> bool {
+    let mut deferred = deferred();
+    if IS_DEFERRED.load(SeqCst) {
         return false;
     }
     let socket = Arc::downgrade(socket);
-    *postponed = Some(Postponed { socket, addr });
-    ANY.store(true, SeqCst);
+    *deferred = Some(DeferredBind { socket, addr });
+    IS_DEFERRED.store(true, SeqCst);
     true
 }
 
@@ -86,37 +86,37 @@ fn postpone(socket: &Arc<Socket>, addr: SocketAddr) -> bool {
 /// # Errors
 /// As for [`Socket::bind_to`], if the bind is for this socket. The next call tries again.
 pub(crate) fn complete_bind(socket: &Arc<Socket>) -> io::Result<()> {
-    if !ANY.load(SeqCst) {
+    if !IS_DEFERRED.load(SeqCst) {
         return Ok(());
     }
-    let mut postponed = postponed();
-    let Some(Postponed {
-        socket: whose,
+    let mut deferred = deferred();
+    let Some(DeferredBind {
+        socket: bound,
         addr,
-    }) = postponed.as_ref()
+    }) = deferred.as_ref()
     else {
         return Ok(());
     };
-    let is_own = whose.as_ptr() == Arc::as_ptr(socket);
+    let is_own = bound.as_ptr() == Arc::as_ptr(socket);
     // If the socket is closed, there is nothing to bind.
-    let result = whose.upgrade().map_or(Ok(()), |whose| {
-        TAKEN.store(true, SeqCst);
-        whose.bind_to(*addr).map(drop)
+    let result = bound.upgrade().map_or(Ok(()), |bound| {
+        HAS_BOUND.store(true, SeqCst);
+        bound.bind_to(*addr).map(drop)
     });
     if result.is_ok() {
-        *postponed = None;
-        ANY.store(false, SeqCst);
+        *deferred = None;
+        IS_DEFERRED.store(false, SeqCst);
     }
     // Errors are returned to the socket of the bind only.
     if is_own { result } else { Ok(()) }
 }
 
 /// Whether the bind can be deferred: the first one of the process, valid without opening a device.
-fn may_wait(addr: SocketAddr) -> bool {
+fn is_deferrable(addr: SocketAddr) -> bool {
     let is_on_link = matches!(addr, SocketAddr::V6(v6) if v6.scope_id() != 0);
     // The module would own the port.
     let is_free = !Path::new("/sys/module/rds_rdma").exists();
-    let is_first = !TAKEN.load(SeqCst);
+    let is_first = !HAS_BOUND.load(SeqCst);
     is_first && addr.port() > 1 && !is_on_link && is_free && has_device(addr.ip())
 }
 

@@ -27,7 +27,7 @@ use crate::memory::{bytes, bytes_mut};
 const HEADER: usize = 16;
 
 /// The `errno` of the kernel.
-pub(crate) fn refused(bad: BadControl) -> io::Error {
+pub(crate) fn to_os_error(bad: BadControl) -> io::Error {
     os(match bad {
         BadControl::TooLong(_) => libc::EMSGSIZE,
         BadControl::Unaligned(_) | BadControl::Points(_) => libc::EFAULT,
@@ -83,7 +83,7 @@ pub(crate) unsafe fn export(socket: &Socket, args: &GetMrArgs) -> io::Result<Coo
 
 /// `RDS_FREE_MR`: ends an export.
 pub(crate) fn free(socket: &Socket, payload: &[u8]) -> io::Result<()> {
-    match FreeMrArgs::decode(payload).map_err(refused)?.cookie {
+    match FreeMrArgs::decode(payload).map_err(to_os_error)?.cookie {
         Some(cookie) => socket.free(cookie),
         // Unused exports have ended already.
         None => Ok(()),
@@ -92,7 +92,7 @@ pub(crate) fn free(socket: &Socket, payload: &[u8]) -> io::Result<()> {
 
 /// Decoded control messages of a send.
 #[derive(Debug, Default)]
-pub(crate) struct Wishes {
+pub(crate) struct SendControl {
     pub(crate) options: SendOptions,
     /// Export created for the message.
     pub(crate) mapped: Option<Cookie>,
@@ -104,7 +104,7 @@ pub(crate) struct Wishes {
 }
 
 /// Splits control messages of level `SOL_RDS` into type and payload.
-fn parts(mut control: &[u8]) -> io::Result<Vec<(c_int, &[u8])>> {
+fn split_control(mut control: &[u8]) -> io::Result<Vec<(c_int, &[u8])>> {
     let mut found = Vec::new();
     while let Some((header, _)) = control.split_first_chunk::<HEADER>() {
         let (len, rest) = header
@@ -125,39 +125,39 @@ fn parts(mut control: &[u8]) -> io::Result<Vec<(c_int, &[u8])>> {
     Ok(found)
 }
 
-impl Wishes {
+impl SendControl {
     /// Decodes control messages, and registers the memory for the message.
     ///
     /// # Safety
     /// Memory in the control messages belongs to the program, and may be accessed by devices; lists
     /// in the control messages are readable.
     pub(crate) unsafe fn read(socket: &Socket, control: &[u8]) -> io::Result<Self> {
-        let mut wishes = Self::default();
-        for (kind, payload) in parts(control)? {
+        let mut control_msgs = Self::default();
+        for (kind, payload) in split_control(control)? {
             let first = match kind {
-                1 => !std::mem::replace(&mut wishes.rdma, true),
-                6..=9 => !std::mem::replace(&mut wishes.atomic, true),
-                2 | 3 => !std::mem::replace(&mut wishes.memory, true),
-                12 => !std::mem::replace(&mut wishes.zero_copy, true),
+                1 => !std::mem::replace(&mut control_msgs.rdma, true),
+                6..=9 => !std::mem::replace(&mut control_msgs.atomic, true),
+                2 | 3 => !std::mem::replace(&mut control_msgs.memory, true),
+                12 => !std::mem::replace(&mut control_msgs.zero_copy, true),
                 _ => false,
             };
             if !first {
-                return Err(wishes.give_up(socket, os(libc::EINVAL)));
+                return Err(control_msgs.undo(socket, os(libc::EINVAL)));
             }
             // SAFETY: guaranteed by the caller.
-            if let Err(err) = unsafe { wishes.add(socket, kind, payload) } {
-                return Err(wishes.give_up(socket, err));
+            if let Err(err) = unsafe { control_msgs.add(socket, kind, payload) } {
+                return Err(control_msgs.undo(socket, err));
             }
         }
-        let operation = wishes.rdma || wishes.atomic;
-        if operation && (wishes.memory || wishes.zero_copy) {
-            return Err(wishes.give_up(socket, os(libc::EINVAL)));
+        let operation = control_msgs.rdma || control_msgs.atomic;
+        if operation && (control_msgs.memory || control_msgs.zero_copy) {
+            return Err(control_msgs.undo(socket, os(libc::EINVAL)));
         }
-        Ok(wishes)
+        Ok(control_msgs)
     }
 
     /// Undoes the preparations of a failed send.
-    pub(crate) fn give_up(&self, socket: &Socket, err: io::Error) -> io::Error {
+    pub(crate) fn undo(&self, socket: &Socket, err: io::Error) -> io::Error {
         if let Some(cookie) = self.mapped {
             // The export exists.
             drop(socket.free(cookie));
@@ -169,7 +169,7 @@ impl Wishes {
         let options = std::mem::take(&mut self.options);
         self.options = match kind {
             1 => {
-                let args = RdmaArgs::decode(payload).map_err(refused)?;
+                let args = RdmaArgs::decode(payload).map_err(to_os_error)?;
                 // SAFETY: guaranteed by the caller.
                 let options = options.rdma(unsafe { operation(socket, &args) }?);
                 if args.flags & SILENT != 0 {
@@ -183,7 +183,7 @@ impl Wishes {
                 options.cookie(Cookie::from_u64(u64::from_ne_bytes(cookie)))
             }
             3 => {
-                let args = GetMrArgs::decode(payload).map_err(refused)?;
+                let args = GetMrArgs::decode(payload).map_err(to_os_error)?;
                 // SAFETY: guaranteed by the caller.
                 let cookie = unsafe { export(socket, &args) }?;
                 self.mapped = Some(cookie);
@@ -196,7 +196,7 @@ impl Wishes {
                     8 => Kind::MaskedAtomicFetchAdd,
                     _ => Kind::MaskedAtomicCompareSwap,
                 };
-                let args = AtomicArgs::decode(payload, kind).map_err(refused)?;
+                let args = AtomicArgs::decode(payload, kind).map_err(to_os_error)?;
                 let place = socket.register(Program::new(args.local_addr, 8)?)?;
                 let mut atomic = Atomic::new(args.op, place, args.cookie)
                     .at(args.remote_addr)
@@ -226,7 +226,7 @@ impl Wishes {
 /// Converts an RDMA operation, registering the memory of the program.
 ///
 /// # Safety
-/// As for [`Wishes::read`].
+/// As for [`SendControl::read`].
 unsafe fn operation(socket: &Socket, args: &RdmaArgs) -> io::Result<Rdma> {
     let at = usize::try_from(args.local).map_err(|_| os(libc::EFAULT))?;
     // At most 1024.
@@ -266,19 +266,19 @@ unsafe fn operation(socket: &Socket, args: &RdmaArgs) -> io::Result<Rdma> {
 
 /// Writer of control messages into the buffer of the program.
 #[derive(Debug)]
-pub(crate) struct Told<'a> {
+pub(crate) struct ControlWriter<'a> {
     room: &'a mut [u8],
     used: usize,
     /// A control message did not fit.
-    pub(crate) cut: bool,
+    pub(crate) truncated: bool,
 }
 
-impl<'a> Told<'a> {
+impl<'a> ControlWriter<'a> {
     pub(crate) fn new(room: &'a mut [u8]) -> Self {
         Self {
             room,
             used: 0,
-            cut: false,
+            truncated: false,
         }
     }
 
@@ -298,7 +298,7 @@ impl<'a> Told<'a> {
     fn add_any(&mut self, level: c_int, kind: c_int, payload: &[u8]) {
         let len = HEADER + payload.len();
         let Some(place) = self.room.get_mut(self.used..self.used + len) else {
-            self.cut = true;
+            self.truncated = true;
             return;
         };
         place[..8].copy_from_slice(&(len as u64).to_ne_bytes());

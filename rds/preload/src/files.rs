@@ -26,11 +26,11 @@ impl interpose::Descriptors for Sockets {
     fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int> {
         let held = SOCKETS.find(fd)?;
         if cmd == libc::F_GETFL {
-            let nonblocking = held.chosen().nonblocking;
+            let nonblocking = held.settings().nonblocking;
             return Some(libc::O_RDWR | if nonblocking { libc::O_NONBLOCK } else { 0 });
         }
         let nonblocking = arg & c_long::from(libc::O_NONBLOCK) != 0;
-        held.chosen().nonblocking = nonblocking;
+        held.settings().nonblocking = nonblocking;
         held.socket.set_nonblocking(nonblocking);
         Some(0)
     }

@@ -10,7 +10,7 @@ use libc::{c_void, iovec, socklen_t};
 use smallvec::SmallVec;
 
 /// Inline capacity of lists of buffers; longer lists are on the heap.
-const FEW: usize = 4;
+const INLINE_IOVECS: usize = 4;
 
 /// A slice of the program's memory; empty if `len` is 0.
 ///
@@ -67,7 +67,7 @@ unsafe fn entries<'a>(at: *const iovec, count: usize) -> io::Result<&'a [iovec]>
 pub(crate) unsafe fn gather<'a>(
     at: *const iovec,
     count: usize,
-) -> io::Result<SmallVec<[IoSlice<'a>; FEW]>> {
+) -> io::Result<SmallVec<[IoSlice<'a>; INLINE_IOVECS]>> {
     // SAFETY: guaranteed by the caller.
     let entries = unsafe { entries(at, count) }?;
     let mut pieces = SmallVec::new();
@@ -86,7 +86,7 @@ pub(crate) unsafe fn gather<'a>(
 pub(crate) unsafe fn scatter<'a>(
     at: *const iovec,
     count: usize,
-) -> io::Result<SmallVec<[IoSliceMut<'a>; FEW]>> {
+) -> io::Result<SmallVec<[IoSliceMut<'a>; INLINE_IOVECS]>> {
     // SAFETY: guaranteed by the caller.
     let entries = unsafe { entries(at, count) }?;
     let mut pieces = SmallVec::new();

@@ -11,7 +11,7 @@ use rds::{
 
 use crate::{
     address,
-    control::{Told, Wishes},
+    control::{ControlWriter, SendControl},
     memory::{bytes, bytes_mut, gather, give, scatter},
     sockets::raw,
     table::{Held, find, with},
@@ -36,11 +36,11 @@ unsafe fn send_one(
         to => Some(address::read(to, libc::EINVAL)?),
     };
     let zero_copy = flags & libc::MSG_ZEROCOPY != 0;
-    if zero_copy && held.chosen().zero_copy {
+    if zero_copy && held.settings().zero_copy {
         // As the kernel does for RDMA transports.
         return Err(os(libc::EOPNOTSUPP));
     }
-    if !held.chosen().bound {
+    if !held.settings().bound {
         return Err(os(libc::ENOTCONN));
     }
     let with_flags = |mut options: SendOptions| {
@@ -58,14 +58,14 @@ unsafe fn send_one(
         return Ok(length(sent.len));
     }
     // SAFETY: as the caller promises.
-    let mut wishes = unsafe { Wishes::read(&held.socket, control) }?;
-    if wishes.zero_copy != zero_copy {
-        return Err(wishes.give_up(&held.socket, os(libc::EINVAL)));
+    let mut control_msgs = unsafe { SendControl::read(&held.socket, control) }?;
+    if control_msgs.zero_copy != zero_copy {
+        return Err(control_msgs.undo(&held.socket, os(libc::EINVAL)));
     }
-    let options = with_flags(std::mem::take(&mut wishes.options));
+    let options = with_flags(std::mem::take(&mut control_msgs.options));
     match restarting(|| held.socket.send_msg(pieces, &options)) {
         Ok(sent) => Ok(length(sent.len)),
-        Err(err) => Err(wishes.give_up(&held.socket, err)),
+        Err(err) => Err(control_msgs.undo(&held.socket, err)),
     }
 }
 
@@ -153,7 +153,7 @@ impl Outcome {
 fn receive_one(
     held: &Held,
     pieces: &mut [io::IoSliceMut<'_>],
-    told: &mut Told<'_>,
+    writer: &mut ControlWriter<'_>,
     flags: c_int,
 ) -> io::Result<Outcome> {
     if flags & libc::MSG_OOB != 0 {
@@ -180,29 +180,29 @@ fn receive_one(
                 token: ended.token,
                 status: ended.status,
             };
-            told.add(Kind::RdmaStatus, &status.encode());
+            writer.add(Kind::RdmaStatus, &status.encode());
             Ok(Outcome::default())
         }
         Received::Congestion(ports) => {
-            told.add(Kind::CongestionUpdate, &ports.to_ne_bytes());
+            writer.add(Kind::CongestionUpdate, &ports.to_ne_bytes());
             Ok(Outcome::default())
         }
         Received::ZeroCopyDone(name) => {
             let (free, _) = ZcopyCompletion::split(std::slice::from_ref(&name));
-            told.add(Kind::ZcopyCompletion, &free.encode());
+            writer.add(Kind::ZcopyCompletion, &free.encode());
             Ok(Outcome::default())
         }
         Received::Message(message) => {
             if let Some(cookie) = message.cookie() {
-                told.add(Kind::RdmaDestination, &cookie.to_u64().to_ne_bytes());
+                writer.add(Kind::RdmaDestination, &cookie.to_u64().to_ne_bytes());
             }
-            let chosen = *held.chosen();
-            if chosen.timestamp {
-                told.add_timestamp(message.timestamp());
+            let settings = *held.settings();
+            if settings.timestamp {
+                writer.add_timestamp(message.timestamp());
             }
-            if let Some(points) = chosen.latency {
+            if let Some(points) = settings.latency {
                 let times = points.encode(message.latency().as_nanos());
-                told.add(Kind::RxPathLatency, &times);
+                writer.add(Kind::RxPathLatency, &times);
             }
             let copied = message.copy_to(pieces);
             Ok(Outcome::of_message(
@@ -227,10 +227,15 @@ unsafe fn receive_msg(held: &Held, msg: *mut msghdr, flags: c_int) -> io::Result
     let mut pieces = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
     // SAFETY: as the caller promises.
     let room = unsafe { bytes_mut(msg.msg_control, msg.msg_controllen) }?;
-    let mut told = Told::new(room);
-    let outcome = receive_one(held, &mut pieces, &mut told, flags)?;
-    msg.msg_controllen = told.len();
-    msg.msg_flags = outcome.flags | if told.cut { libc::MSG_CTRUNC } else { 0 };
+    let mut writer = ControlWriter::new(room);
+    let outcome = receive_one(held, &mut pieces, &mut writer, flags)?;
+    msg.msg_controllen = writer.len();
+    msg.msg_flags = outcome.flags
+        | if writer.truncated {
+            libc::MSG_CTRUNC
+        } else {
+            0
+        };
     match outcome.from {
         Some(from) if !msg.msg_name.is_null() => {
             // SAFETY: as the caller promises.
@@ -251,8 +256,8 @@ unsafe fn receive_from(
 ) -> io::Result<ssize_t> {
     // SAFETY: as the caller promises.
     let place = unsafe { bytes_mut(buf, len) }?;
-    let mut told = Told::new(&mut []);
-    let outcome = receive_one(held, &mut [io::IoSliceMut::new(place)], &mut told, flags)?;
+    let mut writer = ControlWriter::new(&mut []);
+    let outcome = receive_one(held, &mut [io::IoSliceMut::new(place)], &mut writer, flags)?;
     if !from.is_null() {
         let name = outcome.from.unwrap_or_default();
         // SAFETY: as the caller promises.
@@ -262,9 +267,9 @@ unsafe fn receive_from(
 }
 
 unsafe fn receive(held: &Held, buf: *mut c_void, len: size_t, flags: c_int) -> io::Result<ssize_t> {
-    let nobody = std::ptr::null_mut();
+    let no_addr = std::ptr::null_mut();
     // SAFETY: as the caller promises.
-    unsafe { receive_from(held, buf, len, flags, nobody, std::ptr::null_mut()) }
+    unsafe { receive_from(held, buf, len, flags, no_addr, std::ptr::null_mut()) }
 }
 
 unsafe fn read_from(held: &Held, buf: *mut c_void, len: size_t) -> io::Result<ssize_t> {
@@ -276,7 +281,7 @@ unsafe fn read_all(held: &Held, pieces: *const iovec, count: c_int) -> io::Resul
     let count = usize::try_from(count).map_err(|_| os(libc::EINVAL))?;
     // SAFETY: as the caller promises.
     let mut pieces = unsafe { scatter(pieces, count) }?;
-    let outcome = receive_one(held, &mut pieces, &mut Told::new(&mut []), 0)?;
+    let outcome = receive_one(held, &mut pieces, &mut ControlWriter::new(&mut []), 0)?;
     Ok(length(outcome.len))
 }
 

@@ -11,10 +11,10 @@ use rds::{
 
 use crate::{
     address, binding,
-    control::{export, free, refused},
+    control::{export, free, to_os_error},
     memory::{bytes, bytes_mut, give},
     sockets::AF_RDS,
-    table::{Chosen, Held, find, trying, with},
+    table::{Held, Settings, find, trying, with},
 };
 
 /// Socket options of level `SOL_RDS`.
@@ -40,9 +40,9 @@ fn int(value: &[u8]) -> io::Result<c_int> {
 }
 
 /// Maximum buffer size settable by this option.
-fn most(option: c_int) -> u32 {
-    static MOST: OnceLock<[u32; 2]> = OnceLock::new();
-    let most = MOST.get_or_init(|| {
+fn max_buffer(option: c_int) -> u32 {
+    static MAX: OnceLock<[u32; 2]> = OnceLock::new();
+    let max = MAX.get_or_init(|| {
         ["wmem_max", "rmem_max"].map(|name| {
             let limit = fs::read_to_string(format!("/proc/sys/net/core/{name}"));
             let limit = limit.ok().and_then(|text| text.trim().parse().ok());
@@ -50,8 +50,8 @@ fn most(option: c_int) -> u32 {
         })
     });
     match option {
-        libc::SO_SNDBUF => most[0],
-        libc::SO_RCVBUF => most[1],
+        libc::SO_SNDBUF => max[0],
+        libc::SO_RCVBUF => max[1],
         _ => u32::MAX / 2,
     }
 }
@@ -81,7 +81,7 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
     match option {
         libc::SO_SNDBUF | libc::SO_RCVBUF | libc::SO_SNDBUFFORCE | libc::SO_RCVBUFFORCE => {
             let bytes = u32::try_from(int(value)?).unwrap_or(u32::MAX);
-            let bytes = bytes.min(most(option));
+            let bytes = bytes.min(max_buffer(option));
             if matches!(option, libc::SO_SNDBUF | libc::SO_SNDBUFFORCE) {
                 socket.set_send_limit(bytes)
             } else {
@@ -102,12 +102,12 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
             Ok(())
         }
         libc::SO_ZEROCOPY => {
-            held.chosen().zero_copy = int(value)? != 0;
+            held.settings().zero_copy = int(value)? != 0;
             Ok(())
         }
         libc::SO_TIMESTAMP => {
             let wanted = int(value)? != 0;
-            choose_times(held, |chosen| chosen.timestamp = wanted);
+            set_times(held, |settings| settings.timestamp = wanted);
             Ok(())
         }
         // An address cannot be shared between sockets.
@@ -118,10 +118,10 @@ fn set_general(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
 
 /// Changes the times reported with messages. With any, exact times are enabled, as the kernel's
 /// are.
-fn choose_times(held: &Held, change: impl FnOnce(&mut Chosen)) {
-    let mut chosen = held.chosen();
-    change(&mut chosen);
-    let wanted = chosen.timestamp || chosen.latency.is_some();
+fn set_times(held: &Held, change: impl FnOnce(&mut Settings)) {
+    let mut settings = held.settings();
+    change(&mut settings);
+    let wanted = settings.timestamp || settings.latency.is_some();
     held.socket.set_exact_times(wanted);
 }
 
@@ -131,7 +131,7 @@ unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
     let socket = &held.socket;
     match option {
         name::CANCEL_SENT_TO => {
-            if !held.chosen().bound {
+            if !held.settings().bound {
                 return Err(os(libc::ENOTCONN));
             }
             socket.cancel_sent_to(Some(address::read(value, libc::EINVAL)?))
@@ -142,7 +142,7 @@ unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
                 _ => value.get(DESTINATION..),
             };
             let args = args.ok_or_else(|| os(libc::EINVAL))?;
-            let args = GetMrArgs::decode(args).map_err(refused)?;
+            let args = GetMrArgs::decode(args).map_err(to_os_error)?;
             // SAFETY: as the caller promises.
             unsafe { export(socket, &args) }.map(drop)
         }
@@ -153,7 +153,7 @@ unsafe fn set_own(held: &Held, option: c_int, value: &[u8]) -> io::Result<()> {
         name::RXPATH_LATENCY => {
             let points = LatencyPoints::decode(value).map_err(|_| os(libc::EFAULT))?;
             let points = (value[0] != 0).then_some(points);
-            choose_times(held, |chosen| chosen.latency = points);
+            set_times(held, |settings| settings.latency = points);
             Ok(())
         }
         _ => Err(os(libc::ENOPROTOOPT)),
@@ -194,8 +194,8 @@ fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
         libc::SO_BUSY_POLL => c_int::try_from(socket.busy_poll().as_micros()).unwrap_or(c_int::MAX),
         libc::SO_TYPE => libc::SOCK_SEQPACKET,
         libc::SO_DOMAIN => AF_RDS,
-        libc::SO_ZEROCOPY => held.chosen().zero_copy.into(),
-        libc::SO_TIMESTAMP => held.chosen().timestamp.into(),
+        libc::SO_ZEROCOPY => held.settings().zero_copy.into(),
+        libc::SO_TIMESTAMP => held.settings().timestamp.into(),
         libc::SO_ERROR
         | libc::SO_PROTOCOL
         | libc::SO_ACCEPTCONN
@@ -211,21 +211,21 @@ fn get_general(held: &Held, option: c_int) -> io::Result<Vec<u8>> {
 ///
 /// # Safety
 /// `len` is valid, and `value` points to `len` writable bytes.
-unsafe fn tell(
+unsafe fn get_info(
     held: &Held,
     section: Section,
     value: *mut c_void,
     len: &mut socklen_t,
 ) -> io::Result<c_int> {
-    let told = held.socket.engine().info()?.encode(section);
+    let encoded = held.socket.engine().info()?.encode(section);
     let room = usize::try_from(*len).unwrap_or(0);
-    *len = socklen_t::try_from(told.len()).unwrap_or(socklen_t::MAX);
-    if told.len() > room {
+    *len = socklen_t::try_from(encoded.len()).unwrap_or(socklen_t::MAX);
+    if encoded.len() > room {
         return Err(os(libc::ENOSPC));
     }
     // SAFETY: as the caller promises.
-    let place = unsafe { bytes_mut(value, told.len()) }?;
-    place.copy_from_slice(&told);
+    let place = unsafe { bytes_mut(value, encoded.len()) }?;
+    place.copy_from_slice(&encoded);
     Ok(c_int::try_from(section.element_size()).unwrap_or(0))
 }
 
@@ -241,7 +241,7 @@ unsafe fn get(
     let got = match (level, option, Section::from_option(option)) {
         (libc::SOL_SOCKET, ..) => get_general(held, option)?,
         // SAFETY: as the caller promises.
-        (LEVEL, _, Some(section)) => return unsafe { tell(held, section, value, room) },
+        (LEVEL, _, Some(section)) => return unsafe { get_info(held, section, value, room) },
         (LEVEL, name::RECVERR, _) => c_int::from(held.socket.recverr()).to_ne_bytes().to_vec(),
         (LEVEL, name::TRANSPORT, _) => {
             let transport = held.socket.transport()?;
@@ -277,7 +277,7 @@ const GET_TOS: c_ulong = 0x89e1;
 
 /// # Safety
 /// `arg` fits the request.
-unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_int> {
+unsafe fn ioctl_on(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_int> {
     let socket = &held.socket;
     let size = match request {
         SET_TOS | GET_TOS => 1,
@@ -287,12 +287,12 @@ unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_i
     // SAFETY: readable and writable, guaranteed by the caller.
     let arg = unsafe { bytes_mut(arg, size) }?;
     match request {
-        SET_TOS if !held.chosen().bound => return Err(os(libc::ENOTTY)),
+        SET_TOS if !held.settings().bound => return Err(os(libc::ENOTTY)),
         SET_TOS => socket.set_tos(arg[0])?,
         GET_TOS => arg[0] = socket.tos(),
         libc::FIONBIO => {
             let nonblocking = int(arg)? != 0;
-            held.chosen().nonblocking = nonblocking;
+            held.settings().nonblocking = nonblocking;
             socket.set_nonblocking(nonblocking);
         }
         _ => {
@@ -315,7 +315,7 @@ unsafe fn ask(held: &Held, request: c_ulong, arg: *mut c_void) -> io::Result<c_i
 unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_int {
     if let Some(held) = find(fd) {
         // SAFETY: as the caller promises.
-        return with(&held, |held| unsafe { ask(held, request, arg) });
+        return with(&held, |held| unsafe { ioctl_on(held, request, arg) });
     }
     let real = real!(ioctl: unsafe extern "C" fn(c_int, c_ulong, ...) -> c_int);
     // SAFETY: as the caller promises.

@@ -11,7 +11,7 @@ use libc::{c_int, c_void, sockaddr, socklen_t};
 use rds::{Engine, Socket};
 
 use crate::{
-    address::{self, NOWHERE},
+    address::{self, UNSPECIFIED},
     binding,
     memory::{bytes, give},
     table::{Held, SOCKETS, find, run, with},
@@ -23,7 +23,7 @@ pub(crate) const AF_RDS: c_int = 21;
 /// After a fork, forgets all sockets without closing them, because the parent uses them.
 unsafe extern "C" fn child() {
     SOCKETS.forget_all();
-    binding::forget();
+    binding::discard();
 }
 
 /// Creates a socket, and a descriptor for the program.
@@ -41,7 +41,7 @@ fn open(kind: c_int, protocol: c_int) -> io::Result<c_int> {
         return Err(io::Error::last_os_error());
     }
     let held = Held::new(socket);
-    held.chosen().nonblocking = nonblocking;
+    held.settings().nonblocking = nonblocking;
     if SOCKETS.add(fd, Arc::new(held)) {
         return Ok(fd);
     }
@@ -81,7 +81,7 @@ unsafe fn bind_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::Res
     // SAFETY: as the caller promises.
     let addr = address::read(unsafe { raw(addr, len) }?, libc::EINVAL)?;
     binding::bind(&held.socket, addr)?;
-    held.chosen().bound = true;
+    held.settings().bound = true;
     Ok(0)
 }
 
@@ -95,7 +95,7 @@ unsafe fn connect_to(held: &Held, addr: *const sockaddr, len: socklen_t) -> io::
 unsafe fn name_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::Result<c_int> {
     let name = held.socket.local_addr()?;
     let name = name.map(encode);
-    let name = name.as_deref().unwrap_or(&NOWHERE);
+    let name = name.as_deref().unwrap_or(&UNSPECIFIED);
     // SAFETY: as the caller promises.
     unsafe { give(name, addr.cast(), len) }?;
     Ok(0)
@@ -109,15 +109,15 @@ unsafe fn peer_of(held: &Held, addr: *mut sockaddr, len: *mut socklen_t) -> io::
 }
 
 /// Calls unsupported by datagram sockets.
-unsafe fn never(_: &Held, _: c_int) -> io::Result<c_int> {
+unsafe fn unsupported(_: &Held, _: c_int) -> io::Result<c_int> {
     Err(os(libc::EOPNOTSUPP))
 }
 
-unsafe fn never_accept(_: &Held, _: *mut sockaddr, _: *mut socklen_t) -> io::Result<c_int> {
+unsafe fn unsupported_accept(_: &Held, _: *mut sockaddr, _: *mut socklen_t) -> io::Result<c_int> {
     Err(os(libc::EOPNOTSUPP))
 }
 
-unsafe fn never_accept4(
+unsafe fn unsupported_accept4(
     _: &Held,
     _: *mut sockaddr,
     _: *mut socklen_t,
@@ -132,9 +132,9 @@ interpose! {
     fn connect(fd: c_int, addr: *const sockaddr, len: socklen_t) -> c_int => connect_to;
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => name_of;
     fn getpeername(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => peer_of;
-    fn listen(fd: c_int, backlog: c_int) -> c_int => never;
-    fn shutdown(fd: c_int, how: c_int) -> c_int => never;
-    fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => never_accept;
+    fn listen(fd: c_int, backlog: c_int) -> c_int => unsupported;
+    fn shutdown(fd: c_int, how: c_int) -> c_int => unsupported;
+    fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int => unsupported_accept;
     fn accept4(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t, flags: c_int) -> c_int
-        => never_accept4;
+        => unsupported_accept4;
 }

@@ -15,7 +15,7 @@ use crate::binding;
 
 /// Options kept outside of the socket.
 #[derive(Clone, Copy, Debug, Default)]
-pub(crate) struct Chosen {
+pub(crate) struct Settings {
     pub(crate) nonblocking: bool,
     pub(crate) bound: bool,
     pub(crate) zero_copy: bool,
@@ -29,19 +29,19 @@ pub(crate) struct Chosen {
 #[derive(Debug)]
 pub(crate) struct Held {
     pub(crate) socket: Arc<Socket>,
-    chosen: Mutex<Chosen>,
+    settings: Mutex<Settings>,
 }
 
 impl Held {
     pub(crate) fn new(socket: Socket) -> Self {
         Self {
             socket: Arc::new(socket),
-            chosen: Mutex::default(),
+            settings: Mutex::default(),
         }
     }
 
-    pub(crate) fn chosen(&self) -> MutexGuard<'_, Chosen> {
-        self.chosen.lock().unwrap_or_else(PoisonError::into_inner)
+    pub(crate) fn settings(&self) -> MutexGuard<'_, Settings> {
+        self.settings.lock().unwrap_or_else(PoisonError::into_inner)
     }
 }
 

@@ -22,7 +22,7 @@ const WRITE: c_short = libc::POLLOUT | libc::POLLWRNORM;
 const CHANGED: c_short = READ | libc::POLLWRBAND;
 
 /// The readiness queried for these events.
-fn asked_of(events: c_short) -> Readiness {
+fn to_readiness(events: c_short) -> Readiness {
     Readiness {
         readable: events & READ != 0,
         writable: events & WRITE != 0,
@@ -31,8 +31,8 @@ fn asked_of(events: c_short) -> Readiness {
 }
 
 /// The ready part of `wanted`. Arms the descriptors for the rest.
-fn state_of(held: &Held, wanted: c_short) -> io::Result<c_short> {
-    let readiness = held.socket.readiness_of(asked_of(wanted))?;
+fn ready_events(held: &Held, wanted: c_short) -> io::Result<c_short> {
+    let readiness = held.socket.readiness_of(to_readiness(wanted))?;
     let mut state = 0;
     if readiness.readable {
         state |= READ;
@@ -53,10 +53,10 @@ fn descriptors(asked: &[pollfd], held: &[Option<Arc<Held>>]) -> io::Result<Vec<p
         let Some(held) = held else {
             continue;
         };
-        let wanted = asked_of(asked[index].events);
-        let told = wanted.readable || wanted.map_changed;
+        let wanted = to_readiness(asked[index].events);
+        let polls_fd = wanted.readable || wanted.map_changed;
         all[index].events = libc::POLLIN;
-        if !told {
+        if !polls_fd {
             // `poll` ignores negative descriptors.
             all[index].fd = -1;
         }
@@ -85,12 +85,12 @@ fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
         for (asked, held) in fds.iter_mut().zip(&held) {
             asked.revents = 0;
             if let Some(held) = held {
-                asked.revents = state_of(held, asked.events)?;
+                asked.revents = ready_events(held, asked.events)?;
                 ready |= asked.revents != 0;
             }
         }
         let left = deadline.map(|deadline| deadline.saturating_duration_since(Instant::now()));
-        let over = left.is_some_and(|left| left.is_zero());
+        let timed_out = left.is_some_and(|left| left.is_zero());
         if ready {
             // With ready descriptors, a pending signal must not end the call.
             Mask::SAME.poll(&mut own, Some(Duration::ZERO))?;
@@ -104,7 +104,7 @@ fn wait(fds: &mut [pollfd], timeout: c_int, mask: Mask) -> io::Result<c_int> {
             }
             count += c_int::from(asked.revents != 0);
         }
-        if count > 0 || over {
+        if count > 0 || timed_out {
             return Ok(count);
         }
     }
@@ -115,7 +115,7 @@ struct Polls;
 
 impl Polled for Polls {
     fn of(fds: &[pollfd]) -> Option<Self> {
-        has_own(fds).then_some(Self)
+        has_rds_socket(fds).then_some(Self)
     }
 
     fn wait(self, fds: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int {
@@ -123,14 +123,14 @@ impl Polled for Polls {
     }
 }
 
-fn has_own(fds: &[pollfd]) -> bool {
+fn has_rds_socket(fds: &[pollfd]) -> bool {
     fds.iter().any(|asked| SOCKETS.may_have(asked.fd))
 }
 
 /// Events queried by the three sets of `select`.
 const SETS: [c_short; 3] = [libc::POLLIN, libc::POLLOUT, libc::POLLPRI];
 /// Events reported in the three sets of `select`.
-const ANSWERS: [c_short; 3] = [
+const RESULTS: [c_short; 3] = [
     READ | libc::POLLHUP | libc::POLLERR,
     WRITE | libc::POLLERR,
     libc::POLLPRI,
@@ -140,9 +140,9 @@ const ANSWERS: [c_short; 3] = [
 ///
 /// # Safety
 /// The sets are null or valid.
-unsafe fn asked_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
-    let most = c_int::try_from(libc::FD_SETSIZE).unwrap_or(0);
-    (0..count.min(most))
+unsafe fn from_sets(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
+    let max = c_int::try_from(libc::FD_SETSIZE).unwrap_or(0);
+    (0..count.min(max))
         .filter_map(|fd| {
             let mut events = 0;
             for (&set, event) in sets.iter().zip(SETS) {
@@ -165,16 +165,16 @@ unsafe fn asked_in(count: c_int, sets: [*mut fd_set; 3]) -> Vec<pollfd> {
 ///
 /// # Safety
 /// The sets are null or valid.
-unsafe fn answer(asked: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
+unsafe fn store_sets(asked: &[pollfd], sets: [*mut fd_set; 3]) -> c_int {
     let mut count = 0;
-    for ((&set, event), answers) in sets.iter().zip(SETS).zip(ANSWERS) {
+    for ((&set, event), results) in sets.iter().zip(SETS).zip(RESULTS) {
         if set.is_null() {
             continue;
         }
         // SAFETY: valid, as the caller promises.
         unsafe { libc::FD_ZERO(set) };
         for entry in asked {
-            if entry.events & event != 0 && entry.revents & answers != 0 {
+            if entry.events & event != 0 && entry.revents & results != 0 {
                 // SAFETY: valid, and the descriptor was in a set before.
                 unsafe { libc::FD_SET(entry.fd, set) };
                 count += 1;
@@ -200,7 +200,7 @@ unsafe fn wait_sets(
         return Err(io::Error::from_raw_os_error(libc::EBADF));
     }
     // SAFETY: as the caller promises.
-    Ok(unsafe { answer(asked, sets) })
+    Ok(unsafe { store_sets(asked, sets) })
 }
 
 /// A `select` with RDS sockets.
@@ -209,8 +209,8 @@ struct Selects(Vec<pollfd>);
 impl Selected for Selects {
     unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self> {
         // SAFETY: as the caller promises.
-        let asked = unsafe { asked_in(count, sets) };
-        has_own(&asked).then_some(Self(asked))
+        let asked = unsafe { from_sets(count, sets) };
+        has_rds_socket(&asked).then_some(Self(asked))
     }
 
     unsafe fn wait(
