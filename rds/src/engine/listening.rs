@@ -86,19 +86,17 @@ fn explain(ip: IpAddr, err: &verbs::Error) -> io::Error {
     let (kind, reason) = match errno {
         Some(Errno::ADDRINUSE | Errno::ADDRNOTAVAIL) if kernel_has_rds() => (
             io::ErrorKind::AddrInUse,
-            format!(
-                "the kernel has the port of RDS at {ip}: its module rds_rdma is loaded ({err})"
-            ),
+            format!("the kernel owns the RDS port of {ip}: unload the module rds_rdma ({err})"),
         ),
         Some(Errno::ADDRINUSE) => (
             io::ErrorKind::AddrInUse,
-            format!("another process has RDS at {ip} ({err})"),
+            format!("another process uses RDS on {ip} ({err})"),
         ),
         Some(Errno::ADDRNOTAVAIL | Errno::NODEV) => (
             io::ErrorKind::AddrNotAvailable,
             format!("no RDMA device has the address {ip} ({err})"),
         ),
-        _ => (err.kind(), format!("cannot listen at {ip}: {err}")),
+        _ => (err.kind(), format!("cannot listen on {ip}: {err}")),
     };
     io::Error::new(kind, reason)
 }

@@ -104,7 +104,8 @@ fn check_process(first: u64) -> io::Result<()> {
     if [0, verbs::fork_generation()].contains(&first) {
         return Ok(());
     }
-    let reason = "this is the child of a process that has used RDS: it has to exec first";
+    let reason =
+        "the parent process has open RDMA devices: call exec, or use RDS only after the fork";
     Err(io::Error::new(io::ErrorKind::Unsupported, reason))
 }
 
@@ -241,7 +242,8 @@ impl Shared {
     /// Locks the state; fails in a child of the process that created the engine.
     pub(crate) fn lock(&self) -> io::Result<MutexGuard<'_, State>> {
         if self.process != verbs::fork_generation() {
-            let reason = "the sockets of a parent process cannot be used by its children";
+            let reason =
+                "the socket belongs to the parent process: create another one after the fork";
             return Err(io::Error::new(io::ErrorKind::Unsupported, reason));
         }
         Ok(self.lock_here())

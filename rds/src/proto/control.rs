@@ -80,12 +80,21 @@ pub enum BadControl {
 impl fmt::Display for BadControl {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Len(len) => write!(f, "{len} bytes are no payload of this kind"),
-            Self::Empty => write!(f, "there is no memory in it"),
-            Self::TooLong(len) => write!(f, "{len} are too many"),
-            Self::Unaligned(addr) => write!(f, "{addr:#x} is no multiple of 8"),
-            Self::Masks => write!(f, "no device changes some bits only"),
-            Self::Points(point) => write!(f, "{point} is no point of measurement"),
+            Self::Len(len) => write!(
+                f,
+                "a payload of {len} bytes has the wrong size for this control message"
+            ),
+            Self::Empty => write!(f, "the memory range is empty or beyond the address space"),
+            Self::TooLong(len) => write!(f, "{len} bytes or pieces exceed the limit"),
+            Self::Unaligned(addr) => write!(f, "address {addr:#x} is not a multiple of 8"),
+            Self::Masks => write!(
+                f,
+                "masked atomic operations are not supported; use masks without effect"
+            ),
+            Self::Points(point) => write!(
+                f,
+                "{point} is not a measuring point; use 0 to 2, at most 3 of them"
+            ),
         }
     }
 }

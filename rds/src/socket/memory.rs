@@ -125,11 +125,11 @@ impl Socket {
         let (kind, reason) = match local.is_some_and(|local| local.ip().is_loopback()) {
             true => (
                 io::ErrorKind::Unsupported,
-                "the address of this host itself has no device",
+                "a loopback address has no RDMA device",
             ),
             false => (
                 io::ErrorKind::NotFound,
-                "the device of the address has been removed",
+                "the RDMA device of the socket is removed",
             ),
         };
         Err(io::Error::new(kind, reason))

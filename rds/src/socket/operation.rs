@@ -96,7 +96,7 @@ fn check_device(piece: &RemoteRegion, pd: &ProtectionDomain) -> io::Result<()> {
         return Ok(());
     }
     Err(invalid(
-        "memory that is registered with another device, or not by this engine",
+        "local memory is registered with another device or another engine",
     ))
 }
 
@@ -140,7 +140,7 @@ impl Rdma {
         elements: u32,
     ) -> io::Result<connection::Rdma> {
         if self.local.is_empty() {
-            return Err(invalid("an operation on no memory"));
+            return Err(invalid("the operation has no local memory"));
         }
         if self.local.len() > MAX_PIECES {
             return Err(Errno::MSGSIZE.into());
@@ -154,7 +154,7 @@ impl Rdma {
             return Err(Errno::MSGSIZE.into());
         }
         if len > remote {
-            return Err(invalid("there is more memory here than is meant there"));
+            return Err(invalid("the local memory is longer than the remote memory"));
         }
         let requests = self.local.len().div_ceil(elements as usize);
         Ok(connection::Rdma {
@@ -218,7 +218,9 @@ impl Atomic {
     pub(super) fn check(&self, pd: &ProtectionDomain) -> io::Result<connection::Atomic> {
         check_device(&self.place, pd)?;
         if self.place.len() != 8 {
-            return Err(invalid("the place for a number has 8 bytes"));
+            return Err(invalid(
+                "the local memory of an atomic operation must have 8 bytes",
+            ));
         }
         let addr = self.offset.wrapping_add(self.cookie.offset.into());
         if addr % 8 != 0 || !self.place.token().addr.is_multiple_of(8) {

@@ -202,7 +202,7 @@ impl Socket {
         options: &SendOptions,
     ) -> io::Result<Sent> {
         if options.has_operation() {
-            return Err(invalid("an operation with a message that is not copied"));
+            return Err(invalid("a zero-copy message cannot have an operation"));
         }
         let (len, _) = self.check(memory.len(), options)?;
         let payload = Outbound::borrow(memory.clone(), name);
@@ -217,7 +217,9 @@ impl Socket {
         let to = to.map_err(socket_error)?;
         if options.has_operation() {
             if options.cookie.is_some() {
-                return Err(invalid("an operation and a cookie with one message"));
+                return Err(invalid(
+                    "a message cannot have both an operation and a cookie",
+                ));
             }
             let unsupported = |reason: &'static str| {
                 let kind = io::ErrorKind::Unsupported;
@@ -225,17 +227,15 @@ impl Socket {
             };
             let is_here = state.node.is_here(to.ip());
             if is_here && to.port() == 0 {
-                return unsupported("an operation before a ping to this host");
+                return unsupported("a ping to this host cannot have an operation");
             }
             if options.atomic.is_some() && is_here && !state.has_local_atomics(to.ip()) {
-                return unsupported("the device of this host has no atomic operations");
+                return unsupported("the local device does not support atomic operations");
             }
         }
         if let Some(cookie) = options.cookie {
             if !state.exports.contains(self.id, cookie.rkey) {
-                return Err(invalid(
-                    "a cookie of memory that the socket does not export",
-                ));
+                return Err(invalid("the cookie is not an export of this socket"));
             }
             state.exports.sent_to(self.id, cookie.rkey, to.ip());
         }

@@ -31,11 +31,11 @@ impl fmt::Display for Violation {
         match self {
             Self::Header(bad) => bad.fmt(f),
             Self::FrameLen { expected, len } => {
-                write!(f, "a frame with {len} bytes of a message, not {expected}")
+                write!(f, "frame with a body of {len} bytes instead of {expected}")
             }
-            Self::Interleaved => write!(f, "a frame of another message than the one before"),
-            Self::MessageLen(len) => write!(f, "a message of {len} bytes"),
-            Self::Overflow(port) => write!(f, "port {port} has far more than it can take"),
+            Self::Interleaved => write!(f, "frame of another message than the incomplete one"),
+            Self::MessageLen(len) => write!(f, "message of {len} bytes exceeds the limit"),
+            Self::Overflow(port) => write!(f, "receive buffer of port {port} overflows"),
         }
     }
 }

@@ -252,8 +252,8 @@ impl<P> Draft<P> {
 impl fmt::Display for BadMessage {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Port(port) => write!(f, "port {port} cannot be used"),
-            Self::Len(len) => write!(f, "{len} bytes are more than {MAX_MESSAGE}"),
+            Self::Port(port) => write!(f, "port {port} is reserved; use another one"),
+            Self::Len(len) => write!(f, "{len} bytes exceed the limit of {MAX_MESSAGE}"),
         }
     }
 }

@@ -38,18 +38,29 @@ impl fmt::Display for SocketError {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Closed => write!(f, "the socket is closed"),
-            Self::Address(addr) => write!(f, "{addr} is no address of a host"),
-            Self::NoDestination(addr) => write!(f, "{addr} is no destination"),
-            Self::Port(port) => write!(f, "port {port} cannot be used"),
-            Self::AlreadyBound(addr) => write!(f, "the socket is bound to {addr} already"),
+            Self::Address(addr) => write!(f, "{addr} is not an address of a host"),
+            Self::NoDestination(addr) => write!(f, "{addr} is not a valid destination"),
+            Self::Port(port) => write!(f, "port {port} is reserved; use another one"),
+            Self::AlreadyBound(addr) => write!(f, "the socket is already bound to {addr}"),
             Self::InUse(addr) => write!(f, "{addr} is in use"),
-            Self::NotConnected => write!(f, "the socket has no address, or no destination"),
-            Self::Family(addr) => write!(f, "{addr} is not on the network of the socket"),
-            Self::TooLong(len) => write!(f, "{len} bytes are more than a message can have"),
-            Self::Congested(addr) => write!(f, "{addr} can take no more"),
-            Self::Full => write!(f, "too much is waiting to be acknowledged"),
-            Self::TosInUse(tos) => write!(f, "the type of service is {tos}, and in use"),
-            Self::Connections(count) => write!(f, "there are {count} connections"),
+            Self::NotConnected => write!(
+                f,
+                "the socket is unbound or has no destination; call bind or connect"
+            ),
+            Self::Family(addr) => write!(
+                f,
+                "{addr} has another family or scope than the address of the socket"
+            ),
+            Self::TooLong(len) => write!(f, "{len} bytes exceed the maximum message size"),
+            Self::Congested(addr) => {
+                write!(f, "{addr} is congested; try again when the socket is ready")
+            }
+            Self::Full => write!(
+                f,
+                "the send buffer is full; try again when the socket is writable"
+            ),
+            Self::TosInUse(tos) => write!(f, "the type of service is already {tos} and in use"),
+            Self::Connections(count) => write!(f, "the limit of {count} connections is reached"),
         }
     }
 }

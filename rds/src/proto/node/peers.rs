@@ -101,10 +101,14 @@ impl fmt::Display for BadRequest {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
             Self::Data(bad) => bad.fmt(f),
-            Self::Family(local, peer) => write!(f, "{peer} cannot connect to {local}"),
-            Self::Connections(count) => write!(f, "there are {count} connections"),
-            Self::Pending(count) => write!(f, "{count} peers are being connected"),
-            Self::Links(count) => write!(f, "{count} connections are up"),
+            Self::Family(local, peer) => {
+                write!(f, "{peer} and {local} have different address families")
+            }
+            Self::Connections(count) => write!(f, "the limit of {count} connections is reached"),
+            Self::Pending(count) => write!(f, "the limit of {count} pending requests is reached"),
+            Self::Links(count) => {
+                write!(f, "the limit of {count} established connections is reached")
+            }
         }
     }
 }

@@ -227,14 +227,14 @@ const _: () = assert!(FRAGMENT == 4096, "what an answer says");
 impl fmt::Display for BadConnectData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Short(len) => write!(f, "{len} bytes of private data are too few"),
+            Self::Short(len) => write!(f, "private data of {len} bytes is too short"),
             Self::Addresses(hosts) => write!(
                 f,
                 "it says that it goes from {} to {}, which is wrong",
                 hosts.from(),
                 hosts.to()
             ),
-            Self::Version(version) => write!(f, "version {version} is not spoken here"),
+            Self::Version(version) => write!(f, "version {version} is not supported"),
         }
     }
 }

@@ -152,8 +152,11 @@ pub enum NotAdded {
 impl fmt::Display for NotAdded {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Second => write!(f, "a message has one extension, and this would be another"),
-            Self::Unsent => write!(f, "this extension is never sent"),
+            Self::Second => write!(
+                f,
+                "the header already has an extension, and there is room for one"
+            ),
+            Self::Unsent => write!(f, "this extension is receive-only"),
         }
     }
 }

@@ -132,8 +132,12 @@ fn sum(wire: &[u8; Header::SIZE]) -> u16 {
 impl fmt::Display for BadHeader {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Short(len) => write!(f, "a frame of {len} bytes, not {} or more", Header::SIZE),
-            Self::Checksum(sum) => write!(f, "a header with the wrong checksum, {sum:#06x}"),
+            Self::Short(len) => write!(
+                f,
+                "frame of {len} bytes is shorter than the header of {}",
+                Header::SIZE
+            ),
+            Self::Checksum(sum) => write!(f, "header has the wrong checksum {sum:#06x}"),
         }
     }
 }
