@@ -99,7 +99,7 @@ fn connect_while_half_open_connections_hold_all_places_succeeds() {
         ..
     } = listener.refusals();
     assert!(displaced >= 1, "the client has taken the place of another");
-    assert!(rejected + displaced >= BACKLOG as u64 + 1);
+    assert!(rejected + displaced > BACKLOG as u64);
     assert_eq!((timed_out, invalid, failed), (0, 0, 0));
     drop(flood);
 }
