@@ -86,6 +86,9 @@ const TIMED_OUT: i32 = 124;
 /// The exit code of a run in which a guest's kernel is at fault, and no command has failed.
 const AT_FAULT: i32 = 125;
 
+/// The options for the distribution's kernel instead of User-Mode Linux' 6.12.
+pub(crate) const LINUX_6_1: &[&str] = &["--backend", "qemu"];
+
 /// Whether a guest's kernel was at fault before a command failed.
 fn tells_of_a_fault(output: &Output) -> bool {
     String::from_utf8_lossy(&output.stderr).contains("the kernel is at fault")
@@ -112,7 +115,7 @@ fn soft_roce(seconds: u32, cpus: Option<&str>, options: &[&str]) -> Command {
     // Soft-iWARP of Linux 6.12 completes one send of thirty twice, or with an error, when the peer disconnects right
     // after it has received; that of the distribution's 6.1 does not.
     if options.contains(&"siw") {
-        command.args(["--backend", "qemu"]);
+        command.args(LINUX_6_1);
     }
     command.args(options);
     command

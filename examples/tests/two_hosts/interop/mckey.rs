@@ -25,10 +25,6 @@ pub(super) fn cells() -> Vec<Cell> {
     cells
 }
 
-/// Scheduling of a sender. C's `mckey` destroys its queue pair without waiting for completions, and Soft-RoCE sends from a
-/// workqueue since Linux 6.4: an idle task is preempted by that worker at once, and nothing posted is lost.
-const PREEMPTED: &str = "chrt -i 0";
-
 /// A message that is sent before its receiver is a member is lost: an `rping` tells the sender that
 /// it may begin.
 fn cell(who: Who, number: u32, [both, receiver, sender]: [&str; 3]) -> Cell {
@@ -48,7 +44,7 @@ fn cell(who: Who, number: u32, [both, receiver, sender]: [&str; 3]) -> Cell {
         ),
         client: format!(
             "rping -c -C 1 -a $A -p {port} > /dev/null 2>&1 || {{ echo ejected; exit 1; }}; \
-             {PREEMPTED} {client} {common} {sender} -s -b $B"
+             {client} {common} {sender} -s -b $B"
         ),
         check: Box::new(move |said| {
             let joined = vec![joined.as_str(); members];
