@@ -68,8 +68,8 @@ fn run(options: &Options) -> anyhow::Result<()> {
                     let text =
                         format!("message from active/client side with pid {}", process::id());
                     endpoint.send(&mut connection, &text)?;
-                    let (qp_id, key) = (connection.qp().id(), connection.key());
-                    peers.insert(qp_id, Peer::new(key, Link::Established(connection)));
+                    let key = connection.key();
+                    endpoint.add(&mut peers, Peer::new(key, Link::Established(connection)));
                 }
                 made = Some(endpoint);
             }

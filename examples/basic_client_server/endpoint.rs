@@ -12,6 +12,7 @@ use std::{
     fmt, process,
     sync::{Arc, Condvar, Mutex, MutexGuard, PoisonError},
     thread,
+    time::Duration,
 };
 
 use anyhow::{Context as _, bail, ensure};
@@ -29,6 +30,9 @@ const BUFFER_SIZE: usize = 1024;
 /// A connection has at most one send and one receive in flight, so this is enough for 512 of them.
 const CQ_ENTRIES: u32 = 1024;
 
+/// Time from the first completion of a queue pair to the event of its connection.
+const ADDED_WITHIN: Duration = Duration::from_secs(10);
+
 /// Everything that a program makes once, when it has learnt which device it uses.
 pub struct Endpoint {
     context: Context,
@@ -42,8 +46,8 @@ pub struct Endpoint {
 #[derive(Default)]
 struct Shared {
     peers: Mutex<Peers>,
-    /// Signaled when connections may have gone.
-    gone: Condvar,
+    /// Signaled when a connection is added or removed.
+    changed: Condvar,
 }
 
 /// Every connection, by its queue pair.
@@ -99,10 +103,16 @@ impl Endpoint {
         })
     }
 
-    /// Locks the connections. The completion thread waits meanwhile, so it never sees a completion
-    /// of a connection that is not among them yet.
+    /// Locks the connections. The completion thread waits meanwhile.
     pub fn peers(&self) -> MutexGuard<'_, Peers> {
         self.shared.peers()
+    }
+
+    /// Adds a connection. Over iWARP the peer's message may complete before the connection's event is handled; the
+    /// completion thread waits for this call.
+    pub fn add(&self, peers: &mut Peers, peer: Peer) {
+        peers.insert(peer.qp().id(), peer);
+        self.shared.changed.notify_all();
     }
 
     /// Makes a queue pair for a connection, with a receive posted for the message to come.
@@ -150,7 +160,7 @@ impl Endpoint {
     pub fn wait_until_idle(&self) {
         drop(
             self.shared
-                .gone
+                .changed
                 .wait_while(self.peers(), |peers| !peers.is_empty()),
         );
     }
@@ -171,7 +181,7 @@ impl Shared {
 
     fn forget_ended(&self, peers: &mut Peers) {
         peers.retain(|_, peer| !peer.ended || peer.in_flight() > 0);
-        self.gone.notify_all();
+        self.changed.notify_all();
     }
 
     /// The completion thread.
@@ -182,10 +192,16 @@ impl Shared {
     ) -> anyhow::Result<()> {
         loop {
             for wc in queue.wait(None)? {
-                let mut peers = self.peers();
+                let id = wc.qp_id();
+                let (mut peers, _) = self
+                    .changed
+                    .wait_timeout_while(self.peers(), ADDED_WITHIN, |peers| {
+                        !peers.contains_key(&id)
+                    })
+                    .unwrap_or_else(PoisonError::into_inner);
                 let peer = peers
-                    .get_mut(&wc.qp_id())
-                    .context("a stranger's request is done")?;
+                    .get_mut(&id)
+                    .with_context(|| format!("{id:?} has a completion and no connection"))?;
                 let done = peer.complete(wc).and_then(|()| after_completion(peer));
                 if let Err(err) = done {
                     eprintln!("a connection has failed: {err}");

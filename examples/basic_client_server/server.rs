@@ -104,7 +104,7 @@ fn on_connect_request(endpoint: &Endpoint, request: ConnectRequest) -> anyhow::R
     let qp = endpoint.create_qp(request.id())?;
     let mut peers = endpoint.peers();
     let qp = request.accept(qp, &ConnParam::zeroed())?;
-    peers.insert(qp.id(), Peer::new(key, Link::Accepted(qp)));
+    endpoint.add(&mut peers, Peer::new(key, Link::Accepted(qp)));
     Ok(())
 }
 

@@ -110,7 +110,7 @@ const DIFFERENT_OVER_IWARP: [&str; 5] = [
 ];
 
 /// How many tests that start guests run at a time: many of them wait most of the time.
-const AT_ONCE: u32 = 2;
+const AT_ONCE: u32 = 3;
 
 /// Tests that run compilers, which is nothing to check.
 const COMPILING: [&str; 1] = ["compile_fail"];

@@ -17,17 +17,20 @@ const ENODEV: i32 = 19;
 /// Connects, and accepts the connection. The listener is nonblocking: where the accepting side has no memory or descriptor
 /// left once the handshake is over, the client is reset and there is nothing to accept.
 fn pair(listener: &Listener, addr: SocketAddr) -> io::Result<(Stream, Stream)> {
-    let failed = listener.refusals().failed;
     let mut client = Stream::connect(addr)?;
+    client.set_nonblocking(true);
     loop {
         match listener.accept() {
-            Ok((server, _)) => return Ok((client, server)),
-            Err(err) if err.kind() != io::ErrorKind::WouldBlock => return Err(err),
-            Err(_) if listener.refusals().failed > failed => {
-                client.set_read_timeout(Some(PATIENCE));
-                client.read_exact(&mut [0])?;
-                return Err(io::Error::other("a byte from a connection that has failed"));
+            Ok((server, _)) => {
+                client.set_nonblocking(false);
+                return Ok((client, server));
             }
+            Err(err) if err.kind() != io::ErrorKind::WouldBlock => return Err(err),
+            Err(_) => {}
+        }
+        match client.read(&mut [0]) {
+            Ok(_) => return Err(io::ErrorKind::UnexpectedEof.into()),
+            Err(err) if err.kind() != io::ErrorKind::WouldBlock => return Err(err),
             Err(_) => thread::sleep(Duration::from_millis(1)),
         }
     }
