@@ -136,13 +136,15 @@ impl<P: Protocol> Loop<P> {
     }
 
     fn take_completions(&mut self) -> anyhow::Result<()> {
-        while let Some(device) = &mut self.device {
+        // Over iWARP the peer's first message may complete before the event of the active side's connection is handled:
+        // it stays in the queue until then.
+        while let (Some(device), None) = (&mut self.device, &self.making) {
             let completions = device.cq.poll()?;
             if completions.len() == 0 {
                 break;
             }
             for wc in completions {
-                // Otherwise it is of the connection to be, which fails, as an event tells.
+                // Otherwise its queue pair is gone: a request could not be accepted.
                 if let Some(peer) = self.peers.get_mut(&wc.qp_id()) {
                     peer.complete(wc, &mut self.protocol);
                 }
