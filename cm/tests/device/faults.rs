@@ -4,7 +4,6 @@ use std::{
     collections::HashMap,
     fs,
     net::SocketAddr,
-    process::Command,
     thread,
     time::{Duration, Instant},
 };
@@ -15,6 +14,7 @@ use verbs::Rc;
 
 use crate::{
     connections::connect,
+    resources,
     support::{Halfway, PATIENCE, listen, local, next, request, taken},
 };
 
@@ -160,23 +160,18 @@ fn the_parts_of_a_connection_are_dropped_in_every_order() {
     }
 }
 
-/// What this process and the kernel keep: descriptors, objects of the device, and memory.
+/// Descriptors of this process, and objects of the device.
 #[derive(Debug, PartialEq, Eq)]
 struct Kept {
     descriptors: usize,
-    kernel: String,
+    objects: String,
 }
 
 impl Kept {
     fn now() -> Self {
-        let shown = Command::new("rdma")
-            .args(["resource", "show"])
-            .output()
-            .unwrap();
-        assert!(shown.status.success(), "{shown:?}");
         Self {
             descriptors: fs::read_dir("/proc/self/fd").unwrap().count(),
-            kernel: String::from_utf8_lossy(&shown.stdout).into_owned(),
+            objects: resources::shown(),
         }
     }
 

@@ -13,5 +13,6 @@ mod faults;
 mod identifiers;
 mod overtaking;
 mod pyverbs;
+mod resources;
 mod support;
 mod tasks;

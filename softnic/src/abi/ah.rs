@@ -5,7 +5,7 @@ use std::{cell::UnsafeCell, ffi::c_int, net::IpAddr};
 use ibverbs_sys as ffi;
 
 use super::{
-    attributes, null,
+    attributes, context, null,
     object::{Object, zeroed},
     pd::Pd,
     query::gid,
@@ -55,19 +55,19 @@ unsafe extern "C" fn ibv_destroy_ah(raw: *mut ffi::ibv_ah) -> c_int {
     0
 }
 
-/// The address of a datagram's sender, from the 40 bytes before the datagram.
-fn sender(header: &[u8; 40]) -> IpAddr {
-    let v6: [u8; 16] = std::array::from_fn(|at| header[8 + at]);
-    let v4: [u8; 4] = std::array::from_fn(|at| header[32 + at]);
+/// The addresses of a datagram's sender and receiver, from the 40 bytes before the datagram.
+fn addrs(header: &[u8; 40]) -> (IpAddr, IpAddr) {
+    let v6 = |from: usize| -> [u8; 16] { std::array::from_fn(|at| header[from + at]) };
+    let v4 = |from: usize| -> [u8; 4] { std::array::from_fn(|at| header[from + at]) };
     match header[0] >> 4 {
-        6 => IpAddr::from(v6),
-        _ => IpAddr::from(v4),
+        6 => (IpAddr::from(v6(8)), IpAddr::from(v6(24))),
+        _ => (IpAddr::from(v4(32)), IpAddr::from(v4(36))),
     }
 }
 
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_init_ah_from_wc(
-    _ctx: *mut ffi::ibv_context,
+    ctx: *mut ffi::ibv_context,
     port: u8,
     wc: *mut ffi::ibv_wc,
     grh: *mut ffi::ibv_grh,
@@ -80,10 +80,14 @@ unsafe extern "C" fn ibv_init_ah_from_wc(
     }
     // SAFETY: the caller's header, 40 bytes.
     let header = unsafe { grh.cast::<[u8; 40]>().read_unaligned() };
+    // SAFETY: the caller's context is open.
+    let own = &unsafe { context::device(ctx) }.port;
+    let (from, to) = addrs(&header);
     let mut found = ffi::ibv_ah_attr::zeroed();
     found.is_global = 1;
     found.port_num = port;
-    found.grh.dgid = gid(sender(&header));
+    found.grh.sgid_index = own.addr_index_for(to);
+    found.grh.dgid = gid(from);
     found.grh.hop_limit = u8::MAX;
     // SAFETY: the caller's place.
     unsafe { *attr = found };

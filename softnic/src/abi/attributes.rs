@@ -39,11 +39,11 @@ pub(super) fn raw_state(state: State) -> ffi::ibv_qp_state {
 
 /// The way that an address vector describes; `None` if it is not one of this port.
 pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Option<Path> {
-    if av.is_global == 0 || av.port_num != 1 || av.grh.sgid_index != 0 {
+    if av.is_global == 0 || av.port_num != 1 {
         return None;
     }
     Some(Path {
-        src: port.addr(),
+        src: *port.addrs().get(usize::from(av.grh.sgid_index))?,
         dst: addr(av.grh.dgid),
         hop_limit: av.grh.hop_limit,
         traffic_class: av.grh.traffic_class,
@@ -51,10 +51,12 @@ pub(super) fn path(port: &Port, av: &ffi::ibv_ah_attr) -> Option<Path> {
     })
 }
 
-fn address_vector(path: &Path) -> ffi::ibv_ah_attr {
+/// The address vector of a way from this port.
+pub(super) fn address_vector(port: &Port, path: &Path) -> ffi::ibv_ah_attr {
     let mut av = ffi::ibv_ah_attr::zeroed();
     av.is_global = 1;
     av.port_num = 1;
+    av.grh.sgid_index = port.addr_index(path.src).unwrap_or(0);
     av.grh.dgid = gid(path.dst);
     av.grh.hop_limit = path.hop_limit;
     av.grh.traffic_class = path.traffic_class;
@@ -104,7 +106,11 @@ pub(super) fn attributes(
 }
 
 /// The attributes for C.
-pub(super) fn raw_attributes(state: State, attributes: &QpAttributes) -> ffi::ibv_qp_attr {
+pub(super) fn raw_attributes(
+    port: &Port,
+    state: State,
+    attributes: &QpAttributes,
+) -> ffi::ibv_qp_attr {
     let mut raw = ffi::ibv_qp_attr::zeroed();
     raw.qp_state = raw_state(state);
     raw.cur_qp_state = raw.qp_state;
@@ -116,7 +122,7 @@ pub(super) fn raw_attributes(state: State, attributes: &QpAttributes) -> ffi::ib
     raw.dest_qp_num = attributes.dest_qp;
     raw.qp_access_flags = attributes.access.0;
     if let Some(path) = &attributes.path {
-        raw.ah_attr = address_vector(path);
+        raw.ah_attr = address_vector(port, path);
     }
     raw.pkey_index = attributes.pkey_index;
     raw.max_rd_atomic = attributes.max_rd_atomic;

@@ -50,6 +50,8 @@ pub(super) fn open(port: &Port, device: *mut ffi::ibv_device) -> *mut ffi::ibv_c
         Ok(events) => Arc::new(events),
         Err(error) => return null(error.raw_os_error().unwrap_or(libc::ENOMEM)),
     };
+    let weak = Arc::downgrade(&events);
+    port.notifier().subjects().contexts.push(weak);
     let mut table: ffi::verbs_context = zeroed();
     table.sz = size_of::<ffi::verbs_context>();
     table.query_port = Some(query::query_port);

@@ -41,7 +41,7 @@ struct Listed {
 static LISTS: Mutex<Option<HashMap<usize, usize>>> = Mutex::new(None);
 
 /// The C struct of a device: always the same.
-fn listed(port: &Port) -> *mut ffi::ibv_device {
+pub(super) fn listed(port: &Port) -> *mut ffi::ibv_device {
     let mut listed = LISTED.lock().unwrap_or_else(PoisonError::into_inner);
     let known = listed.iter().find(|known| known.port.is(port));
     if let Some(known) = known {
@@ -108,16 +108,11 @@ unsafe extern "C" fn ibv_get_device_index(device: *mut ffi::ibv_device) -> c_int
     c_int::try_from(device.port.index()).unwrap_or(-1)
 }
 
-/// The GUID of a host's device: that of a locally administered address.
-pub(super) fn guid(port: &Port) -> u64 {
-    0x0200_00ff_fe00_0001 + port.index() as u64
-}
-
 #[unsafe(no_mangle)]
 unsafe extern "C" fn ibv_get_device_guid(device: *mut ffi::ibv_device) -> ffi::__be64 {
     // SAFETY: a device of a list, which lives as long as the process.
     let device = unsafe { Device::borrow(device) };
-    ffi::__be64::from_ne(guid(&device.port))
+    ffi::__be64::from_ne(device.port.guid())
 }
 
 #[unsafe(no_mangle)]

@@ -51,7 +51,8 @@ unsafe extern "C" fn ibv_get_async_event(
         Some(About::Cq) => found.element.cq = object.cast(),
         Some(About::Qp) => found.element.qp = object,
         Some(About::Srq) => found.element.srq = object.cast(),
-        None => {}
+        // Of the only port, or of the device.
+        None => found.element.port_num = 1,
     }
     // SAFETY: the caller's place.
     unsafe { event.write(found) };

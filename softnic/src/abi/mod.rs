@@ -1,4 +1,4 @@
-//! The functions of libibverbs over the engine.
+//! The functions of libibverbs over the engine, and those of librdmacm over the connection manager.
 //!
 //! Each is defined under its C name. The linker prefers a program's own symbols to those of a shared library, so a program
 //! that links this crate calls these. What `verbs.h` has as inline functions goes through the table of a context, which is
@@ -10,6 +10,7 @@ mod acks;
 mod ah;
 mod attributes;
 mod channel;
+mod cm;
 mod context;
 mod cq;
 mod device;

@@ -2,13 +2,20 @@
 
 use std::{
     collections::HashMap,
-    sync::{Arc, Mutex, MutexGuard, PoisonError},
+    sync::{Arc, Mutex, MutexGuard, PoisonError, Weak},
 };
 
 use ibverbs_sys::ibv_event_type;
 
-use super::{acks::Acks, pipe::EventPipe};
-use crate::engine::{CqId, Event, QpNum, SrqId};
+use super::{
+    acks::Acks,
+    cm::{CmSubject, Queued},
+    pipe::EventPipe,
+};
+use crate::{
+    cm::{CmEvent, IdNum},
+    engine::{CqId, Event, QpNum, SrqId},
+};
 
 /// A pipe of completion events: `struct ib_uverbs_comp_event_desc`, the address of the queue.
 pub(super) type CompletionPipe = EventPipe<8>;
@@ -42,6 +49,9 @@ pub(super) struct Subjects {
     pub(super) cqs: HashMap<CqId, CqSubject>,
     pub(super) qps: HashMap<QpNum, Subject>,
     pub(super) srqs: HashMap<SrqId, Subject>,
+    pub(super) ids: HashMap<IdNum, CmSubject>,
+    /// The contexts that are open.
+    pub(super) contexts: Vec<Weak<AsyncPipe>>,
 }
 
 /// Receiver of a device's events.
@@ -49,6 +59,9 @@ pub(super) struct Subjects {
 pub(crate) struct Notifier {
     subjects: Mutex<Subjects>,
 }
+
+/// The only port, in the place of an object's address.
+const PORT: u64 = 1;
 
 /// The bytes of an asynchronous event.
 pub(super) fn async_message(addr: u64, kind: ibv_event_type) -> [u8; 16] {
@@ -67,15 +80,46 @@ impl Subject {
     }
 }
 
+impl Subjects {
+    /// Raises an event of the device or of its port, in all contexts.
+    fn broadcast(&mut self, kind: ibv_event_type) {
+        self.contexts.retain(|pipe| {
+            let pipe = pipe.upgrade();
+            if let Some(pipe) = &pipe {
+                // A program that takes no events misses them.
+                let _sent: bool = pipe.send(async_message(PORT, kind));
+            }
+            pipe.is_some()
+        });
+    }
+}
+
 impl Notifier {
     pub(super) fn subjects(&self) -> MutexGuard<'_, Subjects> {
         self.subjects.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
+    /// Hands an event of the connection manager over to the program. Called with the fabric locked.
+    pub(crate) fn cm_event(&self, event: CmEvent) {
+        if let Some(subject) = self.subjects().ids.get(&event.id) {
+            subject.queue.push(Queued {
+                addr: subject.addr,
+                what: event.what,
+                acks: Arc::clone(&subject.acks),
+            });
+        }
+    }
+
     /// Hands an event over to the program. Called with the fabric locked.
     pub(crate) fn event(&self, event: Event) {
         use ibv_event_type as on;
-        let subjects = self.subjects();
+        let mut subjects = self.subjects();
+        match event {
+            Event::PortActive => subjects.broadcast(on::IBV_EVENT_PORT_ACTIVE),
+            Event::PortError => subjects.broadcast(on::IBV_EVENT_PORT_ERR),
+            Event::DeviceFatal => subjects.broadcast(on::IBV_EVENT_DEVICE_FATAL),
+            _ => {}
+        }
         let qp = |qp: QpNum, kind: on| {
             if let Some(subject) = subjects.qps.get(&qp) {
                 subject.raise(kind);
@@ -108,6 +152,7 @@ impl Notifier {
                     subject.raise(on::IBV_EVENT_SRQ_LIMIT_REACHED);
                 }
             }
+            Event::PortActive | Event::PortError | Event::DeviceFatal => {}
         }
     }
 }

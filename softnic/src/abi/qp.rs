@@ -197,7 +197,7 @@ unsafe extern "C" fn ibv_query_qp(
     let Some((state, attributes)) = qp.device.port.look(|nic| nic.engine.query_qp(qp.num)) else {
         return libc::EINVAL;
     };
-    let mut found = raw_attributes(state, &attributes);
+    let mut found = raw_attributes(&qp.device.port, state, &attributes);
     found.cap = qp.init.cap;
     // SAFETY: the caller's place.
     unsafe { *attr = found };

@@ -7,7 +7,7 @@ use std::{
 
 use ibverbs_sys as ffi;
 
-use super::{context, device, set_errno};
+use super::{context, set_errno};
 
 /// The only partition key, with full membership.
 const PKEY: u16 = 0xffff;
@@ -33,6 +33,10 @@ const MAX_RD_ATOMIC: c_int = 128;
 /// Most objects of each kind, as they are reported; the engine has no fixed limits.
 const MANY: c_int = 1 << 20;
 
+/// Physical states of a port.
+const LINK_UP: u8 = 5;
+const DISABLED: u8 = 3;
+
 /// The GID of an address.
 pub(super) fn gid(addr: IpAddr) -> ffi::ibv_gid {
     let addr = match addr {
@@ -54,7 +58,7 @@ unsafe extern "C" fn ibv_query_device(
 ) -> c_int {
     // SAFETY: an open context.
     let opened = unsafe { context::device(ctx) };
-    let guid = ffi::__be64::from_ne(device::guid(&opened.port));
+    let guid = ffi::__be64::from_ne(opened.port.guid());
     let mut found = ffi::ibv_device_attr::zeroed();
     for (to, from) in found
         .fw_ver
@@ -100,7 +104,7 @@ unsafe extern "C" fn ibv_query_device(
 }
 
 pub(super) unsafe extern "C" fn query_port(
-    _ctx: *mut ffi::ibv_context,
+    ctx: *mut ffi::ibv_context,
     port: u8,
     attr: *mut ffi::ibv_port_attr,
     size: usize,
@@ -110,16 +114,22 @@ pub(super) unsafe extern "C" fn query_port(
     }
     let mut found = ffi::ibv_port_attr::zeroed();
     found.state = ffi::ibv_port_state::IBV_PORT_ACTIVE;
+    found.phys_state = LINK_UP;
     found.max_mtu = ffi::ibv_mtu::IBV_MTU_4096;
     found.active_mtu = ffi::ibv_mtu::IBV_MTU_4096;
-    found.gid_tbl_len = 1;
+    // SAFETY: an open context.
+    let opened = unsafe { context::device(ctx) };
+    let addrs = opened.port.addrs();
+    if !opened.port.look(|nic| nic.engine.is_active()) {
+        found.state = ffi::ibv_port_state::IBV_PORT_DOWN;
+        found.phys_state = DISABLED;
+    }
+    found.gid_tbl_len = c_int::try_from(addrs.len()).unwrap_or(c_int::MAX);
     found.max_msg_sz = 1 << 31;
     found.pkey_tbl_len = 1;
     // Width 4X and 25 Gb/s a lane, which are invented.
     found.active_width = 2;
     found.active_speed = 32;
-    // `LinkUp`.
-    found.phys_state = 5;
     found.link_layer = ffi::IBV_LINK_LAYER_ETHERNET;
     found.flags = ffi::IBV_QPF_GRH_REQUIRED;
     // SAFETY: the caller's place, of that size.
@@ -131,7 +141,8 @@ pub(super) unsafe extern "C" fn query_port(
 unsafe fn address(ctx: *mut ffi::ibv_context, port: u32, index: u32) -> Option<IpAddr> {
     // SAFETY: the caller's context is open.
     let opened = unsafe { context::device(ctx) };
-    (port == 1 && index == 0).then(|| opened.port.addr())
+    let index = usize::try_from(index).ok().filter(|_| port == 1)?;
+    opened.port.addrs().get(index).copied()
 }
 
 #[unsafe(no_mangle)]
@@ -152,9 +163,10 @@ unsafe extern "C" fn ibv_query_gid(
     0
 }
 
-fn entry(addr: IpAddr) -> ffi::ibv_gid_entry {
+fn entry(index: u32, addr: IpAddr) -> ffi::ibv_gid_entry {
     let mut entry = ffi::ibv_gid_entry::zeroed();
     entry.gid = gid(addr);
+    entry.gid_index = index;
     entry.port_num = 1;
     entry.gid_type = ROCE_V2;
     // There is no interface; 0 would mean that the entry has none.
@@ -176,7 +188,7 @@ unsafe extern "C" fn _ibv_query_gid_ex(
         return libc::EINVAL;
     };
     // SAFETY: the caller's place.
-    unsafe { *place = entry(addr) };
+    unsafe { *place = entry(index, addr) };
     0
 }
 
@@ -188,14 +200,18 @@ unsafe extern "C" fn _ibv_query_gid_table(
     _flags: u32,
     _size: usize,
 ) -> isize {
-    if max_entries < 1 {
+    // SAFETY: an open context.
+    let addrs = unsafe { context::device(ctx) }.port.addrs();
+    if max_entries < addrs.len() {
         return -(libc::EINVAL as isize);
     }
-    // SAFETY: an open context.
-    let opened = unsafe { context::device(ctx) };
-    // SAFETY: the caller's array has room for one.
-    unsafe { *entries = entry(opened.port.addr()) };
-    1
+    for (at, (index, addr)) in (0..).zip(addrs).enumerate() {
+        // SAFETY: the caller's array has room for as many entries, so this one is inside.
+        let place = unsafe { entries.add(at) };
+        // SAFETY: as above.
+        unsafe { place.write(entry(index, *addr)) };
+    }
+    isize::try_from(addrs.len()).unwrap_or(0)
 }
 
 #[unsafe(no_mangle)]

@@ -12,6 +12,7 @@ use super::{
     error::EngineError,
     event::Event,
     ids::{CqId, QpNum, SrqId},
+    management::{self, ManagementQp},
     memory::Memory,
     qp::{AttributeMask, QpAttributes, QueuePair, State},
     request::{RecvRequest, SendRequest},
@@ -26,7 +27,7 @@ const MULTICAST_QP: u32 = 0xff_ffff;
 const FULL_MEMBER: u16 = 0x8000;
 
 /// One RDMA device.
-#[derive(Debug, Default)]
+#[derive(Debug)]
 pub struct Engine {
     pub(super) addresses: Vec<IpAddr>,
     pub(super) qps: HashMap<u32, QueuePair>,
@@ -39,8 +40,12 @@ pub struct Engine {
     pub(super) serial: u32,
     /// The last number that was given to a queue pair.
     pub(super) last_qp: u32,
+    /// Queue pair 1.
+    pub(super) management: ManagementQp,
     /// Number of frames that were dropped because they were malformed or for another host.
     dropped: u64,
+    has_link: bool,
+    has_failed: bool,
 }
 
 impl Engine {
@@ -48,7 +53,54 @@ impl Engine {
     pub fn new(addresses: impl IntoIterator<Item = IpAddr>) -> Self {
         Self {
             addresses: addresses.into_iter().collect(),
-            ..Self::default()
+            qps: HashMap::new(),
+            resources: Resources::default(),
+            senders: VecDeque::new(),
+            groups: HashMap::new(),
+            serial: 0,
+            last_qp: 0,
+            management: ManagementQp::default(),
+            dropped: 0,
+            has_link: true,
+            has_failed: false,
+        }
+    }
+
+    /// Whether the port has a link, and the device works. Frames of a device without are lost.
+    pub fn is_active(&self) -> bool {
+        self.has_link && !self.has_failed
+    }
+
+    /// Gives the port a link, or takes it away; an event tells the program.
+    pub fn set_link(&mut self, has_link: bool) {
+        if self.has_link != has_link {
+            self.has_link = has_link;
+            self.resources.events.push_back(if has_link {
+                Event::PortActive
+            } else {
+                Event::PortError
+            });
+        }
+    }
+
+    /// Fails the device for good: all requests come back as flushed, and no frame leaves or arrives any more.
+    pub fn fail(&mut self, now: Duration, memory: &mut dyn Memory) {
+        if self.has_failed {
+            return;
+        }
+        self.has_failed = true;
+        self.resources.events.push_back(Event::DeviceFatal);
+        let mut all: Vec<_> = self.qps.keys().copied().collect();
+        all.sort_unstable();
+        for num in all {
+            let failed = self.with_qp(QpNum(num), now, memory, |qp, ctx| {
+                if qp.state != State::Reset {
+                    qp.fail(ctx);
+                }
+                Ok(())
+            });
+            // The queue pair was there a moment ago.
+            debug_assert!(failed.is_ok(), "{failed:?}");
         }
     }
 
@@ -133,6 +185,8 @@ impl Engine {
             for member in members {
                 self.deliver(member, &frame, now, memory);
             }
+        } else if self.addresses.contains(&dst) && frame.bth.dest_qp == management::QP {
+            self.dropped += u64::from(!self.management.handle(&frame));
         } else if self.addresses.contains(&dst) {
             self.deliver(frame.bth.dest_qp, &frame, now, memory);
         } else {
@@ -150,6 +204,11 @@ impl Engine {
 
     /// Appends the next frame to `out`; false if there is none now.
     pub fn transmit(&mut self, now: Duration, memory: &mut dyn Memory, out: &mut Vec<u8>) -> bool {
+        while let Some(encoded) = self.management.transmit(out) {
+            if encoded.is_ok() {
+                return true;
+            }
+        }
         while let Some(num) = self.senders.pop_front() {
             let Some(qp) = self.qps.get_mut(&num) else {
                 continue;

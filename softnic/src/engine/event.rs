@@ -24,4 +24,10 @@ pub enum Event {
     LastWqeReached(QpNum),
     /// A shared receive queue has fewer receives than its limit.
     SrqLimit(SrqId),
+    /// The port has a link again.
+    PortActive,
+    /// The port has lost its link.
+    PortError,
+    /// The device has failed for good.
+    DeviceFatal,
 }

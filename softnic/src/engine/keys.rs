@@ -83,6 +83,11 @@ pub(super) struct KeyTable {
 }
 
 impl KeyTable {
+    /// Number of regions and windows.
+    pub(super) fn len(&self) -> usize {
+        self.slots.len() - self.free.len()
+    }
+
     /// Registers memory; the result is both its local and its remote key.
     pub(super) fn register(&mut self, region: Region) -> Result<u32, EngineError> {
         let fits = region.len.checked_sub(1).is_none_or(|last| {

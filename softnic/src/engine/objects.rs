@@ -21,6 +21,17 @@ const LAST_QP: u32 = 0xff_fffe;
 const MAX_QPS: usize = 1 << 20;
 
 impl Engine {
+    /// Kinds of objects, and how many of each there are.
+    pub fn objects(&self) -> Vec<(&'static str, usize)> {
+        vec![
+            ("protection domain", self.resources.pds.len()),
+            ("key", self.resources.keys.len()),
+            ("completion queue", self.resources.cqs.len()),
+            ("shared receive queue", self.resources.srqs.len()),
+            ("queue pair", self.qps.len()),
+        ]
+    }
+
     fn next_serial(&mut self) -> u32 {
         self.serial = self.serial.wrapping_add(1);
         self.serial

@@ -18,10 +18,14 @@ thread_local! {
 /// The host of threads that have entered none.
 static DEFAULT: Mutex<Option<Port>> = Mutex::new(None);
 
+/// The device of the host that this thread has entered.
+pub(crate) fn entered() -> Option<Port> {
+    CURRENT.with_borrow(|entered| entered.last().cloned())
+}
+
 /// The device of the host that this thread is on.
 pub(crate) fn current() -> Option<Port> {
-    let entered = CURRENT.with_borrow(|entered| entered.last().cloned());
-    entered.or_else(|| {
+    entered().or_else(|| {
         DEFAULT
             .lock()
             .unwrap_or_else(PoisonError::into_inner)
@@ -47,9 +51,10 @@ impl Host {
         self.port.index
     }
 
-    /// The host's address.
+    /// The host's first address.
     pub fn addr(&self) -> IpAddr {
-        self.port.addr()
+        let first = self.port.addrs().first();
+        first.copied().unwrap_or(IpAddr::from([0; 4]))
     }
 
     /// Puts this thread on the host until the result is dropped: for runtimes that start threads of their own.

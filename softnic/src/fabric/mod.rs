@@ -5,6 +5,7 @@
 
 #![forbid(unsafe_code)]
 
+mod books;
 mod faults;
 mod host;
 mod network;
@@ -14,9 +15,10 @@ mod timekeeper;
 
 use std::{io, net::IpAddr, ops::Range, path::Path, sync::Arc, time::Duration};
 
+pub use books::Books;
 pub use faults::Faults;
-pub(crate) use host::current;
 pub use host::{Entered, Host};
+pub(crate) use host::{current, entered};
 pub(crate) use port::Port;
 use port::Shared;
 
@@ -25,7 +27,10 @@ use port::Shared;
 /// Frames move while a program posts or polls, and by a thread of the fabric when they are delayed or a timer is due. A
 /// [manual](Self::manual) fabric has no thread: nothing moves and no time passes but in [`step`](Self::step).
 ///
-/// Devices that are open keep working after their fabric has been dropped, but for delays and timers.
+/// # Panics
+/// Dropping a fabric panics if programs have made objects on its hosts and not destroyed them (see [`books`](Self::books) and
+/// [`keep_objects`](Self::keep_objects)), unless the thread panics already; then the seed is printed. Devices that are open
+/// keep working after their fabric has been dropped, but for delays and timers.
 ///
 /// # Examples
 /// ```
@@ -41,6 +46,8 @@ use port::Shared;
 #[derive(Debug)]
 pub struct Fabric {
     shared: Arc<Shared>,
+    seed: u64,
+    checks_books: bool,
 }
 
 impl Fabric {
@@ -49,18 +56,42 @@ impl Fabric {
         Self::seeded(0)
     }
 
-    /// A network whose faults are those of a seed; none until they are asked for.
+    /// A network whose faults are those of a seed; none until they are asked for. The environment variable `SOFTNIC_SEED`
+    /// takes the seed's place: a test that fails names its seed.
     pub fn seeded(seed: u64) -> Self {
-        let shared = Shared::new(seed, false);
-        timekeeper::start(&shared);
-        Self { shared }
+        let fabric = Self::build(seed, false);
+        timekeeper::start(&fabric.shared);
+        fabric
     }
 
-    /// A network in which nothing moves and no time passes but in [`step`](Self::step).
+    /// A network in which nothing moves and no time passes but in [`step`](Self::step). The seed is as for
+    /// [`seeded`](Self::seeded).
     pub fn manual(seed: u64) -> Self {
+        Self::build(seed, true)
+    }
+
+    fn build(seed: u64, is_manual: bool) -> Self {
+        let seed = std::env::var("SOFTNIC_SEED")
+            .ok()
+            .and_then(|seed| seed.parse().ok())
+            .unwrap_or(seed);
         Self {
-            shared: Shared::new(seed, true),
+            shared: Shared::new(seed, is_manual),
+            seed,
+            checks_books: true,
         }
+    }
+
+    /// The seed of the network's faults.
+    pub fn seed(&self) -> u64 {
+        self.seed
+    }
+
+    /// Leaves objects alone that exist when the fabric is dropped: for libraries that keep theirs as long as the process.
+    #[must_use]
+    pub fn keep_objects(mut self) -> Self {
+        self.checks_books = false;
+        self
     }
 
     /// Sets the probability, 0 to 1, that a frame is lost.
@@ -109,7 +140,16 @@ impl Fabric {
     /// # Panics
     /// If another host has the address.
     pub fn host(&self, addr: IpAddr) -> Host {
-        let index = self.shared.lock().add_host(addr);
+        self.host_with_addrs(&[addr])
+    }
+
+    /// Adds a host with several addresses, in the order of its GIDs.
+    ///
+    /// # Panics
+    /// If there is no address, or another host has one of them.
+    pub fn host_with_addrs(&self, addrs: &[IpAddr]) -> Host {
+        assert!(!addrs.is_empty(), "a host has at least one address");
+        let index = self.shared.lock().add_host(addrs);
         Host::new(Port::new(&self.shared, index))
     }
 
@@ -129,6 +169,27 @@ impl Fabric {
         network.set_cut((b.index(), a.index()), is_cut);
     }
 
+    /// Takes the link of a host's port away: its frames are lost until [`link_up`](Self::link_up), and its programs get
+    /// `IBV_EVENT_PORT_ERR`.
+    pub fn link_down(&self, host: &Host) {
+        self.shared
+            .change(|network, _| network.set_link(host.index(), false));
+    }
+
+    /// Ends a [`link_down`](Self::link_down).
+    pub fn link_up(&self, host: &Host) {
+        self.shared
+            .change(|network, _| network.set_link(host.index(), true));
+    }
+
+    /// Kills a host: to its peers, which are told nothing, it is silent from now on. Its own programs see their device
+    /// fail: requests come back as flushed, and each identifier of a connection has `RDMA_CM_EVENT_DEVICE_REMOVAL`. A new
+    /// host may take the addresses over, as after a restart.
+    pub fn kill(&self, host: &Host) {
+        self.shared
+            .change(|network, now| network.kill(host.index(), now));
+    }
+
     /// Lets the next thing happen in a manual fabric: frames that were posted leave, and then time passes to the next
     /// arrival or timer. False if nothing is left to happen, and in a fabric that is not manual.
     pub fn step(&self) -> bool {
@@ -138,6 +199,11 @@ impl Fabric {
     /// Time since the fabric was made; virtual in a manual fabric.
     pub fn now(&self) -> Duration {
         self.shared.now(&self.shared.lock())
+    }
+
+    /// Objects that programs have made on hosts and not destroyed.
+    pub fn books(&self) -> Books {
+        Books::of(&self.shared.lock())
     }
 
     /// Writes the recorded frames to a file that Wireshark reads.
@@ -166,5 +232,18 @@ impl Default for Fabric {
 impl Drop for Fabric {
     fn drop(&mut self) {
         self.shared.close();
+        if std::thread::panicking() {
+            let seed = self.seed;
+            #[expect(clippy::print_stderr, reason = "how a failed test tells its seed")]
+            {
+                eprintln!("softnic: faults of seed {seed}; replay them with SOFTNIC_SEED={seed}");
+            }
+        } else if self.checks_books {
+            let books = self.books();
+            assert!(
+                books.is_empty(),
+                "objects exist that were not destroyed before their fabric was dropped: {books}"
+            );
+        }
     }
 }

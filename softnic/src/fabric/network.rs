@@ -15,13 +15,15 @@ use super::{
 };
 use crate::{
     abi::Notifier,
+    cm::{Manager, Reach},
     engine::{Engine, Memory},
 };
 
 /// A host of the network.
 pub(super) struct NetworkHost {
-    pub(super) addr: IpAddr,
+    pub(super) addrs: Arc<[IpAddr]>,
     pub(super) engine: Engine,
+    pub(super) manager: Manager,
     pub(super) notifier: Arc<Notifier>,
     /// Whether the host is listed as one that may have frames or events.
     is_listed: bool,
@@ -76,17 +78,37 @@ impl Network {
         }
     }
 
-    pub(super) fn add_host(&mut self, addr: IpAddr) -> usize {
+    pub(super) fn add_host(&mut self, addrs: &[IpAddr]) -> usize {
         let index = self.hosts.len();
-        let taken = self.by_addr.insert(addr, index);
-        assert!(taken.is_none(), "another host has the address {addr}");
+        for addr in addrs {
+            let taken = self.by_addr.insert(*addr, index);
+            assert!(taken.is_none(), "another host has the address {addr}");
+        }
+        let all = addrs.iter().copied();
+        // Numbers of one manager's connections are far from those of the next.
+        let first = u32::try_from(index).unwrap_or(0).rotate_right(12);
         self.hosts.push(NetworkHost {
-            addr,
-            engine: Engine::new([addr]),
+            addrs: addrs.into(),
+            engine: Engine::new(all.clone()),
+            manager: Manager::new(all, guid(index), first),
             notifier: Arc::default(),
             is_listed: false,
         });
         index
+    }
+
+    /// What a host knows of an address: which host has it, or whether it is one of the host's networks. These are of 256
+    /// addresses (IPv4) or have prefixes of 64 bits (IPv6).
+    pub(super) fn reach(&self, host: usize, addr: IpAddr) -> Reach {
+        if addr.is_multicast() || self.by_addr.contains_key(&addr) {
+            return Reach::Known;
+        }
+        let own = &self.hosts[host].addrs;
+        if own.iter().any(|own| network(*own) == network(addr)) {
+            Reach::OnLink
+        } else {
+            Reach::Nowhere
+        }
     }
 
     pub(super) fn record(&mut self) {
@@ -129,6 +151,15 @@ impl Network {
 
     /// Sends the frames of a host, and hands its events over.
     fn collect(&mut self, host: usize, now: Duration) {
+        let NetworkHost {
+            engine, manager, ..
+        } = &mut self.hosts[host];
+        while let Some(datagram) = engine.poll_management() {
+            manager.handle_message(datagram.from, datagram.to, &datagram.bytes, now);
+        }
+        while let Some((path, bytes)) = manager.transmit() {
+            engine.send_management(path, bytes);
+        }
         loop {
             let mut frame = self.spare.pop().unwrap_or_default();
             frame.clear();
@@ -140,10 +171,16 @@ impl Network {
             self.launch(host, frame, now);
         }
         let NetworkHost {
-            engine, notifier, ..
+            engine,
+            manager,
+            notifier,
+            ..
         } = &mut self.hosts[host];
         while let Some(event) = engine.poll_event() {
             notifier.event(event);
+        }
+        while let Some(event) = manager.poll_event() {
+            notifier.cm_event(event);
         }
     }
 
@@ -155,13 +192,35 @@ impl Network {
 
     fn deliver(&mut self, host: usize, frame: Vec<u8>, now: Duration) {
         let engine = &mut self.hosts[host].engine;
-        engine.handle_frame(&frame, now, &mut *self.memory);
+        if engine.is_active() {
+            engine.handle_frame(&frame, now, &mut *self.memory);
+        }
         self.keep(frame);
+        self.activate(host);
+    }
+
+    /// Gives a host's port a link, or takes it away.
+    pub(super) fn set_link(&mut self, host: usize, has_link: bool) {
+        self.hosts[host].engine.set_link(has_link);
+        self.activate(host);
+    }
+
+    /// Fails a host's device for good. Another host may have its addresses then.
+    pub(super) fn kill(&mut self, host: usize, now: Duration) {
+        let NetworkHost {
+            engine, manager, ..
+        } = &mut self.hosts[host];
+        engine.fail(now, &mut *self.memory);
+        manager.remove_device();
+        self.by_addr.retain(|_, of| *of != host);
         self.activate(host);
     }
 
     /// Puts a frame on its way.
     fn launch(&mut self, from: usize, frame: Vec<u8>, now: Duration) {
+        if !self.hosts[from].engine.is_active() {
+            return self.keep(frame);
+        }
         if let Some(pcap) = &mut self.pcap {
             pcap.push(now, &frame);
         }
@@ -169,9 +228,7 @@ impl Network {
         match dst {
             Some(dst) if dst.is_multicast() => {
                 for to in 0..self.hosts.len() {
-                    if to != from {
-                        self.send((from, to), &frame, now);
-                    }
+                    self.send((from, to), &frame, now);
                 }
                 self.keep(frame);
             }
@@ -234,10 +291,24 @@ impl Network {
                 self.arriving.push_back((host, frame));
             }
         }
+        // What has arrived may make a timer pointless.
+        self.pump(now);
         for host in 0..self.hosts.len() {
-            let engine = &mut self.hosts[host].engine;
-            if engine.next_timeout().is_some_and(|at| at <= now) {
+            let NetworkHost {
+                engine, manager, ..
+            } = &mut self.hosts[host];
+            let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
+            let due = (
+                is_due(engine.next_timeout()),
+                is_due(manager.next_timeout()),
+            );
+            if due.0 {
                 engine.handle_timeout(now, &mut *self.memory);
+            }
+            if due.1 {
+                manager.handle_timeout(now);
+            }
+            if due != (false, false) {
                 self.activate(host);
             }
         }
@@ -247,10 +318,10 @@ impl Network {
     /// The time by which [`advance`](Self::advance) is to be called.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let arrival = self.delayed.peek().map(|Reverse((at, ..))| *at);
-        let timers = self
-            .hosts
-            .iter()
-            .filter_map(|host| host.engine.next_timeout());
+        let timers = self.hosts.iter().flat_map(|host| {
+            let timers = [host.engine.next_timeout(), host.manager.next_timeout()];
+            timers.into_iter().flatten()
+        });
         arrival.into_iter().chain(timers).min()
     }
 
@@ -271,6 +342,22 @@ impl Network {
         self.virtual_now = self.virtual_now.max(deadline);
         self.advance(self.virtual_now);
         true
+    }
+}
+
+/// GUID of a host's device: that of a locally administered address.
+pub(crate) fn guid(index: usize) -> u64 {
+    0x0200_00ff_fe00_0001 + index as u64
+}
+
+/// The network of an address: its first 24 bits (IPv4) or 64 bits (IPv6).
+fn network(addr: IpAddr) -> (bool, u64) {
+    match addr {
+        IpAddr::V4(addr) => (true, u64::from(u32::from(addr) >> 8)),
+        IpAddr::V6(addr) => {
+            let [a, b, c, d, e, f, g, h, ..] = addr.octets();
+            (false, u64::from_be_bytes([a, b, c, d, e, f, g, h]))
+        }
     }
 }
 

@@ -9,9 +9,10 @@ use std::{
     time::{Duration, Instant},
 };
 
-use super::network::Network;
+use super::network::{self, Network};
 use crate::{
     abi::{Notifier, ProcessMemory},
+    cm::{Manager, Reach},
     engine::{Engine, Memory},
 };
 
@@ -39,6 +40,17 @@ impl Shared {
 
     pub(super) fn lock(&self) -> MutexGuard<'_, Network> {
         self.network.lock().unwrap_or_else(PoisonError::into_inner)
+    }
+
+    /// Changes the network, and moves what the change has caused.
+    pub(super) fn change(&self, change: impl FnOnce(&mut Network, Duration)) {
+        let mut network = self.lock();
+        let now = self.now(&network);
+        change(&mut network, now);
+        if !self.is_manual {
+            network.pump(now);
+            self.changed.notify_one();
+        }
     }
 
     pub(super) fn is_manual(&self) -> bool {
@@ -70,27 +82,28 @@ impl Shared {
 pub(crate) struct Port {
     shared: Arc<Shared>,
     notifier: Arc<Notifier>,
-    addr: IpAddr,
+    addrs: Arc<[IpAddr]>,
     pub(super) index: usize,
 }
 
 /// A device, and the surroundings of a call to it.
 pub(crate) struct Device<'a> {
     pub(crate) engine: &'a mut Engine,
+    pub(crate) manager: &'a mut Manager,
     pub(crate) memory: &'a mut dyn Memory,
     pub(crate) now: Duration,
 }
 
 impl Port {
     pub(super) fn new(shared: &Arc<Shared>, index: usize) -> Self {
-        let (notifier, addr) = {
+        let (notifier, addrs) = {
             let host = &shared.lock().hosts[index];
-            (Arc::clone(&host.notifier), host.addr)
+            (Arc::clone(&host.notifier), Arc::clone(&host.addrs))
         };
         Self {
             shared: Arc::clone(shared),
             notifier,
-            addr,
+            addrs,
             index,
         }
     }
@@ -105,9 +118,34 @@ impl Port {
         self.index
     }
 
-    /// Address of the host.
-    pub(crate) fn addr(&self) -> IpAddr {
-        self.addr
+    /// Addresses of the host, in the order of its GIDs.
+    pub(crate) fn addrs(&self) -> &[IpAddr] {
+        &self.addrs
+    }
+
+    /// Index of an address among those of the host.
+    pub(crate) fn addr_index(&self, addr: IpAddr) -> Option<u8> {
+        let index = self.addrs.iter().position(|own| *own == addr)?;
+        u8::try_from(index).ok()
+    }
+
+    /// Index of the address with which the host answers a frame for `to`: that one, or for a multicast group the first of
+    /// the same family.
+    pub(crate) fn addr_index_for(&self, to: IpAddr) -> u8 {
+        let same_family = |own: &&IpAddr| own.is_ipv4() == to.is_ipv4();
+        let first = self.addrs.iter().find(same_family);
+        let own = self.addr_index(to);
+        own.or_else(|| self.addr_index(*first?)).unwrap_or(0)
+    }
+
+    /// GUID of the device.
+    pub(crate) fn guid(&self) -> u64 {
+        network::guid(self.index)
+    }
+
+    /// What the host knows of an address.
+    pub(crate) fn reach(&self, addr: IpAddr) -> Reach {
+        self.shared.lock().reach(self.index, addr)
     }
 
     /// Receiver of the device's events.
@@ -119,10 +157,10 @@ impl Port {
     pub(crate) fn call<T>(&self, act: impl FnOnce(Device<'_>) -> T) -> T {
         let mut network = self.shared.lock();
         let now = self.shared.now(&network);
+        let before = network.next_deadline();
         let result = act(device(&mut network, self.index, now));
         network.activate(self.index);
         if !self.shared.is_manual {
-            let before = network.next_deadline();
             network.pump(now);
             let after = network.next_deadline();
             if after.is_some_and(|after| before.is_none_or(|before| after < before)) {
@@ -152,8 +190,10 @@ impl Port {
 }
 
 fn device(network: &mut Network, index: usize, now: Duration) -> Device<'_> {
+    let host = &mut network.hosts[index];
     Device {
-        engine: &mut network.hosts[index].engine,
+        engine: &mut host.engine,
+        manager: &mut host.manager,
         memory: &mut *network.memory,
         now,
     }

@@ -47,9 +47,28 @@ fn a_device_describes_itself() {
     assert!(ctx.query_gid(1, 1).is_err());
 }
 
-/// The functions are those of this crate, so the library is neither linked nor loaded.
 #[test]
-fn the_process_has_no_libibverbs() {
+fn a_device_has_all_addresses_of_its_host() {
+    let fabric = Fabric::new();
+    let addrs = ["10.9.0.1", "fd00::1"].map(|addr| addr.parse().unwrap());
+    let host = fabric.host_with_addrs(&addrs);
+    assert_eq!(host.addr(), addrs[0]);
+    let ctx = host.run(|| {
+        let devices = verbs::devices().unwrap();
+        devices.iter().next().unwrap().open().unwrap()
+    });
+    let table = ctx.query_gid_table().unwrap();
+    let found: Vec<_> = table.iter().map(|entry| entry.gid.to_ip()).collect();
+    assert_eq!(found, addrs);
+    assert_eq!(ctx.query_gid(1, 1).unwrap().unwrap().to_ip(), addrs[1]);
+    assert!(ctx.query_gid(1, 2).is_err());
+}
+
+/// The functions are those of this crate, so the libraries are neither linked nor loaded.
+#[test]
+fn the_process_has_no_library_of_rdma_core() {
     let maps = std::fs::read_to_string("/proc/self/maps").unwrap();
-    assert!(!maps.contains("libibverbs"), "{maps}");
+    for library in ["libibverbs", "librdmacm"] {
+        assert!(!maps.contains(library), "{maps}");
+    }
 }

@@ -4,4 +4,6 @@
 mod connected;
 mod end;
 mod faults;
+mod key_value;
 mod listing;
+mod outages;

@@ -1,0 +1,118 @@
+//! Names: `rdma_getaddrinfo`.
+
+use std::{
+    ffi::{c_char, c_int},
+    ptr,
+};
+
+use libc::sockaddr_storage;
+use rdmacm_sys as ffi;
+
+use super::address::{self, Address};
+use crate::{
+    abi::object::{Plain, zeroed},
+    cm::PortSpace,
+};
+
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for ffi::rdma_addrinfo {}
+
+// SAFETY: integers and raw pointers.
+unsafe impl Plain for libc::addrinfo {}
+
+/// An address for C, on the heap: its place and its length.
+fn boxed(addr: Address, space: PortSpace) -> (*mut libc::sockaddr, libc::socklen_t) {
+    let len = match addr {
+        Address::Ip(addr) if addr.is_ipv4() => size_of::<libc::sockaddr_in>(),
+        Address::Ip(_) => size_of::<libc::sockaddr_in6>(),
+        Address::Ib(_) => size_of::<ffi::sockaddr_ib>(),
+    };
+    let place = Box::into_raw(Box::new(address::storage(addr, space)));
+    (place.cast(), libc::socklen_t::try_from(len).unwrap_or(0))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_getaddrinfo(
+    node: *const c_char,
+    service: *const c_char,
+    hints: *const ffi::rdma_addrinfo,
+    found: *mut *mut ffi::rdma_addrinfo,
+) -> c_int {
+    let mut info: ffi::rdma_addrinfo = zeroed();
+    let mut source = None;
+    if !hints.is_null() {
+        // SAFETY: the caller's hints.
+        let hints = unsafe { &*hints };
+        info.ai_flags = hints.ai_flags;
+        info.ai_qp_type = hints.ai_qp_type;
+        info.ai_port_space = hints.ai_port_space;
+        info.ai_family = hints.ai_family;
+        // SAFETY: null, or the caller's address.
+        source = unsafe { address::read(hints.ai_src_addr) };
+    }
+    let has_family = info.ai_flags & ffi::RAI_FAMILY != 0;
+    let is_ib = has_family && info.ai_family == ffi::AF_IB;
+    let is_passive = info.ai_flags & ffi::RAI_PASSIVE != 0;
+    let mut wanted: libc::addrinfo = zeroed();
+    wanted.ai_socktype = libc::SOCK_STREAM;
+    wanted.ai_family = match (has_family, is_ib) {
+        (_, true) => libc::AF_INET6,
+        (true, false) => info.ai_family,
+        (false, false) => libc::AF_UNSPEC,
+    };
+    if is_passive {
+        wanted.ai_flags |= libc::AI_PASSIVE;
+    }
+    if info.ai_flags & ffi::RAI_NUMERICHOST != 0 {
+        wanted.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    let mut list = ptr::null_mut();
+    // SAFETY: the caller's names are null or terminated; the hints and the place are this function's.
+    let ret = unsafe { libc::getaddrinfo(node, service, &raw const wanted, &raw mut list) };
+    if ret != 0 {
+        return ret;
+    }
+    // SAFETY: the list has at least one entry when the call has succeeded.
+    let first = unsafe { (*list).ai_addr };
+    // SAFETY: an address of the list's.
+    let addr = unsafe { address::read(first) };
+    // SAFETY: from `getaddrinfo`, and freed once, here.
+    unsafe { libc::freeaddrinfo(list) };
+    let Some(addr) = addr else {
+        return libc::EAI_FAMILY;
+    };
+    let addr = if is_ib { Address::Ib(addr.ip()) } else { addr };
+    let space = u32::try_from(info.ai_port_space).ok();
+    let space = space
+        .and_then(PortSpace::from_number)
+        .unwrap_or(PortSpace::Tcp);
+    info.ai_port_space = space.number().cast_signed();
+    info.ai_family = match addr {
+        Address::Ib(_) => ffi::AF_IB,
+        Address::Ip(addr) if addr.is_ipv4() => libc::AF_INET,
+        Address::Ip(_) => libc::AF_INET6,
+    };
+    if is_passive {
+        (info.ai_src_addr, info.ai_src_len) = boxed(addr, space);
+    } else {
+        (info.ai_dst_addr, info.ai_dst_len) = boxed(addr, space);
+        if let Some(source) = source {
+            (info.ai_src_addr, info.ai_src_len) = boxed(source, space);
+        }
+    }
+    // SAFETY: the caller's place.
+    unsafe { *found = Box::into_raw(Box::new(info)) };
+    0
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_freeaddrinfo(info: *mut ffi::rdma_addrinfo) {
+    // SAFETY: from `rdma_getaddrinfo`, which makes lists of one entry; freed once, here.
+    let info = unsafe { Box::from_raw(info) };
+    for addr in [info.ai_src_addr, info.ai_dst_addr] {
+        if !addr.is_null() {
+            // SAFETY: a box of this size, from `rdma_getaddrinfo`, and freed once.
+            drop(unsafe { Box::from_raw(addr.cast::<sockaddr_storage>()) });
+        }
+    }
+}

@@ -1,0 +1,155 @@
+//! Making and ending connections.
+
+use std::ffi::{c_int, c_void};
+
+use ibverbs_sys::ibv_event_type;
+use rdmacm_sys as ffi;
+
+use super::{failed, id::Id, outcome};
+use crate::{
+    abi::object::Object,
+    cm::{ConnParam, Reject},
+};
+
+/// The parameters of a call, and its private data.
+///
+/// # Safety
+/// - `param` is null, or points to parameters; their private data are as long as they say.
+unsafe fn read(param: *const ffi::rdma_conn_param) -> (ConnParam, Vec<u8>) {
+    if param.is_null() {
+        let all = ConnParam {
+            responder_resources: ConnParam::DEVICE_MAX,
+            initiator_depth: ConnParam::DEVICE_MAX,
+            retry_count: 7,
+            rnr_retry_count: 7,
+            ..ConnParam::default()
+        };
+        return (all, Vec::new());
+    }
+    // SAFETY: the caller's parameters.
+    let raw = unsafe { &*param };
+    let param = ConnParam {
+        qp_num: raw.qp_num,
+        responder_resources: raw.responder_resources,
+        initiator_depth: raw.initiator_depth,
+        flow_control: raw.flow_control != 0,
+        retry_count: raw.retry_count.min(7),
+        rnr_retry_count: raw.rnr_retry_count.min(7),
+        srq: raw.srq != 0,
+    };
+    // SAFETY: the caller's bytes.
+    (param, unsafe {
+        bytes(raw.private_data, raw.private_data_len)
+    })
+}
+
+/// A copy of private data.
+///
+/// # Safety
+/// - `data` is null, or points to `len` bytes.
+unsafe fn bytes(data: *const c_void, len: u8) -> Vec<u8> {
+    if data.is_null() || len == 0 {
+        return Vec::new();
+    }
+    // SAFETY: as the caller promised; the bytes are copied at once.
+    unsafe { std::slice::from_raw_parts(data.cast::<u8>(), len.into()) }.to_vec()
+}
+
+/// Whether an identifier is for datagrams.
+fn is_datagram(id: &Id) -> bool {
+    let space = id.port.look(|nic| nic.manager.port_space(id.num));
+    space.is_some_and(|space| space.kind() == crate::engine::QpKind::Ud)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_connect(
+    raw: *mut ffi::rdma_cm_id,
+    param: *mut ffi::rdma_conn_param,
+) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: null, or the caller's parameters.
+    let (param, data) = unsafe { read(param) };
+    let is_datagram = is_datagram(id);
+    outcome(id.port.call(|nic| {
+        if is_datagram {
+            nic.manager.resolve_service(id.num, &data, nic.now)
+        } else {
+            nic.manager.connect(id.num, param, &data, nic.now)
+        }
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_accept(
+    raw: *mut ffi::rdma_cm_id,
+    param: *mut ffi::rdma_conn_param,
+) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: null, or the caller's parameters.
+    let (param, data) = unsafe { read(param) };
+    let is_datagram = is_datagram(id);
+    outcome(id.port.call(|nic| {
+        if is_datagram {
+            nic.manager.accept_service(id.num, param.qp_num, &data)
+        } else {
+            nic.manager.accept(id.num, param, &data, nic.now)
+        }
+    }))
+}
+
+/// Refuses a request for a reason.
+///
+/// # Safety
+/// - `raw` is a live identifier, and `data` is null or points to `len` bytes.
+unsafe fn reject(raw: *mut ffi::rdma_cm_id, reason: u16, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: as the caller promised.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: as the caller promised.
+    let data = unsafe { bytes(data, len) };
+    outcome(
+        id.port
+            .call(|nic| nic.manager.reject(id.num, reason, &data, nic.now)),
+    )
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_reject(raw: *mut ffi::rdma_cm_id, data: *const c_void, len: u8) -> c_int {
+    // SAFETY: the caller's identifier and bytes.
+    unsafe { reject(raw, Reject::CONSUMER, data, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_reject_ece(
+    raw: *mut ffi::rdma_cm_id,
+    data: *const c_void,
+    len: u8,
+) -> c_int {
+    // SAFETY: the caller's identifier and bytes.
+    unsafe { reject(raw, Reject::VENDOR_OPTION, data, len) }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_establish(raw: *mut ffi::rdma_cm_id) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    outcome(id.call(|manager| manager.establish(id.num)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_disconnect(raw: *mut ffi::rdma_cm_id) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    outcome(id.port.call(|nic| nic.manager.disconnect(id.num, nic.now)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_notify(raw: *mut ffi::rdma_cm_id, event: ibv_event_type) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    if event != ibv_event_type::IBV_EVENT_COMM_EST {
+        return failed(libc::EINVAL);
+    }
+    outcome(id.call(|manager| manager.note_established(id.num)))
+}

@@ -1,0 +1,304 @@
+//! Events: taking and acknowledging them.
+
+use std::{
+    cell::UnsafeCell,
+    ffi::{CStr, c_char, c_int},
+    ptr,
+    sync::Arc,
+};
+
+use rdmacm_sys as ffi;
+
+use super::{channel::Channel, id::Id, queue::Queued};
+use crate::{
+    abi::{
+        acks::Acks,
+        attributes::address_vector,
+        object::{Object, Plain, zeroed},
+    },
+    cm::{ConnParam, Ece, IdNum, Occurrence, PrivateData},
+    engine::Path,
+};
+
+use ffi::rdma_cm_event_type as Kind;
+
+/// An event that the program has.
+#[repr(C)]
+struct Event {
+    raw: UnsafeCell<ffi::rdma_cm_event>,
+    private_data: PrivateData,
+    acks: Arc<Acks>,
+}
+
+// SAFETY: `repr(C)`, and the C struct comes first.
+unsafe impl Object for Event {
+    type Raw = ffi::rdma_cm_event;
+}
+
+// SAFETY: integers, raw pointers, and structs and unions of them.
+unsafe impl Plain for ffi::rdma_cm_event {}
+
+/// Number of the queue pair that stands for all members of a multicast group.
+const MULTICAST_QP: u32 = 0xff_ffff;
+
+/// Key of datagrams of groups.
+const GROUP_QKEY: u32 = 0x0123_4567;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_cm_event(
+    channel: *mut ffi::rdma_event_channel,
+    place: *mut *mut ffi::rdma_cm_event,
+) -> c_int {
+    // SAFETY: a live channel.
+    let channel = unsafe { Channel::borrow(channel) };
+    loop {
+        // What is due may raise the event that the program waits for.
+        channel.port.advance();
+        let Some(queued) = channel.queue.take() else {
+            if channel.queue.wait() {
+                continue;
+            }
+            return -1;
+        };
+        let acks = Arc::clone(&queued.acks);
+        // SAFETY: destroying the identifier waits for the acknowledgement of the event.
+        if let Some(event) = unsafe { deliver(queued) } {
+            // SAFETY: the caller's place.
+            unsafe { *place = event };
+            return 0;
+        }
+        acks.remove(1);
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_ack_cm_event(raw: *mut ffi::rdma_cm_event) -> c_int {
+    // SAFETY: a live event.
+    let acks = Arc::clone(&unsafe { Event::borrow(raw) }.acks);
+    // SAFETY: live until here; the caller gives it up.
+    unsafe { Event::free(raw) };
+    // The identifier may be gone as soon as this is known.
+    acks.remove(1);
+    0
+}
+
+/// Contents of an event of C's.
+struct Contents {
+    kind: Kind,
+    status: c_int,
+    param: Option<ConnParam>,
+    datagram: Option<ffi::rdma_ud_param>,
+    private_data: PrivateData,
+    child: Option<IdNum>,
+    ece: Option<Ece>,
+}
+
+impl Contents {
+    fn new(kind: Kind, status: c_int) -> Self {
+        Self {
+            kind,
+            status,
+            param: None,
+            datagram: None,
+            private_data: PrivateData::EMPTY,
+            child: None,
+            ece: None,
+        }
+    }
+
+    fn with_data(kind: Kind, status: c_int, private_data: PrivateData) -> Self {
+        Self {
+            private_data,
+            ..Self::new(kind, status)
+        }
+    }
+}
+
+/// Makes the event of C's, and updates its identifier; `None` if the event is obsolete.
+///
+/// # Safety
+/// - The identifier of the event is live until the event is acknowledged.
+unsafe fn deliver(queued: Queued) -> Option<*mut ffi::rdma_cm_event> {
+    let raw_id: *mut ffi::rdma_cm_id = ptr::with_exposed_provenance_mut(queued.addr);
+    // SAFETY: live, as the caller promised.
+    let id = unsafe { Id::borrow(raw_id) };
+    let contents = contents(id, queued.what)?;
+    let mut raw: ffi::rdma_cm_event = zeroed();
+    raw.id = raw_id;
+    if let Some(child) = contents.child {
+        if !id.port.look(|nic| nic.manager.take_request(child)) {
+            return None;
+        }
+        // SAFETY: live, as above; the field is not changed while the listener has events.
+        let channel = unsafe { (*raw_id).channel };
+        // SAFETY: as above.
+        let context = unsafe { (*raw_id).context };
+        let queue = Arc::clone(&id.extra().queue);
+        raw.listen_id = raw_id;
+        raw.id = Id::create(&id.port, child, &queue, (channel, context));
+    }
+    // SAFETY: the listener's new identifier, or the live one.
+    let subject = unsafe { Id::borrow(raw.id) };
+    subject.refresh();
+    if matches!(contents.kind, Kind::RDMA_CM_EVENT_ROUTE_RESOLVED) || contents.child.is_some() {
+        subject.refresh_path();
+    }
+    if let Some(ece) = contents.ece {
+        subject.extra().remote_ece = ece;
+    }
+    raw.event = contents.kind;
+    raw.status = contents.status;
+    let event = Event {
+        raw: UnsafeCell::new(raw),
+        private_data: contents.private_data,
+        acks: queued.acks,
+    };
+    let event = event.into_raw();
+    // SAFETY: a live event, whose data live as long as it does.
+    let data = unsafe { Event::borrow(event) }.private_data.as_slice();
+    let param = param(contents.param, contents.datagram, data);
+    // SAFETY: live, and known to this function only.
+    unsafe { (*event).param = param };
+    Some(event)
+}
+
+/// The parameters of an event, with a pointer to its private data.
+fn param(
+    peer: Option<ConnParam>,
+    datagram: Option<ffi::rdma_ud_param>,
+    data: &[u8],
+) -> ffi::rdma_cm_event__bindgen_ty_1 {
+    let len = u8::try_from(data.len()).unwrap_or(0);
+    if let Some(mut ud) = datagram {
+        if len > 0 {
+            ud.private_data = data.as_ptr().cast();
+        }
+        ud.private_data_len = len;
+        return ffi::rdma_cm_event__bindgen_ty_1 { ud };
+    }
+    let mut conn = ffi::rdma_conn_param::zeroed();
+    if let Some(peer) = peer {
+        conn.qp_num = peer.qp_num;
+        conn.responder_resources = peer.responder_resources;
+        conn.initiator_depth = peer.initiator_depth;
+        conn.flow_control = peer.flow_control.into();
+        conn.retry_count = peer.retry_count;
+        conn.rnr_retry_count = peer.rnr_retry_count;
+        conn.srq = peer.srq.into();
+    }
+    if len > 0 {
+        conn.private_data = data.as_ptr().cast();
+    }
+    conn.private_data_len = len;
+    ffi::rdma_cm_event__bindgen_ty_1 { conn }
+}
+
+/// The contents of an event; `None` if it is one of a membership that has ended.
+fn contents(id: &Id, what: Occurrence) -> Option<Contents> {
+    use Occurrence as Of;
+    Some(match what {
+        Of::AddrResolved => Contents::new(Kind::RDMA_CM_EVENT_ADDR_RESOLVED, 0),
+        Of::AddrError(status) => Contents::new(Kind::RDMA_CM_EVENT_ADDR_ERROR, status),
+        Of::RouteResolved => Contents::new(Kind::RDMA_CM_EVENT_ROUTE_RESOLVED, 0),
+        Of::Established => Contents::new(Kind::RDMA_CM_EVENT_ESTABLISHED, 0),
+        Of::Disconnected(status) => Contents::new(Kind::RDMA_CM_EVENT_DISCONNECTED, status),
+        Of::TimewaitExit => Contents::new(Kind::RDMA_CM_EVENT_TIMEWAIT_EXIT, 0),
+        Of::DeviceRemoval => Contents::new(Kind::RDMA_CM_EVENT_DEVICE_REMOVAL, 0),
+        Of::Rejected {
+            reason,
+            private_data,
+        } => Contents::with_data(Kind::RDMA_CM_EVENT_REJECTED, reason.into(), private_data),
+        Of::Unreachable {
+            status,
+            private_data,
+        } => Contents::with_data(Kind::RDMA_CM_EVENT_UNREACHABLE, status, private_data),
+        Of::ConnectRequest {
+            child,
+            param,
+            ece,
+            private_data,
+        } => Contents {
+            param: Some(param),
+            child: Some(child),
+            ece: Some(ece),
+            ..Contents::with_data(Kind::RDMA_CM_EVENT_CONNECT_REQUEST, 0, private_data)
+        },
+        Of::ConnectResponse {
+            param,
+            ece,
+            private_data,
+        } => Contents {
+            param: Some(param),
+            ece: Some(ece),
+            ..Contents::with_data(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE, 0, private_data)
+        },
+        Of::ServiceRequest {
+            child,
+            private_data,
+        } => Contents {
+            child: Some(child),
+            datagram: Some(ffi::rdma_ud_param::zeroed()),
+            ..Contents::with_data(Kind::RDMA_CM_EVENT_CONNECT_REQUEST, 0, private_data)
+        },
+        Of::ServiceResolved {
+            path,
+            qp_num,
+            qkey,
+            private_data,
+        } => Contents {
+            datagram: Some(datagram(id, &path, qp_num, qkey)),
+            ..Contents::with_data(Kind::RDMA_CM_EVENT_ESTABLISHED, 0, private_data)
+        },
+        Of::MulticastJoined {
+            membership,
+            group,
+            local,
+        } => {
+            let extra = id.extra();
+            let found = extra.groups.iter().find(|known| known.id == membership)?;
+            let way = Path::new(local, group);
+            let mut param = datagram(id, &way, MULTICAST_QP, GROUP_QKEY);
+            // In the place of private data there is the program's name for the membership.
+            param.private_data = found.context;
+            Contents {
+                datagram: Some(param),
+                ..Contents::new(Kind::RDMA_CM_EVENT_MULTICAST_JOIN, 0)
+            }
+        }
+    })
+}
+
+fn datagram(id: &Id, path: &Path, qp_num: u32, qkey: u32) -> ffi::rdma_ud_param {
+    let mut param = ffi::rdma_ud_param::zeroed();
+    param.ah_attr = address_vector(&id.port, path);
+    param.qp_num = qp_num;
+    param.qkey = qkey;
+    param
+}
+
+/// The names of events, by number.
+const NAMES: [&CStr; 16] = [
+    c"RDMA_CM_EVENT_ADDR_RESOLVED",
+    c"RDMA_CM_EVENT_ADDR_ERROR",
+    c"RDMA_CM_EVENT_ROUTE_RESOLVED",
+    c"RDMA_CM_EVENT_ROUTE_ERROR",
+    c"RDMA_CM_EVENT_CONNECT_REQUEST",
+    c"RDMA_CM_EVENT_CONNECT_RESPONSE",
+    c"RDMA_CM_EVENT_CONNECT_ERROR",
+    c"RDMA_CM_EVENT_UNREACHABLE",
+    c"RDMA_CM_EVENT_REJECTED",
+    c"RDMA_CM_EVENT_ESTABLISHED",
+    c"RDMA_CM_EVENT_DISCONNECTED",
+    c"RDMA_CM_EVENT_DEVICE_REMOVAL",
+    c"RDMA_CM_EVENT_MULTICAST_JOIN",
+    c"RDMA_CM_EVENT_MULTICAST_ERROR",
+    c"RDMA_CM_EVENT_ADDR_CHANGE",
+    c"RDMA_CM_EVENT_TIMEWAIT_EXIT",
+];
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_event_str(kind: Kind) -> *const c_char {
+    let index = usize::try_from(kind.0).unwrap_or(usize::MAX);
+    let name = NAMES.get(index).copied();
+    name.unwrap_or(c"UNKNOWN EVENT").as_ptr()
+}

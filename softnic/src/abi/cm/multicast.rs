@@ -1,0 +1,60 @@
+//! Memberships in multicast groups.
+
+use std::ffi::{c_int, c_void};
+
+use libc::sockaddr;
+use rdmacm_sys as ffi;
+
+use super::{
+    address, errno, failed,
+    id::{Id, Membership},
+    outcome,
+};
+use crate::abi::object::Object;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_join_multicast_ex(
+    raw: *mut ffi::rdma_cm_id,
+    attr: *mut ffi::rdma_cm_join_mc_attr_ex,
+    context: *mut c_void,
+) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: the caller's attributes.
+    let attr = unsafe { &*attr };
+    // SAFETY: the caller's address.
+    let Some(group) = (unsafe { address::read(attr.addr) }) else {
+        return failed(libc::EINVAL);
+    };
+    // The event may be taken as soon as it is raised, and needs the membership.
+    let mut extra = id.extra();
+    match id.call(|manager| manager.join_multicast(id.num, group.ip().ip())) {
+        Ok(membership) => {
+            extra.groups.push(Membership {
+                group,
+                id: membership,
+                context,
+            });
+            0
+        }
+        Err(error) => failed(errno(error)),
+    }
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_leave_multicast(raw: *mut ffi::rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: the caller's address.
+    let Some(group) = (unsafe { address::read(addr) }) else {
+        return failed(libc::EINVAL);
+    };
+    let mut extra = id.extra();
+    let found = extra.groups.iter().position(|known| known.group == group);
+    let Some(found) = found else {
+        return failed(libc::EADDRNOTAVAIL);
+    };
+    let membership = extra.groups.remove(found).id;
+    let _obsolete = extra.queue.remove(|event| event.is_of_group(membership));
+    outcome(id.call(|manager| manager.leave_multicast(id.num, membership)))
+}

@@ -1,0 +1,89 @@
+//! Options of identifiers.
+
+use std::ffi::{c_int, c_void};
+
+use ibverbs_sys::{ibv_ece, ibv_path_data};
+use rdmacm_sys as ffi;
+
+use super::{failed, id::Id, outcome};
+use crate::{abi::object::Object, cm::Ece};
+
+/// A value of an option; `None` if it has another length.
+///
+/// # Safety
+/// - `value` points to `len` bytes.
+unsafe fn read<T: Copy>(value: *const c_void, len: usize) -> Option<T> {
+    if len != size_of::<T>() {
+        return None;
+    }
+    // SAFETY: as the caller promised; integers of any bytes are values.
+    Some(unsafe { value.cast::<T>().read_unaligned() })
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_set_option(
+    raw: *mut ffi::rdma_cm_id,
+    level: c_int,
+    option: c_int,
+    value: *mut c_void,
+    len: usize,
+) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    let num = id.num;
+    // SAFETY: the caller's value.
+    let byte = || unsafe { read::<u8>(value, len) };
+    // SAFETY: the caller's value.
+    let flag = || unsafe { read::<c_int>(value, len) }.map(|flag| flag != 0);
+    let done = match (level, option) {
+        (ffi::RDMA_OPTION_ID, ffi::RDMA_OPTION_ID_TOS) => {
+            byte().map(|tos| id.call(|manager| manager.set_tos(num, tos)))
+        }
+        (ffi::RDMA_OPTION_ID, ffi::RDMA_OPTION_ID_REUSEADDR) => {
+            flag().map(|flag| id.call(|manager| manager.set_reuse_addr(num, flag)))
+        }
+        (ffi::RDMA_OPTION_ID, ffi::RDMA_OPTION_ID_AFONLY) => {
+            flag().map(|flag| id.call(|manager| manager.set_af_only(num, flag)))
+        }
+        (ffi::RDMA_OPTION_ID, ffi::RDMA_OPTION_ID_ACK_TIMEOUT) => {
+            byte().map(|timeout| id.call(|manager| manager.set_ack_timeout(num, timeout)))
+        }
+        (ffi::RDMA_OPTION_IB, ffi::RDMA_OPTION_IB_PATH) => {
+            // The path is that to the peer in any case; it takes the place of resolving the route.
+            let is_array = len > 0 && len.is_multiple_of(size_of::<ibv_path_data>());
+            is_array.then(|| id.call(|manager| manager.resolve_route(num)))
+        }
+        _ => return failed(libc::ENOSYS),
+    };
+    done.map_or_else(|| failed(libc::EINVAL), outcome)
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_set_local_ece(raw: *mut ffi::rdma_cm_id, ece: *mut ibv_ece) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: the caller's options.
+    let ece = unsafe { &*ece };
+    if ece.vendor_id == 0 || ece.comp_mask != 0 {
+        return failed(libc::EINVAL);
+    }
+    let ece = Ece {
+        vendor_id: ece.vendor_id,
+        options: ece.options,
+    };
+    outcome(id.call(|manager| manager.set_ece(id.num, ece)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_get_remote_ece(raw: *mut ffi::rdma_cm_id, place: *mut ibv_ece) -> c_int {
+    // SAFETY: a live identifier.
+    let Ece { vendor_id, options } = unsafe { Id::borrow(raw) }.extra().remote_ece;
+    let ece = ibv_ece {
+        vendor_id,
+        options,
+        comp_mask: 0,
+    };
+    // SAFETY: the caller's place.
+    unsafe { *place = ece };
+    0
+}

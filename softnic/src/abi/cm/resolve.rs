@@ -1,0 +1,76 @@
+//! Binding, resolving and listening.
+
+use std::{ffi::c_int, time::Duration};
+
+use libc::sockaddr;
+use rdmacm_sys as ffi;
+
+use super::{
+    address::{self, Address},
+    failed,
+    id::Id,
+    outcome,
+};
+use crate::abi::object::Object;
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_bind_addr(raw: *mut ffi::rdma_cm_id, addr: *mut sockaddr) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: the caller's address.
+    let addr = match unsafe { address::read(addr) } {
+        Some(Address::Ip(addr)) => addr,
+        // As on Linux, no device of RoCE is bound by its GID.
+        Some(Address::Ib(_)) => return failed(libc::ENODEV),
+        None => return failed(libc::EINVAL),
+    };
+    let ret = outcome(id.call(|manager| manager.bind(id.num, addr)));
+    id.refresh();
+    ret
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_addr(
+    raw: *mut ffi::rdma_cm_id,
+    source: *mut sockaddr,
+    peer: *mut sockaddr,
+    timeout_ms: c_int,
+) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    // SAFETY: null, or the caller's address.
+    let source = unsafe { address::read(source) };
+    // SAFETY: the caller's address.
+    let Some(peer) = (unsafe { address::read(peer) }) else {
+        return failed(libc::EINVAL);
+    };
+    let reach = id.port.reach(peer.ip().ip());
+    let timeout = Duration::from_millis(u64::try_from(timeout_ms).unwrap_or(0));
+    let addrs = (source.map(Address::ip), peer.ip());
+    id.extra().is_ib = matches!(peer, Address::Ib(_));
+    outcome(id.port.call(|nic| {
+        nic.manager
+            .resolve_addr(id.num, addrs, reach, timeout, nic.now)
+    }))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_resolve_route(raw: *mut ffi::rdma_cm_id, _timeout_ms: c_int) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    if id.extra().is_ib {
+        // As on Linux, RoCE has no routes between GIDs.
+        return failed(libc::EINVAL);
+    }
+    outcome(id.call(|manager| manager.resolve_route(id.num)))
+}
+
+#[unsafe(no_mangle)]
+unsafe extern "C" fn rdma_listen(raw: *mut ffi::rdma_cm_id, backlog: c_int) -> c_int {
+    // SAFETY: a live identifier.
+    let id = unsafe { Id::borrow(raw) };
+    let backlog = usize::try_from(backlog).unwrap_or(0);
+    let ret = outcome(id.call(|manager| manager.listen(id.num, backlog)));
+    id.refresh();
+    ret
+}

@@ -1,0 +1,195 @@
+//! The side that asks for a connection, and the calls that both sides make.
+
+use std::time::Duration;
+
+use super::{
+    connection::{ACK_TIMEOUT, Connection, MTU, Phase},
+    error::CmError,
+    event::Occurrence,
+    id::{IdNum, State},
+    ip_header::IpCmHeader,
+    manager::Manager,
+    message::{CommIds, Message},
+    param::ConnParam,
+    private_data::PrivateData,
+    request::{PRIVATE_LEN, Request},
+    timers::{MAX_RETRIES, Pending, RESPONSE_TIMEOUT},
+};
+use crate::engine::{Path, QpKind};
+
+/// The partition key of all ports.
+pub(super) const PKEY: u16 = 0xffff;
+
+/// The IP header of a request, and the data of the program after it.
+pub(super) fn with_header(
+    header: &IpCmHeader,
+    data: &[u8],
+    len: usize,
+) -> Result<PrivateData, CmError> {
+    let mut whole = header.encode().to_vec();
+    whole.extend(data);
+    if whole.len() > len {
+        return Err(CmError::Invalid("the private data are too long"));
+    }
+    Ok(PrivateData::padded(&whole, len))
+}
+
+/// A number of 24 bits that looks random: the first sequence number of a connection.
+pub(super) fn starting_psn(num: IdNum) -> u32 {
+    num.0.wrapping_mul(0x9e37_79b1) >> 8
+}
+
+impl Manager {
+    /// Asks the peer for a connection.
+    ///
+    /// # Errors
+    /// - [`CmError::Invalid`]: the route is not resolved, the identifier is for datagrams, or the private data exceed 56
+    ///   bytes.
+    pub fn connect(
+        &mut self,
+        num: IdNum,
+        param: ConnParam,
+        private_data: &[u8],
+        now: Duration,
+    ) -> Result<(), CmError> {
+        let ca_guid = self.ca_guid;
+        let param = param.limited(ConnParam::DEVICE_MAX, ConnParam::DEVICE_MAX);
+        let id = self.id(num)?;
+        let (State::RouteResolved, Some(local), Some(peer)) = (&id.state, id.local, id.peer) else {
+            return Err(CmError::Invalid("the route is not resolved"));
+        };
+        if id.space.kind() != QpKind::Rc {
+            return Err(CmError::Invalid("the identifier is for datagrams"));
+        }
+        let header = IpCmHeader {
+            src_port: local.port(),
+            src: local.ip(),
+            dst: peer.ip(),
+        };
+        let path = Path {
+            traffic_class: id.options.tos,
+            ..Path::new(local.ip(), peer.ip())
+        };
+        let request = Request {
+            local_comm_id: num.0,
+            service_id: id.space.service_id(peer.port()),
+            ca_guid,
+            kind: QpKind::Rc,
+            param,
+            starting_psn: starting_psn(num),
+            remote_response_timeout: RESPONSE_TIMEOUT,
+            local_response_timeout: RESPONSE_TIMEOUT,
+            max_cm_retries: MAX_RETRIES,
+            pkey: PKEY,
+            mtu: MTU,
+            local_addr: local.ip(),
+            remote_addr: peer.ip(),
+            flow_label: path.flow_label,
+            traffic_class: path.traffic_class,
+            hop_limit: 64,
+            ack_timeout: id.options.ack_timeout.unwrap_or(ACK_TIMEOUT),
+            ece: id.ece,
+            private_data: with_header(&header, private_data, PRIVATE_LEN)?,
+        };
+        let tid = u64::from(num.0);
+        let mut connection = Connection {
+            phase: Phase::RequestSent,
+            is_passive: false,
+            is_reported: true,
+            has_ended: false,
+            ids: CommIds {
+                local: num.0,
+                remote: 0,
+            },
+            tid,
+            path,
+            local_qp: param.qp_num,
+            dest_qp: 0,
+            sq_psn: request.starting_psn,
+            rq_psn: 0,
+            mtu: request.mtu,
+            ack_timeout: request.ack_timeout,
+            retry_count: param.retry_count,
+            rnr_retry: param.rnr_retry_count,
+            initiator_depth: param.initiator_depth,
+            responder_resources: param.responder_resources,
+            pending: None,
+        };
+        let bytes = Message::Request(Box::new(request)).encode(tid);
+        connection.pending = Some(Pending::new(path, bytes, now));
+        id.state = State::Connection(Box::new(connection));
+        self.out.push_back((path, bytes));
+        self.arm(num);
+        Ok(())
+    }
+
+    /// Tells the peer, which has accepted, that this side is ready.
+    ///
+    /// # Errors
+    /// - [`CmError::Invalid`]: the peer has not accepted, or has ended the connection.
+    pub fn establish(&mut self, num: IdNum) -> Result<(), CmError> {
+        let connection = self.connection(num);
+        let Some(connection) = connection.filter(|conn| conn.phase == Phase::ReplyReceived) else {
+            return Err(CmError::Invalid("the peer has not accepted"));
+        };
+        connection.phase = Phase::Established;
+        let (path, tid, ids) = (connection.path, connection.tid, connection.ids);
+        self.send(path, tid, &Message::Ready(ids));
+        Ok(())
+    }
+
+    /// Ends a connection, or agrees to its end. An event tells when the peer has agreed.
+    ///
+    /// # Errors
+    /// - [`CmError::Invalid`]: the identifier has no connection.
+    pub fn disconnect(&mut self, num: IdNum, now: Duration) -> Result<(), CmError> {
+        if self.connection(num).is_none() {
+            return Err(CmError::Invalid("the identifier has no connection"));
+        }
+        self.send_disconnect(num, now);
+        Ok(())
+    }
+
+    /// Sends what ends the connection in its phase, if anything does.
+    pub(super) fn send_disconnect(&mut self, num: IdNum, now: Duration) {
+        let Some(connection) = self.connection(num) else {
+            return;
+        };
+        let (path, tid, ids) = (connection.path, connection.tid, connection.ids);
+        match connection.phase {
+            Phase::Established => {
+                let message = Message::Disconnect(ids, connection.dest_qp);
+                let bytes = message.encode(u64::from(num.0));
+                connection.phase = Phase::DisconnectSent;
+                connection.pending = Some(Pending::new(path, bytes, now));
+                self.out.push_back((path, bytes));
+            }
+            Phase::DisconnectReceived => {
+                connection.enter_time_wait(now);
+                self.send(path, tid, &Message::Disconnected(ids));
+            }
+            _ => {}
+        }
+        self.arm(num);
+    }
+
+    /// Notes that a packet of the peer has arrived, which proves that it is ready although that message was lost.
+    ///
+    /// # Errors
+    /// - [`CmError::IsConnected`]: the connection is established already.
+    /// - [`CmError::Invalid`]: the identifier has not accepted.
+    pub fn note_established(&mut self, num: IdNum) -> Result<(), CmError> {
+        let connection = self.connection(num);
+        let connection = connection.ok_or(CmError::Invalid("the identifier has no connection"))?;
+        match connection.phase {
+            Phase::ReplySent => {
+                connection.phase = Phase::Established;
+                connection.pending = None;
+                self.report(num, Occurrence::Established);
+                Ok(())
+            }
+            Phase::Established => Err(CmError::IsConnected),
+            _ => Err(CmError::Invalid("the identifier has not accepted")),
+        }
+    }
+}

@@ -1,0 +1,95 @@
+//! Attributes with which a program brings its queue pair up.
+
+use super::{
+    connection::{Connection, Phase},
+    datagram::QKEY,
+    error::CmError,
+    id::{IdNum, State},
+    manager::Manager,
+};
+use crate::engine::{Access, AttributeMask, QpAttributes, QpKind, State as QpState};
+
+const UNKNOWN: CmError = CmError::Invalid("the attributes of that state are not known yet");
+
+impl Manager {
+    /// The attributes for a transition to a state, and which of them are set.
+    ///
+    /// # Errors
+    /// - [`CmError::Invalid`]: they are not known in the identifier's state, or the connection has ended.
+    pub fn qp_attributes(
+        &self,
+        num: IdNum,
+        to: QpState,
+    ) -> Result<(QpAttributes, AttributeMask), CmError> {
+        let id = self.ids.get(&num).ok_or(CmError::NotFound(num))?;
+        match &id.state {
+            State::Connection(connection) => connection.qp_attributes(to),
+            _ if id.has_device() => {
+                let mut attributes = QpAttributes::default();
+                let mut mask =
+                    AttributeMask::STATE | AttributeMask::PKEY_INDEX | AttributeMask::PORT;
+                if id.space.kind() == QpKind::Ud {
+                    attributes.qkey = QKEY;
+                    mask = mask | AttributeMask::QKEY;
+                } else {
+                    mask = mask | AttributeMask::ACCESS;
+                }
+                Ok((attributes, mask))
+            }
+            _ => Err(CmError::Invalid("the identifier is not bound to a device")),
+        }
+    }
+}
+
+impl Connection {
+    fn qp_attributes(&self, to: QpState) -> Result<(QpAttributes, AttributeMask), CmError> {
+        let knows_peer = match self.phase {
+            Phase::RequestSent => false,
+            Phase::ReplyReceived
+            | Phase::RequestReceived
+            | Phase::ReplySent
+            | Phase::Established => true,
+            _ => return Err(CmError::Invalid("the connection has ended")),
+        };
+        let mut access = Access::REMOTE_WRITE;
+        if self.responder_resources > 0 {
+            access = access | Access::REMOTE_READ | Access::REMOTE_ATOMIC;
+        }
+        let attributes = QpAttributes {
+            access,
+            path: Some(self.path),
+            mtu: 128 << self.mtu.clamp(1, 5),
+            dest_qp: self.dest_qp,
+            rq_psn: self.rq_psn,
+            sq_psn: self.sq_psn,
+            timeout: self.ack_timeout,
+            retry_count: self.retry_count,
+            rnr_retry: self.rnr_retry,
+            max_rd_atomic: self.initiator_depth,
+            max_dest_rd_atomic: self.responder_resources,
+            ..QpAttributes::default()
+        };
+        let mask = match to {
+            QpState::Init => {
+                AttributeMask::ACCESS | AttributeMask::PKEY_INDEX | AttributeMask::PORT
+            }
+            QpState::Rtr if knows_peer => {
+                AttributeMask::PATH
+                    | AttributeMask::MTU
+                    | AttributeMask::DEST_QP
+                    | AttributeMask::RQ_PSN
+                    | AttributeMask::MAX_DEST_RD_ATOMIC
+                    | AttributeMask::MIN_RNR_TIMER
+            }
+            QpState::Rts if knows_peer => {
+                AttributeMask::SQ_PSN
+                    | AttributeMask::TIMEOUT
+                    | AttributeMask::RETRY_COUNT
+                    | AttributeMask::RNR_RETRY
+                    | AttributeMask::MAX_RD_ATOMIC
+            }
+            _ => return Err(UNKNOWN),
+        };
+        Ok((attributes, AttributeMask::STATE | mask))
+    }
+}

@@ -1,0 +1,98 @@
+//! Identifiers: one end of a connection, a listener, or one end of a service of datagrams.
+
+use std::{net::SocketAddr, time::Duration};
+
+use super::{
+    connection::Connection, datagram::Service, event::GroupId, param::Ece, port_space::PortSpace,
+};
+
+/// Number of an identifier; also the number of its connection in messages.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
+pub struct IdNum(
+    /// The number.
+    pub u32,
+);
+
+/// Options of an identifier.
+#[derive(Clone, Copy, Debug, Default)]
+pub(super) struct Options {
+    /// Whether other identifiers with this option may be bound to the same address.
+    pub(super) reuse_addr: bool,
+    /// Whether an IPv6 wildcard leaves IPv4 to others; `None` for the default of the address family.
+    pub(super) af_only: Option<bool>,
+    /// Traffic class of the path.
+    pub(super) tos: u8,
+    /// Time to wait for an acknowledgement, as 4.096 µs · 2^n.
+    pub(super) ack_timeout: Option<u8>,
+}
+
+/// Progress of an identifier.
+#[derive(Debug)]
+pub(super) enum State {
+    Idle,
+    Bound,
+    /// Waiting for an address that no host has yet; the status of the failure is an errno.
+    ResolvingAddr {
+        until: Duration,
+        errno: i32,
+    },
+    AddrResolved,
+    RouteResolved,
+    Listening {
+        /// Most requests that wait to be taken.
+        backlog: usize,
+        /// Requests that wait to be taken.
+        waiting: usize,
+    },
+    Connection(Box<Connection>),
+    Service(Box<Service>),
+}
+
+/// An identifier.
+#[derive(Debug)]
+pub(super) struct Id {
+    pub(super) space: PortSpace,
+    /// Address of this host; unspecified for a listener on all addresses.
+    pub(super) local: Option<SocketAddr>,
+    pub(super) peer: Option<SocketAddr>,
+    pub(super) options: Options,
+    /// Options of the vendor's, for the peer.
+    pub(super) ece: Ece,
+    pub(super) state: State,
+    pub(super) groups: Vec<GroupId>,
+    /// The listener whose request this is, until the program takes it.
+    pub(super) waits_at: Option<IdNum>,
+    /// The earliest timer that the manager keeps for the identifier.
+    pub(super) timer: Option<Duration>,
+}
+
+impl Id {
+    pub(super) fn new(space: PortSpace) -> Self {
+        Self {
+            space,
+            local: None,
+            peer: None,
+            options: Options::default(),
+            ece: Ece::default(),
+            state: State::Idle,
+            groups: Vec::new(),
+            waits_at: None,
+            timer: None,
+        }
+    }
+
+    /// Whether the identifier is bound to a device.
+    pub(super) fn has_device(&self) -> bool {
+        self.local.is_some_and(|addr| !addr.ip().is_unspecified())
+    }
+
+    /// The time at which something is due.
+    pub(super) fn deadline(&self) -> Option<Duration> {
+        match &self.state {
+            State::ResolvingAddr { until, .. } => Some(*until),
+            State::Connection(connection) => connection.deadline(),
+            State::Service(service) => service.deadline(),
+            _ => None,
+        }
+    }
+}

@@ -1,0 +1,204 @@
+//! Messages of peers.
+
+use std::{net::IpAddr, time::Duration};
+
+use super::{
+    connection::Phase,
+    event::Occurrence,
+    id::{IdNum, State},
+    manager::Manager,
+    message::{CommIds, Message},
+    reply::Reply,
+    responses::{Mra, Reject, Rejected},
+    timers::SERVICE_TIMEOUT,
+};
+use crate::engine::Path;
+
+impl Manager {
+    /// Takes a message from the wire. One that is malformed, or belongs to no connection, is dropped or refused.
+    pub fn handle_message(&mut self, from: IpAddr, to: IpAddr, bytes: &[u8], now: Duration) {
+        let Some((tid, message)) = Message::decode(bytes) else {
+            return;
+        };
+        if self.is_removed {
+            return;
+        }
+        let path = Path::new(to, from);
+        match message {
+            Message::Request(request) => self.handle_request(path, tid, &request),
+            Message::Mra(mra) => self.handle_mra(&path, mra, now),
+            Message::Reject(reject) => self.handle_reject(&path, &reject, now),
+            Message::Reply(reply) => self.handle_reply(&path, tid, &reply),
+            Message::Ready(ids) => self.handle_ready(&path, ids),
+            Message::Disconnect(ids, qp_num) => {
+                self.handle_disconnect(path, tid, (ids, qp_num), now);
+            }
+            Message::Disconnected(ids) => self.handle_disconnected(&path, ids, now),
+            Message::ServiceRequest(request) => self.handle_service_request(path, tid, &request),
+            Message::ServiceReply(reply) => self.handle_service_reply(&path, &reply),
+        }
+    }
+
+    /// Takes a receipt: the answer takes longer.
+    fn handle_mra(&mut self, path: &Path, mra: Mra, now: Duration) {
+        let num = IdNum(mra.ids.remote);
+        let Some(connection) = self.connection(num) else {
+            return;
+        };
+        let expected = match connection.phase {
+            Phase::RequestSent => Rejected::Request,
+            Phase::ReplySent => Rejected::Reply,
+            _ => return,
+        };
+        if connection.path.dst != path.dst || mra.about != expected {
+            return;
+        }
+        if let Some(pending) = &mut connection.pending {
+            pending.postpone(mra.service_timeout, now);
+        }
+    }
+
+    fn handle_reply(&mut self, path: &Path, tid: u64, reply: &Reply) {
+        let num = IdNum(reply.ids.remote);
+        let Some(connection) = self.connection(num) else {
+            return;
+        };
+        if connection.is_passive || connection.path.dst != path.dst {
+            return;
+        }
+        match connection.phase {
+            Phase::RequestSent => {}
+            Phase::Established | Phase::ReplyReceived
+                if connection.ids.remote == reply.ids.local =>
+            {
+                let (path, ids) = (connection.path, connection.ids);
+                let again = if connection.phase == Phase::Established {
+                    Message::Ready(ids)
+                } else {
+                    Message::Mra(Mra {
+                        ids,
+                        about: Rejected::Reply,
+                        service_timeout: SERVICE_TIMEOUT,
+                    })
+                };
+                return self.send(path, tid, &again);
+            }
+            _ => return,
+        }
+        connection.phase = Phase::ReplyReceived;
+        connection.pending = None;
+        connection.tid = tid;
+        connection.ids.remote = reply.ids.local;
+        connection.dest_qp = reply.param.qp_num;
+        connection.rq_psn = reply.starting_psn;
+        connection.rnr_retry = reply.param.rnr_retry_count;
+        connection.initiator_depth = reply.param.responder_resources;
+        connection.responder_resources = reply.param.initiator_depth;
+        let what = Occurrence::ConnectResponse {
+            param: reply.param.reversed(),
+            ece: reply.ece,
+            private_data: reply.private_data,
+        };
+        self.report(num, what);
+    }
+
+    fn handle_ready(&mut self, path: &Path, ids: CommIds) {
+        let num = IdNum(ids.remote);
+        if let Some(connection) = self.connection(num)
+            && connection.is_of(ids, path)
+            && connection.phase == Phase::ReplySent
+        {
+            connection.phase = Phase::Established;
+            connection.pending = None;
+            self.report(num, Occurrence::Established);
+        }
+    }
+
+    fn handle_disconnect(
+        &mut self,
+        path: Path,
+        tid: u64,
+        (ids, qp_num): (CommIds, u32),
+        now: Duration,
+    ) {
+        let num = IdNum(ids.remote);
+        let connection = self.connection(num);
+        let Some(connection) = connection.filter(|connection| connection.is_of(ids, &path)) else {
+            // The connection is gone, so the peer's end is, too.
+            return self.send(path, tid, &Message::Disconnected(ids.reversed()));
+        };
+        if connection.local_qp != qp_num {
+            return;
+        }
+        match connection.phase {
+            Phase::Established | Phase::ReplySent | Phase::DisconnectSent => {
+                connection.phase = Phase::DisconnectReceived;
+                connection.pending = None;
+                connection.tid = tid;
+                self.report(num, Occurrence::Disconnected(0));
+            }
+            Phase::TimeWait(_) | Phase::Idle => {
+                connection.enter_time_wait(now);
+                let (path, ids) = (connection.path, connection.ids);
+                self.send(path, tid, &Message::Disconnected(ids));
+                self.arm(num);
+            }
+            _ => {}
+        }
+    }
+
+    fn handle_disconnected(&mut self, path: &Path, ids: CommIds, now: Duration) {
+        let num = IdNum(ids.remote);
+        if let Some(connection) = self.connection(num)
+            && connection.is_of(ids, path)
+            && matches!(
+                connection.phase,
+                Phase::DisconnectSent | Phase::DisconnectReceived
+            )
+        {
+            connection.enter_time_wait(now);
+            self.report(num, Occurrence::Disconnected(0));
+            self.arm(num);
+        }
+    }
+
+    fn handle_reject(&mut self, path: &Path, reject: &Reject, now: Duration) {
+        let Some(num) = self.rejected(path, reject) else {
+            return;
+        };
+        let Some(connection) = self.connection(num) else {
+            return;
+        };
+        match connection.phase {
+            Phase::RequestSent | Phase::RequestReceived | Phase::ReplySent => {
+                connection.pending = None;
+                connection.phase = Phase::Idle;
+            }
+            Phase::DisconnectSent | Phase::ReplyReceived | Phase::Established => {
+                connection.enter_time_wait(now);
+            }
+            _ => return,
+        }
+        let what = Occurrence::Rejected {
+            reason: reject.reason,
+            private_data: reject.private_data,
+        };
+        self.report(num, what);
+        self.arm(num);
+    }
+
+    /// The connection that a refusal is about. A side that gives up may not know the other's number.
+    fn rejected(&self, path: &Path, reject: &Reject) -> Option<IdNum> {
+        let num = match reject.ids.remote {
+            0 => *self.by_peer.get(&(path.dst, reject.ids.local))?,
+            remote => IdNum(remote),
+        };
+        let State::Connection(connection) = &self.ids.get(&num)?.state else {
+            return None;
+        };
+        let knows = connection.ids.remote == reject.ids.local;
+        // A request is refused without a number of the receiver's.
+        let is_of = knows || reject.about == Rejected::Request && !connection.is_passive;
+        (is_of && connection.path.dst == path.dst).then_some(num)
+    }
+}

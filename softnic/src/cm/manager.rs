@@ -1,0 +1,428 @@
+//! The connection manager of one host: its identifiers, messages and events.
+
+use std::{
+    cmp::Reverse,
+    collections::{BinaryHeap, HashMap, HashSet, VecDeque},
+    net::{IpAddr, SocketAddr},
+    time::Duration,
+};
+
+use super::{
+    connection::{Connection, Phase},
+    error::CmError,
+    event::{CmEvent, Occurrence},
+    id::{Id, IdNum, State},
+    mad::MAD_LEN,
+    message::Message,
+    port_space::PortSpace,
+    ports::{Owner, Ports},
+    private_data::PrivateData,
+    responses::{Reject, Rejected},
+    service::ServiceReply,
+};
+use crate::engine::Path;
+
+/// Most connections whose numbers are remembered after their end.
+const MAX_LINGERING: usize = 1 << 16;
+
+/// Most requests that wait at a listener, and the number for those that leave it open.
+const MAX_BACKLOG: usize = 1024;
+
+/// The connection manager of one host.
+#[derive(Debug)]
+pub struct Manager {
+    pub(super) local_addrs: Vec<IpAddr>,
+    pub(super) ca_guid: u64,
+    pub(super) ids: HashMap<IdNum, Id>,
+    pub(super) ports: Ports,
+    /// Passive ends by the peer and its number of the connection or of the question.
+    pub(super) by_peer: HashMap<(IpAddr, u32), IdNum>,
+    /// Connections that have ended, the oldest first: a late copy of their request is no new one.
+    lingering: VecDeque<(IpAddr, u32)>,
+    is_lingering: HashSet<(IpAddr, u32)>,
+    pub(super) out: VecDeque<(Path, [u8; MAD_LEN])>,
+    events: VecDeque<CmEvent>,
+    pub(super) timers: BinaryHeap<Reverse<(Duration, IdNum)>>,
+    last_id: u32,
+    pub(super) last_group: u32,
+    pub(super) is_removed: bool,
+}
+
+impl Manager {
+    /// The connection manager of a host with these addresses. Managers of one address that follow each other have different
+    /// `first` numbers, so that peers tell their connections apart.
+    pub fn new(addresses: impl IntoIterator<Item = IpAddr>, ca_guid: u64, first: u32) -> Self {
+        Self {
+            local_addrs: addresses.into_iter().collect(),
+            ca_guid,
+            ids: HashMap::new(),
+            ports: Ports::default(),
+            by_peer: HashMap::new(),
+            lingering: VecDeque::new(),
+            is_lingering: HashSet::new(),
+            out: VecDeque::new(),
+            events: VecDeque::new(),
+            timers: BinaryHeap::new(),
+            last_id: first,
+            last_group: 0,
+            is_removed: false,
+        }
+    }
+
+    /// Creates an identifier.
+    pub fn create_id(&mut self, space: PortSpace) -> IdNum {
+        self.add(Id::new(space))
+    }
+
+    pub(super) fn add(&mut self, id: Id) -> IdNum {
+        while {
+            self.last_id = self.last_id.wrapping_add(1);
+            // Messages without a number have 0.
+            self.last_id == 0 || self.ids.contains_key(&IdNum(self.last_id))
+        } {}
+        let num = IdNum(self.last_id);
+        self.ids.insert(num, id);
+        num
+    }
+
+    pub(super) fn id(&mut self, num: IdNum) -> Result<&mut Id, CmError> {
+        self.ids.get_mut(&num).ok_or(CmError::NotFound(num))
+    }
+
+    pub(super) fn connection(&mut self, num: IdNum) -> Option<&mut Connection> {
+        match &mut self.ids.get_mut(&num)?.state {
+            State::Connection(connection) => Some(connection),
+            _ => None,
+        }
+    }
+
+    /// Number of identifiers.
+    pub fn id_count(&self) -> usize {
+        self.ids.len()
+    }
+
+    /// Addresses of an identifier: of this host, and of the peer.
+    pub fn addrs(&self, num: IdNum) -> (Option<SocketAddr>, Option<SocketAddr>) {
+        let id = self.ids.get(&num);
+        id.map_or((None, None), |id| (id.local, id.peer))
+    }
+
+    /// Whether an identifier is bound to the device.
+    pub fn has_device(&self, num: IdNum) -> bool {
+        self.ids.get(&num).is_some_and(Id::has_device)
+    }
+
+    /// Port space of an identifier.
+    pub fn port_space(&self, num: IdNum) -> Option<PortSpace> {
+        self.ids.get(&num).map(|id| id.space)
+    }
+
+    /// Binds an identifier to an address of this host, or to all of them; port 0 stands for any.
+    ///
+    /// # Errors
+    /// - [`CmError::AddressNotAvailable`]: the address is not one of this host, or all ports are taken.
+    /// - [`CmError::AddressInUse`]: another identifier has the port.
+    /// - [`CmError::Invalid`]: the identifier is bound.
+    pub fn bind(&mut self, num: IdNum, addr: SocketAddr) -> Result<(), CmError> {
+        if !addr.ip().is_unspecified() && !self.local_addrs.contains(&addr.ip()) {
+            return Err(CmError::AddressNotAvailable(addr));
+        }
+        if self.is_removed {
+            return Err(CmError::DeviceRemoved);
+        }
+        let id = self.ids.get_mut(&num).ok_or(CmError::NotFound(num))?;
+        if !matches!(id.state, State::Idle) {
+            return Err(CmError::Invalid("the identifier is bound"));
+        }
+        let owner = Owner {
+            id: num,
+            addr: addr.ip(),
+            reuse_addr: id.options.reuse_addr,
+            af_only: id.options.af_only.unwrap_or(addr.is_ipv4()),
+        };
+        let port = self.ports.bind(id.space, addr.port(), owner)?;
+        id.local = Some(SocketAddr::new(addr.ip(), port));
+        id.state = State::Bound;
+        Ok(())
+    }
+
+    /// Takes requests of peers from now on. An identifier that is not bound is bound to any port of all addresses.
+    ///
+    /// # Errors
+    /// - [`CmError::AddressInUse`]: another identifier shares the address.
+    /// - [`CmError::Invalid`]: the identifier is in use.
+    pub fn listen(&mut self, num: IdNum, backlog: usize) -> Result<(), CmError> {
+        if matches!(self.id(num)?.state, State::Idle) {
+            self.bind(num, SocketAddr::from(([0, 0, 0, 0], 0)))?;
+        }
+        let id = self.ids.get_mut(&num).ok_or(CmError::NotFound(num))?;
+        let (State::Bound, Some(addr)) = (&id.state, id.local) else {
+            return Err(CmError::Invalid("the identifier is in use"));
+        };
+        if !self.ports.may_listen(id.space, addr.port(), num) {
+            return Err(CmError::AddressInUse(addr));
+        }
+        let backlog = match backlog {
+            0 => MAX_BACKLOG,
+            backlog => backlog.min(MAX_BACKLOG),
+        };
+        id.state = State::Listening {
+            backlog,
+            waiting: 0,
+        };
+        Ok(())
+    }
+
+    /// Hands a request over to the program, which makes room for another; false if the request is gone.
+    pub fn take_request(&mut self, child: IdNum) -> bool {
+        let Some(id) = self.ids.get_mut(&child) else {
+            return false;
+        };
+        let listener = id.waits_at.take();
+        if let Some(listener) = listener
+            && let Some(id) = self.ids.get_mut(&listener)
+            && let State::Listening { waiting, .. } = &mut id.state
+        {
+            *waiting = waiting.saturating_sub(1);
+        }
+        listener.is_some()
+    }
+
+    /// Makes an identifier of a request that a listener has room for; `None` if it has none.
+    pub(super) fn add_request(&mut self, listener: IdNum, mut child: Id) -> Option<IdNum> {
+        let State::Listening { backlog, waiting } = &mut self.ids.get_mut(&listener)?.state else {
+            return None;
+        };
+        if *waiting >= *backlog {
+            return None;
+        }
+        *waiting += 1;
+        child.waits_at = Some(listener);
+        Some(self.add(child))
+    }
+
+    /// The identifier that listens to a port of an address.
+    pub(super) fn listener(&self, space: PortSpace, addr: SocketAddr) -> Option<IdNum> {
+        let owners = self.ports.at(space, addr.port()).iter();
+        let listens = |owner: &&Owner| {
+            let id = self.ids.get(&owner.id);
+            let is_listening = id.is_some_and(|id| matches!(id.state, State::Listening { .. }));
+            is_listening && owner.takes(addr.ip())
+        };
+        // The exact address before a wildcard.
+        let found = owners
+            .filter(listens)
+            .min_by_key(|owner| owner.addr.is_unspecified());
+        found.map(|owner| owner.id)
+    }
+
+    /// Destroys an identifier. Its peer is told, once; requests that wait at it are refused.
+    pub fn destroy_id(&mut self, num: IdNum, now: Duration) {
+        for child in self.waiting_at(num) {
+            self.destroy_id(child, now);
+        }
+        self.leave_peer(num, now);
+        self.take_request(num);
+        let Some(id) = self.ids.remove(&num) else {
+            return;
+        };
+        if let Some(local) = id.local {
+            self.ports.release(id.space, local.port(), num);
+        }
+        match &id.state {
+            State::Connection(connection) if connection.is_passive => {
+                let peer = (connection.path.dst, connection.ids.remote);
+                self.by_peer.remove(&peer);
+                // A request that was refused may come again.
+                if connection.is_reported {
+                    self.linger(peer);
+                }
+            }
+            State::Service(service) if service.is_passive => {
+                self.by_peer.remove(&(service.path.dst, service.request_id));
+            }
+            _ => {}
+        }
+        self.events.retain(|event| event.id != num);
+    }
+
+    /// Tells the peer of an identifier that it is destroyed.
+    fn leave_peer(&mut self, num: IdNum, now: Duration) {
+        match self.ids.get(&num).map(|id| &id.state) {
+            Some(State::Connection(connection)) => match connection.phase {
+                Phase::RequestSent => self.refuse(num, Reject::TIMEOUT, PrivateData::EMPTY, now),
+                Phase::RequestReceived | Phase::ReplySent | Phase::ReplyReceived => {
+                    self.refuse(num, Reject::CONSUMER, PrivateData::EMPTY, now);
+                }
+                Phase::Established | Phase::DisconnectReceived => {
+                    self.send_disconnect(num, now);
+                }
+                Phase::DisconnectSent | Phase::TimeWait(_) | Phase::Idle => {}
+            },
+            Some(State::Service(service)) if service.is_unanswered() => {
+                self.answer_service(num, ServiceReply::REJECTED, 0, PrivateData::EMPTY);
+            }
+            _ => {}
+        }
+    }
+
+    /// The requests that wait at a listener, the oldest first.
+    fn waiting_at(&self, listener: IdNum) -> Vec<IdNum> {
+        match self.ids.get(&listener).map(|id| &id.state) {
+            Some(State::Listening { waiting: 1.., .. }) => {}
+            _ => return Vec::new(),
+        }
+        let mut waiting: Vec<_> = self
+            .ids
+            .iter()
+            .filter(|(_, id)| id.waits_at == Some(listener))
+            .map(|(child, _)| *child)
+            .collect();
+        waiting.sort_unstable();
+        waiting
+    }
+
+    /// Remembers the peer's number of a connection that has ended.
+    fn linger(&mut self, peer: (IpAddr, u32)) {
+        if self.is_lingering.insert(peer) {
+            self.lingering.push_back(peer);
+        }
+        if self.lingering.len() > MAX_LINGERING
+            && let Some(oldest) = self.lingering.pop_front()
+        {
+            self.is_lingering.remove(&oldest);
+        }
+    }
+
+    /// Whether a connection of the peer with this number has just ended.
+    pub(super) fn lingers(&self, peer: (IpAddr, u32)) -> bool {
+        self.is_lingering.contains(&peer)
+    }
+
+    /// Sends a refusal, and ends the connection.
+    pub(super) fn refuse(&mut self, num: IdNum, reason: u16, data: PrivateData, now: Duration) {
+        let Some(connection) = self.connection(num) else {
+            return;
+        };
+        let about = match connection.phase {
+            Phase::RequestReceived => Rejected::Request,
+            Phase::ReplyReceived => Rejected::Reply,
+            _ => Rejected::Other,
+        };
+        let reject = Reject {
+            ids: connection.ids,
+            about,
+            reason,
+            private_data: data,
+        };
+        let (path, tid) = (connection.path, connection.tid);
+        connection.pending = None;
+        if matches!(connection.phase, Phase::ReplySent | Phase::ReplyReceived) {
+            connection.enter_time_wait(now);
+        } else {
+            connection.phase = Phase::Idle;
+        }
+        self.send(path, tid, &Message::Reject(Box::new(reject)));
+    }
+
+    pub(super) fn send(&mut self, path: Path, tid: u64, message: &Message) {
+        self.out.push_back((path, message.encode(tid)));
+    }
+
+    /// The oldest message, and the way to its receiver.
+    pub fn transmit(&mut self) -> Option<(Path, [u8; MAD_LEN])> {
+        self.out.pop_front()
+    }
+
+    /// The oldest event.
+    pub fn poll_event(&mut self) -> Option<CmEvent> {
+        self.events.pop_front()
+    }
+
+    pub(super) fn push(&mut self, id: IdNum, what: Occurrence) {
+        self.events.push_back(CmEvent { id, what });
+    }
+
+    /// Raises an event of a connection, unless the program has not accepted it or knows of its end.
+    pub(super) fn report(&mut self, num: IdNum, what: Occurrence) {
+        let Some(connection) = self.connection(num) else {
+            return;
+        };
+        let exits = what == Occurrence::TimewaitExit;
+        if !connection.is_reported || connection.has_ended != exits {
+            return;
+        }
+        connection.has_ended |= matches!(what, Occurrence::Disconnected(_));
+        self.push(num, what);
+    }
+
+    /// Removes the device: each identifier that is bound to it has an event, and no message is sent or taken any more.
+    pub fn remove_device(&mut self) {
+        self.is_removed = true;
+        self.out.clear();
+        self.timers.clear();
+        let mut bound: Vec<_> = self
+            .ids
+            .iter()
+            .filter(|(_, id)| id.has_device() && id.waits_at.is_none())
+            .map(|(num, _)| *num)
+            .collect();
+        bound.sort_unstable();
+        for num in bound {
+            self.push(num, Occurrence::DeviceRemoval);
+        }
+    }
+
+    /// Sets whether other identifiers with this option may be bound to the same address.
+    ///
+    /// # Errors
+    /// - [`CmError::NotFound`]: there is no such identifier.
+    pub fn set_reuse_addr(&mut self, num: IdNum, reuse: bool) -> Result<(), CmError> {
+        self.id(num)?.options.reuse_addr = reuse;
+        Ok(())
+    }
+
+    /// Sets whether an IPv6 wildcard leaves IPv4 to others.
+    ///
+    /// # Errors
+    /// - [`CmError::Invalid`]: the identifier is bound already.
+    pub fn set_af_only(&mut self, num: IdNum, only: bool) -> Result<(), CmError> {
+        let id = self.id(num)?;
+        if !matches!(id.state, State::Idle) {
+            return Err(CmError::Invalid("the identifier is bound"));
+        }
+        id.options.af_only = Some(only);
+        Ok(())
+    }
+
+    /// Sets the traffic class of the path.
+    ///
+    /// # Errors
+    /// - [`CmError::NotFound`]: there is no such identifier.
+    pub fn set_tos(&mut self, num: IdNum, tos: u8) -> Result<(), CmError> {
+        self.id(num)?.options.tos = tos;
+        Ok(())
+    }
+
+    /// Sets the time to wait for an acknowledgement, as 4.096 µs · 2^n.
+    ///
+    /// # Errors
+    /// - [`CmError::Invalid`]: the identifier is for datagrams.
+    pub fn set_ack_timeout(&mut self, num: IdNum, timeout: u8) -> Result<(), CmError> {
+        let id = self.id(num)?;
+        if id.space.kind() != crate::engine::QpKind::Rc || timeout > 31 {
+            return Err(CmError::Invalid("datagrams have no acknowledgements"));
+        }
+        id.options.ack_timeout = Some(timeout);
+        Ok(())
+    }
+
+    /// Sets the options of the vendor's that the peer is told.
+    ///
+    /// # Errors
+    /// - [`CmError::NotFound`]: there is no such identifier.
+    pub fn set_ece(&mut self, num: IdNum, ece: super::param::Ece) -> Result<(), CmError> {
+        self.id(num)?.ece = ece;
+        Ok(())
+    }
+}

@@ -1,0 +1,78 @@
+//! Port spaces, and the service ids that stand for their ports.
+
+use crate::engine::QpKind;
+
+/// A port space: what kind of service its ports are for. Each has ports of its own.
+#[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
+pub enum PortSpace {
+    /// Datagrams as IP over `InfiniBand` sends them.
+    IpoIb,
+    /// Reliable connections.
+    Tcp,
+    /// Datagrams.
+    Udp,
+    /// Any service.
+    Ib,
+}
+
+/// The upper bits of service ids for IP addresses.
+const IP_SERVICE: u64 = 0x0100_0000;
+
+impl PortSpace {
+    const ALL: [Self; 4] = [Self::IpoIb, Self::Tcp, Self::Udp, Self::Ib];
+
+    /// Number of the space, as `enum rdma_port_space` has it.
+    pub fn number(self) -> u32 {
+        match self {
+            Self::IpoIb => 0x02,
+            Self::Tcp => 0x106,
+            Self::Udp => 0x111,
+            Self::Ib => 0x13f,
+        }
+    }
+
+    /// The space of a number.
+    pub fn from_number(number: u32) -> Option<Self> {
+        let mut all = Self::ALL.into_iter();
+        all.find(|space| space.number() == number)
+    }
+
+    /// Transport service of the space's queue pairs.
+    pub fn kind(self) -> QpKind {
+        match self {
+            Self::IpoIb | Self::Udp => QpKind::Ud,
+            Self::Tcp | Self::Ib => QpKind::Rc,
+        }
+    }
+
+    /// Service id of a port.
+    pub(super) fn service_id(self, port: u16) -> u64 {
+        (u64::from(self.number()) << 16) | IP_SERVICE | u64::from(port)
+    }
+
+    /// Space and port of a service id; `None` if it is one of another kind.
+    pub(super) fn of_service(id: u64) -> Option<(Self, u16)> {
+        let [_, _, _, _, _, _, high, low] = id.to_be_bytes();
+        let port = u16::from_be_bytes([high, low]);
+        let mut all = Self::ALL.into_iter();
+        let space = all.find(|space| space.service_id(port) == id)?;
+        Some((space, port))
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn service_ids_of_ports_are_those_of_the_annex() {
+        assert_eq!(PortSpace::Tcp.service_id(0x1d2f), 0x0106_1d2f);
+        assert_eq!(PortSpace::Udp.service_id(7), 0x0111_0007);
+        for space in PortSpace::ALL {
+            assert_eq!(PortSpace::of_service(space.service_id(9)), Some((space, 9)));
+            assert_eq!(PortSpace::from_number(space.number()), Some(space));
+        }
+        assert_eq!(PortSpace::of_service(0x1_0106_1d2f), None);
+        assert_eq!(PortSpace::from_number(0x107), None);
+    }
+}

@@ -1,0 +1,48 @@
+//! Bytes of programs that messages carry.
+
+use std::fmt;
+
+/// Longest private data of all messages: that of a service request.
+const MAX_LEN: usize = 216;
+
+/// Bytes of a program that a message carries, up to 216.
+#[derive(Clone, Copy, PartialEq, Eq)]
+pub struct PrivateData {
+    bytes: [u8; MAX_LEN],
+    len: u8,
+}
+
+impl PrivateData {
+    /// No bytes.
+    pub const EMPTY: Self = Self {
+        bytes: [0; MAX_LEN],
+        len: 0,
+    };
+
+    /// A copy of bytes; those beyond the longest private data are dropped.
+    pub fn new(bytes: &[u8]) -> Self {
+        Self::padded(bytes, bytes.len())
+    }
+
+    /// A copy of bytes with zeros up to a length: receivers see the whole field of the message.
+    pub(super) fn padded(from: &[u8], len: usize) -> Self {
+        let mut bytes = [0; MAX_LEN];
+        let len = len.min(MAX_LEN);
+        for (to, from) in bytes.iter_mut().zip(from).take(len) {
+            *to = *from;
+        }
+        let len = u8::try_from(len).unwrap_or(u8::MAX);
+        Self { bytes, len }
+    }
+
+    /// The bytes.
+    pub fn as_slice(&self) -> &[u8] {
+        &self.bytes[..usize::from(self.len)]
+    }
+}
+
+impl fmt::Debug for PrivateData {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        fmt::Debug::fmt(self.as_slice(), f)
+    }
+}

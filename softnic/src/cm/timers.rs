@@ -1,0 +1,157 @@
+//! Messages that are sent again until they are answered, and timers.
+
+use std::{cmp::Reverse, time::Duration};
+
+use super::{
+    connection::Phase,
+    event::Occurrence,
+    id::{IdNum, State},
+    mad::MAD_LEN,
+    manager::Manager,
+    private_data::PrivateData,
+};
+use crate::engine::Path;
+
+/// Code of the time to wait for an answer: 268 ms. Linux waits 16 times longer.
+pub(super) const RESPONSE_TIMEOUT: u8 = 16;
+
+/// Most retries of a message.
+pub(super) const MAX_RETRIES: u8 = 15;
+
+/// Code of the time that a program may take to answer a request, as Linux has it: 69 s.
+pub(super) const SERVICE_TIMEOUT: u8 = 24;
+
+/// Time of a code: 4.096 µs · 2^code.
+pub(super) fn time(code: u8) -> Duration {
+    Duration::from_nanos(4096 << (code & 0x1f))
+}
+
+/// A message that expects an answer.
+#[derive(Debug)]
+pub(super) struct Pending {
+    pub(super) path: Path,
+    pub(super) bytes: [u8; MAD_LEN],
+    /// Time of the next retry.
+    pub(super) at: Duration,
+    /// Retries that are left.
+    left: u8,
+}
+
+impl Pending {
+    /// A message that has just been sent.
+    pub(super) fn new(path: Path, bytes: [u8; MAD_LEN], now: Duration) -> Box<Self> {
+        Box::new(Self {
+            path,
+            bytes,
+            at: now + time(RESPONSE_TIMEOUT),
+            left: MAX_RETRIES,
+        })
+    }
+
+    /// The receiver has asked for more time.
+    pub(super) fn postpone(&mut self, service_timeout: u8, now: Duration) {
+        self.at = now + time(service_timeout) + time(RESPONSE_TIMEOUT);
+    }
+
+    /// The message, to be sent once more; `None` if no retry is left.
+    fn retry(&mut self, now: Duration) -> Option<(Path, [u8; MAD_LEN])> {
+        self.left = self.left.checked_sub(1)?;
+        self.at = now + time(RESPONSE_TIMEOUT);
+        Some((self.path, self.bytes))
+    }
+}
+
+impl Manager {
+    /// Keeps the timer of an identifier.
+    pub(super) fn arm(&mut self, num: IdNum) {
+        let Some(id) = self.ids.get_mut(&num) else {
+            return;
+        };
+        if let Some(deadline) = id.deadline()
+            && id.timer.is_none_or(|timer| deadline < timer)
+        {
+            id.timer = Some(deadline);
+            self.timers.push(Reverse((deadline, num)));
+        }
+    }
+
+    /// The time by which [`handle_timeout`](Self::handle_timeout) is to be called; it may come early.
+    pub fn next_timeout(&self) -> Option<Duration> {
+        self.timers.peek().map(|Reverse((at, _))| *at)
+    }
+
+    /// Does what is due by `now`.
+    pub fn handle_timeout(&mut self, now: Duration) {
+        while let Some(&Reverse((at, num))) = self.timers.peek()
+            && at <= now
+        {
+            self.timers.pop();
+            let Some(id) = self.ids.get_mut(&num) else {
+                continue;
+            };
+            id.timer = id.timer.filter(|timer| *timer != at);
+            if id.deadline().is_some_and(|deadline| deadline <= now) {
+                self.expire(num, now);
+            }
+            self.arm(num);
+        }
+    }
+
+    /// Does what is due of an identifier.
+    fn expire(&mut self, num: IdNum, now: Duration) {
+        let Some(id) = self.ids.get_mut(&num) else {
+            return;
+        };
+        let pending = match &mut id.state {
+            State::ResolvingAddr { errno, .. } => {
+                let status = -*errno;
+                id.state = State::Bound;
+                self.push(num, Occurrence::AddrError(status));
+                return;
+            }
+            State::Connection(connection) => {
+                if let Phase::TimeWait(_) = connection.phase {
+                    connection.phase = Phase::Idle;
+                    self.report(num, Occurrence::TimewaitExit);
+                    return;
+                }
+                &mut connection.pending
+            }
+            State::Service(service) => &mut service.pending,
+            _ => return,
+        };
+        let again = pending.as_mut().and_then(|message| message.retry(now));
+        if let Some(again) = again {
+            self.out.push_back(again);
+        } else {
+            *pending = None;
+            self.give_up(num, now);
+        }
+    }
+
+    /// Ends what has not been answered.
+    fn give_up(&mut self, num: IdNum, now: Duration) {
+        let Some(id) = self.ids.get_mut(&num) else {
+            return;
+        };
+        match &mut id.state {
+            State::Connection(connection) if connection.phase == Phase::DisconnectSent => {
+                connection.enter_time_wait(now);
+                self.report(num, Occurrence::Disconnected(-super::connection::ETIMEDOUT));
+            }
+            State::Connection(connection) => {
+                connection.phase = Phase::Idle;
+                self.report(num, unanswered());
+            }
+            State::Service(_) => self.push(num, unanswered()),
+            _ => {}
+        }
+    }
+}
+
+fn unanswered() -> Occurrence {
+    Occurrence::Unreachable {
+        status: -super::connection::ETIMEDOUT,
+        private_data: PrivateData::EMPTY,
+    }
+}

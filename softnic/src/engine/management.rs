@@ -1,0 +1,97 @@
+//! Queue pair 1: datagrams between the managers of hosts, such as connection managers.
+
+use std::{collections::VecDeque, net::IpAddr};
+
+use super::{device::Engine, path::Path};
+use crate::wire::{
+    Bth, Deth, Extensions, Frame, Immediate, Opcode, Operation, Position, Transport, WireError,
+};
+
+/// Number of the queue pair.
+pub(super) const QP: u32 = 1;
+
+/// Key of all queue pairs 1.
+const QKEY: u32 = 0x8001_0000;
+
+/// Length of a management datagram in bytes.
+pub const MANAGEMENT_LEN: usize = 256;
+
+/// Most datagrams that wait to be taken; more are dropped.
+const MAX_WAITING: usize = 1024;
+
+/// A management datagram from a peer.
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct ManagementDatagram {
+    /// Address of the sender.
+    pub from: IpAddr,
+    /// Address of this host.
+    pub to: IpAddr,
+    /// Contents.
+    pub bytes: [u8; MANAGEMENT_LEN],
+}
+
+/// Queue pair 1.
+#[derive(Debug, Default)]
+pub(super) struct ManagementQp {
+    received: VecDeque<ManagementDatagram>,
+    unsent: VecDeque<(Path, [u8; MANAGEMENT_LEN])>,
+    psn: u32,
+}
+
+impl ManagementQp {
+    /// Takes a frame; false if it is no management datagram.
+    pub(super) fn handle(&mut self, frame: &Frame<'_>) -> bool {
+        let key = frame.extensions.deth.map(|deth| deth.qkey);
+        let (Some(QKEY), Ok(bytes)) = (key, frame.payload.try_into()) else {
+            return false;
+        };
+        let has_room = self.received.len() < MAX_WAITING;
+        if has_room {
+            self.received.push_back(ManagementDatagram {
+                from: frame.ip.src(),
+                to: frame.ip.dst(),
+                bytes,
+            });
+        }
+        has_room
+    }
+
+    /// Appends the next frame to `out`; `None` if there is none.
+    pub(super) fn transmit(&mut self, out: &mut Vec<u8>) -> Option<Result<(), WireError>> {
+        let (path, bytes) = self.unsent.pop_front()?;
+        self.psn = self.psn.wrapping_add(1) & 0xff_ffff;
+        Some(encode(&path, self.psn, &bytes, out))
+    }
+}
+
+fn encode(path: &Path, psn: u32, payload: &[u8], out: &mut Vec<u8>) -> Result<(), WireError> {
+    let send = Operation::Send(Position::Only, Immediate::None);
+    let opcode = Opcode::new(Transport::Ud, send).ok_or(WireError::Opcode(0))?;
+    let frame = Frame {
+        ip: path.header()?,
+        src_port: 0xc000 | 1,
+        udp_checksum: 0,
+        bth: Bth::new(opcode, QP, psn),
+        extensions: Extensions {
+            deth: Some(Deth {
+                qkey: QKEY,
+                src_qp: QP,
+            }),
+            ..Extensions::default()
+        },
+        payload,
+    };
+    frame.encode(out)
+}
+
+impl Engine {
+    /// Sends a management datagram.
+    pub fn send_management(&mut self, path: Path, bytes: [u8; MANAGEMENT_LEN]) {
+        self.management.unsent.push_back((path, bytes));
+    }
+
+    /// The oldest management datagram that has come.
+    pub fn poll_management(&mut self) -> Option<ManagementDatagram> {
+        self.management.received.pop_front()
+    }
+}

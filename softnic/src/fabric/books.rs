@@ -1,0 +1,70 @@
+//! What programs have made on hosts and not destroyed.
+
+use std::{fmt, net::IpAddr};
+
+use super::network::Network;
+
+/// Objects of one host that exist.
+#[derive(Clone, Debug, PartialEq, Eq)]
+struct HostBooks {
+    addr: IpAddr,
+    /// Kinds of objects, and how many of each there are.
+    objects: Vec<(&'static str, usize)>,
+}
+
+/// Objects that programs have made on the hosts of a fabric and not destroyed: queue pairs, completion queues, shared
+/// receive queues, protection domains, keys of regions and windows, and identifiers of connections.
+///
+/// # Examples
+/// ```
+/// let fabric = softnic::Fabric::new();
+/// let host = fabric.host("10.9.0.1".parse()?);
+/// let ctx = host.run(|| verbs::devices()?.find("softnic0").unwrap().open())?;
+/// let pd = ctx.alloc_pd()?;
+/// assert_eq!(fabric.books().to_string(), "10.9.0.1: 1 protection domain");
+/// drop(pd);
+/// assert!(fabric.books().is_empty());
+/// # Ok::<(), Box<dyn std::error::Error>>(())
+/// ```
+#[derive(Clone, Debug, PartialEq, Eq)]
+pub struct Books {
+    hosts: Vec<HostBooks>,
+}
+
+impl Books {
+    pub(super) fn of(network: &Network) -> Self {
+        let hosts = network.hosts.iter().map(|host| {
+            let mut objects = host.engine.objects();
+            objects.push(("connection identifier", host.manager.id_count()));
+            objects.retain(|(_, count)| *count > 0);
+            let addr = host.addrs.first().copied();
+            HostBooks {
+                addr: addr.unwrap_or(IpAddr::from([0; 4])),
+                objects,
+            }
+        });
+        Self {
+            hosts: hosts.filter(|host| !host.objects.is_empty()).collect(),
+        }
+    }
+
+    /// Whether no objects exist.
+    pub fn is_empty(&self) -> bool {
+        self.hosts.is_empty()
+    }
+}
+
+impl fmt::Display for Books {
+    fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
+        for (index, host) in self.hosts.iter().enumerate() {
+            let separator = if index == 0 { "" } else { "; " };
+            write!(f, "{separator}{}: ", host.addr)?;
+            for (index, (kind, count)) in host.objects.iter().enumerate() {
+                let separator = if index == 0 { "" } else { ", " };
+                let plural = if *count == 1 { "" } else { "s" };
+                write!(f, "{separator}{count} {kind}{plural}")?;
+            }
+        }
+        Ok(())
+    }
+}

@@ -1,0 +1,51 @@
+//! The device tests of `cm`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
+#![expect(
+    clippy::unwrap_used,
+    clippy::panic,
+    clippy::print_stdout,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../../../cm/tests/device/connections.rs"]
+mod connections;
+#[path = "../../../cm/tests/device/datagrams.rs"]
+mod datagrams;
+#[path = "../../../cm/tests/device/endpoints.rs"]
+mod endpoints;
+#[path = "../../../cm/tests/device/faults.rs"]
+mod faults;
+#[path = "../../../cm/tests/device/identifiers.rs"]
+mod identifiers;
+#[path = "../../../cm/tests/device/overtaking.rs"]
+mod overtaking;
+#[path = "../../../cm/tests/device/pyverbs.rs"]
+mod pyverbs;
+mod resources;
+#[path = "../../../cm/tests/device/support.rs"]
+mod support;
+#[path = "../../../cm/tests/device/tasks.rs"]
+mod tasks;
+
+use std::{net::IpAddr, sync::OnceLock};
+
+use softnic::Fabric;
+
+/// Puts all threads of the process on a host, before any test starts.
+extern "C" fn put_threads_on_a_host() {
+    let addrs: [IpAddr; 2] = [[10, 9, 0, 1].into(), [0xfd00, 9, 0, 0, 0, 0, 0, 1].into()];
+    let fabric = FABRIC.get_or_init(Fabric::new);
+    fabric.host_with_addrs(&addrs).make_default();
+    for (name, addr) in ["A", "A6"].into_iter().zip(addrs) {
+        // SAFETY: no other thread exists before `main`.
+        unsafe { std::env::set_var(name, addr.to_string()) };
+    }
+}
+
+/// The fabric of all tests, which is never dropped.
+static FABRIC: OnceLock<Fabric> = OnceLock::new();
+
+// The C library calls these functions once, before `main`, without arguments that this one takes; the standard
+// library's locks and threads work by then.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static BEFORE_MAIN: extern "C" fn() = put_threads_on_a_host;

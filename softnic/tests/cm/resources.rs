@@ -1,0 +1,6 @@
+//! Objects of the host's device, as the fabric counts them.
+
+/// The books of the fabric.
+pub(crate) fn shown() -> String {
+    crate::FABRIC.get().unwrap().books().to_string()
+}

@@ -1,0 +1,213 @@
+//! Lost, late and repeated messages.
+
+use std::time::Duration;
+
+use fastrand::Rng;
+use softnic::cm::{IdNum, Message, Occurrence, PortSpace};
+
+use crate::wire::{Wire, param};
+
+/// Schedules of a plain test run.
+const SEEDS: u64 = 300;
+
+fn is_request(message: &Message) -> bool {
+    matches!(message, Message::Request(_))
+}
+
+#[test]
+fn a_request_is_sent_sixteen_times_before_the_peer_is_unreachable() {
+    let mut wire = Wire::new();
+    wire.loss = 1.0;
+    wire.asking();
+    let start = wire.now;
+    let failed = wire.next(0).what;
+    assert!(matches!(
+        failed,
+        Occurrence::Unreachable { status: -110, .. }
+    ));
+    assert_eq!(wire.count(0, is_request), 16);
+    // 4.096 µs · 2^16 each.
+    assert_eq!(wire.now - start, 16 * Duration::from_nanos(4096 << 16));
+}
+
+#[test]
+fn a_reply_is_sent_again_until_the_peer_is_ready() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 8);
+    wire.asking();
+    let (passive, ..) = wire.request();
+    wire.accept(passive);
+    wire.loss = 1.0;
+    let failed = wire.next(1).what;
+    assert!(matches!(
+        failed,
+        Occurrence::Unreachable { status: -110, .. }
+    ));
+    assert_eq!(
+        wire.count(1, |message| matches!(message, Message::Reply(_))),
+        16
+    );
+}
+
+#[test]
+fn a_lost_rtu_is_repeated_and_made_up_for_by_data() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 8);
+    let active = wire.asking();
+    let (passive, ..) = wire.request();
+    wire.accept(passive);
+    wire.next(0);
+    wire.loss = 1.0;
+    wire.managers[0].establish(active).unwrap();
+    wire.step();
+    wire.loss = 0.0;
+    assert_eq!(wire.next(1).what, Occurrence::Established);
+    assert_eq!(
+        wire.count(0, |message| matches!(message, Message::Ready(_))),
+        2
+    );
+    let late = wire.managers[1].note_established(passive);
+    assert_eq!(late, Err(softnic::cm::CmError::IsConnected));
+
+    // The peer's data come before its message.
+    let active = wire.asking();
+    let (passive, ..) = wire.request();
+    wire.accept(passive);
+    wire.next(0);
+    wire.managers[1].note_established(passive).unwrap();
+    assert_eq!(wire.next(1).what, Occurrence::Established);
+    wire.managers[0].establish(active).unwrap();
+    wire.run();
+    assert!(wire.events[1].is_empty(), "once");
+}
+
+#[test]
+fn a_slow_program_is_waited_for() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 8);
+    wire.asking();
+    let (passive, ..) = wire.request();
+    // The request is repeated once, and the listener's host asks for time.
+    wire.run_to(wire.now + Duration::from_secs(60));
+    assert!(wire.events[0].is_empty());
+    assert_eq!(wire.count(0, is_request), 2);
+    assert_eq!(
+        wire.count(1, |message| matches!(message, Message::Mra(_))),
+        1
+    );
+    wire.accept(passive);
+    let response = wire.next(0).what;
+    assert!(matches!(response, Occurrence::ConnectResponse { .. }));
+}
+
+#[test]
+fn a_full_backlog_drops_requests_until_there_is_room() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 2);
+    for _ in 0..3 {
+        wire.asking();
+    }
+    wire.run_to(wire.now);
+    assert_eq!(wire.events[1].len(), 2, "two requests have room");
+    // Nothing is taken, so the third request does not get through.
+    wire.run_to(wire.now + Duration::from_secs(4));
+    assert_eq!(wire.events[1].len(), 2);
+    assert!(wire.count(0, is_request) > 10);
+}
+
+#[test]
+fn room_in_the_backlog_lets_a_repeated_request_in() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 1);
+    let (first, second) = (wire.asking(), wire.asking());
+    wire.run_to(wire.now);
+    let (child, ..) = wire.request();
+    let (other, ..) = wire.request();
+    assert_ne!(child, other);
+    assert_ne!(first, second);
+    assert_eq!(
+        wire.count(0, is_request),
+        4,
+        "each is repeated: one is answered by a receipt, the other was dropped"
+    );
+}
+
+#[test]
+fn a_disconnect_without_answer_ends_in_time() {
+    let mut wire = Wire::new();
+    let (active, _passive) = wire.connected();
+    wire.loss = 1.0;
+    wire.disconnect(0, active);
+    assert_eq!(wire.next(0).what, Occurrence::Disconnected(-110));
+    assert_eq!(wire.next(0).what, Occurrence::TimewaitExit);
+}
+
+/// Makes and ends a connection over a bad wire: each end is established once and disconnected once.
+fn exchange(seed: u64) {
+    let mut wire = Wire::new();
+    wire.rng = Rng::with_seed(seed);
+    wire.loss = 0.2;
+    wire.duplication = 0.2;
+    wire.delay = Duration::from_millis(400);
+    wire.listen(PortSpace::Tcp, 8);
+    let active = wire.asking();
+    let mut passive: Option<IdNum> = None;
+    let (mut responses, mut established, mut ended) = (0, 0, [0, 0]);
+    while ended != [1, 1] {
+        assert!(
+            wire.step(),
+            "seed {seed}: {responses} {established} {ended:?}"
+        );
+        let events = std::mem::take(&mut wire.events);
+        for (host, event) in events
+            .into_iter()
+            .enumerate()
+            .flat_map(|(host, events)| events.into_iter().map(move |event| (host, event)))
+        {
+            let now = wire.now;
+            match event.what {
+                Occurrence::ConnectRequest { child, .. } => {
+                    assert_eq!(passive, None, "seed {seed}: one request");
+                    passive = Some(child);
+                    assert!(wire.managers[1].take_request(child));
+                    wire.managers[1].accept(child, param(18), b"", now).unwrap();
+                }
+                Occurrence::ConnectResponse { .. } => {
+                    responses += 1;
+                    wire.managers[0].establish(active).unwrap();
+                    if seed.is_multiple_of(2) {
+                        wire.disconnect(0, active);
+                    }
+                }
+                Occurrence::Established => {
+                    established += 1;
+                    wire.disconnect(1, passive.unwrap());
+                }
+                Occurrence::Disconnected(status) => {
+                    assert_eq!(status, 0, "seed {seed}");
+                    ended[host] += 1;
+                    let id = [Some(active), passive][host].unwrap();
+                    wire.disconnect(host, id);
+                }
+                Occurrence::TimewaitExit => {}
+                other => unreachable!("seed {seed}: {other:?}"),
+            }
+        }
+    }
+    assert_eq!(responses, 1, "seed {seed}");
+    assert!(established <= 1, "seed {seed}");
+    wire.run();
+    let late = |event: &softnic::cm::CmEvent| event.what != Occurrence::TimewaitExit;
+    assert!(
+        !wire.events.iter().flatten().any(late),
+        "seed {seed}: {:?}",
+        wire.events
+    );
+}
+
+#[test]
+fn connections_are_made_and_ended_once_over_a_bad_wire() {
+    for seed in 0..SEEDS {
+        exchange(seed);
+    }
+}
