@@ -5,6 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod addresses;
 mod bidirectional;
 mod cq_failure;
 mod flood;
@@ -14,114 +15,11 @@ mod memory;
 mod prober;
 mod semantics;
 mod sockets;
+mod support;
 mod tasks;
 mod third_party;
 mod waiting;
 
-use std::{
-    net::{IpAddr, Ipv4Addr, Ipv6Addr, SocketAddr},
-    process::Command,
-    sync::Once,
-    time::Duration,
+use support::{
+    TEST_TIMEOUT, addr, another_of, any, counter, local, other, pattern, socket, third, v6_pair,
 };
-
-use rds::{Engine, EngineOptions, Socket};
-
-const TEST_TIMEOUT: Option<Duration> = Some(Duration::from_secs(60));
-
-/// A socket on its own engine. Receives have no time-out; the guest's time limit applies.
-fn socket(addr: SocketAddr) -> Socket {
-    let engine = EngineOptions::new().start().unwrap();
-    let socket = engine.socket().unwrap();
-    socket.bind_to(addr).unwrap();
-    socket.set_write_timeout(TEST_TIMEOUT);
-    socket
-}
-
-fn addr(socket: &Socket) -> SocketAddr {
-    socket.local_addr().unwrap().unwrap()
-}
-
-fn pattern(len: usize, seed: u8) -> Vec<u8> {
-    (0..len)
-        .map(|i| (i.wrapping_mul(0x9e37_79b1) >> 9).to_le_bytes()[0] ^ seed)
-        .collect()
-}
-
-/// Address of the guest's RDMA device.
-fn local() -> Ipv4Addr {
-    let address = std::env::var("A").expect("these tests run in the guest: `cargo xtask test`");
-    address.parse().unwrap()
-}
-
-/// The local address with any port.
-fn any() -> SocketAddr {
-    SocketAddr::new(local().into(), 0)
-}
-
-/// Another socket on the same engine and address.
-fn another_of(socket: &Socket) -> Socket {
-    let another = socket.engine().socket().unwrap();
-    another
-        .bind_to(SocketAddr::new(addr(socket).ip(), 0))
-        .unwrap();
-    another.set_read_timeout(TEST_TIMEOUT);
-    another
-}
-
-/// A second address of the device, another host to RDS.
-fn other() -> SocketAddr {
-    static ADDED: Once = Once::new();
-    beside(77, &ADDED)
-}
-
-/// A third address of the device.
-fn third() -> SocketAddr {
-    static ADDED: Once = Once::new();
-    beside(78, &ADDED)
-}
-
-fn beside(last: u8, added: &Once) -> SocketAddr {
-    let [a, b, c, _] = local().octets();
-    let ip = IpAddr::from([a, b, c, last]);
-    added.call_once(|| add(ip, 24));
-    SocketAddr::new(ip, 0)
-}
-
-/// A statistics counter of an engine.
-fn counter(engine: &Engine, name: &str) -> u64 {
-    let info = engine.info().unwrap();
-    let counter = info.counters.iter().find(|counter| counter.name == name);
-    counter.unwrap_or_else(|| panic!("no {name}")).value
-}
-
-/// Two IPv6 addresses of the device.
-fn v6_pair() -> (SocketAddr, SocketAddr) {
-    static ADDED: Once = Once::new();
-    let local = std::env::var("A6").expect("these tests run in the guest: `cargo xtask test`");
-    let local: Ipv6Addr = local.parse().unwrap();
-    let mut segments = local.segments();
-    segments[7] = 0x77;
-    let other = IpAddr::from(segments);
-    ADDED.call_once(|| add(other, 64));
-    (SocketAddr::new(local.into(), 0), SocketAddr::new(other, 0))
-}
-
-/// Adds an address to the device.
-fn add(ip: IpAddr, prefix: u8) {
-    let gid = match ip {
-        IpAddr::V4(v4) => v4.to_ipv6_mapped(),
-        IpAddr::V6(v6) => v6,
-    };
-    let gid: Vec<String> = gid.segments().map(|part| format!("{part:04x}")).into();
-    let script = format!(
-        "device=$(ip -o -4 address show to {} | cut -d' ' -f2) && \
-         ip address add {ip}/{prefix} dev $device && \
-         for i in $(seq 100); do \
-         grep -qis {} /sys/class/infiniband/*/ports/1/gids/* && exit 0; sleep 0.1; done; exit 1",
-        local(),
-        gid.join(":"),
-    );
-    let status = Command::new("sh").args(["-c", &script]).status().unwrap();
-    assert!(status.success(), "{ip} cannot be added");
-}

@@ -3,6 +3,8 @@
 //! A key is the number of a slot in its upper 24 bits and a tag in its lower 8. A slot's tag changes whenever the slot is
 //! used again, so that a stale key names nothing.
 
+use std::collections::{BTreeSet, HashMap};
+
 use super::{access::Access, error::EngineError, ids::PdId};
 
 /// Registered memory.
@@ -55,6 +57,15 @@ enum Entry {
     Window(Window),
 }
 
+impl Entry {
+    fn pd(&self) -> PdId {
+        match self {
+            Self::Region(region) => region.pd,
+            Self::Window(window) => window.pd,
+        }
+    }
+}
+
 #[derive(Clone, Copy, Debug)]
 struct Slot {
     tag: u8,
@@ -80,12 +91,18 @@ pub(super) struct RemoteAccess {
 pub(super) struct KeyTable {
     slots: Vec<Slot>,
     free: Vec<usize>,
+    /// Slots of windows.
+    windows: BTreeSet<usize>,
+    /// Number of regions and windows of each protection domain that has any.
+    users: HashMap<PdId, usize>,
+    /// Number of windows that are bound to each region with any.
+    bindings: HashMap<u32, usize>,
 }
 
 impl KeyTable {
     /// Number of regions and windows.
     pub(super) fn len(&self) -> usize {
-        self.slots.len() - self.free.len()
+        self.users.values().sum()
     }
 
     /// Registers memory; the result is both its local and its remote key.
@@ -106,14 +123,7 @@ impl KeyTable {
         if !matches!(self.entry(key), Some(Entry::Region(_))) {
             return Err(EngineError::NotFound("region", key));
         }
-        let is_bound = self.slots.iter().any(|slot| match slot.entry {
-            Some(Entry::Window(Window {
-                bound: Some((binding, _)),
-                ..
-            })) => binding.region == key,
-            _ => false,
-        });
-        if is_bound {
+        if self.bindings.contains_key(&key) {
             return Err(EngineError::Busy("a memory window is bound to the region"));
         }
         self.remove(key);
@@ -145,11 +155,7 @@ impl KeyTable {
 
     /// Whether a protection domain has a region or a window.
     pub(super) fn uses(&self, pd: PdId) -> bool {
-        self.slots.iter().any(|slot| match slot.entry {
-            Some(Entry::Region(region)) => region.pd == pd,
-            Some(Entry::Window(window)) => window.pd == pd,
-            None => false,
-        })
+        self.users.contains_key(&pd)
     }
 
     /// Binds the window that has `key` now, for queue pair `qp`; it has `new_key` from then on.
@@ -184,10 +190,24 @@ impl KeyTable {
         }
         let bound = (binding.len > 0).then_some((binding, qp));
         let [tag, ..] = new_key.to_le_bytes();
-        let slot = self.slot_mut(key)?;
-        slot.tag = tag;
-        slot.entry = Some(Entry::Window(Window { bound, ..window }));
+        self.slot_mut(key)?.tag = tag;
+        self.set_bound((key >> 8) as usize, bound);
         Some(())
+    }
+
+    /// Changes what a window is bound to.
+    fn set_bound(&mut self, index: usize, bound: Option<(Binding, u32)>) {
+        let slot = self.slots.get_mut(index);
+        let Some(Entry::Window(window)) = slot.and_then(|slot| slot.entry.as_mut()) else {
+            return;
+        };
+        let before = std::mem::replace(&mut window.bound, bound);
+        if let Some((binding, _)) = before {
+            count_down(&mut self.bindings, binding.region);
+        }
+        if let Some((binding, _)) = bound {
+            *self.bindings.entry(binding.region).or_default() += 1;
+        }
     }
 
     /// Unbinds a type 2 window by its key, for a request of queue pair `qp` or of its peer.
@@ -199,21 +219,21 @@ impl KeyTable {
         if window.pd != pd || window.kind != WindowKind::Type2 || bound_by != Some(qp) {
             return None;
         }
-        let slot = self.slot_mut(key)?;
-        slot.entry = Some(Entry::Window(Window {
-            bound: None,
-            ..window
-        }));
+        self.set_bound((key >> 8) as usize, None);
         Some(())
     }
 
     /// Unbinds the type 2 windows of a queue pair that is destroyed or reset.
     pub(super) fn unbind_all(&mut self, qp: u32) {
-        for slot in &mut self.slots {
-            if let Some(Entry::Window(window)) = &mut slot.entry {
-                let is_type2 = window.kind == WindowKind::Type2;
-                window.bound = window.bound.filter(|(_, by)| !(is_type2 && *by == qp));
+        let is_of_qp = |index: &usize| match self.slots.get(*index).and_then(|slot| slot.entry) {
+            Some(Entry::Window(window)) => {
+                window.kind == WindowKind::Type2 && window.bound.is_some_and(|(_, by)| by == qp)
             }
+            _ => false,
+        };
+        let unbound: Vec<_> = self.windows.iter().copied().filter(is_of_qp).collect();
+        for index in unbound {
+            self.set_bound(index, None);
         }
     }
 
@@ -304,6 +324,10 @@ impl KeyTable {
             }
             None => return Err(EngineError::Full("keys of memory")),
         };
+        *self.users.entry(entry.pd()).or_default() += 1;
+        if let Entry::Window(_) = entry {
+            self.windows.insert(index);
+        }
         let slot = &mut self.slots[index];
         slot.tag = slot.tag.wrapping_add(1);
         slot.entry = Some(entry);
@@ -312,9 +336,23 @@ impl KeyTable {
     }
 
     fn remove(&mut self, key: u32) {
-        if let Some(slot) = self.slot_mut(key) {
-            slot.entry = None;
-            self.free.push((key >> 8) as usize);
+        let index = (key >> 8) as usize;
+        self.set_bound(index, None);
+        let removed = self.slot_mut(key).and_then(|slot| slot.entry.take());
+        if let Some(removed) = removed {
+            count_down(&mut self.users, removed.pd());
+            self.windows.remove(&index);
+            self.free.push(index);
+        }
+    }
+}
+
+/// Decrements a count, and removes it when it is 0.
+fn count_down<K: std::hash::Hash + Eq>(counts: &mut HashMap<K, usize>, key: K) {
+    if let std::collections::hash_map::Entry::Occupied(mut count) = counts.entry(key) {
+        *count.get_mut() -= 1;
+        if *count.get() == 0 {
+            count.remove();
         }
     }
 }
@@ -446,5 +484,47 @@ mod tests {
         assert_eq!(keys.invalidate(PD, 8, window), None);
         assert_eq!(keys.invalidate(PD, 7, window), Some(()));
         assert_eq!(keys.remote(wanted(window, 0x1010, 1)), None);
+    }
+
+    #[test]
+    fn regions_are_busy_while_windows_are_bound_to_them() {
+        let mut keys = KeyTable::default();
+        let opened = Access::REMOTE_READ | Access::MW_BIND;
+        let key = keys.register(region(opened)).unwrap();
+        let binding = Binding {
+            region: key,
+            addr: 0x1000,
+            len: 16,
+            access: Access::REMOTE_READ,
+        };
+        for end in 0..4 {
+            let window = keys.alloc_window(PD, WindowKind::Type2).unwrap();
+            keys.bind(PD, 7, (window, window), binding).unwrap();
+            assert!(keys.deregister(key).is_err(), "{end}");
+            assert_eq!(keys.len(), 2);
+            match end {
+                0 => keys.dealloc_window(window).unwrap(),
+                1 => keys.invalidate(PD, 7, window).unwrap(),
+                2 => keys.unbind_all(7),
+                _ => {
+                    let none = Binding { len: 0, ..binding };
+                    keys.bind(PD, 7, (window, window), none).unwrap();
+                }
+            }
+            assert_eq!(keys.bindings.len(), 0, "{end}");
+            if end != 0 {
+                keys.dealloc_window(window).unwrap();
+            }
+        }
+        // Another queue pair's windows stay bound.
+        let window = keys.alloc_window(PD, WindowKind::Type2).unwrap();
+        keys.bind(PD, 7, (window, window), binding).unwrap();
+        keys.unbind_all(8);
+        assert!(keys.deregister(key).is_err());
+        keys.dealloc_window(window).unwrap();
+        assert!(keys.uses(PD));
+        keys.deregister(key).unwrap();
+        assert!(!keys.uses(PD));
+        assert_eq!(keys.len(), 0);
     }
 }

@@ -35,9 +35,15 @@ extern "C" fn put_threads_on_a_host() {
     let addrs: [IpAddr; 2] = [[10, 9, 0, 1].into(), [0xfd00, 9, 0, 0, 0, 0, 0, 1].into()];
     let fabric = FABRIC.get_or_init(Fabric::new);
     fabric.host_with_addrs(&addrs).make_default();
-    for (name, addr) in ["A", "A6"].into_iter().zip(addrs) {
-        // SAFETY: no other thread exists before `main`.
-        unsafe { std::env::set_var(name, addr.to_string()) };
+    // One test at a time, as in a guest: some count what the process keeps.
+    let variables = [
+        ("A", addrs[0].to_string()),
+        ("A6", addrs[1].to_string()),
+        ("RUST_TEST_THREADS", "1".to_owned()),
+    ];
+    for (name, value) in variables {
+        // SAFETY: no other thread uses the environment before `main`.
+        unsafe { std::env::set_var(name, value) };
     }
 }
 

@@ -1,0 +1,58 @@
+//! The device tests of `rsocket`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
+//!
+//! Modules that are missing here have tests that need other processes on the same fabric, the kernel's tools for RDMA, or an
+//! interface with the host's address for UDP; the README of the crate has the list.
+#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+
+#[path = "../../../rsocket/tests/device/asynchronous.rs"]
+mod asynchronous;
+mod deaf;
+#[path = "../../../rsocket/tests/device/handshakes.rs"]
+mod handshakes;
+#[path = "../../../rsocket/tests/device/isolation.rs"]
+mod isolation;
+#[path = "../../../rsocket/tests/device/limits.rs"]
+mod limits;
+#[path = "../../../rsocket/tests/device/probe.rs"]
+mod probe;
+#[path = "../../../rsocket/tests/device/sockets.rs"]
+mod sockets;
+#[path = "../../../rsocket/tests/device/streams.rs"]
+mod streams;
+#[path = "../../../rsocket/tests/device/support.rs"]
+mod support;
+#[path = "../../../rsocket/tests/device/turns.rs"]
+mod turns;
+#[path = "../../../rsocket/tests/device/wire.rs"]
+mod wire;
+
+use std::{net::IpAddr, sync::OnceLock};
+
+use softnic::Fabric;
+use support::{connected, listening, local, local_v6, often};
+
+/// Puts all threads of the process on a host, before any test starts.
+extern "C" fn put_threads_on_a_host() {
+    let addrs: [IpAddr; 2] = [[10, 9, 0, 1].into(), [0xfd00, 9, 0, 0, 0, 0, 0, 1].into()];
+    let fabric = FABRIC.get_or_init(Fabric::new);
+    fabric.host_with_addrs(&addrs).make_default();
+    // One test at a time, as in a guest: some count what the process keeps.
+    let variables = [
+        ("A", addrs[0].to_string()),
+        ("A6", addrs[1].to_string()),
+        ("RUST_TEST_THREADS", "1".to_owned()),
+    ];
+    for (name, value) in variables {
+        // SAFETY: no other thread uses the environment before `main`.
+        unsafe { std::env::set_var(name, value) };
+    }
+}
+
+/// The fabric of all tests, which is never dropped.
+static FABRIC: OnceLock<Fabric> = OnceLock::new();
+
+// The C library calls these functions once, before `main`, without arguments that this one takes; the standard
+// library's locks and threads work by then.
+#[unsafe(link_section = ".init_array")]
+#[used]
+static BEFORE_MAIN: extern "C" fn() = put_threads_on_a_host;
