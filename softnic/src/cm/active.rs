@@ -6,7 +6,7 @@ use super::{
     connection::{ACK_TIMEOUT, Connection, MTU, Phase},
     error::CmError,
     event::Occurrence,
-    id::{IdNum, State},
+    id::{Id, IdNum, State},
     ip_header::IpCmHeader,
     manager::Manager,
     message::{CommIds, Message},
@@ -61,61 +61,21 @@ impl Manager {
         if id.space.kind() != QpKind::Rc {
             return Err(CmError::Invalid("the identifier is for datagrams"));
         }
+        let path = Path {
+            traffic_class: id.options.tos,
+            ..Path::new(local.ip(), peer.ip())
+        };
+        let mut request = request(num, id, &path, param);
+        request.ca_guid = ca_guid;
+        request.service_id = id.space.service_id(peer.port());
         let header = IpCmHeader {
             src_port: local.port(),
             src: local.ip(),
             dst: peer.ip(),
         };
-        let path = Path {
-            traffic_class: id.options.tos,
-            ..Path::new(local.ip(), peer.ip())
-        };
-        let request = Request {
-            local_comm_id: num.0,
-            service_id: id.space.service_id(peer.port()),
-            ca_guid,
-            kind: QpKind::Rc,
-            param,
-            starting_psn: starting_psn(num),
-            remote_response_timeout: RESPONSE_TIMEOUT,
-            local_response_timeout: RESPONSE_TIMEOUT,
-            max_cm_retries: MAX_RETRIES,
-            pkey: PKEY,
-            mtu: MTU,
-            local_addr: local.ip(),
-            remote_addr: peer.ip(),
-            flow_label: path.flow_label,
-            traffic_class: path.traffic_class,
-            hop_limit: 64,
-            ack_timeout: id.options.ack_timeout.unwrap_or(ACK_TIMEOUT),
-            ece: id.ece,
-            private_data: with_header(&header, private_data, PRIVATE_LEN)?,
-        };
-        let tid = u64::from(num.0);
-        let mut connection = Connection {
-            phase: Phase::RequestSent,
-            is_passive: false,
-            is_reported: true,
-            has_ended: false,
-            ids: CommIds {
-                local: num.0,
-                remote: 0,
-            },
-            tid,
-            path,
-            local_qp: param.qp_num,
-            dest_qp: 0,
-            sq_psn: request.starting_psn,
-            rq_psn: 0,
-            mtu: request.mtu,
-            ack_timeout: request.ack_timeout,
-            retry_count: param.retry_count,
-            rnr_retry: param.rnr_retry_count,
-            initiator_depth: param.initiator_depth,
-            responder_resources: param.responder_resources,
-            pending: None,
-        };
-        let bytes = Message::Request(Box::new(request)).encode(tid);
+        request.private_data = with_header(&header, private_data, PRIVATE_LEN)?;
+        let mut connection = asking(num, path, &request);
+        let bytes = Message::Request(Box::new(request)).encode(connection.tid);
         connection.pending = Some(Pending::new(path, bytes, now));
         id.state = State::Connection(Box::new(connection));
         self.out.push_back((path, bytes));
@@ -191,5 +151,57 @@ impl Manager {
             Phase::Established => Err(CmError::IsConnected),
             _ => Err(CmError::Invalid("the identifier has not accepted")),
         }
+    }
+}
+
+/// The request of an identifier, without what depends on the host and the program.
+fn request(num: IdNum, id: &Id, path: &Path, param: ConnParam) -> Request {
+    Request {
+        local_comm_id: num.0,
+        service_id: 0,
+        ca_guid: 0,
+        kind: QpKind::Rc,
+        param,
+        starting_psn: starting_psn(num),
+        remote_response_timeout: RESPONSE_TIMEOUT,
+        local_response_timeout: RESPONSE_TIMEOUT,
+        max_cm_retries: MAX_RETRIES,
+        pkey: PKEY,
+        mtu: MTU,
+        local_addr: path.src,
+        remote_addr: path.dst,
+        flow_label: path.flow_label,
+        traffic_class: path.traffic_class,
+        hop_limit: 64,
+        ack_timeout: id.options.ack_timeout.unwrap_or(ACK_TIMEOUT),
+        ece: id.ece,
+        private_data: PrivateData::EMPTY,
+    }
+}
+
+/// The connection that an identifier asks for.
+fn asking(num: IdNum, path: Path, request: &Request) -> Connection {
+    Connection {
+        phase: Phase::RequestSent,
+        is_passive: false,
+        is_reported: true,
+        has_ended: false,
+        ids: CommIds {
+            local: num.0,
+            remote: 0,
+        },
+        tid: u64::from(num.0),
+        path,
+        local_qp: request.param.qp_num,
+        dest_qp: 0,
+        sq_psn: request.starting_psn,
+        rq_psn: 0,
+        mtu: request.mtu,
+        ack_timeout: request.ack_timeout,
+        retry_count: request.param.retry_count,
+        rnr_retry: request.param.rnr_retry_count,
+        initiator_depth: request.param.initiator_depth,
+        responder_resources: request.param.responder_resources,
+        pending: None,
     }
 }

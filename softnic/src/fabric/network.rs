@@ -27,6 +27,16 @@ pub(super) struct NetworkHost {
     pub(super) notifier: Arc<Notifier>,
     /// Whether the host is listed as one that may have frames or events.
     is_listed: bool,
+    /// The earliest time that the network keeps for the host.
+    deadline: Option<Duration>,
+}
+
+impl NetworkHost {
+    /// The time at which something of the host is due.
+    fn next_timeout(&self) -> Option<Duration> {
+        let timers = [self.engine.next_timeout(), self.manager.next_timeout()];
+        timers.into_iter().flatten().min()
+    }
 }
 
 /// A frame on its way: the time of its arrival, a serial number, the receiver, and its bytes.
@@ -45,6 +55,8 @@ pub(crate) struct Network {
     counts: HashMap<(usize, usize), u64>,
     cuts: HashSet<(usize, usize)>,
     delayed: BinaryHeap<InFlight>,
+    /// Hosts with timers, by the earliest of each; an entry may be early, as timers are given up.
+    deadlines: BinaryHeap<Reverse<(Duration, usize)>>,
     /// Frames that arrive now, in order.
     arriving: VecDeque<(usize, Vec<u8>)>,
     /// Hosts that may have frames to send, or events.
@@ -54,6 +66,9 @@ pub(crate) struct Network {
     serial: u64,
     pcap: Option<Pcap>,
 }
+
+/// Frames that a host sends before those that have arrived are taken: a receiver that is not ready stops its sender.
+const BURST: usize = 16;
 
 /// Most buffers that are kept.
 const MAX_SPARE: usize = 1024;
@@ -70,6 +85,7 @@ impl Network {
             counts: HashMap::new(),
             cuts: HashSet::new(),
             delayed: BinaryHeap::new(),
+            deadlines: BinaryHeap::new(),
             arriving: VecDeque::new(),
             active: VecDeque::new(),
             spare: Vec::new(),
@@ -93,6 +109,7 @@ impl Network {
             manager: Manager::new(all, guid(index), first),
             notifier: Arc::default(),
             is_listed: false,
+            deadline: None,
         });
         index
     }
@@ -137,20 +154,27 @@ impl Network {
 
     /// Moves everything that moves without time passing.
     pub(super) fn pump(&mut self, now: Duration) {
-        loop {
-            if let Some(host) = self.active.pop_front() {
-                self.hosts[host].is_listed = false;
-                self.collect(host, now);
-            } else if let Some((host, frame)) = self.arriving.pop_front() {
-                self.deliver(host, frame, now);
-            } else {
-                return;
+        self.deliver_all(now);
+        while let Some(host) = self.active.pop_front() {
+            self.hosts[host].is_listed = false;
+            let has_more = self.collect(host, now);
+            self.deliver_all(now);
+            // After the receivers, whose refusals may spare frames.
+            if has_more {
+                self.activate(host);
             }
         }
     }
 
-    /// Sends the frames of a host, and hands its events over.
-    fn collect(&mut self, host: usize, now: Duration) {
+    /// Delivers what arrives now.
+    fn deliver_all(&mut self, now: Duration) {
+        while let Some((host, frame)) = self.arriving.pop_front() {
+            self.deliver(host, frame, now);
+        }
+    }
+
+    /// Sends frames of a host, and hands its events over. Whether there may be more frames.
+    fn collect(&mut self, host: usize, now: Duration) -> bool {
         let NetworkHost {
             engine, manager, ..
         } = &mut self.hosts[host];
@@ -160,12 +184,14 @@ impl Network {
         while let Some((path, bytes)) = manager.transmit() {
             engine.send_management(path, bytes);
         }
-        loop {
+        let mut has_more = true;
+        for _ in 0..BURST {
             let mut frame = self.spare.pop().unwrap_or_default();
             frame.clear();
             let engine = &mut self.hosts[host].engine;
             if !engine.transmit(now, &mut *self.memory, &mut frame) {
                 self.keep(frame);
+                has_more = false;
                 break;
             }
             self.launch(host, frame, now);
@@ -181,6 +207,19 @@ impl Network {
         }
         while let Some(event) = manager.poll_event() {
             notifier.cm_event(event);
+        }
+        self.keep_deadline(host);
+        has_more
+    }
+
+    /// Keeps the time at which something of a host is due.
+    fn keep_deadline(&mut self, index: usize) {
+        let host = &mut self.hosts[index];
+        if let Some(next) = host.next_timeout()
+            && host.deadline.is_none_or(|kept| next < kept)
+        {
+            host.deadline = Some(next);
+            self.deadlines.push(Reverse((next, index)));
         }
     }
 
@@ -293,24 +332,15 @@ impl Network {
         }
         // What has arrived may make a timer pointless.
         self.pump(now);
-        for host in 0..self.hosts.len() {
-            let NetworkHost {
-                engine, manager, ..
-            } = &mut self.hosts[host];
-            let is_due = |at: Option<Duration>| at.is_some_and(|at| at <= now);
-            let due = (
-                is_due(engine.next_timeout()),
-                is_due(manager.next_timeout()),
-            );
-            if due.0 {
-                engine.handle_timeout(now, &mut *self.memory);
-            }
-            if due.1 {
-                manager.handle_timeout(now);
-            }
-            if due != (false, false) {
-                self.activate(host);
-            }
+        while let Some(&Reverse((at, index))) = self.deadlines.peek()
+            && at <= now
+        {
+            self.deadlines.pop();
+            let host = &mut self.hosts[index];
+            host.deadline = host.deadline.filter(|kept| *kept != at);
+            host.engine.handle_timeout(now, &mut *self.memory);
+            host.manager.handle_timeout(now);
+            self.activate(index);
         }
         self.pump(now);
     }
@@ -318,11 +348,8 @@ impl Network {
     /// The time by which [`advance`](Self::advance) is to be called.
     pub(super) fn next_deadline(&self) -> Option<Duration> {
         let arrival = self.delayed.peek().map(|Reverse((at, ..))| *at);
-        let timers = self.hosts.iter().flat_map(|host| {
-            let timers = [host.engine.next_timeout(), host.manager.next_timeout()];
-            timers.into_iter().flatten()
-        });
-        arrival.into_iter().chain(timers).min()
+        let timer = self.deadlines.peek().map(|Reverse((at, _))| *at);
+        arrival.into_iter().chain(timer).min()
     }
 
     /// Whether something moves without time passing.

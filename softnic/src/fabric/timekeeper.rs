@@ -27,6 +27,10 @@ fn keep_time(shared: &Shared) {
         let deadline = network.next_deadline();
         if deadline.is_some_and(|at| at <= now) {
             network.advance(now);
+            // Programs get their turn: timers of a few microseconds would keep them out for ever.
+            drop(network);
+            thread::yield_now();
+            network = shared.lock();
             continue;
         }
         let sleep = deadline.map_or(IDLE, |at| at - now);

@@ -103,6 +103,33 @@ fn a_sender_gives_up_when_no_receive_comes() {
 }
 
 #[test]
+fn a_missing_receive_is_reported_before_a_wrong_key() {
+    let mut pair = Pair::new(QpKind::Rc, false);
+    pair.connect(&QpAttributes {
+        rnr_retry: 2,
+        ..attributes()
+    });
+    let op = SendOp::Write {
+        remote: Remote { addr: 0, rkey: 1 },
+        imm: Some(7),
+    };
+    let sge = pair.hosts[0].sge(0, 16);
+    pair.post(0, request(1, op, &[sge]));
+    pair.run();
+    assert_eq!(statuses(&mut pair, 0), [(1, Status::RnrRetryExceeded)]);
+
+    // With a receive, the key counts, and the receive stays for the flush.
+    let mut pair = Pair::connected(QpKind::Rc);
+    let room = pair.hosts[1].sge(0, 16);
+    pair.post_recv(1, 9, &[room]);
+    let sge = pair.hosts[0].sge(0, 16);
+    pair.post(0, request(1, op, &[sge]));
+    pair.run();
+    assert_eq!(statuses(&mut pair, 0), [(1, Status::RemoteAccess)]);
+    assert_eq!(statuses(&mut pair, 1), [(9, Status::Flushed)]);
+}
+
+#[test]
 fn a_sender_that_retries_for_ever_gets_through() {
     let mut pair = Pair::connected(QpKind::Rc);
     let sge = pair.hosts[0].sge(0, 8);

@@ -158,12 +158,7 @@ fn exchange(seed: u64) {
             wire.step(),
             "seed {seed}: {responses} {established} {ended:?}"
         );
-        let events = std::mem::take(&mut wire.events);
-        for (host, event) in events
-            .into_iter()
-            .enumerate()
-            .flat_map(|(host, events)| events.into_iter().map(move |event| (host, event)))
-        {
+        for (host, event) in wire.take_events() {
             let now = wire.now;
             match event.what {
                 Occurrence::ConnectRequest { child, .. } => {

@@ -136,6 +136,15 @@ impl Wire {
         self.events[host].remove(0)
     }
 
+    /// All events, with their hosts.
+    pub(crate) fn take_events(&mut self) -> Vec<(usize, CmEvent)> {
+        let events = std::mem::take(&mut self.events);
+        let with_host = |(host, events): (usize, Vec<CmEvent>)| {
+            events.into_iter().map(move |event| (host, event))
+        };
+        events.into_iter().enumerate().flat_map(with_host).collect()
+    }
+
     /// A listener of the second host.
     pub(crate) fn listen(&mut self, space: PortSpace, backlog: usize) -> IdNum {
         let manager = &mut self.managers[1];

@@ -1,7 +1,7 @@
 //! The device tests of `rsocket`, from the same source as on Soft-RoCE in a guest, on one host of a fabric.
 //!
-//! Modules that are missing here have tests that need other processes on the same fabric, the kernel's tools for RDMA, or an
-//! interface with the host's address for UDP; the README of the crate has the list.
+//! Modules that are missing here have tests that need other processes on the same fabric, or the kernel's tools for RDMA;
+//! the README of the crate has the list.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 #[path = "../../../rsocket/tests/device/asynchronous.rs"]
@@ -26,14 +26,18 @@ mod turns;
 #[path = "../../../rsocket/tests/device/wire.rs"]
 mod wire;
 
-use std::{net::IpAddr, sync::OnceLock};
+use std::{
+    net::{IpAddr, Ipv4Addr, Ipv6Addr},
+    sync::OnceLock,
+};
 
 use softnic::Fabric;
 use support::{connected, listening, local, local_v6, often};
 
 /// Puts all threads of the process on a host, before any test starts.
 extern "C" fn put_threads_on_a_host() {
-    let addrs: [IpAddr; 2] = [[10, 9, 0, 1].into(), [0xfd00, 9, 0, 0, 0, 0, 0, 1].into()];
+    // Datagrams begin with UDP of the kernel's, which has these addresses.
+    let addrs: [IpAddr; 2] = [Ipv4Addr::LOCALHOST.into(), Ipv6Addr::LOCALHOST.into()];
     let fabric = FABRIC.get_or_init(Fabric::new);
     fabric.host_with_addrs(&addrs).make_default();
     // One test at a time, as in a guest: some count what the process keeps.

@@ -158,21 +158,19 @@ fn extensions(opcode: Opcode, fill: [u64; 4], syndrome: Syndrome) -> Extensions 
             ..Extensions::default()
         },
     };
-    let answers = matches!(
-        operation,
-        Operation::ReadResponse(_) | Operation::Acknowledge | Operation::AtomicAcknowledge
-    );
-    match transport {
-        Transport::Ud => {
-            headers.deth = Some(Deth {
-                qkey: low(0),
-                src_qp: low(1) & BITS_24,
-            });
-        }
-        Transport::Xrc if !answers => headers.xrc_srq = Some(low(2) & BITS_24),
-        _ => {}
-    }
+    headers.deth = (transport == Transport::Ud).then(|| Deth {
+        qkey: low(0),
+        src_qp: low(1) & BITS_24,
+    });
+    let is_xrc_request =
+        transport == Transport::Xrc && headers.aeth.is_none() && !is_read_middle(operation);
+    headers.xrc_srq = is_xrc_request.then(|| low(2) & BITS_24);
     headers
+}
+
+/// Whether a packet is the middle of an answer, which has no extension headers.
+fn is_read_middle(operation: Operation) -> bool {
+    operation == Operation::ReadResponse(Position::Middle)
 }
 
 /// Any frame with an opcode that has a meaning.

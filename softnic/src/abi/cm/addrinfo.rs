@@ -31,6 +31,48 @@ fn boxed(addr: Address, space: PortSpace) -> (*mut libc::sockaddr, libc::socklen
     (place.cast(), libc::socklen_t::try_from(len).unwrap_or(0))
 }
 
+/// The first address of a name, of the family in the hints if the flags say so; `Err` is a code of `getaddrinfo(3)`.
+///
+/// # Safety
+/// - The names are null, or terminated.
+unsafe fn look_up(
+    node: *const c_char,
+    service: *const c_char,
+    (flags, family): (c_int, c_int),
+) -> Result<Address, c_int> {
+    let has_family = flags & ffi::RAI_FAMILY != 0;
+    let is_ib = has_family && family == ffi::AF_IB;
+    let mut wanted: libc::addrinfo = zeroed();
+    wanted.ai_socktype = libc::SOCK_STREAM;
+    wanted.ai_family = match (has_family, is_ib) {
+        (_, true) => libc::AF_INET6,
+        (true, false) => family,
+        (false, false) => libc::AF_UNSPEC,
+    };
+    if flags & ffi::RAI_PASSIVE != 0 {
+        wanted.ai_flags |= libc::AI_PASSIVE;
+    }
+    if flags & ffi::RAI_NUMERICHOST != 0 {
+        wanted.ai_flags |= libc::AI_NUMERICHOST;
+    }
+    let mut list = ptr::null_mut();
+    // SAFETY: names as the caller promised; the hints and the place are this function's.
+    let ret = unsafe { libc::getaddrinfo(node, service, &raw const wanted, &raw mut list) };
+    if ret != 0 {
+        return Err(ret);
+    }
+    // SAFETY: the list has at least one entry when the call has succeeded.
+    let first = unsafe { (*list).ai_addr };
+    // SAFETY: an address of the list's.
+    let addr = unsafe { address::read(first) };
+    // SAFETY: from `getaddrinfo`, and freed once, here.
+    unsafe { libc::freeaddrinfo(list) };
+    match addr {
+        Some(addr) if is_ib => Ok(Address::Ib(addr.ip())),
+        addr => addr.ok_or(libc::EAI_FAMILY),
+    }
+}
+
 #[unsafe(no_mangle)]
 unsafe extern "C" fn rdma_getaddrinfo(
     node: *const c_char,
@@ -50,38 +92,12 @@ unsafe extern "C" fn rdma_getaddrinfo(
         // SAFETY: null, or the caller's address.
         source = unsafe { address::read(hints.ai_src_addr) };
     }
-    let has_family = info.ai_flags & ffi::RAI_FAMILY != 0;
-    let is_ib = has_family && info.ai_family == ffi::AF_IB;
     let is_passive = info.ai_flags & ffi::RAI_PASSIVE != 0;
-    let mut wanted: libc::addrinfo = zeroed();
-    wanted.ai_socktype = libc::SOCK_STREAM;
-    wanted.ai_family = match (has_family, is_ib) {
-        (_, true) => libc::AF_INET6,
-        (true, false) => info.ai_family,
-        (false, false) => libc::AF_UNSPEC,
+    // SAFETY: the caller's names are null or terminated.
+    let addr = match unsafe { look_up(node, service, (info.ai_flags, info.ai_family)) } {
+        Ok(addr) => addr,
+        Err(code) => return code,
     };
-    if is_passive {
-        wanted.ai_flags |= libc::AI_PASSIVE;
-    }
-    if info.ai_flags & ffi::RAI_NUMERICHOST != 0 {
-        wanted.ai_flags |= libc::AI_NUMERICHOST;
-    }
-    let mut list = ptr::null_mut();
-    // SAFETY: the caller's names are null or terminated; the hints and the place are this function's.
-    let ret = unsafe { libc::getaddrinfo(node, service, &raw const wanted, &raw mut list) };
-    if ret != 0 {
-        return ret;
-    }
-    // SAFETY: the list has at least one entry when the call has succeeded.
-    let first = unsafe { (*list).ai_addr };
-    // SAFETY: an address of the list's.
-    let addr = unsafe { address::read(first) };
-    // SAFETY: from `getaddrinfo`, and freed once, here.
-    unsafe { libc::freeaddrinfo(list) };
-    let Some(addr) = addr else {
-        return libc::EAI_FAMILY;
-    };
-    let addr = if is_ib { Address::Ib(addr.ip()) } else { addr };
     let space = u32::try_from(info.ai_port_space).ok();
     let space = space
         .and_then(PortSpace::from_number)

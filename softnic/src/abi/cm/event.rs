@@ -232,24 +232,31 @@ fn contents(id: &Id, what: Occurrence) -> Option<Contents> {
             ece: Some(ece),
             ..Contents::with_data(Kind::RDMA_CM_EVENT_CONNECT_RESPONSE, 0, private_data)
         },
-        Of::ServiceRequest {
+        of_datagrams => return datagram_contents(id, of_datagrams),
+    })
+}
+
+/// The contents of an event of datagrams; `None` for others, and for one of a membership that has ended.
+fn datagram_contents(id: &Id, what: Occurrence) -> Option<Contents> {
+    match what {
+        Occurrence::ServiceRequest {
             child,
             private_data,
-        } => Contents {
+        } => Some(Contents {
             child: Some(child),
             datagram: Some(ffi::rdma_ud_param::zeroed()),
             ..Contents::with_data(Kind::RDMA_CM_EVENT_CONNECT_REQUEST, 0, private_data)
-        },
-        Of::ServiceResolved {
+        }),
+        Occurrence::ServiceResolved {
             path,
             qp_num,
             qkey,
             private_data,
-        } => Contents {
+        } => Some(Contents {
             datagram: Some(datagram(id, &path, qp_num, qkey)),
             ..Contents::with_data(Kind::RDMA_CM_EVENT_ESTABLISHED, 0, private_data)
-        },
-        Of::MulticastJoined {
+        }),
+        Occurrence::MulticastJoined {
             membership,
             group,
             local,
@@ -260,12 +267,13 @@ fn contents(id: &Id, what: Occurrence) -> Option<Contents> {
             let mut param = datagram(id, &way, MULTICAST_QP, GROUP_QKEY);
             // In the place of private data there is the program's name for the membership.
             param.private_data = found.context;
-            Contents {
+            Some(Contents {
                 datagram: Some(param),
                 ..Contents::new(Kind::RDMA_CM_EVENT_MULTICAST_JOIN, 0)
-            }
+            })
         }
-    })
+        _ => None,
+    }
 }
 
 fn datagram(id: &Id, path: &Path, qp_num: u32, qkey: u32) -> ffi::rdma_ud_param {

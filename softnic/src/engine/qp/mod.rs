@@ -157,6 +157,13 @@ impl QueuePair {
         }
     }
 
+    /// Whether there is a receive to be taken.
+    fn has_receive(&self, ctx: &Context<'_>) -> bool {
+        let shared = self.init.srq.and_then(|srq| ctx.resources.srqs.get(&srq));
+        let shared = shared.is_some_and(|srq| !srq.receives.is_empty());
+        self.responder.held.is_some() || shared || !self.receives.is_empty()
+    }
+
     fn completion(&self, wr_id: u64, op: CompletionOp, status: Status) -> Completion {
         Completion {
             wr_id,

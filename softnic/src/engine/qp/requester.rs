@@ -11,7 +11,7 @@ use crate::{
         ids::QpNum,
         memory::Memory,
         psn::Psn,
-        request::{Payload, Remote, SendOp, SendRequest, Sge},
+        request::{Destination, Payload, Remote, SendOp, SendRequest, Sge},
         resources::Context,
         rnr::ack_timeout,
         transfer::{self, total_len},
@@ -485,43 +485,7 @@ impl QueuePair {
     fn head(&self, wqe: &Wqe, sent: u32, rest: u32) -> Option<Head> {
         let request = &wqe.request;
         let is_last = sent + 1 == wqe.packets;
-        let position = Position::of(sent == 0, is_last);
-        let done = u64::from(wqe.len - rest);
-        let mut extensions = Extensions::default();
-        let reth = |remote: Remote, len| Reth {
-            addr: remote.addr.wrapping_add(done),
-            rkey: remote.rkey,
-            len,
-        };
-        let operation = match request.op {
-            SendOp::Send { imm, invalidate } => {
-                extensions.imm = imm.filter(|_| is_last);
-                extensions.invalidate = invalidate.filter(|_| is_last);
-                Operation::Send(position, immediate(&extensions))
-            }
-            SendOp::Write { remote, imm } => {
-                extensions.reth = (sent == 0).then(|| reth(remote, wqe.len));
-                extensions.imm = imm.filter(|_| is_last);
-                Operation::Write(position, immediate(&extensions))
-            }
-            SendOp::Read(remote) => {
-                extensions.reth = Some(reth(remote, rest));
-                Operation::ReadRequest
-            }
-            SendOp::CompareSwap {
-                remote,
-                compare,
-                swap,
-            } => {
-                extensions.atomic = Some(atomic(remote, swap, compare));
-                Operation::CompareSwap
-            }
-            SendOp::FetchAdd { remote, add } => {
-                extensions.atomic = Some(atomic(remote, add, 0));
-                Operation::FetchAdd
-            }
-            SendOp::LocalInvalidate(_) | SendOp::Bind { .. } => return None,
-        };
+        let (operation, extensions) = operation(wqe, sent, rest)?;
         let answers = request.op.needs_response();
         let psn = self.requester.next;
         let interval = psn.get() % ACK_INTERVAL == ACK_INTERVAL - 1;
@@ -538,25 +502,28 @@ impl QueuePair {
             extensions,
         };
         match (self.init.kind, request.destination) {
-            (QpKind::Ud, Some(to)) => {
-                // The highest bit of a key asks for that of the queue pair.
-                let own = to.qkey >> 31 == 1;
-                let qkey = if own { self.attributes.qkey } else { to.qkey };
-                Some(Head {
-                    path: to.path,
-                    dest_qp: to.qp,
-                    extensions: Extensions {
-                        deth: Some(Deth {
-                            qkey,
-                            src_qp: self.num,
-                        }),
-                        ..extensions
-                    },
-                    ..head
-                })
-            }
+            (QpKind::Ud, Some(to)) => Some(self.addressed(head, &to)),
             (QpKind::Ud, None) => None,
             _ => Some(head),
+        }
+    }
+
+    /// The headers of a datagram to a receiver.
+    fn addressed(&self, head: Head, to: &Destination) -> Head {
+        // The highest bit of a key asks for that of the queue pair.
+        let own = to.qkey >> 31 == 1;
+        let qkey = if own { self.attributes.qkey } else { to.qkey };
+        Head {
+            path: to.path,
+            dest_qp: to.qp,
+            extensions: Extensions {
+                deth: Some(Deth {
+                    qkey,
+                    src_qp: self.num,
+                }),
+                ..head.extensions
+            },
+            ..head
         }
     }
 
@@ -605,6 +572,49 @@ impl QueuePair {
             }
         }
     }
+}
+
+/// The operation of a packet and its extension headers, but for the one of datagrams; `None` if nothing is sent.
+fn operation(wqe: &Wqe, sent: u32, rest: u32) -> Option<(Operation, Extensions)> {
+    let is_last = sent + 1 == wqe.packets;
+    let position = Position::of(sent == 0, is_last);
+    let done = u64::from(wqe.len - rest);
+    let mut extensions = Extensions::default();
+    let reth = |remote: Remote, len| Reth {
+        addr: remote.addr.wrapping_add(done),
+        rkey: remote.rkey,
+        len,
+    };
+    let operation = match wqe.request.op {
+        SendOp::Send { imm, invalidate } => {
+            extensions.imm = imm.filter(|_| is_last);
+            extensions.invalidate = invalidate.filter(|_| is_last);
+            Operation::Send(position, immediate(&extensions))
+        }
+        SendOp::Write { remote, imm } => {
+            extensions.reth = (sent == 0).then(|| reth(remote, wqe.len));
+            extensions.imm = imm.filter(|_| is_last);
+            Operation::Write(position, immediate(&extensions))
+        }
+        SendOp::Read(remote) => {
+            extensions.reth = Some(reth(remote, rest));
+            Operation::ReadRequest
+        }
+        SendOp::CompareSwap {
+            remote,
+            compare,
+            swap,
+        } => {
+            extensions.atomic = Some(atomic(remote, swap, compare));
+            Operation::CompareSwap
+        }
+        SendOp::FetchAdd { remote, add } => {
+            extensions.atomic = Some(atomic(remote, add, 0));
+            Operation::FetchAdd
+        }
+        SendOp::LocalInvalidate(_) | SendOp::Bind { .. } => return None,
+    };
+    Some((operation, extensions))
 }
 
 fn immediate(extensions: &Extensions) -> Immediate {

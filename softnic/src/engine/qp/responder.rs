@@ -304,6 +304,11 @@ impl QueuePair {
         ctx: &mut Context<'_>,
     ) -> Result<(), Refusal> {
         let (reth, received) = self.write_in_progress(frame, position)?;
+        // A missing receive comes before all that is wrong with the memory: the peer tries again.
+        let takes_receive = position.ends() && frame.extensions.imm.is_some();
+        if takes_receive && !self.has_receive(ctx) {
+            return Err(Refusal::NotReady);
+        }
         let len = frame.payload.len();
         let end = u32::try_from(len)
             .ok()
@@ -320,7 +325,6 @@ impl QueuePair {
         if reth.len > 0 {
             whole.ok_or(FORBIDDEN)?;
         }
-        let takes_receive = position.ends() && frame.extensions.imm.is_some();
         let recv = if takes_receive {
             Some(self.take_receive(ctx).ok_or(Refusal::NotReady)?)
         } else {
