@@ -48,6 +48,12 @@ impl Books {
         }
     }
 
+    /// Number of objects.
+    pub fn len(&self) -> usize {
+        let objects = self.hosts.iter().flat_map(|host| &host.objects);
+        objects.map(|(_, count)| count).sum()
+    }
+
     /// Whether no objects exist.
     pub fn is_empty(&self) -> bool {
         self.hosts.is_empty()

@@ -58,6 +58,9 @@ impl Fabric {
 
     /// A network whose faults are those of a seed; none until they are asked for. The environment variable `SOFTNIC_SEED`
     /// takes the seed's place: a test that fails names its seed.
+    ///
+    /// # Panics
+    /// If `SOFTNIC_SEED` is no number.
     pub fn seeded(seed: u64) -> Self {
         let fabric = Self::build(seed, false);
         timekeeper::start(&fabric.shared);
@@ -71,10 +74,8 @@ impl Fabric {
     }
 
     fn build(seed: u64, is_manual: bool) -> Self {
-        let seed = std::env::var("SOFTNIC_SEED")
-            .ok()
-            .and_then(|seed| seed.parse().ok())
-            .unwrap_or(seed);
+        let variable = std::env::var("SOFTNIC_SEED").ok();
+        let seed = chosen_seed(variable.as_deref(), seed);
         Self {
             shared: Shared::new(seed, is_manual),
             seed,
@@ -223,6 +224,19 @@ impl Fabric {
     }
 }
 
+/// The seed of the environment variable, or the one that the program has given.
+fn chosen_seed(variable: Option<&str>, given: u64) -> u64 {
+    match variable.map(str::parse) {
+        None => given,
+        Some(Ok(seed)) => seed,
+        #[expect(
+            clippy::panic,
+            reason = "a test must not run with another seed than it was told"
+        )]
+        Some(Err(error)) => panic!("SOFTNIC_SEED is no seed: {error}"),
+    }
+}
+
 impl Default for Fabric {
     fn default() -> Self {
         Self::new()
@@ -245,5 +259,22 @@ impl Drop for Fabric {
                 "objects exist that were not destroyed before their fabric was dropped: {books}"
             );
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn environment_takes_the_place_of_the_given_seed() {
+        assert_eq!(chosen_seed(None, 7), 7);
+        assert_eq!(chosen_seed(Some("42"), 7), 42);
+    }
+
+    #[test]
+    #[should_panic(expected = "SOFTNIC_SEED is no seed")]
+    fn seed_that_is_no_number_fails_the_test() {
+        chosen_seed(Some("seven"), 7);
     }
 }

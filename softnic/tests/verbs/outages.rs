@@ -91,6 +91,7 @@ fn books_count_what_was_not_destroyed() {
     let qp = end.qp();
     let expected = "10.9.0.1: 1 protection domain, 1 completion queue, 1 queue pair";
     assert_eq!(fabric.books().to_string(), expected);
+    assert_eq!(fabric.books().len(), 3);
     drop(qp);
     drop(end);
     assert!(fabric.books().is_empty());

@@ -5,6 +5,7 @@ mod completer;
 mod modify;
 mod requester;
 mod responder;
+mod segment;
 mod transition;
 mod unreliable;
 

@@ -2,7 +2,7 @@
 
 use std::collections::VecDeque;
 
-use super::{Head, QpNum, QueuePair};
+use super::{Head, QpNum, QueuePair, segment::write_end};
 use crate::{
     engine::{
         access::Access,
@@ -13,7 +13,6 @@ use crate::{
         psn::Psn,
         request::RecvRequest,
         resources::Context,
-        transfer::total_len,
     },
     wire::{
         Aeth, AtomicEth, Extensions, Frame, Immediate, Nak, Operation, Position, Reth, Syndrome,
@@ -238,14 +237,7 @@ impl QueuePair {
                 return Err(INVALID);
             }
         };
-        let end = received + frame.payload.len() as u64;
-        let status = if end > total_len(&recv.sges) {
-            Some((Nak::InvalidRequest, Status::LocalLength))
-        } else if !ctx.scatter(self.init.pd, &recv.sges, received, frame.payload) {
-            Some((Nak::RemoteOperation, Status::LocalProtection))
-        } else {
-            None
-        };
+        let taken = self.take_segment(&recv, received, frame.payload, ctx);
         let invalidated = frame
             .extensions
             .invalidate
@@ -253,11 +245,12 @@ impl QueuePair {
         let wr_id = recv.wr_id;
         self.responder.incoming = Some(Incoming::Send {
             recv,
-            received: end,
+            received: taken.unwrap_or(received),
         });
-        if let Some((nak, status)) = status {
-            return Err(Refusal::Fatal(nak, Some(status)));
-        }
+        let end = taken.map_err(|status| match status {
+            Status::LocalLength => Refusal::Fatal(Nak::InvalidRequest, Some(status)),
+            _ => Refusal::Fatal(Nak::RemoteOperation, Some(status)),
+        })?;
         if !position.ends() {
             return Ok(());
         }
@@ -310,13 +303,7 @@ impl QueuePair {
             return Err(Refusal::NotReady);
         }
         let len = frame.payload.len();
-        let end = u32::try_from(len)
-            .ok()
-            .and_then(|len| received.checked_add(len));
-        let end = end.filter(|&end| {
-            let complete = end == reth.len;
-            end <= reth.len && (!position.ends() || complete)
-        });
+        let end = write_end(&reth, received, position, len);
         let end = end
             .filter(|_| self.length_fits(position, len))
             .ok_or(INVALID)?;

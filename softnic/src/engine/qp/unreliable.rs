@@ -1,6 +1,6 @@
 //! Receiving without acknowledgements: unreliable connections and datagrams.
 
-use super::{QueuePair, State, responder::Incoming};
+use super::{QueuePair, State, responder::Incoming, segment::write_end};
 use crate::{
     engine::{
         access::Access,
@@ -73,19 +73,14 @@ impl QueuePair {
             _ if position.begins() => (self.take_receive(ctx)?, 0),
             _ => return None,
         };
-        let end = received + frame.payload.len() as u64;
-        let status = if end > total_len(&recv.sges) {
-            Status::LocalLength
-        } else if !ctx.scatter(self.init.pd, &recv.sges, received, frame.payload) {
-            Status::LocalProtection
-        } else {
-            Status::Success
+        let end = match self.take_segment(&recv, received, frame.payload, ctx) {
+            Ok(end) => end,
+            Err(status) => {
+                self.fail_receive(recv.wr_id, status, ctx);
+                self.fail(ctx);
+                return Some(());
+            }
         };
-        if status != Status::Success {
-            self.fail_receive(recv.wr_id, status, ctx);
-            self.fail(ctx);
-            return Some(());
-        }
         if !position.ends() {
             self.responder.incoming = Some(Incoming::Send {
                 recv,
@@ -93,7 +88,8 @@ impl QueuePair {
             });
             return Some(());
         }
-        let mut completion = self.completion(recv.wr_id, CompletionOp::Receive, status);
+        let op = CompletionOp::Receive;
+        let mut completion = self.completion(recv.wr_id, op, Status::Success);
         completion.byte_len = u32::try_from(end).unwrap_or(u32::MAX);
         completion.imm = frame.extensions.imm;
         self.complete_receive(completion, frame.bth.solicited, ctx);
@@ -111,13 +107,10 @@ impl QueuePair {
             None if position.begins() => (frame.extensions.reth?, 0),
             _ => return None,
         };
-        let len = u32::try_from(frame.payload.len()).ok()?;
-        let end = received.checked_add(len).filter(|&end| end <= reth.len)?;
-        if position.ends() && end != reth.len {
-            return None;
-        }
+        let len = frame.payload.len();
+        let end = write_end(&reth, received, position, len)?;
         if len > 0 {
-            let range = (received, len.into());
+            let range = (received, len as u64);
             let host = self.remote(&reth, range, Access::REMOTE_WRITE, ctx)?;
             ctx.memory.write(host, frame.payload);
         }
