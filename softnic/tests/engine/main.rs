@@ -4,6 +4,7 @@
 mod completion_queues;
 mod datagrams;
 mod hostile;
+mod management;
 mod pair;
 mod reliable;
 mod shadow;

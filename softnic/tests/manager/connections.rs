@@ -232,3 +232,75 @@ fn a_disconnect_for_another_queue_pair_is_ignored() {
     assert!(wire.events[1].is_empty());
     assert!(wire.managers[1].qp_attributes(passive, State::Rts).is_ok());
 }
+
+#[test]
+fn a_late_copy_of_a_request_makes_no_new_connection() {
+    let mut wire = Wire::new();
+    let (active, passive) = wire.connected();
+    let request = wire.sent.iter().find_map(|(_, message)| match message {
+        Message::Request(_) => Some(message.encode(1)),
+        _ => None,
+    });
+    wire.destroy(1, passive);
+    wire.destroy(0, active);
+    wire.run();
+    wire.events = Default::default();
+    wire.sent.clear();
+    let (from, to) = (ADDRS[0].into(), ADDRS[1].into());
+    let now = wire.now;
+    wire.managers[1].handle_message(from, to, &request.unwrap(), now);
+    wire.run();
+    assert!(wire.events[1].is_empty(), "{:?}", wire.events[1]);
+    let is_stale = |message: &Message| match message {
+        Message::Reject(reject) => reject.reason == Reject::STALE,
+        _ => false,
+    };
+    assert_eq!(wire.count(1, is_stale), 1);
+}
+
+#[test]
+fn reads_in_flight_are_those_of_the_device_and_of_the_peer() {
+    let all = |qp_num| ConnParam {
+        responder_resources: ConnParam::DEVICE_MAX,
+        initiator_depth: ConnParam::DEVICE_MAX,
+        ..param(qp_num)
+    };
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 8);
+    let active = wire.resolved(PortSpace::Tcp);
+    let now = wire.now;
+    let asked = ConnParam {
+        responder_resources: 3,
+        ..all(17)
+    };
+    wire.managers[0].connect(active, asked, b"", now).unwrap();
+    let (passive, seen, _) = wire.request();
+    assert_eq!((seen.initiator_depth, seen.responder_resources), (3, 128));
+    wire.managers[1].accept(passive, all(18), b"", now).unwrap();
+    wire.next(0);
+    let attributes = |host: usize, id, to| wire.managers[host].qp_attributes(id, to).unwrap().0;
+    assert_eq!(attributes(1, passive, State::Rts).max_rd_atomic, 3);
+    assert_eq!(attributes(1, passive, State::Rtr).max_dest_rd_atomic, 128);
+    assert_eq!(attributes(0, active, State::Rts).max_rd_atomic, 128);
+    assert_eq!(attributes(0, active, State::Rtr).max_dest_rd_atomic, 3);
+}
+
+#[test]
+fn private_data_beyond_their_field_are_refused() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 8);
+    let active = wire.resolved(PortSpace::Tcp);
+    let now = wire.now;
+    let manager = &mut wire.managers[0];
+    assert!(manager.connect(active, param(17), &[0; 57], now).is_err());
+    manager.connect(active, param(17), &[0; 56], now).unwrap();
+    let (passive, ..) = wire.request();
+    let manager = &mut wire.managers[1];
+    assert!(manager.accept(passive, param(18), &[0; 197], now).is_err());
+    assert!(
+        manager
+            .reject(passive, Reject::CONSUMER, &[0; 149], now)
+            .is_err()
+    );
+    manager.accept(passive, param(18), &[0; 196], now).unwrap();
+}

@@ -206,3 +206,42 @@ fn connections_are_made_and_ended_once_over_a_bad_wire() {
         exchange(seed);
     }
 }
+
+#[test]
+fn a_receipt_of_another_message_postpones_nothing() {
+    let mut wire = Wire::new();
+    wire.listen(PortSpace::Tcp, 8);
+    wire.asking();
+    let (passive, ..) = wire.request();
+    wire.accept(passive);
+    wire.next(0);
+    // The reply is repeated in time, although the request was received.
+    let ids = wire.sent.iter().find_map(|(_, message)| match message {
+        Message::Reply(reply) => Some(reply.ids),
+        _ => None,
+    });
+    let ids = ids.unwrap();
+    let ids = softnic::cm::CommIds {
+        local: ids.remote,
+        remote: ids.local,
+    };
+    let receipt = |about| {
+        Message::Mra(softnic::cm::Mra {
+            ids,
+            about,
+            service_timeout: 24,
+        })
+    };
+    let is_reply = |message: &Message| matches!(message, Message::Reply(_));
+    let take = |wire: &mut Wire, about| {
+        let (from, to) = (crate::wire::ADDRS[0].into(), crate::wire::ADDRS[1].into());
+        let now = wire.now;
+        wire.loss = 1.0;
+        wire.managers[1].handle_message(from, to, &receipt(about).encode(1), now);
+        let before = wire.count(1, is_reply);
+        wire.run_to(now + Duration::from_secs(1));
+        wire.count(1, is_reply) - before
+    };
+    assert_eq!(take(&mut wire, softnic::cm::Rejected::Request), 3);
+    assert_eq!(take(&mut wire, softnic::cm::Rejected::Reply), 0);
+}
