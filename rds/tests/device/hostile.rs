@@ -508,6 +508,12 @@ fn overload_by_unknown_peer_resets_only_its_connection() {
     assert!(innocent.message(&header(1, to, 8), b"innocent").unwrap());
     while message(&a) != b"innocent" {}
     assert!(innocent.is_there().unwrap());
+    // The engine counts the reset once the device has released the connection.
+    let until = Instant::now() + Duration::from_secs(20);
+    while counter(&engine, "conn_reset") == 0 {
+        assert!(Instant::now() < until, "the reset is not counted");
+        thread::sleep(Duration::from_millis(10));
+    }
     assert_eq!(counter(&engine, "conn_reset"), 1);
 }
 
