@@ -49,8 +49,10 @@ impl NotifyFd {
         let epoll = cvt_neg("epoll_create1", epoll)?;
         // SAFETY: the descriptor is fresh, and belongs to no other object.
         let epoll = unsafe { OwnedFd::from_raw_fd(epoll) };
+        // Miri knows edges only.
+        let edges = if cfg!(miri) { libc::EPOLLET } else { 0 };
         let mut event = libc::epoll_event {
-            events: libc::EPOLLIN as u32,
+            events: (libc::EPOLLIN | edges).cast_unsigned(),
             u64: 0,
         };
         let (own, add) = (epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);

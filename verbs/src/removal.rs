@@ -61,6 +61,11 @@ impl Presence {
     /// Whether the kernel has removed the device, and so has destroyed every object of it. Called after it has
     /// answered with `EIO`; waits for the end of the removal.
     pub(crate) fn has_ended(&self) -> bool {
+        self.has_ended_within(REMOVAL_TIMEOUT)
+    }
+
+    /// Waits for no longer than `timeout`, and not at all if a wait has been in vain before.
+    fn has_ended_within(&self, timeout: Duration) -> bool {
         let Some((path, identity_before)) = &self.directory else {
             return false;
         };
@@ -74,11 +79,42 @@ impl Presence {
                 }
                 Ok(_) | Err(_) => {}
             }
-            if self.timed_out.load(Ordering::Relaxed) || start.elapsed() >= REMOVAL_TIMEOUT {
+            if self.timed_out.load(Ordering::Relaxed) || start.elapsed() >= timeout {
                 self.timed_out.store(true, Ordering::Relaxed);
                 return false;
             }
             thread::sleep(POLL_INTERVAL);
         }
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use std::env;
+
+    use super::*;
+
+    /// A device that answers with `EIO` and stays.
+    #[test]
+    fn removal_that_does_not_end_is_waited_for_once() {
+        // A directory that stays.
+        let path = env::temp_dir();
+        let metadata = fs::metadata(&path).unwrap();
+        let presence = Presence {
+            directory: Some((path, identity(&metadata))),
+            timed_out: AtomicBool::new(false),
+        };
+        assert!(!presence.has_ended_within(Duration::from_millis(10)));
+        // Would not come back.
+        assert!(!presence.has_ended_within(Duration::MAX));
+    }
+
+    #[test]
+    fn device_without_a_directory_has_not_been_removed() {
+        let presence = Presence {
+            directory: None,
+            timed_out: AtomicBool::new(false),
+        };
+        assert!(!presence.has_ended_within(Duration::MAX));
     }
 }

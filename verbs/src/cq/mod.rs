@@ -23,4 +23,4 @@ pub use waker::ChannelWaker;
 
 #[cfg(feature = "tokio")]
 pub(crate) use channel::ChannelHandle;
-pub(crate) use queue::Reservation;
+pub(crate) use queue::{Queue, Reservation};

@@ -7,7 +7,7 @@ use std::{
     os::fd::{AsFd, BorrowedFd},
     ptr::{self, NonNull},
     slice,
-    sync::{Arc, OnceLock},
+    sync::{Arc, OnceLock, Weak},
     time::Duration,
 };
 
@@ -602,6 +602,63 @@ impl fmt::Debug for CqHandle {
     }
 }
 
+impl CqInner {
+    /// Fetches all completions of the queue, and forgets them. Returns whether there are none left.
+    fn discard_completions(&self) -> bool {
+        // No more than the queue has entries, since the device adds none.
+        for _ in 0..=self.room.capacity() {
+            let count = if self.is_extended {
+                self.discard_extended()
+            } else {
+                self.discard_plain()
+            };
+            if count <= 0 {
+                return count == 0;
+            }
+        }
+        false
+    }
+
+    /// Fetches one completion. Returns how many there were, or less than 0 if the queue is broken.
+    fn discard_plain(&self) -> i32 {
+        let mut wc = MaybeUninit::uninit();
+        // SAFETY: the queue is created (invariant), and there is room for one completion. Providers lock the queue, so its
+        // poller may be in a call.
+        unsafe { ffi::ibv_poll_cq(self.raw.as_ptr(), 1, wc.as_mut_ptr()) }
+    }
+
+    /// As [`discard_plain`](Self::discard_plain), of an extended queue.
+    fn discard_extended(&self) -> i32 {
+        let raw: *mut ffi::ibv_cq_ex = self.raw.as_ptr().cast();
+        let mut attr = ffi::ibv_poll_cq_attr::zeroed();
+        // SAFETY: the queue is created (invariant), and an extended one. Providers lock it until the poll has ended, so its
+        // poller may be in a call, in which its own poll begins and ends.
+        match unsafe { ffi::ibv_start_poll(raw, &raw mut attr) } {
+            0 => {
+                // SAFETY: the poll was started above.
+                unsafe { ffi::ibv_end_poll(raw) };
+                1
+            }
+            libc::ENOENT => 0,
+            _ => -1,
+        }
+    }
+}
+
+/// A completion queue that is not kept alive.
+#[derive(Debug)]
+pub(crate) struct Queue(Weak<CqInner>);
+
+impl Queue {
+    /// After the removal of a device, fetches all completions of the queue, and forgets them, so that its library copies no
+    /// message any more. Returns whether there are none left. A queue that is gone has none.
+    pub(crate) fn discard_completions(&self) -> bool {
+        self.0
+            .upgrade()
+            .is_none_or(|queue| queue.discard_completions())
+    }
+}
+
 impl Drop for CqInner {
     fn drop(&mut self) {
         // SAFETY: the queue exists and is destroyed once, here; queue pairs that use it hold an
@@ -674,23 +731,14 @@ impl Reservation {
         self.entries
     }
 
-    /// Fetches all completions of the queue, and forgets them. Returns whether there are none left. An extended queue
-    /// may be locked by its poller, so its completions stay.
+    /// See [`Queue::discard_completions`].
     pub(crate) fn discard_completions(&self) -> bool {
-        let mut wc = MaybeUninit::uninit();
-        // No more than the queue has entries, since the device adds none.
-        for _ in 0..=self.cq.room.capacity() {
-            if self.cq.is_extended {
-                return false;
-            }
-            // SAFETY: the queue is created (invariant), and there is room for one completion. Providers lock the queue,
-            // so its poller may be in a call.
-            let count = unsafe { ffi::ibv_poll_cq(self.cq.raw.as_ptr(), 1, wc.as_mut_ptr()) };
-            if count <= 0 {
-                return count == 0;
-            }
-        }
-        false
+        self.cq.discard_completions()
+    }
+
+    /// The queue that the entries are of.
+    pub(crate) fn queue(&self) -> Queue {
+        Queue(Arc::downgrade(&self.cq))
     }
 
     /// Reserves more entries, for completions that may be left in the queue when its queue pair

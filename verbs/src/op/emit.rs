@@ -6,8 +6,8 @@ use crate::{
     mr::RemoteToken,
 };
 
-/// Where a request is described to: a struct for `ibv_post_send` ([`SendWr`](super::SendWr)), calls
-/// for `ibv_wr_*` ([`Builder`](super::Builder)), or the set of operations that it needs
+/// Where a request is described to: a struct for `ibv_post_send` ([`SendWr`](super::SendWr)), a record
+/// for `ibv_wr_*` ([`Deferred`](super::Deferred)), or the set of operations that it needs
 /// ([`SendOps`](super::SendOps)).
 ///
 /// An operation comes first, then the address it goes to.

@@ -25,6 +25,7 @@
 mod atomic;
 mod builder;
 mod datagram;
+mod deferred;
 mod emit;
 mod flush;
 mod frame;
@@ -53,7 +54,8 @@ pub use send::Send;
 pub use to_srq::ToSrq;
 pub use tso::{SendFrameTso, SendTso};
 
-pub(crate) use builder::Builder;
+use builder::Builder;
+pub(crate) use deferred::{Binding, Deferred, Recording};
 use emit::{Emit, EmitExtended};
 pub(crate) use sealed::Parts;
 pub(crate) use sealed::Segments;

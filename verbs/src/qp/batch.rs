@@ -197,7 +197,7 @@ impl<SW> Sending<SW> {
     /// Drops the work of a batch of so many requests that is not posted.
     #[cold]
     #[inline(never)]
-    fn drop_unposted(&mut self, tail: WrId, staged: usize) {
+    pub(super) fn drop_unposted(&mut self, tail: WrId, staged: usize) {
         self.in_flight.keep(Cursor::stopped(tail));
         for _ in 0..staged {
             drop(self.in_flight.unpush());

@@ -14,7 +14,7 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno},
     mr::{RemoteRegion, RemoteToken},
     mw::{Before, MemoryWindow, WindowType},
-    op::{Parts, SendOps, SendWr},
+    op::{self, Parts, SendOps, SendWr},
     pd::ProtectionDomain,
     work::SgeList,
 };
@@ -216,16 +216,22 @@ impl<'q, T: Connected, SW: Send + 'static, RW: Send + 'static> ExtendedBatch<'q,
         if let Err(error) = window.check_binder(call, &qp) {
             return Err(Refused { value: work, error });
         }
-        let (mut builder, vacancy) = match self.begin(SendOps::BIND_MW, &SgeList::new(), &Bind) {
-            Ok(begun) => begun,
+        let admitted = match self.admit(SendOps::BIND_MW, &SgeList::new(), &Bind) {
+            Ok(admitted) => admitted,
             Err(error) => return Err(Refused { value: work, error }),
         };
         let rkey = ffi::ibv_inc_rkey(window.rkey());
-        // SAFETY: the window exists, and its key is still the old one; the region is registered
-        // for as long as `region` lives.
-        unsafe { builder.bind_mw(window.as_raw(), rkey, &bind_info(region, access)) };
-        vacancy.fill(work);
-        self.len += 1;
+        let mut recording = self.record(&admitted);
+        // The window is borrowed for as long as the batch, and keeps the region.
+        recording.bind_mw(op::Binding {
+            mw: window.as_raw(),
+            rkey_before: window.rkey(),
+            rkey,
+            bind_info: bind_info(region, access),
+        });
+        recording.keep();
+        // SAFETY: admitted above.
+        unsafe { self.put(admitted, work) };
         let before = window.set_bound(region, rkey, Some(qp));
         self.bindings.push(Binding { window, before });
         Ok(RemoteToken {

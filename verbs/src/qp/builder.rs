@@ -225,9 +225,9 @@ impl<T: Queued> QueuePairBuilder<'_, T> {
     /// Creates the queue pair as [`create_for`](Self::create_for) does, for a scope, which ends it.
     pub(crate) fn create_member<SW, RW>(self) -> Result<(QueuePair<T, Reset, SW, RW>, Member)> {
         let mut inner = self.make_plain()?;
-        let destroyed = inner.join_scope();
+        let (destroyed, queues) = (inner.join_scope(), inner.queues());
         let inner = Arc::new(inner);
-        let member = Member::new(&inner, destroyed);
+        let member = Member::new(&inner, destroyed, queues);
         // SAFETY: as for `create_for`.
         Ok((unsafe { QueuePair::from_inner(inner) }, member))
     }

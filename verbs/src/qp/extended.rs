@@ -7,28 +7,32 @@ use ibverbs_sys as ffi;
 use super::{refusal, transport::Transport};
 use crate::{
     error::{Error, Result},
-    op::SendOps,
+    op::{Deferred, SendOps},
     quirk::PostingQuirks,
     work::SgeList,
 };
 
-/// The extended interface of a queue pair, and how it is being used.
+/// The extended interface of a queue pair.
 #[derive(Debug)]
 pub(super) struct Extended {
     pub(super) table: Table,
-    // INVARIANT: set from `ibv_wr_start` to `ibv_wr_complete` or `ibv_wr_abort`.
-    pub(super) building: bool,
+    /// Memory for the requests of a batch, empty between batches.
+    pub(super) deferred: Deferred,
 }
 
 /// The functions, and what they are good for.
 #[derive(Clone, Copy, Debug)]
 pub(super) struct Table {
-    // INVARIANT: the queue pair itself, whose table has what `ops` names, and what every batch
-    // needs.
+    // INVARIANT: the queue pair itself, whose table has the functions of `ops`, and those that every batch needs.
     pub(super) qp: NonNull<ffi::ibv_qp_ex>,
     pub(super) ops: SendOps,
     pub(super) quirks: PostingQuirks,
 }
+
+// SAFETY: the queue pair is used by the owner of its send queue only, which may change threads.
+unsafe impl Send for Table {}
+// SAFETY: see `Send`. Nothing is done through a shared table.
+unsafe impl Sync for Table {}
 
 impl Extended {
     /// The interface of a queue pair that was just made for `ops`.
@@ -49,7 +53,7 @@ impl Extended {
                     let table = Table { qp, ops, quirks };
                     return Ok(Self {
                         table,
-                        building: false,
+                        deferred: Deferred::default(),
                     });
                 }
                 Some(missing) => missing,
@@ -59,14 +63,6 @@ impl Extended {
         let reason = format!("the device agreed to `{missing}`, and does not have it");
         let kind = io::ErrorKind::Unsupported;
         Err(Error::refused("ibv_qp_to_qp_ex", kind, reason))
-    }
-
-    /// Ends a batch that was forgotten, before the queue pair is destroyed.
-    pub(super) fn end_forgotten(&mut self) {
-        if std::mem::take(&mut self.building) {
-            // SAFETY: the queue pair exists, and has been started and not ended (invariant).
-            unsafe { ffi::ibv_wr_abort(self.table.qp.as_ptr()) };
-        }
     }
 }
 
@@ -107,18 +103,12 @@ unsafe fn missing<T: Transport>(qp: NonNull<ffi::ibv_qp_ex>, ops: SendOps) -> Op
     let parts = [
         ("ibv_wr_start", true, qp.wr_start.is_some()),
         ("ibv_wr_complete", true, qp.wr_complete.is_some()),
-        ("ibv_wr_abort", true, qp.wr_abort.is_some()),
         ("ibv_wr_set_sge", true, qp.wr_set_sge.is_some()),
         ("ibv_wr_set_sge_list", true, qp.wr_set_sge_list.is_some()),
         (
             "ibv_wr_set_inline_data",
             true,
             qp.wr_set_inline_data.is_some(),
-        ),
-        (
-            "ibv_wr_set_inline_data_list",
-            true,
-            qp.wr_set_inline_data_list.is_some(),
         ),
         ("ibv_wr_set_ud_addr", datagram, qp.wr_set_ud_addr.is_some()),
         ("ibv_wr_set_xrc_srqn", xrc, qp.wr_set_xrc_srqn.is_some()),

@@ -1,16 +1,25 @@
 //! Several requests that are built in the device's own memory.
 
-use std::{fmt, io, marker::PhantomData};
+use std::{
+    fmt, io,
+    mem::{self, ManuallyDrop},
+};
 
 use ibverbs_sys as ffi;
 
 use super::{
-    bind::Binding, extended::Table, inflight::Vacancy, pair::QueuePair, queues::SendQueue, refusal,
-    state::CanPostSend, transport::Transport,
+    bind::Binding,
+    extended::Table,
+    inflight::Cursor,
+    pair::QueuePair,
+    queues::{SendQueue, Sending},
+    refusal,
+    state::CanPostSend,
+    transport::Transport,
 };
 use crate::{
     error::{Error, Refused, Result},
-    op::{Builder, ExtendedRequest, Parts, SendOps},
+    op::{Deferred, ExtendedRequest, Parts, Recording, SendOps},
     work::SgeList,
 };
 
@@ -19,13 +28,13 @@ use crate::{
 /// It is the extended way of posting, for queue pairs that were made for it
 /// ([`send_ops`](crate::QueuePairBuilder::send_ops)). The requests are those of [`op`](crate::op),
 /// the completions are the same, and both ways can be used in turn. Against a [`Batch`](crate::Batch):
-/// nothing is staged, inline data are copied as they are added, there are operations that only
-/// this way has, and a failure posts nothing.
+/// inline data are copied as they are added, there are operations that only this way has, and a failure
+/// posts nothing.
 ///
-/// From its beginning to its end the device's lock on the send queue may be held, so make it short.
-/// It stays in the thread that began it. A batch that is dropped posts nothing, and drops its work;
-/// [`abort`](Self::abort) gives the work back. One that is forgotten (`mem::forget`) may leave the
-/// send queue locked, as the guard of a mutex does: posting then waits for ever.
+/// The device's lock on the send queue is taken when the batch is posted, not before: the requests are kept as data
+/// until then. Any other call is allowed while the batch is open, from any thread. A batch that is dropped posts nothing,
+/// and drops its work; [`abort`](Self::abort) gives the work back. One that is forgotten (`mem::forget`) posts nothing,
+/// and forgets its work.
 ///
 /// # Examples
 /// ```no_run
@@ -54,23 +63,30 @@ use crate::{
 pub struct ExtendedBatch<'q, T: Transport, SW, RW> {
     pub(super) queue: &'q mut SendQueue<T, SW, RW>,
     // INVARIANT: that of the queue.
-    pub(super) table: Table,
-    /// How many requests since the last signaled one, as it was before the batch.
+    table: Table,
+    // INVARIANT: those whose work is before the cursor.
+    deferred: Deferred,
+    // INVARIANT: lent by the ring of `queue`, which nothing has happened to since.
+    cursor: Cursor<SW>,
+    /// Number of requests since the last signaled one.
     unsignaled: u32,
-    pub(super) len: usize,
     /// The windows that are bound by it.
+    // INVARIANT: those that `deferred` names.
     pub(super) bindings: Vec<Binding<'q>>,
-    /// The lock that the device may hold is this thread's.
-    thread: PhantomData<*mut ()>,
+}
+
+/// The flags of a request that the queue can take, and how many have not been signaled after it.
+pub(super) struct Admitted {
+    flags: ffi::ibv_send_flags,
+    unsignaled: u32,
 }
 
 impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
-    /// `ibv_wr_start`—Begins a batch of requests that are built in the device's own memory.
+    /// Begins a batch of requests that are built in the device's own memory when it is posted.
     ///
     /// # Errors
     /// - `Unsupported`: the queue pair was not made with
     ///   [`send_ops`](crate::QueuePairBuilder::send_ops).
-    /// - `ResourceBusy`: an earlier one was forgotten (`mem::forget`), and so never ended.
     ///
     /// # References
     /// [ibv_wr_start(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
@@ -78,41 +94,31 @@ impl<T: Transport, SW, RW> SendQueue<T, SW, RW> {
     #[inline]
     pub fn extended_batch(&mut self) -> Result<ExtendedBatch<'_, T, SW, RW>> {
         let sending = self.sending_mut();
-        let unsignaled = sending.signaling.unsignaled(sending.in_flight.next());
-        let extended = match &mut sending.extended {
-            Some(extended) if !extended.building => extended,
-            unusable => return Err(unusable_for_batches(unusable.is_some())),
+        let Some(extended) = &mut sending.extended else {
+            return Err(unusable_for_batches());
         };
-        let table = extended.table;
-        // SAFETY: the queue pair exists, and its table has the function (invariant). It is not
-        // being built on.
-        unsafe { ffi::ibv_wr_start(table.qp.as_ptr()) };
-        extended.building = true;
+        let (table, deferred) = (extended.table, mem::take(&mut extended.deferred));
+        let cursor = sending.in_flight.lend();
+        let unsignaled = sending.signaling.unsignaled(cursor.tail);
         Ok(ExtendedBatch {
             queue: self,
             table,
+            deferred,
+            cursor,
             unsignaled,
-            len: 0,
             bindings: Vec::new(),
-            thread: PhantomData,
         })
     }
 }
 
 #[cold]
-fn unusable_for_batches(forgotten: bool) -> Error {
-    let (kind, reason) = if forgotten {
-        let reason = "an earlier extended batch of the queue was forgotten";
-        (io::ErrorKind::ResourceBusy, reason)
-    } else {
-        let reason = "the queue pair was not made for it; build it with `send_ops`";
-        (io::ErrorKind::Unsupported, reason)
-    };
-    Error::refused("ibv_wr_start", kind, reason)
+fn unusable_for_batches() -> Error {
+    let reason = "the queue pair was not made for it; build it with `send_ops`";
+    Error::refused("ibv_wr_start", io::ErrorKind::Unsupported, reason)
 }
 
 impl<T: Transport, S: CanPostSend, SW, RW> QueuePair<T, S, SW, RW> {
-    /// `ibv_wr_start`—Begins a batch of requests; see [`SendQueue::extended_batch`].
+    /// Begins a batch of requests; see [`SendQueue::extended_batch`].
     ///
     /// # Errors
     /// As for [`SendQueue::extended_batch`].
@@ -124,9 +130,10 @@ impl<T: Transport, S: CanPostSend, SW, RW> QueuePair<T, S, SW, RW> {
 }
 
 impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
-    /// `ibv_wr_send` and the like—Adds a request, whose work belongs to the queue from now on.
+    /// Adds a request, whose work belongs to the queue from now on.
     ///
-    /// Does not block, enter the kernel or allocate.
+    /// Does not block or enter the kernel. It allocates only if no earlier batch of the queue was as long, or had as many
+    /// elements and bytes.
     ///
     /// # Errors
     /// The request is given back, and the batch is as it was:
@@ -140,13 +147,12 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     where
         R: ExtendedRequest<T, Work = SW>,
     {
-        let wrong_lists = self.table.quirks.wrong_lists;
         let mut op = SendOps::empty();
         request.describe_extended(&mut op);
         let mut sges = SgeList::new();
         request.gather(&mut sges);
-        let (mut builder, vacancy) = match self.begin(op, &sges, &request) {
-            Ok(begun) => begun,
+        let admitted = match self.admit(op, &sges, &request) {
+            Ok(admitted) => admitted,
             Err(error) => {
                 return Err(Refused {
                     value: request,
@@ -154,27 +160,28 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
                 });
             }
         };
-        request.describe_extended(&mut builder);
+        let mut recording = self.record(&admitted);
+        request.describe_extended(&mut recording);
         if R::INLINE {
             // SAFETY: the elements are the data that the request borrows.
-            unsafe { builder.inline(&sges, wrong_lists) };
+            unsafe { recording.inline(&sges) };
         } else if R::DATA {
-            builder.sges(&sges);
+            recording.sges(&sges);
         }
-        vacancy.fill(request.into_work());
-        self.len += 1;
+        recording.keep();
+        // SAFETY: admitted above.
+        unsafe { self.put(admitted, request.into_work()) };
         Ok(())
     }
 
-    /// Begins one more request, if the queue can take it: it must be described, and its work be
-    /// filled in.
+    /// Makes sure that the queue can take one more request.
     #[inline]
-    pub(super) fn begin<R: Parts>(
+    pub(super) fn admit<R: Parts>(
         &mut self,
         op: SendOps,
         sges: &SgeList,
         request: &R,
-    ) -> Result<(Builder, Vacancy<'_, SW>)> {
+    ) -> Result<Admitted> {
         let sending = self.queue.sending_mut();
         if let Some(error) = self.table.refusal(op, sges, R::INLINE) {
             return Err(error);
@@ -182,31 +189,46 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
         if let Some(error) = sending.limits.refusal(op.call(), sges, request) {
             return Err(error);
         }
-        let Some(vacancy) = sending.in_flight.vacancy() else {
-            return Err(refusal::full(op.call()));
-        };
-        let id = vacancy.id();
-        let (flags, unsignaled) =
-            (sending.signaling).flags(request.flags(), |it| it.unsignaled(id));
-        sending.signaling.posted(unsignaled, id.next());
-        // SAFETY: the queue pair exists for as long as `self.queue` lives. It was started when
-        // `self` was made, and is ended when `self` is, and nobody else gets at the send queue
-        // meanwhile. It was made for `op` (just checked).
-        let builder = unsafe { Builder::new(self.table.qp, vacancy.id(), flags) };
-        Ok((builder, vacancy))
+        if self.cursor.is_stopped() {
+            let Some(cursor) = sending.in_flight.moved_on(self.cursor.tail) else {
+                return Err(refusal::full(op.call()));
+            };
+            self.cursor = cursor;
+        }
+        let (flags, unsignaled) = (sending.signaling).flags(request.flags(), |_| self.unsignaled);
+        Ok(Admitted { flags, unsignaled })
+    }
+
+    /// Begins to record a request.
+    #[inline]
+    pub(super) fn record(&mut self, admitted: &Admitted) -> Recording<'_> {
+        self.deferred.begin(self.cursor.tail, admitted.flags)
+    }
+
+    /// Keeps the work of a request that was recorded.
+    ///
+    /// # Safety
+    /// - The request was [admitted](Self::admit), after the one before it was put.
+    #[inline]
+    pub(super) unsafe fn put(&mut self, admitted: Admitted, work: SW) {
+        self.unsignaled = admitted.unsignaled;
+        // SAFETY: the cursor was lent by the ring, which nothing has happened to since (invariant), and has not stopped:
+        // `admit` has made sure of that.
+        unsafe { self.cursor.put(self.cursor.tail, work) };
     }
 
     /// The number of requests added.
     pub fn len(&self) -> usize {
-        self.len
+        self.deferred.len()
     }
 
     /// Whether there are none.
     pub fn is_empty(&self) -> bool {
-        self.len == 0
+        self.len() == 0
     }
 
-    /// `ibv_wr_complete`—Posts the requests, in the order in which they were added.
+    /// `ibv_wr_start`, `ibv_wr_send` and the like, `ibv_wr_complete`—Builds the requests in the device's memory and posts
+    /// them, in the order in which they were added.
     ///
     /// Does not enter the kernel (on most devices) or allocate.
     ///
@@ -220,33 +242,38 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     /// [ibv_wr_complete(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
     #[doc(alias = "ibv_wr_complete")]
     #[inline]
-    pub fn post(mut self) -> Result<(), Refused<Vec<SW>>> {
-        if self.len == 0 {
+    pub fn post(self) -> Result<(), Refused<Vec<SW>>> {
+        // Nothing panics until what was added is posted, or taken back.
+        let mut this = ManuallyDrop::new(self);
+        let (table, cursor, unsignaled) = (this.table, this.cursor, this.unsignaled);
+        let bindings = mem::take(&mut this.bindings);
+        let len = this.len();
+        let sending = this.queue.sending_mut();
+        let before = sending.signaling.unsignaled(sending.in_flight.next());
+        sending.in_flight.keep(cursor);
+        if len == 0 {
+            this.give_back_memory();
             return Ok(());
         }
-        // SAFETY: the queue pair exists for as long as `self.queue` lives, and is being built on.
-        let errno = unsafe { ffi::ibv_wr_complete(self.table.qp.as_ptr()) };
-        self.ended();
-        if errno == 0 || self.table.quirks.fails_posted {
-            // Not to be taken back by `drop`.
-            self.len = 0;
-            self.bindings.clear();
-        }
+        // SAFETY: the queue pair exists for as long as the queue lives, which is borrowed exclusively. It was made for the
+        // operations (`admit`). The address handles are kept by the work, and the windows by `bindings`, which keep
+        // their regions.
+        let errno = unsafe { this.deferred.post(table.qp) };
+        this.give_back_memory();
+        let sending = this.queue.sending_mut();
         if errno == 0 {
+            sending.signaling.set(unsignaled, cursor.tail);
             return Ok(());
         }
-        Err(self.refused(errno))
-    }
-
-    #[cold]
-    fn refused(&mut self, errno: i32) -> Refused<Vec<SW>> {
-        let value = if self.len > 0 {
-            self.take_back()
-        } else {
-            Vec::new()
-        };
         let error = refusal::device("ibv_wr_complete", errno);
-        Refused { value, error }
+        let mut value = Vec::new();
+        if table.quirks.fails_posted {
+            sending.signaling.set(unsignaled, cursor.tail);
+        } else {
+            undo(bindings);
+            value = sending.take_unposted_all(len, before);
+        }
+        Err(Refused { value, error })
     }
 
     /// `ibv_wr_abort`—Posts nothing, and gives the work back, in order.
@@ -254,58 +281,60 @@ impl<T: Transport, SW, RW> ExtendedBatch<'_, T, SW, RW> {
     /// # References
     /// [ibv_wr_abort(3)](https://man7.org/linux/man-pages/man3/ibv_wr_post.3.html)
     #[doc(alias = "ibv_wr_abort")]
-    pub fn abort(mut self) -> Vec<SW> {
-        self.end();
-        self.take_back()
+    pub fn abort(self) -> Vec<SW> {
+        let mut this = ManuallyDrop::new(self);
+        undo(mem::take(&mut this.bindings));
+        let len = this.len();
+        this.give_back_memory();
+        let cursor = Cursor::stopped(this.cursor.tail);
+        let sending = this.queue.sending_mut();
+        let before = sending.signaling.unsignaled(sending.in_flight.next());
+        sending.in_flight.keep(cursor);
+        sending.take_unposted_all(len, before)
     }
 
-    /// Ends the batch with nothing posted, if it has not been ended.
-    fn end(&mut self) {
-        let extended = &self.queue.sending().extended;
-        if extended.as_ref().is_some_and(|extended| extended.building) {
-            // SAFETY: the queue pair exists for as long as `self.queue` lives, and is being built
-            // on.
-            unsafe { ffi::ibv_wr_abort(self.table.qp.as_ptr()) };
-            self.ended();
-        }
-    }
-
-    /// Notes that C has ended the batch.
-    #[inline]
-    fn ended(&mut self) {
+    /// Leaves the memory for requests to the next batch.
+    fn give_back_memory(&mut self) {
+        let mut deferred = mem::take(&mut self.deferred);
+        deferred.clear();
         if let Some(extended) = &mut self.queue.sending_mut().extended {
-            extended.building = false;
+            extended.deferred = deferred;
         }
     }
+}
 
-    /// Takes what was not posted out of the books, as if it had never been there.
-    fn take_back(&mut self) -> Vec<SW> {
-        for binding in self.bindings.drain(..).rev() {
-            binding.undo();
-        }
-        let sending = self.queue.sending_mut();
-        let taken = (0..std::mem::take(&mut self.len)).filter_map(|_| sending.in_flight.unpush());
-        let mut taken: Vec<_> = taken.collect();
+impl<SW> Sending<SW> {
+    /// Takes back the last `len` requests, before which so many were unsignaled, as if they had never been added.
+    fn take_unposted_all(&mut self, len: usize, unsignaled: u32) -> Vec<SW> {
+        let mut taken: Vec<SW> = (0..len).filter_map(|_| self.in_flight.unpush()).collect();
         taken.reverse();
-        let next = sending.in_flight.next();
-        sending.signaling.set(self.unsignaled, next);
+        self.signaling.set(unsignaled, self.in_flight.next());
         taken
+    }
+}
+
+/// Makes windows as they were before their bindings, the last one first.
+fn undo(bindings: Vec<Binding<'_>>) {
+    for binding in bindings.into_iter().rev() {
+        binding.undo();
     }
 }
 
 impl<T: Transport, SW, RW> Drop for ExtendedBatch<'_, T, SW, RW> {
     fn drop(&mut self) {
-        self.end();
-        if self.len > 0 {
-            drop(self.take_back());
-        }
+        let len = self.len();
+        self.give_back_memory();
+        let tail = self.cursor.tail;
+        let bindings = mem::take(&mut self.bindings);
+        self.queue.sending_mut().drop_unposted(tail, len);
+        undo(bindings);
     }
 }
 
 impl<T: Transport, SW, RW> fmt::Debug for ExtendedBatch<'_, T, SW, RW> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         f.debug_struct("ExtendedBatch")
-            .field("len", &self.len)
+            .field("len", &self.len())
             .field("ops", &self.table.ops)
             .finish_non_exhaustive()
     }

@@ -356,6 +356,10 @@ impl<W> fmt::Debug for InFlight<W> {
 }
 
 #[cfg(test)]
+#[path = "inflight_model.rs"]
+mod model;
+
+#[cfg(test)]
 mod tests {
     use super::*;
 

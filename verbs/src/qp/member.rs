@@ -13,6 +13,7 @@ use ibverbs_sys as ffi;
 
 use super::queues::Inner;
 use crate::{
+    cq::Queue,
     error::{Result, cvt_errno},
     pd::ProtectionDomain,
     quirk,
@@ -26,6 +27,8 @@ pub(crate) struct Member {
     // INVARIANT: created, and destroyed if `destroyed` is set.
     raw: NonNull<ffi::ibv_qp>,
     destroyed: Destroyed,
+    /// Where it completes.
+    queues: [Queue; 2],
     /// Deallocated after the queue pair.
     pd: ProtectionDomain,
 }
@@ -66,10 +69,11 @@ unsafe impl Send for Member {}
 unsafe impl Sync for Member {}
 
 impl Member {
-    /// Notes a new queue pair, which says by `destroyed` that it has been destroyed.
+    /// Notes a new queue pair, which completes in `queues` and says by `destroyed` that it has been destroyed.
     pub(super) fn new<'scope, SW: 'scope, RW: 'scope>(
         inner: &Arc<Inner<SW, RW>>,
         destroyed: Destroyed,
+        queues: [Queue; 2],
     ) -> Self {
         let weak: Weak<dyn Ends + 'scope> = Arc::downgrade(inner) as _;
         // SAFETY: only the lifetime changes. It is that of the work, which is not reached (invariant): `end` leaves
@@ -79,6 +83,7 @@ impl Member {
             inner: weak,
             raw: inner.raw,
             destroyed,
+            queues,
             pd: inner.pd.clone(),
         }
     }
@@ -110,7 +115,8 @@ impl Member {
         // its completion queues exist, the latter since they were given up then.
         let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
         let ctx = self.pd.context();
-        if ctx.is_removed(errno) && !quirk::copies_messages(ctx) {
+        let discard = || self.queues.iter().all(Queue::discard_completions);
+        if ctx.is_removed(errno) && (!quirk::copies_messages(ctx) || discard()) {
             return Ok(());
         }
         cvt_errno("ibv_destroy_qp", errno)

@@ -21,7 +21,7 @@ use crate::{
     bad_wr::BadWr,
     bounded::QpNum,
     context::ContextId,
-    cq::{Reservation, WorkCompletion},
+    cq::{Queue, Reservation, WorkCompletion},
     error::{Error, Refused, Result, cvt_errno},
     op::{Parts as Described, SendRequest, SendWr},
     pd::ProtectionDomain,
@@ -154,6 +154,12 @@ impl<SW, RW> Inner<SW, RW> {
         *limits = limits.elsewhere();
     }
 
+    /// The completion queues.
+    pub(super) fn queues(&mut self) -> [Queue; 2] {
+        let send = self.send.get_mut().reservation.queue();
+        [send, self.receive.get_mut().reservation.queue()]
+    }
+
     /// Makes the queue pair one of a scope, which learns here that it has been destroyed.
     pub(super) fn join_scope(&mut self) -> Destroyed {
         self.scope.get_or_insert_default().clone()
@@ -180,11 +186,6 @@ impl<SW, RW> Inner<SW, RW> {
     /// - It exists, and nothing else uses `self` during the call. If the result is `Ok`, the object is not used any
     ///   more.
     pub(super) unsafe fn destroy_raw(&self) -> Result<()> {
-        // SAFETY: nothing else uses the cell, as the caller promises.
-        let send = unsafe { &mut *self.send.get() };
-        if let Some(extended) = &mut send.extended {
-            extended.end_forgotten();
-        }
         for (gid, lid) in self.attached.take_groups() {
             // SAFETY: the queue pair exists, as the caller promises. A group that cannot be detached shows when the
             // queue pair is destroyed.
@@ -194,6 +195,8 @@ impl<SW, RW> Inner<SW, RW> {
         // completion queues exist, since they are dropped after `self`.
         let errno = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
         // SAFETY: nothing else uses the cell, as the caller promises.
+        let send = unsafe { &*self.send.get() };
+        // SAFETY: see above.
         let receive = unsafe { &*self.receive.get() };
         if self.pd.context().is_removed(errno) && self.discard_completions(send, receive) {
             return Ok(());

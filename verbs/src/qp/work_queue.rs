@@ -18,6 +18,7 @@ use crate::{
     error::{Error, Refused, Result, cvt_errno, cvt_ptr},
     mr::Buf,
     pd::ProtectionDomain,
+    quirk,
     recv_limits::RecvLimits,
     work::{MAX_SGE, Scatter, SgeList},
     wr_id::{MAX_IN_FLIGHT, QpId, QueueId},
@@ -378,7 +379,13 @@ impl Drop for WqInner {
         let (parked, left) = parked.unwrap_or_else(PoisonError::into_inner);
         let reservation = self.reservation.get_mut();
         let reservation = reservation.unwrap_or_else(PoisonError::into_inner);
-        if errno == 0 {
+        let ctx = self.pd.context();
+        let discarded = || {
+            let reservation = reservation.as_ref();
+            reservation.is_none_or(Reservation::discard_completions)
+        };
+        let removed = ctx.is_removed(errno) && (!quirk::copies_messages(ctx) || discarded());
+        if errno == 0 || removed {
             if let Some(reservation) = reservation {
                 reservation.unreaped = *left;
             }

@@ -24,6 +24,12 @@ impl Entries {
         Ok(Arc::new(Self { cq, parts }))
     }
 
+    fn discard_completions(&self) -> bool {
+        let parts = self.parts.lock();
+        let parts = parts.unwrap_or_else(PoisonError::into_inner);
+        parts.first().is_none_or(Reservation::discard_completions)
+    }
+
     /// Notes that there may be a completion in each of them when they are given back.
     fn use_all(&self, more: Option<Reservation>) {
         let parts = self.parts.lock();
@@ -114,6 +120,14 @@ impl Books {
             entries.use_all(Some(part));
         }
         self.max_wr = self.max_wr.max(max_wr);
+    }
+
+    /// After the removal of the device, makes sure that its library copies no message for the queue any more. Completions
+    /// of queue pairs were discarded with those. Returns whether that is done.
+    pub(super) fn discard_completions(&self) -> bool {
+        self.own
+            .as_ref()
+            .is_none_or(|own| own.discard_completions())
     }
 
     /// Leaves everything reserved for good.

@@ -24,6 +24,7 @@ use crate::{
     mr::Buf,
     pd::ProtectionDomain,
     qp::Completion,
+    quirk,
     recv_limits::RecvLimits,
     recv_list::RecvList,
     work::{Scatter, SgeList},
@@ -357,6 +358,13 @@ impl SrqInner {
         parked.push(work);
     }
 
+    /// Whether a queue that could not be destroyed is gone all the same, and nothing writes to its receives any more.
+    fn is_removed(&self, errno: i32) -> bool {
+        let ctx = self.pd.context();
+        ctx.is_removed(errno)
+            && (!quirk::copies_messages(ctx) || self.books().discard_completions())
+    }
+
     fn books(&self) -> MutexGuard<'_, Books> {
         self.books.lock().unwrap_or_else(PoisonError::into_inner)
     }
@@ -374,7 +382,7 @@ impl Drop for SrqInner {
         // `Arc` of `self`, so they are gone. Its domain is allocated, since that is dropped after
         // this.
         let errno = unsafe { ffi::ibv_destroy_srq(self.raw.as_ptr()) };
-        if errno != 0 {
+        if errno != 0 && !self.is_removed(errno) {
             // The device may still write to what is in flight: it is given up.
             let parked = self
                 .parked

@@ -6,7 +6,10 @@ use verbs::{
     CompletionCounter, CountedOps, CountedUnit, QueuePair, Rc, Reset, Rts, WcStatus, op::Send,
 };
 
-use crate::{fixture::Fixture, provider::Fake};
+use crate::{
+    fixture::{Fixture, said},
+    provider::Fake,
+};
 
 fn counter(fixture: &Fixture, unit: CountedUnit) -> CompletionCounter {
     fixture.ctx.create_completion_counter(unit).unwrap()
@@ -73,7 +76,7 @@ fn what_cannot_be_counted_is_an_error() {
     let mut fails = |counter, ops| qp.count_completions(counter, ops).unwrap_err();
     let err = fails(&sends, CountedOps::REMOTE_RDMA_READ);
     assert_eq!(
-        err.to_string(),
+        said(&err),
         "`ibv_qp_attach_comp_cntr` failed (CountedOps(REMOTE_RDMA_READ)): \
          Operation not supported (os error 95)"
     );
@@ -86,7 +89,7 @@ fn what_cannot_be_counted_is_an_error() {
     assert!(err.to_string().contains("of another device"), "{err}");
     let err = fixture.ctx.create_completion_counter(CountedUnit(9));
     assert_eq!(
-        err.unwrap_err().to_string(),
+        said(&err.unwrap_err()),
         "`ibv_create_comp_cntr` failed (CountedUnit(9)): Invalid argument (os error 22)"
     );
     for (call, done) in [
@@ -101,7 +104,7 @@ fn what_cannot_be_counted_is_an_error() {
         fixture.fake.fail(call, libc::EOPNOTSUPP);
         let err: verbs::Error = done(&sends, 3).unwrap_err();
         let expected = format!("`{call}` failed (3): Operation not supported (os error 95)");
-        assert_eq!(err.to_string(), expected);
+        assert_eq!(said(&err), expected);
     }
     for (call, done) in [
         ("ibv_read_comp_cntr", CompletionCounter::read as fn(&_) -> _),

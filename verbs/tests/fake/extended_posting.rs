@@ -1,6 +1,9 @@
 //! Extended batches on a device that has every operation, or fails on demand.
 
-use std::io::{ErrorKind, IoSlice};
+use std::{
+    io::{ErrorKind, IoSlice},
+    sync::{Arc, Mutex},
+};
 
 use ibverbs_sys::{ibv_qp_type, ibv_send_flags, ibv_wr_opcode as opcode};
 use verbs::{
@@ -10,10 +13,10 @@ use verbs::{
         AtomicWrite, CompareSwap, FetchAdd, Flush, LocalInvalidate, Placement, Read, Send, SendOps,
         SendTo, SendTso, Write,
     },
-    work::Gather,
+    work::{Gather, SgeList},
 };
 
-use crate::{fixture::Fixture, provider::PostedSend};
+use crate::{allocations::allocations, fixture::Fixture, provider::PostedSend};
 
 const REMOTE: RemoteToken = RemoteToken {
     addr: 0x1000,
@@ -167,7 +170,7 @@ fn a_window_is_bound_and_its_key_sent_in_one_batch() {
     let region = fixture.pd.alloc_for_windows(64).unwrap();
     let mut window = fixture.pd.alloc_mw(WindowType::Type2).unwrap();
     let before = window.rkey();
-    for post in [false, true] {
+    for (post, refuse) in [(false, false), (true, true), (true, false)] {
         let mut batch = qp.extended_batch().unwrap();
         let access = RemoteAccess::WRITE;
         let kept = buf(&fixture, b"kept");
@@ -178,6 +181,12 @@ fn a_window_is_bound_and_its_key_sent_in_one_batch() {
         batch.push(Send::new(key)).unwrap();
         if !post {
             assert_eq!(batch.abort().len(), 2);
+            assert_eq!(window.rkey(), before, "it was not bound");
+            continue;
+        }
+        if refuse {
+            fixture.fake.fail("ibv_wr_complete", libc::ENOMEM);
+            assert_eq!(batch.post().unwrap_err().value.len(), 2);
             assert_eq!(window.rkey(), before, "it was not bound");
             continue;
         }
@@ -380,15 +389,106 @@ fn unsignaled_requests_of_batches_never_fill_the_queue() {
 
 #[test]
 #[expect(clippy::mem_forget, reason = "the point of the test")]
-fn a_forgotten_batch_ends_with_the_queue_pair() {
+fn forgotten_batch_posts_nothing_and_locks_nothing() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let mut qp = extended::<With<Buf, u8>>(&fixture, &cq, SendOps::SEND);
+    let fake = &fixture.fake;
+    for _ in 0..3 {
+        std::mem::forget(fill(&fixture, &mut qp, 6));
+        assert_eq!(qp.send_queue().in_flight(), 0);
+        qp.post(Send::new(With::new(buf(&fixture, b"plain"), 7)))
+            .unwrap();
+        fill(&fixture, &mut qp, 2).post().unwrap();
+        let sent: Vec<_> = fake.sends(qp.qp_num()).iter().map(|s| s.bytes()).collect();
+        assert_eq!(sent, [&b"plain"[..], &[0], &[1]]);
+        (0..3).for_each(|_| fake.complete_send(qp.qp_num(), WcStatus::SUCCESS));
+        let mut contexts = Vec::new();
+        for wc in cq.poll().unwrap() {
+            let done = qp.complete_each(wc, |earlier| contexts.push(earlier.context));
+            contexts.push(done.unwrap().work().unwrap().context);
+        }
+        assert_eq!(contexts, [7, 0, 1]);
+    }
+    // The fake complains if the queue pair is destroyed while it is built on.
+    std::mem::forget(fill(&fixture, &mut qp, 2));
+    drop(qp);
+}
+
+/// Work that polls while it is asked for its elements.
+struct Polling {
+    buf: Buf,
+    cq: Arc<Mutex<CompletionQueue>>,
+}
+
+// SAFETY: those of the buffer.
+unsafe impl Gather for Polling {
+    fn gather(&self, list: &mut SgeList) {
+        assert_eq!(self.cq.lock().unwrap().poll().unwrap().count(), 0);
+        self.buf.gather(list);
+    }
+}
+
+/// A provider can hold the lock of the send queue from `ibv_wr_start` to `ibv_wr_complete`. EFA's takes it when a completion of
+/// the queue pair is polled, too.
+#[test]
+fn provider_holds_no_lock_while_an_extended_batch_is_open() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(16);
+    let mut qp = extended::<Polling>(&fixture, &cq, SendOps::SEND);
+    let cq = Arc::new(Mutex::new(cq));
+    let mut batch = qp.extended_batch().unwrap();
+    for _ in 0..2 {
+        let (buf, cq) = (buf(&fixture, b"polled"), Arc::clone(&cq));
+        batch.push(Send::new(Polling { buf, cq })).unwrap();
+    }
+    batch.post().unwrap();
+    assert_eq!(fixture.fake.sends(qp.qp_num()).len(), 2);
+}
+
+/// The batch has no lock of its thread.
+#[test]
+fn extended_batch_is_posted_by_another_thread() {
     let fixture = Fixture::new();
     let cq = fixture.cq(16);
     let mut qp = extended::<With<Buf, u8>>(&fixture, &cq, SendOps::SEND);
-    std::mem::forget(fill(&fixture, &mut qp, 2));
-    let err = qp.extended_batch().unwrap_err();
-    assert_eq!(err.kind(), ErrorKind::ResourceBusy);
-    // Destroying the queue pair ends the batch first, or the fake complains.
-    drop(qp);
+    let batch = fill(&fixture, &mut qp, 3);
+    std::thread::scope(|threads| {
+        threads.spawn(move || batch.post().unwrap());
+    });
+    assert_eq!(fixture.fake.sends(qp.qp_num()).len(), 3);
+}
+
+#[test]
+fn extended_batches_allocate_only_until_one_was_as_long() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(16);
+    let mut qp: QueuePair<Rc, Rts, Option<Buf>> = extended(&fixture, &cq, SendOps::SEND);
+    let mut bufs: Vec<_> = (0..3).map(|_| fixture.pd.alloc_buf(8).ok()).collect();
+    let mut round = |fixture: &Fixture| {
+        let mut batch = qp.extended_batch().unwrap();
+        let allocated = allocations(|| {
+            for buf in &mut bufs {
+                let send = Send::new(buf.take()).unsignaled();
+                batch.push(send).unwrap();
+            }
+        });
+        batch.post().unwrap();
+        (0..3).for_each(|_| fixture.fake.complete_send(qp.qp_num(), WcStatus::SUCCESS));
+        let mut back = 0;
+        for wc in cq.poll().unwrap() {
+            let mut keep = |work| {
+                bufs[back] = work;
+                back += 1;
+            };
+            if let Ok(done) = qp.complete_each(wc, &mut keep) {
+                keep(done.into_parts().1);
+            }
+        }
+        allocated
+    };
+    assert_ne!(round(&fixture), 0);
+    assert_eq!(round(&fixture), 0);
 }
 
 #[test]
@@ -420,14 +520,6 @@ fn a_device_without_the_interface_is_an_error_that_says_so() {
         assert!(err.to_string().contains(reason), "{err}");
     }
     fixture.fake.describe(|device| device.promised = 0);
-    fixture
-        .fake
-        .describe(|device| device.no_inline_lists = true);
-    let err = create().unwrap_err();
-    assert!(
-        err.to_string().contains("`ibv_wr_set_inline_data_list`"),
-        "{err}"
-    );
     assert!(!fixture.fake.live().contains(&"ibv_qp_ex"));
 
     let mut plain: QueuePair<Rc, Rts> = fixture.rc(&cq, 2);

@@ -1,6 +1,6 @@
 //! The fake device does the worst that a real one may: otherwise the other tests find nothing.
 
-use verbs::{Buf, QueuePair, Rc, RemoteAccess, Rts, WcStatus};
+use verbs::{Buf, QueuePair, Rc, RemoteAccess, Rts, WcStatus, op::Send};
 
 use crate::fixture::Fixture;
 
@@ -37,4 +37,59 @@ fn message_is_written_within_the_region_that_has_the_key_now() {
         fixture.fake.deliver(&[sge], b"message"),
         WcStatus::LOC_PROT_ERR
     );
+}
+
+/// Until `ibv_destroy_qp` has returned, the device uses the memory of what is in flight.
+#[test]
+fn memory_that_goes_before_its_queue_pair_is_complained_of() {
+    let fixture = Fixture::new();
+    let cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    qp.post(Send::new(fixture.pd.alloc_buf(8).unwrap()))
+        .unwrap();
+    qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    // As if the program had given the memory back.
+    fixture.fake.lose_registrations();
+    drop(qp);
+    for _ in 0..2 {
+        fixture
+            .fake
+            .forgive("had work in flight whose memory was given back");
+    }
+}
+
+/// A library need not remove the completions of a queue pair that is destroyed.
+#[test]
+fn completions_of_a_destroyed_queue_pair_stay() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    drop(qp);
+    assert_eq!(cq.poll().unwrap().count(), 1);
+}
+
+/// mlx5's library copies short messages when it is polled.
+#[test]
+fn message_is_copied_again_when_its_completion_is_polled() {
+    let fixture = Fixture::new();
+    let mut cq = fixture.cq(8);
+    let mut qp: QueuePair<Rc, Rts, Buf, Buf> = fixture.rc(&cq, 2);
+    qp.post_recv(fixture.pd.alloc_buf(8).unwrap()).unwrap();
+    fixture.fake.complete_receive(qp.qp_num(), b"message");
+    fixture.fake.lose_registrations();
+    assert_eq!(cq.poll().unwrap().count(), 1);
+    fixture
+        .fake
+        .forgive("a poll copied a message to memory that was given back");
+}
+
+#[test]
+fn queues_have_any_size() {
+    let fixture = Fixture::new();
+    let cq = fixture.ctx.create_cq(i32::MAX as u32).unwrap();
+    let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq);
+    let builder = builder.max_send_wr(1 << 22).max_recv_wr(1 << 22);
+    let qp = builder.create_for::<(), ()>();
+    assert!(qp.is_ok(), "{qp:?}");
 }

@@ -9,7 +9,7 @@ use verbs::{
 };
 
 use crate::{
-    fixture::Fixture,
+    fixture::{Fixture, said},
     provider::{DOORBELL, wc},
 };
 
@@ -38,7 +38,7 @@ fn a_failed_batch_gives_back_what_was_not_posted() {
         }
         let refused = batch.post().unwrap_err();
         assert_eq!(
-            refused.error.to_string(),
+            said(&refused.error),
             format!(
                 "`ibv_post_send` failed (request {failing} of {staged}, counting from 0): \
                  Bad address (os error 14)"

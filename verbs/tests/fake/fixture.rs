@@ -43,13 +43,7 @@ impl Fixture {
     }
 
     pub(crate) fn cq(&self, entries: u32) -> CompletionQueue {
-        let builder = self.ctx.cq_builder(entries);
-        // A channel needs calls that Miri does not know.
-        let builder = if cfg!(miri) {
-            builder
-        } else {
-            builder.waitable()
-        };
+        let builder = self.ctx.cq_builder(entries).waitable();
         builder.create().unwrap()
     }
 
@@ -84,5 +78,14 @@ impl Fixture {
         let qp = qp.map_err(|refused| refused.error).unwrap();
         let qp = qp.to_rts(&Attributes::<Rc, Rts>::new(psn));
         qp.map_err(|refused| refused.error).unwrap()
+    }
+}
+
+/// The text of an error. Miri's text of an error number ends with the number, which the standard library appends again.
+pub(crate) fn said(error: &impl std::fmt::Display) -> String {
+    let text = error.to_string();
+    match text.rsplit_once(" (os error ") {
+        Some((once, _)) if cfg!(miri) && once.contains(" (os error ") => once.to_owned(),
+        _ => text,
     }
 }

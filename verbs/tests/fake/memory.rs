@@ -19,7 +19,7 @@ use verbs::{
     work::{Gather, Scatter},
 };
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, said};
 
 pub(crate) const LOCAL: u32 = flag::IBV_ACCESS_LOCAL_WRITE.0;
 
@@ -187,7 +187,7 @@ fn memory_that_cannot_be_registered_is_given_back() {
         .unwrap_err();
     assert_eq!(refused.value, b"precious");
     assert_eq!(
-        refused.error.to_string(),
+        said(&refused.error),
         "`ibv_reg_mr` failed (8 bytes, relaxed ordering): Cannot allocate memory (os error 12)"
     );
     let refused = fixture.pd.register(Vec::new()).buf().unwrap_err();

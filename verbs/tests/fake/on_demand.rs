@@ -6,7 +6,7 @@ use ibverbs_sys::ibv_access_flags as flag;
 use verbs::{Advice, HugePage, Mapping, RemoteAccess, work::MAX_SGE};
 
 use crate::{
-    fixture::Fixture,
+    fixture::{Fixture, said},
     memory::{LOCAL, Watched, traffic},
 };
 
@@ -162,7 +162,7 @@ fn bad_advice_is_an_error() {
     let buf = fixture.pd.alloc_buf(8).unwrap();
     let err = fixture.pd.advise(&buf, Advice::PREFETCH, true).unwrap_err();
     assert_eq!(
-        err.to_string(),
+        said(&err),
         "`ibv_advise_mr` failed (PREFETCH): Invalid argument (os error 22)"
     );
     let many = (0..=MAX_SGE).map(|_| fixture.pd.alloc_buf(1).unwrap());

@@ -9,7 +9,7 @@ use verbs::{
     WrOpcode, op::SendTo,
 };
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, said};
 
 pub(crate) fn way(last: u8) -> AddressVector {
     AddressVector::global(1, 1, Gid([last; 16]))
@@ -177,7 +177,7 @@ fn a_transition_that_does_not_fit_is_explained() {
         .modify(&Attributes::<Rc, Rts>::from_raw(attr, mask.0))
         .unwrap_err();
     assert_eq!(
-        err.to_string(),
+        said(&err),
         "`ibv_modify_qp` failed (Rc Rts to Rts, not allowed: TIMEOUT): \
          Invalid argument (os error 22)"
     );

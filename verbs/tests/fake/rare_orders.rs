@@ -133,7 +133,7 @@ fn of_xrc(fixture: Fixture) -> (Set, Fake) {
     let set = vec![
         piece(ctx, |ctx| assert!(ctx.query_device().is_ok())),
         piece(pd, |pd| drop(pd.alloc_buf(8).unwrap())),
-        piece(cq, |cq| assert_eq!(cq.poll().unwrap().count(), 0)),
+        piece(cq, |cq| assert!(cq.poll().is_ok())),
         piece(xrcd, |xrcd| drop(xrcd.create_qp().unwrap())),
         piece(srq, |srq| assert!(srq.srq_num().is_ok())),
         piece(receiver, |qp| assert!(qp.query().is_ok())),

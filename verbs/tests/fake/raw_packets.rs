@@ -9,7 +9,10 @@ use verbs::{
     op::{SendFrame, SendFrameTso, SendOps},
 };
 
-use crate::{fixture::Fixture, unmapped::refusal};
+use crate::{
+    fixture::{Fixture, said},
+    unmapped::refusal,
+};
 
 const FRAME: &[u8; 18] = b"\x33\x33\0\0\0\x01\x02\0\0\0\0\x01\x88\xb5data";
 
@@ -198,7 +201,7 @@ fn the_privilege_that_is_missing_is_named() {
         .create()
         .unwrap_err();
     assert_eq!(
-        refused.to_string(),
+        said(&refused),
         "`ibv_create_qp` failed (raw packets need the capability CAP_NET_RAW): \
          Operation not permitted (os error 1)"
     );

@@ -12,7 +12,10 @@ use std::{
     time::Duration,
 };
 
-use verbs::{Buf, Memory, QueuePair, Rc, Rts, ScopedBuf, ScopedSlice, With, op::Send};
+use verbs::{
+    Buf, Memory, QueuePair, Rc, Rts, ScopedBuf, ScopedSlice, SharedReceiveQueue, With, WorkQueue,
+    op::Send,
+};
 
 use crate::{fixture::Fixture, provider::Fake};
 
@@ -106,6 +109,115 @@ fn work_of_a_removed_device_is_dropped_with_its_queue_pair() {
         0,
         "no message is copied any more"
     );
+}
+
+/// Work whose drop is counted.
+type Watched = With<Buf, Arc<()>>;
+
+fn watched(fixture: &Fixture, token: &Arc<()>) -> Watched {
+    With::new(fixture.pd.alloc_buf(8).unwrap(), Arc::clone(token))
+}
+
+#[test]
+fn work_on_an_extended_queue_of_a_removed_device_is_dropped_with_its_queue_pair() {
+    let device = Removable::new();
+    let fixture = &device.fixture;
+    let mut cq = fixture.ctx.cq_ex_builder(16).create().unwrap();
+    let builder = fixture.pd.qp_builder(&cq, &cq).max_recv_wr(4);
+    let mut qp: QueuePair<Rc, Rts, (), Watched> = fixture.connect(builder.create_for().unwrap());
+    let token = Arc::new(());
+    for _ in 0..3 {
+        qp.post_recv(watched(fixture, &token)).unwrap();
+    }
+    for _ in 0..2 {
+        fixture.fake.complete_receive(qp.qp_num(), b"message");
+    }
+    device.remove(&["ibv_destroy_qp"]);
+    drop(qp);
+    assert_eq!(Arc::strong_count(&token), 1);
+    assert!(cq.poll().unwrap().is_none());
+}
+
+#[test]
+fn work_of_a_removed_shared_receive_queue_is_dropped_with_it() {
+    let device = Removable::new();
+    let fixture = &device.fixture;
+    let cq = fixture.cq(16);
+    let token = Arc::new(());
+    let mut srq: SharedReceiveQueue<Watched> = fixture.pd.create_srq(4, 1).unwrap();
+    let builder = fixture.pd.qp_builder(&cq, &cq).srq(&srq);
+    let qp: QueuePair<Rc, Rts, ()> = fixture.connect(builder.create_for().unwrap());
+    for _ in 0..3 {
+        srq.post(watched(fixture, &token)).unwrap();
+    }
+    fixture.fake.complete_receive(qp.qp_num(), b"message");
+    device.remove(&["ibv_destroy_qp", "ibv_destroy_srq"]);
+    drop(qp);
+    drop(srq);
+    assert_eq!(Arc::strong_count(&token), 1);
+    let mut cq = cq;
+    assert_eq!(cq.poll().unwrap().count(), 0);
+}
+
+#[test]
+fn work_of_a_removed_queue_with_completions_of_its_own_is_dropped_with_it() {
+    let device = Removable::new();
+    let fixture = &device.fixture;
+    let mut cq = fixture.cq(16);
+    let token = Arc::new(());
+    let xrcd = fixture.ctx.open_xrcd().unwrap();
+    let mut srq: SharedReceiveQueue<Watched> = fixture.pd.create_xrc_srq(&xrcd, &cq, 4, 1).unwrap();
+    let receiver = xrcd.create_qp().unwrap();
+    for _ in 0..3 {
+        srq.post(watched(fixture, &token)).unwrap();
+    }
+    fixture
+        .fake
+        .complete_xrc(receiver.qp_num(), srq.as_raw(), b"message", None);
+    device.remove(&["ibv_destroy_srq"]);
+    drop(srq);
+    assert_eq!(Arc::strong_count(&token), 1);
+    assert_eq!(cq.poll().unwrap().count(), 0);
+}
+
+#[test]
+fn work_of_a_removed_work_queue_is_dropped_with_it() {
+    let device = Removable::new();
+    let fixture = &device.fixture;
+    let mut cq = fixture.cq(16);
+    let token = Arc::new(());
+    let builder = fixture.pd.wq_builder(&cq).max_wr(4);
+    let mut wq: WorkQueue<Watched> = builder.create_for().unwrap();
+    wq.to_ready().unwrap();
+    for _ in 0..3 {
+        wq.post(watched(fixture, &token)).unwrap();
+    }
+    fixture.fake.complete_wq(wq.as_raw(), b"packet");
+    device.remove(&["ibv_destroy_wq"]);
+    drop(wq);
+    assert_eq!(Arc::strong_count(&token), 1);
+    assert_eq!(cq.poll().unwrap().count(), 0);
+}
+
+/// Its last handle was dropped when the device would not destroy it, and then the device is removed.
+#[test]
+fn scope_ends_though_a_queue_pair_was_destroyed_in_vain_before_the_removal() {
+    let device = Removable::new();
+    let fixture = &device.fixture;
+    let mut cq = fixture.cq(16);
+    let mut memory = [0; 16];
+    verbs::scope(&fixture.pd, |scope| {
+        let builder = fixture.pd.qp_builder::<Rc>(&cq, &cq).max_recv_wr(2);
+        let mut qp: QueuePair<Rc, Rts, ScopedSlice<'_>, ScopedBuf<'_>> =
+            fixture.connect(scope.create_qp(builder).unwrap());
+        qp.post_recv(scope.register(&mut memory).unwrap()).unwrap();
+        fixture.fake.complete_receive(qp.qp_num(), b"message");
+        fixture.fake.fail("ibv_destroy_qp", libc::EBUSY);
+        drop(qp);
+        device.remove(&["ibv_destroy_qp", "ibv_dereg_mr"]);
+    });
+    memory.fill(1);
+    assert_eq!(cq.poll().unwrap().count(), 0);
 }
 
 #[test]

@@ -7,7 +7,7 @@ use std::{
 
 use verbs::{Ece, KernelHandle, QueuePair, Rc, Reset, import_device};
 
-use crate::fixture::Fixture;
+use crate::fixture::{Fixture, said};
 
 fn with_dm() -> Fixture {
     let fixture = Fixture::new();
@@ -52,7 +52,7 @@ fn device_memory_has_bounds() {
     assert!(dm.read(0, &mut [0]).is_err());
     let err = fixture.ctx.alloc_dm(4097, 0).unwrap_err();
     assert_eq!(
-        err.to_string(),
+        said(&err),
         "`ibv_alloc_dm` failed (4097 bytes, alignment 2^0): \
          Cannot allocate memory (os error 12)"
     );
@@ -142,7 +142,7 @@ fn what_cannot_be_imported_is_an_error() {
     let nothing = KernelHandle(9);
     let err = fixture.ctx.import_pd(nothing).unwrap_err();
     assert_eq!(
-        err.to_string(),
+        said(&err),
         "`ibv_import_pd` failed (KernelHandle(9)): Invalid argument (os error 22)"
     );
     assert!(fixture.pd.import_mr(nothing).is_err());

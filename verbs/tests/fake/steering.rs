@@ -10,7 +10,10 @@ use verbs::{
     WqFlags,
 };
 
-use crate::{fixture::Fixture, provider::Fake};
+use crate::{
+    fixture::{Fixture, said},
+    provider::Fake,
+};
 
 fn matching<F>(value: F, mask: F) -> Matching<F> {
     Matching { value, mask }
@@ -182,7 +185,7 @@ fn steering_that_a_device_lacks_is_an_error() {
     fixture.fake.fail("ibv_create_flow", libc::EOPNOTSUPP);
     let err = qp.create_flow(&FlowRule::new(1)).unwrap_err();
     assert_eq!(
-        err.to_string(),
+        said(&err),
         "`ibv_create_flow` failed (NORMAL, port 1, 0 headers): \
          Operation not supported (os error 95)"
     );

@@ -1,19 +1,25 @@
 //! Completion queues and channels.
 
 use std::{
-    collections::VecDeque,
+    collections::{BTreeMap, VecDeque},
     ffi::{c_int, c_uint, c_void},
     os::fd::IntoRawFd,
 };
 
 use ibverbs_sys as ffi;
 
-use super::state::{Ptr, State, count_down, count_up, counter, device_of, device_of_context, null};
+use super::{
+    copies::Copied,
+    qp::Qp,
+    state::{Ptr, State, count_down, count_up, counter, device_of, device_of_context, null},
+};
 
 /// A completion queue.
 pub(super) struct Cq {
     pub(super) raw: Ptr<ffi::ibv_cq>,
     pub(super) ready: VecDeque<(ffi::ibv_wc, Extra)>,
+    /// Messages that are copied when their completions are polled, by the identifiers of the receives.
+    pub(super) copies: BTreeMap<u64, Copied>,
     /// What the next polls return instead of completions.
     pub(super) returns: VecDeque<i32>,
     armed: Option<Armed>,
@@ -61,6 +67,7 @@ impl State {
         let cq = Cq {
             raw: Ptr(raw),
             ready: VecDeque::new(),
+            copies: BTreeMap::new(),
             returns: VecDeque::new(),
             armed: None,
             channel: (!channel.is_null()).then_some(Ptr(channel)),
@@ -76,6 +83,15 @@ impl State {
     pub(super) fn lock_cq(&mut self, call: &'static str, cq: usize) {
         if self.cqs.get(&cq).is_some_and(|cq| cq.polling) {
             self.complain(format!("`{call}` waits for the lock of an open poll"));
+        }
+    }
+
+    /// Complains if a call takes the lock of a send queue that is being built on. EFA's provider takes it when it polls a
+    /// completion of the queue pair.
+    pub(super) fn lock_send_queues(&mut self, call: &'static str, cq: usize) {
+        let on_it = |qp: &Qp| qp.send_cq == cq && qp.building.is_some();
+        if self.qps.values().any(on_it) {
+            self.complain(format!("`{call}` waits for the lock of an open batch"));
         }
     }
 
@@ -202,6 +218,7 @@ pub(super) unsafe extern "C" fn poll_cq(
     let shared = unsafe { device_of(cq) };
     let mut state = shared.lock();
     state.used("ibv_poll_cq", cq.addr());
+    state.lock_send_queues("ibv_poll_cq", cq.addr());
     if let Err(errno) = state.attempt("ibv_poll_cq") {
         return errno;
     }
@@ -210,7 +227,9 @@ pub(super) unsafe extern "C" fn poll_cq(
         return ret;
     }
     let count = queue.ready.len().min(wanted as usize);
-    for (i, (wc, _)) in queue.ready.drain(..count).enumerate() {
+    let polled: Vec<_> = queue.ready.drain(..count).collect();
+    for (i, (wc, _)) in polled.into_iter().enumerate() {
+        state.copy_polled(cq.addr(), wc.wr_id);
         // SAFETY: the caller's array has room for `wanted`.
         unsafe { wcs.add(i).write(wc) };
     }

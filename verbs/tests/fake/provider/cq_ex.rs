@@ -77,8 +77,10 @@ pub(super) unsafe extern "C" fn create_cq_ex(
 /// # Safety
 /// - `cq` is an extended queue of the fake's, and its state is locked.
 unsafe fn show(state: &mut State, cq: *mut ffi::ibv_cq_ex) -> c_int {
-    match state.cq_mut(cq.addr()).ready.front() {
+    let first = state.cq_mut(cq.addr()).ready.front().copied();
+    match first {
         Some((wc, _)) => {
+            state.copy_polled(cq.addr(), wc.wr_id);
             // SAFETY: the caller's promise; these fields are the provider's to write.
             unsafe {
                 (*cq).status = wc.status;
@@ -98,6 +100,7 @@ unsafe extern "C" fn start_poll(
     let shared = unsafe { device_of(cq) };
     let mut state = shared.lock();
     state.used("ibv_start_poll", cq.addr());
+    state.lock_send_queues("ibv_start_poll", cq.addr());
     if let Err(errno) = state.attempt("ibv_start_poll") {
         return errno;
     }

@@ -31,8 +31,6 @@ pub(crate) struct Properties {
     pub(crate) clock: Option<u64>,
     /// The operations, of `ibv_qp_create_send_ops_flags`, that the device agrees to and has not.
     pub(crate) promised: u64,
-    /// Whether `ibv_wr_set_inline_data_list` is missing.
-    pub(crate) no_inline_lists: bool,
     /// The directory in sysfs.
     pub(crate) directory: String,
 }
@@ -43,10 +41,10 @@ impl Properties {
         let plain = &mut attr.orig_attr;
         plain.fw_ver[0] = b'7' as c_char;
         plain.max_qp = 1024;
-        plain.max_qp_wr = 1 << 20;
+        plain.max_qp_wr = c_int::MAX;
         plain.max_sge = 32;
         plain.max_cq = 1024;
-        plain.max_cqe = 1 << 20;
+        plain.max_cqe = c_int::MAX;
         plain.max_mr = 1024;
         plain.max_pd = 1024;
         plain.phys_port_cnt = 1;
@@ -78,7 +76,6 @@ impl Properties {
             pkeys: vec![0xffff, 0x8001],
             clock: None,
             promised: 0,
-            no_inline_lists: false,
             directory: String::new(),
         }
     }
@@ -133,9 +130,14 @@ fn describe(shared: &Arc<Shared>) -> *mut ffi::ibv_device {
 
 /// # Safety
 /// - `device` came from [`describe`], and its device lives.
-unsafe fn shared_of<'a>(device: *mut ffi::ibv_device) -> &'a Shared {
-    // SAFETY: the C struct is the first field of a `Device`, whose pointer is valid.
-    unsafe { &*(*device.cast::<Device>()).shared }
+unsafe fn shared_of(device: *mut ffi::ibv_device) -> Arc<Shared> {
+    // SAFETY: the C struct is the first field of a `Device`, whose pointer is that of an `Arc`, which its fake or its list
+    // owns.
+    unsafe {
+        let shared = (*device.cast::<Device>()).shared;
+        Arc::increment_strong_count(shared);
+        Arc::from_raw(shared)
+    }
 }
 
 #[unsafe(no_mangle)]
@@ -180,11 +182,6 @@ unsafe extern "C" fn ibv_open_device(device: *mut ffi::ibv_device) -> *mut ffi::
     if let Err(errno) = shared.lock().called("ibv_open_device") {
         return null(errno);
     }
-    // SAFETY: made by `Shared::new`, and owned by its fake or its list.
-    let shared = unsafe {
-        Arc::increment_strong_count(shared);
-        Arc::from_raw(shared)
-    };
     context::open(&shared, device)
 }
 

@@ -30,6 +30,7 @@
 
 mod comp_cntr;
 mod context;
+mod copies;
 mod cq;
 mod cq_ex;
 mod device;
@@ -225,14 +226,16 @@ impl Fake {
         self.state().flush(qp_num.get());
     }
 
-    /// Puts a completion into a queue, whatever it says.
+    /// Puts a completion into a queue, whatever it says. A request that it names is over.
     pub(crate) fn push(&self, cq: &CqHandle, wc: ffi::ibv_wc) {
         self.push_raw(cq.as_raw(), wc, Extra::default());
     }
 
     /// Puts a completion into a queue, with the fields that only an extended queue has.
     pub(crate) fn push_raw(&self, cq: *mut ffi::ibv_cq, wc: ffi::ibv_wc, extra: Extra) {
-        self.state().push(cq.addr(), wc, extra);
+        let mut state = self.state();
+        state.end_request(wc.wr_id);
+        state.push(cq.addr(), wc, extra);
     }
 
     /// Lets the next poll of a queue return this, and no completion.
@@ -252,6 +255,11 @@ impl Fake {
         assert_eq!(state.mrs.len(), 1);
         let mr = state.mrs.values().next().unwrap();
         (mr.start, mr.len, mr.access, mr.place)
+    }
+
+    /// Ends every registration, as if the program had done so, while work that names it is in flight.
+    pub(crate) fn lose_registrations(&self) {
+        self.state().mrs.clear();
     }
 
     /// What was advised: which advice, with which flags, and for how many bytes.

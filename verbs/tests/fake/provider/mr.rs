@@ -59,6 +59,27 @@ impl Dm {
     }
 }
 
+/// Bytes of a region that are read when it is deregistered.
+const TOUCHED: u64 = 1 << 12;
+
+impl Mr {
+    /// Reads the memory, as a device may until it is deregistered, unless that is mapped on demand.
+    fn touch(&self) {
+        let on_demand = ffi::ibv_access_flags::IBV_ACCESS_ON_DEMAND.0;
+        if let Place::Memory(start) = self.place
+            && start != 0
+            && self.access & on_demand == 0
+        {
+            let from = ptr::with_exposed_provenance::<u8>(start as usize);
+            for offset in 0..self.len.min(TOUCHED) as usize {
+                // SAFETY: what is registered is mapped, and nothing else writes it meanwhile: that is what `verbs` is to
+                // guarantee, and what these tests are for.
+                std::hint::black_box(unsafe { from.add(offset).read_volatile() });
+            }
+        }
+    }
+}
+
 impl State {
     /// Writes a message to the elements of a receive, as a device does: to any region that has
     /// the key now. Returns the status of the completion.
@@ -320,6 +341,7 @@ unsafe extern "C" fn ibv_dereg_mr(mr: *mut ffi::ibv_mr) -> c_int {
     if ret == 0
         && let Some(gone) = state.mrs.remove(&mr.addr())
     {
+        gone.touch();
         state.release_keys(gone.lkey, gone.rkey);
     }
     ret

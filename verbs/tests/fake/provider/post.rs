@@ -341,7 +341,9 @@ impl State {
         message: &[u8],
         change: impl FnOnce(&mut ffi::ibv_wc),
     ) {
-        let this = self.qp_by_number(qp_num);
+        let found = self.qps.iter().find(|(_, qp)| qp.number == qp_num);
+        let owner = *found.unwrap().0;
+        let this = self.qp_mut(owner);
         let (cq, srq) = (this.recv_cq, this.srq);
         let posted = match srq {
             0 => this.receives.pop_front().unwrap(),
@@ -350,12 +352,55 @@ impl State {
         let mut wc = super::wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
         wc.qp_num = qp_num;
         wc.byte_len = message.len() as u32;
-        wc.status = self.deliver(&posted.sges, message);
+        wc.status = self.deliver_to(owner, cq, &posted, message);
         change(&mut wc);
         let receive = ffi::ibv_qp_attach_comp_cntr_op::IBV_QP_ATTACH_COMP_CNTR_OP_RECV;
         let failed = wc.status != ffi::ibv_wc_status::IBV_WC_SUCCESS;
         self.count(qp_num, receive.0, wc.byte_len.into(), failed);
         self.push(cq, wc, Extra::default());
+    }
+
+    /// Takes the request with this identifier out of flight, and those before it where order is promised.
+    pub(super) fn end_request(&mut self, wr_id: u64) {
+        let iwarp = ffi::ibv_transport_type::IBV_TRANSPORT_IWARP;
+        let ordered = self.properties.transport_type != iwarp;
+        let first = |index: usize| if ordered { 0 } else { index };
+        for qp in self.qps.values_mut() {
+            if let Some(index) = qp.sends.iter().position(|send| send.wr_id == wr_id) {
+                qp.sends.drain(first(index)..=index);
+            }
+            if let Some(index) = qp.receives.iter().position(|it| it.wr_id == wr_id) {
+                qp.receives.drain(first(index)..=index);
+            }
+        }
+        for srq in self.srqs.values_mut() {
+            srq.receives.retain(|receive| receive.wr_id != wr_id);
+        }
+    }
+
+    /// Does what a device may do until the call that takes the queue pair from it has returned: it reads the memory
+    /// of every request in flight once more, and leaves the completions that a library does not remove.
+    pub(super) fn last_moment(&mut self, qp: usize) {
+        let this = self.qp_mut(qp);
+        let (sends, receives) = (this.sends.clone(), this.receives.clone());
+        for send in sends.iter().filter(|send| send.inline.is_none()) {
+            self.touch("a queue pair", &send.sges);
+        }
+        for receive in &receives {
+            self.touch("a queue pair", &receive.sges);
+        }
+        let number = self.qp_mut(qp).number;
+        self.flush(number);
+    }
+
+    /// Reads the memory of elements, and complains if it is not registered any more.
+    pub(super) fn touch(&mut self, owner: &str, sges: &[ffi::ibv_sge]) {
+        if !sges.iter().all(|sge| self.is_registered(sge)) {
+            return self.complain(format!(
+                "{owner} had work in flight whose memory was given back"
+            ));
+        }
+        std::hint::black_box(self.collect(sges));
     }
 
     pub(super) fn flush(&mut self, qp_num: u32) {
@@ -403,6 +448,9 @@ pub(super) unsafe extern "C" fn post_send(
     let (shared, kind) = unsafe { (device_of(qp), (*qp).qp_type) };
     let mut state = shared.lock();
     state.doorbells += 1;
+    if state.qps[&qp.addr()].building.is_some() {
+        state.complain("`ibv_post_send` waits for the lock of an open batch".to_owned());
+    }
     while !wr.is_null() {
         // SAFETY: the caller's chain of requests.
         let posted = unsafe { understand(wr, kind) };

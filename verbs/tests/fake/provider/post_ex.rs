@@ -33,12 +33,12 @@ pub(super) unsafe fn fill(qp: *mut ffi::ibv_qp_ex, operations: u64, device: &Pro
     // SAFETY: the caller's promise: the two slots that follow are the newest.
     unsafe {
         let newest = qp.byte_add(offset_of!(ffi::ibv_qp_ex, wr_abort));
-        let newest = newest.cast::<usize>().add(1);
+        let newest = newest.cast::<*const ()>().add(1);
         if asked(with::IBV_QP_EX_WITH_ATOMIC_WRITE) {
-            newest.write(atomic_write as *const () as usize);
+            newest.write(atomic_write as *const ());
         }
         if asked(with::IBV_QP_EX_WITH_FLUSH) {
-            newest.add(1).write(flush as *const () as usize);
+            newest.add(1).write(flush as *const ());
         }
     }
     // SAFETY: the caller's queue pair.
@@ -49,7 +49,7 @@ pub(super) unsafe fn fill(qp: *mut ffi::ibv_qp_ex, operations: u64, device: &Pro
     qp.wr_set_ud_addr = Some(set_ud_addr);
     qp.wr_set_xrc_srqn = Some(set_xrc_srqn);
     qp.wr_set_inline_data = Some(set_inline_data);
-    qp.wr_set_inline_data_list = (!device.no_inline_lists).then_some(set_inline_data_list);
+    qp.wr_set_inline_data_list = Some(set_inline_data_list);
     qp.wr_set_sge = Some(set_sge);
     qp.wr_set_sge_list = Some(set_sge_list);
     qp.wr_rdma_write = asked(with::IBV_QP_EX_WITH_RDMA_WRITE).then_some(rdma_write);
@@ -179,7 +179,10 @@ operations! {
         posted.compare_add = Some(amount);
     };
     bind_mw(mw: *mut ffi::ibv_mw, rkey: u32, info: *const ffi::ibv_mw_bind_info) = IBV_WR_BIND_MW,
-        |posted| posted.bind = Some((mw.addr(), rkey, Bind::from(&*info)));
+        |posted| {
+            assert_ne!((*mw).rkey, rkey, "the provider names the window by its old key");
+            posted.bind = Some((mw.addr(), rkey, Bind::from(&*info)));
+        };
     send_tso(header: *mut c_void, len: u16, mss: u16) = IBV_WR_TSO, |posted| {
         let header = slice::from_raw_parts(header.cast::<u8>(), len.into());
         posted.tso = Some((header.to_vec(), mss));

@@ -270,6 +270,8 @@ unsafe extern "C" fn ibv_modify_qp(
     match to {
         ffi::ibv_qp_state::IBV_QPS_RESET => {
             // Work in flight is dropped silently.
+            state.last_moment(qp.addr());
+            let this = state.qp_mut(qp.addr());
             this.sends.clear();
             this.receives.clear();
         }
@@ -374,6 +376,9 @@ unsafe extern "C" fn ibv_destroy_qp(qp: *mut ffi::ibv_qp) -> c_int {
         return libc::EBUSY;
     }
     let ret = state.unmake("ibv_destroy_qp", qp.cast::<ibv_qp_ex>());
+    if ret == 0 {
+        state.last_moment(qp.addr());
+    }
     let gone = (ret == 0).then(|| state.qps.remove(&qp.addr())).flatten();
     if gone.is_some_and(|qp| qp.building.is_some()) {
         state.complain("a queue pair was destroyed while requests were built".to_owned());

@@ -70,7 +70,7 @@ impl State {
         let mut wc = super::wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
         wc.qp_num = qp_num;
         wc.byte_len = message.len() as u32;
-        wc.status = self.deliver(&posted.sges, message);
+        wc.status = self.deliver_to(srq, cq, &posted, message);
         if let Some(imm_data) = imm_data {
             wc.wc_flags = ffi::ibv_wc_flags::IBV_WC_WITH_IMM.0;
             wc.__bindgen_anon_1.imm_data = ffi::__be32::from_ne(imm_data);
@@ -176,8 +176,12 @@ unsafe extern "C" fn ibv_destroy_srq(srq: *mut ffi::ibv_srq) -> c_int {
     let shared = unsafe { device_of(srq) };
     let mut state = shared.lock();
     let ret = state.unmake("ibv_destroy_srq", srq);
-    if ret == 0 {
-        state.srqs.remove(&srq.addr());
+    if ret == 0
+        && let Some(gone) = state.srqs.remove(&srq.addr())
+    {
+        for receive in &gone.receives {
+            state.touch("a shared receive queue", &receive.sges);
+        }
     }
     ret
 }

@@ -326,21 +326,36 @@ pub(super) fn file_of(fd: i32) -> Option<(u64, u64)> {
 }
 
 /// A descriptor that is readable while it counts more than zero.
+#[cfg(not(miri))]
 pub(super) fn counter() -> OwnedFd {
-    // Miri has none that counts down by one. Its tests take an event before the next.
-    let kind = if cfg!(miri) {
-        libc::EFD_NONBLOCK
-    } else {
-        libc::EFD_SEMAPHORE
-    };
     // SAFETY: takes and returns numbers.
-    let fd = unsafe { libc::eventfd(0, kind | libc::EFD_CLOEXEC) };
+    let fd = unsafe { libc::eventfd(0, libc::EFD_SEMAPHORE | libc::EFD_CLOEXEC) };
     assert!(fd >= 0);
     // SAFETY: fresh, and nobody else's.
     unsafe { OwnedFd::from_raw_fd(fd) }
 }
 
+/// The other ends of counters. Miri has no descriptor that counts down by one, so a counter is a socket with 8 bytes for
+/// each.
+#[cfg(miri)]
+static OTHER_ENDS: Mutex<BTreeMap<RawFd, std::os::unix::net::UnixStream>> =
+    Mutex::new(BTreeMap::new());
+
+#[cfg(miri)]
+pub(super) fn counter() -> OwnedFd {
+    let (counter, other) = std::os::unix::net::UnixStream::pair().unwrap();
+    let counter = OwnedFd::from(counter);
+    // That of a counter which was closed, and had the number, goes here.
+    OTHER_ENDS
+        .lock()
+        .unwrap()
+        .insert(counter.as_raw_fd(), other);
+    counter
+}
+
 pub(super) fn count_up(fd: i32) {
+    #[cfg(miri)]
+    let fd = OTHER_ENDS.lock().unwrap()[&fd].as_raw_fd();
     let value = 1_u64;
     // SAFETY: the descriptor is one of `counter`'s, and the place has 8 bytes.
     let written = unsafe { libc::write(fd, (&raw const value).cast(), size_of::<u64>()) };

@@ -24,7 +24,7 @@ impl State {
         let cq = this.cq;
         let posted = this.receives.pop_front().unwrap();
         let mut wc = wc(posted.wr_id, ffi::ibv_wc_opcode::IBV_WC_RECV);
-        let delivered = self.deliver(&posted.sges, message);
+        let delivered = self.deliver_to(wq, cq, &posted, message);
         wc.status = match status {
             0 => delivered,
             status => ffi::ibv_wc_status(status),
@@ -107,8 +107,12 @@ pub(super) unsafe extern "C" fn destroy_wq(wq: *mut ffi::ibv_wq) -> c_int {
     // SAFETY: one of the fake's, whose memory is kept.
     state.lock_cq("ibv_destroy_wq", unsafe { (*wq).cq }.addr());
     let ret = state.unmake("ibv_destroy_wq", wq);
-    if ret == 0 {
-        state.wqs.remove(&wq.addr());
+    if ret == 0
+        && let Some(gone) = state.wqs.remove(&wq.addr())
+    {
+        for receive in &gone.receives {
+            state.touch("a work queue", &receive.sges);
+        }
     }
     ret
 }
