@@ -117,7 +117,12 @@ const COMPILING: [&str; 1] = ["compile_fail"];
 
 /// What the names of exhaustive tests have in them: too many runs for valgrind, or stacks of loom's
 /// that it does not know. The code that they run is that of other tests.
-const EXHAUSTIVE: [&str; 3] = ["interleavings::", "every_order", "given_up_in_silence"];
+const EXHAUSTIVE: [&str; 4] = [
+    "interleavings::",
+    "every_order",
+    "given_up_in_silence",
+    "every_sequence",
+];
 
 /// What the name of a test has in it that asks the kernel for more address space than valgrind has.
 const TOO_LARGE: &str = "an_empty_pool_of_huge_pages_is_named";
@@ -363,39 +368,44 @@ impl Suite<'_> {
 
     /// Interprets tests of `verbs`: those of its pure modules, and those on the fake device.
     fn miri(&self, counts: &mut Counts) -> Result<()> {
-        let suites = [
-            ("--lib", None, &miri::PURE[..]),
-            ("--test", Some("fake"), &miri::FAKE[..]),
-        ];
-        for (kind, name, modules) in suites {
-            let mut cargo = Command::new("rustup");
-            cargo
-                .current_dir(self.workspace.root())
-                .args(["run", "nightly", "cargo", "miri", "test"]);
-            cargo
-                .env_remove("CARGO")
-                .env_remove("RUSTUP_TOOLCHAIN")
-                .env("MIRIFLAGS", miri::FLAGS)
-                // Tests panic on purpose, and interpreting a backtrace takes minutes.
-                .env("RUST_BACKTRACE", "0");
-            cargo
-                .args(["--locked", "--package", "verbs", kind])
-                .args(name);
-            cargo
-                .arg("--target-dir")
-                .arg(self.workspace.target().join("miri"));
-            cargo.args(["--", "--test-threads=1"]);
-            match &self.options.filter {
-                Some(filter) => cargo.arg(filter),
-                None => cargo.args(modules),
-            };
-            for (test, reason) in miri::LEFT_OUT {
-                println!("left out: {test} ({reason})");
-                cargo.args(["--skip", test]);
-            }
-            run_counting(&mut cargo, counts, &mut Outcomes::default())?;
+        for (test, reason) in miri::LEFT_OUT {
+            println!("left out: {test} ({reason})");
         }
+        self.interpret(miri::TREE_BORROWS, &["--lib"], &miri::PURE, counts)?;
+        self.interpret(miri::TREE_BORROWS, &["--test", "fake"], &[], counts)?;
+        self.interpret("", &["--lib"], &miri::STACKED, counts)?;
         self.require_some(*counts)
+    }
+
+    /// Interprets the tests of a target that have one of these names in theirs, or all.
+    fn interpret(
+        &self,
+        aliasing: &str,
+        target: &[&str],
+        names: &[&str],
+        counts: &mut Counts,
+    ) -> Result<()> {
+        let mut cargo = Command::new("rustup");
+        cargo
+            .current_dir(self.workspace.root())
+            .args(["run", "nightly", "cargo", "miri", "test"]);
+        cargo
+            .env_remove("CARGO")
+            .env_remove("RUSTUP_TOOLCHAIN")
+            .env("MIRIFLAGS", format!("{} {aliasing}", miri::FLAGS))
+            // Tests panic on purpose, and interpreting a backtrace takes minutes.
+            .env("RUST_BACKTRACE", "0");
+        cargo.args(["--locked", "--package", "verbs"]).args(target);
+        cargo
+            .arg("--target-dir")
+            .arg(self.workspace.target().join("miri"));
+        cargo.args(["--", "--test-threads=1"]);
+        match &self.options.filter {
+            Some(filter) => cargo.arg(filter),
+            None => cargo.args(names),
+        };
+        cargo.args(miri::LEFT_OUT.iter().flat_map(|(test, _)| ["--skip", test]));
+        run_counting(&mut cargo, counts, &mut Outcomes::default())
     }
 
     /// Builds the device tests of all packages, and returns those of the packages that are wanted.
