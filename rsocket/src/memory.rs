@@ -93,6 +93,11 @@ fn allowance() -> u64 {
     let info = sysinfo();
     // Of a kernel with 32 bits it is the smaller type.
     let ram = (info.totalram as u64).saturating_mul(info.mem_unit.into());
+    allowance_of(ram, limit)
+}
+
+/// As [`allowance`], of a host with so much memory and a process that may lock so much of it, in bytes; `None` is all of it.
+fn allowance_of(ram: u64, limit: Option<u64>) -> u64 {
     let most = ram / RAM_PART;
     limit.map_or(most, |limit| most.min(limit / LOCKED_PART))
 }
@@ -303,6 +308,15 @@ impl Table for Memory {
 #[cfg(test)]
 mod tests {
     use super::*;
+
+    #[test]
+    fn grown_buffers_take_a_quarter_of_the_limit_or_a_sixteenth_of_memory() {
+        const GIB: u64 = 1 << 30;
+        assert_eq!(allowance_of(16 * GIB, None), GIB);
+        assert_eq!(allowance_of(16 * GIB, Some(8 << 20)), 2 << 20);
+        assert_eq!(allowance_of(16 * GIB, Some(64 * GIB)), GIB);
+        assert_eq!(allowance_of(16 * GIB, Some(0)), 0);
+    }
 
     #[test]
     fn buffers_grow_while_there_is_something_left() {

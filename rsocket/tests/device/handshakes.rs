@@ -150,9 +150,9 @@ fn what_is_never_acknowledged_is_given_up() {
     drop((stream, peer));
 }
 
-/// A stream that has something to deliver to such a peer. Dropping it must not wait for that.
+/// A stream that has something to deliver to such a peer. Dropping it must not wait for that, or no longer than it lingers.
 #[test]
-fn drop_returns_at_once_in_background_and_on_runtime_thread() {
+fn drop_returns_at_once_in_background_and_on_runtime_thread_and_after_its_linger() {
     let options = Options::new().linger(Duration::from_secs(3600));
     let listener = options.bind(local()).unwrap();
     let unacknowledged = || {
@@ -164,6 +164,8 @@ fn drop_returns_at_once_in_background_and_on_runtime_thread() {
     let (by_runtime, _first) = unacknowledged();
     let (by_option, _second) = unacknowledged();
     by_option.set_linger_in_background(true);
+    let (by_time, _third) = unacknowledged();
+    by_time.set_linger(Duration::from_millis(50));
     let (done, is_done) = std::sync::mpsc::channel();
     thread::spawn(move || {
         drop(by_option);
@@ -172,8 +174,14 @@ fn drop_returns_at_once_in_background_and_on_runtime_thread() {
         let runtime = { runtime }.build().unwrap();
         runtime.block_on(async { drop(by_runtime) });
         done.send("on a runtime's thread").unwrap();
+        drop(by_time);
+        done.send("beyond its linger").unwrap();
     });
-    for way in ["in the background", "on a runtime's thread"] {
+    for way in [
+        "in the background",
+        "on a runtime's thread",
+        "beyond its linger",
+    ] {
         assert_eq!(is_done.recv_timeout(PATIENCE), Ok(way), "drop blocks {way}");
     }
 }

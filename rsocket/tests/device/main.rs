@@ -17,5 +17,6 @@ mod streams;
 mod support;
 mod turns;
 mod wire;
+mod wrong_keys;
 
 use support::{connected, listening, local, local_v6, often};

@@ -12,7 +12,7 @@ use verbs::{
 };
 
 use super::{DEVICE, PATIENCE, bound, drain, introduce, introduce_again};
-use crate::local;
+use crate::{local, wrong_keys::with_wrong_keys};
 
 /// A queue pair of no rsocket's.
 struct Stranger {
@@ -90,4 +90,26 @@ fn datagrams_longer_than_the_receives_are_dropped_and_the_socket_hears_others() 
     drain(&b);
     introduce_again(&a, &b);
     assert_eq!(stranger.ask(&b), qp_num, "it is the same queue pair");
+}
+
+/// The rest of a datagram that is too long ends in memory that the device refuses.
+#[test]
+fn queue_pair_whose_receive_fails_is_replaced() {
+    const SPILL: usize = 4096;
+    let a = bound(local());
+    let b = with_wrong_keys(SPILL, || {
+        let b = bound(local());
+        introduce(&a, &b);
+        b
+    });
+    let mut stranger = Stranger::new();
+    let failing = stranger.ask(&b);
+    stranger.send(SPILL, failing);
+    introduce_again(&a, &b);
+    let replaced = stranger.ask(&b);
+    assert_ne!(replaced, failing);
+    // The memory of the second one is right.
+    stranger.send(SPILL, replaced);
+    introduce_again(&a, &b);
+    assert_eq!(stranger.ask(&b), replaced);
 }
