@@ -25,7 +25,9 @@ use crate::{
 ///
 /// What takes time consumes the identifier, which then belongs to its channel; the event that ends
 /// it gives it back, in its next phase. Dropping an identifier destroys it, and ends whatever it
-/// was doing.
+/// was doing. The call waits until the kernel's message for the identifier is answered, or has been repeated as often as it
+/// may be: for milliseconds as a rule, for more than a minute on Linux 6.1 where the peer is gone after a
+/// [notification](EventChannel::notify).
 #[doc(alias = "rdma_cm_id")]
 #[doc(alias = "rdma_destroy_id")]
 pub struct CmId<P: IdPhase> {
@@ -98,8 +100,8 @@ impl Drop for RawId {
         // An identifier that waits is removed before it is dropped, so this finds none to drop.
         drop(self.channel.registry().remove(self.key));
         // SAFETY: the identifier exists and is destroyed once, here; its channel is open, since it
-        // is dropped after this. Every event is acknowledged as soon as it has been read, so this
-        // does not block. It can fail only if the channel is broken, and then there is nothing to
+        // is dropped after this. Every event is acknowledged as soon as it has been read, so librdmacm waits for none; the
+        // kernel waits for its own message, whose repetitions are bounded. It can fail only if the channel is broken, and then there is nothing to
         // be done.
         let _: i32 = unsafe { ffi::rdma_destroy_id(self.raw.as_ptr()) };
     }
