@@ -78,7 +78,10 @@ pub(crate) const LEFT_OUT: [(&str, &str); 25] = [
     ),
     ("again_and_again", "hundreds of rounds"),
     ("many_rounds", "thousands of rounds"),
-    ("with_holes_drops_each_work_once", "64 orders of 11 requests"),
+    (
+        "with_holes_drops_each_work_once",
+        "64 orders of 11 requests",
+    ),
     (
         "from_many_threads",
         "threads that spin for each other take hours",
