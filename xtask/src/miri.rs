@@ -66,7 +66,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 25] = [
     ("waiting::", "poll"),
     ("descriptors::", "poll"),
     ("work_comes_back_through_an_extended_queue", "poll"),
-    ("waiting_for_an_event", "poll"),
+    ("events::", "poll"),
     (
         "pyverbs::",
         "the same calls as the other tests, in rdma-core's order",
