@@ -202,7 +202,7 @@ impl Shared {
         let interrupted;
         (state, interrupted) = match reads {
             Some(device) => self.sleep_in_read(state, device),
-            None => self.sleep_at_bell(state, sleeps_for),
+            None => self.sleep_in_poll(state, sleeps_for),
         };
         // An interrupted call does not receive.
         state.receiving = receiving.filter(|_| !interrupted);
@@ -248,7 +248,7 @@ impl Shared {
     }
 
     /// Blocks in `poll` on the eventfd and all channels. Returns whether a signal has arrived.
-    fn sleep_at_bell<'s>(
+    fn sleep_in_poll<'s>(
         &'s self,
         state: MutexGuard<'s, State>,
         time: Option<Duration>,

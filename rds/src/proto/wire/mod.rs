@@ -1,18 +1,18 @@
 //! Wire formats. Decoders reject malformed input with an error and never panic.
 
+mod congestion_map;
 mod connect;
 mod cookie;
 mod extension;
 mod header;
-mod map;
 mod reader;
 mod version;
 
+pub use congestion_map::CongestionMap;
 pub use connect::{BadConnectData, ConnectData, Family, HostPair};
 pub use cookie::Cookie;
 pub use extension::{Extension, Extensions, Iter, NotAdded};
 pub use header::{BadHeader, Flags, Header};
-pub use map::CongestionMap;
 pub use version::{REJECTED, Version};
 
 pub(crate) use reader::Reader;
