@@ -1,4 +1,4 @@
-//! Addresses as C has them.
+//! Encoding of addresses as `sockaddr`.
 
 #![forbid(unsafe_code)]
 
@@ -9,7 +9,7 @@ use smallvec::SmallVec;
 const V4_SIZE: usize = size_of::<libc::sockaddr_in>();
 const V6_SIZE: usize = size_of::<libc::sockaddr_in6>();
 
-/// The bytes of a `sockaddr_in` or a `sockaddr_in6`.
+/// The bytes of a `sockaddr_in` or `sockaddr_in6`.
 pub type Encoded = SmallVec<[u8; V6_SIZE]>;
 
 /// An address as C has it.
@@ -39,7 +39,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn an_address_is_what_c_has() {
+    fn encode_matches_sockaddr_layout() {
         let mut v4 = libc::AF_INET.to_ne_bytes()[..2].to_vec();
         v4.extend([1, 2, 10, 9, 0, 1, 0, 0, 0, 0, 0, 0, 0, 0]);
         assert_eq!(encode("10.9.0.1:258".parse().unwrap())[..], v4);

@@ -1,27 +1,27 @@
-//! What programs do with all descriptors.
+//! Interposed functions for any file descriptor.
 
 use libc::{c_int, c_long};
 
 use crate::{last_errno, real, set_errno};
 
-/// What a library knows of the program's descriptors.
+/// Descriptors of the program known to a library.
 pub trait Descriptors {
-    /// What a descriptor was, which is dropped when the descriptor is closed.
+    /// Entry of a closed descriptor, dropped after the descriptor is closed.
     type Forgotten;
 
-    /// Forgets what a descriptor was.
+    /// Removes the entry of a descriptor.
     fn forget(fd: c_int) -> Self::Forgotten;
 
-    /// `new` is another duplicate of `old` from now on, whatever it was before.
+    /// Makes `new` a duplicate of `old`, replacing its entry.
     fn follow(old: c_int, new: c_int);
 
-    /// `F_GETFL` or `F_SETFL` of a descriptor that is the library's.
+    /// Runs `F_GETFL` or `F_SETFL` on a descriptor of the library.
     fn status_flags(fd: c_int, cmd: c_int, arg: c_long) -> Option<c_int>;
 }
 
 type Fcntl = unsafe extern "C" fn(c_int, c_int, ...) -> c_int;
 
-/// Another descriptor of the same; negative if there is none, with `errno` set.
+/// Duplicates a descriptor. Returns a negative number and sets `errno` on failure.
 #[must_use]
 pub fn duplicate(fd: c_int, close_on_exec: bool) -> c_int {
     let real = real!(fcntl: Fcntl);
@@ -42,47 +42,47 @@ fn follow<D: Descriptors>(old: c_int, new: c_int) -> c_int {
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn close<D: Descriptors>(fd: c_int) -> c_int {
     let forgotten = D::forget(fd);
     let real = real!(close: unsafe extern "C" fn(c_int) -> c_int);
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let closed = unsafe { real(fd) };
     let error = last_errno();
-    // What takes a while comes when nothing tells of the descriptor any more.
+    // Dropping a socket may block, so the entry is removed before.
     drop(forgotten);
     set_errno(error);
     closed
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn dup<D: Descriptors>(fd: c_int) -> c_int {
     let real = real!(dup: unsafe extern "C" fn(c_int) -> c_int);
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     follow::<D>(fd, unsafe { real(fd) })
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn dup2<D: Descriptors>(old: c_int, new: c_int) -> c_int {
     let real = real!(dup2: unsafe extern "C" fn(c_int, c_int) -> c_int);
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     follow::<D>(old, unsafe { real(old, new) })
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn dup3<D: Descriptors>(old: c_int, new: c_int, flags: c_int) -> c_int {
     let real = real!(dup3: unsafe extern "C" fn(c_int, c_int, c_int) -> c_int);
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     follow::<D>(old, unsafe { real(old, new, flags) })
 }
 
-/// In C, the argument is variable. All that there are fit into a `long`, and are passed as one.
+/// The argument is variable in C. Every argument type fits into a `long`, and is passed as one.
 ///
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn fcntl<D: Descriptors>(fd: c_int, cmd: c_int, arg: c_long) -> c_int {
     let real = real!(fcntl: Fcntl);
     let done = match cmd {
@@ -92,7 +92,7 @@ pub unsafe fn fcntl<D: Descriptors>(fd: c_int, cmd: c_int, arg: c_long) -> c_int
     if let Some(done) = done {
         return done;
     }
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let done = unsafe { real(fd, cmd, arg) };
     match cmd {
         libc::F_DUPFD | libc::F_DUPFD_CLOEXEC => follow::<D>(fd, done),
@@ -100,8 +100,8 @@ pub unsafe fn fcntl<D: Descriptors>(fd: c_int, cmd: c_int, arg: c_long) -> c_int
     }
 }
 
-/// Puts functions in the place of those that close and duplicate descriptors, or change how they
-/// wait, for the [`Descriptors`] of a library.
+/// Exports functions to close and duplicate descriptors and change their flags, for the
+/// [`Descriptors`] of a library.
 #[macro_export]
 macro_rules! descriptors {
     ($known:ty) => {
@@ -115,24 +115,24 @@ macro_rules! descriptors {
         }
 
         /// # Safety
-        /// As for the function of the same name.
+        /// As for the libc function.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn fcntl64(
             fd: $crate::libc::c_int,
             cmd: $crate::libc::c_int,
             arg: $crate::libc::c_long,
         ) -> $crate::libc::c_int {
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             unsafe { fcntl(fd, cmd, arg) }
         }
     };
     ($known:ty: $($name:ident($($arg:ident: $type:ident),*);)*) => {
         $(
             /// # Safety
-            /// As for the function of the same name.
+            /// As for the libc function.
             #[unsafe(no_mangle)]
             unsafe extern "C" fn $name($($arg: $crate::libc::$type),*) -> $crate::libc::c_int {
-                // SAFETY: as the caller promises.
+                // SAFETY: guaranteed by the caller.
                 unsafe { $crate::files::$name::<$known>($($arg),*) }
             }
         )*

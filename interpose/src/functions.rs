@@ -1,8 +1,9 @@
-//! Functions in the place of C's that have a descriptor.
+//! Interposed libc functions with a file descriptor as first argument.
 
-/// Puts functions in the place of C's: for a descriptor that `$find` knows, `$through` is called with
-/// what it has found and a closure that calls `$with`, whose first argument `$through` chooses; for
-/// others, the function that was there before.
+/// Exports libc functions. For a descriptor found by `$find`, the function calls `$through` with
+/// the
+/// entry and a closure that calls `$with`, whose first argument is chosen by `$through`. For
+/// other descriptors, the next definition of the function is called.
 #[macro_export]
 macro_rules! interpose {
     ($find:path, $through:path: $(
@@ -18,27 +19,27 @@ macro_rules! interpose {
         => $with:path, ($($passed:ident),*)
     ) => {
         /// # Safety
-        /// As for the function of the same name.
+        /// As for the libc function.
         #[unsafe(no_mangle)]
         unsafe extern "C" fn $name($fd: $crate::libc::c_int $(, $arg: $type)*) -> $ret {
             if let Some(held) = $find($fd) {
                 $check
                 return $through(&held, |own| {
-                    // SAFETY: as the caller promises.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { $with(own $(, $passed)*) }
                 });
             }
             let real = $crate::real!(
                 $name: unsafe extern "C" fn($crate::libc::c_int $(, $type)*) -> $ret
             );
-            // SAFETY: as the caller promises.
+            // SAFETY: guaranteed by the caller.
             unsafe { real($fd $(, $arg)*) }
         }
     };
 }
 
-/// Puts functions in the place of those that receive and send, but for `sendto` and `sendmsg`. The
-/// paths are as for [`interpose!`].
+/// Exports the functions to receive and send, except `sendto` and `sendmsg`. Paths are as for
+/// [`interpose!`].
 #[macro_export]
 macro_rules! messages {
     ($find:path, $through:path:

@@ -1,12 +1,11 @@
-//! What libraries share whose functions programs call as the C library's: `librspreload.so`,
-//! `librdspreload.so`, and, of the part about errors and addresses, `librsocket.so`.
+//! Shared parts of libraries that interpose libc functions: `librspreload.so`, `librdspreload.so`,
+//! and, for errors and addresses, `librsocket.so`.
 //!
-//! Such a library knows some of the program's descriptors as its own, in a [`Table`]. For these, its
-//! functions do something else; for all others, they call the functions that were there before
-//! ([`real!`]). The functions themselves are made by macros in the crate that exports them:
-//! [`interpose!`] for one with a descriptor, [`messages!`] for what receives and sends,
-//! [`descriptors!`] for what programs do with all descriptors, and [`waiting!`] for what waits for
-//! many.
+//! Such a library has some of the program's descriptors in a [`Table`]. Interposed functions handle
+//! these, and call the next definition ([`real!`]) for all others. The functions are defined by
+//! macros in the exporting crate: [`interpose!`] for one function with a descriptor, [`messages!`]
+//! for receiving and sending, [`descriptors!`] for any descriptor, and [`waiting!`] for `poll` and
+//! `select`.
 
 mod address;
 mod errno;
@@ -26,5 +25,5 @@ pub use files::{Descriptors, duplicate};
 pub use libc;
 pub use real::find;
 pub use signals::restarting;
-pub use table::{MOST, Table, is_owner, own, watch_forks};
+pub use table::{MAX_DESCRIPTORS, Table, is_owner, own, watch_forks};
 pub use wait::{Mask, Polled, Selected, milliseconds};

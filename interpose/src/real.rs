@@ -1,25 +1,25 @@
-//! The functions that were there before.
+//! Lookup of the next definitions of interposed functions.
 
 use std::ffi::CStr;
 
 use libc::c_void;
 
-/// Finds a function behind this library: that of the C library, or of another that is preloaded.
-/// The program ends if there is none.
+/// Finds the next definition of a function after this library: in the C library, or in another
+/// preloaded library. Aborts the program if there is none.
 #[must_use]
 pub fn find(name: &CStr) -> *mut c_void {
-    // SAFETY: the name ends with a zero, and the handle is one that there always is.
+    // SAFETY: the name is terminated by zero, and the handle is always valid.
     let found = unsafe { libc::dlsym(libc::RTLD_NEXT, name.as_ptr()) };
     if found.is_null() {
-        // A program cannot have called what there is not, so this is no program's error.
-        // SAFETY: it has no preconditions.
+        // A program cannot be linked with an undefined function, so this is no error of the program.
+        // SAFETY: no preconditions.
         unsafe { libc::abort() };
     }
     found
 }
 
-/// A function of C's by its name and type. It is looked up at its first use, whenever that is:
-/// other libraries may call it before this one has been set up.
+/// A libc function by name and type. It is looked up at its first use, because other libraries may
+/// call the function before this library is initialized.
 #[macro_export]
 macro_rules! real {
     ($name:ident: $type:ty) => {{
@@ -32,7 +32,7 @@ macro_rules! real {
             found = $crate::find(name);
             FOUND.store(found, Ordering::Release);
         }
-        // SAFETY: the function of that name, which has this type.
+        // SAFETY: the symbol of this name has this type.
         unsafe { std::mem::transmute::<*mut $crate::libc::c_void, $type>(found) }
     }};
 }

@@ -1,11 +1,11 @@
-//! Calls that a signal interrupts.
+//! Restarting of calls interrupted by signals.
 
 use std::{io, ptr};
 
 use libc::{c_int, sigaction, sigset_t};
 
-/// A thread raises these by what it does: their handlers say nothing of calls.
-const OWN: [c_int; 6] = [
+/// Signals raised by the thread's own actions; their handlers do not affect restarting.
+const SYNCHRONOUS: [c_int; 6] = [
     libc::SIGBUS,
     libc::SIGFPE,
     libc::SIGILL,
@@ -14,15 +14,15 @@ const OWN: [c_int; 6] = [
     libc::SIGTRAP,
 ];
 
-/// Makes a call again when a signal has interrupted it, if the kernel would go on with its own: whose
-/// handler has run is not known, so all that can run in this thread have to be installed with `SA_RESTART`.
+/// Restarts a call interrupted by a signal, if the kernel would restart its own. The handler run is
+/// unknown, so all handlers that can run in this thread must have `SA_RESTART`.
 ///
 /// # Errors
-/// Those of the call.
+/// As for the call.
 pub fn restarting<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     loop {
         let result = call();
-        // What has come is not moved for that.
+        // Received data is not moved for an error.
         let interrupted = |err: &io::Error| err.kind() == io::ErrorKind::Interrupted;
         if !result.as_ref().err().is_some_and(interrupted) || !all_restart() {
             return result;
@@ -30,26 +30,26 @@ pub fn restarting<T>(mut call: impl FnMut() -> io::Result<T>) -> io::Result<T> {
     }
 }
 
-/// Whether each handler that can run in this thread is one after which calls go on.
+/// Whether each handler that can run in this thread has `SA_RESTART`.
 fn all_restart() -> bool {
-    // SAFETY: sets of signals are plain data.
+    // SAFETY: a signal set is plain data.
     let mut blocked: sigset_t = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is changed; the last is ours, and written to until the call returns.
+    // SAFETY: changes nothing; the last argument is writable during the call.
     unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, ptr::null(), &raw mut blocked) };
     (1..=libc::SIGRTMAX()).all(|signal| {
-        // SAFETY: it is ours, and there may be such a signal; if not, the call says so.
+        // SAFETY: the set is valid; an unknown signal is an error.
         let is_blocked = unsafe { libc::sigismember(&raw const blocked, signal) } == 1;
-        is_blocked || OWN.contains(&signal) || restarts(signal)
+        is_blocked || SYNCHRONOUS.contains(&signal) || restarts(signal)
     })
 }
 
-/// Whether a signal has no handler, or one after which calls go on.
+/// Whether a signal has no handler, or one with `SA_RESTART`.
 fn restarts(signal: c_int) -> bool {
-    // SAFETY: it is plain data.
+    // SAFETY: the structure is plain data.
     let mut action: sigaction = unsafe { std::mem::zeroed() };
-    // SAFETY: nothing is changed; the last is ours, and written to until the call returns.
+    // SAFETY: changes nothing; the last argument is writable during the call.
     let asked = unsafe { sigaction(signal, ptr::null(), &raw mut action) };
-    // Those that the C library keeps to itself cannot be asked for.
+    // Signals reserved by the C library cannot be queried.
     let has_none = asked != 0 || [libc::SIG_DFL, libc::SIG_IGN].contains(&action.sa_sigaction);
     has_none || action.sa_flags & libc::SA_RESTART != 0
 }
@@ -61,16 +61,16 @@ mod tests {
     extern "C" fn nothing(_: c_int) {}
 
     fn handle(signal: c_int, flags: c_int) {
-        // SAFETY: it is plain data.
+        // SAFETY: the structure is plain data.
         let mut action: sigaction = unsafe { std::mem::zeroed() };
         action.sa_sigaction = nothing as *const () as usize;
         action.sa_flags = flags;
-        // SAFETY: the handler does nothing, and no signal comes.
+        // SAFETY: the handler does nothing, and no signal is sent.
         let set = unsafe { sigaction(signal, &raw const action, ptr::null_mut()) };
         assert_eq!(set, 0);
     }
 
-    /// How often a call is made that is interrupted twice, and how it ends.
+    /// Number of attempts of a call interrupted twice, and whether it succeeds.
     fn interrupted_twice() -> (u32, bool) {
         let mut calls = 0;
         let ended = restarting(|| {
@@ -84,19 +84,23 @@ mod tests {
     }
 
     #[test]
-    fn calls_go_on_unless_a_handler_says_otherwise() {
+    fn interrupted_call_restarts_only_with_sa_restart() {
         assert_eq!(interrupted_twice(), (3, true), "no handler");
         handle(libc::SIGUSR1, libc::SA_RESTART);
         assert_eq!(interrupted_twice(), (3, true));
         handle(libc::SIGUSR2, 0);
         assert_eq!(interrupted_twice(), (1, false));
-        // SAFETY: sets of signals are plain data.
+        // SAFETY: a signal set is plain data.
         let mut set: sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: it is ours.
+        // SAFETY: the set is valid.
         unsafe { libc::sigaddset(&raw mut set, libc::SIGUSR2) };
-        // SAFETY: the first is ours, and the second may be null.
+        // SAFETY: the first set is valid, and the second may be null.
         unsafe { libc::pthread_sigmask(libc::SIG_BLOCK, &raw const set, ptr::null_mut()) };
-        assert_eq!(interrupted_twice(), (3, true), "it cannot have run here");
+        assert_eq!(
+            interrupted_twice(),
+            (3, true),
+            "a blocked signal has no effect"
+        );
         let other = restarting(|| Err::<(), _>(io::ErrorKind::TimedOut.into()));
         assert_eq!(other.unwrap_err().kind(), io::ErrorKind::TimedOut);
     }

@@ -1,4 +1,4 @@
-//! Which descriptors of the program are the library's.
+//! Table of the library's descriptors.
 
 use std::{
     collections::BTreeMap,
@@ -11,40 +11,39 @@ use std::{
 
 use libc::c_int;
 
-/// The descriptors that can be known here; the same as those of rdma-core's library.
-pub const MOST: usize = 65536;
+/// Maximum number of descriptors, as in rdma-core's library. Higher descriptors are refused.
+pub const MAX_DESCRIPTORS: usize = 65536;
 
-/// The process that the tables are of.
+/// Process id of the owner of the tables.
 static OWNER: AtomicU32 = AtomicU32::new(0);
 
-/// The tables are this process's from now on.
+/// Makes this process the owner of the tables.
 pub fn own() {
     OWNER.store(process::id(), SeqCst);
 }
 
-/// Whether the tables are this process's: it knows, or has known, descriptors, and so there may be
-/// some of which the program knows nothing. They are not in the child of a `vfork`, which has its
-/// parent's memory and descriptors of its own.
+/// Whether this process owns the tables, and so may have library descriptors unknown to the
+/// program. The child of a `vfork` shares the memory of the parent but is no owner, because the
+/// child has descriptors of its own.
 pub fn is_owner() -> bool {
     OWNER.load(SeqCst) == process::id()
 }
 
-/// The tables are this process's from now on, and `child` is called in its children. It is the first
-/// that is given, and the same each time.
+/// Makes this process the owner of the tables, and registers `child` to run in its children. Only
+/// the function of the first call is registered.
 pub fn watch_forks(child: unsafe extern "C" fn()) {
     static WATCHED: OnceLock<c_int> = OnceLock::new();
     own();
-    // SAFETY: the function lives as long as the library, which is never unloaded, and does nothing
-    // that a child must not.
+    // SAFETY: the function is valid as long as the library, never unloaded, and async-signal-safe.
     WATCHED.get_or_init(|| unsafe { libc::pthread_atfork(None, None, Some(child)) });
 }
 
-/// What descriptors stand for, of one kind of things.
+/// Objects by descriptor.
 #[derive(Debug)]
 pub struct Table<T> {
-    /// Says without a lock that a descriptor is none: in signal handlers, and in children, nothing
-    /// else is allowed.
-    known: [AtomicBool; MOST],
+    /// Whether a descriptor may be in the table, readable without a lock: in signal handlers and in
+    /// children, locks are forbidden.
+    known: [AtomicBool; MAX_DESCRIPTORS],
     things: Mutex<BTreeMap<c_int, Arc<T>>>,
 }
 
@@ -55,11 +54,11 @@ impl<T> Default for Table<T> {
 }
 
 impl<T> Table<T> {
-    /// An empty one.
+    /// Creates an empty table.
     #[must_use]
     pub const fn new() -> Self {
         Self {
-            known: [const { AtomicBool::new(false) }; MOST],
+            known: [const { AtomicBool::new(false) }; MAX_DESCRIPTORS],
             things: Mutex::new(BTreeMap::new()),
         }
     }
@@ -72,12 +71,12 @@ impl<T> Table<T> {
         self.things.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Whether a descriptor is one, as far as can be said without a lock.
+    /// Whether a descriptor may be in the table, without a lock.
     pub fn may_have(&self, fd: c_int) -> bool {
         self.known(fd).is_some_and(|known| known.load(SeqCst))
     }
 
-    /// What a descriptor stands for. For one that has never been added, no lock is taken.
+    /// The object of a descriptor. For a descriptor that was never in the table, takes no lock.
     pub fn find(&self, fd: c_int) -> Option<Arc<T>> {
         if !self.may_have(fd) {
             return None;
@@ -85,7 +84,7 @@ impl<T> Table<T> {
         self.lock().get(&fd).cloned()
     }
 
-    /// Adds a thing; whether there is room for its descriptor.
+    /// Adds an object. Returns whether its descriptor is below [`MAX_DESCRIPTORS`].
     pub fn add(&self, fd: c_int, thing: Arc<T>) -> bool {
         let Some(known) = self.known(fd) else {
             return false;
@@ -97,12 +96,12 @@ impl<T> Table<T> {
         let old = things.insert(fd, thing);
         known.store(true, SeqCst);
         drop(things);
-        // Closing one takes a while, and may come back here.
+        // Dropping an object may block, or call this table.
         drop(old);
         true
     }
 
-    /// Forgets what a descriptor was, and says what. It is closed with the last that knows it.
+    /// Removes a descriptor and returns its object, closed with its last reference.
     pub fn remove(&self, fd: c_int) -> Option<Arc<T>> {
         let known = self.known(fd)?;
         if !known.load(SeqCst) || !is_owner() {
@@ -113,19 +112,19 @@ impl<T> Table<T> {
         things.remove(&fd)
     }
 
-    /// Nothing is known any more. What was is neither closed nor freed.
+    /// Removes all entries. The objects are leaked, and not closed.
     pub fn forget_all(&self) {
         for known in &self.known {
             known.store(false, SeqCst);
         }
     }
 
-    /// All things: one that has several descriptors as often.
+    /// All objects; an object with several descriptors is repeated.
     pub fn all(&self) -> Vec<Arc<T>> {
         self.lock().values().cloned().collect()
     }
 
-    /// All descriptors that stand for the same thing.
+    /// All descriptors of an object.
     pub fn same(&self, thing: &Arc<T>) -> Vec<c_int> {
         let things = self.lock();
         let same = things.iter().filter(|(_, other)| Arc::ptr_eq(other, thing));
@@ -137,9 +136,9 @@ impl<T> Table<T> {
 mod tests {
     use super::*;
 
-    /// One test, since the owner is one for the whole process.
+    /// One test, because there is one owner per process.
     #[test]
-    fn only_the_owner_changes_a_table() {
+    fn table_changes_only_in_owner_process() {
         static TABLE: Table<&str> = Table::new();
         own();
         assert!(TABLE.add(5, Arc::new("old")));

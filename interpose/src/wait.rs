@@ -1,4 +1,4 @@
-//! Waiting for many descriptors.
+//! Interposed functions to wait for many descriptors.
 
 use std::{io, ptr, slice, time::Duration};
 
@@ -6,29 +6,27 @@ use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
 use crate::real;
 
-/// What a library waits for in `poll`.
+/// A `poll` with descriptors of a library.
 pub trait Polled: Sized {
-    /// Nothing if no descriptor is the library's.
+    /// Returns `None` if no descriptor belongs to the library.
     fn of(fds: &[pollfd]) -> Option<Self>;
 
-    /// Waits for the same descriptors, some of which are the library's, as `poll` does.
-    /// Meanwhile, `mask` says which signals are let through.
+    /// Waits as `poll` does, with the signals of `mask` unblocked in the meantime.
     fn wait(self, fds: &mut [pollfd], timeout: c_int, mask: Mask) -> c_int;
 }
 
-/// What a library waits for in `select`: descriptors to be read, written, and with exceptions.
+/// A `select` with descriptors of a library, to be read, written, or with exceptions.
 pub trait Selected: Sized {
-    /// Nothing if no descriptor is the library's.
+    /// Returns `None` if no descriptor belongs to the library.
     ///
     /// # Safety
     /// The sets are null or valid.
     unsafe fn of(count: c_int, sets: [*mut fd_set; 3]) -> Option<Self>;
 
-    /// Waits for the same descriptors, some of which are the library's, as `select` does. Meanwhile,
-    /// `mask` says which signals are let through.
+    /// Waits as `select` does, with the signals of `mask` unblocked in the meantime.
     ///
     /// # Safety
-    /// The sets and the time are null or valid.
+    /// The sets and the timeout are null or valid.
     unsafe fn wait(
         self,
         count: c_int,
@@ -39,30 +37,30 @@ pub trait Selected: Sized {
 }
 
 /// # Safety
-/// `count` entries of `fds`, if it is not null, are readable and writable for `'a`.
+/// If `fds` is not null, `count` entries are readable and writable for `'a`.
 unsafe fn entries<'a>(fds: *mut pollfd, count: nfds_t) -> &'a mut [pollfd] {
     match usize::try_from(count) {
-        // SAFETY: not null, and as many as the caller promises.
+        // SAFETY: not null, and valid as guaranteed by the caller.
         Ok(count @ 1..) if !fds.is_null() => unsafe { slice::from_raw_parts_mut(fds, count) },
         _ => &mut [],
     }
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn poll<P: Polled>(fds: *mut pollfd, count: nfds_t, timeout: c_int) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let asked = unsafe { entries(fds, count) };
     if let Some(own) = P::of(asked) {
         return own.wait(asked, timeout, Mask::SAME);
     }
     let real = real!(poll: unsafe extern "C" fn(*mut pollfd, nfds_t, c_int) -> c_int);
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { real(fds, count, timeout) }
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn __poll_chk<P: Polled>(
     fds: *mut pollfd,
     count: nfds_t,
@@ -73,11 +71,11 @@ pub unsafe fn __poll_chk<P: Polled>(
         usize::try_from(count).unwrap_or(usize::MAX),
         room / size_of::<pollfd>(),
     );
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { poll::<P>(fds, count, timeout) }
 }
 
-/// Milliseconds, rounded up; -1 for ever.
+/// Milliseconds of a timeout, rounded up; -1 without a timeout.
 #[must_use]
 pub fn milliseconds(time: Option<timespec>) -> c_int {
     let Some(time) = time else {
@@ -88,35 +86,36 @@ pub fn milliseconds(time: Option<timespec>) -> c_int {
     c_int::try_from(millis).unwrap_or(c_int::MAX)
 }
 
-/// The signals that a thread lets through while it sleeps: those that it lets through anyway, or others.
+/// Signal mask of a thread while it sleeps: unchanged, or a given one.
 #[derive(Clone, Copy, Debug)]
 pub struct Mask(Option<sigset_t>);
 
 impl Mask {
-    /// Nothing changes.
+    /// The unchanged mask.
     pub const SAME: Self = Self(None);
 
-    /// What `mask` says, if it is not null.
+    /// The mask at `mask`, or the unchanged mask if null.
     ///
     /// # Safety
     /// `mask` is null or valid.
     #[must_use]
     pub unsafe fn new(mask: *const sigset_t) -> Self {
-        // SAFETY: null or valid, as the caller promises.
+        // SAFETY: null or valid, guaranteed by the caller.
         Self(unsafe { mask.as_ref() }.copied())
     }
 
-    /// Whether anything changes.
+    /// Whether the mask changes.
     #[must_use]
     pub fn is_set(&self) -> bool {
         self.0.is_some()
     }
 
-    /// `poll(2)`, with these signals let through, and no others, exactly while it sleeps: one that has come
-    /// before, or comes at any time, ends it. Without a time, it sleeps for ever.
+    /// `poll(2)` with this signal mask, set atomically while the thread sleeps: an unblocked
+    /// signal,
+    /// pending or new, interrupts the call. Without a timeout, the thread sleeps indefinitely.
     ///
     /// # Errors
-    /// As for the call.
+    /// As for `poll(2)`.
     pub fn poll(&self, fds: &mut [pollfd], time: Option<Duration>) -> io::Result<c_int> {
         let time = time.map(|time| timespec {
             tv_sec: libc::time_t::try_from(time.as_secs()).unwrap_or(libc::time_t::MAX),
@@ -126,7 +125,7 @@ impl Mask {
         let mask = self.0.as_ref().map_or(ptr::null(), ptr::from_ref);
         let count = nfds_t::try_from(fds.len()).map_err(io::Error::other)?;
         let real = real!(ppoll: Ppoll);
-        // SAFETY: the entries are as many as is said, and the others are null or valid.
+        // SAFETY: `count` is the number of entries, and the other pointers are null or valid.
         let ready = unsafe { real(fds.as_mut_ptr(), count, time, mask) };
         if ready < 0 {
             return Err(io::Error::last_os_error());
@@ -138,29 +137,29 @@ impl Mask {
 type Ppoll = unsafe extern "C" fn(*mut pollfd, nfds_t, *const timespec, *const sigset_t) -> c_int;
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn ppoll<P: Polled>(
     fds: *mut pollfd,
     count: nfds_t,
     timeout: *const timespec,
     mask: *const sigset_t,
 ) -> c_int {
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     let asked = unsafe { entries(fds, count) };
     if let Some(own) = P::of(asked) {
-        // SAFETY: null or valid, as the caller promises.
+        // SAFETY: null or valid, guaranteed by the caller.
         let timeout = milliseconds(unsafe { timeout.as_ref() }.copied());
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let mask = unsafe { Mask::new(mask) };
         return own.wait(asked, timeout, mask);
     }
     let real = real!(ppoll: Ppoll);
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { real(fds, count, timeout, mask) }
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn __ppoll_chk<P: Polled>(
     fds: *mut pollfd,
     count: nfds_t,
@@ -172,12 +171,12 @@ pub unsafe fn __ppoll_chk<P: Polled>(
         usize::try_from(count).unwrap_or(usize::MAX),
         room / size_of::<pollfd>(),
     );
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { ppoll::<P>(fds, count, timeout, mask) }
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn select<S: Selected>(
     count: c_int,
     read: *mut fd_set,
@@ -186,21 +185,21 @@ pub unsafe fn select<S: Selected>(
     timeout: *mut timeval,
 ) -> c_int {
     let sets = [read, write, except];
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     if let Some(own) = unsafe { S::of(count, sets) } {
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         return unsafe { own.wait(count, sets, timeout, Mask::SAME) };
     }
     let real = real!(
         select: unsafe extern "C" fn(
             c_int, *mut fd_set, *mut fd_set, *mut fd_set, *mut timeval) -> c_int
     );
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { real(count, read, write, except, timeout) }
 }
 
 /// # Safety
-/// As for the function of the same name.
+/// As for the libc function.
 pub unsafe fn pselect<S: Selected>(
     count: c_int,
     read: *mut fd_set,
@@ -210,17 +209,17 @@ pub unsafe fn pselect<S: Selected>(
     mask: *const sigset_t,
 ) -> c_int {
     let sets = [read, write, except];
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     if let Some(own) = unsafe { S::of(count, sets) } {
-        // SAFETY: null or valid, as the caller promises.
+        // SAFETY: null or valid, guaranteed by the caller.
         let mut time = unsafe { timeout.as_ref() }.map(|time| timeval {
             tv_sec: time.tv_sec,
             tv_usec: (time.tv_nsec + 999) / 1000,
         });
         let time = time.as_mut().map_or(ptr::null_mut(), ptr::from_mut);
-        // SAFETY: as the caller promises.
+        // SAFETY: guaranteed by the caller.
         let mask = unsafe { Mask::new(mask) };
-        // SAFETY: as the caller promises, and the time is ours.
+        // SAFETY: guaranteed by the caller; the timeout is a local variable.
         return unsafe { own.wait(count, sets, time, mask) };
     }
     let real = real!(
@@ -228,12 +227,12 @@ pub unsafe fn pselect<S: Selected>(
             c_int, *mut fd_set, *mut fd_set, *mut fd_set, *const timespec, *const sigset_t)
             -> c_int
     );
-    // SAFETY: as the caller promises.
+    // SAFETY: guaranteed by the caller.
     unsafe { real(count, read, write, except, timeout, mask) }
 }
 
-/// Puts functions in the place of those that wait for many descriptors: a [`Polled`] and a
-/// [`Selected`] are what the library waits for.
+/// Exports the functions to wait for many descriptors, for a [`Polled`] and a [`Selected`] of the
+/// library.
 #[macro_export]
 macro_rules! waiting {
     ($($name:ident::<$own:ty>($($arg:ident: $type:ty),*);)*) => {
@@ -241,10 +240,10 @@ macro_rules! waiting {
             use $crate::libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
             $(
                 /// # Safety
-                /// As for the function of the same name.
+                /// As for the libc function.
                 #[unsafe(no_mangle)]
                 unsafe extern "C" fn $name($($arg: $type),*) -> c_int {
-                    // SAFETY: as the caller promises.
+                    // SAFETY: guaranteed by the caller.
                     unsafe { $crate::wait::$name::<$own>($($arg),*) }
                 }
             )*
@@ -275,7 +274,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn times_are_rounded_up() {
+    fn milliseconds_round_up() {
         let time = |tv_sec, tv_nsec| milliseconds(Some(timespec { tv_sec, tv_nsec }));
         assert_eq!(milliseconds(None), -1);
         assert_eq!((time(0, 0), time(0, 1), time(2, 1_000_001)), (0, 1, 2002));

@@ -12,14 +12,14 @@ use std::{
     },
 };
 
-use interpose::{MOST, is_owner, last_errno, real, set_errno};
+use interpose::{MAX_DESCRIPTORS, is_owner, last_errno, real, set_errno};
 use libc::{c_int, epoll_event};
 use rsocket_capi as own;
 
 use crate::{fork, table};
 
 /// Whether a descriptor is in an `epoll`. Looking takes no lock.
-static KNOWN: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+static KNOWN: [AtomicBool; MAX_DESCRIPTORS] = [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
 
 /// By descriptor and `epoll`.
 static REGISTERED: Mutex<BTreeMap<(c_int, c_int), epoll_event>> = Mutex::new(BTreeMap::new());

@@ -25,7 +25,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use interpose::{MOST, is_owner};
+use interpose::{MAX_DESCRIPTORS, is_owner};
 use libc::c_int;
 use rsocket::{PollEntry, PollEvents, Socket, poll};
 use rsocket_capi as own;
@@ -57,7 +57,7 @@ const CONNECTED: u8 = 3;
 const MOVING: u8 = 4;
 
 /// What each descriptor is; 0 for those that need nothing. Looking takes no lock.
-static STATES: [AtomicU8; MOST] = [const { AtomicU8::new(0) }; MOST];
+static STATES: [AtomicU8; MAX_DESCRIPTORS] = [const { AtomicU8::new(0) }; MAX_DESCRIPTORS];
 
 /// Whether there has been any at all.
 static USED: AtomicBool = AtomicBool::new(false);

@@ -13,13 +13,14 @@ use std::{
     },
 };
 
-use interpose::MOST;
+use interpose::MAX_DESCRIPTORS;
 use libc::c_int;
 use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
 
 use crate::{log, table::SOCKETS};
 
-static INHERITED: [AtomicBool; MOST] = [const { AtomicBool::new(false) }; MOST];
+static INHERITED: [AtomicBool; MAX_DESCRIPTORS] =
+    [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
 
 /// The process that has opened them; 0 where none is inherited.
 static PARENT: AtomicU32 = AtomicU32::new(0);
