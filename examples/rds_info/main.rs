@@ -1,13 +1,13 @@
-//! `rds-info` of rds-tools, with its options and tables: what a program's RDS does.
+//! `rds-info` of rds-tools, with its options and tables: prints the state of a program's RDS.
 //!
 //! ```sh
 //! cargo run -p examples --bin rds-ping -- --info-socket /run/ping.rds 10.9.0.2 &
 //! cargo run -p examples --bin rds-info -- --of /run/ping.rds -nc
 //! ```
 //!
-//! Where RDS is the kernel's, there is one of it on a host, and anybody can ask. In user space each
-//! process has its own, and what it knows is in that process: so one says whom to ask, and the
-//! program has to have said that it answers.
+//! The kernel's RDS has one state per host, open to every process. In user space, each process has
+//! its
+//! own, so `--of` names a program, started with `--info-socket`.
 #![expect(clippy::print_stdout, reason = "this is what the program is for")]
 #![expect(clippy::print_stderr, reason = "this is what the program is for")]
 
@@ -21,12 +21,12 @@ use examples::{
 };
 use rds::info::{AddressFamily, Section};
 
-/// Show what the RDS of a program does: all of it, or what is asked for
+/// Print the RDS state of a program: everything, or the selected tables
 #[derive(Debug, Parser)]
 #[command(version)]
 #[expect(clippy::struct_excessive_bools, reason = "these are its options")]
 struct Options {
-    /// Where the program can be asked, as its `--info-socket` says
+    /// Socket of the program, from its `--info-socket`
     #[arg(long, value_name = "SOCKET")]
     of: PathBuf,
     /// Counters
@@ -38,31 +38,31 @@ struct Options {
     /// Connections
     #[arg(short = 'n')]
     connections: bool,
-    /// Messages that wait to be received
+    /// Receive queues
     #[arg(short = 'r')]
     receiving: bool,
-    /// Messages that wait to be sent
+    /// Send queues
     #[arg(short = 's')]
     sending: bool,
-    /// Messages that wait to be acknowledged
+    /// Unacknowledged messages
     #[arg(short = 't')]
     retransmitting: bool,
-    /// Sockets of the TCP transport, which is not here
+    /// Sockets of the TCP transport (unsupported)
     #[arg(short = 'T')]
     tcp: bool,
-    /// Connections of RDMA devices
+    /// RDMA connections
     #[arg(short = 'I')]
     devices: bool,
     /// IPv6 as well
     #[arg(short = 'a')]
     all: bool,
-    /// More of devices
+    /// More details of devices
     #[arg(short = 'v', action = clap::ArgAction::Count)]
     verbose: u8,
 }
 
 impl Options {
-    /// What is wanted, in the order of rds-tools'.
+    /// The selected tables, in the order of rds-tools.
     fn sections(&self) -> Vec<Section> {
         let family = if self.all {
             AddressFamily::V6
@@ -84,12 +84,13 @@ impl Options {
     }
 }
 
-/// The tables that are wanted.
+/// Formats the selected tables.
 fn text(sections: &Sections, options: &Options) -> Result<String> {
     let mut text = String::new();
     for section in options.sections() {
         let found = sections.iter().find(|(one, _)| *one == section);
-        let (_, bytes) = found.with_context(|| format!("nothing is said of {section:?}"))?;
+        let (_, bytes) =
+            found.with_context(|| format!("the program sent no section {section:?}"))?;
         let table = section.decode(bytes);
         let table = table.with_context(|| format!("{section:?} has {} bytes", bytes.len()))?;
         let titled = Titled {
@@ -108,7 +109,7 @@ fn main() -> Result<ExitCode> {
         ask(&options.of).with_context(|| format!("asking at {}", options.of.display()))?;
     print!("{}", text(&sections, &options)?);
     if options.tcp {
-        eprintln!("rds-info: there is no TCP transport");
+        eprintln!("rds-info: the TCP transport is not supported");
         return Ok(ExitCode::FAILURE);
     }
     Ok(ExitCode::SUCCESS)
@@ -124,7 +125,7 @@ mod tests {
     }
 
     #[test]
-    fn without_options_everything_is_shown() {
+    fn no_options_select_all_sections() {
         let all = options(&["-v"]).sections();
         assert_eq!(all.len(), 7);
         assert_eq!(
@@ -139,7 +140,7 @@ mod tests {
     }
 
     #[test]
-    fn a_program_that_says_nonsense_is_refused() {
+    fn malformed_answer_is_rejected() {
         let nothing = text(&vec![], &options(&["-c"])).unwrap_err();
         assert!(nothing.to_string().contains("Counters"), "{nothing}");
         let odd = vec![(Section::Counters, vec![0; 41])];

@@ -1,4 +1,4 @@
-//! The tables of `rds-info`, with the columns of rds-tools'.
+//! Tables of `rds-info`, with the columns of rds-tools.
 
 use std::{
     fmt::{self, Display, Formatter},
@@ -10,18 +10,18 @@ use rds::info::{
     Table,
 };
 
-/// The name of a table, and what is in it.
+/// A table with its section.
 #[derive(Clone, Copy, Debug)]
 pub struct Titled<'t> {
-    /// Which table it is.
+    /// The section of the table.
     pub section: Section,
-    /// Its rows.
+    /// The rows.
     pub table: &'t Table,
-    /// Whether all is said of connections' devices.
+    /// Whether all details of devices are printed.
     pub verbose: bool,
 }
 
-/// How wide a column of addresses is.
+/// Width of a column of addresses.
 fn width(family: AddressFamily) -> usize {
     match family {
         AddressFamily::V4 => 15,
@@ -50,7 +50,7 @@ impl Display for Titled<'_> {
             (RetransMessages(family), Table::Messages(rows)) => {
                 messages(f, "Retransmit", width(family), rows)
             }
-            // A section decodes to its own kind of table.
+            // A section decodes to its own type of table.
             _ => Ok(()),
         }
     }
@@ -64,7 +64,7 @@ fn counters(f: &mut Formatter<'_>, rows: &[Counter]) -> fmt::Result {
     Ok(())
 }
 
-/// The columns of two addresses with their ports.
+/// Columns of two addresses with ports.
 fn ends(w: usize, local: SocketAddr, peer: SocketAddr) -> String {
     let (ip, port) = (local.ip(), local.port());
     format!("{ip:>w$} {port:>5} {:>w$} {:>5}", peer.ip(), peer.port())
@@ -87,7 +87,7 @@ fn sockets(f: &mut Formatter<'_>, w: usize, rows: &[SocketInfo]) -> fmt::Result 
     Ok(())
 }
 
-/// The bits of [`rds::info::ConnectionFlags`] by their letters; the last is not used by Linux 6.1.
+/// Letters of the bits of [`rds::info::ConnectionFlags`]; Linux 6.1 does not set the last.
 const FLAGS: [(u8, char); 4] = [(1, 's'), (2, 'c'), (4, 'C'), (8, 'E')];
 
 fn connections(f: &mut Formatter<'_>, w: usize, rows: &[ConnectionInfo]) -> fmt::Result {
@@ -171,10 +171,10 @@ fn devices(
 mod tests {
     use super::*;
 
-    /// What a kernel has told: see the tests of [`rds::info`].
+    /// Output captured from a kernel; see the tests of [`rds::info`].
     const KERNEL: &str = include_str!("../../rds/src/info/kernel-6.1.txt");
 
-    /// The lines of a table that the kernel has told, as they are printed.
+    /// Lines printed for a table of the captured output.
     fn lines(option: i32, verbose: bool) -> Vec<String> {
         let section = Section::from_option(option).unwrap();
         let start = format!("{option} ");
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn counters_have_their_names() {
+    fn counter_table_has_names() {
         let lines = lines(10_000, false);
         assert_eq!(lines[..2], ["", "Counters:"]);
         assert_eq!(lines[2], "              CounterName            Value");
@@ -204,7 +204,7 @@ mod tests {
     }
 
     #[test]
-    fn sockets_have_both_addresses() {
+    fn socket_table_has_both_addresses() {
         assert_eq!(
             lines(10_006, false),
             [
@@ -225,7 +225,7 @@ mod tests {
     }
 
     #[test]
-    fn connections_have_letters() {
+    fn connection_table_has_flag_letters() {
         let lines = lines(10_001, false);
         assert_eq!(
             lines[..3],
@@ -242,7 +242,7 @@ mod tests {
     }
 
     #[test]
-    fn queues_have_titles() {
+    fn queue_tables_have_titles() {
         assert_eq!(
             lines(10_005, false),
             [
@@ -258,7 +258,7 @@ mod tests {
     }
 
     #[test]
-    fn devices_say_more_when_asked() {
+    fn device_table_is_longer_when_verbose() {
         let short = lines(10_008, false);
         assert_eq!(
             short[2],

@@ -1,12 +1,12 @@
-//! `rds-ping` of rds-tools, with its options: asks a host for signs of life over RDS.
+//! `rds-ping` of rds-tools, with its options: pings a host over RDS.
 //!
 //! ```sh
 //! cargo run -p examples --bin rds-ping -- -c 5 10.9.0.2
 //! ```
 //!
-//! The answers come from the host itself, a Linux kernel with `rds_rdma` or any program that uses
-//! this crate. They carry nothing by which they could be told apart, so questions are asked from
-//! several ports by turns, and from none that still waits for an answer.
+//! The host itself answers: a Linux kernel with `rds_rdma`, or any program with this crate. Answers
+//! carry no sequence number, so pings are sent from several ports in turn, and never from a port
+//! with a ping in flight.
 #![expect(clippy::print_stdout, reason = "this is what the program is for")]
 
 use std::{
@@ -24,30 +24,30 @@ use examples::rds_tool::{info_socket::InfoSocket, source::source_for};
 use rds::{Engine, Interest, Socket};
 use rustix::event::{PollFd, PollFlags, poll};
 
-/// Ask a host for signs of life over RDS
+/// Ping a host over RDS
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Options {
-    /// End after so many questions
+    /// Number of pings
     #[arg(short = 'c', value_name = "COUNT")]
     count: Option<u64>,
-    /// Time between two questions, in seconds, `ms` or `us`
+    /// Interval between pings, in seconds, `ms` or `us`
     #[arg(short = 'i', value_name = "TIME", default_value = "1", value_parser = interval)]
     interval: Duration,
-    /// The address to ask from [default: the one that packets there come from]
+    /// Pinger address [default: from the route to the host]
     #[arg(short = 'I', value_name = "ADDRESS")]
     source: Option<IpAddr>,
     /// Type of service
     #[arg(short = 'Q', value_name = "TOS", default_value_t = 0)]
     tos: u8,
-    /// Let `rds-info` ask this program there
+    /// Socket for `rds-info`
     #[arg(long, value_name = "SOCKET")]
     info_socket: Option<PathBuf>,
-    /// Whom to ask
+    /// Host to ping
     destination: String,
 }
 
-/// `0.5`, `20ms`, `20msec`, `100us` or `100usec`.
+/// Parses `0.5`, `20ms`, `20msec`, `100us` or `100usec`.
 fn interval(text: &str) -> Result<Duration, String> {
     let units = [
         ("msec", 1e-3),
@@ -60,23 +60,25 @@ fn interval(text: &str) -> Result<Duration, String> {
         .iter()
         .find_map(|(unit, factor)| Some((text.strip_suffix(unit)?, factor)));
     let (number, factor) = found.unwrap_or((text, &1.0));
-    let number: f64 = number.parse().map_err(|_| "this is no time".to_owned())?;
+    let number: f64 = number
+        .parse()
+        .map_err(|_| "expected a time such as 0.5, 20ms or 100us".to_owned())?;
     Duration::try_from_secs_f64(number * factor).map_err(|err| err.to_string())
 }
 
-/// Ports that are asked from.
+/// Number of source ports.
 const SOCKETS: usize = 8;
 
-/// A port, and what was asked from there.
-struct Asker {
+/// A source port with the ping in flight.
+struct Pinger {
     socket: Socket,
     number: u64,
-    asked: Instant,
+    sent_at: Instant,
     waits: bool,
     answers: u32,
 }
 
-impl Asker {
+impl Pinger {
     fn new(source: IpAddr, tos: u8) -> io::Result<Self> {
         let socket = Engine::shared()?.socket()?;
         socket.bind_to((source, 0).into())?;
@@ -87,26 +89,26 @@ impl Asker {
         Ok(Self {
             socket,
             number: 0,
-            asked: Instant::now(),
+            sent_at: Instant::now(),
             waits: false,
             answers: 0,
         })
     }
 
-    /// Takes what has come; how many answers.
-    fn hear(&mut self, host: IpAddr) -> Result<u64> {
+    /// Receives all answers; returns their number.
+    fn receive(&mut self, host: IpAddr) -> Result<u64> {
         self.socket.readiness(Interest::Read)?;
-        let mut heard = 0;
+        let mut received = 0;
         loop {
             let from = match self.socket.recv_from(&mut []) {
                 Ok((_, from)) => from,
-                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(heard),
+                Err(err) if err.kind() == io::ErrorKind::WouldBlock => return Ok(received),
                 Err(err) => return Err(err).context("receiving"),
             };
             let mut line = format!(
                 " {:3}: {} usec",
                 self.number,
-                self.asked.elapsed().as_micros()
+                self.sent_at.elapsed().as_micros()
             );
             if from.ip() != host {
                 line += &format!(" ({})", from.ip());
@@ -117,7 +119,7 @@ impl Asker {
             println!("{line}");
             self.answers += 1;
             self.waits = false;
-            heard += 1;
+            received += 1;
         }
     }
 }
@@ -126,57 +128,57 @@ fn ping(options: &Options) -> Result<bool> {
     let mut found = (options.destination.as_str(), 0)
         .to_socket_addrs()
         .with_context(|| format!("looking up {}", options.destination))?;
-    let host = found.next().context("there is no such address")?.ip();
+    let host = found.next().context("the name has no address")?.ip();
     let source = options.source.map_or_else(|| source_for(host), Ok);
-    let source = source.with_context(|| format!("there is no way to {host}"))?;
-    let mut askers = (0..SOCKETS)
-        .map(|_| Asker::new(source, options.tos))
+    let source = source.with_context(|| format!("no route to {host}"))?;
+    let mut pingers = (0..SOCKETS)
+        .map(|_| Pinger::new(source, options.tos))
         .collect::<io::Result<Vec<_>>>()
         .with_context(|| format!("a socket at {source}"))?;
     let path = options.info_socket.as_deref();
     let _asked = path
-        .map(|path| InfoSocket::serve(path, askers[0].socket.engine()))
+        .map(|path| InfoSocket::serve(path, pingers[0].socket.engine()))
         .transpose()
         .context("the socket for rds-info")?;
-    let (mut sent, mut heard, mut turn) = (0, 0, 0);
+    let (mut sent, mut received, mut turn) = (0, 0, 0);
     let mut next = Instant::now();
-    while options.count.is_none_or(|count| heard < count) {
+    while options.count.is_none_or(|count| received < count) {
         let now = Instant::now();
         if now >= next {
             if options.count.is_some_and(|count| sent >= count) {
                 break;
             }
             next = now + options.interval;
-            let asker = &mut askers[turn];
-            if !asker.waits {
+            let pinger = &mut pingers[turn];
+            if !pinger.waits {
                 turn = (turn + 1) % SOCKETS;
                 sent += 1;
-                (asker.number, asker.asked, asker.answers) = (sent, now, 0);
-                match asker.socket.send_to(&[], SocketAddr::new(host, 0)) {
-                    Ok(_) => asker.waits = true,
+                (pinger.number, pinger.sent_at, pinger.answers) = (sent, now, 0);
+                match pinger.socket.send_to(&[], SocketAddr::new(host, 0)) {
+                    Ok(_) => pinger.waits = true,
                     Err(err) => println!(" {sent:3}: ERROR: {err}"),
                 }
             }
         }
         let wait = next.saturating_duration_since(Instant::now());
-        let mut fds: Vec<PollFd<'_>> = askers
+        let mut fds: Vec<PollFd<'_>> = pingers
             .iter()
-            .map(|asker| PollFd::from_borrowed_fd(asker.socket.as_fd(), PollFlags::IN))
+            .map(|pinger| PollFd::from_borrowed_fd(pinger.socket.as_fd(), PollFlags::IN))
             .collect();
         match poll(&mut fds, Some(&wait.try_into()?)) {
             Ok(_) | Err(rustix::io::Errno::INTR) => {}
             Err(err) => return Err(err).context("waiting"),
         }
-        for asker in &mut askers {
-            heard += asker.hear(host)?;
+        for pinger in &mut pingers {
+            received += pinger.receive(host)?;
         }
     }
-    Ok(heard > 0)
+    Ok(received > 0)
 }
 
 fn main() -> Result<ExitCode> {
-    let heard = ping(&Options::parse())?;
-    Ok(if heard {
+    let received = ping(&Options::parse())?;
+    Ok(if received {
         ExitCode::SUCCESS
     } else {
         ExitCode::FAILURE
@@ -188,7 +190,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn interval_has_units() {
+    fn interval_accepts_units() {
         let seconds = |text| interval(text).map(|interval| interval.as_secs_f64());
         assert_eq!(seconds("2"), Ok(2.0));
         assert_eq!(seconds("0.5"), Ok(0.5));

@@ -1,13 +1,14 @@
-//! `rds-stress` of rds-tools, with its options and its protocol: two sides that send each other
-//! requests and answers, and see whether each is the one that was to come.
+//! `rds-stress` of rds-tools, with its options and protocol: two sides exchange requests and
+//! answers,
+//! and each checks the order and content of the messages.
 //!
 //! ```sh
 //! cargo run -p examples --bin rds-stress &
 //! cargo run -p examples --bin rds-stress -- -s 10.9.0.2 -q 4096 -t 2 -d 2 -T 10 -v
 //! ```
 //!
-//! The other side is this program or the original. Tasks are threads here. Not here: what current
-//! kernels do not have (`--reset`, `--async`), and the original's `--show-perfdata` and
+//! The other side is this program or the original. Tasks are threads. Unsupported: options without
+//! support in current kernels (`--reset`, `--async`), and the original's `--show-perfdata` and
 //! `--rdma-key-o-meter`.
 #![expect(clippy::print_stdout, reason = "this is what the program is for")]
 
@@ -36,100 +37,101 @@ use examples::{
     rds_tool::info_socket::InfoSocket,
 };
 
-/// Send requests and answers between two hosts over RDS
+/// Exchange requests and answers between two hosts over RDS
 #[derive(Debug, Parser)]
 #[expect(clippy::struct_excessive_bools, reason = "these are its options")]
 struct Arguments {
-    /// Connect to this host, and say what both sides do; otherwise wait for such a host
+    /// Active side: connect to this host and choose the options of both sides; otherwise wait for a
+    /// connection
     #[arg(short = 's', long = "send-addr", value_name = "ADDRESS", value_parser = address)]
     send: Option<Ipv4Addr>,
-    /// The address of this host
+    /// Local address
     #[arg(short = 'r', long = "recv-addr", value_name = "ADDRESS", value_parser = address)]
     receive: Option<Ipv4Addr>,
-    /// The port of the connection; tasks have those after it
+    /// Port of the control connection; tasks have the following ports
     #[arg(short = 'p', long, default_value_t = 4000)]
     port: u16,
-    /// The length of answers
+    /// Size of answers
     #[arg(short = 'a', long = "ack-bytes", value_name = "BYTES", default_value = "63", value_parser = number)]
     ack: u32,
-    /// The length of requests
+    /// Size of requests
     #[arg(short = 'q', long = "req-bytes", value_name = "BYTES", default_value = "1024", value_parser = number)]
     request: u32,
-    /// Requests go one way only
+    /// Send requests in one direction only
     #[arg(short = 'o')]
     simplex: bool,
-    /// Requests at a time, to each task
+    /// Maximum number of requests in flight to each task
     #[arg(short = 'd', long, default_value = "1", value_parser = number)]
     depth: u32,
-    /// Tasks of each side
+    /// Tasks per side
     #[arg(short = 't', long, default_value_t = 1)]
     tasks: u16,
-    /// How long, in seconds; 0 for ever
+    /// Run time in seconds; 0 for no limit
     #[arg(short = 'T', long = "time", value_name = "SECONDS", default_value = "0", value_parser = number)]
     seconds: u32,
-    /// The type of service: messages of each have connections of their own
+    /// Type of service: each has connections of its own
     #[arg(short = 'Q', long, default_value = "0", value_parser = byte)]
     tos: u8,
-    /// Memory that is read or written before an answer
+    /// Size of memory read or written before an answer
     #[arg(short = 'D', long = "rdma-bytes", value_name = "BYTES", default_value = "0", value_parser = number)]
     rdma: u32,
-    /// Pieces of memory here for one there
+    /// Pieces of local memory for one remote piece
     #[arg(short = 'I', value_name = "COUNT", default_value = "1", value_parser = number)]
     vector: u32,
-    /// 0: reads and writes by turns, 1: reads, 2: writes
+    /// 0: alternate reads and writes, 1: reads, 2: writes
     #[arg(short = 'M', value_name = "MODE", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=2))]
     mode: u8,
-    /// Measure how busy the processors are, by threads that take what is left
+    /// Measure processor load with soaker threads of low priority
     #[arg(short = 'c', long)]
     report_cpu: bool,
-    /// Print the end only
+    /// Print the summary only
     #[arg(short = 'z', long)]
     report_summary: bool,
-    /// The thread that prints goes before others (`SCHED_RR`)
+    /// Run the printing thread with real-time priority (`SCHED_RR`)
     #[arg(short = 'R', long)]
     rtprio: bool,
-    /// Compare all that arrives with what was sent
+    /// Compare all received data with the expected data
     #[arg(short = 'v', long)]
     verify: bool,
-    /// Tell what happens
+    /// Trace operations
     #[arg(short = 'V', long)]
     trace: bool,
-    /// Memory is for one operation
+    /// Use memory exports for one operation
     #[arg(long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=1))]
     rdma_use_once: u8,
-    /// Requests have the name of memory in them
+    /// Put memory keys into requests
     #[arg(long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=1))]
     rdma_use_get_mr: u8,
-    /// Answers wait for reads
+    /// Fence answers after reads
     #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(..=1))]
     rdma_use_fence: u8,
-    /// Names of memory are used again
+    /// Reuse memory keys
     #[arg(long, value_name = "0|1", default_value_t = 0, value_parser = clap::value_parser!(u8).range(..=1))]
     rdma_cache_mrs: u8,
-    /// Where in a page memory begins
+    /// Offset of memory in a page
     #[arg(long, value_name = "BYTES", default_value = "0", value_parser = number)]
     rdma_alignment: u32,
     /// Print the options
     #[arg(long)]
     show_params: bool,
-    /// How often to try to connect, a second after the other
+    /// Maximum number of connection attempts, one per second
     #[arg(long, value_name = "COUNT", default_value_t = 0)]
     connect_retries: u32,
-    /// Wait to be told that a port is not congested any more
+    /// Wait for congestion updates
     #[arg(long, value_name = "0|1", default_value_t = 1, value_parser = clap::value_parser!(u8).range(..=1))]
     use_cong_monitor: u8,
-    /// Tell of round trips of more microseconds
+    /// Print round trips longer than this
     #[arg(long, value_name = "MICROSECONDS", default_value_t = u64::MAX)]
     show_outliers: u64,
-    /// Print how many round trips took how long
+    /// Print a histogram of round trips
     #[arg(long)]
     show_histogram: bool,
-    /// Let `rds-info` ask this program there
+    /// Socket for `rds-info`
     #[arg(long, value_name = "SOCKET")]
     info_socket: Option<PathBuf>,
 }
 
-/// An address, or a name that has one.
+/// Parses an address, or resolves a name.
 fn address(text: &str) -> Result<Ipv4Addr> {
     let mut all = (text, 0).to_socket_addrs()?;
     all.find_map(|addr| match addr.ip() {
@@ -139,7 +141,7 @@ fn address(text: &str) -> Result<Ipv4Addr> {
     .context("there is no IPv4 address of that name")
 }
 
-/// `1024`, `0x400` or `1K`, and the same with `M` and `G`.
+/// Parses `1024`, `0x400` or `1K`, or a number with `M` or `G`.
 fn number(text: &str) -> Result<u32> {
     let units = [('k', 10), ('m', 20), ('g', 30)];
     let unit = units.iter().find_map(|&(unit, bits)| {
@@ -155,7 +157,7 @@ fn number(text: &str) -> Result<u32> {
     Ok(value.try_into()?)
 }
 
-/// The same up to 255.
+/// Parses a number up to 255.
 fn byte(text: &str) -> Result<u8> {
     Ok(number(text)?.try_into()?)
 }
@@ -178,7 +180,7 @@ impl Arguments {
             verify: self.verify,
             monitor: self.use_cong_monitor == 1,
             use_once: self.rdma_use_once == 1,
-            // Names that are used again are there before.
+            // Reused keys exist before the request.
             get_mr: self.rdma_use_get_mr == 1 || self.rdma_cache_mrs == 1,
             fence: self.rdma_use_fence == 1,
             cache: self.rdma_cache_mrs == 1,
@@ -210,7 +212,7 @@ fn main() -> Result<()> {
     }
 }
 
-/// The address of one end of the connection.
+/// The IPv4 address of an end of the connection.
 fn ipv4(addr: SocketAddr) -> Result<Ipv4Addr> {
     match addr.ip() {
         IpAddr::V4(ip) => Ok(ip),
@@ -235,7 +237,7 @@ fn connect(arguments: &Arguments, peer: Ipv4Addr) -> Result<TcpStream> {
 }
 
 fn active(arguments: &Arguments, peer: Ipv4Addr, soak: &mut Option<Soak>) -> Result<()> {
-    // Before anybody is asked.
+    // Before connecting, check the options.
     arguments.options(Ipv4Addr::UNSPECIFIED, peer)?;
     let mut control = connect(arguments, peer)?;
     let own = match arguments.receive {
@@ -249,7 +251,7 @@ fn active(arguments: &Arguments, peer: Ipv4Addr, soak: &mut Option<Soak>) -> Res
     control.write_all(&options.to_wire())?;
     println!("negotiated options, tasks will start in 2 seconds");
     let tasks = tasks(&options, true)?;
-    // Both have their sockets before anybody sends.
+    // Both sides have their sockets before either sends.
     control.write_all(&[0])?;
     control
         .read_exact(&mut [0])
@@ -292,8 +294,8 @@ fn tasks(options: &Options, active: bool) -> Result<Vec<Task>> {
         .collect()
 }
 
-/// Has a thread go before others, for which C has a call and the system a program.
-fn first() -> Result<()> {
+/// Gives this thread real-time priority, with `chrt`, because the call itself is unsafe in Rust.
+fn set_realtime_priority() -> Result<()> {
     let thread = rustix::thread::gettid().as_raw_nonzero().to_string();
     let mut chrt = Command::new("chrt");
     chrt.args(["--rr", "--pid", "1", &thread]);
@@ -302,7 +304,7 @@ fn first() -> Result<()> {
     Ok(())
 }
 
-/// Runs the tasks, and prints what they do, until it is over.
+/// Runs the tasks and prints their progress until the end.
 fn run(
     arguments: &Arguments,
     options: &Options,
@@ -330,7 +332,7 @@ fn run(
                 scope.spawn(move || {
                     let outcome = task.run(shared);
                     if outcome.is_err() {
-                        // There is no use in going on.
+                        // After an error, the tasks stop at once.
                         shared.phase.store(STOPPED, Relaxed);
                     }
                     outcome
@@ -347,7 +349,7 @@ fn run(
     })
 }
 
-/// Prints what the tasks do, second by second, until it is over.
+/// Prints the progress of the tasks every second until the end.
 fn watch(
     arguments: &Arguments,
     options: &Options,
@@ -356,10 +358,10 @@ fn watch(
     active: bool,
     soak: &mut Option<Soak>,
 ) -> Result<()> {
-    // Two more, until everything is under way.
+    // Two more seconds for all tasks to start.
     thread::sleep(Duration::from_secs(2));
     if options.rtprio {
-        first()?;
+        set_realtime_priority()?;
     }
     let mut busy = || soak.as_mut().map_or(-1.0, Soak::busy);
     busy();
@@ -433,7 +435,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn numbers_have_units() {
+    fn number_accepts_units() {
         let good = [
             ("0", 0),
             ("1024", 1024),
@@ -451,7 +453,7 @@ mod tests {
     }
 
     #[test]
-    fn what_cannot_be_done_is_not_tried() {
+    fn unsupported_options_are_rejected() {
         let options = |arguments: &[&str]| {
             let all = ["rds-stress", "-s", "10.9.0.2"].iter().chain(arguments);
             Arguments::parse_from(all).options([10, 9, 0, 1].into(), [10, 9, 0, 2].into())

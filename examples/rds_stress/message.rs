@@ -1,68 +1,68 @@
-//! The messages of tasks: a header, and bytes that can be told from others'.
+//! Messages of tasks: a header, and a pattern to detect corruption.
 
 use std::net::SocketAddrV4;
 
 use super::options::HEADER_LEN;
 
-/// The bytes of a header.
+/// Size of a header in bytes.
 const LEN: usize = HEADER_LEN as usize;
 
-/// What a message is.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// It wants an answer.
+    /// A request for an answer.
     Request,
-    /// It is one.
+    /// An answer.
     Ack,
 }
 
-/// What the answerer does with memory of the requester's.
+/// Operation of the responder on the requester's memory.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Operation {
-    /// It reads.
+    /// Reads the memory.
     Read,
-    /// It writes.
+    /// Writes the memory.
     Write,
 }
 
-/// The part of a header that is about memory.
+/// Memory fields of a header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Rdma {
-    /// What is done with it.
+    /// The operation.
     pub operation: Operation,
-    /// The requester's own name for it.
+    /// Local address of the requester's memory.
     pub addr: u64,
-    /// Where it begins in what the key names.
+    /// Offset from the start of the exported range.
     pub offset: u64,
-    /// The number that it is filled with.
+    /// Number with which the memory is filled.
     pub pattern: u64,
-    /// Its name for the answerer; 0 if the name is beside the message.
+    /// Key of the memory; 0 if a control message has the cookie.
     pub key: u64,
-    /// The bytes of a piece.
+    /// Size of a piece in bytes.
     pub len: u32,
-    /// The number of pieces.
+    /// Number of pieces.
     pub vector: u32,
 }
 
-/// A header.
+/// A message header.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Header {
-    /// The number of the message, of those from one task to another.
+    /// Sequence number between two tasks.
     pub sequence: u32,
-    /// Who sends it.
+    /// Sender.
     pub from: SocketAddrV4,
-    /// To whom.
+    /// Receiver.
     pub to: SocketAddrV4,
-    /// Which of the requests that wait at the same time it is, or is about.
+    /// Slot of the request among those in flight.
     pub index: u16,
-    /// What it is.
+    /// Type of the message.
     pub kind: Kind,
-    /// Memory, if there is an operation.
+    /// Memory fields, if there is an operation.
     pub rdma: Option<Rdma>,
 }
 
 impl Header {
-    /// As it is sent.
+    /// Encodes the header.
     pub fn to_wire(&self) -> [u8; LEN] {
         let mut wire = [0; LEN];
         let mut put = |at: usize, bytes: &[u8]| wire[at..at + bytes.len()].copy_from_slice(bytes);
@@ -92,7 +92,7 @@ impl Header {
         wire
     }
 
-    /// Reads what a peer has sent; `None` if it is no message.
+    /// Decodes a header; `None` if malformed.
     pub fn from_wire(bytes: &[u8]) -> Option<Self> {
         let wire: &[u8; LEN] = bytes.first_chunk()?;
         let short = |at: usize| u16::from_be_bytes([wire[at], wire[at + 1]]);
@@ -127,7 +127,7 @@ impl Header {
     }
 }
 
-/// What is in messages after their headers, up to `len` bytes.
+/// Bytes after a header, up to `len`.
 pub fn pattern(len: usize) -> Vec<u8> {
     let mut value = 11_u32;
     let mut bytes = Vec::with_capacity(len);
@@ -165,7 +165,7 @@ mod tests {
     }
 
     #[test]
-    fn headers_are_read_as_they_are_written() {
+    fn header_round_trips() {
         let wire = header().to_wire();
         let start = [
             1, 2, 3, 4, 10, 9, 0, 1, 10, 9, 0, 2, 0x0F, 0xA1, 0x0F, 0xA2, 0, 3, 2, 2,
@@ -185,7 +185,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_header_is_not_read() {
+    fn malformed_header_is_rejected() {
         let wire = header().to_wire();
         assert_eq!(Header::from_wire(&wire[..62]), None);
         for at in [18, 19] {
@@ -196,7 +196,7 @@ mod tests {
     }
 
     #[test]
-    fn patterns_differ_from_block_to_block() {
+    fn pattern_differs_between_blocks() {
         let bytes = pattern(600);
         // 41 · (11 + 3) = 574, and 41 · (574 + 3) = 23657.
         assert_eq!(bytes[..3], [11, 62, 105]);

@@ -1,115 +1,115 @@
-//! What both sides do, which the active one says to the passive one when it connects.
+//! Options of a run, sent by the active side when it connects.
 
 use std::net::Ipv4Addr;
 
 use anyhow::{Context, Result, ensure};
 
-/// The bytes of the options on the wire, where there is no type of service.
+/// Size of the encoded options without a type of service.
 const WIRE_LEN: usize = 59;
 
-/// The bytes that come first. With a type of service, they are the version of the tool.
+/// Size of the first part. With a type of service, the first part is the version of the tool.
 pub const START_LEN: usize = 16;
 
-/// The version that has the same options.
+/// Version with the same options.
 const VERSION: &[u8; START_LEN] = b"2.0.7\0\0\0\0\0\0\0\0\0\0\0";
 
-/// The bytes of the options with their version, the type of service, and whether to be told of messages.
+/// Size of the options with version, type of service and the flag of `--async`.
 const LONG_LEN: usize = START_LEN + WIRE_LEN + 2;
 
-/// The bytes of a message's header, which is the shortest message.
+/// Size of a message header, the minimum size of a message.
 pub const HEADER_LEN: u32 = 63;
 
-/// The longest message, and the most memory of an operation.
+/// Maximum size of a message, and of the memory of an operation.
 const MAX_BYTES: u32 = 1 << 20;
 
-/// The most messages that one side keeps on their way.
+/// Maximum number of messages of one side in flight.
 const MAX_SLOTS: u64 = 1 << 20;
 
-/// Which operations requests ask for.
+/// Operations requested.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Mode {
-    /// By turns.
+    /// Alternating reads and writes.
     ReadWrite,
-    /// Reads.
+    /// Reads only.
     ReadOnly,
-    /// Writes.
+    /// Writes only.
     WriteOnly,
 }
 
-/// What both sides do.
+/// Options of a run, for both sides.
 #[derive(Clone, Debug, PartialEq, Eq)]
 #[expect(
     clippy::struct_excessive_bools,
     reason = "these are the tool's options"
 )]
 pub struct Options {
-    /// Requests to each task that wait for an answer.
+    /// Maximum number of requests in flight to each task.
     pub depth: u32,
-    /// The bytes of a request.
+    /// Size of a request in bytes.
     pub request: u32,
-    /// The bytes of an answer.
+    /// Size of an answer in bytes.
     pub ack: u32,
-    /// The bytes of a piece of memory of an operation; 0 for none.
+    /// Size of a piece of memory of an operation; 0 for no operations.
     pub rdma: u32,
-    /// The other side.
+    /// Address of the other side.
     pub peer: Ipv4Addr,
-    /// This side.
+    /// Address of this side.
     pub own: Ipv4Addr,
-    /// Where the passive side listens; the tasks have the ports after it.
+    /// Port of the passive side; tasks have the following ports.
     pub port: u16,
-    /// How many tasks each side has.
+    /// Number of tasks per side.
     pub tasks: u16,
-    /// How long it takes, in seconds; 0 for ever.
+    /// Run time in seconds; 0 for no limit.
     pub seconds: u32,
-    /// Print the end only.
+    /// Print the summary only.
     pub summary: bool,
-    /// The thread that prints goes before others.
+    /// Run the printing thread with real-time priority.
     pub rtprio: bool,
-    /// Tell what happens.
+    /// Trace operations.
     pub trace: bool,
-    /// Compare what arrives with what was sent.
+    /// Compare received data with the expected data.
     pub verify: bool,
-    /// Wait to be told that a port is not congested any more.
+    /// Wait for congestion updates.
     pub monitor: bool,
-    /// Memory is for one operation.
+    /// Use exports for one operation.
     pub use_once: bool,
-    /// Memory is named before the request is sent.
+    /// Export memory before the request is sent.
     pub get_mr: bool,
-    /// Answers wait for reads.
+    /// Fence answers after reads.
     pub fence: bool,
-    /// Names are used again.
+    /// Reuse keys.
     pub cache: bool,
-    /// Requests go one way only.
+    /// Send requests in one direction only.
     pub simplex: bool,
-    /// Which operations are asked for.
+    /// Operations requested.
     pub mode: Mode,
-    /// How many pieces of memory an operation has.
+    /// Number of pieces of memory of an operation.
     pub vector: u32,
-    /// Where in a page memory begins.
+    /// Offset of memory in a page.
     pub alignment: u32,
-    /// The type of service of the messages.
+    /// Type of service of the messages.
     pub tos: u8,
 }
 
-/// The bytes of options that begin so.
+/// Size of encoded options with this first part.
 ///
 /// # Errors
-/// They are of another version.
+/// The options are of another version.
 pub fn wire_len(start: &[u8; START_LEN]) -> Result<usize> {
     if start == VERSION {
         return Ok(LONG_LEN);
     }
-    // Otherwise it is the number of requests at a time.
+    // Without a version, the first field is the depth.
     ensure!(
         start[0] == 0,
-        "the other side is of version {}, and not 2.0.7",
+        "the other side has version {} instead of 2.0.7",
         String::from_utf8_lossy(start).trim_end_matches('\0')
     );
     Ok(WIRE_LEN)
 }
 
 impl Options {
-    /// As the active side says it.
+    /// Encodes the options.
     pub fn to_wire(&self) -> Vec<u8> {
         let mut wire = Vec::with_capacity(LONG_LEN);
         if self.tos != 0 {
@@ -138,7 +138,7 @@ impl Options {
             u8::from(self.rtprio),
             u8::from(self.trace),
             u8::from(self.verify),
-            // What is printed is every side's own.
+            // Printing options are local.
             0,
             0,
             u8::from(self.monitor),
@@ -155,24 +155,24 @@ impl Options {
             wire.extend(number.to_be_bytes());
         }
         if self.tos != 0 {
-            // Nobody is told of messages.
+            // `--async` is unsupported.
             wire.extend([self.tos, 0]);
         }
         wire
     }
 
-    /// Reads what the active side says; `own` is the address of this one.
+    /// Decodes options; `own` is the local address.
     ///
     /// # Errors
-    /// Something that cannot be done: it says what.
+    /// An option is unsupported.
     pub fn from_wire(wire: &[u8], own: Ipv4Addr) -> Result<Self> {
-        let (wire, [tos, told]) = match wire.strip_prefix(VERSION) {
+        let (wire, [tos, notify]) = match wire.strip_prefix(VERSION) {
             Some(rest) => rest.split_last_chunk(),
             None => Some((wire, &[0, 0])),
         }
         .filter(|(wire, _)| wire.len() == WIRE_LEN)
         .with_context(|| format!("{} bytes of options", wire.len()))?;
-        ensure!(*told == 0, "to be told of messages is not here");
+        ensure!(*notify == 0, "--async is not supported");
         let long =
             |at: usize| u32::from_be_bytes([wire[at], wire[at + 1], wire[at + 2], wire[at + 3]]);
         let short = |at: usize| u16::from_be_bytes([wire[at], wire[at + 1]]);
@@ -182,7 +182,7 @@ impl Options {
             request: long(4),
             ack: long(8),
             rdma: long(12),
-            // It says where it sends from, which is the other side's.
+            // The encoded address of the active side is the peer.
             peer: Ipv4Addr::from_bits(long(20)),
             own,
             port: short(24),
@@ -211,10 +211,10 @@ impl Options {
         Ok(options)
     }
 
-    /// Whether that can be done.
+    /// Checks the options.
     ///
     /// # Errors
-    /// It cannot: it says why.
+    /// A value is out of range.
     pub fn check(&self) -> Result<()> {
         for (what, len) in [("request", self.request), ("ack", self.ack)] {
             ensure!(
@@ -223,7 +223,10 @@ impl Options {
             );
         }
         let tasks = u64::from(self.tasks);
-        ensure!(tasks > 0, "there have to be tasks");
+        ensure!(
+            tasks > 0,
+            "the number of tasks is 0; at least 1 is required"
+        );
         ensure!(
             self.port.checked_add(self.tasks).is_some() && self.port > 0,
             "{tasks} tasks have no ports after {}",
@@ -256,19 +259,19 @@ impl Options {
         );
         ensure!(
             !self.cache || !self.use_once,
-            "names that are used once cannot be used again"
+            "use-once keys cannot be cached"
         );
         Ok(())
     }
 
-    /// The memory of one operation.
+    /// Size of the memory of one operation in bytes.
     pub fn memory(&self) -> usize {
         self.rdma as usize * self.vector as usize
     }
 
     /// The port of a task.
     pub fn task_port(&self, task: u16) -> u16 {
-        // That was checked.
+        // `check` excludes an overflow.
         self.port.wrapping_add(1).wrapping_add(task)
     }
 }
@@ -306,7 +309,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn both_sides_do_the_same() {
+    fn options_round_trip() {
         let active = options();
         let wire = active.to_wire();
         assert_eq!(
@@ -327,7 +330,7 @@ pub(crate) mod tests {
     }
 
     #[test]
-    fn a_type_of_service_comes_with_a_version() {
+    fn type_of_service_implies_version() {
         let plain = options();
         let active = Options { tos: 5, ..plain };
         let wire = active.to_wire();
@@ -338,16 +341,16 @@ pub(crate) mod tests {
         assert_eq!(wire_len(wire.first_chunk().unwrap()).unwrap(), 77);
         let passive = Options::from_wire(&wire, active.peer).unwrap();
         assert_eq!(passive.tos, 5);
-        let mut told = wire.clone();
-        told[76] = 1;
-        assert!(Options::from_wire(&told, active.peer).is_err());
+        let mut notify = wire.clone();
+        notify[76] = 1;
+        assert!(Options::from_wire(&notify, active.peer).is_err());
         assert!(Options::from_wire(&wire[..76], active.peer).is_err());
         assert!(Options::from_wire(&wire[..3], active.peer).is_err());
         assert!(wire_len(b"2.3.9\0\0\0\0\0\0\0\0\0\0\0").is_err());
     }
 
     #[test]
-    fn what_cannot_be_done_is_refused() {
+    fn invalid_options_are_rejected() {
         let bad = |change: fn(&mut Options)| {
             let mut options = options();
             change(&mut options);

@@ -1,5 +1,5 @@
-//! How busy the processors are, by how much threads still get done that take what is left.
-#![expect(clippy::print_stdout, reason = "the user is to know of the threads")]
+//! Measurement of processor load by threads of the lowest priority.
+#![expect(clippy::print_stdout, reason = "the user wants to see the threads")]
 
 use std::{
     io,
@@ -11,7 +11,7 @@ use std::{
     time::Instant,
 };
 
-/// One thread for each processor.
+/// One thread per processor.
 #[derive(Debug)]
 pub struct Soak {
     threads: Vec<(Arc<Counter>, u64)>,
@@ -20,15 +20,15 @@ pub struct Soak {
 #[derive(Debug, Default)]
 struct Counter {
     done: AtomicU64,
-    /// The most that it has done in a second.
+    /// Maximum progress in a second.
     capacity: AtomicU64,
 }
 
 impl Soak {
-    /// Starts the threads, which run as long as the process.
+    /// Starts the threads, running until the end of the process.
     ///
     /// # Errors
-    /// What starting threads fails with.
+    /// As for starting threads.
     pub fn start() -> io::Result<Self> {
         let count = thread::available_parallelism()?.get();
         println!("started {count} cycle soaking threads");
@@ -44,7 +44,7 @@ impl Soak {
         Ok(Self { threads })
     }
 
-    /// How busy the processors were since the last call, in percent, if that was a second ago.
+    /// Processor load in percent since the last call, if that was a second ago.
     #[expect(clippy::cast_precision_loss, reason = "it is printed")]
     pub fn busy(&mut self) -> f64 {
         let (mut capacity, mut soaked) = (0, 0);
@@ -61,7 +61,8 @@ impl Soak {
 
 impl Counter {
     fn run(&self) {
-        // Without that it takes more than what is left, which is what the user will see.
+        // Without a lower priority, the threads take more than the idle time, and the load reads
+        // too high.
         let _niceness = rustix::process::nice(19);
         let mut round = 1000;
         loop {

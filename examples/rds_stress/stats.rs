@@ -1,42 +1,42 @@
-//! What tasks have done, and the lines that say it.
+//! Statistics of tasks, and their formatting.
 
 use std::{fmt, time::Duration};
 
-/// The classes of round trips in the histogram: each is twice as long as the one before.
+/// Number of buckets of the histogram of round trips; each is twice as long as the previous.
 pub const BUCKETS: usize = 16;
 
-/// What tasks have done.
+/// Statistics of tasks.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub struct Stats {
-    /// Requests that were sent.
+    /// Requests sent.
     pub sent: u64,
-    /// Requests that have come.
+    /// Requests received.
     pub received: u64,
-    /// The bytes of messages, both ways.
+    /// Bytes of messages in both directions.
     pub bytes: u64,
-    /// The bytes that operations have brought in.
+    /// Bytes read by operations.
     pub memory_in: u64,
-    /// The bytes that operations have taken out.
+    /// Bytes written by operations.
     pub memory_out: u64,
-    /// Microseconds that sending a request took, in all.
+    /// Total time to send requests, in microseconds.
     pub sending: u64,
-    /// Microseconds from requests to their answers, in all.
+    /// Total time from requests to answers, in microseconds.
     pub round: u64,
-    /// Answers that have come.
+    /// Answers received.
     pub rounds: u64,
-    /// How many round trips took how long.
+    /// Round trips by duration.
     pub histogram: [u64; BUCKETS],
 }
 
 impl Stats {
-    /// A request was sent.
+    /// Counts a sent request.
     pub fn sent(&mut self, len: u32, took: Duration) {
         self.sent += 1;
         self.bytes += u64::from(len);
         self.sending += micros(took);
     }
 
-    /// An answer has come.
+    /// Counts an answer.
     pub fn round(&mut self, took: Duration) {
         let took = micros(took);
         self.rounds += 1;
@@ -45,13 +45,13 @@ impl Stats {
         self.histogram[bucket.min(BUCKETS - 1)] += 1;
     }
 
-    /// What has been added since.
+    /// The increase since `earlier`.
     #[must_use]
     pub fn since(&self, before: &Self) -> Self {
         self.zip(before, u64::wrapping_sub)
     }
 
-    /// Both together.
+    /// The sum of both.
     #[must_use]
     pub fn plus(&self, other: &Self) -> Self {
         self.zip(other, u64::wrapping_add)
@@ -76,20 +76,20 @@ fn micros(time: Duration) -> u64 {
     u64::try_from(time.as_micros()).unwrap_or(u64::MAX)
 }
 
-/// The titles of the columns.
+/// Column titles.
 pub const TITLES: &str =
     "tsks   tx/s   rx/s  tx+rx K/s    mbi K/s    mbo K/s tx us/c   rtt us cpu %";
 
 /// A line of the table.
 #[derive(Clone, Copy, Debug)]
 pub struct Line<'s> {
-    /// How many tasks there are.
+    /// Number of tasks.
     pub tasks: u16,
-    /// What they have done.
+    /// Their statistics.
     pub stats: &'s Stats,
-    /// In how many seconds.
+    /// Duration in seconds.
     pub seconds: f64,
-    /// How busy the processors were, in percent; -1 if nobody knows.
+    /// Processor load in percent; -1 if unknown.
     pub cpu: f64,
 }
 
@@ -123,7 +123,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn lines_have_rates() {
+    fn line_has_rates() {
         let mut before = Stats::default();
         before.sent(1024, Duration::from_micros(5));
         let mut stats = before;
@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn the_longest_and_the_shortest_have_their_places() {
+    fn histogram_has_extreme_round_trips() {
         let mut stats = Stats::default();
         stats.round(Duration::ZERO);
         stats.round(Duration::from_secs(3600));

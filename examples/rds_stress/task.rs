@@ -1,6 +1,6 @@
-//! A task: a socket that keeps so many requests on their way to each task of the other side, and
-//! answers theirs.
-#![expect(clippy::print_stderr, reason = "the user has asked to be told")]
+//! A task: a socket with a fixed number of requests in flight to each task of the other side,
+//! answering the requests of these tasks.
+#![expect(clippy::print_stderr, reason = "the user has requested the output")]
 
 use std::{
     io::{self, IoSlice},
@@ -28,43 +28,43 @@ use super::{
 
 /// Tasks send and receive.
 pub const RUNNING: u8 = 0;
-/// Tasks only receive what is still to come.
+/// Tasks receive answers still in flight, and send no requests.
 pub const STOPPING: u8 = 1;
 /// Tasks end.
 pub const STOPPED: u8 = 2;
 
-/// Operations begin when so many messages have been sent.
+/// Number of messages before the first operation.
 const PLAIN: u32 = 10;
 
-/// What a task and the rest of the program have in common.
+/// State shared by tasks and the printing thread.
 #[derive(Debug)]
 pub struct Shared {
-    /// [`RUNNING`] and what comes after.
+    /// [`RUNNING`], [`STOPPING`] or [`STOPPED`].
     pub phase: AtomicU8,
-    /// What the tasks have done.
+    /// Statistics by task.
     pub stats: Vec<Mutex<Stats>>,
-    /// Round trips of more microseconds than this are told.
+    /// Round trips longer than this, in microseconds, are printed.
     pub outlier: u64,
 }
 
-/// A place for one request and its answer, each way.
+/// Slot for one request and its answer, in each direction.
 #[derive(Debug)]
 struct Slot {
     sent: Instant,
-    /// What the last answer was, or is going to be.
+    /// Last answer, sent or due.
     ack: Option<Header>,
     memory: Option<SlotMemory>,
 }
 
 #[derive(Debug)]
 struct SlotMemory {
-    /// What the other side reads and writes.
+    /// Memory accessed by the other side.
     remote: RdmaBuffer,
-    /// What the other side's is read to and written from.
+    /// Source and target of operations on memory of the other side.
     local: RdmaBuffer,
-    /// The name of `remote`, once there is one.
+    /// Cookie of `remote`, if exported.
     key: Option<Cookie>,
-    /// The operation that is under way.
+    /// Operation in flight.
     inflight: Option<Memory>,
 }
 
@@ -73,9 +73,9 @@ struct SlotMemory {
 struct Peer {
     addr: SocketAddrV4,
     slots: Vec<Slot>,
-    /// Requests that wait for their answers.
+    /// Requests without an answer.
     pending: usize,
-    /// Requests that have not been answered.
+    /// Received requests without an answer.
     unacked: usize,
     send_sequence: u32,
     recv_sequence: u32,
@@ -85,36 +85,36 @@ struct Peer {
     next: Operation,
 }
 
-/// Why something could not be sent.
+/// Reason for a send to wait.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Blocked {
-    /// The socket has sent as much as may wait.
+    /// The send buffer is full.
     Full,
-    /// The other task can take no more.
+    /// The destination is congested.
     Congested,
-    /// The last operation on the same memory has not ended.
+    /// The previous operation on the same memory is in flight.
     Draining,
 }
 
-/// One task.
+/// A task.
 #[derive(Debug)]
 pub struct Task {
     number: usize,
     socket: Socket,
     own: SocketAddrV4,
     options: Options,
-    /// Whether it sends requests.
+    /// Whether the task sends requests.
     asks: bool,
     peers: Vec<Peer>,
-    /// What follows headers.
+    /// Message body.
     pattern: Vec<u8>,
 }
 
 impl Task {
-    /// Makes the socket of task `number`, and its memory.
+    /// Creates the socket of task `number`, and its memory.
     ///
     /// # Errors
-    /// What making sockets and memory fails with.
+    /// As for sockets and memory.
     pub fn new(number: u16, options: &Options, active: bool) -> Result<Self> {
         let own = SocketAddrV4::new(options.own, options.task_port(number));
         let socket = Socket::bind(own).with_context(|| format!("a socket at {own}"))?;
@@ -148,11 +148,11 @@ impl Task {
         &self.socket
     }
 
-    /// Runs until the program says that it is over.
+    /// Runs until the program stops the tasks.
     ///
     /// # Errors
-    /// Something has come that should not have, or something cannot be sent: that is what this
-    /// program is to find out.
+    /// A message was unexpected or corrupt, or could not be sent. Finding these is the purpose of
+    /// the program.
     pub fn run(&mut self, shared: &Shared) -> Result<()> {
         while shared.phase.load(Relaxed) != STOPPED {
             self.receive(shared)?;
@@ -192,7 +192,7 @@ impl Task {
         change(&mut stats.lock().unwrap_or_else(PoisonError::into_inner));
     }
 
-    /// Takes everything that has come.
+    /// Receives all pending messages and events.
     fn receive(&mut self, shared: &Shared) -> Result<()> {
         loop {
             match self.socket.try_recv() {
@@ -210,7 +210,7 @@ impl Task {
         }
     }
 
-    /// An operation on the other side's memory has ended.
+    /// Handles the end of an operation on memory of the other side.
     fn ended(&mut self, token: u64, status: Status) -> Result<()> {
         let depth = u64::from(self.options.depth);
         let slot = usize::try_from(token / depth)
@@ -218,7 +218,7 @@ impl Task {
             .and_then(|peer| self.peers.get_mut(peer))
             .and_then(|peer| peer.slots.get_mut(usize::try_from(token % depth).ok()?));
         let memory = slot.and_then(|slot| slot.memory.as_mut());
-        let memory = memory.context("an operation that nobody has begun has ended")?;
+        let memory = memory.context("unknown operation has ended")?;
         let Some(rdma) = memory.inflight.take() else {
             bail!("an operation has ended twice");
         };
@@ -234,7 +234,7 @@ impl Task {
         Ok(())
     }
 
-    /// Takes a message, which has to be the next of its sender.
+    /// Checks a message, in sequence from its sender.
     fn take(&mut self, message: &Message, shared: &Shared) -> Result<()> {
         let bytes = message.to_vec();
         let header = Header::from_wire(&bytes);
@@ -245,11 +245,11 @@ impl Task {
             .peers
             .iter_mut()
             .find(|peer| message.from() == peer.addr.into())
-            .with_context(|| format!("a message from {}, who is nobody", message.from()))?;
+            .with_context(|| format!("message from unknown task {}", message.from()))?;
         let (len, index) = match header.kind {
             Kind::Request => (self.options.request, peer.recv_index),
             Kind::Ack => {
-                ensure!(asks && peer.pending > 0, "an answer that nobody waits for");
+                ensure!(asks && peer.pending > 0, "unexpected answer");
                 let oldest = peer.send_index + peer.slots.len() - peer.pending;
                 (self.options.ack, oldest % peer.slots.len())
             }
@@ -267,14 +267,11 @@ impl Task {
             header.to,
             usize::from(header.index),
         );
-        ensure!(
-            got == wanted,
-            "a message is {got:?} by its header, and {wanted:?} is the next"
-        );
+        ensure!(got == wanted, "message {got:?} instead of {wanted:?}");
         let rest = &bytes[HEADER_LEN as usize..];
         ensure!(
             !self.options.verify || rest == &self.pattern[..rest.len()],
-            "the bytes of message {} are not those that were sent",
+            "the body of message {} is corrupt",
             header.sequence
         );
         peer.recv_sequence = peer.recv_sequence.wrapping_add(1);
@@ -322,7 +319,7 @@ impl Task {
         Ok(())
     }
 
-    /// Sends what is due; whether there was no room.
+    /// Sends due messages; returns whether the socket is full.
     fn send(&mut self, shared: &Shared) -> Result<bool> {
         for number in 0..self.peers.len() {
             if self.peers[number].congested {
@@ -337,7 +334,7 @@ impl Task {
         Ok(false)
     }
 
-    /// Sends a task all answers and requests that are due.
+    /// Sends all answers and requests due to a task.
     fn send_to(&mut self, number: usize, shared: &Shared) -> Result<Option<Blocked>> {
         while self.peers[number].unacked > 0 {
             let peer = &self.peers[number];
@@ -359,7 +356,7 @@ impl Task {
         let depth = self.options.depth as usize;
         let peer = &mut self.peers[number];
         let slot = &mut peer.slots[index];
-        let mut header = slot.ack.context("an answer without a request")?;
+        let mut header = slot.ack.context("answer without a request")?;
         header.sequence = peer.send_sequence;
         let mut send = SendOptions::new().to(peer.addr.into());
         if let (Some(rdma), Some(memory)) = (header.rdma, &slot.memory) {
@@ -430,7 +427,7 @@ impl Task {
                 (Mode::ReadWrite, Operation::Write) | (Mode::ReadOnly, _) => Operation::Read,
                 (Mode::ReadWrite, Operation::Read) | (Mode::WriteOnly, _) => Operation::Write,
             };
-            // A request that was not sent has had a name as well.
+            // An unsent request may have been exported.
             let cookie = match memory.key {
                 Some(cookie) => cookie,
                 None => export(&self.socket, memory, &self.options)?,
@@ -447,7 +444,7 @@ impl Task {
             }
             rdma = Some(Memory {
                 operation: next,
-                // What is told by it is this side's own.
+                // The address is local to this side.
                 addr: 0,
                 offset: start as u64,
                 pattern: value,
@@ -464,7 +461,7 @@ impl Task {
             sequence: peer.send_sequence,
             from: self.own,
             to: peer.addr,
-            // That was checked.
+            // `check` excludes an overflow.
             index: u16::try_from(peer.send_index)?,
             kind: Kind::Request,
             rdma,
@@ -512,7 +509,7 @@ impl Peer {
         })
     }
 
-    /// A request has come, which is to be answered.
+    /// Handles a request.
     fn request(
         &mut self,
         header: Header,
@@ -538,7 +535,7 @@ impl Peer {
                     options.rdma
                 );
                 let key = cookie.map_or(rdma.key, Cookie::to_u64);
-                ensure!(key != 0, "an operation on memory without a name");
+                ensure!(key != 0, "operation on memory without a key");
                 Some(Memory { key, ..rdma })
             }
         };
@@ -579,7 +576,7 @@ impl Slot {
     }
 }
 
-/// Gives the memory of a slot a name.
+/// Exports the memory of a slot.
 fn export(socket: &Socket, memory: &mut SlotMemory, options: &Options) -> Result<Cookie> {
     let how = if options.use_once {
         ExportOptions::new().use_once()
@@ -593,7 +590,7 @@ fn export(socket: &Socket, memory: &mut SlotMemory, options: &Options) -> Result
     Ok(cookie)
 }
 
-/// The other side has done what it was asked for with the memory of a slot.
+/// Handles the answer to an operation on the memory of a slot.
 fn answered(
     socket: &Socket,
     memory: &mut SlotMemory,
@@ -604,7 +601,7 @@ fn answered(
         && let Some(cookie) = memory.key.take()
         && !options.use_once
     {
-        socket.free(cookie).context("taking memory back")?;
+        socket.free(cookie).context("ending the export")?;
     }
     if options.verify && rdma.operation == Operation::Write {
         compare(&memory.remote, options.alignment as usize, rdma)?;
@@ -618,7 +615,7 @@ fn fill(pages: &RdmaBuffer, start: usize, len: u32, value: u64) {
     pages.write(start, &words.collect::<Vec<_>>());
 }
 
-/// Whether the first piece of memory is filled with the number that was agreed on.
+/// Checks the number in the first piece of memory.
 fn compare(pages: &RdmaBuffer, start: usize, rdma: &Memory) -> Result<()> {
     let mut bytes = vec![0; (rdma.len / 8 * 8) as usize];
     pages.read(start, &mut bytes);
@@ -636,7 +633,7 @@ fn compare(pages: &RdmaBuffer, start: usize, rdma: &Memory) -> Result<()> {
     }
 }
 
-/// Sends a message, or says why that has to wait.
+/// Sends a message, or returns the reason to wait.
 fn put(
     socket: &Socket,
     header: &Header,
@@ -667,5 +664,5 @@ fn put(
     }
 }
 
-/// How long tasks wait for what is still on its way when they have stopped sending.
+/// Time for messages in flight to arrive after the end of sending.
 pub const GRACE: Duration = Duration::from_secs(1);

@@ -1,8 +1,8 @@
-//! A way to ask a program what its engine knows, which is that process's own: the program listens
-//! on a socket of this host, and `rds-info` connects to it.
+//! Access to the RDS state of another process: the program listens on a local socket, and
+//! `rds-info` connects to it.
 //!
-//! What is said there are the sections as the kernel would give them: for each, the number of the
-//! socket option and the number of bytes, of 4 bytes each in network order, and the bytes.
+//! The program sends sections in the format of the kernel, each preceded by the number of the
+//! socket option and the size in bytes, 4 bytes each in network order.
 
 use std::{
     fs,
@@ -18,30 +18,30 @@ use rds::{
     info::{Info, Section},
 };
 
-/// The numbers among which those of the sections are.
+/// Socket options of the sections.
 const OPTIONS: std::ops::RangeInclusive<u16> = 10_000..=10_017;
 
-/// Nobody takes longer to read or write so little.
-const PATIENCE: Duration = Duration::from_secs(10);
+/// Time-out for reading and writing.
+const TIMEOUT: Duration = Duration::from_secs(10);
 
-/// The most that anybody believes.
+/// Maximum size accepted from a program.
 const MAX_LEN: u64 = 64 << 20;
 
-/// A program can be asked until this is dropped.
+/// A listening socket, removed when dropped.
 #[derive(Debug)]
 pub struct InfoSocket {
     path: PathBuf,
 }
 
 impl InfoSocket {
-    /// Has a thread answer everybody who connects to `path`.
+    /// Starts a thread to answer connections at `path`.
     ///
     /// # Errors
-    /// - `AddrInUse`: somebody can be asked there, or something else is there.
-    /// - Whatever making the socket or the thread fails with.
+    /// - `AddrInUse`: a program listens at `path`, or the path is no socket.
+    /// - As for creating the socket or the thread.
     pub fn serve(path: &Path, engine: &Engine) -> io::Result<Self> {
         let listener = match UnixListener::bind(path) {
-            Err(err) if err.kind() == io::ErrorKind::AddrInUse && is_left_over(path) => {
+            Err(err) if err.kind() == io::ErrorKind::AddrInUse && is_stale(path) => {
                 fs::remove_file(path)?;
                 UnixListener::bind(path)?
             }
@@ -52,7 +52,7 @@ impl InfoSocket {
         let name = "rds-info".to_owned();
         thread::Builder::new().name(name).spawn(move || {
             for stream in listener.incoming() {
-                // Who asks and does not listen has nothing to say either.
+                // An error of one client concerns no other.
                 drop(stream.and_then(|stream| answer(&stream, &engine)));
             }
         })?;
@@ -62,19 +62,19 @@ impl InfoSocket {
 
 impl Drop for InfoSocket {
     fn drop(&mut self) {
-        // If it is gone, that is what was wanted.
+        // The file may be gone already.
         drop(fs::remove_file(&self.path));
     }
 }
 
-/// Whether it is the socket of a program that has not ended well.
-fn is_left_over(path: &Path) -> bool {
+/// Whether `path` is the socket of a program that has crashed.
+fn is_stale(path: &Path) -> bool {
     let connected = UnixStream::connect(path);
     connected.is_err_and(|err| err.kind() == io::ErrorKind::ConnectionRefused)
 }
 
 fn answer(mut stream: &UnixStream, engine: &Engine) -> io::Result<()> {
-    stream.set_write_timeout(Some(PATIENCE))?;
+    stream.set_write_timeout(Some(TIMEOUT))?;
     stream.write_all(&encode(&engine.info()?)?)
 }
 
@@ -92,17 +92,17 @@ fn encode(info: &Info) -> io::Result<Vec<u8>> {
     Ok(bytes)
 }
 
-/// The bytes of each section that a program tells.
+/// Bytes by section.
 pub type Sections = Vec<(Section, Vec<u8>)>;
 
-/// Asks the program that listens at `path`.
+/// Reads the sections of the program at `path`.
 ///
 /// # Errors
-/// - Whatever connecting and reading fail with.
-/// - `InvalidData`: it says something else.
+/// - As for connecting and reading.
+/// - `InvalidData`: the answer is malformed.
 pub fn ask(path: &Path) -> io::Result<Sections> {
     let stream = UnixStream::connect(path)?;
-    stream.set_read_timeout(Some(PATIENCE))?;
+    stream.set_read_timeout(Some(TIMEOUT))?;
     let mut bytes = Vec::new();
     stream.take(MAX_LEN).read_to_end(&mut bytes)?;
     decode(&bytes).ok_or_else(|| {
@@ -131,7 +131,7 @@ mod tests {
     use rds::info::{Counter, Table};
 
     #[test]
-    fn sections_are_read_as_they_are_written() {
+    fn sections_round_trip() {
         let counter = Counter {
             name: "send_pong".to_owned(),
             value: 7,
@@ -152,17 +152,17 @@ mod tests {
         for len in 1..8 {
             assert_eq!(decode(&bytes[..len]), None, "{len} bytes");
         }
-        assert_eq!(decode(&[0; 8]), None, "there is no such option");
+        assert_eq!(decode(&[0; 8]), None, "unknown option");
     }
 
     #[test]
-    fn what_is_left_over_is_replaced_and_nothing_else() {
+    fn serve_replaces_only_a_stale_socket() {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path().join("socket");
         drop(UnixListener::bind(&path).unwrap());
-        assert!(is_left_over(&path));
+        assert!(is_stale(&path));
         let listener = UnixListener::bind(folder.path().join("other")).unwrap();
-        assert!(!is_left_over(&folder.path().join("other")));
+        assert!(!is_stale(&folder.path().join("other")));
         drop(listener);
         fs::write(folder.path().join("file"), "text").unwrap();
         let refused = UnixListener::bind(folder.path().join("file"));

@@ -1,12 +1,12 @@
-//! The client of Richard Frank's example of RDS' zero copy extensions (rds-devel, 2007): lets a
-//! server read and write a buffer of its own.
+//! The client of Richard Frank's example of RDS' zero copy extensions (rds-devel, 2007): exports a
+//! buffer for a server to read and write.
 //!
 //! ```sh
 //! cargo run -p examples --bin rds-zero-copy-client -- 10.9.0.1:4000 "hello, RDS"
 //! ```
 //!
-//! The steps have the numbers of the mail. Its first one, reading the numbers of the protocol from
-//! `/proc`, has become unnecessary: they do not change any more. Step 5 is in `server.rs`.
+//! The steps have the numbers of the mail. Its step 1, reading protocol numbers from `/proc`, is
+//! obsolete, because the numbers are fixed. Step 5 is in `server.rs`.
 #![expect(clippy::print_stdout, reason = "this is what the program is for")]
 
 use std::{
@@ -23,14 +23,14 @@ use examples::{
 };
 use rds::{Cookie, ExportOptions, RdmaBuffer, SendOptions, Socket};
 
-/// Have a server read a text from memory of this program, and write it back, the last byte first
+/// Have a server read a text from memory of this program, and write it back reversed
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Options {
-    /// The address to ask from [default: the one that packets there come from]
+    /// Source address [default: from the route to the server]
     #[arg(short = 'I', value_name = "ADDRESS")]
     source: Option<IpAddr>,
-    /// The number of bytes: as much of the text, again and again [default: the text, once]
+    /// Size in bytes, filled with repetitions of the text [default: the size of the text]
     #[arg(short, long, value_name = "BYTES", value_parser = clap::value_parser!(u32).range(1..=i64::from(MAX_MEMORY)))]
     size: Option<u32>,
     /// The server
@@ -40,21 +40,21 @@ struct Options {
     text: String,
 }
 
-/// A server that says nothing for so long is not there any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out for a silent server.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
 fn main() -> Result<()> {
     let options = Options::parse();
     let source = options
         .source
         .map_or_else(|| source_for(options.server.ip()), Ok)
-        .with_context(|| format!("there is no way to {}", options.server))?;
+        .with_context(|| format!("no route to {}", options.server))?;
 
     // 2. A socket.
     let socket = Socket::bind((source, 0)).with_context(|| format!("a socket at {source}"))?;
     socket.connect(options.server)?;
-    socket.set_write_timeout(Some(PATIENCE));
-    meet(&socket)?;
+    socket.set_write_timeout(Some(TIMEOUT));
+    connect(&socket)?;
 
     let size = match options.size {
         Some(size) => size as usize,
@@ -78,8 +78,8 @@ fn main() -> Result<()> {
     Ok(())
 }
 
-/// A message to a port that nobody has is lost without a word, so this asks until somebody answers.
-fn meet(socket: &Socket) -> Result<()> {
+/// Connects to the server by repeated hellos: messages to an unbound port are dropped silently.
+fn connect(socket: &Socket) -> Result<()> {
     socket.set_read_timeout(Some(Duration::from_millis(500)));
     let hello = Message {
         kind: Kind::Hello,
@@ -87,9 +87,9 @@ fn meet(socket: &Socket) -> Result<()> {
     };
     for _ in 0..240 {
         socket.send(&hello.to_wire())?;
-        match hear(socket) {
+        match receive(socket) {
             Ok(_) => {
-                socket.set_read_timeout(Some(PATIENCE));
+                socket.set_read_timeout(Some(TIMEOUT));
                 return Ok(());
             }
             Err(err) if err.kind() == io::ErrorKind::TimedOut => {}
@@ -99,8 +99,8 @@ fn meet(socket: &Socket) -> Result<()> {
     bail!("the server does not answer")
 }
 
-/// The next message of the server.
-fn hear(socket: &Socket) -> io::Result<Message> {
+/// Receives the next message of the server.
+fn receive(socket: &Socket) -> io::Result<Message> {
     let mut bytes = [0; MESSAGE_LEN + 1];
     loop {
         let (len, from) = socket.recv_from(&mut bytes)?;
@@ -112,28 +112,28 @@ fn hear(socket: &Socket) -> io::Result<Message> {
     }
 }
 
-/// Has the server do one thing with the memory.
+/// Requests one operation on the memory.
 fn ask(socket: &Socket, memory: &RdmaBuffer, kind: Kind) -> Result<()> {
-    // 3. A name for the memory, by which peers can use it.
+    // 3. The cookie of the memory, for use by peers.
     let options = ExportOptions::new();
     let cookie = socket
         .export(memory, options)
         .context("exporting the memory")?;
     let answer = request(socket, cookie, memory, kind);
-    // 6. The name is of no use any more, whatever has been answered.
+    // 6. After any answer, the cookie is no longer needed.
     socket.free(cookie)?;
     answer
 }
 
 fn request(socket: &Socket, cookie: Cookie, memory: &RdmaBuffer, kind: Kind) -> Result<()> {
-    // 4. The request, with the name.
+    // 4. The request, with the cookie.
     let len = u32::try_from(memory.len())?;
     let request = Message { kind, len }.to_wire();
     let options = SendOptions::new().cookie(cookie);
     socket.send_msg(&[IoSlice::new(&request)], &options)?;
     loop {
-        match hear(socket)?.kind {
-            // The server had been asked more than once.
+        match receive(socket)?.kind {
+            // A repeated hello of the connection phase.
             Kind::Hello => {}
             Kind::Done => return Ok(()),
             other => bail!("the server answers {other:?}"),

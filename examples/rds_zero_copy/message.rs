@@ -1,27 +1,28 @@
-//! What the two sides say to each other: 8 bytes, of which the first says what, and the last four
-//! how many bytes of memory it is about, in network order.
+//! The messages of both sides: 8 bytes, of which the first is the type, and the last four are the
+//! size of the memory in bytes, in network order.
 //!
-//! The name of the memory goes beside the message, so that kernels' programs can send it as well:
-//! they learn the name only when the message has been sent.
+//! A control message carries the cookie of the memory, so that programs for the kernel's RDS can
+//! send it:
+//! they learn the cookie only by sending the message.
 
-/// The length of every message.
+/// Size of every message.
 pub const MESSAGE_LEN: usize = 8;
 
-/// The most memory of one request, which is what RDS allows.
+/// Maximum size of the memory of a request, as in RDS.
 pub const MAX_MEMORY: u32 = 1 << 20;
 
-/// What is said.
+/// Type of a message.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Kind {
-    /// Are you there? It is answered by the same.
+    /// Hello, answered by a hello.
     Hello,
-    /// Read my memory.
+    /// Read the memory of the sender.
     Read,
-    /// Write what you have read from me back to my memory, the last byte first.
+    /// Write the bytes read before back, in reverse order.
     Write,
-    /// That is done.
+    /// The request has succeeded.
     Done,
-    /// That is not done.
+    /// The request has failed.
     Refused,
 }
 
@@ -33,26 +34,25 @@ const KINDS: [Kind; 5] = [
     Kind::Refused,
 ];
 
-/// A request, or its answer.
+/// A request or an answer.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct Message {
-    /// What is said.
+    /// Type of the message.
     pub kind: Kind,
-    /// The number of bytes of the memory.
+    /// Size of the memory in bytes.
     pub len: u32,
 }
 
 impl Message {
-    /// The message as it is sent.
+    /// Encodes the message.
     pub fn to_wire(self) -> [u8; MESSAGE_LEN] {
         let kind = KINDS.iter().zip(0..).find(|(kind, _)| **kind == self.kind);
         let [a, b, c, d] = self.len.to_be_bytes();
-        // Every kind is among them.
+        // Contains every type.
         [kind.map_or(0, |(_, number)| number), 0, 0, 0, a, b, c, d]
     }
 
-    /// Reads what a peer has sent. `None` if it is no message, or one about more memory than
-    /// can be.
+    /// Decodes a message; `None` if malformed or above [`MAX_MEMORY`].
     pub fn from_wire(wire: &[u8]) -> Option<Self> {
         let &[kind, 0, 0, 0, a, b, c, d] = wire else {
             return None;
@@ -68,7 +68,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn messages_are_read_as_they_are_written() {
+    fn message_round_trips() {
         for kind in KINDS {
             let message = Message {
                 kind,
@@ -84,7 +84,7 @@ mod tests {
     }
 
     #[test]
-    fn what_is_no_message_is_not_read() {
+    fn malformed_message_is_rejected() {
         let bad: [&[u8]; 5] = [
             b"",
             &[0; 7],

@@ -1,5 +1,5 @@
 //! The server of Richard Frank's example of RDS' zero copy extensions (rds-devel, 2007): reads and
-//! writes the memory of clients that ask for it.
+//! writes the memory of clients on request.
 //!
 //! ```sh
 //! cargo run -p examples --bin rds-zero-copy-server -- 10.9.0.1:4000
@@ -24,24 +24,24 @@ use examples::{
 };
 use rds::{Cookie, Rdma, RdmaBuffer, Received, SendOptions, Socket};
 
-/// Read and write the memory of clients that ask for it
+/// Read and write the memory of clients on request
 #[derive(Debug, Parser)]
 #[command(version)]
 struct Options {
-    /// End after so many requests
+    /// Number of requests before the program ends
     #[arg(short, long, value_name = "COUNT")]
     requests: Option<u64>,
-    /// Let `rds-info` ask this program there
+    /// Socket for `rds-info`
     #[arg(long, value_name = "SOCKET")]
     info_socket: Option<PathBuf>,
-    /// Where to be asked
+    /// Address to bind
     address: SocketAddr,
 }
 
-/// A client that is not heard of for so long is not there any more.
-const PATIENCE: Duration = Duration::from_secs(60);
+/// Time-out for a silent client.
+const TIMEOUT: Duration = Duration::from_secs(60);
 
-/// What was read last, and from whom.
+/// Bytes of the last read, with the client.
 struct Read {
     client: SocketAddr,
     memory: RdmaBuffer,
@@ -51,7 +51,7 @@ fn main() -> Result<()> {
     let options = Options::parse();
     let socket = Socket::bind(options.address)
         .with_context(|| format!("a socket at {}", options.address))?;
-    socket.set_write_timeout(Some(PATIENCE));
+    socket.set_write_timeout(Some(TIMEOUT));
     let path = options.info_socket.as_deref();
     let _asked = path
         .map(|path| InfoSocket::serve(path, socket.engine()))
@@ -76,13 +76,13 @@ fn main() -> Result<()> {
             }
             _ => refuse(&socket, client, request),
         };
-        // What a client does is no reason to end.
+        // An error of a client does not end the server.
         if let Err(err) = outcome {
             println!("{client}: {err:#}");
         }
     }
-    // What nobody has acknowledged would go with the socket.
-    let end = Instant::now() + PATIENCE;
+    // Closing the socket would discard unacknowledged messages.
+    let end = Instant::now() + TIMEOUT;
     while socket.queued()?.0 > 0 && Instant::now() < end {
         thread::sleep(Duration::from_millis(10));
     }
@@ -100,7 +100,7 @@ fn refuse(socket: &Socket, client: SocketAddr, request: Message) -> Result<()> {
     answer(socket, client, Message { kind, ..request })
 }
 
-/// 5. Reads or writes, answers, and waits for the end of that.
+/// 5. Reads or writes the memory, answers, and waits for completion.
 fn serve(
     socket: &Socket,
     client: SocketAddr,
@@ -113,7 +113,7 @@ fn serve(
         (_, _) if len == 0 => return refuse(socket, client, request),
         (Kind::Read, _) => {
             let memory = socket.alloc(len)?;
-            // The answer is only sent when the memory has been read.
+            // The fence delays the answer until the memory is read.
             let rdma = Rdma::read(vec![memory.slice(0..len)], cookie).fence();
             (rdma, memory)
         }
@@ -126,14 +126,14 @@ fn serve(
         }
         _ => return refuse(socket, client, request),
     };
-    // Both arrive, the memory first, or neither does.
+    // Memory and answer arrive in this order, or not at all.
     let done = Message {
         kind: Kind::Done,
         ..request
     };
     let options = SendOptions::new().to(client).rdma(rdma);
     let sent = socket.send_msg(&[IoSlice::new(&done.to_wire())], &options)?;
-    // The mail asks again and again, without waiting, as `true` would do here.
+    // The mail polls instead, as `true` would do here.
     let operation = sent.operation.context("an operation without a number")?;
     let ended = socket
         .barrier(client.ip(), operation, false)

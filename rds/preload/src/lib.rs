@@ -8,7 +8,7 @@
 //! RDS. The module `rds_rdma` must not be loaded, because the module owns the port. Without an RDMA
 //! device, sockets are the kernel's.
 //!
-//! # What works
+//! # Supported
 //! `bind`, `connect`, `getsockname`, `getpeername`, all calls to send and receive one message,
 //! control messages, the options of `SOL_SOCKET` for datagram sockets, the options of `SOL_RDS`,
 //! `RDS_INFO_*`, `SIOCRDSSETTOS` and `SIOCRDSGETTOS`, `poll`, `ppoll`, `select`, `fcntl`, and

@@ -434,7 +434,7 @@ impl Socket {
         self.waiters.set_blocked(&mut state.node, blocked);
         let readiness = self.waiters.show(&mut state.node);
         if readiness.map_changed {
-            self.waiters.told();
+            self.waiters.clear_map_changed();
             self.waiters.show(&mut state.node);
         }
         Ok(readiness)
@@ -468,7 +468,7 @@ impl Socket {
             map_changed: now.map_changed && wanted.map_changed,
         };
         if readiness.map_changed {
-            self.waiters.told();
+            self.waiters.clear_map_changed();
             self.waiters.show(&mut state.node);
         }
         Ok(readiness)

@@ -194,7 +194,7 @@ impl Waiters {
     }
 
     /// Records a query of `map_changed`.
-    pub(crate) fn told(&self) {
+    pub(crate) fn clear_map_changed(&self) {
         self.seen().map_changed = false;
     }
 

@@ -25,7 +25,7 @@ fn peer_of(a: &Socket) -> (Prober, Wire, SocketAddr) {
 /// Sends `count` messages; the last ones wait for a batch to fill.
 fn flood(a: &Socket, wire: &mut Wire, to: SocketAddr, count: u32) {
     a.send_to(&u32::MAX.to_le_bytes(), to).unwrap();
-    let (first, _) = wire.hear().unwrap().unwrap();
+    let (first, _) = wire.recv_frame().unwrap().unwrap();
     assert!(wire.acknowledge(first.sequence).unwrap());
     for number in 0..count {
         a.send_to(&number.to_le_bytes(), to).unwrap();
@@ -36,7 +36,7 @@ fn flood(a: &Socket, wire: &mut Wire, to: SocketAddr, count: u32) {
 fn arrives(wire: &mut Wire, count: u32) {
     let mut last = 0;
     for number in 0..count {
-        let (header, body) = wire.hear().unwrap().unwrap();
+        let (header, body) = wire.recv_frame().unwrap().unwrap();
         assert_eq!(body, number.to_le_bytes(), "of {count}");
         last = header.sequence;
     }

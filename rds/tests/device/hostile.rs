@@ -139,7 +139,7 @@ fn violations(to: SocketAddr) -> Vec<(&'static str, Vec<Vec<u8>>)> {
 fn retransmitted(wire: &mut Wire, from: SocketAddr, body: &[u8]) -> Header {
     let mut got = Vec::new();
     let first = loop {
-        let (header, part) = wire.hear().unwrap().expect("the connection is lost");
+        let (header, part) = wire.recv_frame().unwrap().expect("the connection is lost");
         assert_eq!((header.from, header.to), (from.port(), PORT));
         assert_eq!(header.len as usize, body.len());
         got.extend(part);
@@ -339,7 +339,7 @@ fn reconnect_delivers_partial_message_once() {
     for frames in [1, 100, 255] {
         let mut wire = prober.accept().unwrap();
         for _ in 0..frames {
-            let (header, part) = wire.hear().unwrap().expect("the connection is lost");
+            let (header, part) = wire.recv_frame().unwrap().expect("the connection is lost");
             assert_eq!((header.len, part.len()), (1 << 20, 4096));
         }
         wire.disconnect();

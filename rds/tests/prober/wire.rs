@@ -127,7 +127,7 @@ impl Wire {
     }
 
     /// The next frame of a message.
-    pub(crate) fn hear(&mut self) -> io::Result<Option<(Header, Vec<u8>)>> {
+    pub(crate) fn recv_frame(&mut self) -> io::Result<Option<(Header, Vec<u8>)>> {
         while let Some(mut frame) = self.frame()? {
             let header = Header::decode(&frame, false).map_err(io::Error::other)?;
             let is_about_a_message = header.sequence != 0 && header.flags != Flags::CONG_BITMAP;

@@ -308,7 +308,7 @@ impl Host {
     }
 
     /// Handles a message of the connection manager; returns the answer.
-    pub(crate) fn hear(&mut self, now: Duration, packet: Packet) -> Option<Packet> {
+    pub(crate) fn on_packet(&mut self, now: Duration, packet: Packet) -> Option<Packet> {
         match packet {
             Packet::Request(from, data) => {
                 let id = RequestId(self.requests.len() as u64);

@@ -55,7 +55,7 @@ impl Kernel {
         }
     }
 
-    fn hear(&mut self, now: Duration, packet: Packet, rng: &mut Rng) -> Vec<Packet> {
+    fn on_packet(&mut self, now: Duration, packet: Packet, rng: &mut Rng) -> Vec<Packet> {
         match (packet, self.state) {
             (Packet::Request(from), State::Down(_)) => {
                 self.next += 1;
@@ -131,7 +131,7 @@ impl Ours {
         packets
     }
 
-    fn hear(&mut self, now: Duration, packet: Packet) -> Option<Packet> {
+    fn on_packet(&mut self, now: Duration, packet: Packet) -> Option<Packet> {
         let attempt = |number: u64| self.attempts[usize::try_from(number).unwrap()];
         match packet {
             Packet::Request(from) => self.link.request(now, RequestId(from)),
@@ -153,7 +153,7 @@ impl Ours {
 }
 
 /// Runs until both sides share a stable connection; returns the time until then.
-pub(crate) fn meet(seed: u64) -> Duration {
+pub(crate) fn connect(seed: u64) -> Duration {
     let mut rng = Rng::with_seed(seed);
     let mut ips = [[10, 9, 0, 1], [10, 9, 0, 2]].map(IpAddr::from);
     if rng.bool() {
@@ -182,9 +182,9 @@ pub(crate) fn meet(seed: u64) -> Duration {
             while wire.front().is_some_and(|&(at, _)| at <= now) {
                 let (_, packet) = wire.pop_front().unwrap();
                 if i == 0 {
-                    sent[1].extend(ours.hear(now, packet));
+                    sent[1].extend(ours.on_packet(now, packet));
                 } else {
-                    sent[0].extend(kernel.hear(now, packet, &mut rng));
+                    sent[0].extend(kernel.on_packet(now, packet, &mut rng));
                 }
             }
         }

@@ -62,7 +62,7 @@ fn hostile_peer_affects_no_other_peer() {
 #[test]
 fn link_connects_with_a_kernel() {
     for seed in seeds() {
-        let took = panic::catch_unwind(|| kernel::meet(seed));
+        let took = panic::catch_unwind(|| kernel::connect(seed));
         let took = took.unwrap_or_else(|_| unreachable!("SEED={seed} fails"));
         assert!(
             took < std::time::Duration::from_secs(20),

@@ -148,7 +148,7 @@ impl Run {
         match self.rng.u8(0..12) {
             0 => self.send(i),
             1 | 2 => self.receive(i),
-            3 => drop(self.wire.hear(i)),
+            3 => drop(self.wire.deliver_packet(i)),
             4 if self.rng.u8(0..8) == 0 => {
                 self.wire.now += Duration::from_millis(self.rng.u64(0..200));
             }

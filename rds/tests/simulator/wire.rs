@@ -33,12 +33,12 @@ impl Wire {
     }
 
     /// Delivers a connection manager packet to a host; `false` if there is none.
-    pub(crate) fn hear(&mut self, i: usize) -> bool {
+    pub(crate) fn deliver_packet(&mut self, i: usize) -> bool {
         let Some(packet) = self.packets[i].pop_front() else {
             return false;
         };
         if !self.is_cut {
-            let answer = self.hosts[i].hear(self.now, packet);
+            let answer = self.hosts[i].on_packet(self.now, packet);
             self.packets[1 - i].extend(answer);
         }
         true

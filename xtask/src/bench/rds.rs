@@ -1,14 +1,18 @@
-//! What messages cost over RDS in user space, against the kernel's, on two guests.
+//! Benchmark of messages over RDS in user space and over the kernel's, on two guests.
 //!
-//! One program in C, `rds/benches/messages.c`, runs on a pair of guests twice at the same time: with
-//! `rds-preload`, which `rds/benches/port.c` gives a port of its own, and with the kernel's RDS. The two measure
-//! everything by turns of a fraction of a second, one kind, the other twice, and the first again, while the
-//! other kind sleeps: what an emulator takes for the same thing changes by a third within seconds, and more
-//! with new guests, and so changes both alike. Each four turns give one ratio, and what counts is the geometric
-//! mean of the middle half of the ratios: ours is told as so many times the reference's median.
+//! One C program, `rds/benches/messages.c`, runs twice on a pair of guests at the same time: with
+//! `rds-preload`,
+//! given a port of its own by `rds/benches/port.c`, and with the kernel's RDS. The two measure each
+//! case in turns of a
+//! fraction of a second, in the order ABBA, and one sleeps while the other runs: emulators change
+//! their speed by a third within
+//! seconds, and more with new guests, which affects both alike. Each four turns give one ratio. The
+//! result is the
+//! geometric mean of the middle half of the ratios, as a multiple of the reference's median.
 //!
-//! And what counts is the memory of a connection, which is what the guest has less of, be it the kernel's or the
-//! program's: that is measured before, with one kind on each pair, before any memory has been given back.
+//! The memory of a connection is the decrease of free memory of the guest, of kernel and program
+//! alike. It is
+//! measured first, with one kind on each pair, before any memory is released.
 
 use std::collections::BTreeMap;
 use std::time::Duration;
@@ -22,14 +26,14 @@ use super::row::{Bar, Row};
 use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
-/// How many pairs of guests there are, each of which gives the memory of one kind.
+/// Number of pairs of guests, each of which measures the memory of one kind.
 const PAIRS: usize = 6;
-/// How often everything is measured by turns on a pair.
+/// Number of rounds per pair.
 const ROUNDS: usize = 18;
 const TIMEOUT: Duration = Duration::from_secs(6 * 60);
 
-/// What is measured: what the program calls it, and how many bytes a message or an operation has, or how many
-/// connections there are.
+/// Cases: the name in the program, and the size of a message or operation, or the number of
+/// connections.
 const CASES: [(&str, u32); 7] = [
     ("latency", 64),
     ("rate", 64),
@@ -40,17 +44,17 @@ const CASES: [(&str, u32); 7] = [
     (MEMORY, 15),
 ];
 
-/// What is measured once on a pair.
+/// Case measured once per pair.
 const MEMORY: &str = "memory";
 
-/// The programs that are measured, as a shell calls them.
+/// The measured programs, as shell commands.
 struct Programs {
     messages: String,
-    /// What is loaded before it, for ours.
+    /// Preloaded libraries of ours.
     preloads: String,
 }
 
-/// Runs everything.
+/// Runs the benchmark.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let build = |name: &str, output: &str, arguments: &[&str]| {
         let source = workspace.root().join("rds/benches").join(name);
@@ -86,7 +90,7 @@ fn kind(side: Side) -> &'static str {
 }
 
 impl Programs {
-    /// Both kinds on two guests: the first one for the memory, and then both at the same time.
+    /// Runs both kinds on two guests: the first alone for the memory, then both together.
     fn plan(&self, sides: [Side; 2]) -> Run {
         let Self { messages, preloads } = self;
         let modules = |side| match side {
@@ -120,7 +124,7 @@ impl Programs {
     }
 }
 
-/// What the guests have printed so far.
+/// Output of the guests.
 #[derive(Debug, Default)]
 struct Transcript {
     samples: BTreeMap<(&'static str, u32, Side), Vec<f64>>,
@@ -178,7 +182,7 @@ impl Transcript {
     }
 }
 
-/// Ours, as a multiple of the reference, for each four turns: each kind has two of them.
+/// Ratios of ours to the reference, one for each four turns, two of each kind.
 fn ratios(ours: &[f64], reference: &[f64]) -> Vec<f64> {
     let sum = |turns: &[f64]| turns.iter().sum::<f64>();
     let fours = ours.chunks_exact(2).zip(reference.chunks_exact(2));
@@ -196,7 +200,7 @@ mod tests {
     #[test]
     fn transcript_becomes_rows() {
         let mut transcript = Transcript::default();
-        // The guests become slower and slower.
+        // The guests slow down from turn to turn.
         for round in 0..2 * guest::LEAST_ROUNDS {
             let scale = f64::from(1 << round);
             for (what, size) in CASES {
@@ -228,7 +232,7 @@ mod tests {
     }
 
     #[test]
-    fn turns_are_compared_with_those_next_to_them() {
+    fn ratios_compare_adjacent_turns() {
         assert_eq!(
             ratios(&[1.0, 3.0, 30.0, 30.0, 9.0], &[2.0, 6.0, 60.0, 180.0]),
             [0.5, 0.25]
@@ -237,7 +241,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_a_result_are_noticed() {
+    fn missing_figures_are_an_error() {
         let error = Transcript::default().rows().unwrap_err().to_string();
         assert!(error.contains("gave 0 figures"), "{error}");
     }

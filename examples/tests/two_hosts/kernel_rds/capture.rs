@@ -1,4 +1,4 @@
-//! What went over the wire: the frames of RDS among the packets of a run.
+//! RDS frames in a packet capture of a run.
 
 use std::{
     collections::{HashMap, HashSet},
@@ -9,7 +9,7 @@ use std::{
 
 use rds::proto::wire::{FRAGMENT, Flags, Header};
 
-/// What a frame is.
+/// Type of a frame.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub(super) enum Kind {
     Map,
@@ -17,22 +17,22 @@ pub(super) enum Kind {
     Message,
 }
 
-/// A frame, as the receiver's device sees it.
+/// A frame, as received by the device.
 #[derive(Debug)]
 pub(super) struct Frame {
     pub(super) from: Ipv4Addr,
     pub(super) kind: Kind,
-    /// It is the last of its message, or map.
+    /// Whether the frame is the last of its message or map.
     pub(super) last: bool,
-    /// The receiver is to be woken.
+    /// Whether the frame is solicited.
     pub(super) solicited: bool,
-    /// What it says of itself.
+    /// The header.
     pub(super) header: Header,
-    /// How many of its message have been seen on this connection, with it.
+    /// Number of frames of the message captured on this connection, including this one.
     pub(super) count: u32,
 }
 
-/// The messages of so many bytes that were cut off, and sent again from the start: X-F05.
+/// Messages of `len` bytes interrupted and retransmitted from the start: X-F05.
 pub(super) fn cut_off(frames: &[Frame], len: u32) -> HashSet<(Ipv4Addr, u64)> {
     let all = len.div_ceil(FRAGMENT);
     let of_len = || frames.iter().filter(|frame| frame.header.len == len);
@@ -55,24 +55,24 @@ pub(super) fn cut_off(frames: &[Frame], len: u32) -> HashSet<(Ipv4Addr, u64)> {
     cut_off.filter(|name| again.contains(name)).collect()
 }
 
-/// The port of RoCE.
+/// UDP port of RoCE.
 const ROCE: [u8; 2] = 4791_u16.to_be_bytes();
 
-/// Where the payload of an Ethernet frame begins, and the bytes of the headers of UDP and InfiniBand.
+/// Sizes of the Ethernet, UDP and InfiniBand headers.
 const ETHERNET: usize = 14;
 const UDP: usize = 8;
 const BTH: usize = 12;
 
-// The packets of sends over a reliable connection.
+// Opcodes of sends over a reliable connection.
 const SEND_FIRST: u8 = 0;
 const SEND_MIDDLE: u8 = 1;
 const SEND_LAST: u8 = 2;
 const SEND_ONLY: u8 = 4;
 
-/// A queue pair, by who sends to it.
+/// A queue pair, by address of its sender.
 type Queue = (Ipv4Addr, [u8; 3]);
 
-/// The frames in a file of packets.
+/// The frames in a capture file.
 pub(super) fn frames(file: &Path) -> Vec<Frame> {
     let bytes = fs::read(file).expect("the packets were not recorded");
     let (start, mut rest) = bytes.split_at(24);
@@ -81,7 +81,7 @@ pub(super) fn frames(file: &Path) -> Vec<Frame> {
     let mut wire = Wire::default();
     while let Some((record, more)) = rest.split_first_chunk::<16>() {
         let len = u32::from_le_bytes([record[8], record[9], record[10], record[11]]);
-        // The last one may have been cut off.
+        // The last packet may be truncated.
         let Some((packet, more)) = more.split_at_checked(len as usize) else {
             break;
         };
@@ -91,19 +91,19 @@ pub(super) fn frames(file: &Path) -> Vec<Frame> {
     found
 }
 
-/// What is under way.
+/// State of reassembly.
 #[derive(Default)]
 struct Wire {
-    /// Packets that have been seen; they are sent again where one is lost.
+    /// Captured packets; lost ones are retransmitted.
     seen: HashSet<(Queue, [u8; 3])>,
-    /// The beginning of the frame that is being sent to a queue pair.
+    /// First part of the frame in progress, by queue pair.
     begun: HashMap<Queue, Header>,
-    /// How many frames there were of a message.
+    /// Number of frames by message.
     counts: HashMap<(Queue, u64), u32>,
 }
 
 impl Wire {
-    /// Takes a packet; the frame whose last it is.
+    /// Adds a packet; returns the frame completed by it.
     fn packet(&mut self, packet: &[u8]) -> Option<Frame> {
         let ip = packet.get(ETHERNET..)?;
         if packet[12..ETHERNET] != [8, 0] {

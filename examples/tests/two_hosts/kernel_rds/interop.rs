@@ -1,4 +1,4 @@
-//! Our sockets on host a, and the kernel's on host b.
+//! Sockets of this crate on host a, and the kernel's on host b.
 
 #![expect(clippy::print_stdout, reason = "what both have said")]
 
@@ -16,7 +16,7 @@ use crate::{
 
 const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 
-/// Each role of ours, one after the other.
+/// Commands for roles of this crate, in sequence.
 fn ours(roles: &[impl Display]) -> String {
     in_turn(OURS, roles)
 }
@@ -25,7 +25,7 @@ fn run(seconds: u32, a: &str, b: &str) -> Printed {
     run_with(&["--rds", "b"], seconds, a, b)
 }
 
-/// X-C10: the same, and the kernel was never asked for a connection by one that had it.
+/// X-C10: runs both sides, and checks for connect requests of the kernel while it has a connection.
 fn run_calmly(options: &[&str], a: &str, b: &str) -> Printed {
     let b = format!("{b} && {}", roles(&["stale $B"]));
     let options = [&["--rds", "b"], options].concat();
@@ -34,8 +34,9 @@ fn run_calmly(options: &[&str], a: &str, b: &str) -> Printed {
     printed
 }
 
-/// X-C01, X-C03, X-D01, X-D03, X-D08, X-G01, X-G03, X-R03; X-C09 as it begins with a host that does not
-/// serve yet.
+/// X-C01, X-C03, X-D01, X-D03, X-D08, X-G01, X-G03, X-R03; X-C09, because the first request
+/// precedes the
+/// server.
 #[test]
 fn interop_user_dials_kernel() {
     let (a, b) = (questions("$A", "$B"), answers("$B", "$A"));
@@ -44,11 +45,11 @@ fn interop_user_dials_kernel() {
     let options = ["--pcap", file.to_str().expect("a path")];
     let printed = run_calmly(&options, &ours(&a), &roles(&b));
     answered(&printed.a, &printed.b);
-    who_is_to_wake_up(&file);
+    check_solicited(&file);
 }
 
-/// X-D08: the last frame of everything is solicited, and no other, both ways.
-fn who_is_to_wake_up(file: &Path) {
+/// X-D08: exactly the last frame of each message or map is solicited, in both directions.
+fn check_solicited(file: &Path) {
     let frames = frames(file);
     let wrong: Vec<_> = frames
         .iter()
@@ -73,7 +74,7 @@ fn who_is_to_wake_up(file: &Path) {
     }
 }
 
-/// X-C02, X-D01, X-D02 as far as messages go, X-D09, X-D13, X-G02, X-R01, X-R02.
+/// X-C02, X-D01, X-D02 without RDMA, X-D09, X-D13, X-G02, X-R01, X-R02.
 #[test]
 fn interop_kernel_dials_user() {
     let (a, mut b) = (answers("$A", "$B"), questions("$B", "$A"));
@@ -86,7 +87,7 @@ fn interop_kernel_dials_user() {
     let [count, acks, resets] = numbers(&printed.b, "sunk")[..] else {
         panic!("{:?}", printed.b);
     };
-    // How many they are is shown without a device; here they may come later, and so for less.
+    // The exact number is tested without a device; here messages may arrive late.
     assert!(
         acks * 2 < count && acks > 0 && resets == 0,
         "{acks} of {count}"
@@ -98,8 +99,9 @@ fn interop_kernel_dials_user() {
 /// More messages than there are receives.
 const MANY: u64 = 1500;
 
-/// Both sides send for so many seconds, while what happens to a host's link is made to: on b, where
-/// the kernel's RDS is, or on a. Each host does something before.
+/// Both sides send for `seconds`, while the link of a host is disturbed: on b, with the kernel's
+/// RDS, or
+/// on a. Each host runs its `before` first.
 fn flow_after(options: &[&str], before: [&str; 2], seconds: u32, a: &str, b: &str) -> Printed {
     let ours = ours(&[&format!("flow $A:4100 $B:4100 {seconds} 0.01")]);
     let flow = roles(&[&format!("flow $B:4100 $A:4100 {seconds} 0.01")]);
@@ -111,17 +113,18 @@ fn flow_after(options: &[&str], before: [&str; 2], seconds: u32, a: &str, b: &st
     printed
 }
 
-/// The same, and nothing before.
+/// As [`flow_after`], without commands before.
 fn flow_while(seconds: u32, a: &str, b: &str) -> Printed {
     flow_after(&[], ["true", "true"], seconds, a, b)
 }
 
-/// X-F05, X-F09, X-F10: what the kernel and we have printed when it has read and written our memory, whose
-/// names stay the same, with long messages both ways, while the link was cut; and the packets.
+/// X-F05, X-F09, X-F10: checks the output of kernel and crate after operations on the same exports,
+/// with long
+/// messages in both directions, while the link was cut; and the capture.
 fn severed(printed: &Printed, packets: &Path) {
     let [ours, kernels] = [&printed.a, &printed.b].map(|lines| numbers(lines, "severed"));
     println!("{ours:?} {kernels:?}");
-    // What was done has its message, and what was dropped may have.
+    // Successful operations have their message, and failed ones may have it.
     let (done, dropped) = (kernels[0], kernels[1]);
     assert!(done > 0 && dropped > 0 && ours[1] == dropped);
     assert!((done..=done + dropped).contains(&ours[0]));
@@ -131,10 +134,14 @@ fn severed(printed: &Printed, packets: &Path) {
     assert!(!cut_off.is_empty(), "no long message was cut off");
 }
 
-/// X-F01, X-F02, X-F04, X-F05, X-F08, X-F09, X-F10, X-D14: the link is cut while the kernel reads and writes our
-/// memory; for 4 seconds; and, in the long test, for 30. It is cut on the way: at a host's own interface,
-/// Linux 6.1 may never recover, see `DESIGN.md`. After the cut for 4 seconds, our device is removed, and
-/// made anew. The kernel waits until we have closed it, and librdmacm closes it only if there is another.
+/// X-F01, X-F02, X-F04, X-F05, X-F08, X-F09, X-F10, X-D14: the link is cut during operations of the
+/// kernel;
+/// for 4 seconds; and, in the long test, for 30. It is cut on the way: with a cut at the interface
+/// of the
+/// host, Linux 6.1 may never recover, see `DESIGN.md`. After the cut for 4 seconds, the device is
+/// removed and
+/// added again. The kernel waits until this crate has closed it; librdmacm closes it only if there
+/// is another.
 #[test]
 fn interop_link_cuts_lose_nothing() {
     let long = env::var_os("LONG").is_some();
@@ -161,7 +168,7 @@ fn interop_link_cuts_lose_nothing() {
         let cut = |down: u32| format!("{PREPARE}; {}", cut(down));
         flow_while(45, "true", &cut(30));
         flow_while(45, &cut(30), "true");
-        // X-F03: ten cuts, on one host, of 1 to 6 seconds.
+        // X-F03: ten cuts of 1 to 6 seconds, on one host.
         let cuts = format!(
             "{PREPARE}; for down in 3 1 6 2 5 4 1 6 2 3; do \
              sleep 4; {CUT}; sleep $down; {RESTORE}; done"
@@ -172,8 +179,10 @@ fn interop_link_cuts_lose_nothing() {
     }
 }
 
-/// X-C06: what one process does not answer, the next does. X-F11: either side is killed in the middle of
-/// messages both ways, and comes again. X-C08: the kernel's has a new RDS then. X-C07, in the long test.
+/// X-C06: requests unanswered by one process are answered by the next. X-F11: either side is killed
+/// during
+/// messages in both directions, and restarted. X-C08: then the kernel's RDS is new. X-C07, in the
+/// long test.
 #[test]
 fn interop_killed_process_is_replaced() {
     let (own, peer) = ("$A:4200", "$B:4200");
@@ -186,7 +195,7 @@ fn interop_killed_process_is_replaced() {
         ]),
     );
     let module = "rmmod rds_rdma && insmod $(find /lib/modules/$(uname -r) -name 'rds_rdma.ko*')";
-    // The message that kills it may have been acknowledged, and is lost then.
+    // The message with the kill may be acknowledged, and lost.
     let b = roles(&["sizes $B:4000 $A:4000"])
         + &format!("&& ({0} || {0}) &&", roles(&["stop $B:4000 $A:4000"]))
         + &roles(&[
@@ -202,7 +211,7 @@ fn interop_killed_process_is_replaced() {
     assert_eq!(numbers(&printed.b, "echoed"), [11]);
     assert!(printed.b.contains(&"stopped".to_owned()));
     flowed(&printed.a, &printed.b);
-    // Of each side, one was killed, and lived again; and one lived on, and has been told.
+    // On each side, one process was killed and restarted; the other survived and got a reset.
     for (side, survivor) in [(&printed.a, 1), (&printed.b, 0)] {
         let lived: Vec<_> = side
             .iter()
@@ -218,7 +227,7 @@ fn interop_killed_process_is_replaced() {
     }
 }
 
-/// M-M02, and X-C05: two processes at a time, each with an address; one with a type of service.
+/// M-M02 and X-C05: two processes at a time, each with an address; one with a type of service.
 #[test]
 fn interop_two_processes_share_a_device() {
     let alias = "10.9.0.77";

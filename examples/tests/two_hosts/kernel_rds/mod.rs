@@ -1,11 +1,11 @@
-//! The kernel's RDS, from Python: the peer that ours is to talk to, here talking to itself.
+//! Tests with the kernel's RDS, driven from Python, as the peer or on both sides.
 //!
-//! `peer.py` says what it can be asked to do, and `afrds.py` has the kernel's sockets.
+//! `peer.py` documents its roles, and `afrds.py` has the kernel's sockets.
 
 mod capture;
 mod interop;
 mod outages;
-mod strangers;
+mod protocol_violations;
 mod stress;
 mod zero_copy;
 
@@ -13,14 +13,14 @@ use std::fmt::Display;
 
 use crate::guests::run_with;
 
-/// Python as the system has it: `ctypes` and few other modules are all that is needed.
+/// The system's Python: `ctypes` and few other modules are needed.
 const PEER: &str = concat!(
     "/usr/bin/python3 -B ",
     env!("CARGO_MANIFEST_DIR"),
     "/tests/two_hosts/kernel_rds/peer.py"
 );
 
-/// Each role of `program`, one after the other.
+/// Commands for roles of `program`, in sequence.
 fn in_turn(program: &str, roles: &[impl Display]) -> String {
     let commands: Vec<_> = roles
         .iter()
@@ -29,12 +29,12 @@ fn in_turn(program: &str, roles: &[impl Display]) -> String {
     commands.join(" && ")
 }
 
-/// Each role, one after the other.
+/// Commands for roles of `peer.py`, in sequence.
 fn roles(roles: &[impl Display]) -> String {
     in_turn(PEER, roles)
 }
 
-/// The roles of a side that asks for everything.
+/// Roles of a client of everything.
 fn questions(own: &str, peer: &str) -> Vec<String> {
     vec![
         format!("sizes {own}:4000 {peer}:4000"),
@@ -46,7 +46,7 @@ fn questions(own: &str, peer: &str) -> Vec<String> {
     ]
 }
 
-/// The roles of the other side.
+/// Roles of the server.
 fn answers(own: &str, peer: &str) -> Vec<String> {
     vec![
         format!("serve {own}:4000"),
@@ -55,31 +55,31 @@ fn answers(own: &str, peer: &str) -> Vec<String> {
     ]
 }
 
-/// Every question has been answered.
+/// Checks for an answer to every request.
 fn answered(asker: &[String], answerer: &[String]) {
     served(asker, answerer);
     assert_eq!(numbers(asker, "pongs"), [5]);
     flowed(asker, answerer);
 }
 
-/// What was asked of `serve` and `slow` has been answered.
+/// Checks the answers of `serve` and `slow`.
 fn served(asker: &[String], answerer: &[String]) {
     assert_eq!(numbers(asker, "echoed"), [11]);
     assert_eq!(numbers(asker, "operations"), [24]);
-    // The last message that is taken fills it up: 21 of 1000 bytes are more than 20 000.
+    // The last accepted message exceeds the limit: 21 messages of 1000 bytes exceed 20 000 bytes.
     let refused = numbers(asker, "refused after");
     assert!((20..30).contains(&refused[0]), "{refused:?}");
     assert_eq!(numbers(answerer, "slow"), refused);
 }
 
-/// What each has sent the other has seen.
+/// Checks that each side received everything sent by the other.
 fn flowed(one: &[String], other: &[String]) {
     let (one, other) = (numbers(one, "flow"), numbers(other, "flow"));
     assert_eq!((one[0], one[1]), (other[1], other[0]));
     assert!(one[0] > 0 && other[0] > 0, "{one:?} {other:?}");
 }
 
-/// The numbers of the line that begins with `name`.
+/// The numbers in the line with the prefix `name`.
 fn numbers(lines: &[String], name: &str) -> Vec<u64> {
     let line = lines.iter().find(|line| line.starts_with(name));
     assert!(line.is_some(), "no `{name}` in {lines:?}");
@@ -87,16 +87,16 @@ fn numbers(lines: &[String], name: &str) -> Vec<u64> {
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// What makes an unchanged program use this crate.
+/// Environment to run an unchanged program with this crate.
 fn preload() -> String {
     let own = std::env::current_exe().expect("this program has no name");
-    // Cargo puts it there as it is a dependency.
+    // Cargo builds the library there as a dependency.
     let library = own.with_file_name("librdspreload.so");
     assert!(library.exists(), "there is no {}", library.display());
     format!("LD_PRELOAD={}", library.display())
 }
 
-/// A program for the kernel's sockets uses this crate's without knowing, and talks to the kernel's.
+/// A program for the kernel's sockets runs with the preload library, with a kernel as peer.
 #[test]
 fn preload_runs_kernel_rds_program() {
     let a = roles(&answers("$A", "$B"));
@@ -111,7 +111,7 @@ fn preload_runs_kernel_rds_program() {
     answered(&printed.b, &printed.a);
 }
 
-/// The other way round: the kernel's sockets ask, and ours, unknown to the program, answer.
+/// The other direction: a kernel client, and a server with the preload library.
 #[test]
 fn preload_serves_kernel_client() {
     let a = roles(&[
@@ -127,13 +127,13 @@ fn preload_serves_kernel_client() {
     served(&printed.a, &printed.b);
 }
 
-/// X-D02, X-D03, X-C12: both ask each other, over IPv4 and IPv6.
+/// X-D02, X-D03, X-C12: both hosts ping each other, over IPv4 and IPv6.
 #[test]
 fn rds_ping_interoperates_with_kernel() {
     let ping = env!("CARGO_BIN_EXE_rds-ping");
-    // The fifth question is that of the last program.
+    // The fifth ping is of the last program.
     let a = roles(&["ping $A $B 100", "pinged $A 5"]);
-    // Ours answers as long as it asks. The last question has one interval to be answered.
+    // The program answers while it pings. The last ping has one interval to be answered.
     let b = format!(
         "{ping} -c 2 -i 8 -I $B6 $A6 | sed 's/^/v6/'; {ping} -c 2 -i 8 $A; \
          timeout 250 {ping} -i 100ms $A >/dev/null"
@@ -150,7 +150,7 @@ fn rds_ping_interoperates_with_kernel() {
     assert_eq!(answers("v6"), 2, "{:?}", printed.b);
 }
 
-/// What the specification says of the kernel is so, and the driver can tell.
+/// Two kernels behave as specified, as seen by `peer.py`.
 #[test]
 fn two_kernels_interoperate() {
     let a = [

@@ -1,4 +1,4 @@
-//! Outages, and bad links, that take long: the long test only has them.
+//! Long outages and lossy links, for the long test only.
 
 use super::{flowed, in_turn, numbers, roles};
 use crate::{
@@ -8,7 +8,7 @@ use crate::{
 
 const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 
-/// X-F04: the link is cut while nobody has anything to say, and what is said afterwards arrives.
+/// X-F04: the link is cut while idle, and later messages arrive.
 pub(super) fn idle() {
     let b = format!(
         "{PREPARE} && {} && sleep 20 && {CUT} && sleep 20 && {RESTORE} && sleep 20 && {}",
@@ -20,12 +20,13 @@ pub(super) fn idle() {
     assert_eq!(echoed.count(), 2, "{:?}", printed.b);
 }
 
-/// X-C07: to the kernel, our host is powered off for 20 s in the middle of messages both ways: nothing gets
-/// from one to the other, and then there is another process, which knows of nothing.
+/// X-C07: simulates power loss of this host during messages in both directions: the link is cut for
+/// 20 s, and then
+/// a new process starts without state.
 pub(super) fn powered_off() {
     let (own, peer) = ("$A:4200", "$B:4200");
-    // The kernel's link is cut before the process is killed, which nobody is to be told, and until another is
-    // about to start.
+    // The link is cut before the kill, so that the kernel gets no notice, until shortly before the
+    // restart.
     let a = format!(
         "{PREPARE} && {{ {OURS} load {own} {peer} 1 2 & ours=$!; sleep 12; {CUT}; kill -9 $ours; sleep 20; \
          {RESTORE}; sleep 3; {}; }}",
@@ -47,8 +48,9 @@ pub(super) fn powered_off() {
     assert!(told, "{:?}", printed.b);
 }
 
-/// X-D14: ten minutes in which one packet in a hundred is lost. Everything arrives, once and in order, and we
-/// need no more memory in the end than in the beginning.
+/// X-D14: ten minutes with 1 % packet loss. All messages arrive once and in order, and memory does
+/// not
+/// grow.
 pub(super) fn soak() {
     let lossy = "insmod $(find /lib/modules/$(uname -r) -name 'sch_netem.ko*') && \
                  tc qdisc add dev eth0 root netem loss 1%";

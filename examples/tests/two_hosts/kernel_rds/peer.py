@@ -59,7 +59,7 @@ def open_socket(own):
 HELLO = b"hello"
 
 
-def meet(sock, peer):
+def synchronize(sock, peer):
     """Waits until the other side has its socket, too."""
     limit = time.monotonic() + 60
     while time.monotonic() < limit:
@@ -75,7 +75,7 @@ def meet(sock, peer):
     raise TimeoutError(f"{peer} says nothing")
 
 
-def hear(sock, seconds=30):
+def recv_message(sock, seconds=30):
     """The next message that is about something."""
     while True:
         got = sock.recv_soon(seconds=seconds)
@@ -102,7 +102,7 @@ def serve(own):
             sock.send_soon(asked.data, asked.address)
         elif kind in (WRITE, READ):
             (cookie,) = afrds.numbers(asked.control, afrds.RDMA_DEST)
-            operate(sock, asked.address, kind, seed, size, cookie)
+            run_rdma(sock, asked.address, kind, seed, size, cookie)
         elif kind == STOP:
             sock.send_soon(asked.data, asked.address)
             # What is not acknowledged when a socket is closed is not sent any more.
@@ -111,30 +111,30 @@ def serve(own):
     print("served", " ".join(f"{chr(kind)}{count}" for kind, count in sorted(served.items())))
 
 
-def operate(sock, client, kind, seed, size, cookie):
+def run_rdma(sock, client, kind, seed, size, cookie):
     local = Memory(size, 0x10, pattern(seed, size) if kind == WRITE else b"")
     flags = afrds.NOTIFY_ME | (afrds.READWRITE if kind == WRITE else afrds.FENCE)
     rdma = Rdma(cookie, [local], flags, token=seed + 1000)
     sock.send_soon(request(kind, seed, size), client, [rdma.message])
-    told = hear(sock)
+    told = recv_message(sock)
     assert afrds.statuses(told.control) == [(seed + 1000, 0)], told
     assert local.read() == pattern(seed, size), f"{size} bytes were read wrong"
 
 
 def sizes(own, peer):
     sock, peer = open_socket(own), parse(peer)
-    meet(sock, peer)
+    synchronize(sock, peer)
     for seed, size in enumerate(SIZES):
         data = request(ECHO, seed, size, pattern(seed, size))[: max(size, 6)]
         sock.send_soon(data, peer)
-        got = hear(sock)
+        got = recv_message(sock)
         assert got.address == peer and got.data == data, f"{size} bytes came back otherwise"
     print("echoed", len(SIZES))
 
 
 def rdma(own, peer, *wanted):
     sock, peer = open_socket(own), parse(peer)
-    meet(sock, peer)
+    synchronize(sock, peer)
     seed = 0
     for size in map(int, wanted or ["1", "4096", "20000", str(1 << 20)]):
         for offset in OFFSETS:
@@ -143,7 +143,7 @@ def rdma(own, peer, *wanted):
                 memory = Memory(size, offset, pattern(seed, size) if kind == READ else b"")
                 mapped, cookie = afrds.rdma_map(memory, afrds.READWRITE | afrds.USE_ONCE)
                 sock.send_soon(request(kind, seed, size), peer, [mapped])
-                got = hear(sock)
+                got = recv_message(sock)
                 assert got.data == request(kind, seed, size), got
                 assert memory.read() == pattern(seed, size), f"{size} at {offset:#x} differ"
                 assert not any(memory.around()), "bytes beside it were written"
@@ -153,9 +153,9 @@ def rdma(own, peer, *wanted):
 
 def stop(own, peer):
     sock, peer = open_socket(own), parse(peer)
-    meet(sock, peer)
+    synchronize(sock, peer)
     sock.send_soon(request(STOP), peer)
-    hear(sock)
+    recv_message(sock)
     print("stopped")
 
 
@@ -188,7 +188,7 @@ def flow(own, peer, seconds, pace):
     """`pace` is how many seconds there are between two messages."""
     sock, peer = open_socket(own), parse(peer)
     sock.limits(200_000, 200_000)
-    meet(sock, peer)
+    synchronize(sock, peer)
     end, pace = time.monotonic() + float(seconds), float(pace)
     sent, seen, wrong, due, gap = 0, 0, [], 0, 0
     last_seen, is_last_sent, is_heard, owes = time.monotonic(), False, False, False
@@ -295,7 +295,7 @@ def waiting(sock):
 
 def sink(own, peer, count, first=None):
     sock, peer = open_socket(own), parse(peer)
-    meet(sock, peer)
+    synchronize(sock, peer)
     before = afrds.counters(sock)
     if first is not None:
         sock.send_soon(request(first), peer)
@@ -316,7 +316,7 @@ def stall(own, peer, count):
 
 def wrong(own, peer):
     sock, peer = open_socket(own), parse(peer)
-    meet(sock, peer)
+    synchronize(sock, peer)
     local = Memory(100)
     for seed in range(20):
         sock.send_soon(request(ECHO, seed, 4000, pattern(seed, 4000)), peer)
@@ -325,7 +325,7 @@ def wrong(own, peer):
             sock.send_soon(b"never", peer, [rdma.message])
     told, seed = [], 0
     while seed < 20 or not told:
-        got = hear(sock, 60)
+        got = recv_message(sock, 60)
         if got.length:
             assert got.data == request(ECHO, seed, 4000, pattern(seed, 4000)), f"{seed} came back otherwise"
             seed += 1
@@ -514,7 +514,7 @@ def slow(own, seconds):
     time.sleep(float(seconds))
     seen = 0
     while True:
-        got = hear(sock, 60)
+        got = recv_message(sock, 60)
         if got.data == b"over":
             break
         seen += 1
@@ -526,7 +526,7 @@ def slow(own, seconds):
 def press(own, peer):
     sock, peer = open_socket(own), parse(peer)
     sock.set(afrds.CONG_MONITOR, 1)
-    meet(sock, peer)
+    synchronize(sock, peer)
     sent = 0
     while True:
         try:
@@ -538,12 +538,12 @@ def press(own, peer):
             if error.errno != errno.EAGAIN:
                 raise
         time.sleep(0.02)
-    told = hear(sock, 60)
+    told = recv_message(sock, 60)
     (ports,) = afrds.numbers(told.control, afrds.CONG_UPDATE)
     assert (told.length, ports) == (0, 1 << peer[1] % 64), told
     print("refused after", sent)
     sock.send_soon(b"over", peer)
-    assert hear(sock, 60).data == b"%d" % sent
+    assert recv_message(sock, 60).data == b"%d" % sent
 
 
 def refused(number, call, *arguments):

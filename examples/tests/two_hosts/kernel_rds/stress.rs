@@ -1,4 +1,4 @@
-//! `rds-stress`: both sides send, and each looks at what it gets.
+//! `rds-stress`: both sides send, and verify received data.
 
 use std::env;
 
@@ -6,14 +6,14 @@ use crate::guests::{Printed, run_with};
 
 const STRESS: &str = env!("CARGO_BIN_EXE_rds-stress");
 
-/// The same on the kernel's sockets.
+/// `rds-stress` on the kernel's sockets.
 const KERNEL: &str = concat!(
     "/usr/bin/python3 -B ",
     env!("CARGO_MANIFEST_DIR"),
     "/tests/two_hosts/kernel_rds/stress.py"
 );
 
-/// Runs both sides; `options` are what the active one says.
+/// Runs both sides; `options` are those of the active one.
 fn run(options: &str) -> Printed {
     let active = format!("{STRESS} --connect-retries 60 -s $B -r $A {options}");
     run_with(&[], 200, &active, STRESS)
@@ -27,7 +27,7 @@ fn average(lines: &[String]) -> Vec<f64> {
     words.filter_map(|word| word.parse().ok()).collect()
 }
 
-/// Messages between all tasks, both ways, of both of which every byte is looked at.
+/// Messages between all tasks in both directions, with every byte verified.
 #[test]
 fn rds_stress_sends_and_verifies() {
     let printed = run("-q 10000 -a 1024 -d 4 -t 2 -T 5 -v -c --show-histogram");
@@ -50,7 +50,7 @@ fn rds_stress_runs_simplex() {
     assert_eq!((a[2], b[1]), (0.0, 0.0));
 }
 
-/// Operations on memory, whose bytes are looked at on both sides.
+/// Operations on memory, verified on both sides.
 #[test]
 fn rds_stress_runs_rdma() {
     for options in [
@@ -68,17 +68,17 @@ fn rds_stress_runs_rdma() {
     }
 }
 
-/// A run of ours with a kernel's.
+/// A run of this crate with a kernel.
 struct Run {
-    /// Whether the kernel begins.
+    /// Whether the kernel is the active side.
     kernel: bool,
-    /// What the side that begins is told.
+    /// Options of the active side.
     options: &'static str,
-    /// Requests go one way only.
+    /// Whether requests go in one direction only.
     simplex: bool,
-    /// Memory is read; memory is written.
+    /// Whether memory is read, and written.
     memory: [bool; 2],
-    /// The type of service.
+    /// Type of service.
     tos: u64,
 }
 
@@ -111,7 +111,7 @@ impl Run {
         Self { tos, ..self }
     }
 
-    /// What the two sides do, for so long.
+    /// The commands of both sides, running for `seconds`.
     fn commands(&self, seconds: u32) -> [String; 2] {
         let options = self.options;
         if self.kernel {
@@ -124,7 +124,7 @@ impl Run {
         }
     }
 
-    /// What is wrong with what both have printed.
+    /// The first fault in the output of both sides.
     fn complaint(&self, ours: &str, kernels: &str) -> Option<String> {
         let rates = average(&[ours.to_owned()]);
         let words: Vec<_> = kernels.split_whitespace().collect();
@@ -141,14 +141,14 @@ impl Run {
         let we_ask = !self.simplex || !self.kernel;
         let right = (asked > 0) == kernel_asks
             && (seen > 0) == we_ask
-            // The kernel's side waits for every answer where it has begun.
+            // The kernel's active side waits for every answer.
             && (!self.kernel || asked == answered)
             && answers <= seen
             && (rates[1] > 0.0) == we_ask
             && (rates[2] > 0.0) == kernel_asks
             && [read > 0, written > 0] == self.memory
             && tos == self.tos
-            // D07: most acknowledgements go with messages, or are for many.
+            // D07: most acknowledgements are in messages, or cover several.
             && (self.options != SMALL || acks * 2 < asked + answers);
         (!right).then(|| format!("{} | {ours} | {kernels}", self.options))
     }
@@ -160,7 +160,7 @@ const NONE: [bool; 2] = [false, false];
 /// Many small messages at a time.
 const SMALL: &str = "-q 63 -a 63 -d 32 -t 4 --tos 3";
 
-/// What is run always: one of each kind.
+/// The runs of the short test, one of each kind.
 const RUNS: [Run; 4] = [
     Run::of_the_kernels("request=10000 depth=4 tasks=2 verify=1 least=5", NONE),
     Run::of_the_kernels(
@@ -173,7 +173,7 @@ const RUNS: [Run; 4] = [
     Run::of_ours("-q 1K -D 20000 -I 4 -v", BOTH),
 ];
 
-/// What is run in the long test as well.
+/// Additional runs of the long test.
 const MORE: [Run; 8] = [
     Run::of_ours("-q 1K -D 20000 -v -Q 2", BOTH).of_service(2),
     Run::of_ours("-q 10000 -a 1024 -d 4 -t 2 -v", NONE),
@@ -188,8 +188,9 @@ const MORE: [Run; 8] = [
     Run::of_the_kernels("rdma=20000 mode=2 verify=1 least=20", [false, true]),
 ];
 
-/// X-D04, X-D05, X-D06, X-D07, X-R04: every message is the next of its sender, and every byte of it, and
-/// of memory, is right.
+/// X-D04, X-D05, X-D06, X-D07, X-R04: every message is the next of its sender, and every byte of
+/// messages
+/// and memory is correct.
 #[test]
 fn rds_stress_interoperates_with_kernel() {
     let mut runs: Vec<_> = RUNS.iter().collect();

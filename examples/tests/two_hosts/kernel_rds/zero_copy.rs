@@ -1,5 +1,6 @@
-//! The mail's example: a server that reads and writes its clients' memory, each side ours or the
-//! kernel's.
+//! The example of the mail: a server reads and writes the memory of clients, with either side on
+//! the kernel's
+//! RDS.
 
 use super::numbers;
 use crate::guests::{Printed, run_with};
@@ -12,7 +13,7 @@ const KERNEL: &str = concat!(
     "/tests/two_hosts/kernel_rds/zero_copy.py"
 );
 
-/// Our client asks for all of its text, for a part of a page, and for as much as there can be.
+/// Clients for the whole text, a part of a page, and the maximum size.
 fn our_client() -> String {
     [
         format!("{CLIENT} $B:4000 'hello, RDS'"),
@@ -64,7 +65,7 @@ fn zero_copy_server_runs_with_kernel_client() {
     assert_eq!(done.count(), 4, "{:?}", printed.a);
 }
 
-/// `rds-info` asks the server, whose RDS is its own.
+/// `rds-info` queries the server, whose RDS state is in its own process.
 #[test]
 fn rds_info_queries_a_preloaded_program() {
     let info = env!("CARGO_BIN_EXE_rds-info");

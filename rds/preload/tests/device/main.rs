@@ -1,9 +1,9 @@
-//! Programs of the kernel's sockets, over a real device: what needs one host only.
+//! Programs for the kernel's sockets, over a real device on one host.
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
 use std::{env, path::Path, process::Command};
 
-/// Runs a part of `calls.c`, which says that all is well.
+/// Runs a part of `calls.c`, and checks for success.
 fn call(part: &str) {
     let address = env::var("A").expect("this test runs in the guest: `cargo xtask test`");
     let source = Path::new(env!("CARGO_MANIFEST_DIR")).join("tests/device/calls.c");

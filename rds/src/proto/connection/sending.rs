@@ -115,7 +115,7 @@ enum Stage {
 }
 
 /// The capabilities extension sent with maps.
-fn told(capabilities: u32) -> Extensions {
+fn capability_extension(capabilities: u32) -> Extensions {
     let mut extensions = Extensions::NONE;
     if capabilities != 0 {
         let added = extensions.add(Extension::Capabilities(capabilities));
@@ -343,7 +343,7 @@ impl<P> Sending<P> {
                 ack,
                 len: CongestionMap::LEN,
                 flags: Flags::CONG_BITMAP,
-                extensions: told(self.capabilities),
+                extensions: capability_extension(self.capabilities),
                 ..Header::default()
             };
             self.map.clone_from(map());

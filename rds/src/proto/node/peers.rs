@@ -31,8 +31,8 @@ pub(super) struct Peer<P, B> {
     request: Option<ConnectData>,
     /// The accepted attempt, with the peer's private data.
     accepted: Option<(Attempt, ConnectData)>,
-    /// The peer was connected or has sent data, so retransmissions must be told from new messages,
-    /// and the entry is kept.
+    /// The peer was connected or has sent data, so the entry is kept to distinguish retransmissions
+    /// from new messages.
     pub(super) is_known: bool,
     /// Time of the last frame, or of the last change of the connection.
     pub(super) used_at: Duration,

@@ -1,4 +1,4 @@
-//! Numbered messages both ways: nothing may be missing, twice, or late.
+//! Numbered messages in both directions, checked for loss, duplicates and delay.
 
 use std::{
     io::ErrorKind,
@@ -10,9 +10,9 @@ use std::{
 use anyhow::{Context as _, Result, bail, ensure};
 use rds::{Received, Socket};
 
-use super::{HELLO, meet, open, pattern};
+use super::{HELLO, open, pattern, synchronize};
 
-/// The number of a message that is the last of its side, and of the answer to that.
+/// Numbers of the last message of a side, and of its acknowledgement.
 const LAST: u64 = 1 << 63;
 const HEARD: u64 = 1 << 62;
 
@@ -50,7 +50,7 @@ impl Side {
         }
     }
 
-    /// Sends what is due; `false` if there is no room.
+    /// Sends due messages; `false` if the send buffer is full.
     fn send(&mut self, socket: &Socket, peer: SocketAddr, due: bool, over: bool) -> Result<bool> {
         let mut bytes = Vec::new();
         if self.owes {
@@ -82,12 +82,12 @@ impl Side {
 }
 
 pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) -> Result<()> {
-    // Memory is what is used, not what the kernel adds to it to have a huge page.
+    // The check is on used memory, without the kernel's rounding up to huge pages.
     rustix::thread::disable_transparent_huge_pages(true)?;
     let socket = open(own)?;
     socket.set_send_limit(200_000)?;
     socket.set_recv_limit(200_000)?;
-    meet(&socket, peer)?;
+    synchronize(&socket, peer)?;
     socket.set_nonblocking(true);
     let pace = Duration::from_secs_f64(pace);
     let end = Instant::now() + Duration::from_secs_f64(seconds);
@@ -146,7 +146,7 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, seconds: f64, pace: f64) ->
     Ok(())
 }
 
-/// The memory of this process, in KiB.
+/// Resident memory of this process, in KiB.
 fn resident() -> Result<u64> {
     let status = std::fs::read_to_string("/proc/self/status")?;
     let line = status.lines().find_map(|line| line.strip_prefix("VmRSS:"));

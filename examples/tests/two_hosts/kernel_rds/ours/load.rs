@@ -1,4 +1,4 @@
-//! Messages both ways, of sides that may die and come again.
+//! Messages in both directions, between sides that may be killed and restarted.
 
 use std::{
     io::ErrorKind,
@@ -10,24 +10,24 @@ use std::{
 use anyhow::{Result, bail, ensure};
 use rds::{Received, Socket};
 
-use super::{PATIENCE, open, pattern, settle};
+use super::{TIMEOUT, open, pattern, wait_for_acks};
 
-/// So many messages of the peer are enough.
+/// Number of messages of the peer before the end.
 const ENOUGH: u32 = 50;
 
-/// How long the last messages go on.
+/// Duration of the last messages.
 const LAST: Duration = Duration::from_secs(3);
 
-/// What comes from one life of the peer.
+/// Messages of one life of the peer.
 #[derive(Default)]
 struct Seen {
     count: u32,
     next: Option<u32>,
-    /// The peer has seen enough.
+    /// Whether the peer has received enough.
     content: bool,
 }
 
-/// What a message says: which life of its sender it is of, whether that has seen enough, and its number.
+/// Encodes a message: life of the sender, whether it has received enough, and the number.
 fn message(life: u8, content: bool, number: u32) -> Vec<u8> {
     let [seed, ..] = number.to_le_bytes();
     let len = [0, 100, 5000, 20_000][usize::from(seed % 4)];
@@ -51,13 +51,14 @@ impl Seen {
     }
 }
 
-/// Sends and receives in the life `life`, until enough has come of the peer's life `peers`, and the peer
-/// has had enough. In no life of the peer's: until enough has come, and dies.
+/// Sends and receives in the life `life`, until enough messages of the peer's life `peers` have
+/// arrived at
+/// both sides. With 0 for `peers`: until enough messages have arrived, and aborts.
 pub(super) fn run(own: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Result<()> {
     let socket = open(own)?;
     socket.set_send_limit(200_000)?;
     socket.set_nonblocking(true);
-    let limit = Instant::now() + 2 * PATIENCE;
+    let limit = Instant::now() + 2 * TIMEOUT;
     let mut seen: [Seen; 3] = Default::default();
     let mut number = 0;
     let mut quiet: Option<Instant> = None;
@@ -93,9 +94,9 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr, life: u8, peers: u8) -> Res
         "lived sent {number} seen {} resets {resets}",
         seen[usize::from(peers)].count
     );
-    // The peer may be gone, and acknowledge nothing any more.
+    // A dead peer acknowledges nothing.
     socket.cancel_sent_to(None)?;
-    settle(&socket)
+    wait_for_acks(&socket)
 }
 
 fn next(socket: &Socket) -> Result<Option<Vec<u8>>> {

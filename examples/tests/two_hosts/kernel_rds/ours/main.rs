@@ -1,5 +1,4 @@
-//! One side of what two hosts do with RDS, on our sockets: the twin of `peer.py`, which says what
-//! the roles are.
+//! Test peer on this crate's sockets, the counterpart of `peer.py`, with the same roles.
 
 #![expect(clippy::print_stdout, reason = "a program for the terminal")]
 
@@ -22,8 +21,8 @@ use anyhow::{Context as _, Result, bail, ensure};
 use clap::{Parser, Subcommand};
 use rds::{Cookie, ExportOptions, Message, Rdma, Received, SendOptions, Socket, Status};
 
-/// How long anything may take.
-const PATIENCE: Duration = Duration::from_secs(120);
+/// Time-out of every step.
+const TIMEOUT: Duration = Duration::from_secs(120);
 
 const SIZES: [usize; 11] = [
     0,
@@ -41,17 +40,17 @@ const SIZES: [usize; 11] = [
 const OFFSETS: [usize; 3] = [0, 0x100, 0xFFF];
 const ROOM: u32 = 2 << 20;
 
-/// How a request begins; the seed of the pattern and the number of bytes follow.
+/// First bytes of requests, followed by the seed of the pattern and the size.
 const ECHO: u8 = b'E';
 const WRITE: u8 = b'W';
 const READ: u8 = b'R';
 const STOP: u8 = b'Q';
-/// To be taken, and no more: they are numbered.
+/// A numbered message without an answer.
 const SINK: u8 = b'D';
-/// To be taken by nobody for a while.
+/// A message to stop reading for a while.
 const STALL: u8 = b'S';
 
-/// What a side says until the other is there.
+/// Message sent until the peer is ready.
 const HELLO: &[u8] = b"hello";
 
 #[derive(Parser)]
@@ -62,24 +61,24 @@ struct Options {
 
 #[derive(Subcommand)]
 enum Role {
-    /// Answers: echoes, writes and reads the asker's memory, until it is told to stop
+    /// Server: echoes, and reads and writes the client's memory, until the stop request
     Serve {
         own: SocketAddr,
-        /// Dies when it is told to stop
+        /// Abort on the stop request
         #[arg(long)]
         die: bool,
     },
-    /// Messages of all kinds of sizes, echoed
+    /// Echoed messages of many sizes
     Sizes {
         own: SocketAddr,
         peer: SocketAddr,
-        /// The type of service
+        /// Type of service
         #[arg(long, default_value_t = 0)]
         tos: u8,
     },
-    /// Has memory written and read by the server, wherever it begins in a page
+    /// RDMA of the server at many offsets in a page
     Rdma { own: SocketAddr, peer: SocketAddr },
-    /// Tells a server to stop
+    /// Sends the stop request
     Stop { own: SocketAddr, peer: SocketAddr },
     /// Messages to port 0
     Ping {
@@ -87,33 +86,33 @@ enum Role {
         peer: IpAddr,
         count: u32,
     },
-    /// Numbered messages both ways
+    /// Numbered messages in both directions
     Flow {
         own: SocketAddr,
         peer: SocketAddr,
         seconds: f64,
         pace: f64,
     },
-    /// Messages both ways, of sides that may die
+    /// Messages in both directions, between sides that may be killed
     Load {
         own: SocketAddr,
         peer: SocketAddr,
-        /// Which life this is
+        /// Life of this side
         life: u8,
-        /// The life of the peer's of which enough has to come; 0: of any, and then this side dies
+        /// Life of the peer to wait for; 0: any, and then this side aborts
         peers: u8,
     },
-    /// Memory that the peer reads and writes, and long messages, while connections are lost
+    /// RDMA of the peer, and long messages, while connections are lost
     Severed { own: SocketAddr, peer: SocketAddr },
-    /// Reads nothing for so long
+    /// Reads nothing for some time
     Slow { own: SocketAddr, seconds: f64 },
-    /// Sends to one that is slow
+    /// Sends to a slow reader
     Press { own: SocketAddr, peer: SocketAddr },
-    /// Cannot have the address, as the kernel has it
+    /// Fails to bind, because the kernel uses the address
     Conflict { own: SocketAddr },
-    /// Asks a kernel what it makes of what no peer should say
+    /// Sends protocol violations to a kernel
     Probe { own: IpAddr, peer: IpAddr },
-    /// Asks a kernel for a connection, in the name of a host that has one
+    /// Requests a connection in the name of a connected host
     Rival { own: IpAddr, peer: IpAddr },
 }
 
@@ -149,30 +148,30 @@ fn open(own: SocketAddr) -> Result<Socket> {
     let socket = Socket::bind(own).with_context(|| format!("cannot bind to {own}"))?;
     socket.set_send_limit(ROOM)?;
     socket.set_recv_limit(ROOM)?;
-    socket.set_read_timeout(Some(PATIENCE));
-    socket.set_write_timeout(Some(PATIENCE));
+    socket.set_read_timeout(Some(TIMEOUT));
+    socket.set_write_timeout(Some(TIMEOUT));
     Ok(socket)
 }
 
-/// Waits until the other side has its socket, too.
-fn meet(socket: &Socket, peer: SocketAddr) -> Result<()> {
+/// Waits until the peer has its socket.
+fn synchronize(socket: &Socket, peer: SocketAddr) -> Result<()> {
     socket.set_read_timeout(Some(Duration::from_millis(500)));
     for _ in 0..240 {
         socket.send_to(HELLO, peer)?;
         if let Ok(Received::Message(message)) = socket.recv()
             && message.to_vec() == HELLO
         {
-            // It may have been there before it was heard.
+            // The peer may have sent its hello before this socket existed.
             socket.send_to(HELLO, peer)?;
-            socket.set_read_timeout(Some(PATIENCE));
+            socket.set_read_timeout(Some(TIMEOUT));
             return Ok(());
         }
     }
     bail!("{peer} says nothing")
 }
 
-/// The next message that is about something.
-fn hear(socket: &Socket) -> Result<Message> {
+/// Receives the next message other than a hello.
+fn recv_message(socket: &Socket) -> Result<Message> {
     loop {
         match socket.recv()? {
             Received::Message(message) if message.to_vec() == HELLO => {}
@@ -220,7 +219,7 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
             }
             WRITE | READ => {
                 let cookie = asked.cookie().context("no cookie")?;
-                operate(&socket, from, kind, seed, len, cookie)?;
+                run_rdma(&socket, from, kind, seed, len, cookie)?;
                 served[usize::from(kind == READ) + 1] += 1;
             }
             SINK => {
@@ -229,7 +228,7 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
                 sunk += 1;
             }
             STALL => stall::stall()?,
-            // As if it were killed: the kernel takes away what it had.
+            // As if killed: the kernel destroys the objects.
             STOP if die => std::process::abort(),
             STOP => {
                 socket.send_to(&bytes, from)?;
@@ -238,7 +237,7 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
             _ => bail!("a request of kind {kind}"),
         }
     }
-    settle(&socket)?;
+    wait_for_acks(&socket)?;
     println!(
         "served E{} W{} R{} D{sunk}",
         served[0], served[1], served[2]
@@ -246,18 +245,18 @@ fn serve(own: SocketAddr, die: bool) -> Result<()> {
     Ok(())
 }
 
-/// Waits until what has been sent is acknowledged: it goes with the socket.
-fn settle(socket: &Socket) -> Result<()> {
+/// Waits for acknowledgements, because dropping the socket discards messages.
+fn wait_for_acks(socket: &Socket) -> Result<()> {
     while socket.queued()?.0 > 0 {
         thread::sleep(Duration::from_millis(10));
     }
-    // The peer's last message wants an acknowledgement.
+    // The peer's last message requires an acknowledgement.
     thread::sleep(Duration::from_secs(2));
     Ok(())
 }
 
-/// Reads or writes the asker's memory.
-fn operate(
+/// Reads or writes the client's memory.
+fn run_rdma(
     socket: &Socket,
     client: SocketAddr,
     kind: u8,
@@ -266,7 +265,7 @@ fn operate(
     cookie: Cookie,
 ) -> Result<()> {
     let local = socket.alloc(len)?;
-    // In pieces: more than one request has room for.
+    // In more pieces than fit into one work request.
     let step = len.div_ceil(20);
     let pieces = (0..len).step_by(step);
     let pieces = pieces.map(|at| local.slice(at..len.min(at + step)));
@@ -298,13 +297,13 @@ fn sizes(own: SocketAddr, peer: SocketAddr, tos: u8) -> Result<()> {
     if tos != 0 {
         socket.set_tos(tos)?;
     }
-    meet(&socket, peer)?;
+    synchronize(&socket, peer)?;
     for (seed, len) in (0..).zip(SIZES) {
         let mut bytes = request(ECHO, seed, len)?;
         bytes.extend(pattern(seed, len));
         bytes.truncate(len.max(6));
         socket.send_to(&bytes, peer)?;
-        let got = hear(&socket)?;
+        let got = recv_message(&socket)?;
         ensure!(
             got.from() == peer && got.to_vec() == bytes,
             "{len} bytes came back otherwise"
@@ -316,7 +315,7 @@ fn sizes(own: SocketAddr, peer: SocketAddr, tos: u8) -> Result<()> {
 
 fn rdma(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     let socket = open(own)?;
-    meet(&socket, peer)?;
+    synchronize(&socket, peer)?;
     let mut seed = 0;
     for len in [1, 4096, 20_000, 1 << 20] {
         for at in OFFSETS {
@@ -334,7 +333,7 @@ fn rdma(own: SocketAddr, peer: SocketAddr) -> Result<()> {
                 let bytes = request(kind, seed, len)?;
                 let options = SendOptions::new().to(peer).cookie(place);
                 socket.send_msg(&[std::io::IoSlice::new(&bytes)], &options)?;
-                let got = hear(&socket)?;
+                let got = recv_message(&socket)?;
                 ensure!(got.to_vec() == bytes, "another answer");
                 let mut there = vec![0; at + len + 1];
                 memory.read(0, &mut there);
@@ -348,18 +347,18 @@ fn rdma(own: SocketAddr, peer: SocketAddr) -> Result<()> {
             }
         }
     }
-    settle(&socket)?;
+    wait_for_acks(&socket)?;
     println!("operations {seed}");
     Ok(())
 }
 
 fn stop(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     let socket = open(own)?;
-    meet(&socket, peer)?;
+    synchronize(&socket, peer)?;
     socket.send_to(&request(STOP, 0, 0)?, peer)?;
-    hear(&socket)?;
+    recv_message(&socket)?;
     println!("stopped");
-    settle(&socket)
+    wait_for_acks(&socket)
 }
 
 fn ping(own: IpAddr, peer: IpAddr, count: u32) -> Result<()> {

@@ -1,4 +1,4 @@
-//! What a kernel makes of peers that do not keep to the protocol.
+//! Reaction of a kernel to protocol violations.
 
 use std::{net::IpAddr, thread, time::Duration};
 
@@ -7,13 +7,13 @@ use rds::proto::wire::{ConnectData, Family, Header, REJECTED, Version};
 
 use crate::prober::{Answer, Prober, Wire, dial, proposal};
 
-/// The port that asks.
+/// Source port.
 const PORT: u16 = 4321;
 
-/// How long nothing has to come, for a frame to be asleep.
+/// Silence after which a frame was not noticed.
 const ASLEEP: Duration = Duration::from_secs(3);
 
-/// A kernel, as one that asks it sees it.
+/// A connection to a kernel.
 struct Probe {
     prober: Prober,
     peer: IpAddr,
@@ -35,29 +35,29 @@ impl Probe {
 
     /// Waits for the answer to a ping.
     fn pong(&mut self) -> Result<()> {
-        let (header, _) = self.wire.hear()?.context("the connection is lost")?;
+        let (header, _) = self.wire.recv_frame()?.context("the connection is lost")?;
         let ends = (header.from, header.to, header.len);
         ensure!(ends == (0, PORT, 0), "{header:?}, and no answer");
         Ok(())
     }
 
-    /// Asks and is answered.
+    /// Pings, and waits for the answer.
     fn asks(&mut self) -> Result<()> {
         let ping = self.ping().encode();
         ensure!(self.wire.send(&ping, true)?, "a question is not taken");
         self.pong()
     }
 
-    /// The kernel gives the connection up, and asks for another.
+    /// Checks that the kernel drops the connection and requests another.
     fn dropped(&mut self, what: &str) -> Result<()> {
         ensure!(self.wire.is_lost()?, "{what} is taken");
         self.wire = self.prober.accept()?;
         self.asks()
     }
 
-    /// X-D08: whether a question that is not solicited is asleep until something is.
+    /// X-D08: whether an unsolicited ping is unnoticed until a solicited one.
     fn sleeps(&mut self) -> Result<bool> {
-        // Whatever the kernel is at has to be over: it would see the question by the way.
+        // Earlier work of the kernel must be over, because that work would poll the ping as well.
         while self.wire.frame_within(ASLEEP / 3)?.is_some() {}
         let ping = self.ping().encode();
         ensure!(self.wire.send(&ping, false)?, "a question is not taken");
@@ -139,7 +139,7 @@ impl Probe {
     }
 }
 
-/// X-C04, X-C10, X-D08, X-D11: the kernel answers so many questions.
+/// X-C04, X-C10, X-D08, X-D11: expects the number of answered pings of the kernel.
 pub(super) fn run(own: IpAddr, peer: IpAddr) -> Result<()> {
     let prober = Prober::new(own)?;
     let data = prober.proposal(peer, 0).encode();
@@ -165,11 +165,11 @@ pub(super) fn run(own: IpAddr, peer: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// X-F07: asks the kernel for a connection in the name of a host that has one, which ends that.
+/// X-F07: requests a connection in the name of a connected host, which resets that connection.
 pub(super) fn rival(own: IpAddr, peer: IpAddr) -> Result<()> {
     let data = proposal(own, peer, 0).encode();
     for _ in 0..60 {
-        // There may be none at the moment, or one that is being made.
+        // There may be no connection at the moment, or an attempt.
         match dial(own, peer, &data, 0) {
             Ok(Answer::Rejected { reason: 28, data }) if data.starts_with(&REJECTED) => {
                 println!("rival refused");

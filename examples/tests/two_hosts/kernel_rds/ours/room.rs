@@ -1,11 +1,11 @@
-//! A side that reads too slowly, and one that sends to it.
+//! A slow reader, and a sender to it.
 
 use std::{io::IoSlice, net::SocketAddr, thread, time::Duration};
 
 use anyhow::{Result, bail, ensure};
 use rds::{Received, SendOptions};
 
-use super::{HELLO, hear, meet, open, settle};
+use super::{HELLO, open, recv_message, synchronize, wait_for_acks};
 
 /// X-G02
 pub(super) fn slow(own: SocketAddr, seconds: f64) -> Result<()> {
@@ -16,14 +16,14 @@ pub(super) fn slow(own: SocketAddr, seconds: f64) -> Result<()> {
     thread::sleep(Duration::from_secs_f64(seconds));
     let mut seen = 0;
     let from = loop {
-        let got = hear(&socket)?;
+        let got = recv_message(&socket)?;
         if got.to_vec() == b"over" {
             break got.from();
         }
         seen += 1;
     };
     socket.send_to(seen.to_string().as_bytes(), from)?;
-    settle(&socket)?;
+    wait_for_acks(&socket)?;
     println!("slow {seen}");
     Ok(())
 }
@@ -32,7 +32,7 @@ pub(super) fn slow(own: SocketAddr, seconds: f64) -> Result<()> {
 pub(super) fn press(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     let socket = open(own)?;
     socket.set_congestion_monitor(true)?;
-    meet(&socket, peer)?;
+    synchronize(&socket, peer)?;
     let options = SendOptions::new().to(peer).dont_wait();
     let mut sent = 0;
     loop {
@@ -56,6 +56,6 @@ pub(super) fn press(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     }
     println!("refused after {sent}");
     socket.send_to(b"over", peer)?;
-    ensure!(hear(&socket)?.to_vec() == sent.to_string().as_bytes());
-    settle(&socket)
+    ensure!(recv_message(&socket)?.to_vec() == sent.to_string().as_bytes());
+    wait_for_acks(&socket)
 }

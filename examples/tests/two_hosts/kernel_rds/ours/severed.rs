@@ -1,5 +1,6 @@
-//! A host whose memory a kernel reads and writes, and which sends it long messages and gets some,
-//! while the connections below are lost.
+//! RDMA of a kernel on this host's memory, and long messages in both directions, while connections
+//! are
+//! lost.
 
 use std::{
     collections::HashMap,
@@ -12,21 +13,21 @@ use std::{
 use anyhow::{Result, bail, ensure};
 use rds::{Cookie, ExportOptions, RdmaBuffer, Received, SendOptions, Socket};
 
-use super::{HELLO, PATIENCE, READ, WRITE, meet, open, settle};
+use super::{HELLO, READ, TIMEOUT, WRITE, open, synchronize, wait_for_acks};
 
-/// Memory is in so many places, of which the first half is written.
+/// Number of places in memory, of which the first half is written.
 const PLACES: u8 = 8;
 const LEN: usize = 1 << 16;
 
-/// The bytes of a long message, and how many of them wait to be answered.
+/// Size of a long message, and maximum number in flight.
 const LONG: usize = 1 << 20;
 const AT_ONCE: u32 = 3;
 const ROOM: u32 = 8 << 20;
 
-/// The type of service of long messages: they have a connection of their own.
+/// Type of service of long messages, for a separate connection.
 const TOS: u8 = 1;
 
-// What is said of places, and the last word.
+// Types of messages about places, and of the end.
 const NAMED: u8 = b'M';
 const DROPPED: u8 = b'X';
 const SEEN: u8 = b'O';
@@ -38,17 +39,17 @@ fn pattern(seed: u8, len: usize) -> Vec<u8> {
     bytes
 }
 
-/// The memory, and what has happened to it.
+/// The memory, and the operations on it.
 struct Places {
     memory: Vec<(RdmaBuffer, Cookie)>,
-    /// The last operation of each whose message has come.
+    /// Last operation by place with a received message.
     last: HashMap<u8, u8>,
     done: u32,
     dropped: u32,
 }
 
 impl Places {
-    /// Makes the memory, and tells the peer the names, once and for all: X-F10.
+    /// Allocates the memory, and sends the cookies, once: X-F10.
     fn new(socket: &Socket, peer: SocketAddr) -> Result<Self> {
         let mut memory = Vec::new();
         for place in 0..PLACES {
@@ -69,7 +70,7 @@ impl Places {
         })
     }
 
-    /// Takes what the peer says of a place.
+    /// Handles a message about a place.
     fn take(&mut self, kind: u8, place: u8, seed: u8) -> Result<()> {
         match kind {
             WRITE | READ => {
@@ -89,7 +90,7 @@ impl Places {
     }
 }
 
-/// Long messages both ways, each of which is answered by its number.
+/// Long messages in both directions, each answered by its number.
 #[derive(Default)]
 struct Messages {
     sent: u32,
@@ -98,7 +99,7 @@ struct Messages {
 }
 
 impl Messages {
-    /// Does what can be done; whether that was something.
+    /// Sends and receives; returns whether there was progress.
     fn exchange(&mut self, socket: &Socket, peer: SocketAddr) -> Result<bool> {
         let mut any = false;
         while let Some(bytes) = next(socket)? {
@@ -129,7 +130,7 @@ impl Messages {
     }
 }
 
-/// The next message that is about something, if there is one.
+/// Receives the next message other than a hello, if any.
 fn next(socket: &Socket) -> Result<Option<Vec<u8>>> {
     loop {
         match socket.recv() {
@@ -142,26 +143,26 @@ fn next(socket: &Socket) -> Result<Option<Vec<u8>>> {
     }
 }
 
-/// X-F05, X-F09, X-F10: the kernel's side says when it is over.
+/// X-F05, X-F09, X-F10: the kernel's side ends the run.
 pub(super) fn run(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     let beside = |addr: SocketAddr| SocketAddr::new(addr.ip(), addr.port() + 1);
     let (socket, long) = (open(own)?, open(beside(own))?);
     long.set_tos(TOS)?;
     long.set_send_limit(ROOM)?;
     long.set_recv_limit(ROOM)?;
-    meet(&socket, peer)?;
-    meet(&long, beside(peer))?;
+    synchronize(&socket, peer)?;
+    synchronize(&long, beside(peer))?;
     let mut places = Places::new(&socket, peer)?;
     let mut messages = Messages::default();
     socket.set_nonblocking(true);
     long.set_nonblocking(true);
-    let mut until = Instant::now() + 2 * PATIENCE;
+    let mut until = Instant::now() + 2 * TIMEOUT;
     let mut over = false;
     while !over {
         let mut any = messages.exchange(&long, beside(peer))?;
         while let Some(bytes) = next(&socket)? {
             any = true;
-            until = Instant::now() + 2 * PATIENCE;
+            until = Instant::now() + 2 * TIMEOUT;
             match bytes[..] {
                 [OVER, ..] => over = true,
                 [kind, place, seed] => {
@@ -181,5 +182,5 @@ pub(super) fn run(own: SocketAddr, peer: SocketAddr) -> Result<()> {
     ensure!(socket.exports()? == usize::from(PLACES), "memory is gone");
     println!("severed done {done} dropped {dropped} sent {sent} seen {seen}");
     long.cancel_sent_to(None)?;
-    settle(&socket)
+    wait_for_acks(&socket)
 }

@@ -1,10 +1,10 @@
-//! A side that stops in the middle of what comes.
+//! A reader that stops in the middle of messages.
 
 use std::process::Command;
 
 use anyhow::{Result, ensure};
 
-/// Stops this process, all of it, until its device has told the peer for a while that no receive is left.
+/// Stops this process until its device has sent RNR NAKs for a while.
 pub(super) fn stall() -> Result<()> {
     let own = rustix::process::getpid();
     let told = "cat /sys/class/infiniband/*/ports/1/hw_counters/send_rnr_err";

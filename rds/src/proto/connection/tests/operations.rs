@@ -40,7 +40,7 @@ fn with_rdma(len: u32, rdma: Rdma, silent: bool) -> Message<Vec<u8>> {
     })
 }
 
-fn told(end: &mut End) -> Vec<(u64, Status)> {
+fn take_ended(end: &mut End) -> Vec<(u64, Status)> {
     std::iter::from_fn(|| end.notification())
         .map(|notification| (notification.token, notification.status))
         .collect()
@@ -64,7 +64,7 @@ fn operations_are_dropped_on_reconnect() {
     let (_, _) = next(&mut a).unwrap().unwrap_err();
     assert_eq!(next(&mut a).unwrap().unwrap().header().sequence, 3);
     a.reset();
-    let mut lost = told(&mut a);
+    let mut lost = take_ended(&mut a);
     lost.sort_unstable_by_key(|(token, _)| *token);
     assert_eq!(lost, [(11, Status::Dropped), (12, Status::Dropped)]);
     let fates: Vec<MessageOutcome> = std::iter::from_fn(|| a.finished())
@@ -76,7 +76,7 @@ fn operations_are_dropped_on_reconnect() {
     let again = frames(&mut a);
     assert_eq!(again.len(), 1);
     assert_eq!(again[0].header().sequence, 3);
-    assert_eq!(told(&mut a), []);
+    assert_eq!(take_ended(&mut a), []);
 }
 
 /// Case U-P11, in part: a flushed operation may have been performed.
@@ -88,7 +88,7 @@ fn flushed_silent_operation_is_dropped() {
         .unwrap();
     let (_, op) = next(&mut a).unwrap().unwrap_err();
     a.completed(op, Completion::Flushed);
-    assert_eq!(told(&mut a), [(1, Status::Dropped)]);
+    assert_eq!(take_ended(&mut a), [(1, Status::Dropped)]);
     assert_eq!(a.finished().unwrap().failed, Some(Status::Dropped));
     // A silent operation, followed by another.
     let (mut both, atomic) = (rdma(true, false, 2), atomic(3));
@@ -100,7 +100,7 @@ fn flushed_silent_operation_is_dropped() {
     let (_, change) = next(&mut a).unwrap().unwrap_err();
     a.completed(op, Completion::Success);
     a.completed(change, Completion::Flushed);
-    let mut ends = told(&mut a);
+    let mut ends = take_ended(&mut a);
     ends.sort_unstable_by_key(|(token, _)| *token);
     assert_eq!(ends, [(2, Status::Success), (3, Status::Dropped)]);
     assert_eq!(a.finished().unwrap().failed, Some(Status::Dropped));
@@ -136,7 +136,7 @@ fn flushed_read_of_acked_message_is_dropped() {
             let chasing = frames(&mut a);
             if !flushed_first {
                 a.received(NOW, &ack_frame(sequence), vec![]).unwrap();
-                assert_eq!(told(&mut a), [], "the device has it still");
+                assert_eq!(take_ended(&mut a), [], "the device has it still");
             }
             if resets {
                 a.reset();
@@ -148,7 +148,7 @@ fn flushed_read_of_acked_message_is_dropped() {
             if flushed_first {
                 a.received(NOW, &ack_frame(sequence), vec![]).unwrap();
             }
-            let mut ends = told(&mut a);
+            let mut ends = take_ended(&mut a);
             ends.sort_unstable_by_key(|(token, _)| *token);
             assert_eq!(ends, [(1, expected), (2, Status::Dropped)], "{direction:?}");
             let finished = a.finished().unwrap();
@@ -168,7 +168,7 @@ fn flushed_read_of_acked_message_is_dropped() {
     a.completed(op, Completion::Success);
     a.received(NOW, &ack_frame(sequence), vec![]).unwrap();
     a.completed(chasing[0].tag, Completion::Flushed);
-    assert_eq!(told(&mut a), [(1, Status::Success)]);
+    assert_eq!(take_ended(&mut a), [(1, Status::Success)]);
 }
 
 #[test]
@@ -179,12 +179,12 @@ fn operation_is_notified_once_at_the_requested_time() {
         .unwrap();
     let (_, op) = next(&mut a).unwrap().unwrap_err();
     a.completed(op, Completion::Success);
-    assert_eq!(told(&mut a), []);
+    assert_eq!(take_ended(&mut a), []);
     let chasing = frames(&mut a);
     complete(&mut a, &chasing);
-    assert_eq!(told(&mut a), [(1, Status::Success)]);
+    assert_eq!(take_ended(&mut a), [(1, Status::Success)]);
     a.received(NOW, &ack_frame(1), vec![]).unwrap();
-    assert_eq!(told(&mut a), []);
+    assert_eq!(take_ended(&mut a), []);
     // Reported with the acknowledgement.
     a.send(with_rdma(5, rdma(true, true, 2), false), false)
         .unwrap();
@@ -192,16 +192,16 @@ fn operation_is_notified_once_at_the_requested_time() {
     a.completed(op, Completion::Success);
     let chasing = frames(&mut a);
     complete(&mut a, &chasing);
-    assert_eq!(told(&mut a), []);
+    assert_eq!(take_ended(&mut a), []);
     a.received(NOW, &ack_frame(2), vec![]).unwrap();
-    assert_eq!(told(&mut a), [(2, Status::Success)]);
+    assert_eq!(take_ended(&mut a), [(2, Status::Success)]);
     // A silent operation is reported with its own completion.
     a.send(with_rdma(0, rdma(true, false, 3), true), false)
         .unwrap();
     let (_, op) = next(&mut a).unwrap().unwrap_err();
     assert!(next(&mut a).is_none());
     a.completed(op, Completion::Success);
-    assert_eq!(told(&mut a), [(3, Status::Success)]);
+    assert_eq!(take_ended(&mut a), [(3, Status::Success)]);
     // Rejected by the peer's device, with the rest flushed.
     for (notify, token) in [(true, 4), (false, 5)] {
         a.send(with_rdma(5, rdma(notify, false, token), false), false)
@@ -217,7 +217,7 @@ fn operation_is_notified_once_at_the_requested_time() {
             (notification.token, notification.requested),
             (token, notify)
         );
-        assert_eq!(told(&mut a), []);
+        assert_eq!(take_ended(&mut a), []);
         establish(&mut a);
     }
 }
@@ -270,7 +270,7 @@ fn cancel_notifies_operation() {
     a.send(with_rdma(5, rdma(true, false, 1), false), false)
         .unwrap();
     a.cancel(OWNER, None);
-    assert_eq!(told(&mut a), [(1, Status::Cancelled)]);
+    assert_eq!(take_ended(&mut a), [(1, Status::Cancelled)]);
     assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Cancelled);
 }
 
@@ -321,7 +321,7 @@ fn give_up_drops_messages_with_lost_memory() {
     let posted: Vec<_> = std::iter::from_fn(|| next(&mut a)).collect();
     assert_eq!(posted.len(), 3, "the operation, and two frames");
     a.reset();
-    assert_eq!(told(&mut a), [(11, Status::Dropped)]);
+    assert_eq!(take_ended(&mut a), [(11, Status::Dropped)]);
     a.send(with_rdma(7, rdma(true, false, 12), false), false)
         .unwrap();
     send(&mut a, 4);
@@ -329,7 +329,7 @@ fn give_up_drops_messages_with_lost_memory() {
     a.payloads(|payload| lens.push(payload.len()));
     assert_eq!(lens, [3, 7, 4]);
     a.give_up(|payload| [3, 7].contains(&payload.len()));
-    assert_eq!(told(&mut a), [(12, Status::Dropped)]);
+    assert_eq!(take_ended(&mut a), [(12, Status::Dropped)]);
     let finished: Vec<_> = std::iter::from_fn(|| a.finished())
         .map(|finished| (finished.sequence, finished.outcome))
         .collect();
@@ -350,10 +350,14 @@ fn operation_is_notified_after_device_release() {
     let (_, op) = next(&mut a).unwrap().unwrap_err();
     let chasing = frames(&mut a);
     a.cancel(OWNER, None);
-    assert_eq!(told(&mut a), [], "the device has it still");
+    assert_eq!(take_ended(&mut a), [], "the device has it still");
     a.completed(op, Completion::Success);
     complete(&mut a, &chasing);
-    assert_eq!(told(&mut a), [(1, Status::Success)], "it has been done");
+    assert_eq!(
+        take_ended(&mut a),
+        [(1, Status::Success)],
+        "it has been done"
+    );
     assert_eq!(a.finished().unwrap().outcome, MessageOutcome::Cancelled);
     // Cancelled, with the loss of the connection.
     let remote = rdma(true, true, 2);
@@ -362,17 +366,17 @@ fn operation_is_notified_after_device_release() {
     let chasing = frames(&mut a);
     a.cancel(OWNER, None);
     a.completed(op, Completion::Flushed);
-    assert_eq!(told(&mut a), [], "the device has the message still");
+    assert_eq!(take_ended(&mut a), [], "the device has the message still");
     a.completed(chasing[0].tag, Completion::Flushed);
-    assert_eq!(told(&mut a), [(2, Status::Cancelled)]);
+    assert_eq!(take_ended(&mut a), [(2, Status::Cancelled)]);
     // Acknowledged.
     let sequence = a.send(with_rdma(5, rdma(true, true, 3), false), false);
     let (_, op) = next(&mut a).unwrap().unwrap_err();
     let chasing = frames(&mut a);
     a.received(NOW, &ack_frame(sequence.unwrap()), vec![])
         .unwrap();
-    assert_eq!(told(&mut a), [], "the device has it still");
+    assert_eq!(take_ended(&mut a), [], "the device has it still");
     a.completed(op, Completion::Success);
     complete(&mut a, &chasing);
-    assert_eq!(told(&mut a), [(3, Status::Success)]);
+    assert_eq!(take_ended(&mut a), [(3, Status::Success)]);
 }

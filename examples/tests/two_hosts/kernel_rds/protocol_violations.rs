@@ -1,16 +1,18 @@
-//! A kernel, and peers that do not keep to the protocol; our sockets, whose connections they end.
+//! Peers of a kernel that violate the protocol, and connections reset by third parties.
 
 use super::{flowed, in_turn, numbers, roles};
 use crate::guests::run_with;
 
 const OURS: &str = env!("CARGO_BIN_EXE_rds-peer");
 
-/// The kernel's RDS is on host b. There, nobody else can have its port: X-C11. Host a asks it what it makes
-/// of peers that do not keep to the protocol: X-C04, X-C10, X-D08, X-D11. X-F07: connections end under
-/// load, as somebody asks for another, and as an operation of the kernel's fails.
+/// Host b runs the kernel's RDS, so no process can use the port there: X-C11. Host a violates the
+/// protocol:
+/// X-C04, X-C10, X-D08, X-D11. X-F07: connections are reset under load, by a rival request, and by
+/// a failed
+/// operation of the kernel.
 #[test]
 fn interop_unknown_peers_are_rejected_without_damage() {
-    // And more where the kernel happens to look at what is to be asleep.
+    // More if the kernel polls an unsolicited frame by accident.
     let asked = 6;
     let a = format!(
         "{OURS} probe $A $B && {{ (sleep 3; {OURS} rival $A $B; sleep 3; {OURS} rival $A $B) & \
