@@ -20,6 +20,7 @@ mod miri;
 mod mutants;
 mod outcomes;
 mod process;
+mod prose;
 mod pyverbs;
 mod setup;
 mod soft_roce;

@@ -6,6 +6,8 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
+use crate::prose;
+
 /// Longest file, in lines; generated files are exempt.
 const MAX_LINES: usize = 800;
 
@@ -39,19 +41,25 @@ const NOT_SANS_IO: [&str; 8] = [
 /// The table of holes that tests keep closed.
 const HOLES: &str = "verbs/tests/holes.md";
 
-/// Checks every Rust file of the workspace, and the table of holes.
+/// Checks the Rust files and documents of the workspace, and the table of holes.
 pub(crate) fn run(root: &Path) -> Result<()> {
     let read = |file: &Path| {
         fs::read_to_string(root.join(file))
             .with_context(|| format!("cannot read {}", file.display()))
     };
     let mut complaints = Vec::new();
-    let mut tests = HashSet::new();
-    for file in rust_files(root)? {
+    let (mut tests, mut exceptions) = (HashSet::new(), HashSet::new());
+    for file in files(root, ".rs")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
         complaints.extend(check(&name, &text));
+        complaints.extend(prose::check(&name, &text, &mut exceptions));
         tests.extend(tests_in(&name, &text));
     }
+    for file in files(root, ".md")? {
+        let (name, text) = (file.to_string_lossy(), read(&file)?);
+        complaints.extend(prose::check(&name, &text, &mut exceptions));
+    }
+    complaints.extend(prose::unused_exceptions(&exceptions));
     complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));
@@ -161,14 +169,15 @@ fn has_word(code: &str, word: &str) -> bool {
         .any(|found| found == word)
 }
 
-fn rust_files(root: &Path) -> Result<Vec<PathBuf>> {
+/// The files of the workspace whose names end like this, sorted.
+fn files(root: &Path, end: &str) -> Result<Vec<PathBuf>> {
     let mut files = Vec::new();
-    collect(root, Path::new(""), &mut files)?;
+    collect(root, Path::new(""), end, &mut files)?;
     files.sort();
     Ok(files)
 }
 
-fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
+fn collect(root: &Path, folder: &Path, end: &str, files: &mut Vec<PathBuf>) -> Result<()> {
     for entry in fs::read_dir(root.join(folder))? {
         let entry = entry?;
         let path = folder.join(entry.file_name());
@@ -176,9 +185,9 @@ fn collect(root: &Path, folder: &Path, files: &mut Vec<PathBuf>) -> Result<()> {
         let name = name.to_string_lossy();
         if entry.file_type()?.is_dir() {
             if name != "target" && !name.starts_with('.') {
-                collect(root, &path, files)?;
+                collect(root, &path, end, files)?;
             }
-        } else if name.ends_with(".rs") {
+        } else if name.ends_with(end) {
             files.push(path);
         }
     }
