@@ -10,7 +10,7 @@ use crate::{addr, any, other, pattern, socket};
 const TEST_TIMEOUT: Duration = Duration::from_secs(60);
 
 #[tokio::test(flavor = "multi_thread", worker_threads = 2)]
-async fn tasks_wait_for_messages_and_for_room() {
+async fn task_recv_and_send_are_woken() {
     const COUNT: usize = 300;
     let (a, b) = (socket(any()), socket(other()));
     let to = addr(&b);
@@ -40,7 +40,7 @@ async fn tasks_wait_for_messages_and_for_room() {
 }
 
 #[tokio::test]
-async fn a_wait_can_be_given_up() {
+async fn task_wait_can_be_cancelled() {
     let (a, b) = (socket(any()), socket(other()));
     let to = addr(&b);
     let b = AsyncSocket::new(b);

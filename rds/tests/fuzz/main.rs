@@ -74,7 +74,7 @@ fn map(input: &[u8]) {
 }
 
 /// Sequences of frames, each with a 2-byte length. The connection is reset after a violation.
-fn intake(mut input: &[u8]) {
+fn frames(mut input: &[u8]) {
     let mut settings = Settings::default();
     settings.max_pongs = 4;
     let mut connection: Connection<(), Vec<u8>> = Connection::new(&settings, NonZero::<u64>::MIN);
@@ -104,9 +104,9 @@ fn intake(mut input: &[u8]) {
             Ok(Some(Received::Map(_)) | None) => {}
             Err(Violation::MessageLen(len)) => {
                 assert!(len > MAX_MESSAGE);
-                renew(&mut connection, now);
+                reconnect(&mut connection, now);
             }
-            Err(_) => renew(&mut connection, now),
+            Err(_) => reconnect(&mut connection, now),
         }
         let map = CongestionMap::default();
         while let Some(work) = connection.transmit(1, || &map) {
@@ -119,7 +119,7 @@ fn intake(mut input: &[u8]) {
     }
 }
 
-fn renew(connection: &mut Connection<(), Vec<u8>>, now: Duration) {
+fn reconnect(connection: &mut Connection<(), Vec<u8>>, now: Duration) {
     let ignored = connection.received(now, &[], vec![]);
     assert!(matches!(ignored, Ok(None)));
     connection.reset();
@@ -127,7 +127,7 @@ fn renew(connection: &mut Connection<(), Vec<u8>>, now: Duration) {
 }
 
 /// Runs a target with generated inputs; prints the seed of a failure.
-fn throw(entry: fn(&[u8]), make: fn(&mut Rng) -> Vec<u8>) {
+fn fuzz(target: fn(&[u8]), make: fn(&mut Rng) -> Vec<u8>) {
     let seeds = match std::env::var("SEED") {
         Ok(seed) => {
             let seed = seed.parse().unwrap();
@@ -137,7 +137,7 @@ fn throw(entry: fn(&[u8]), make: fn(&mut Rng) -> Vec<u8>) {
     };
     for seed in seeds {
         let input = make(&mut Rng::with_seed(seed));
-        let result = panic::catch_unwind(|| entry(&input));
+        let result = panic::catch_unwind(|| target(&input));
         assert!(result.is_ok(), "SEED={seed} fails");
     }
 }
@@ -188,12 +188,12 @@ fn plausible(rng: &mut Rng) -> Header {
 
 /// Case U-P16
 #[test]
-fn headers() {
-    throw(header, |rng| {
+fn header_fuzz_round_trips() {
+    fuzz(header, |rng| {
         let wire = plausible(rng).encode().to_vec();
         mutate(rng, wire)
     });
-    throw(header, |rng| {
+    fuzz(header, |rng| {
         let len = rng.usize(0..60);
         noise(rng, len)
     });
@@ -201,18 +201,18 @@ fn headers() {
 
 /// Cases U-W04, U-P16
 #[test]
-fn areas_of_extensions() {
-    throw(extensions, |rng| {
+fn extensions_fuzz_stays_in_the_area() {
+    fuzz(extensions, |rng| {
         let types = iter::repeat_with(|| rng.u8(0..11)).take(16);
         types.collect()
     });
-    throw(extensions, |rng| noise(rng, 16));
+    fuzz(extensions, |rng| noise(rng, 16));
 }
 
 /// Cases U-W06, U-P16
 #[test]
-fn private_data() {
-    throw(connect_data, |rng| {
+fn connect_data_fuzz_round_trips() {
+    fuzz(connect_data, |rng| {
         let hosts = if rng.bool() {
             HostPair::new([10, 9, 0, 1].into(), [10, 9, 0, 2].into())
         } else {
@@ -231,8 +231,8 @@ fn private_data() {
 
 /// Cases U-W12, U-P16
 #[test]
-fn congestion_maps() {
-    throw(map, |rng| {
+fn congestion_map_fuzz_round_trips() {
+    fuzz(map, |rng| {
         let len = *rng.choice(&[0, 1, 4096, 8191, 8192, 8193, 12_288]).unwrap();
         vec![rng.u8(..); len]
     });
@@ -240,8 +240,8 @@ fn congestion_maps() {
 
 /// Case U-P16
 #[test]
-fn frames() {
-    throw(intake, |rng| {
+fn frame_sequence_fuzz_never_panics() {
+    fuzz(frames, |rng| {
         let mut input = Vec::new();
         for _ in 0..rng.u8(1..10) {
             let header = plausible(rng);
