@@ -8,8 +8,14 @@
 //! The kernel's RDS has one state per host, open to every process. In user space, each process has
 //! its
 //! own, so `--of` names a program, started with `--info-socket`.
-#![expect(clippy::print_stdout, reason = "this is what the program is for")]
-#![expect(clippy::print_stderr, reason = "this is what the program is for")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the output is the purpose of the program"
+)]
+#![expect(
+    clippy::print_stderr,
+    reason = "the output is the purpose of the program"
+)]
 
 use std::{path::PathBuf, process::ExitCode};
 

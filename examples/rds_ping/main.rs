@@ -7,7 +7,10 @@
 //! The host itself answers: a Linux kernel with `rds_rdma`, or any program with this crate. Answers
 //! carry no sequence number, so pings are sent from several ports in turn, and never from a port
 //! with a ping in flight.
-#![expect(clippy::print_stdout, reason = "this is what the program is for")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the output is the purpose of the program"
+)]
 
 use std::{
     io,

@@ -10,7 +10,10 @@
 //! The other side is this program or the original. Tasks are threads. Unsupported: options without
 //! support in current kernels (`--reset`, `--async`), and the original's `--show-perfdata` and
 //! `--rdma-key-o-meter`.
-#![expect(clippy::print_stdout, reason = "this is what the program is for")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the output is the purpose of the program"
+)]
 
 use std::{
     io::{Read, Write},
@@ -278,7 +281,7 @@ fn passive(arguments: &Arguments, soak: &mut Option<Soak>) -> Result<()> {
     let mut wire = start.to_vec();
     wire.resize(wire_len(&start)?, 0);
     control.read_exact(&mut wire[START_LEN..])?;
-    let options = Options::from_wire(&wire, own).context("what the other side wants")?;
+    let options = Options::from_wire(&wire, own).context("options of the other side")?;
     let tasks = tasks(&options, false)?;
     control
         .read_exact(&mut [0])

@@ -106,7 +106,7 @@ pub fn ask(path: &Path) -> io::Result<Sections> {
     let mut bytes = Vec::new();
     stream.take(MAX_LEN).read_to_end(&mut bytes)?;
     decode(&bytes).ok_or_else(|| {
-        let reason = format!("{} does not say what rds-info asks", path.display());
+        let reason = format!("the answer of {} is malformed", path.display());
         io::Error::new(io::ErrorKind::InvalidData, reason)
     })
 }

@@ -7,7 +7,10 @@
 //!
 //! The steps have the numbers of the mail. Its step 1, reading protocol numbers from `/proc`, is
 //! obsolete, because the numbers are fixed. Step 5 is in `server.rs`.
-#![expect(clippy::print_stdout, reason = "this is what the program is for")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the output is the purpose of the program"
+)]
 
 use std::{
     io::{self, IoSlice},

@@ -6,7 +6,10 @@
 //! ```
 //!
 //! This is step 5 of the mail; `client.rs` has the others.
-#![expect(clippy::print_stdout, reason = "this is what the program is for")]
+#![expect(
+    clippy::print_stdout,
+    reason = "the output is the purpose of the program"
+)]
 
 use std::{
     io::IoSlice,

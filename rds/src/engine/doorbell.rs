@@ -41,7 +41,7 @@ impl State {
         }
         // Twice the number that can be in flight only because none is signaled.
         let settings = &self.options.node.connection;
-        let enough = 2 * settings.max_unsignalled as usize;
+        let enough = 2 * settings.max_unsignaled as usize;
         let (Watch::Calls(Some(_)), Some(conn)) = (self.watch, self.ib_connections.get(&id)) else {
             return false;
         };

@@ -313,7 +313,7 @@ impl Shared {
             self.thread_event.as_fd(),
             self.poller.as_fd(),
         ];
-        let mut patience = TAKEOVER_DELAY;
+        let mut delay = TAKEOVER_DELAY;
         loop {
             let before = self.now();
             let soon = before + BATCH_DELAY;
@@ -329,9 +329,9 @@ impl Shared {
                 return ready;
             }
             if !goes_on {
-                patience = MAX_TAKEOVER_DELAY.min(2 * patience);
+                delay = MAX_TAKEOVER_DELAY.min(2 * delay);
             }
-            relief = Some(self.schedule.called_at() + patience);
+            relief = Some(self.schedule.called_at() + delay);
         }
     }
 }

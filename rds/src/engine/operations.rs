@@ -107,7 +107,11 @@ mod tests {
         operations.end(owner, peer, 7, false);
         assert_eq!(at(&mut operations, 7), (8, false));
         assert_eq!(at(&mut operations, 8), (8, true));
-        assert_eq!(at(&mut operations, 8), (8, false), "it is told once");
+        assert_eq!(
+            at(&mut operations, 8),
+            (8, false),
+            "the status is returned once"
+        );
         operations.end(owner, peer, 9, false);
         assert_eq!(at(&mut operations, 9), (9, false));
         assert_eq!(operations.at_once(owner, peer, true), 10);

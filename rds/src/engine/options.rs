@@ -132,7 +132,7 @@ impl EngineOptions {
 
     /// Maximum number of requests per signaled completion; 16 by default, at most 64.
     pub fn max_unsignaled_wr(mut self, requests: u32) -> Self {
-        self.node.connection.max_unsignalled = requests.clamp(1, 64);
+        self.node.connection.max_unsignaled = requests.clamp(1, 64);
         self
     }
 

@@ -126,7 +126,7 @@ impl Reaper {
 
     /// Waits up to `timeout` for everything to be destroyed. Returns whether it is. On time-out,
     /// the threads continue.
-    pub(super) fn wait(&mut self, patience: Duration) -> bool {
+    pub(super) fn wait(&mut self, timeout: Duration) -> bool {
         let Self {
             threads,
             at_work,
@@ -135,7 +135,7 @@ impl Reaper {
         } = mem::take(self);
         drop(at_work);
         // Nothing is ever sent; the channel closes with the last sender.
-        if done.recv_timeout(patience) == Err(RecvTimeoutError::Timeout) {
+        if done.recv_timeout(timeout) == Err(RecvTimeoutError::Timeout) {
             return false;
         }
         for thread in threads {

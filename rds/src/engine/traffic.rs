@@ -270,7 +270,7 @@ impl State {
         let mut failed = false;
         let mut batch = qp.batch();
         while let Some(work) = node.transmit(id, free.saturating_sub(RESERVED_SENDS)) {
-            let (tag, signalled) = (work.tag, work.signalled);
+            let (tag, signaled) = (work.tag, work.signaled);
             let pushed = match work.request {
                 Request::Frame {
                     header,
@@ -285,7 +285,7 @@ impl State {
                     if fence {
                         send = send.fenced();
                     }
-                    if !signalled {
+                    if !signaled {
                         send = send.unsignaled();
                     }
                     batch.push(send).map_err(|refused| {
@@ -298,11 +298,11 @@ impl State {
                     let elements = device.elements as usize;
                     let pieces = payload.operands().map(|operands| &operands.rdma[..]);
                     let pieces = pieces.unwrap_or_default();
-                    push_rdma(&mut batch, tag, signalled, rdma, pieces, elements)
+                    push_rdma(&mut batch, tag, signaled, rdma, pieces, elements)
                 }
                 Request::Atomic { atomic, payload } => {
                     let place = payload.operands().and_then(|all| all.atomic.as_ref());
-                    push_atomic(&mut batch, tag, signalled, atomic, place)
+                    push_atomic(&mut batch, tag, signaled, atomic, place)
                 }
             };
             free = free.saturating_sub(1);
@@ -409,7 +409,7 @@ fn frame(
 fn push_rdma(
     batch: &mut Requests<'_>,
     tag: Tag,
-    signalled: bool,
+    signaled: bool,
     rdma: &Rdma,
     pieces: &[RemoteRegion],
     elements: usize,
@@ -430,7 +430,7 @@ fn push_rdma(
             ..Posted::alone(tag)
         };
         let work = SendWork::new((None, part.to_vec()), posted);
-        let unsignaled = partial || !signalled;
+        let unsignaled = partial || !signaled;
         match rdma.direction {
             Direction::Write => {
                 let mut request = Write::new(work, remote);
@@ -456,7 +456,7 @@ fn push_rdma(
 fn push_atomic(
     batch: &mut Requests<'_>,
     tag: Tag,
-    signalled: bool,
+    signaled: bool,
     atomic: &Atomic,
     place: Option<&RemoteRegion>,
 ) -> verbs::Result<()> {
@@ -472,14 +472,14 @@ fn push_atomic(
     match atomic.op {
         AtomicOp::FetchAdd(add) => {
             let mut request = FetchAdd::new(work, remote, add);
-            if !signalled {
+            if !signaled {
                 request = request.unsignaled();
             }
             batch.push(request)?;
         }
         AtomicOp::CompareSwap(compare, swap) => {
             let mut request = CompareSwap::new(work, remote, compare, swap);
-            if !signalled {
+            if !signaled {
                 request = request.unsignaled();
             }
             batch.push(request)?;

@@ -173,7 +173,7 @@ fn malformed_frame_resets_connection_without_loss() {
         for frame in frames {
             wire.send(frame, true).unwrap();
         }
-        assert!(wire.is_lost().unwrap(), "{what} is taken");
+        assert!(wire.is_lost().unwrap(), "{what} is accepted");
         drop(wire);
         wire = prober.accept().unwrap();
         // Unacknowledged, so retransmitted.

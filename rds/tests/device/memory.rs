@@ -152,9 +152,9 @@ fn rejected_operation_is_notified() {
             .token(token);
         let options = SendOptions::new().to(at_client).rdma(write);
         server.send_msg(&[], &options).unwrap();
-        server.send_to(b"what follows", at_client).unwrap();
+        server.send_to(b"the bytes behind", at_client).unwrap();
         assert_eq!(ended(&server), (token, Status::RemoteError));
-        assert_eq!(message(&client).to_vec(), b"what follows");
+        assert_eq!(message(&client).to_vec(), b"the bytes behind");
     }
     let mut there = [1; 100];
     memory.read(0, &mut there);

@@ -259,7 +259,7 @@ fn engine_thread_takes_over_after_blocked_calls() {
     a.send_to(b"last", addr(&b)).unwrap();
     let deadline = Instant::now() + Duration::from_secs(60);
     while a.queued().unwrap().0 > 0 {
-        assert!(Instant::now() < deadline, "nobody has acknowledged it");
+        assert!(Instant::now() < deadline, "no peer has acknowledged it");
         thread::sleep(Duration::from_millis(10));
     }
     let descriptor = std::os::fd::AsFd::as_fd(&b);

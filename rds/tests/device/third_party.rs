@@ -112,7 +112,7 @@ fn operations_end_done_or_dropped_on_reconnect() {
             let seed = seeds[place].take().expect("it has ended before");
             match status {
                 Status::Success => {
-                    assert!(holds(place, seed), "what is done is not there");
+                    assert!(holds(place, seed), "a completed operation has no effect");
                     done += 1;
                 }
                 Status::Dropped => dropped += 1,

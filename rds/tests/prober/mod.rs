@@ -82,7 +82,7 @@ fn odd(event: &Event) -> io::Error {
 fn next(channel: &EventChannel, until: Instant) -> io::Result<Event> {
     let left = until.saturating_duration_since(Instant::now());
     let event = channel.wait_timeout(left)?;
-    event.ok_or_else(|| io::Error::other("the connection manager says nothing"))
+    event.ok_or_else(|| io::Error::other("no event of the connection manager"))
 }
 
 fn param(data: &[u8]) -> ConnParam {

@@ -51,7 +51,7 @@ impl Flows {
         let flow = self.flows.entry((from, to)).or_default();
         loop {
             let pending = flow.pop_front();
-            let pending = pending.expect("what arrives has been sent");
+            let pending = pending.expect("only sent messages arrive");
             if bytes == pattern(pending.number, pending.len) {
                 return;
             }

@@ -18,7 +18,7 @@ use rds::proto::{
 #[derive(Debug)]
 pub(crate) struct Posted {
     pub(crate) tag: Tag,
-    pub(crate) signalled: bool,
+    pub(crate) signaled: bool,
     pub(crate) what: What,
 }
 
@@ -246,7 +246,7 @@ impl Host {
             };
             pair.queue.push_back(Posted {
                 tag: work.tag,
-                signalled: work.signalled,
+                signaled: work.signaled,
                 what,
             });
         }
@@ -255,7 +255,7 @@ impl Host {
             pair.ack = Some(tag);
             pair.queue.push_back(Posted {
                 tag,
-                signalled: true,
+                signaled: true,
                 what: What::Frame(header, Bytes::Nothing),
             });
         }
@@ -266,7 +266,7 @@ impl Host {
         if let Some(tag) = self.node.probe(now, id) {
             self.pairs[index].queue.push_back(Posted {
                 tag,
-                signalled: true,
+                signaled: true,
                 what: What::Probe,
             });
         }

@@ -64,7 +64,7 @@ impl Run {
                 settings.connection.ack_after = None;
             }
             settings.connection.keepalive = Some(Duration::from_millis(rng.u64(20..2000)));
-            settings.connection.max_unsignalled = rng.u32(1..20);
+            settings.connection.max_unsignaled = rng.u32(1..20);
             let mut node = Node::new(settings);
             for _ in 0..rng.u8(1..4) {
                 let id = node.socket();
@@ -259,7 +259,7 @@ impl Run {
                     let (owner, told) = self.operations[i].get_mut(&notification.token).unwrap();
                     assert_eq!(*owner, id);
                     *told += 1;
-                    assert_eq!(*told, 1, "{notification:?} was told before");
+                    assert_eq!(*told, 1, "{notification:?} was returned before");
                     let operation = notification.token;
                     assert!(!host.has_operation(operation), "{notification:?} too early");
                     // A hostile peer may acknowledge messages not received.

@@ -86,10 +86,10 @@ impl Wire {
     pub(crate) fn acknowledge(&mut self, i: usize, index: usize) -> bool {
         let host = &mut self.hosts[i];
         let pair = &mut host.pairs[index];
-        let Some(signalled) = pair.arrived.iter().position(|posted| posted.signalled) else {
+        let Some(signaled) = pair.arrived.iter().position(|posted| posted.signaled) else {
             return false;
         };
-        for posted in pair.arrived.drain(..=signalled) {
+        for posted in pair.arrived.drain(..=signaled) {
             if let What::Operation(operation, _) = posted.what {
                 host.operated.insert(operation);
             }

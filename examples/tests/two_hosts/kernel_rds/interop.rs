@@ -1,6 +1,6 @@
 //! Sockets of this crate on host a, and the kernel's on host b.
 
-#![expect(clippy::print_stdout, reason = "what both have said")]
+#![expect(clippy::print_stdout, reason = "the output of both sides")]
 
 use std::{collections::HashSet, env, fmt::Display, path::Path};
 

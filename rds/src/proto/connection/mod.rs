@@ -50,7 +50,7 @@ pub struct Settings {
     /// Number of unacknowledged bytes after which a message requests an acknowledgement.
     pub max_unacked_bytes: u32,
     /// Maximum number of requests per signaled completion.
-    pub max_unsignalled: u32,
+    pub max_unsignaled: u32,
     /// Delayed acknowledgement: how long after a message to acknowledge without a request; `None`
     /// for never.
     pub ack_after: Option<Duration>,
@@ -73,7 +73,7 @@ impl Default for Settings {
         Self {
             max_unacked_messages: 8,
             max_unacked_bytes: 16 << 20,
-            max_unsignalled: 16,
+            max_unsignaled: 16,
             ack_after: Some(Duration::from_millis(50)),
             keepalive: Some(Duration::from_secs(10)),
             accept_unchecked: true,

@@ -16,7 +16,7 @@ pub struct Work<'a, P> {
     /// Tag to return with the completion.
     pub tag: Tag,
     /// Post the request signaled. An unsignaled request completes with a later signaled one.
-    pub signalled: bool,
+    pub signaled: bool,
     /// Kind of request.
     pub request: Request<'a, P>,
 }
@@ -140,7 +140,7 @@ pub(super) struct Sending<P> {
     /// is acknowledged.
     messages_until_ack_request: u32,
     bytes_until_ack_request: u32,
-    unsignalled: u32,
+    unsignaled: u32,
     /// The next request did not fit into the send queue.
     waits_for_room: bool,
     /// The peer sends delayed acknowledgements, so the last message need not request one.
@@ -151,7 +151,7 @@ pub(super) struct Sending<P> {
     capabilities: u32,
     max_unacked_messages: u32,
     max_unacked_bytes: u32,
-    max_unsignalled: u32,
+    max_unsignaled: u32,
 }
 
 impl<P> Sending<P> {
@@ -167,7 +167,7 @@ impl<P> Sending<P> {
             posted: 0,
             messages_until_ack_request: 0,
             bytes_until_ack_request: 0,
-            unsignalled: 0,
+            unsignaled: 0,
             waits_for_room: false,
             peer_delays_acks: false,
             urgent: false,
@@ -177,7 +177,7 @@ impl<P> Sending<P> {
             },
             max_unacked_messages: settings.max_unacked_messages,
             max_unacked_bytes: settings.max_unacked_bytes,
-            max_unsignalled: settings.max_unsignalled,
+            max_unsignaled: settings.max_unsignaled,
         }
     }
 
@@ -273,12 +273,12 @@ impl<P> Sending<P> {
 
     /// Whether the next request waits for room held by unsignaled requests.
     pub(super) fn needs_signal(&self) -> bool {
-        self.waits_for_room && self.unsignalled > 0
+        self.waits_for_room && self.unsignaled > 0
     }
 
     /// Posts a probe, which is signaled.
     pub(super) fn probe(&mut self) -> Tag {
-        self.unsignalled = 0;
+        self.unsignaled = 0;
         self.probe_tag()
     }
 
@@ -298,7 +298,7 @@ impl<P> Sending<P> {
         self.map_pending = false;
         self.map_in_flight = 0;
         self.posted = 0;
-        self.unsignalled = 0;
+        self.unsignaled = 0;
         self.waits_for_room = false;
         self.peer_delays_acks = false;
         self.urgent = false;
@@ -432,7 +432,7 @@ impl<P> Sending<P> {
         let (header, ack) = self.head(acks)?;
         self.waits_for_room = false;
         self.posted = sequence;
-        let signalled = self.signal(1, !plain || room == 1);
+        let signaled = self.signal(1, !plain || room == 1);
         let tag = self.tag(Kind::Message(sequence, Part::LastFrame), ack);
         let draft = self.queue.last_picked().and_then(Entry::draft);
         let body = match draft {
@@ -444,7 +444,7 @@ impl<P> Sending<P> {
         };
         Some(Work {
             tag,
-            signalled,
+            signaled,
             request: Request::Frame {
                 header,
                 body,
@@ -470,7 +470,7 @@ impl<P> Sending<P> {
         self.map_in_flight += 1;
         Work {
             // As in `transmit_message`.
-            signalled: self.signal(1, last || room == 1),
+            signaled: self.signal(1, last || room == 1),
             tag: self.tag(Kind::Map, ack),
             request: Request::Frame {
                 header,
@@ -534,7 +534,7 @@ impl<P> Sending<P> {
             self.queue.posted_whole(sequence);
         }
         // If the last free entry were unsignaled, the send queue would never drain.
-        let signalled = self.signal(requests, last && !plain || requests == room);
+        let signaled = self.signal(requests, last && !plain || requests == room);
         // Only frames carry acknowledgements.
         let told = match part {
             Part::Rdma | Part::Atomic => 0,
@@ -570,19 +570,19 @@ impl<P> Sending<P> {
         };
         Some(Work {
             tag,
-            signalled,
+            signaled,
             request,
         })
     }
 
-    /// Whether to signal a request: if `wanted`, or if [`Settings::max_unsignalled`] is reached.
+    /// Whether to signal a request: if `wanted`, or if [`Settings::max_unsignaled`] is reached.
     fn signal(&mut self, requests: u32, wanted: bool) -> bool {
-        self.unsignalled = self.unsignalled.saturating_add(requests);
-        let signalled = wanted || self.unsignalled >= self.max_unsignalled;
-        if signalled {
-            self.unsignalled = 0;
+        self.unsignaled = self.unsignaled.saturating_add(requests);
+        let signaled = wanted || self.unsignaled >= self.max_unsignaled;
+        if signaled {
+            self.unsignaled = 0;
         }
-        signalled
+        signaled
     }
 
     fn tag(&self, kind: Kind, ack: u64) -> Tag {

@@ -222,7 +222,7 @@ impl ConnectData {
     }
 }
 
-const _: () = assert!(FRAGMENT == 4096, "what an answer says");
+const _: () = assert!(FRAGMENT == 4096, "the value in replies");
 
 impl fmt::Display for BadConnectData {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {

@@ -167,7 +167,7 @@ fn synchronize(socket: &Socket, peer: SocketAddr) -> Result<()> {
             return Ok(());
         }
     }
-    bail!("{peer} says nothing")
+    bail!("{peer} is silent")
 }
 
 /// Receives the next message other than a hello.

@@ -44,13 +44,13 @@ impl Probe {
     /// Pings, and waits for the answer.
     fn asks(&mut self) -> Result<()> {
         let ping = self.ping().encode();
-        ensure!(self.wire.send(&ping, true)?, "a question is not taken");
+        ensure!(self.wire.send(&ping, true)?, "a ping is not delivered");
         self.pong()
     }
 
     /// Checks that the kernel drops the connection and requests another.
     fn dropped(&mut self, what: &str) -> Result<()> {
-        ensure!(self.wire.is_lost()?, "{what} is taken");
+        ensure!(self.wire.is_lost()?, "{what} is accepted");
         self.wire = self.prober.accept()?;
         self.asks()
     }
@@ -60,7 +60,7 @@ impl Probe {
         // Earlier work of the kernel must be over, because that work would poll the ping as well.
         while self.wire.frame_within(ASLEEP / 3)?.is_some() {}
         let ping = self.ping().encode();
-        ensure!(self.wire.send(&ping, false)?, "a question is not taken");
+        ensure!(self.wire.send(&ping, false)?, "a ping is not delivered");
         let slept = self.wire.frame_within(ASLEEP)?.is_none();
         if slept {
             ensure!(self.wire.acknowledge(0)?, "nothing is taken");
@@ -156,7 +156,7 @@ pub(super) fn run(own: IpAddr, peer: IpAddr) -> Result<()> {
     for _ in 0..5 {
         slept = slept || probe.sleeps()?;
     }
-    ensure!(slept, "the kernel looks at what is not solicited");
+    ensure!(slept, "the kernel polls unsolicited frames");
     let count = probe.bad_frames()?;
     println!("bad frames {count}");
     probe.asks_again()?;

@@ -17,7 +17,7 @@ struct Frame {
     wire: [u8; Header::SIZE],
     body: Vec<u8>,
     solicited: bool,
-    signalled: bool,
+    signaled: bool,
     tag: Tag,
 }
 
@@ -92,7 +92,7 @@ fn no_map() -> &'static CongestionMap {
 /// The next posted frame, or the kind of a posted operation as `Err`.
 fn next(end: &mut End) -> Option<Result<Frame, (&'static str, Tag)>> {
     let work = end.transmit(u32::MAX, no_map)?;
-    let (tag, signalled) = (work.tag, work.signalled);
+    let (tag, signaled) = (work.tag, work.signaled);
     Some(match work.request {
         Request::Frame {
             header,
@@ -109,7 +109,7 @@ fn next(end: &mut End) -> Option<Result<Frame, (&'static str, Tag)>> {
                 Body::Map { map, range } => map.as_bytes()[range].to_vec(),
             },
             solicited,
-            signalled,
+            signaled,
             tag,
         }),
         Request::Rdma { .. } => Err(("rdma", tag)),
@@ -332,7 +332,7 @@ fn ack_is_carried_by_data_or_sent_once_alone() {
     assert!(offer(&mut b, data(1, Flags::ACK_REQUIRED)));
     send(&mut b, 0);
     assert_eq!(frames(&mut b)[0].header().ack, 1);
-    assert!(b.acknowledge(NOW).is_none(), "the message has said it");
+    assert!(b.acknowledge(NOW).is_none(), "the message carried it");
     assert!(offer(&mut b, data(2, Flags::ACK_REQUIRED)));
     let (first, _) = b.acknowledge(NOW).unwrap();
     assert!(b.acknowledge(NOW).is_none());

@@ -298,7 +298,7 @@ fn operation_waiting_for_room_triggers_probe() {
     a.send(with_rdma(5, rdma(true, false, 1), false), false)
         .unwrap();
     let plain = next(&mut a).unwrap().unwrap();
-    assert!(!plain.signalled);
+    assert!(!plain.signaled);
     assert_eq!(a.probe(NOW), None, "nothing waits for room yet");
     assert!(a.transmit(2, no_map).is_none(), "it takes 3");
     let probe = a.probe(NOW).unwrap();

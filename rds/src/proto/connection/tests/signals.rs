@@ -8,10 +8,10 @@ fn signaled_requests_are_one_in_sixteen_and_urgent_ones() {
     let plain: Vec<u64> = (0..20).map(|_| send(&mut a, 1)).collect();
     let urgent = send_urgent(&mut a, 1);
     let sent = frames(&mut a);
-    let signalled: Vec<bool> = sent.iter().map(|frame| frame.signalled).collect();
-    let at = |signalled: bool, at: usize| signalled == (at == 15 || at == 20);
-    let right = signalled.iter().enumerate().all(|(i, &is)| at(is, i));
-    assert!(right, "one of sixteen, and the urgent one: {signalled:?}");
+    let signaled: Vec<bool> = sent.iter().map(|frame| frame.signaled).collect();
+    let at = |signaled: bool, at: usize| signaled == (at == 15 || at == 20);
+    let right = signaled.iter().enumerate().all(|(i, &is)| at(is, i));
+    assert!(right, "one of sixteen, and the urgent one: {signaled:?}");
     a.received(NOW, &ack_frame(urgent), vec![]).unwrap();
     let over = |a: &mut End| -> Vec<u64> {
         std::iter::from_fn(|| a.finished())
@@ -28,15 +28,15 @@ fn signaled_requests_are_one_in_sixteen_and_urgent_ones() {
 /// Single-frame messages, and frames of the congestion map.
 #[test]
 fn last_request_that_fits_is_signaled_for_maps_and_messages() {
-    for (room, signalled) in [(2, false), (1, true)] {
+    for (room, signaled) in [(2, false), (1, true)] {
         let mut a = up(1);
         send(&mut a, 1);
         let message = a.transmit(room, no_map).unwrap();
-        assert_eq!(message.signalled, signalled, "a message, room {room}");
+        assert_eq!(message.signaled, signaled, "a message, room {room}");
         let mut a = fresh(1);
         a.established(NOW, 0);
         let map = a.transmit(room, no_map).unwrap();
-        assert_eq!(map.signalled, signalled, "a map, room {room}");
+        assert_eq!(map.signaled, signaled, "a map, room {room}");
     }
 }
 
@@ -45,13 +45,13 @@ fn last_request_that_fits_is_signaled_for_maps_and_messages() {
 fn last_request_that_fits_is_signaled() {
     let mut a = up(1);
     send(&mut a, 10 * FRAGMENT);
-    let mut signalled = Vec::new();
+    let mut signaled = Vec::new();
     for room in (0..5).rev() {
         if let Some(work) = a.transmit(room, no_map) {
-            signalled.push(work.signalled);
+            signaled.push(work.signaled);
         }
     }
-    assert_eq!(signalled, [false, false, false, true]);
+    assert_eq!(signaled, [false, false, false, true]);
 }
 
 /// The rule also covers single-frame messages.
@@ -61,6 +61,6 @@ fn last_short_message_that_fits_is_signaled() {
     for _ in 0..2 {
         send(&mut a, 1);
     }
-    let signalled = [2, 1].map(|room| a.transmit(room, no_map).unwrap().signalled);
-    assert_eq!(signalled, [false, true]);
+    let signaled = [2, 1].map(|room| a.transmit(room, no_map).unwrap().signaled);
+    assert_eq!(signaled, [false, true]);
 }

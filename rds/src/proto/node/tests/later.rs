@@ -38,7 +38,7 @@ fn acked_messages_are_retired_in_batches() {
         handled(&mut pair, from);
         quieten(&mut pair.a);
         assert!(!pair.a.retire_due() && pair.a.is_quiet());
-        assert!(pair.a.finished().is_none(), "nobody needs to know");
+        assert!(pair.a.finished().is_none(), "no waiter is concerned");
         assert_eq!(pair.a.info().unacknowledged, []);
     }
     handled(&mut pair, from);
@@ -152,7 +152,7 @@ fn receiver_defers_only_work_without_dependents() {
     let at_b = pair.ids[1];
     let used = pair.b.received(NOW, at_b, &plain.encode(), vec![0; 5]);
     assert_eq!(used, Ok(None));
-    assert!(pair.b.can_wait(to), "nobody but the receiver is concerned");
+    assert!(pair.b.can_wait(to), "only the receiver is concerned");
     assert!(!pair.b.can_wait(other));
     assert_eq!(lens(&mut pair.b, to), [5]);
 }

@@ -64,12 +64,12 @@ impl Pair {
     fn connect(mut a: TestNode, mut b: TestNode) -> Self {
         let at_a = a.connections().next().unwrap();
         let Some(Action::Dial(dialled)) = a.poll(NOW, at_a) else {
-            panic!("nobody dials");
+            panic!("no side dials");
         };
         let proposal = a.proposal(at_a).unwrap().encode();
         let at_b = b.request(NOW, (B, A), &proposal, RequestId(0)).unwrap();
         let Some(Action::Accept(_, accepted)) = b.poll(NOW, at_b) else {
-            panic!("nobody accepts");
+            panic!("no side accepts");
         };
         let answer = b.answer(at_b).unwrap().encode();
         assert_eq!(a.established(NOW, at_a, dialled, Some(&answer)), Ok(true));
@@ -465,7 +465,7 @@ fn congestion_blocked_sender_retries_until_map_arrives() {
     for second in 1..5 {
         let now = Duration::from_secs(second);
         let Some(Action::Dial(attempt)) = pair.a.poll(now, at_a) else {
-            panic!("nobody dials any more, and both wait for ever");
+            panic!("neither side dials, and both wait for ever");
         };
         fail(&mut pair.a, now, attempt);
         if second == 2 {
@@ -667,7 +667,7 @@ fn reply_with_old_version_fails_the_attempt() {
     send(&mut a, id, (B, 50).into(), 1).unwrap();
     let at_a = a.connections().next().unwrap();
     let Some(Action::Dial(attempt)) = a.poll(NOW, at_a) else {
-        panic!("nobody dials");
+        panic!("no side dials");
     };
     let version = Version { major: 3, minor: 0 };
     let old = ConnectData {

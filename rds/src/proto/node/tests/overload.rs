@@ -166,7 +166,7 @@ fn congestion_map_without_release_wakes_blocked_senders_once() {
     map(&mut pair.b, NOW, id, &[4001]);
     assert_eq!(woken(&mut pair.b), [to]);
     map(&mut pair.b, NOW, id, &[4001]);
-    assert_eq!(woken(&mut pair.b), [], "it has not said so again");
+    assert_eq!(woken(&mut pair.b), [], "no second notice");
 }
 
 /// Local congestion releases senders without a map.
