@@ -26,6 +26,7 @@ mod setup;
 mod soft_roce;
 mod stage;
 mod test;
+mod test_names;
 mod tidy;
 mod workspace;
 

@@ -3,6 +3,8 @@
 
 use std::collections::HashSet;
 
+use crate::test_names;
+
 /// Paths that follow the rules, by prefix. The list grows until it is the workspace.
 const DONE: [&str; 6] = [
     "MEASUREMENTS.md",
@@ -105,10 +107,10 @@ pub(crate) fn check(name: &str, text: &str, used: &mut HashSet<usize>) -> Vec<St
     };
     let mut found = violations(&words(&prose));
     if has_extension(name, "rs") {
-        for (line, test) in tests(&lines) {
-            let words = test.split('_').map(|part| Word {
+        for test in test_names::in_file(text) {
+            let words = test.name.split('_').map(|part| Word {
                 text: part.to_lowercase(),
-                line,
+                line: test.line,
                 ends: false,
             });
             found.extend(violations(&words.collect::<Vec<_>>()));
@@ -180,29 +182,6 @@ fn document<'t>(lines: &[&'t str]) -> Vec<(usize, &'t str)> {
             (!is_code).then_some((index + 1, *line))
         })
         .collect()
-}
-
-/// The names of test functions, with their line numbers.
-fn tests<'t>(lines: &[&'t str]) -> Vec<(usize, &'t str)> {
-    let mut is_test = false;
-    let mut tests = Vec::new();
-    for (index, line) in lines.iter().enumerate() {
-        let line = line.trim_start();
-        if line.starts_with("#[test]") || line.starts_with("#[tokio::test") {
-            is_test = true;
-        } else if is_test && !line.starts_with('#') && !line.starts_with("//") {
-            let signature = line.trim_start_matches("async ");
-            let name = signature.strip_prefix("fn ").and_then(|rest| {
-                let end = rest.find(['(', '<'])?;
-                Some(&rest[..end])
-            });
-            if let Some(name) = name {
-                tests.push((index + 1, name));
-            }
-            is_test = false;
-        }
-    }
-    tests
 }
 
 /// The words of a text. Quotations in backticks or quotation marks are left out, and count as a word without rule.

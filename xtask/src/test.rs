@@ -127,6 +127,15 @@ const EXHAUSTIVE: [&str; 4] = [
 /// What the name of a test has in it that asks the kernel for more address space than valgrind has.
 const TOO_LARGE: &str = "an_empty_pool_of_huge_pages_is_named";
 
+/// Every part of a name that selects tests or leaves them out; `cargo xtask tidy` checks that it still has tests.
+pub(crate) fn selections() -> Vec<&'static str> {
+    let mut parts = vec![MEASURING_MEMORY, TOO_LARGE];
+    parts.extend(DIFFERENT_OVER_IWARP);
+    parts.extend(COMPILING);
+    parts.extend(EXHAUSTIVE);
+    parts
+}
+
 /// Runs the tests and closes with the table; whether all passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut stages = Stages::default();

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::prose;
+use crate::{prose, test, test_names};
 
 /// Longest file, in lines; generated files are exempt.
 const MAX_LINES: usize = 800;
@@ -49,10 +49,16 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     };
     let mut complaints = Vec::new();
     let (mut tests, mut exceptions) = (HashSet::new(), HashSet::new());
+    let mut paths = Vec::new();
     for file in files(root, ".rs")? {
         let (name, text) = (file.to_string_lossy(), read(&file)?);
         complaints.extend(check(&name, &text));
         complaints.extend(prose::check(&name, &text, &mut exceptions));
+        paths.extend(
+            test_names::in_file(&text)
+                .iter()
+                .map(|test| test.path(&name)),
+        );
         tests.extend(tests_in(&name, &text));
     }
     for file in files(root, ".md")? {
@@ -60,6 +66,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         complaints.extend(prose::check(&name, &text, &mut exceptions));
     }
     complaints.extend(prose::unused_exceptions(&exceptions));
+    complaints.extend(test_names::empty_selections(&test::selections(), &paths));
     complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));

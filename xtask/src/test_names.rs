@@ -1,0 +1,132 @@
+//! Names of tests in sources, with their modules: `cargo test` selects tests by parts of these.
+
+/// A test function in a source file.
+#[derive(Debug, PartialEq, Eq)]
+pub(crate) struct TestName<'t> {
+    pub(crate) line: usize,
+    pub(crate) name: &'t str,
+    /// Inline modules around the function, from the outermost.
+    modules: Vec<&'t str>,
+}
+
+impl TestName<'_> {
+    /// The path of the test, with the folders and the file as modules: `verbs::src::cq::room::tests::NAME`.
+    pub(crate) fn path(&self, file: &str) -> String {
+        let file = file.trim_end_matches(".rs").trim_end_matches("/mod");
+        let parts = file.split('/').chain(self.modules.iter().copied());
+        let parts: Vec<&str> = parts.chain([self.name]).collect();
+        parts.join("::")
+    }
+}
+
+/// The test functions of a source file: those with `#[test]` or an attribute such as `#[tokio::test]`.
+pub(crate) fn in_file(text: &str) -> Vec<TestName<'_>> {
+    let (mut tests, mut modules) = (Vec::new(), Vec::<(usize, &str)>::new());
+    let mut is_test = false;
+    for (index, line) in text.lines().enumerate() {
+        let code = line.trim_start();
+        let indent = line.len() - code.len();
+        if !code.is_empty() && !code.starts_with("//") {
+            modules.retain(|(outer, _)| *outer < indent);
+        }
+        if let Some(module) = inline_module(code) {
+            modules.push((indent, module));
+        }
+        if code.starts_with("#[test]") || code.starts_with("#[tokio::test") {
+            is_test = true;
+        } else if is_test && !code.starts_with('#') && !code.starts_with("//") {
+            if let Some(name) = function(code) {
+                tests.push(TestName {
+                    line: index + 1,
+                    name,
+                    modules: modules.iter().map(|(_, module)| *module).collect(),
+                });
+            }
+            is_test = false;
+        }
+    }
+    tests
+}
+
+/// Complains about selections that are a part of no test's path: a rename has dropped their tests.
+pub(crate) fn empty_selections(selections: &[&str], paths: &[String]) -> Vec<String> {
+    selections
+        .iter()
+        .filter(|part| !paths.iter().any(|path| path.contains(**part)))
+        .map(|part| format!("xtask: no test has `{part}` in its path; mend the selection"))
+        .collect()
+}
+
+/// The name of a module that begins on this line.
+fn inline_module(code: &str) -> Option<&str> {
+    let code = code.strip_prefix("pub(crate) ").unwrap_or(code);
+    let code = code.strip_prefix("pub ").unwrap_or(code);
+    code.strip_prefix("mod ")?.strip_suffix(" {")
+}
+
+/// The name of a function that begins on this line.
+fn function(code: &str) -> Option<&str> {
+    let code = code.strip_prefix("async ").unwrap_or(code);
+    let name = code.strip_prefix("fn ")?;
+    Some(&name[..name.find(['(', '<'])?])
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    const SOURCE: &str = "\
+fn helper() {}
+
+#[cfg(test)]
+mod tests {
+    mod inner {
+        #[test]
+        #[ignore = \"slow\"]
+        // Reason.
+        fn first_of_inner() {
+        }
+    }
+
+    #[tokio::test(flavor = \"multi_thread\")]
+    async fn second_of_tests<T>() {}
+
+    fn helper() {}
+}
+
+#[test]
+fn third_of_file() {}
+";
+
+    #[test]
+    fn test_paths_have_files_and_modules() {
+        let paths = |file: &str| -> Vec<String> {
+            let tests = in_file(SOURCE);
+            tests.iter().map(|test| test.path(file)).collect()
+        };
+        assert_eq!(
+            paths("verbs/src/cq/room.rs"),
+            [
+                "verbs::src::cq::room::tests::inner::first_of_inner",
+                "verbs::src::cq::room::tests::second_of_tests",
+                "verbs::src::cq::room::third_of_file"
+            ]
+        );
+        assert_eq!(
+            paths("verbs/src/mr/mod.rs")[2],
+            "verbs::src::mr::third_of_file"
+        );
+        let lines: Vec<usize> = in_file(SOURCE).iter().map(|test| test.line).collect();
+        assert_eq!(lines, [9, 14, 20]);
+    }
+
+    #[test]
+    fn selection_without_a_test_is_found() {
+        let paths = ["a::wire::recv_works".to_owned()];
+        assert_eq!(empty_selections(&["wire::", "recv"], &paths), [""; 0]);
+        assert_eq!(
+            empty_selections(&["wire::", "wires::"], &paths),
+            ["xtask: no test has `wires::` in its path; mend the selection"]
+        );
+    }
+}
