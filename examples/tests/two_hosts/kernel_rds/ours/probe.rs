@@ -10,7 +10,7 @@ use crate::prober::{Answer, Prober, Wire, dial, proposal};
 /// Source port.
 const PORT: u16 = 4321;
 
-/// Silence after which a frame was not noticed.
+/// Silence before a frame counts as unnoticed.
 const ASLEEP: Duration = Duration::from_secs(3);
 
 /// A connection to a kernel.
@@ -165,7 +165,7 @@ pub(super) fn run(own: IpAddr, peer: IpAddr) -> Result<()> {
     Ok(())
 }
 
-/// X-F07: requests a connection in the name of a connected host, which resets that connection.
+/// X-F07: requests a connection in the name of a connected host, as a third party.
 pub(super) fn rival(own: IpAddr, peer: IpAddr) -> Result<()> {
     let data = proposal(own, peer, 0).encode();
     for _ in 0..60 {
