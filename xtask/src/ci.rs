@@ -1,4 +1,4 @@
-//! `cargo xtask ci`: everything that a change has to pass. `.ci/run` is this and nothing else.
+//! `cargo xtask ci`: all checks and tests required of a change. `.ci/run` only calls this command.
 
 use std::process::Command;
 
@@ -10,16 +10,16 @@ use crate::stage::Stages;
 use crate::workspace::{self, Workspace};
 use crate::{codegen, process, test, tidy};
 
-/// The crates that have to build without their features, too: -sys without generating their bindings.
+/// Packages also checked without features: for the -sys crates, without generated bindings.
 const WITHOUT_FEATURES: [&str; 3] = ["ibverbs-sys", "rdmacm-sys", "verbs"];
 
-/// The only platform there is: RDMA in user space is Linux's.
+/// The only supported platform.
 const PLATFORM: &str = "x86_64-unknown-linux-gnu";
 
-/// The integration tests that `--all-targets` leaves out, because a plain `cargo test` does.
+/// Integration tests with `test = false`, omitted by `--all-targets`.
 const TESTS_IN_GUESTS: [&str; 3] = ["device", "two_hosts", "harness"];
 
-/// Runs all the checks and all the tests; a long run repeats those in guests in QEMU. Returns whether all went well.
+/// Runs all checks and tests; `long` repeats the guest tests in QEMU. Returns whether everything passed.
 pub(crate) fn run(long: bool) -> Result<bool> {
     setup::ensure(Group::ALL)?;
     let workspace = Workspace::load()?;
@@ -85,20 +85,20 @@ fn clippy(workspace: &Workspace) -> Result<()> {
     Ok(())
 }
 
-/// No dependency of a published crate may want a newer Rust than the workspace says it needs.
+/// Fails if a non-test dependency of a workspace package requires a newer Rust than the package's `rust-version`.
 ///
-/// The code itself is held to it by clippy's `incompatible_msrv`, and by that toolchain where it is installed.
+/// The code itself is checked by clippy's `incompatible_msrv`, and by that toolchain if installed.
 fn msrv(workspace: &Workspace) -> Result<()> {
     let metadata = MetadataCommand::new()
         .manifest_path(workspace.root().join("Cargo.toml"))
-        // Other systems' dependencies are of no concern, and would be downloaded.
+        // Dependencies of other platforms are irrelevant, and resolving them would download them.
         .other_options(["--locked", "--filter-platform", PLATFORM].map(str::to_owned))
         .exec()
         .context("cargo cannot resolve the workspace")?;
     let too_new = too_new(&metadata)?;
     ensure!(
         too_new.is_empty(),
-        "dependencies want a newer Rust: {}",
+        "dependencies need a newer Rust than rust-version: {}",
         too_new.join(", ")
     );
 
@@ -129,13 +129,13 @@ fn msrv(workspace: &Workspace) -> Result<()> {
         process::run(&mut check)?;
     } else {
         println!(
-            "Rust {toolchain} is not installed; only the dependencies' own statements were checked"
+            "Rust {toolchain} is not installed; only the dependencies' rust-version was checked"
         );
     }
     Ok(())
 }
 
-/// The packages that the members need, but not only for their tests, and that want a newer Rust than the member does.
+/// The dependencies, except test-only ones, whose `rust-version` is newer than the member's.
 fn too_new(metadata: &Metadata) -> Result<Vec<String>> {
     let resolve = metadata
         .resolve

@@ -23,47 +23,47 @@ pub(crate) struct Cli {
 
 #[derive(Debug, Subcommand)]
 pub(crate) enum Command {
-    /// Install what the other commands need
+    /// Install the packages that the other commands need
     Setup {
-        /// Only report what is missing
+        /// Only report missing packages
         #[arg(long)]
         check: bool,
     },
-    /// Let two programs talk over RDMA, and tell what happens
+    /// Run two programs over RDMA and explain each step
     Demo,
     /// Run the tests: on the host, and in guests with a software RDMA device
     Test(TestArguments),
-    /// Measure against C, by turns; not part of `ci`
+    /// Measure the crates against C programs; not part of `ci`
     Bench {
-        /// What to measure
+        /// Set of benchmarks
         #[arg(value_enum)]
         name: bench::Name,
-        /// Fail when a bar is missed
+        /// Exit with an error if a bar is missed
         #[arg(long)]
         check: bool,
-        /// Leave out what is measured in guests
+        /// Skip measurements in guests
         #[arg(long)]
         host_only: bool,
-        /// Write a whole GiB where that is measured, which takes minutes
+        /// Write 1 GiB in the `write_all` benchmark; takes minutes
         #[arg(long)]
         long: bool,
     },
-    /// Put known faults into a copy of the sources, one at a time: a test has to find each
+    /// Insert known faults into a copy of the sources, one at a time; a test must detect each
     Mutants {
-        /// Only those with this in their names or files
+        /// Only mutants with this text in the name or file
         filter: Option<String>,
     },
-    /// Run everything that a change has to pass
+    /// Run all checks and tests required of a change
     Ci {
-        /// Repeat the tests in guests in QEMU, with the distribution's kernel; takes hours without KVM
+        /// Repeat the guest tests in QEMU with the distribution's kernel; takes hours without KVM
         #[arg(long)]
         long: bool,
     },
-    /// Check the house rules that no lint knows
+    /// Check the project's rules not covered by a lint
     Tidy,
     /// Regenerate the checked-in bindings of the -sys crates
     Codegen {
-        /// Only fail when they are stale
+        /// Only check, and exit with an error if the bindings are stale
         #[arg(long)]
         check: bool,
     },
@@ -76,10 +76,10 @@ pub(crate) enum Command {
 
 #[derive(Debug, Args)]
 pub(crate) struct TestArguments {
-    /// Only the tests that need no device
+    /// Only tests without a device
     #[arg(long)]
     pub(crate) host_only: bool,
-    /// Only the tests that need a device
+    /// Only tests with a device
     #[arg(long, conflicts_with = "host_only")]
     pub(crate) device_only: bool,
     /// Add soaks, large schedules and long fuzzing (sets LONG=1)
@@ -88,16 +88,16 @@ pub(crate) struct TestArguments {
     /// Run the device tests under address sanitizer; needs a nightly toolchain
     #[arg(long, conflicts_with = "host_only")]
     pub(crate) sanitize: bool,
-    /// Run the tests that need no device under valgrind's memcheck, but for exhaustive ones
+    /// Run the host tests under valgrind's memcheck, except exhaustive tests
     #[arg(long, conflicts_with_all = ["device_only", "sanitize"])]
     pub(crate) valgrind: bool,
-    /// Interpret tests of verbs that need no device under Miri; needs a nightly toolchain with it
+    /// Run host tests of verbs under Miri; needs a nightly toolchain with Miri
     #[arg(long, conflicts_with_all = ["device_only", "sanitize", "valgrind"])]
     pub(crate) miri: bool,
-    /// What guests run on
+    /// Machine of the guests: QEMU or User-Mode Linux
     #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
     pub(crate) backend: Backend,
-    /// Only the tests with this in their names
+    /// Only tests with this text in the name
     pub(crate) filter: Option<String>,
 }
 
@@ -110,23 +110,23 @@ pub(crate) enum SoftRoce {
     Shell(GuestArguments),
 }
 
-/// What the commands of `soft-roce run` have, for its help.
+/// Environment of a command, appended to the help of `soft-roce run`.
 const COMMANDS_VIEW: &str = "\
-What a command has in a guest, as root:
-  Files              This machine's. Writes stay in the guest's memory and end with it, except in $OUT.
+Environment of a command in a guest, as root:
+  Files              This machine's. Writes stay in the guest's memory and are lost at the end, except in $OUT.
   $OUT               Folder for results, shared with this machine: target/soft-roce/out
   /tmp, /run, /dev/shm
                      The guest's own, and empty, except for the checkout, the working directory, and paths among the
-                     words of the command (of a script, its first word)
+                     words of the command (for a script, only its first word)
   Working directory  The caller's
-  Standard input     The caller's; that of two commands is empty
+  Standard input     The caller's; empty for two commands
   $PATH              The system's folders, then target/debug, target/release, and the examples in them
   $RDMA_DEVICE       The device, rxe0 or siw0
   $A, $A6, $B, $B6   Addresses of the hosts, IPv4 and IPv6; $B and $B6 with two commands. Their names are `a` and `b`
   $HOST              This host's name
   $WORKSPACE         Root of the checkout
-  Other variables    HOME, LANG; RUST_BACKTRACE, RUST_LOG, LONG and TERM as the caller has them; --env sets more
-  Kernel modules     Load on demand, or by modprobe. RDS does only by --rds or modprobe
+  Other variables    HOME, LANG; RUST_BACKTRACE, RUST_LOG, LONG and TERM of the caller; --env sets more
+  Kernel modules     Loaded on demand, or by modprobe. RDS only by --rds or modprobe
   Limits             No limit of locked memory; core files are written to $OUT
 
 Exit code: that of the first command that fails; 124 after --timeout; 125 if a guest or its kernel fails.";
@@ -136,7 +136,7 @@ pub(crate) struct GuestArguments {
     /// Kind of RDMA device
     #[arg(long, value_enum, default_value_t)]
     pub(crate) device: Device,
-    /// What the guest runs on
+    /// Machine of the guest: QEMU or User-Mode Linux
     #[arg(long, value_enum, default_value_t, env = backend::VARIABLE)]
     pub(crate) backend: Backend,
     /// Memory of each guest
@@ -166,7 +166,7 @@ pub(crate) struct GuestArguments {
 pub(crate) struct RunArguments {
     #[command(flatten)]
     pub(crate) guest: GuestArguments,
-    /// Stop the commands after so many seconds, not counting the boot
+    /// Stop the commands after S seconds, excluding the boot
     #[arg(long, value_name = "S", value_parser = seconds)]
     pub(crate) timeout: Option<Duration>,
     /// Record the packets between two guests
@@ -178,16 +178,16 @@ pub(crate) struct RunArguments {
     /// Command for host b, at 10.9.0.2 ($B)
     #[arg(long, value_name = "CMD", requires = "a", conflicts_with = "command")]
     pub(crate) b: Option<String>,
-    /// Where to run: in a guest, or on this machine's own kernel
+    /// Machine to run on: a guest, or this machine's own kernel
     #[arg(long, value_enum, default_value_t, conflicts_with_all = ["a", "pcap", "kernel", "rds"])]
-    pub(crate) on: Place,
-    /// Whose end ends the run of two commands
+    pub(crate) on: RunOn,
+    /// Stop when this host's command exits
     #[arg(long, value_enum, default_value_t, value_name = "HOST")]
     pub(crate) until: Until,
-    /// Let the other command go on after one has failed
+    /// Keep the other command running after one has failed
     #[arg(long)]
     pub(crate) keep_going: bool,
-    /// Say how long the guest took to come up
+    /// Print the guests' boot times, and each command's exit code
     #[arg(long, short)]
     pub(crate) verbose: bool,
     /// Command for the only guest: one argument is a shell script, several are a program and its arguments
@@ -195,13 +195,13 @@ pub(crate) struct RunArguments {
     pub(crate) command: Vec<String>,
 }
 
-/// Where commands run.
+/// The machine that runs the commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
-pub(crate) enum Place {
-    /// In a guest of its own.
+pub(crate) enum RunOn {
+    /// A new guest.
     #[default]
     Guest,
-    /// On this machine; needs root, and a kernel with the device's module.
+    /// This machine; needs root, and a kernel with the device's module.
     Host,
 }
 
@@ -213,10 +213,12 @@ fn seconds(text: &str) -> Result<Duration, String> {
 }
 
 fn variable(text: &str) -> Result<(String, String), String> {
-    let (name, value) = text.split_once('=').ok_or("it has the form NAME=VALUE")?;
+    let (name, value) = text.split_once('=').ok_or("expected NAME=VALUE")?;
     let plain = !name.is_empty() && name.chars().all(|c| c.is_ascii_alphanumeric() || c == '_');
     if !plain || name.starts_with(|c: char| c.is_ascii_digit()) {
-        return Err(format!("`{name}` is no variable's name"));
+        return Err(format!(
+            "`{name}` is not a variable name: use letters, digits and `_`, not starting with a digit"
+        ));
     }
     Ok((name.to_owned(), value.to_owned()))
 }

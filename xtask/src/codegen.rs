@@ -1,7 +1,7 @@
-//! `codegen`: the checked-in bindings of the -sys crates, made of the installed headers.
+//! `cargo xtask codegen`: regenerates the checked-in bindings of the -sys crates from the installed headers.
 //!
-//! bindgen runs where it always does, in the build scripts of these crates; an example of each
-//! prints what came out. So nothing here needs libclang or rdma-core before the command is used.
+//! The build scripts of these crates run bindgen, and an example of each crate prints the result. So xtask itself needs
+//! neither libclang nor rdma-core.
 
 use std::fs;
 use std::io::Write;
@@ -12,17 +12,17 @@ use anyhow::{Context, Result, bail, ensure};
 
 use crate::workspace::{self, Workspace};
 
-/// The crates, and the example of each that prints its bindings.
+/// The crates, and the example of each crate with the bindings as output.
 const CRATES: [(&str, &str); 2] = [
     ("ibverbs-sys", "ibverbs-bindings"),
     ("rdmacm-sys", "rdmacm-bindings"),
 ];
 
-/// Writes the bindings of every -sys crate, or with `check` fails if they would change.
+/// Writes the bindings of every -sys crate. With `check`, fails if they would change.
 pub(crate) fn run(check: bool) -> Result<()> {
     ensure!(
         cfg!(target_arch = "x86_64"),
-        "the bindings are generated on x86_64: their assertions about layout have its numbers"
+        "run this on x86_64: the bindings' layout assertions are those of x86_64"
     );
     let workspace = Workspace::load()?;
     for (package, example) in CRATES {
@@ -38,7 +38,7 @@ pub(crate) fn run(check: bool) -> Result<()> {
     Ok(())
 }
 
-/// The text of `src/bindings.rs`, as this machine's headers would have it.
+/// The text of `src/bindings.rs` for this machine's headers.
 fn generate(workspace: &Workspace, package: &str, example: &str) -> Result<String> {
     let mut cargo = workspace::cargo(workspace);
     cargo.args(["run", "--quiet", "--locked", "--features", "bindgen"]);
@@ -54,7 +54,7 @@ fn generate(workspace: &Workspace, package: &str, example: &str) -> Result<Strin
     let printed = String::from_utf8(output.stdout)?;
 
     let (release, bindings) = printed.split_once('\n').context("nothing was printed")?;
-    // The structs with a mutex in them have another size elsewhere.
+    // Structs with a pthread mutex differ in size on other architectures.
     let bindings = bindings.replace(
         "\nconst _: () = {",
         "\n#[cfg(target_arch = \"x86_64\")]\nconst _: () = {",
@@ -64,7 +64,7 @@ fn generate(workspace: &Workspace, package: &str, example: &str) -> Result<Strin
     ))
 }
 
-/// Runs rustfmt, so that the text depends neither on bindgen's own formatting nor on line lengths.
+/// Formats with rustfmt: independent of bindgen's formatting and of line lengths.
 fn format(text: &str) -> Result<String> {
     let mut rustfmt = Command::new("rustfmt")
         .args([
@@ -78,7 +78,7 @@ fn format(text: &str) -> Result<String> {
         .spawn()
         .context("cannot run rustfmt: `rustup component add rustfmt`")?;
     let mut stdin = rustfmt.stdin.take().context("rustfmt has no input")?;
-    // rustfmt reads everything before it writes anything.
+    // rustfmt reads all input before writing, so this cannot deadlock.
     stdin
         .write_all(text.as_bytes())
         .context("rustfmt does not read")?;
@@ -88,7 +88,7 @@ fn format(text: &str) -> Result<String> {
     Ok(String::from_utf8(output.stdout)?)
 }
 
-/// Fails if the file at `path` is not `fresh`, saying where it differs.
+/// Fails if the file at `path` differs from `fresh`; the error has the first differing line.
 fn compare(path: &Path, fresh: &str) -> Result<()> {
     let old =
         fs::read_to_string(path).with_context(|| format!("cannot read {}", path.display()))?;
@@ -98,8 +98,8 @@ fn compare(path: &Path, fresh: &str) -> Result<()> {
     let (old_release, fresh_release) = (first_line(&old), first_line(fresh));
     if old_release != fresh_release {
         bail!(
-            "cannot check {}: it begins \"{old_release}\", and on this machine would begin \"{fresh_release}\"; \
-             check where that rdma-core is installed",
+            "cannot check {}: its first line is \"{old_release}\", and this machine's headers give \"{fresh_release}\"; \
+             check on a machine with the rdma-core release of the file",
             path.display()
         );
     }

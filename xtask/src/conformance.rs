@@ -1,7 +1,7 @@
-//! The cases of RDS: what its protocol and its sockets have to do, and whether the tests that show it have passed.
+//! Conformance cases of RDS: protocol and socket requirements, and the tests of each.
 //!
-//! `rds/tests/cases.md` names the tests. A complete run of the tests prints each case, and fails when a test that is
-//! named there did not run or has failed; cases without a test are printed as missing.
+//! `rds/tests/cases.md` lists the tests of each case. A complete test run prints every case, and fails if a listed test
+//! did not run or failed. Cases without a test are printed as missing.
 
 use std::collections::{BTreeSet, HashMap};
 use std::fmt::Write;
@@ -11,10 +11,10 @@ use anyhow::{Context, Result, ensure};
 use crate::outcomes::Outcomes;
 use crate::workspace::Workspace;
 
-/// Where the table is, from the root of the workspace.
+/// Path of the table, relative to the workspace's root.
 const TABLE: &str = "rds/tests/cases.md";
 
-/// The test programs that have tests of RDS.
+/// Test programs with tests of RDS.
 const PROGRAMS: [&str; 5] = [
     "rds",
     "rds/simulator",
@@ -23,20 +23,20 @@ const PROGRAMS: [&str; 5] = [
     "two_hosts",
 ];
 
-/// One case.
+/// A row of the table.
 #[derive(Debug, PartialEq, Eq)]
 struct Case<'t> {
     id: &'t str,
     what: &'t str,
-    /// The functions that show it, in any of the programs.
+    /// Test functions of the case, in any of the programs.
     tests: Vec<&'t str>,
 }
 
-/// Prints every case with its tests and whether they have passed.
+/// Prints every case with its tests and their results.
 ///
 /// # Errors
 ///
-/// A test that is named in the table did not run, has failed, or is not the only one of its name.
+/// A listed test did not run, failed, or shares its name with another test.
 pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
     let path = workspace.root().join(TABLE);
     let text = std::fs::read_to_string(&path)
@@ -50,7 +50,7 @@ pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
     Ok(())
 }
 
-/// Reads the rows of the table.
+/// Parses the rows of the table.
 fn parse(text: &str) -> Result<Vec<Case<'_>>> {
     let mut cases = Vec::new();
     let mut seen = BTreeSet::new();
@@ -59,7 +59,12 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
         .enumerate()
         .filter(|(_, line)| line.starts_with('|'));
     for (number, line) in rows.skip(2) {
-        let complain = || format!("{TABLE}:{}: not a case with its tests", number + 1);
+        let complain = || {
+            format!(
+                "{TABLE}:{}: expected `| ID | requirement | tests or — |`",
+                number + 1
+            )
+        };
         let row = line
             .strip_prefix("| ")
             .and_then(|row| row.strip_suffix(" |"))
@@ -76,7 +81,7 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
         };
         ensure!(
             seen.insert(id),
-            "{TABLE}:{}: {id} is there twice",
+            "{TABLE}:{}: the case {id} is listed twice",
             number + 1
         );
         cases.push(Case { id, what, tests });
@@ -84,7 +89,7 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
     Ok(cases)
 }
 
-/// The table as it is printed, and how many cases have a test that has not passed.
+/// The printed table, and the number of cases with a test that did not pass.
 fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, usize) {
     let mut ran = HashMap::<&str, Vec<bool>>::new();
     for (program, name, passed) in outcomes.iter() {
@@ -152,7 +157,7 @@ mod tests {
     ];
 
     #[test]
-    fn tests_are_those_of_rds() {
+    fn compare_counts_only_tests_of_rds_programs() {
         let (table, short) = compare(&parse(TEXT).unwrap(), &outcomes(&RUN));
         assert_eq!(short, 0, "{table}");
         assert!(table.contains("C07  MISSING  host off"), "{table}");
@@ -164,7 +169,7 @@ mod tests {
     }
 
     #[test]
-    fn what_did_not_pass_is_told() {
+    fn compare_with_failed_or_absent_test_names_the_case() {
         let cases = parse(TEXT).unwrap();
         let (table, short) = compare(&cases, &outcomes(&RUN[..2]));
         assert_eq!(short, 3);
@@ -182,7 +187,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_says_nothing_is_refused() {
+    fn parse_of_incomplete_or_duplicate_row_fails() {
         for line in [
             "| W02 | two columns |",
             "| W02 | no code | test |",
@@ -194,7 +199,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_all_the_cases() {
+    fn table_in_repository_has_all_cases() {
         let cases = parse(include_str!("../../rds/tests/cases.md")).unwrap();
         let of = |kind| {
             cases

@@ -1,5 +1,5 @@
-//! `cargo xtask demo`: two Rust programs talk to each other over a real kernel RDMA device, and what
-//! happens is told beside what they print.
+//! `cargo xtask demo`: a Rust client and server over a real kernel RDMA device, with an explanation of each step beside
+//! the programs' output.
 
 use std::time::{Duration, Instant};
 
@@ -11,61 +11,61 @@ use crate::setup::{self, Group};
 use crate::soft_roce::{Event, EventKind, Host, Run, Stream};
 use crate::workspace::{self, Workspace};
 
-/// The port that the server listens on.
+/// Port of the server.
 const PORT: u16 = 7471;
 
-/// What a line of the programs means, by how the line begins. Where the two sides differ, the host is given.
+/// Explanations: host (if only one), start of the output line, text.
 const MEANINGS: &[(Option<Host>, &str, &str)] = &[
     (
         None,
         "listening on port",
-        "Connection requests for this port come as events now.",
+        "From now on, connection requests to this port arrive as events.",
     ),
     (
         None,
         "address resolved.",
-        "The way to the server is through the device rxe0. Now the client makes a queue pair, and \
-         posts a buffer for the message to come.",
+        "The route to the server uses the device rxe0. The client now creates a queue pair and posts \
+         a receive buffer.",
     ),
     (
         None,
         "route resolved.",
-        "The path through the network is known. The client asks for a connection.",
+        "The network path is resolved. The client sends a connection request.",
     ),
     (
         None,
         "received connection request.",
-        "The server makes a queue pair of its own, posts a buffer, and accepts.",
+        "The server creates a queue pair, posts a receive buffer, and accepts.",
     ),
     (
         None,
         "connected. posting send...",
-        "The queue pair is ready to send. With the request the buffer moves to the device: the \
-         program cannot touch it until it comes back.",
+        "The queue pair is ready to send. The buffer moves into the request: the program cannot \
+         access it until the completion.",
     ),
     (
         None,
         "send completed successfully.",
-        "The other device has acknowledged the message. The completion gives the buffer back.",
+        "The peer's device has acknowledged the message. The completion returns the buffer.",
     ),
     (
         None,
         "received message:",
-        "The device has written it straight into the posted buffer, which is the program's again.",
+        "The device has written the message into the posted buffer, now returned to the program.",
     ),
     (
         Some(Host::A),
         "peer disconnected.",
-        "The device lets go of what is left; then the queue pair goes, and its memory.",
+        "The device flushes outstanding requests; the queue pair and its memory are then destroyed.",
     ),
     (
         Some(Host::B),
         "disconnected.",
-        "One message each way was all: the client has ended the connection.",
+        "After one message in each direction, the client has disconnected.",
     ),
 ];
 
-/// Runs the demo; whether both messages have crossed.
+/// Runs the demo. Returns whether both messages arrived.
 pub(crate) fn run() -> Result<bool> {
     setup::ensure(&[Group::Build, Group::Guest])?;
     let workspace = Workspace::load()?;
@@ -78,7 +78,7 @@ pub(crate) fn run() -> Result<bool> {
     println!("\n{}\n", textwrap::fill(intro, width()));
     let server = format!("basic-server --port {PORT} --clients 1");
     let client = format!("basic-client 10.9.0.1 {PORT}");
-    // The client starts a moment later than the server, so that somebody listens.
+    // One second's delay lets the server listen first.
     let plan =
         Run::pair(&server, format!("sleep 1; exec {client}")).timeout(Duration::from_secs(60));
 
@@ -92,12 +92,12 @@ pub(crate) fn run() -> Result<bool> {
     stage.close(begin.elapsed())
 }
 
-/// Two columns, one for each host.
+/// The output in two columns, one for each host.
 struct Stage {
     column: usize,
     titles: [String; 2],
     up: usize,
-    /// What the two programs have received.
+    /// The message received by each program.
     received: [Option<String>; 2],
 }
 
@@ -127,7 +127,7 @@ impl Stage {
         }
     }
 
-    /// The heads of the columns.
+    /// Prints the column headings.
     fn open(&self) {
         let rule = "─".repeat(self.column);
         let [server, client] = &self.titles;
@@ -157,7 +157,7 @@ impl Stage {
         }
     }
 
-    /// Prints a text in the column of `host`, indented and wrapped.
+    /// Prints `text` in the column of `host`, indented and wrapped.
     fn print(
         &self,
         host: Host,
@@ -177,14 +177,14 @@ impl Stage {
         }
     }
 
-    /// Says what has come of it, and whether that is what should have.
+    /// Prints the result. Returns whether both messages arrived.
     fn close(self, time: Duration) -> Result<bool> {
         let [Some(by_server), Some(by_client)] = self.received else {
             println!("\nNot both messages have arrived.");
             return Ok(false);
         };
         println!(
-            "\nBoth messages have crossed, from safe Rust to safe Rust, in {:.1} s with the boot:\n",
+            "\nBoth messages arrived, sent and received by safe Rust, in {:.1} s including the boot:\n",
             time.as_secs_f64()
         );
         println!("  the server received: {}", style(by_server).green());
@@ -193,7 +193,7 @@ impl Stage {
     }
 }
 
-/// The width of the terminal, as far as it suits two columns.
+/// Width of the terminal, limited to a range that suits two columns.
 fn width() -> usize {
     let columns = Term::stdout()
         .size_checked()
@@ -201,7 +201,7 @@ fn width() -> usize {
     usize::from(columns).clamp(72, 120)
 }
 
-/// The text, followed by spaces up to a width.
+/// `text` padded with spaces to `width` columns.
 fn pad(text: &str, width: usize) -> String {
     console::pad_str(text, width, console::Alignment::Left, None).into_owned()
 }
@@ -210,7 +210,7 @@ fn pad(text: &str, width: usize) -> String {
 mod tests {
     use super::*;
 
-    fn said(stage: &mut Stage, host: Host, line: &str) {
+    fn output(stage: &mut Stage, host: Host, line: &str) {
         let kind = EventKind::Output(Stream::Stdout, line.as_bytes().to_vec());
         stage.show(&Event {
             at: Instant::now(),
@@ -220,15 +220,15 @@ mod tests {
     }
 
     #[test]
-    fn the_demo_passes_only_when_both_messages_have_arrived() {
+    fn demo_with_one_message_fails_and_with_both_passes() {
         let mut stage = Stage::new("server", "client");
-        said(&mut stage, Host::A, "received message: to the server");
+        output(&mut stage, Host::A, "received message: to the server");
         assert_eq!(stage.received, [Some("to the server".to_owned()), None]);
         assert!(!stage.close(Duration::ZERO).unwrap());
 
         let mut stage = Stage::new("server", "client");
-        said(&mut stage, Host::B, "received message: to the client");
-        said(&mut stage, Host::A, "received message: to the server");
+        output(&mut stage, Host::B, "received message: to the client");
+        output(&mut stage, Host::A, "received message: to the server");
         assert!(stage.close(Duration::ZERO).unwrap());
     }
 }

@@ -1,6 +1,6 @@
-//! The distribution's package manager: installing packages, and fetching some without installing them.
+//! The distribution's package manager: installing packages, and downloading packages without installing.
 //!
-//! Only apt is tested by this project's CI; the other three follow their manuals.
+//! The project's CI covers only apt; dnf, pacman and zypper are written after their manuals.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -23,7 +23,7 @@ pub(crate) enum Manager {
 }
 
 impl Manager {
-    /// The one of this machine.
+    /// The package manager of this machine.
     pub(crate) fn detect() -> Option<Self> {
         let text = fs::read_to_string("/etc/os-release").unwrap_or_default();
         let named = Self::of_distribution(&text);
@@ -34,7 +34,7 @@ impl Manager {
             .find(|manager| process::find_program(manager.program()).is_some())
     }
 
-    /// The one that an os-release file's distribution uses.
+    /// The package manager of the distribution described by an os-release file.
     fn of_distribution(os_release: &str) -> Option<Self> {
         let ids = os_release_words(os_release);
         ids.iter().find_map(|id| match id.as_str() {
@@ -46,7 +46,7 @@ impl Manager {
         })
     }
 
-    /// Its list in `ci/packages`.
+    /// The manager's list in `ci/packages`.
     pub(crate) fn package_list(self) -> &'static str {
         match self {
             Self::Apt => include_str!("../../ci/packages/apt"),
@@ -56,7 +56,7 @@ impl Manager {
         }
     }
 
-    /// The program that installs.
+    /// Program that installs packages.
     pub(crate) fn program(self) -> &'static str {
         match self {
             Self::Apt => "apt-get",
@@ -66,7 +66,7 @@ impl Manager {
         }
     }
 
-    /// The arguments that install packages without asking and without extras.
+    /// Arguments for an unattended installation without recommended packages.
     pub(crate) fn install_arguments(self) -> &'static [&'static str] {
         match self {
             Self::Apt => &[
@@ -83,7 +83,7 @@ impl Manager {
         }
     }
 
-    /// The arguments that bring the list of packages up to date.
+    /// Arguments for refreshing the package lists.
     pub(crate) fn refresh_arguments(self) -> &'static [&'static str] {
         match self {
             Self::Apt => &["--quiet=2", "update"],
@@ -93,7 +93,7 @@ impl Manager {
         }
     }
 
-    /// Runs the package manager with the rights to change the system, after saying so.
+    /// Prints the command, then runs the package manager as root.
     pub(crate) fn run_privileged(self, arguments: &[&str]) -> Result<()> {
         let mut command = privileged(self.program())?;
         command
@@ -101,7 +101,7 @@ impl Manager {
             .env("DEBIAN_FRONTEND", "noninteractive")
             .stdin(Stdio::null());
         eprintln!("$ {}", process::display(&command));
-        // Errors come on standard error. apt without them tells a page about each package; the others are quieter.
+        // Errors are on standard error. apt alone prints dozens of lines per package on standard output.
         if self == Self::Apt {
             command.stdout(Stdio::null());
         } else {
@@ -110,7 +110,7 @@ impl Manager {
         process::run(&mut command)
     }
 
-    /// Installs packages, with a fresh package list when the one at hand does not do.
+    /// Installs packages. Refreshes the package lists if they lack a package or the installation fails.
     pub(crate) fn install(self, packages: &[&str]) -> Result<()> {
         let arguments: Vec<&str> = self
             .install_arguments()
@@ -127,11 +127,11 @@ impl Manager {
         })
     }
 
-    /// Downloads the packages that `named` finds in the package lists into `folder`, with a progress bar, and returns the
-    /// files; installs nothing.
+    /// Downloads the packages returned by `named` into `folder`, with a progress bar, and returns the files. Installs
+    /// nothing.
     ///
-    /// The lists are refreshed first, because a distribution removes what they named a month ago. When a download fails
-    /// all the same, they are refreshed again and `named` asked again: a mirror may have changed in between.
+    /// The package lists are refreshed first, because a distribution removes superseded versions. If a download still
+    /// fails, the lists are refreshed again and `named` is called again, in case the mirror changed in between.
     ///
     /// # Errors
     ///
@@ -148,8 +148,8 @@ impl Manager {
         };
         let packages = named().map_err(explain)?;
         if let Err(error) = self.download(&packages, folder) {
-            eprintln!("Once more, with the package lists as they are now, after: {error:#}");
-            // What is wrong with refreshing is in the error of the download.
+            eprintln!("note: downloading again after refreshing the package lists: {error:#}");
+            // A failed refresh is part of the download's error.
             drop(self.refresh());
             self.download(&named()?, folder).map_err(explain)?;
         }
@@ -162,7 +162,7 @@ impl Manager {
     ///
     /// # Errors
     ///
-    /// A network is missing, or the right to do it without a password.
+    /// No network, or no permission to run the package manager without a password.
     pub(crate) fn refresh(self) -> Result<()> {
         if rustix::process::geteuid().is_root() {
             return self.run_privileged(self.refresh_arguments());
@@ -182,7 +182,7 @@ impl Manager {
             Self::Apt => {
                 let mut command = Command::new("apt-get");
                 if rustix::process::geteuid().is_root() {
-                    // The unprivileged download user may not reach the folder.
+                    // apt's sandbox user may lack access to the folder.
                     command.args(["-o", "APT::Sandbox::User=root"]);
                 }
                 command.args(["--quiet=2", "download"]).args(packages);
@@ -225,7 +225,7 @@ impl Manager {
         watch_download(&mut command, folder, total)
     }
 
-    /// Unpacks a package's files below `folder`; installs nothing.
+    /// Extracts a package's files below `folder`. Installs nothing.
     pub(crate) fn unpack(self, package: &Path, folder: &Path) -> Result<()> {
         fs::create_dir_all(folder)?;
         match self {
@@ -255,12 +255,12 @@ impl Manager {
     }
 }
 
-/// Whether apt's package lists have a version of `package` to offer.
+/// Whether apt's package lists have an installable version of `package`.
 pub(crate) fn apt_knows(package: &str) -> bool {
     apt_candidate(package).is_ok()
 }
 
-/// The version of `package` that apt would take.
+/// The version of `package` that apt would install.
 pub(crate) fn apt_candidate(package: &str) -> Result<String> {
     let policy = apt_cache("policy", package)?;
     let candidate = policy
@@ -272,12 +272,12 @@ pub(crate) fn apt_candidate(package: &str) -> Result<String> {
     }
 }
 
-/// Whether apt's package lists offer `package`, which may be `NAME=VERSION`.
+/// Whether apt's package lists offer `package`, given as `NAME` or `NAME=VERSION`.
 pub(crate) fn apt_offers(package: &str) -> bool {
     apt_cache("show", package).is_ok_and(|text| !text.is_empty())
 }
 
-/// What `package` depends on, directly or not, as far as the names start with one of `prefixes`.
+/// Transitive dependencies of `package`, restricted to names with one of `prefixes`.
 pub(crate) fn apt_closure(package: &str, prefixes: &[&str]) -> Result<BTreeSet<String>> {
     let mut todo = vec![package.to_owned()];
     let mut packages = BTreeSet::new();
@@ -304,7 +304,7 @@ fn apt_cache(question: &str, package: &str) -> Result<String> {
     )
 }
 
-/// A command that runs as root: as it is, or through sudo.
+/// A command with root's rights: directly as root, otherwise through sudo.
 fn privileged(program: &str) -> Result<Command> {
     if rustix::process::geteuid().is_root() {
         return Ok(Command::new(program));
@@ -319,7 +319,7 @@ fn privileged(program: &str) -> Result<Command> {
     Ok(command)
 }
 
-/// `ID` and the words of `ID_LIKE`, most particular first.
+/// `ID` and the words of `ID_LIKE`, most specific first.
 pub(crate) fn os_release_words(text: &str) -> Vec<String> {
     let field = |name: &str| {
         let value = text
@@ -348,7 +348,7 @@ fn apt_download_size(packages: &[String]) -> Option<u64> {
         .sum()
 }
 
-/// Runs a download, showing how much has arrived in `folder`.
+/// Runs a download and shows the size of `folder` as progress.
 fn watch_download(command: &mut Command, folder: &Path, total: Option<u64>) -> Result<()> {
     let mut child = Supervised::spawn(command, &[])
         .with_context(|| format!("cannot start `{}`", process::display(command)))?;
@@ -411,7 +411,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn distribution_by_its_own_name_or_its_family() {
+    fn distribution_of_known_id_or_family_has_its_manager() {
         let manager = Manager::of_distribution;
         assert_eq!(
             manager("PRETTY_NAME=\"Debian\"\nID=debian\n"),
@@ -437,7 +437,7 @@ mod tests {
     }
 
     #[test]
-    fn package_files_are_told_by_name() {
+    fn package_file_is_recognized_by_its_name() {
         assert!(is_package(Path::new("x/linux-image_6.1_amd64.deb")));
         assert!(is_package(Path::new("linux-6.9-1-x86_64.pkg.tar.zst")));
         assert!(!is_package(Path::new("linux-6.9-1-x86_64.pkg.tar.zst.sig")));

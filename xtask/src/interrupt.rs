@@ -1,4 +1,4 @@
-//! Ctrl-C and its relatives: clears everything away, then exits as a shell expects.
+//! Signal handler for Ctrl-C, SIGTERM and SIGHUP: cleans up, then exits with 128 plus the signal number.
 
 use std::thread;
 
@@ -8,7 +8,7 @@ use signal_hook::iterator::Signals;
 
 use crate::process;
 
-/// Installs the handler; from now on a signal leaves no child and no scratch folder behind.
+/// Installs the signal handler. A signal then leaves no child process and no scratch folder behind.
 pub(crate) fn install() -> Result<()> {
     let mut signals = Signals::new([SIGINT, SIGTERM, SIGHUP])?;
     thread::Builder::new()
@@ -24,7 +24,7 @@ pub(crate) fn install() -> Result<()> {
 
 #[expect(
     clippy::exit,
-    reason = "the main thread may be waiting for something that never comes"
+    reason = "the main thread may be blocked without a time limit"
 )]
 fn leave(signal: i32) -> ! {
     std::process::exit(128 + signal)

@@ -1,11 +1,11 @@
 //! Developer commands for the workspace: `cargo xtask help`.
 //!
-//! Only dispatch is here. Nothing of the workspace is a dependency, and neither is any C library: this has to build
-//! on a machine that is not set up yet, because it does the setting up.
+//! Only dispatch is here. xtask depends on no crate of the workspace and on no C library, so that a machine without
+//! the required packages can build and run `cargo xtask setup`.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a command's output is what it is for"
+    reason = "commands report on standard output and standard error"
 )]
 
 mod bench;

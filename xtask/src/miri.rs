@@ -1,21 +1,21 @@
-//! Which tests `cargo xtask test --miri` runs, and which it leaves out for which reason.
+//! Selection of tests for `cargo xtask test --miri`, with the reasons for omissions.
 //!
-//! Miri interprets a test and finds undefined behaviour: data races, accesses outside of an object or after its end, and
-//! references that alias. The fake device's tests and those of the pure modules run with Tree Borrows. Stacked Borrows rejects
-//! requests that point to each other, and elements that a provider reads where the work keeps them, so with that run the
-//! modules that have neither.
+//! Miri interprets a test and detects undefined behaviour: data races, out-of-bounds accesses, uses after free, and
+//! aliasing references. The fake device's tests and the pure modules' tests run with Tree Borrows. Stacked Borrows rejects
+//! linked work requests, and scatter/gather elements read in place by a provider; modules with neither run with Stacked
+//! Borrows too.
 //!
-//! Addresses go to the device as numbers, so provenance is exposed, and Miri cannot check it strictly.
+//! Addresses are passed to the device as integers, so provenance is permissive rather than strict.
 
-/// How Miri checks: the fake device reaches memory by address (permissive provenance), tests leak on purpose, and
-/// descriptors and clocks are the host's.
+/// Miri's flags: permissive provenance for the fake device's accesses by address, leaks allowed because some tests leak
+/// on purpose, and file descriptors and clocks of the host.
 pub(crate) const FLAGS: &str =
     "-Zmiri-permissive-provenance -Zmiri-ignore-leaks -Zmiri-disable-isolation";
 
-/// References are checked by Tree Borrows.
+/// Flag for the aliasing model Tree Borrows.
 pub(crate) const TREE_BORROWS: &str = "-Zmiri-tree-borrows";
 
-/// The modules of `verbs` whose tests need no device and no call of the kernel.
+/// Modules of `verbs` whose tests need no device and no system call.
 pub(crate) const PURE: [&str; 8] = [
     "mr::copying",
     "mr::remote::tests",
@@ -27,7 +27,7 @@ pub(crate) const PURE: [&str; 8] = [
     "bounded",
 ];
 
-/// Those of them that run with Stacked Borrows, too.
+/// Modules whose tests also run with Stacked Borrows.
 pub(crate) const STACKED: [&str; 8] = [
     "mr::copying",
     "mr::remote::tests",
@@ -39,7 +39,7 @@ pub(crate) const STACKED: [&str; 8] = [
     "bounded",
 ];
 
-/// What the names of tests have in them that Miri cannot run, and why not.
+/// Parts of the names of tests excluded from Miri, each with the reason.
 pub(crate) const LEFT_OUT: [(&str, &str); 26] = [
     (
         "interleavings",
@@ -60,12 +60,12 @@ pub(crate) const LEFT_OUT: [(&str, &str); 26] = [
     ("odp_", "mmap with MAP_NORESERVE"),
     (
         "dmabuf_reg_mr",
-        "the device of a file, which two calls tell differently",
+        "the device of a file, reported differently by two calls",
     ),
     ("fork", "fork"),
     (
         "completion_counters",
-        "functions that are looked up at run time",
+        "functions looked up at run time",
     ),
     ("waiting::", "poll"),
     ("descriptors::", "poll"),

@@ -1,8 +1,8 @@
-//! Hand-made mutants: faults that are put into a copy of the sources, one at a time, each of which a test has to find.
+//! Mutation tests with hand-written mutants: each mutant is inserted into a copy of the sources, and a test must fail.
 //!
-//! The list is `ci/mutants.txt`. A block begins with `== ` and what the fault is; the file follows, the arguments of
-//! `cargo test` that have to fail with it, `--`, the text that is replaced, `++`, and the text that replaces it. The
-//! text has to be in the file once.
+//! The list is `ci/mutants.txt`. A block has, in order: `== ` with a description of the fault; the file; arguments of
+//! `cargo test`, which must fail with the fault; `--`; the original text; `++`; the replacement. The original text must
+//! occur exactly once in the file.
 
 use std::collections::BTreeSet;
 use std::fs::{self, File};
@@ -15,13 +15,13 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::process::{self, Supervised};
 use crate::workspace::Workspace;
 
-/// The list, from the root of the workspace.
+/// Path of the list, relative to the workspace's root.
 const LIST: &str = "ci/mutants.txt";
 
-/// Time after which a test counts as failed: a lost wake-up hangs.
+/// Time limit of a test run. A lost wake-up shows as a hang, and counts as a failure.
 const TEST_TIMEOUT: Duration = Duration::from_secs(300);
 
-/// A fault, and the tests that have to find it.
+/// A fault, and the tests that must detect the fault.
 #[derive(Debug, PartialEq, Eq)]
 struct Mutant<'a> {
     name: &'a str,
@@ -32,7 +32,7 @@ struct Mutant<'a> {
     replacement: String,
 }
 
-/// Runs the mutants with `filter` in their names or files; whether all were found.
+/// Runs the mutants with `filter` in the name or file. Returns whether all were detected.
 pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<bool> {
     let list = fs::read_to_string(workspace.root().join(LIST))?;
     let mut mutants = parse(&list)?;
@@ -41,7 +41,7 @@ pub(crate) fn run(workspace: &Workspace, filter: Option<&str>) -> Result<bool> {
     });
     ensure!(
         !mutants.is_empty(),
-        "no mutant has that in its name or file"
+        "no mutant in {LIST} has the filter's text in its name or file"
     );
     let place = workspace.target().join("mutants");
     let bench = Bench {
@@ -117,12 +117,12 @@ fn parse(list: &str) -> Result<Vec<Mutant<'_>>> {
 }
 
 impl Mutant<'_> {
-    /// The file with the fault in it.
+    /// The file's text with the fault inserted.
     fn apply(&self, text: &str) -> Result<String> {
         let count = text.matches(&self.pattern).count();
         ensure!(
             count == 1,
-            "{}: its text is {count} times in {}",
+            "{}: the original text occurs {count} times in {}, and must occur once",
             self.name,
             self.file
         );
@@ -130,7 +130,7 @@ impl Mutant<'_> {
     }
 }
 
-/// A copy of the sources, and where it is built.
+/// A copy of the sources, its target folder, and the log.
 struct Bench {
     sources: PathBuf,
     target: PathBuf,
@@ -138,7 +138,7 @@ struct Bench {
 }
 
 impl Bench {
-    /// Checks that there are such tests, and that they pass as long as there is no fault.
+    /// Fails unless the tests exist and pass without a fault.
     fn check_tests(&self, tests: &str) -> Result<()> {
         ensure!(
             self.test(tests, false)?,
@@ -153,7 +153,7 @@ impl Bench {
         Ok(())
     }
 
-    /// Whether the tests find a mutant.
+    /// Whether the tests detect a mutant.
     fn find(&self, mutant: &Mutant<'_>) -> Result<bool> {
         let path = self.sources.join(mutant.file);
         let text = fs::read_to_string(&path)
@@ -162,7 +162,7 @@ impl Bench {
         let found = self.test(mutant.tests, true).and_then(|builds| {
             if !builds {
                 bail!(
-                    "{}: it does not compile: see {}",
+                    "{}: the mutant does not compile: see {}",
                     mutant.name,
                     self.log.display()
                 );
@@ -173,7 +173,7 @@ impl Bench {
         found
     }
 
-    /// Runs tests, or only builds them; whether that succeeds.
+    /// Runs tests, or only builds them. Returns whether cargo succeeded.
     fn test(&self, tests: &str, only_build: bool) -> Result<bool> {
         let log = File::create(&self.log)?;
         let mut command = Command::new("cargo");
@@ -200,8 +200,8 @@ impl Bench {
     }
 }
 
-/// Makes the files in `to` those in `from`, but for hidden ones and those that are built. Files that are the same keep
-/// their times, so that they are not built anew.
+/// Copies the sources from `from` to `to`, without hidden files and `target`. Unchanged files keep their times, so that
+/// cargo does not rebuild them.
 fn copy(from: &Path, to: &Path) -> Result<()> {
     fs::create_dir_all(to)?;
     for entry in fs::read_dir(from)? {
@@ -211,7 +211,7 @@ fn copy(from: &Path, to: &Path) -> Result<()> {
         if name == "target" || name.to_string_lossy().starts_with('.') {
             continue;
         }
-        // Links are followed.
+        // Symbolic links are followed.
         if from.is_dir() {
             copy(&from, &to)?;
         } else {
@@ -232,7 +232,7 @@ mod tests {
         "# A remark.\n\n== it never wakes\na.rs\n-p a --lib\n--\nwake();\n++\n();\n";
 
     #[test]
-    fn block_has_a_fault_and_the_tests_that_find_it() {
+    fn parse_of_block_returns_fault_and_tests() {
         let mutants = parse(BLOCK).unwrap();
         let expected = Mutant {
             name: "it never wakes",
@@ -249,7 +249,7 @@ mod tests {
     }
 
     #[test]
-    fn block_without_its_parts_is_refused() {
+    fn parse_of_block_without_a_part_fails() {
         for bad in [
             "wake();",
             "== a\nb",
@@ -260,9 +260,9 @@ mod tests {
         }
     }
 
-    /// Each text is in its file, in the sources as they are.
+    /// The original text of every mutant occurs once in the current sources.
     #[test]
-    fn every_mutant_of_the_list_fits() {
+    fn mutant_of_the_list_applies_to_its_file() {
         let root = Path::new(env!("CARGO_MANIFEST_DIR")).parent().unwrap();
         let list = fs::read_to_string(root.join(LIST)).unwrap();
         let mutants = parse(&list).unwrap();

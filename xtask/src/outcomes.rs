@@ -1,25 +1,25 @@
-//! Which tests have run and passed, as their programs print it.
+//! Results of tests, parsed from the output of cargo and of test programs.
 
 use std::collections::HashMap;
 
-/// What the script for the guest says before it runs the device tests of a package.
+/// Prefix of the line printed by the guest's script before a package's device tests.
 pub(crate) const DEVICE_TESTS_OF: &str = "Running the device tests of ";
 
-/// The tests that ran, and whether they passed.
+/// The tests that ran, each with its result.
 #[derive(Debug, Default)]
 pub(crate) struct Outcomes {
-    /// The test program that is running: `PACKAGE/device`, or the name of an integration test.
+    /// The running test program: `PACKAGE/device`, or the name of an integration test.
     program: String,
-    /// The library whose tests cargo has run last: those of its package's integration tests follow.
+    /// The library of the last unit tests. Cargo runs a package's integration tests right after its unit tests.
     library: String,
-    /// `LIBRARY/TEST`, which tells integration tests of one name apart.
+    /// `LIBRARY/TEST`, unique among integration tests of the same name.
     qualified: String,
     passed: HashMap<String, bool>,
 }
 
 impl Outcomes {
-    /// Reads a line of the output of cargo, of a test program, or of the script for the guest. An integration test is
-    /// known by the name of its program, and by that with its package's before it.
+    /// Parses a line of output of cargo, of a test program or of the guest's script. The result of an integration test
+    /// is recorded twice: under `PROGRAM NAME` and under `LIBRARY/PROGRAM NAME`.
     pub(crate) fn read(&mut self, line: &str) {
         let line = line.trim();
         if let Some(package) = line.strip_prefix(DEVICE_TESTS_OF) {
@@ -30,7 +30,7 @@ impl Outcomes {
             .and_then(|rest| rest.split_once('('))
             .and_then(|(_, rest)| rest.strip_suffix(')'))
         {
-            // As in `target/debug/deps/fake-0123456789abcdef`.
+            // For example `target/debug/deps/fake-0123456789abcdef`.
             let file = program.rsplit('/').next().unwrap_or(program);
             self.program = file.rsplit_once('-').map_or(file, |(name, _)| name).into();
             self.qualified.clone_from(&self.program);
@@ -51,13 +51,12 @@ impl Outcomes {
         }
     }
 
-    /// Whether the test has passed that is called `PROGRAM NAME`; `None` if it did not run.
+    /// Result of the test `PROGRAM NAME`; `None` if the test did not run.
     pub(crate) fn passed(&self, test: &str) -> Option<bool> {
         self.passed.get(test).copied()
     }
 
-    /// Each test with its program, and whether it has passed. Integration tests are there twice: see
-    /// [`Self::read`].
+    /// Program, name and result of each test. Integration tests are listed twice: see [`Self::read`].
     pub(crate) fn iter(&self) -> impl Iterator<Item = (&str, &str, bool)> {
         self.passed.iter().filter_map(|(key, &passed)| {
             let (program, name) = key.split_once(' ')?;

@@ -1,8 +1,7 @@
-//! Child processes that never outlive xtask, however it ends.
+//! Child processes with a lifetime bounded by xtask's.
 //!
-//! Three nets, for three ways to go: a [`Supervised`] child is killed when it is dropped; a signal handler
-//! ends every registered child before xtask exits; and the kernel kills a child whose parent was killed
-//! without a chance to do either.
+//! Three mechanisms: dropping a [`Supervised`] kills the child; the signal handler kills every registered child before
+//! xtask exits; and the parent-death signal kills the child if xtask is killed by SIGKILL.
 
 use std::ffi::OsString;
 use std::io;
@@ -16,7 +15,7 @@ use std::time::{Duration, Instant};
 use anyhow::{Context, Result, bail};
 use rustix::process::{Pid, Signal, WaitOptions};
 
-/// What a signal has to clear away.
+/// Cleanup work for the signal handler.
 #[derive(Debug)]
 struct Registry {
     children: Vec<Pid>,
@@ -38,9 +37,9 @@ pub(crate) struct Supervised {
 }
 
 impl Supervised {
-    /// Starts `command`; the descriptors in `inherited` keep their numbers in the child.
+    /// Starts `command`. The descriptors in `inherited` keep their numbers in the child.
     ///
-    /// The kernel kills the child when the *thread* that called this ends, so it must be one that lives on.
+    /// The kernel kills the child when the calling *thread* exits, so the thread must outlive the child.
     pub(crate) fn spawn(command: &mut Command, inherited: &[&OwnedFd]) -> io::Result<Self> {
         let numbers: Vec<RawFd> = inherited.iter().map(|fd| fd.as_raw_fd()).collect();
         let parent = rustix::process::getpid();
@@ -50,15 +49,15 @@ impl Supervised {
                 return Err(io::Error::other("xtask ended"));
             }
             for &number in &numbers {
-                // SAFETY: `inherited` owns the descriptor while `spawn` runs, so the number is open in the
-                // forked child; the borrow ends with this iteration; the child has one thread.
+                // SAFETY: `inherited` owns the descriptor while `spawn` runs, so the number is open in the forked
+                // child; the borrow ends with this iteration; the child has one thread.
                 let fd = unsafe { std::os::fd::BorrowedFd::borrow_raw(number) };
                 rustix::io::fcntl_setfd(fd, rustix::io::FdFlags::empty())?;
             }
             Ok(())
         };
-        // SAFETY: between fork and exec the closure makes system calls and reads a vector that was filled
-        // before; it takes no lock, and allocates only to report a failure that ends the child.
+        // SAFETY: between fork and exec the closure makes system calls and reads a vector filled before the fork; the
+        // closure takes no lock, and allocates only to report a failure, after which the child exits.
         unsafe { command.pre_exec(in_child) };
         let mut registry = registry();
         let child = command.spawn()?;
@@ -67,19 +66,19 @@ impl Supervised {
         Ok(Self { child, pid })
     }
 
-    /// The child itself, for its pipes.
+    /// The child process, for its pipes.
     pub(crate) fn child(&mut self) -> &mut Child {
         &mut self.child
     }
 
-    /// Waits for the end of the child.
+    /// Blocks until the child exits.
     pub(crate) fn wait(&mut self) -> io::Result<ExitStatus> {
         let status = self.child.wait();
         self.leave();
         status
     }
 
-    /// Waits for the end of the child, at most until `deadline`.
+    /// Blocks until the child exits or `deadline` passes (`None`). Polls every 5 ms.
     pub(crate) fn wait_until(&mut self, deadline: Instant) -> io::Result<Option<ExitStatus>> {
         loop {
             let status = self.child.try_wait();
@@ -94,8 +93,8 @@ impl Supervised {
         }
     }
 
-    /// There is nothing left to end. If a signal has ended it, and waited for it, that is not told before xtask
-    /// exits: see [`clear_away`].
+    /// Unregisters the child. Blocks while [`clear_away`] holds the registry, so a child killed by the signal handler
+    /// is never reported as a failure before xtask exits.
     fn leave(&self) {
         registry().children.retain(|pid| *pid != self.pid);
     }
@@ -103,21 +102,21 @@ impl Supervised {
 
 impl Drop for Supervised {
     fn drop(&mut self) {
-        // Killing fails only when the child is gone already, which is what is wanted.
+        // Fails only if the child has exited already.
         drop(self.child.kill());
         drop(self.wait());
     }
 }
 
-/// How the names of folders for unfinished work begin.
+/// Prefix of the names of scratch folders.
 pub(crate) const UNFINISHED: &str = ".unfinished-";
 
-/// A folder for unfinished work, removed when dropped and on a signal.
+/// A temporary folder, removed on drop and on a signal.
 #[derive(Debug)]
 pub(crate) struct Scratch(tempfile::TempDir);
 
 impl Scratch {
-    /// A new folder inside `parent`, which is made when it is missing.
+    /// Creates a folder inside `parent`. Creates `parent` if necessary.
     pub(crate) fn inside(parent: &Path) -> Result<Self> {
         std::fs::create_dir_all(parent)
             .with_context(|| format!("cannot make {}", parent.display()))?;
@@ -140,12 +139,12 @@ impl Drop for Scratch {
     }
 }
 
-/// A change to the system that is taken back when this is dropped and on a signal.
+/// A change to the system, undone on drop and on a signal.
 #[derive(Debug)]
 pub(crate) struct Undo(Vec<&'static str>);
 
 impl Undo {
-    /// Runs `change`, and `back` at the end.
+    /// Runs `change`, and registers `back` as its undo command.
     pub(crate) fn after(change: &[&str], back: &[&'static str]) -> Result<Self> {
         output(&mut command(change))?;
         registry().undo.push(back.to_vec());
@@ -162,10 +161,11 @@ impl Drop for Undo {
     }
 }
 
-/// Ends every child and removes every scratch folder: for the signal handler, just before xtask exits.
+/// Kills every child, runs the undo commands and removes the scratch folders: for the signal handler, before xtask
+/// exits.
 ///
-/// The registry is locked as long as the result lives: until then no other thread starts anything, or reports
-/// the violent end of a child as a failure of its own.
+/// The returned guard keeps the registry locked, so that no other thread starts a child or reports the death of a
+/// killed child as a failure. Blocks for 500 ms at most before SIGKILL follows SIGTERM.
 pub(crate) fn clear_away() -> impl Drop {
     let registry = registry();
     for &pid in &registry.children {
@@ -173,7 +173,7 @@ pub(crate) fn clear_away() -> impl Drop {
     }
     let deadline = Instant::now() + Duration::from_millis(500);
     for &pid in &registry.children {
-        // An error means that another thread has waited for the child already.
+        // An error: another thread has reaped the child.
         while let Ok(None) = rustix::process::waitpid(Some(pid), WaitOptions::NOHANG) {
             if Instant::now() >= deadline {
                 let _already_gone = rustix::process::kill_process(pid, Signal::KILL);
@@ -190,7 +190,7 @@ pub(crate) fn clear_away() -> impl Drop {
     registry
 }
 
-/// Removes a folder, again if grandchildren that are about to end still write to it.
+/// Removes a folder. Retries for 2 s, because exiting grandchildren may still write to the folder.
 fn remove_folder(path: &Path) {
     for _ in 0..40 {
         if std::fs::remove_dir_all(path).is_ok() || !path.exists() {
@@ -200,7 +200,7 @@ fn remove_folder(path: &Path) {
     }
 }
 
-/// Runs `command` to its end; an error unless it succeeds.
+/// Runs `command` and waits. An error unless the exit status is success.
 pub(crate) fn run(command: &mut Command) -> Result<()> {
     let status = status(command)?;
     if !status.success() {
@@ -209,14 +209,14 @@ pub(crate) fn run(command: &mut Command) -> Result<()> {
     Ok(())
 }
 
-/// Runs `command` to its end and tells how it went.
+/// Runs `command`, waits, and returns the exit status.
 pub(crate) fn status(command: &mut Command) -> Result<ExitStatus> {
     let start = Supervised::spawn(command, &[]);
     let mut child = start.with_context(|| format!("cannot start `{}`", display(command)))?;
     Ok(child.wait()?)
 }
 
-/// Runs `command` to its end and returns what it printed; an error unless it succeeds.
+/// Runs `command`, waits, and returns standard output. An error unless the exit status is success.
 pub(crate) fn output(command: &mut Command) -> Result<String> {
     let output = command
         .stdin(Stdio::null())
@@ -238,9 +238,9 @@ pub(crate) fn output(command: &mut Command) -> Result<String> {
     String::from_utf8(stdout).with_context(|| format!("`{}` printed no text", display(command)))
 }
 
-/// Where the program `name` is, if it is installed.
+/// Path of the program `name`, if installed.
 ///
-/// Looks into the system folders too, which are not on everyone's `PATH`.
+/// Searches `PATH` and the system folders, because an ordinary user's `PATH` may lack `/sbin`.
 pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
     let path = std::env::var_os("PATH")?;
     let system = ["/usr/local/sbin", "/usr/sbin", "/sbin"].map(PathBuf::from);
@@ -254,7 +254,7 @@ pub(crate) fn find_program(name: &str) -> Option<PathBuf> {
         .find(|file| file.is_file())
 }
 
-/// The command as one would type it.
+/// The command line, without quoting.
 pub(crate) fn display(command: &Command) -> String {
     let words = std::iter::once(command.get_program()).chain(command.get_args());
     let words: Vec<String> = words
@@ -269,7 +269,7 @@ fn command(words: &[&str]) -> Command {
     command
 }
 
-/// Runs the command; when it fails, what it was to take back is gone already.
+/// Runs an undo command. A failure means the change is already undone, and is ignored.
 fn take_back(words: &[&str]) {
     drop(
         command(words)
@@ -290,7 +290,7 @@ mod tests {
 
     use super::*;
 
-    /// As a signal does: another thread locks the registry, and waits for the child itself.
+    /// Acts as the signal handler: locks the registry, kills the child and reaps it from another thread.
     fn end_by_another(end: impl FnOnce(&mut Supervised) -> bool + Send) {
         let mut command = Command::new("sleep");
         let mut child = Supervised::spawn(command.arg("60"), &[]).unwrap();
@@ -309,12 +309,12 @@ mod tests {
             let early = ends.recv_timeout(Duration::from_millis(200));
             drop(registry);
             assert!(waiter.join().unwrap(), "another has waited for it");
-            early.expect_err("it was told before the signal was done");
+            early.expect_err("wait returned while the registry was locked");
         });
     }
 
     #[test]
-    fn nobody_is_told_of_the_end_while_a_signal_clears_away() {
+    fn wait_during_signal_cleanup_blocks_until_the_registry_is_unlocked() {
         end_by_another(|child| child.wait().is_err());
         end_by_another(|child| child.wait_until(Instant::now()).is_err());
     }

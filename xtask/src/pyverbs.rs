@@ -1,7 +1,7 @@
-//! The coverage yardstick: every case of pyverbs, rdma-core's own test suite, has a twin among our tests.
+//! Coverage of pyverbs, rdma-core's own test suite: every pyverbs case has an equivalent test here.
 //!
-//! `verbs/tests/pyverbs.txt` names the twins. A complete run of the tests looks each of them up among the tests that
-//! have passed, and fails when one is missing or has failed.
+//! `verbs/tests/pyverbs.txt` maps each case to a test. A complete test run checks the results, and fails if a test of
+//! the table is missing or failed.
 
 use std::collections::{BTreeMap, HashSet};
 use std::fmt::Write;
@@ -11,7 +11,7 @@ use anyhow::{Context, Result, bail, ensure};
 use crate::outcomes::Outcomes;
 use crate::workspace::Workspace;
 
-/// Where the table is, from the root of the workspace.
+/// Path of the table, relative to the workspace's root.
 const TABLE: &str = "verbs/tests/pyverbs.txt";
 
 /// One case of pyverbs.
@@ -19,15 +19,15 @@ const TABLE: &str = "verbs/tests/pyverbs.txt";
 struct Case<'t> {
     file: &'t str,
     name: &'t str,
-    /// The test program of the twin, and the twin's name.
+    /// Test program and name of the equivalent test.
     twin: Option<(&'t str, &'t str)>,
 }
 
-/// Prints how many cases have a twin that has passed, and names the others.
+/// Prints the number of cases whose equivalent passed, and the names of the other cases.
 ///
 /// # Errors
 ///
-/// A case without a twin, or a twin that did not run or has failed.
+/// A case without an equivalent, or with an equivalent that did not run or failed.
 pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
     let path = workspace.root().join(TABLE);
     let text = std::fs::read_to_string(&path)
@@ -38,12 +38,12 @@ pub(crate) fn report(workspace: &Workspace, outcomes: &Outcomes) -> Result<()> {
     println!("{summary}every case is in {}", file.display());
     ensure!(
         short == 0,
-        "{short} cases of pyverbs have no twin that has passed"
+        "{short} cases of pyverbs have no equivalent that passed"
     );
     Ok(())
 }
 
-/// Reads the table.
+/// Parses the table.
 fn parse(text: &str) -> Result<Vec<Case<'_>>> {
     let mut cases = Vec::new();
     let mut seen = HashSet::new();
@@ -70,7 +70,10 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
                 name,
                 twin: None,
             },
-            _ => bail!("{TABLE}:{}: not a case with its twin", number + 1),
+            _ => bail!(
+                "{TABLE}:{}: expected `FILE CASE rxe|fake [PROGRAM TEST]`",
+                number + 1
+            ),
         };
         let mut fresh = seen.insert((case.file, case.name));
         if let Some((program, twin)) = case.twin {
@@ -78,7 +81,7 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
         }
         ensure!(
             fresh,
-            "{TABLE}:{}: the case or the twin is there twice",
+            "{TABLE}:{}: the case or the test is listed twice",
             number + 1
         );
         cases.push(case);
@@ -86,7 +89,7 @@ fn parse(text: &str) -> Result<Vec<Case<'_>>> {
     Ok(cases)
 }
 
-/// What to print, the full table, and how many cases have no twin that has passed.
+/// The summary, the full table, and the number of cases whose equivalent did not pass.
 fn compare(cases: &[Case<'_>], outcomes: &Outcomes) -> (String, String, usize) {
     let (mut full, mut complaints) = (String::new(), String::new());
     let mut files = BTreeMap::<_, (usize, usize)>::new();
@@ -136,7 +139,7 @@ mod tests {
         test_dm.py DMTest.b fake\n";
 
     #[test]
-    fn twins_are_looked_up_in_their_own_program() {
+    fn compare_looks_up_each_test_in_its_own_program() {
         let mut outcomes = Outcomes::default();
         for line in [
             "     Running tests/fake/main.rs (target/debug/deps/fake-0123456789abcdef)",
@@ -156,7 +159,7 @@ mod tests {
     }
 
     #[test]
-    fn a_table_that_would_count_too_much_is_refused() {
+    fn parse_of_duplicate_or_misplaced_test_fails() {
         for line in [
             "test_pd.py PDTest.a rxe fake pd::a",
             "test_pd.py PDTest.a fake verbs/device pd::a",
@@ -169,7 +172,7 @@ mod tests {
     }
 
     #[test]
-    fn the_table_has_all_the_cases() {
+    fn table_in_repository_has_all_cases() {
         let text = include_str!("../../verbs/tests/pyverbs.txt");
         let cases = parse(text).unwrap();
         let on_device = text.lines().filter(|line| line.contains(" rxe")).count();

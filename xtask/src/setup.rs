@@ -1,4 +1,4 @@
-//! `cargo xtask setup`: what the other commands need from the system, and installing it.
+//! `cargo xtask setup`: required system packages, and their installation.
 
 use std::collections::BTreeSet;
 
@@ -7,27 +7,27 @@ use anyhow::{Result, bail};
 use crate::distribution::Manager;
 use crate::process;
 
-/// What a set of packages is for; the first column of the lists in `ci/packages`.
+/// A group of packages; first column of the lists in `ci/packages`.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Group {
-    /// Bringing a guest's RDMA device up.
+    /// Setting up a guest's RDMA device.
     Guest,
-    /// Emulating guests.
+    /// Running guests in QEMU.
     Qemu,
     /// Building the User-Mode Linux kernel.
     Uml,
-    /// The reference programs that tests run in the guest.
+    /// Reference programs for tests in a guest.
     Tools,
-    /// Building the workspace's crates.
+    /// Building the workspace.
     Build,
     /// Building the `siw` kernel module.
     Siw,
-    /// Measuring.
+    /// Benchmarks.
     Bench,
 }
 
 impl Group {
-    /// All of them.
+    /// All groups.
     pub(crate) const ALL: &[Self] = &[
         Self::Guest,
         Self::Qemu,
@@ -59,7 +59,7 @@ struct Entry<'a> {
     probe: &'a str,
 }
 
-/// Reports what is there and what is missing; an error when something is.
+/// Prints the state of each package. An error if a package is missing.
 pub(crate) fn check() -> Result<()> {
     let entries = entries(Group::ALL, list()?);
     for entry in &entries {
@@ -76,7 +76,7 @@ pub(crate) fn check() -> Result<()> {
     let missing = missing(&entries);
     if !missing.is_empty() {
         bail!(
-            "missing: {}\n`cargo xtask setup` installs what is missing",
+            "missing: {}\n`cargo xtask setup` installs these packages",
             missing.join(" ")
         );
     }
@@ -84,9 +84,9 @@ pub(crate) fn check() -> Result<()> {
     Ok(())
 }
 
-/// Makes sure that the packages of `groups` are installed, saying what it does when one is not.
+/// Installs the missing packages of `groups`, after printing their names.
 pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
-    // The commonest case costs a few look-ups and no more.
+    // With everything installed, only a few files are looked up.
     let Some(manager) = Manager::detect() else {
         return without_manager(groups);
     };
@@ -100,7 +100,7 @@ pub(crate) fn ensure(groups: &[Group]) -> Result<()> {
         .find(|entry| entry.package == "-" && !is_there(entry.probe))
     {
         eprintln!(
-            "note: {} has no package with {}; what needs it will fail",
+            "note: {} has no package with {}; commands that use it will fail",
             manager.program(),
             entry.probe
         );
@@ -171,7 +171,7 @@ fn parse(line: &str) -> Option<Entry<'_>> {
     })
 }
 
-/// The packages of the entries that are not satisfied, each once.
+/// The packages of the unsatisfied entries, without duplicates.
 fn missing<'a>(entries: &[Entry<'a>]) -> Vec<&'a str> {
     let absent: BTreeSet<&str> = entries
         .iter()
@@ -193,7 +193,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn every_list_parses_and_covers_every_group() {
+    fn package_list_of_each_manager_parses_and_covers_every_group() {
         for manager in [Manager::Apt, Manager::Dnf, Manager::Pacman, Manager::Zypper] {
             let list = manager.package_list();
             assert!(
@@ -210,13 +210,13 @@ mod tests {
     }
 
     #[test]
-    fn probe_with_a_slash_is_a_file() {
+    fn probe_with_slash_is_a_file_pattern() {
         assert!(is_there("/etc/os-*"));
         assert!(!is_there("/etc/no-such-file-*"));
     }
 
     #[test]
-    fn probe_without_a_slash_is_a_program() {
+    fn probe_without_slash_is_a_program() {
         assert!(is_there("sh"));
         assert!(!is_there("no-such-program-anywhere"));
     }

@@ -1,21 +1,21 @@
-//! The stages of `test` and `ci`: what each found, and the table at the end.
+//! Stages of `test` and `ci`: results of each, and the table at the end.
 
 use std::fmt::Write;
 use std::time::{Duration, Instant};
 
 use anyhow::Result;
 
-/// Numbers of tests, as the standard test harness counts them.
+/// Numbers of tests, as printed by the standard test harness.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(crate) struct Counts {
     pub(crate) passed: u32,
     pub(crate) failed: u32,
-    /// How many test programs have told their counts.
+    /// Number of test programs that printed a result.
     pub(crate) programs: u32,
 }
 
 impl Counts {
-    /// Adds the counts in `line`, if it is the last line of a test program.
+    /// Adds the counts in `line` if the line is a test program's summary.
     pub(crate) fn read(&mut self, line: &str) {
         let Some((_, rest)) = line.split_once("test result: ") else {
             return;
@@ -33,13 +33,13 @@ impl Counts {
         }
     }
 
-    /// The number of tests that ran.
+    /// Number of tests that ran.
     pub(crate) fn total(self) -> u32 {
         self.passed + self.failed
     }
 }
 
-/// What is known of a stage that is over.
+/// Result of a finished stage.
 #[derive(Debug)]
 struct Stage {
     name: &'static str,
@@ -48,14 +48,14 @@ struct Stage {
     time: Duration,
 }
 
-/// The stages so far.
+/// The finished stages.
 #[derive(Debug, Default)]
 pub(crate) struct Stages {
     done: Vec<Stage>,
 }
 
 impl Stages {
-    /// Runs a stage of tests; an error is kept for the end, so that later stages still run.
+    /// Runs a stage of tests. An error is kept for the end, and later stages still run.
     pub(crate) fn test(
         &mut self,
         name: &'static str,
@@ -69,12 +69,12 @@ impl Stages {
         });
     }
 
-    /// Runs a stage that has no tests to count.
+    /// Runs a stage without test counts.
     pub(crate) fn check(&mut self, name: &'static str, body: impl FnOnce() -> Result<()>) {
         self.run(name, |_| body());
     }
 
-    /// The number of tests that ran so far.
+    /// Number of tests that ran so far.
     pub(crate) fn total(&self) -> u32 {
         self.done
             .iter()
@@ -83,7 +83,7 @@ impl Stages {
             .sum()
     }
 
-    /// Prints the table and the closing line; whether all went well.
+    /// Prints the table, the errors and the totals. Returns whether nothing failed.
     pub(crate) fn close(&self) -> bool {
         println!("\n{}", self.table());
         for stage in &self.done {
@@ -113,7 +113,7 @@ impl Stages {
         self.done.push(stage);
     }
 
-    /// Tests that passed and that failed; a stage that failed without a failed test counts as one.
+    /// Passed and failed tests. A failed stage without a failed test counts as one failure.
     fn sums(&self) -> (u32, u32) {
         let (mut passed, mut failed) = (0, 0);
         for stage in &self.done {

@@ -1,18 +1,18 @@
-//! `cargo xtask test`: every test of the workspace, each where it can run.
+//! `cargo xtask test`: the tests of the workspace, each in its environment.
 //!
-//! - *host*: `cargo test --workspace`, which needs no device.
-//! - *device*: the integration tests called `device`, in one guest, one test at a time; and those that are about
-//!   iWARP in another, on Soft-iWARP.
-//! - *two hosts*: the integration tests called `two_hosts`, on the host; they start their guests themselves, with
-//!   the program in the variable `XTASK`.
-//! - *harness*: xtask's own tests against real guests, in `tests/harness.rs`.
+//! - *host*: `cargo test --workspace`, without a device.
+//! - *device*: the integration tests called `device`, in one guest, one test at a time; the iWARP tests again in a
+//!   second guest, on Soft-iWARP.
+//! - *two hosts*: the integration tests called `two_hosts`, on the host. The tests start guests with the program in the
+//!   variable `XTASK`.
+//! - *harness*: xtask's own tests with real guests, in `tests/harness.rs`.
 //!
-//! Of the last two, two tests run at a time. Whatever runs, cargo is asked for the tests of the whole workspace: the
-//! features of its dependencies are the same each time then, and everything is built once.
+//! In *two hosts* and *harness*, [`AT_ONCE`] tests run at a time. Every stage builds the tests of the whole workspace,
+//! because building a single package would unify dependency features differently and rebuild the dependencies.
 //!
-//! A complete run closes with the coverage of pyverbs, see [`pyverbs`], and the cases of RDS, see [`conformance`].
+//! A complete run ends with the coverage of pyverbs ([`pyverbs`]) and the cases of RDS ([`conformance`]).
 //!
-//! The last three have `test = false` in their manifests, so that a plain `cargo test` passes without a guest.
+//! Device, two-hosts and harness tests have `test = false` in the manifest, so a plain `cargo test` needs no guest.
 
 use std::fs::File;
 use std::io::{BufRead, BufReader};
@@ -37,7 +37,7 @@ use crate::soft_roce::{Device, EventKind, Run, quote};
 use crate::stage::{Counts, Stages};
 use crate::workspace::{self, Workspace};
 
-/// Which tests to run, and how.
+/// Selection of tests, and their options.
 #[derive(Clone, Debug, Default)]
 pub(crate) struct Options {
     pub(crate) host_only: bool,
@@ -75,17 +75,16 @@ impl From<TestArguments> for Options {
     }
 }
 
-/// The target that `AddressSanitizer` is used with; naming it keeps build scripts free of it.
+/// Target triple for `AddressSanitizer`. An explicit `--target` keeps build scripts uninstrumented.
 const SANITIZED_TARGET: &str = "x86_64-unknown-linux-gnu";
 
-/// Crates whose device tests load their library into programs that know nothing of `AddressSanitizer`.
+/// Packages whose device tests load a library into uninstrumented programs, so cannot run under `AddressSanitizer`.
 const LOADED_ELSEWHERE: [&str; 3] = ["rsocket-capi", "rsocket-preload", "rds-preload"];
 
-/// What the name of a test has in it that measures how memory grows: `AddressSanitizer` holds back what
-/// is freed.
+/// Part of the names of tests that measure memory growth. `AddressSanitizer` delays the reuse of freed memory.
 const MEASURING_MEMORY: &str = "a_thousand_connections_leave_nothing_behind";
 
-/// What is run under valgrind: the crates that have unsafe code of their own.
+/// Packages run under valgrind: those with unsafe code.
 const CHECKED_BY_VALGRIND: [&str; 8] = [
     "ibverbs-sys",
     "rdmacm-sys",
@@ -97,10 +96,10 @@ const CHECKED_BY_VALGRIND: [&str; 8] = [
     "rds-preload",
 ];
 
-/// The packages that have tests of what is different over iWARP.
+/// Packages with tests of iWARP's differences from InfiniBand and RoCE.
 const ALSO_OVER_IWARP: [&str; 2] = ["cm", "rsocket"];
 
-/// What the names of tests have in them that must pass over iWARP, too, because it is different there.
+/// Parts of the names of tests that must also pass over iWARP.
 const DIFFERENT_OVER_IWARP: [&str; 5] = [
     "overtaking::",
     "wire::",
@@ -109,14 +108,14 @@ const DIFFERENT_OVER_IWARP: [&str; 5] = [
     "growth::",
 ];
 
-/// How many tests that start guests run at a time: many of them wait most of the time.
+/// Number of tests with guests that run in parallel. Such tests mostly wait for their guests.
 const AT_ONCE: u32 = 3;
 
-/// Tests that run compilers, which is nothing to check.
+/// Tests that only run the compiler; not run under valgrind.
 const COMPILING: [&str; 1] = ["compile_fail"];
 
-/// What the names of exhaustive tests have in them: too many runs for valgrind, or stacks of loom's
-/// that it does not know. The code that they run is that of other tests.
+/// Parts of the names of exhaustive tests: too slow under valgrind, or on loom's stacks, unsupported by valgrind. Other
+/// tests cover the same code.
 const EXHAUSTIVE: [&str; 4] = [
     "interleavings::",
     "every_order",
@@ -124,10 +123,10 @@ const EXHAUSTIVE: [&str; 4] = [
     "every_sequence",
 ];
 
-/// What the name of a test has in it that asks the kernel for more address space than valgrind has.
+/// Part of the name of a test that maps more address space than valgrind supports.
 const TOO_LARGE: &str = "an_empty_pool_of_huge_pages_is_named";
 
-/// Every part of a name that selects tests or leaves them out; `cargo xtask tidy` checks that it still has tests.
+/// The selections of this file. `cargo xtask tidy` checks that each matches a test.
 pub(crate) fn selections() -> Vec<&'static str> {
     let mut parts = vec![MEASURING_MEMORY, TOO_LARGE];
     parts.extend(DIFFERENT_OVER_IWARP);
@@ -136,7 +135,7 @@ pub(crate) fn selections() -> Vec<&'static str> {
     parts
 }
 
-/// Runs the tests and closes with the table; whether all passed.
+/// Runs the selected tests and prints the table of stages. Returns whether all passed.
 pub(crate) fn run(options: &Options) -> Result<bool> {
     let mut stages = Stages::default();
     run_stages(&Workspace::load()?, options, &mut stages)?;
@@ -146,7 +145,7 @@ pub(crate) fn run(options: &Options) -> Result<bool> {
     Ok(stages.close())
 }
 
-/// Runs the tests as stages among others.
+/// Runs the selected tests as further `stages`.
 pub(crate) fn run_stages(
     workspace: &Workspace,
     options: &Options,
@@ -199,7 +198,7 @@ pub(crate) fn run_stages(
     Ok(())
 }
 
-/// Runs all that needs guests in QEMU, with the distribution's kernel and the full number of races.
+/// Runs the stages with guests in QEMU, with the distribution's kernel and full iteration counts.
 pub(crate) fn run_stages_in_qemu(workspace: &Workspace, stages: &mut Stages) {
     let options = Options {
         long: true,
@@ -243,7 +242,7 @@ impl Suite<'_> {
         self.require_some(*counts)
     }
 
-    /// Runs the integration tests called `name`, which start guests themselves.
+    /// Runs the integration tests called `name` on the host. The tests start guests.
     fn on_host(&self, name: &str, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
         if self.packages_with(name).is_empty() {
             println!("there are no tests called {name} yet");
@@ -272,19 +271,19 @@ impl Suite<'_> {
         let limit = self.limit(15, 120);
         let plan = Run::single(device_script(&programs, &arguments, limit / 2)?)
             .memory_mib(2048)
-            // Forgotten objects leak by design, and tests show it.
+            // Some tests leak objects on purpose.
             .env("ASAN_OPTIONS", "detect_leaks=0")
             .by_line();
         self.in_guest(plan, limit, programs.len(), counts, outcomes)
     }
 
-    /// So many minutes, or more of them when the run is to be long.
+    /// The guest's time limit in minutes: `long` with `--long`, else `short`.
     fn limit(&self, short: u64, long: u64) -> Duration {
         let minutes = if self.options.long { long } else { short };
         Duration::from_secs(60 * minutes)
     }
 
-    /// Runs what is different over iWARP, on Soft-iWARP.
+    /// Runs the iWARP tests on Soft-iWARP.
     fn iwarp(&self, counts: &mut Counts) -> Result<()> {
         let programs = self.build_device_tests(|package| ALSO_OVER_IWARP.contains(&package))?;
         let limit = self.limit(2, 30);
@@ -302,7 +301,7 @@ impl Suite<'_> {
         Ok(())
     }
 
-    /// Runs so many test programs in a guest. All of them must come to an end, and none may fail.
+    /// Runs a plan with `programs` test programs in a guest. An error if a program fails or prints no result.
     fn in_guest(
         &self,
         mut plan: Run,
@@ -337,8 +336,8 @@ impl Suite<'_> {
         self.require_some(*counts)
     }
 
-    /// Runs the tests that need no device under memcheck, which fails them for a wrong access, for
-    /// using what was never written, and for memory that nobody can free any more.
+    /// Runs the host tests under memcheck. Invalid accesses, uses of uninitialized memory and definite leaks fail the
+    /// test.
     fn valgrind(&self, counts: &mut Counts) -> Result<()> {
         let mut cargo = self.cargo();
         cargo.args(["test", "--locked", "--no-run", "--lib", "--tests"]);
@@ -375,7 +374,7 @@ impl Suite<'_> {
         self.require_some(*counts)
     }
 
-    /// Interprets tests of `verbs`: those of its pure modules, and those on the fake device.
+    /// Runs tests of `verbs` under Miri: the pure modules, and the fake device's.
     fn miri(&self, counts: &mut Counts) -> Result<()> {
         for (test, reason) in miri::LEFT_OUT {
             println!("left out: {test} ({reason})");
@@ -386,7 +385,7 @@ impl Suite<'_> {
         self.require_some(*counts)
     }
 
-    /// Interprets the tests of a target that have one of these names in theirs, or all.
+    /// Runs the tests of a target under Miri: those with one of `names` in the name, or all for an empty list.
     fn interpret(
         &self,
         aliasing: &str,
@@ -402,7 +401,7 @@ impl Suite<'_> {
             .env_remove("CARGO")
             .env_remove("RUSTUP_TOOLCHAIN")
             .env("MIRIFLAGS", format!("{} {aliasing}", miri::FLAGS))
-            // Tests panic on purpose, and interpreting a backtrace takes minutes.
+            // Some tests panic on purpose, and interpreting a backtrace takes minutes.
             .env("RUST_BACKTRACE", "0");
         cargo.args(["--locked", "--package", "verbs"]).args(target);
         cargo
@@ -417,7 +416,7 @@ impl Suite<'_> {
         run_counting(&mut cargo, counts, &mut Outcomes::default())
     }
 
-    /// Builds the device tests of all packages, and returns those of the packages that are wanted.
+    /// Builds the device tests of all packages and returns the programs of the `wanted` packages.
     fn build_device_tests(&self, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
         let mut cargo = self.cargo();
         if self.options.sanitize {
@@ -446,7 +445,7 @@ impl Suite<'_> {
         Ok(programs)
     }
 
-    /// Builds test programs with a `cargo test --no-run`, and returns those with a wanted name.
+    /// Builds test programs with `cargo test --no-run` and returns the programs with a `wanted` name.
     fn build(&self, cargo: &mut Command, wanted: impl Fn(&str) -> bool) -> Result<Vec<Program>> {
         cargo.arg("--message-format=json-render-diagnostics");
         cargo.stdout(Stdio::piped());
@@ -499,7 +498,7 @@ impl Suite<'_> {
             .collect()
     }
 
-    /// Tests that silently are none must not pass for tests that passed.
+    /// Fails if no test ran, unless a filter may have excluded every test.
     fn require_some(&self, counts: Counts) -> Result<()> {
         ensure!(
             counts.total() > 0 || self.options.filter.is_some(),
@@ -509,9 +508,8 @@ impl Suite<'_> {
     }
 }
 
-/// The script that runs the programs one after the other, each in its package's folder as cargo does, one test at
-/// a time, and fails when one has failed. One that takes longer than `limit` is ended, so that the others have
-/// their turn.
+/// The guest's script: runs the programs in sequence, each in its package's folder (as cargo does) with one test
+/// thread. A failure is reported at the end. A program that exceeds `limit` is killed and the next one starts.
 fn device_script(programs: &[Program], arguments: &[&str], limit: Duration) -> Result<String> {
     let arguments = shlex::try_join(arguments.iter().copied())?;
     let limit = limit.as_secs();
@@ -531,10 +529,10 @@ fn device_script(programs: &[Program], arguments: &[&str], limit: Duration) -> R
     Ok(script + "exit $code\n")
 }
 
-/// Runs test programs, passing their output on and counting.
+/// Runs test programs, copies their output to standard output, and counts the results.
 ///
-/// Both outputs come through one pipe: cargo says on the one which program runs, and the program on the other how it
-/// went.
+/// Standard output and standard error share one pipe: cargo prints the program's name on one, the program its results
+/// on the other, and the order matters.
 fn run_counting(cargo: &mut Command, counts: &mut Counts, outcomes: &mut Outcomes) -> Result<()> {
     let (output, input) = rustix::pipe::pipe_with(PipeFlags::CLOEXEC)?;
     cargo
@@ -542,7 +540,7 @@ fn run_counting(cargo: &mut Command, counts: &mut Counts, outcomes: &mut Outcome
         .stderr(input.try_clone()?)
         .stdout(input);
     let mut child = Supervised::spawn(cargo, &[]).context("cannot start cargo")?;
-    // This process's own ends are in the command, and would keep the pipe open.
+    // The command holds the write ends of the pipe; without this the pipe never reaches end of file.
     cargo.stdout(Stdio::null()).stderr(Stdio::null());
     for line in BufReader::new(File::from(output)).lines() {
         let line = line.context("a test printed no text")?;
@@ -587,9 +585,9 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_program_that_hangs_leaves_the_others_their_turn() {
+    fn device_script_with_hanging_program_runs_the_others() {
         let folder = tempfile::tempdir().unwrap();
-        // Their first argument is `--test-threads=1`.
+        // The programs' first argument is `--test-threads=1`.
         let scripts = [
             ("stuck", "sleep 60"),
             ("wrong", "exit 3"),
@@ -613,9 +611,9 @@ mod tests {
         };
         let (code, printed) = run(&programs);
         assert_eq!(code, Some(1));
-        let said: Vec<&str> = printed.lines().filter(|line| !line.is_empty()).collect();
+        let lines: Vec<&str> = printed.lines().filter(|line| !line.is_empty()).collect();
         assert_eq!(
-            said,
+            lines,
             [
                 &format!("{DEVICE_TESTS_OF}stuck"),
                 "the tests of stuck have not ended after 1 s",

@@ -1,4 +1,4 @@
-//! House rules that no lint knows.
+//! `cargo xtask tidy`: the project's rules not covered by a lint.
 
 use std::collections::HashSet;
 use std::fs;
@@ -8,19 +8,19 @@ use anyhow::{Context, Result, bail};
 
 use crate::{prose, test, test_names};
 
-/// Longest file, in lines; generated files are exempt.
+/// Maximum number of lines of a file, except generated files.
 const MAX_LINES: usize = 800;
 
-/// Files that may be longer, and why.
+/// Exceptions from [`MAX_LINES`], each with the reason.
 const LONG_FILES: &[(&str, &str)] = &[];
 
-/// Files that nobody wrote by hand.
+/// Generated files, exempt from all rules.
 const GENERATED: &[&str] = &["ibverbs-sys/src/bindings.rs", "rdmacm-sys/src/bindings.rs"];
 
-/// Names that say nothing about what is inside.
+/// File names without information about the contents.
 const EMPTY_NAMES: [&str; 5] = ["util.rs", "utils.rs", "common.rs", "types.rs", "helpers.rs"];
 
-/// The protocol cores: bytes in, bytes out; no memory tricks, no clock, no descriptors, no verbs.
+/// Folders of the protocol cores, which do no I/O: no `unsafe`, no clock, no file descriptors, no verbs.
 const SANS_IO: [&str; 4] = [
     "rsocket/src/proto/",
     "rds/src/proto/",
@@ -38,7 +38,7 @@ const NOT_SANS_IO: [&str; 8] = [
     "ffi::",
 ];
 
-/// The table of holes that tests keep closed.
+/// The table of soundness holes and their tests.
 const HOLES: &str = "verbs/tests/holes.md";
 
 /// Checks the Rust files and documents of the workspace, and the table of holes.
@@ -74,7 +74,7 @@ pub(crate) fn run(root: &Path) -> Result<()> {
     Ok(())
 }
 
-/// What is wrong with a file.
+/// The violations in a file, as `FILE:LINE: MESSAGE`.
 fn check(name: &str, text: &str) -> Vec<String> {
     let mut complaints = Vec::new();
     let mut complain = |line: usize, what: &str| complaints.push(format!("{name}:{line}: {what}"));
@@ -87,11 +87,11 @@ fn check(name: &str, text: &str) -> Vec<String> {
     {
         complain(
             1,
-            "a name that says nothing: call the file by the noun it is about",
+            "the file name says nothing about the contents: name the file after its main type or topic",
         );
     }
     if !starts_with_header(text) {
-        complain(1, "no `//!` header that says what the file is");
+        complain(1, "no `//!` header: describe the file in its first line");
     }
     let lines = text.lines().count();
     if lines > MAX_LINES && !LONG_FILES.iter().any(|(long, _)| *long == name) {
@@ -101,12 +101,12 @@ fn check(name: &str, text: &str) -> Vec<String> {
     let example = name.starts_with("examples/");
     for (index, line) in text.lines().enumerate() {
         let number = index + 1;
-        // Spelled apart, so that this file passes.
+        // Written in parts, so that this file passes.
         if [concat!("TO", "DO"), concat!("FIX", "ME")]
             .iter()
             .any(|mark| line.contains(mark))
         {
-            complain(number, "an open end: do it, or file it");
+            complain(number, "unfinished work: do it now, or file an issue");
         }
         let code = line.split("//").next().unwrap_or_default();
         let io = NOT_SANS_IO
@@ -126,7 +126,7 @@ fn check(name: &str, text: &str) -> Vec<String> {
     complaints
 }
 
-/// The functions of a file, and its own name if it is one that must not compile.
+/// Names of a file's functions, and the file's own name if the file must not compile.
 fn tests_in(name: &str, text: &str) -> Vec<String> {
     let functions = text.lines().filter_map(|line| {
         let (name, _) = line.trim_start().strip_prefix("fn ")?.split_once('(')?;
@@ -138,7 +138,7 @@ fn tests_in(name: &str, text: &str) -> Vec<String> {
     functions.chain(misuse.map(str::to_owned)).collect()
 }
 
-/// Complains about the tests that the tables name and that do not exist, and about rows without any.
+/// Reports tests in the table that do not exist, and rows without a test.
 fn absent_tests(tables: &str, tests: &HashSet<String>) -> Vec<String> {
     let mut complaints = Vec::new();
     let is_rule = |line: &str| line.starts_with("|-");
@@ -160,7 +160,7 @@ fn absent_tests(tables: &str, tests: &HashSet<String>) -> Vec<String> {
     complaints
 }
 
-/// Whether the file begins with a `//!` line, after attributes and blank lines at most.
+/// Whether the first line, after attributes and blank lines, begins with `//!`.
 fn starts_with_header(text: &str) -> bool {
     let mut lines = text
         .lines()
@@ -206,7 +206,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn header_may_follow_attributes() {
+    fn header_after_attributes_is_accepted() {
         assert!(starts_with_header("//! What it is.\n"));
         assert!(starts_with_header(
             "#![forbid(unsafe_code)]\n\n//! What it is.\n"
@@ -216,7 +216,7 @@ mod tests {
     }
 
     #[test]
-    fn tidy_file_passes() {
+    fn file_without_violation_passes() {
         assert!(
             check(
                 "verbs/src/pd.rs",
@@ -227,7 +227,7 @@ mod tests {
     }
 
     #[test]
-    fn tests_that_close_holes_exist() {
+    fn holes_with_absent_or_no_test_are_reported() {
         let mut tests = HashSet::new();
         tests.extend(tests_in(
             "verbs/tests/device/x.rs",
@@ -252,7 +252,7 @@ mod tests {
     }
 
     #[test]
-    fn rules_bite() {
+    fn file_with_each_violation_is_reported() {
         let complaints = |name: &str, text: &str| check(name, text).len();
         assert_eq!(complaints("verbs/src/util.rs", "//! Things.\n"), 1);
         assert_eq!(complaints("verbs/src/pd.rs", "fn f() {}\n"), 1);

@@ -1,4 +1,4 @@
-//! Where the workspace and its build products are.
+//! Paths and packages of the workspace, from `cargo metadata`.
 
 use std::path::{Path, PathBuf};
 use std::process::Command;
@@ -7,7 +7,7 @@ use anyhow::{Context, Result};
 use cargo_metadata::semver::Version;
 use cargo_metadata::{Metadata, MetadataCommand, Package, PackageId, Target};
 
-/// The workspace, as cargo sees it.
+/// The workspace's metadata, and the path of the running xtask.
 #[derive(Debug)]
 pub(crate) struct Workspace {
     metadata: Metadata,
@@ -15,7 +15,7 @@ pub(crate) struct Workspace {
 }
 
 impl Workspace {
-    /// Asks cargo; no dependency is resolved, so nothing is downloaded.
+    /// Runs `cargo metadata` without resolving dependencies, so nothing is downloaded.
     pub(crate) fn load() -> Result<Self> {
         let manifest = Path::new(env!("CARGO_MANIFEST_DIR")).join("../Cargo.toml");
         let metadata = MetadataCommand::new()
@@ -23,17 +23,17 @@ impl Workspace {
             .no_deps()
             .exec()
             .context("cargo cannot describe the workspace")?;
-        // Asked early: once cargo has built xtask anew, the running file has no name any more.
-        let xtask = std::env::current_exe().context("xtask cannot tell where it is")?;
+        // Read early: after cargo rebuilds xtask, the running executable has no path.
+        let xtask = std::env::current_exe().context("cannot determine the path of xtask")?;
         Ok(Self { metadata, xtask })
     }
 
-    /// The folder with the workspace's `Cargo.toml`.
+    /// The folder of the workspace's `Cargo.toml`.
     pub(crate) fn root(&self) -> &Path {
         self.metadata.workspace_root.as_std_path()
     }
 
-    /// The program that is running, for tests that start it again.
+    /// Path of the running xtask program, for tests that start xtask.
     pub(crate) fn xtask(&self) -> &Path {
         &self.xtask
     }
@@ -43,12 +43,12 @@ impl Workspace {
         self.metadata.target_directory.as_std_path()
     }
 
-    /// The folder for everything the soft-RoCE guests need and leave.
+    /// The folder for all files of the soft-RoCE guests.
     pub(crate) fn soft_roce(&self) -> PathBuf {
         self.target().join("soft-roce")
     }
 
-    /// The oldest Rust that the crates support.
+    /// The minimum supported Rust version.
     pub(crate) fn rust_version(&self) -> Option<&Version> {
         self.metadata
             .packages
@@ -56,7 +56,7 @@ impl Workspace {
             .find_map(|package| package.rust_version.as_ref())
     }
 
-    /// The package of the workspace that cargo means.
+    /// The workspace package with this id.
     pub(crate) fn package(&self, id: &PackageId) -> Result<&Package> {
         let found = self
             .metadata
@@ -66,7 +66,7 @@ impl Workspace {
         found.with_context(|| format!("{id} is no package of the workspace"))
     }
 
-    /// The packages that have an integration test called `name`, with that test.
+    /// The packages with an integration test called `name`, each with the test's target.
     pub(crate) fn tests_named<'a>(
         &'a self,
         name: &'a str,
@@ -81,7 +81,7 @@ impl Workspace {
     }
 }
 
-/// A cargo command in the workspace's root, with the toolchain that runs xtask.
+/// A cargo command in the workspace's root, with the toolchain of the running xtask.
 pub(crate) fn cargo(workspace: &Workspace) -> Command {
     let mut command = Command::new(std::env::var_os("CARGO").unwrap_or_else(|| "cargo".into()));
     command.current_dir(workspace.root());

@@ -1,6 +1,6 @@
-//! xtask against real guests: what the other tests rely on.
+//! Tests of xtask with real guests: the environment that other tests rely on.
 //!
-//! `cargo xtask test` runs this with the program in the variable `XTASK`.
+//! `cargo xtask test` sets the program to test in the variable `XTASK`.
 
 #![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
 
@@ -20,7 +20,7 @@ use std::time::{Duration, Instant};
 
 use rustix::process::{Pid, Signal};
 
-/// What a run of xtask left.
+/// Exit code, output and duration of a run of xtask.
 #[derive(Debug)]
 struct Finished {
     code: Option<i32>,
@@ -70,8 +70,8 @@ fn guests(more: &[&str], a: &str, b: &str) -> Finished {
     run(&[more, &["--timeout", "60", "--a", a, "--b", b]].concat())
 }
 
-/// Runs something with siw, again if it takes too long: the kernel's `siw_accept` answers the peer
-/// before it listens to it, so a peer that is quick, and a guest that is slow, can wait for each other.
+/// Runs a command with siw, up to three times on a timeout: the kernel's `siw_accept` replies to the peer before it
+/// installs the socket callbacks, so the first message of a fast peer can be lost, and both sides hang.
 fn over_siw(arguments: &[&str]) -> Finished {
     const TIMED_OUT: Option<i32> = Some(124);
     let attempt = || run(&[&["--device", "siw", "--timeout", "25"], arguments].concat());
@@ -96,7 +96,7 @@ fn finish_reading(command: &mut Command, input: Stdio) -> Finished {
     }
 }
 
-/// The processes that have `ancestor` among their ancestors.
+/// Process ids of all descendants of `ancestor`.
 fn descendants(ancestor: u32) -> Vec<u32> {
     let parent = |pid: u32| -> Option<u32> {
         let status = fs::read_to_string(format!("/proc/{pid}/status")).ok()?;
@@ -119,17 +119,17 @@ fn descendants(ancestor: u32) -> Vec<u32> {
 fn await_true(what: &str, limit: Duration, mut condition: impl FnMut() -> bool) {
     let begin = Instant::now();
     while !condition() {
-        assert!(begin.elapsed() < limit, "waited in vain: {what}");
+        assert!(begin.elapsed() < limit, "not within {limit:?}: {what}");
         thread::sleep(Duration::from_millis(50));
     }
 }
 
-/// Starts a run that sleeps, and returns once its command prints, with the process ids of its guest.
+/// Starts a run that sleeps. Returns once its command prints, with the process ids of its guest.
 fn start_sleeper() -> (Child, Vec<u32>) {
     start_sleeper_in(&std::env::temp_dir())
 }
 
-/// The same, with another folder for temporary files.
+/// Like [`start_sleeper`], with another folder for temporary files.
 fn start_sleeper_in(temporary: &Path) -> (Child, Vec<u32>) {
     let mut command = Command::new(xtask());
     command.env("TMPDIR", temporary).args([
@@ -155,7 +155,7 @@ fn start_sleeper_in(temporary: &Path) -> (Child, Vec<u32>) {
         .unwrap();
     assert_eq!(&line, b"started\n");
     let emulators = descendants(child.id());
-    // A guest of User-Mode Linux has a process for each address space.
+    // A User-Mode Linux guest has one process for each address space.
     assert!(!emulators.is_empty());
     (child, emulators)
 }
@@ -169,7 +169,7 @@ fn is_alive(pid: u32) -> bool {
     !status.is_empty() && !status.contains("State:\tZ")
 }
 
-/// What is being made for later runs, or was left half made.
+/// Scratch folders of unfinished work in `target/soft-roce`.
 fn unfinished_files() -> Vec<PathBuf> {
     let entries = soft_roce_folder().map(fs::read_dir);
     let paths = entries.into_iter().flatten().flatten().flatten();
@@ -183,7 +183,7 @@ fn unfinished_files() -> Vec<PathBuf> {
         .collect()
 }
 
-/// `target/soft-roce`, found from the program's own place in `target/debug`.
+/// `target/soft-roce`, found from the program's path in `target/debug`.
 fn soft_roce_folder() -> Option<PathBuf> {
     let target = xtask()
         .ancestors()
@@ -193,26 +193,26 @@ fn soft_roce_folder() -> Option<PathBuf> {
 }
 
 #[test]
-fn device_is_active() {
+fn device_after_boot_is_active() {
     guest("ibv_devinfo -d rxe0 | grep PORT_ACTIVE")
         .expect_code(0)
         .expect_stdout("PORT_ACTIVE");
 }
 
 #[test]
-fn exit_code_is_the_commands() {
+fn exit_code_of_run_is_the_commands() {
     guest("exit 7").expect_code(7);
 }
 
 #[test]
-fn several_words_are_a_program_and_its_arguments() {
+fn run_with_several_words_passes_them_as_arguments() {
     run(&["--timeout", "60", "--", "printf", "%s|", "a b", "c"])
         .expect_code(0)
         .expect_stdout("a b|c|");
 }
 
 #[test]
-fn warm_run_is_fast() {
+fn run_after_first_boot_is_fast() {
     guest("true").expect_code(0);
     let warm = run(&["--verbose", "--", "true"])
         .expect_code(0)
@@ -221,15 +221,15 @@ fn warm_run_is_fast() {
 }
 
 #[test]
-fn timeout_stops_the_command_and_says_so() {
+fn timeout_stops_the_command_and_is_reported() {
     let finished = run(&["--timeout", "5", "--", "sleep 60"]).expect_stderr("timeout");
     assert_ne!(finished.code, Some(0), "{finished:?}");
-    // Five seconds after the boot, which a busy machine stretches.
+    // Five seconds after the boot; a busy machine boots slowly.
     assert!(finished.took < Duration::from_secs(40), "{finished:?}");
 }
 
 #[test]
-fn kernel_panic_fails() {
+fn kernel_panic_fails_the_run() {
     let out_of_memory = "echo 1 > /proc/sys/vm/panic_on_oom; tail /dev/zero";
     run(&["--memory", "256", "--timeout", "60", "--", out_of_memory])
         .expect_code(125)
@@ -237,19 +237,19 @@ fn kernel_panic_fails() {
 }
 
 #[test]
-fn guest_that_vanishes_fails() {
-    let finished =
-        guest("/run/soft-roce/busybox poweroff -f; sleep 30").expect_stderr("without a word");
+fn guest_power_off_fails_the_run() {
+    let finished = guest("/run/soft-roce/busybox poweroff -f; sleep 30")
+        .expect_stderr("without reporting an exit code");
     assert_eq!(finished.code, Some(125));
 }
 
-/// The program that a process runs.
+/// Name of the program of a process.
 fn program(pid: u32) -> String {
     fs::read_to_string(format!("/proc/{pid}/comm")).unwrap_or_default()
 }
 
 #[test]
-fn guest_whose_boot_stands_still_is_started_again() {
+fn boot_after_stall_is_repeated() {
     let mut command = Command::new(xtask());
     let arguments = ["soft-roce", "run", "--backend", "qemu", "--timeout", "60"];
     let child = command
@@ -269,18 +269,18 @@ fn guest_whose_boot_stands_still_is_started_again() {
     let pid = Pid::from_raw(i32::try_from(stopped.unwrap()).unwrap()).unwrap();
     rustix::process::kill_process(pid, Signal::STOP).unwrap();
     let output = child.wait_with_output().unwrap();
-    let told = String::from_utf8_lossy(&output.stderr);
-    assert!(output.status.success(), "{told}");
+    let stderr = String::from_utf8_lossy(&output.stderr);
+    assert!(output.status.success(), "{stderr}");
     assert_eq!(output.stdout, b"done\n");
-    assert!(told.contains("guest a: its boot stood still"), "{told}");
-    assert_eq!(told.matches("Starting again").count(), 1, "{told}");
+    assert!(stderr.contains("guest a: its boot stalled"), "{stderr}");
+    assert_eq!(stderr.matches("Starting again").count(), 1, "{stderr}");
 }
 
 #[test]
-fn streams_stay_apart_and_whole() {
+fn output_of_both_streams_is_separate_and_complete() {
     let finished = guest("seq 20000; seq 20000 >&2; echo late > /dev/stderr").expect_code(0);
     let numbers: String = (1..=20000).map(|number| format!("{number}\n")).collect();
-    // Not `assert_eq`: nobody wants to read the difference.
+    // Not `assert_eq`: the printed difference would be huge.
     assert!(
         finished.stdout == numbers,
         "standard output has {} bytes",
@@ -294,16 +294,16 @@ fn streams_stay_apart_and_whole() {
 }
 
 #[test]
-fn output_comes_as_it_is_printed() {
+fn output_is_forwarded_while_the_command_runs() {
     let (mut child, _) = start_sleeper();
-    // The command has printed one line and sleeps: nothing waited for its end.
+    // The command has printed one line and sleeps, so the line was forwarded before its end.
     assert!(child.try_wait().unwrap().is_none());
     send(&child, Signal::TERM);
     assert_eq!(child.wait().unwrap().code(), Some(128 + 15));
 }
 
 #[test]
-fn background_process_does_not_hold_the_run_up() {
+fn background_process_does_not_delay_the_end_of_a_run() {
     let finished = guest("sleep 1000 & echo done")
         .expect_code(0)
         .expect_stdout("done");
@@ -311,7 +311,7 @@ fn background_process_does_not_hold_the_run_up() {
 }
 
 #[test]
-fn interrupt_leaves_nothing_behind() {
+fn interrupt_removes_guest_and_scratch_files() {
     let before = unfinished_files();
     let temporary = tempfile::tempdir().unwrap();
     let (mut child, emulators) = start_sleeper_in(temporary.path());
@@ -319,14 +319,16 @@ fn interrupt_leaves_nothing_behind() {
     assert_eq!(child.wait().unwrap().code(), Some(128 + 2));
     assert!(emulators.iter().all(|pid| !is_alive(*pid)), "{emulators:?}");
     assert_eq!(fs::read_dir(temporary.path()).unwrap().count(), 0);
-    // Other tests may be making something at this moment.
-    await_true("nothing is half made", Duration::from_secs(20), || {
-        unfinished_files().iter().all(|file| before.contains(file))
-    });
+    // Other tests may have scratch folders at this moment.
+    await_true(
+        "scratch folders are removed",
+        Duration::from_secs(20),
+        || unfinished_files().iter().all(|file| before.contains(file)),
+    );
 }
 
 #[test]
-fn killed_xtask_takes_its_guest_along() {
+fn guest_after_xtask_is_killed_exits() {
     let (mut child, emulators) = start_sleeper();
     send(&child, Signal::KILL);
     child.wait().unwrap();
@@ -336,7 +338,7 @@ fn killed_xtask_takes_its_guest_along() {
 }
 
 #[test]
-fn runs_at_once_do_not_clash() {
+fn concurrent_runs_do_not_interfere() {
     let runs: Vec<_> = (0..2)
         .map(|index| thread::spawn(move || guest(&format!("sleep 1; echo {index}"))))
         .collect();
@@ -349,7 +351,7 @@ fn runs_at_once_do_not_clash() {
 }
 
 #[test]
-fn guest_is_as_promised() {
+fn guest_environment_is_as_documented() {
     let script = r#"
         set -e
         test "$(ulimit -l)" = unlimited
@@ -371,7 +373,7 @@ fn guest_is_as_promised() {
 }
 
 #[test]
-fn writes_do_not_reach_the_host() {
+fn write_in_guest_does_not_reach_the_host() {
     let file = Path::new(env!("CARGO_MANIFEST_DIR")).join("written-in-a-guest");
     let script = format!(
         "echo x > '{0}' && cat '{0}' && rm /etc/passwd && ! test -e /etc/passwd",
@@ -382,7 +384,7 @@ fn writes_do_not_reach_the_host() {
     assert!(Path::new("/etc/passwd").exists());
 }
 
-/// A folder below `/tmp`, where a guest has a file system of its own, with a program `say` and a text `word`.
+/// A folder below `/tmp`, hidden by the guest's own file system, with a script and a text file.
 fn folder_with_program() -> tempfile::TempDir {
     let folder = tempfile::Builder::new()
         .prefix("a b,c:d")
@@ -396,7 +398,7 @@ fn folder_with_program() -> tempfile::TempDir {
 }
 
 #[test]
-fn command_runs_in_the_callers_folder_below_tmp() {
+fn command_below_tmp_runs_in_the_callers_folder() {
     let folder = folder_with_program();
     let mut command = Command::new(xtask());
     let script = "pwd; ./say; echo x >word && cat word && ls /tmp | wc -l";
@@ -411,7 +413,7 @@ fn command_runs_in_the_callers_folder_below_tmp() {
 }
 
 #[test]
-fn program_below_tmp_is_found_where_its_words_name_it() {
+fn program_below_tmp_is_visible_when_named_by_a_word() {
     let folder = folder_with_program();
     let alone = tempfile::NamedTempFile::new_in("/tmp").unwrap();
     fs::write(alone.path(), "alone\n").unwrap();
@@ -422,10 +424,10 @@ fn program_below_tmp_is_found_where_its_words_name_it() {
 }
 
 #[test]
-fn path_below_tmp_that_a_script_does_not_find_is_explained() {
+fn hidden_path_in_failed_script_is_explained() {
     let folder = folder_with_program();
     let script = format!("'{}/say'", folder.path().display());
-    // The first word is shown, and others of a script are not.
+    // The first word of a script is mounted, later words are not.
     guest(&script).expect_code(0).expect_stdout("word");
     let file = tempfile::NamedTempFile::new_in("/tmp").unwrap();
     let path = file.path().to_str().unwrap();
@@ -434,7 +436,7 @@ fn path_below_tmp_that_a_script_does_not_find_is_explained() {
         .expect_stderr(&format!("note: {path} is not in the guest"));
 }
 
-/// Runs a script in a guest with `input` at its standard input.
+/// Runs a script in a guest with `input` as standard input.
 fn guest_reading(script: &str, input: &[u8]) -> Finished {
     let mut file = tempfile::tempfile().unwrap();
     file.write_all(input).unwrap();
@@ -445,7 +447,7 @@ fn guest_reading(script: &str, input: &[u8]) -> Finished {
 }
 
 #[test]
-fn megabytes_of_standard_input_arrive() {
+fn stdin_of_megabytes_arrives_complete() {
     let input: Vec<u8> = (0..3_000_001_u32)
         .flat_map(|number| number.to_le_bytes())
         .take(3_000_001)
@@ -458,13 +460,13 @@ fn megabytes_of_standard_input_arrive() {
 }
 
 #[test]
-fn standard_input_that_is_not_read_holds_nothing_up() {
+fn stdin_left_unread_does_not_delay_the_end() {
     let finished = guest_reading("head -c 3; sleep 1; exit 5", &[b'x'; 3_000_000]).expect_code(5);
     assert_eq!(finished.stdout, "xxx");
 }
 
 #[test]
-fn standard_input_arrives_as_it_comes() {
+fn stdin_is_forwarded_while_the_command_runs() {
     let mut command = Command::new(xtask());
     command.args(["soft-roce", "run", "--timeout", "60", "--"]);
     let mut child = command
@@ -488,7 +490,7 @@ fn standard_input_arrives_as_it_comes() {
 }
 
 #[test]
-fn help_names_the_variables_that_commands_have() {
+fn help_names_variables_set_in_a_guest() {
     let mut command = Command::new(xtask());
     let help = finish(command.args(["soft-roce", "run", "--help"])).expect_code(0);
     let names: BTreeSet<&str> = help
@@ -513,14 +515,14 @@ fn help_names_the_variables_that_commands_have() {
 }
 
 #[test]
-fn variables_reach_the_command() {
+fn variable_of_env_option_reaches_the_command() {
     run(&["--env", "X=a 'b", "--", "printf '%s' \"$X\""])
         .expect_code(0)
         .expect_stdout("a 'b");
 }
 
 #[test]
-fn rping_between_two_guests() {
+fn rping_between_two_guests_succeeds() {
     let finished = guests(
         &[],
         "rping -s -a $A -C 5",
@@ -531,18 +533,18 @@ fn rping_between_two_guests() {
 }
 
 #[test]
-fn rping_between_two_guests_over_ipv6() {
+fn rping_between_two_guests_over_ipv6_succeeds() {
     guests(&[], "rping -s -a $A6 -C 5", "sleep 3; rping -c -a $A6 -C 5").expect_code(0);
 }
 
 #[test]
-fn rping_between_two_guests_over_siw() {
+fn rping_between_two_guests_over_siw_succeeds() {
     let (server, client) = ("rping -s -a $A -C 5", "sleep 3; rping -c -a $A -C 5");
     over_siw(&["--a", server, "--b", client]).expect_code(0);
 }
 
 #[test]
-fn rping_on_one_siw_guest() {
+fn rping_on_one_siw_guest_succeeds() {
     let script =
         "rping -s -a $A -C 3 & sleep 3; rping -c -a $A -C 3 && ibv_devinfo -d siw0 | grep iWARP";
     over_siw(&["--", script])
@@ -551,7 +553,7 @@ fn rping_on_one_siw_guest() {
 }
 
 #[test]
-fn two_guests_reach_each_other_by_name_and_by_ipv6() {
+fn ping_of_other_guest_by_name_and_ipv6_succeeds() {
     let script = "/run/soft-roce/busybox ping -c 1 b && /run/soft-roce/busybox ping6 -c 1 $B6";
     guests(&[], script, "sleep 5")
         .expect_code(0)
@@ -559,7 +561,7 @@ fn two_guests_reach_each_other_by_name_and_by_ipv6() {
 }
 
 #[test]
-fn first_failure_of_two_decides() {
+fn exit_code_of_two_commands_is_the_first_failure() {
     let finished = guests(&[], "sleep 100", "echo no >&2; exit 3")
         .expect_code(3)
         .expect_stderr("b| no");
@@ -567,7 +569,7 @@ fn first_failure_of_two_decides() {
 }
 
 #[test]
-fn server_can_be_stopped_when_the_client_is_done() {
+fn until_option_stops_the_server_after_the_client() {
     let finished = guests(&["--until", "b"], "sleep 1000", "echo hi")
         .expect_code(0)
         .expect_stdout("b| hi");
@@ -575,13 +577,13 @@ fn server_can_be_stopped_when_the_client_is_done() {
 }
 
 #[test]
-fn other_command_may_go_on_after_a_failure() {
+fn keep_going_option_runs_the_other_command_after_a_failure() {
     let finished = guests(&["--keep-going"], "exit 4", "sleep 8; echo still here").expect_code(4);
     finished.expect_stdout("b| still here");
 }
 
 #[test]
-fn mtu_is_that_of_the_wire() {
+fn mtu_option_sets_interface_and_path_mtu() {
     let script = "ip link show eth0 | grep -q 'mtu 1500' && ibv_devinfo -d rxe0 | grep active_mtu";
     guests(&["--mtu", "1500"], script, "true")
         .expect_code(0)
@@ -592,7 +594,7 @@ fn mtu_is_that_of_the_wire() {
 }
 
 #[test]
-fn rds_is_loaded_where_it_is_asked_for() {
+fn rds_option_loads_rds_on_the_named_host_only() {
     let script = "if grep -q ^rds_rdma /proc/modules; then echo has rds; else echo has none; fi";
     guests(&["--rds", "a"], script, script)
         .expect_code(0)
@@ -600,7 +602,7 @@ fn rds_is_loaded_where_it_is_asked_for() {
         .expect_stdout("b| has none");
 }
 
-/// Opens a socket of a family whose module is not loaded, and one of RDS.
+/// Opens a socket of a family whose module is not loaded, then an RDS socket.
 const SOCKETS: &str = "
 import errno, socket
 with socket.socket(socket.AF_ALG, socket.SOCK_SEQPACKET) as hash:
@@ -613,21 +615,21 @@ except OSError as error:
 ";
 
 #[test]
-fn modules_load_on_demand_and_rds_does_not() {
-    // Debian's RDS has lost the alias that others' have.
+fn modules_except_rds_load_on_demand() {
+    // Debian's RDS module lacks the alias of other distributions.
     let script = format!(
         "echo alias net-pf-21 rds >/etc/modprobe.d/alias.conf; ! grep -q ^af_alg /proc/modules \
             && python3 -c \"{SOCKETS}\" && grep -q ^algif_hash /proc/modules \
             && ! grep ^rds /proc/modules && modprobe rds && grep -q ^rds /proc/modules"
     );
-    // The modules of User-Mode Linux are built in, but for RDS.
+    // The modules of User-Mode Linux are built in, except RDS.
     run(&["--backend", "qemu", "--timeout", "60", "--", &script])
         .expect_code(0)
         .expect_stdout("AF_RDS: EAFNOSUPPORT");
 }
 
 #[test]
-fn pcap_records_the_wire() {
+fn pcap_option_records_roce_packets() {
     let folder = tempfile::tempdir().unwrap();
     let file = folder.path().join("wire.pcap");
     let script = "sleep 3; rping -c -a $A -C 2";
@@ -644,15 +646,15 @@ fn pcap_records_the_wire() {
 }
 
 #[test]
-fn pcap_of_one_guest_is_refused() {
+fn pcap_option_with_one_guest_is_refused() {
     run(&["--pcap", "/nowhere", "--", "true"])
         .expect_code(1)
         .expect_stderr("needs two guests");
 }
 
 #[test]
-fn device_on_the_machine_itself() {
-    // A guest is a machine whose kernel can; the device that it came with makes room first.
+fn on_host_option_creates_and_removes_the_device() {
+    // Runs inside a guest, as a machine with a suitable kernel. The guest's own device is removed first.
     let script = format!(
         "rdma link del rxe0 && export CARGO='{}' && '{}' soft-roce run --on host -- '\
             ibv_devinfo -d rxe0 | grep -q PORT_ACTIVE && test $A = 10.9.0.1 && exit 9'; \
@@ -667,7 +669,7 @@ fn device_on_the_machine_itself() {
 }
 
 #[test]
-fn missing_qemu_is_told() {
+fn missing_qemu_is_reported_with_the_package_manager() {
     let mut command = Command::new(xtask());
     command
         .args(["soft-roce", "run", "--backend", "qemu", "--", "true"])
@@ -679,7 +681,7 @@ fn missing_qemu_is_told() {
 }
 
 #[test]
-fn kernel_without_rxe_is_told() {
+fn kernel_without_rxe_is_refused_with_advice() {
     let folder = tempfile::tempdir().unwrap();
     let modules = folder.path().join("lib/modules/6.1.0-1-cloud-amd64");
     fs::create_dir_all(modules.join("kernel")).unwrap();
@@ -694,7 +696,7 @@ fn kernel_without_rxe_is_told() {
 }
 
 #[test]
-fn too_little_memory_is_told() {
+fn memory_beyond_the_hosts_is_refused_with_advice() {
     run(&["--memory", "100000000", "--", "true"])
         .expect_code(1)
         .expect_stderr("--memory");

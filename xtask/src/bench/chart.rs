@@ -1,4 +1,4 @@
-//! The result as a picture: for each row how many times the reference ours is, and where the bar is.
+//! The result as an SVG chart: for each row, the ratio to the reference and the bar.
 
 use std::fmt::Write;
 
@@ -10,7 +10,7 @@ const LABELS: usize = 300;
 const PLOT: usize = 420;
 const FIGURES: usize = 300;
 const WIDTH: usize = LABELS + PLOT + FIGURES;
-/// The ratio at the right edge; what is beyond ends there.
+/// The ratio at the right edge of the plot; larger ratios are clipped and marked.
 const EDGE: f64 = 2.0;
 
 const HELD: &str = "#2a9d5c";
@@ -46,7 +46,7 @@ pub(super) fn draw(name: &str, rows: &[Row]) -> String {
     svg + "</svg>\n"
 }
 
-/// Draws one row, whose upper edge is at `y`.
+/// Draws one row with its upper edge at `y`.
 fn one(svg: &mut String, row: &Row, y: usize) {
     let color = match row.pass() {
         Some(true) => HELD,
@@ -106,7 +106,7 @@ fn one(svg: &mut String, row: &Row, y: usize) {
     );
 }
 
-/// The bar as a multiple of the reference, if it can be one.
+/// The bar as a multiple of the reference, if the bar can be expressed as one.
 fn limit(row: &Row) -> Option<f64> {
     let reference = row.reference.filter(|reference| *reference > 0.0);
     match row.bar? {
@@ -156,7 +156,7 @@ mod tests {
     }
 
     #[test]
-    fn picture_has_a_color_for_each_verdict() {
+    fn row_with_each_verdict_has_its_color() {
         let at_most = Some(Bar::Times(1.25));
         let held = draw("x", &[row(1.0, Some(1.0), at_most)]);
         assert!(held.contains(HELD) && !held.contains(MISSED));
@@ -167,12 +167,12 @@ mod tests {
     }
 
     #[test]
-    fn names_cannot_break_the_picture() {
+    fn case_with_markup_is_escaped() {
         assert!(draw("x", &[row(1.0, None, None)]).contains("a &lt; b &amp; c"));
     }
 
     #[test]
-    fn bars_are_drawn_as_multiples_of_the_reference() {
+    fn bar_of_each_kind_is_drawn_as_a_multiple_of_the_reference() {
         let of = |bar| limit(&row(1.0, Some(100.0), Some(bar)));
         assert_eq!(of(Bar::Added(50.0)), Some(1.5));
         assert_eq!(of(Bar::Total(120.0)), Some(1.2));

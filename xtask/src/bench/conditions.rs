@@ -1,4 +1,4 @@
-//! On what kind of day something was measured.
+//! Conditions of a measurement: load of the machine and number of rounds.
 
 use std::fmt;
 use std::fs;
@@ -6,21 +6,21 @@ use std::thread;
 
 use serde_json::{Value, json};
 
-/// Rounds in a guest that make a median worth the name.
-const ENOUGH_ROUNDS: usize = 3;
+/// Minimum number of rounds in a guest for a meaningful median.
+const MIN_ROUNDS: usize = 3;
 
-/// What else the machine had to do, and how much could be measured meanwhile.
+/// Load of the machine during a measurement, and the number of rounds completed.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) struct Conditions {
-    /// How many processes wanted to run in the minute before: the load average.
+    /// Load average over the minute before the start.
     load: Option<f64>,
     processors: usize,
-    /// The fewest runs of each program for a row of the guest's, if there was a guest.
+    /// Smallest number of rounds of any program for any row measured in a guest; `None` without a guest.
     pub(super) rounds: Option<usize>,
 }
 
 impl Conditions {
-    /// Those of now, before anything is measured.
+    /// The current conditions, before the first measurement.
     pub(super) fn now() -> Self {
         let text = fs::read_to_string("/proc/loadavg").unwrap_or_default();
         Self {
@@ -30,10 +30,10 @@ impl Conditions {
         }
     }
 
-    /// Whether the times deserve less trust than usual.
+    /// Whether the load or the number of rounds makes the times less reliable.
     pub(super) fn busy(&self) -> bool {
         let loaded = |load: f64| load * 2.0 > self.processors as f64;
-        self.load.is_some_and(loaded) || self.rounds.is_some_and(|rounds| rounds < ENOUGH_ROUNDS)
+        self.load.is_some_and(loaded) || self.rounds.is_some_and(|rounds| rounds < MIN_ROUNDS)
     }
 
     pub(super) fn to_json(self) -> Value {
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn a_busy_machine_is_called_so() {
+    fn conditions_with_high_load_or_few_rounds_are_busy() {
         for (load, rounds, busy) in [
             (Some(0.9), None, false),
             (Some(1.1), None, true),
@@ -99,7 +99,7 @@ mod tests {
     }
 
     #[test]
-    fn the_load_is_the_first_number() {
+    fn load_of_loadavg_line_is_its_first_number() {
         assert_eq!(first_number("7.71 9.77 10.76 9/345 1234\n"), Some(7.71));
         assert_eq!(first_number(""), None);
         let text = conditions(Some(7.71), Some(2)).to_string();

@@ -1,7 +1,7 @@
-//! Making and ending connections, against rdmacm-utils' `cmtime`, in one guest; and many connections at once.
+//! Connection set-up and teardown against rdmacm-utils' `cmtime`, in one guest, and 1000 connections at once.
 //!
-//! Ours is the `cmtime` of `examples`, which makes the same objects. The two take turns, with both sides of each,
-//! and what counts is the ratio of the medians.
+//! Our program is `cmtime` of `examples`, with the same objects per connection. The programs alternate, client and
+//! server of each in the same guest; the result is the ratio of the medians.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,36 +17,36 @@ use super::row::{Bar, Row};
 use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
-/// How often each side runs, at most: as often as there is time.
-const MOST_ROUNDS: usize = 15;
-/// The time for it.
+/// Maximum number of rounds of each program. Fewer run if `BUDGET` expires.
+const MAX_ROUNDS: usize = 15;
+/// Time after which no further round starts.
 const BUDGET: Duration = Duration::from_secs(150);
 const TIMEOUT: Duration = Duration::from_secs(300);
 const MEMORY_MIB: u32 = 2048;
-/// How many connections `cmtime` makes and ends: enough that what happens once, at the first of them, is
-/// not most of it. Under emulation a program runs slowly where it has not been before.
+/// Number of connections per `cmtime` run. One-time costs of the first connection must stay small beside the rest:
+/// under emulation, code is slow on first execution.
 const CONNECTIONS: u32 = 500;
-/// How many there are at once in one process.
-const CROWD: u32 = 1000;
+/// Number of simultaneous connections of the memory row.
+const MANY: u32 = 1000;
 
-/// What the guest has printed so far.
+/// Parsed output of the guest.
 #[derive(Debug, Default)]
 struct Transcript {
-    /// Whose lines come.
+    /// Program of the lines being read.
     current: Option<Side>,
-    /// The milliseconds of the steps so far.
+    /// Sum of the step times read so far, in milliseconds.
     milliseconds: f64,
     rates: BTreeMap<Side, Vec<f64>>,
-    /// Bytes for each connection, and threads.
-    crowd: Option<(f64, f64)>,
+    /// Bytes per connection, and number of threads.
+    many: Option<(f64, f64)>,
 }
 
-/// Runs everything.
+/// Runs all programs in a guest and returns the rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
-    let crowd = program::build_ours(workspace, "cm", "connections")?;
+    let many = program::build_ours(workspace, "cm", "connections")?;
     let cmtime = program::build_example(workspace, "cmtime")?;
     eprintln!("Running cmtime and its twin in a guest");
-    let plan = Run::single(script(&cmtime, &crowd)?)
+    let plan = Run::single(script(&cmtime, &many)?)
         .memory_mib(MEMORY_MIB)
         .timeout(TIMEOUT)
         .by_line();
@@ -56,15 +56,15 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     transcript.rows().with_context(|| look)
 }
 
-/// What the guest does: who begins changes from round to round.
-fn script(cmtime: &Path, crowd: &Path) -> Result<String> {
+/// The guest's script. The programs swap order in each round.
+fn script(cmtime: &Path, many: &Path) -> Result<String> {
     let mut text = format!(
-        "ours={}\nreference=/usr/bin/cmtime\ncrowd={}\nbudget={}\n",
+        "ours={}\nreference=/usr/bin/cmtime\nmany={}\nbudget={}\n",
         quote(cmtime)?,
-        quote(crowd)?,
+        quote(many)?,
         BUDGET.as_secs()
     );
-    writeln!(text, "timeout 90 \"$crowd\" \"$A\" {CROWD} || exit 1")?;
+    writeln!(text, "timeout 90 \"$many\" \"$A\" {MANY} || exit 1")?;
     text += r#"
 end=$(($(date +%s) + budget))
 port=7500
@@ -80,11 +80,11 @@ measure() { # SIDE PROGRAM CONNECTIONS
     timeout 30 "$2" -s "$A" -p $port -c "$3" || exit 1
     kill $server
     wait $server || :
-    # Whoever comes next does not pay for what the kernel does later.
+    # Deferred work of the kernel must not count for the next program.
     sleep 0.5
 }
 "#;
-    for round in 0..MOST_ROUNDS {
+    for round in 0..MAX_ROUNDS {
         for side in guest::sides(round) {
             let name = side.name();
             writeln!(text, "measure {name} \"${name}\" {CONNECTIONS}")?;
@@ -105,11 +105,11 @@ impl Transcript {
                 .filter_map(|number| number.parse().ok())
                 .collect();
             if let [_, bytes, threads] = numbers[..] {
-                self.crowd = Some((bytes, threads));
+                self.many = Some((bytes, threads));
             }
         } else if let (Some(side), Some((step, total))) = (self.current, step(line)) {
             self.milliseconds += total;
-            // It is the last one.
+            // The last step of a run.
             if step == "destroy" {
                 let rate = f64::from(CONNECTIONS) * 1000.0 / self.milliseconds;
                 self.rates.entry(side).or_default().push(rate);
@@ -120,7 +120,7 @@ impl Transcript {
 
     fn rows(&self) -> Result<Vec<Row>> {
         let rate = |side| guest::typical("cmtime", self.rates.get(&side));
-        let (bytes, threads) = self.crowd.context("no connections were counted")?;
+        let (bytes, threads) = self.many.context("no connections were counted")?;
         Ok(vec![
             Row {
                 case: format!("{CONNECTIONS} made and ended"),
@@ -130,14 +130,14 @@ impl Transcript {
                 bar: Some(Bar::NotBelow(1.0)),
             },
             Row {
-                case: format!("{CROWD} at once, memory of each"),
+                case: format!("{MANY} at once, memory of each"),
                 unit: "bytes",
                 ours: bytes,
                 reference: None,
                 bar: None,
             },
             Row {
-                case: format!("{CROWD} at once, threads"),
+                case: format!("{MANY} at once, threads"),
                 unit: "",
                 ours: threads,
                 reference: None,
@@ -147,7 +147,7 @@ impl Transcript {
     }
 }
 
-/// A step, and how many milliseconds all connections together took for it.
+/// A step's name and its total time for all connections, in milliseconds.
 fn step(line: &str) -> Option<(&str, f64)> {
     let (step, times) = line.split_once(':')?;
     let mut times = times.split_whitespace();
@@ -160,7 +160,7 @@ mod tests {
     use super::super::guest::LEAST_ROUNDS;
     use super::*;
 
-    /// What `cmtime` prints, in so many milliseconds.
+    /// Output of a `cmtime` run with one step of this duration.
     fn run(side: &str, milliseconds: f64) -> String {
         format!(
             "== {side}\ncreating id\nstep              total ms     max ms     min us  us / conn\n\
@@ -184,12 +184,12 @@ mod tests {
         assert_eq!(rows[0].reference, Some(rate(100.0)));
         assert_eq!((rows[1].ours, rows[2].ours), (40960.0, 1.0));
         assert_eq!(rows[0].pass(), Some(true));
-        transcript.crowd = Some((40960.0, 2.0));
+        transcript.many = Some((40960.0, 2.0));
         assert_eq!(transcript.rows().unwrap()[2].pass(), Some(false));
     }
 
     #[test]
-    fn runs_without_a_result_are_noticed() {
+    fn rows_without_samples_are_an_error() {
         let mut transcript = Transcript::default();
         let error = transcript.rows().unwrap_err().to_string();
         assert_eq!(error, "no connections were counted");
@@ -199,7 +199,7 @@ mod tests {
         let error = transcript.rows().unwrap_err().to_string();
         assert_eq!(
             error,
-            "cmtime gave 0 figures, and 3 are wanted: is the machine busy?"
+            "cmtime gave 0 figures, and 3 are needed: if the machine is busy, try again"
         );
     }
 }

@@ -1,4 +1,4 @@
-//! Running what is measured in a guest, where ours and the reference take turns.
+//! Measurements in a guest, with our program and the reference alternating.
 
 use std::fs::File;
 use std::io::Write;
@@ -12,17 +12,17 @@ use crate::soft_roce::backend::Backend;
 use crate::soft_roce::{EventKind, Outcome, Run, Stream};
 use crate::workspace::Workspace;
 
-/// How many figures a median is made of, at least.
+/// Minimum number of samples for a median.
 pub(super) const LEAST_ROUNDS: usize = 3;
 
-/// How a run went, and where all that it printed is, for when something goes wrong.
+/// Outcome of a run, and the path of the log with its output.
 pub(super) struct Recording {
     pub(super) outcome: Outcome,
     log: PathBuf,
 }
 
 impl Recording {
-    /// Why it has failed, if it has.
+    /// The reason of a failed run.
     pub(super) fn failure(&self) -> Option<String> {
         let why = || {
             let complaint = self.outcome.complaint();
@@ -31,13 +31,13 @@ impl Recording {
         (!self.outcome.is_success()).then(why)
     }
 
-    /// Where to look.
+    /// A sentence with the path of the log, for error messages.
     pub(super) fn look(&self) -> String {
-        format!("what was printed is in {}", self.log.display())
+        format!("the output is in {}", self.log.display())
     }
 }
 
-/// Runs a plan in QEMU, whose guests have two processors, and gives each line of its standard output to `read`.
+/// Runs a plan in QEMU and calls `read` for each line of standard output. User-Mode Linux has one processor, QEMU two.
 pub(super) fn record(
     workspace: &Workspace,
     name: &str,
@@ -65,7 +65,7 @@ pub(super) fn record(
     Ok(Recording { outcome, log })
 }
 
-/// The same for a run that has to succeed; returns where to look. What a kernel has only warned of is told.
+/// Runs a plan like [`record`], fails unless the run succeeds, and returns [`Recording::look`]. Prints kernel warnings.
 pub(super) fn record_success(
     workspace: &Workspace,
     name: &str,
@@ -82,7 +82,7 @@ pub(super) fn record_success(
     Ok(recording.look())
 }
 
-/// Who begins changes from round to round.
+/// The order of the programs in a round: swapped from round to round.
 pub(super) fn sides(round: usize) -> [Side; 2] {
     if round.is_multiple_of(2) {
         [Side::Ours, Side::Reference]
@@ -91,12 +91,12 @@ pub(super) fn sides(round: usize) -> [Side; 2] {
     }
 }
 
-/// The median of what `case` gave, which has to be something.
+/// Median of the samples of `case`; an error if there are fewer than [`LEAST_ROUNDS`].
 pub(super) fn typical(case: &str, samples: Option<&Vec<f64>>) -> Result<f64> {
     median(enough(case, samples)?).context("there are no samples")
 }
 
-/// The mean of the middle half of what `case` gave, which has to be something.
+/// Interquartile mean of the samples of `case`; an error if there are fewer than [`LEAST_ROUNDS`].
 pub(super) fn middle(case: &str, samples: Option<&Vec<f64>>) -> Result<f64> {
     statistics::middle(enough(case, samples)?).context("there are no samples")
 }
@@ -105,7 +105,7 @@ fn enough<'s>(case: &str, samples: Option<&'s Vec<f64>>) -> Result<&'s [f64]> {
     let samples = samples.map_or(&[][..], Vec::as_slice);
     ensure!(
         samples.len() >= LEAST_ROUNDS,
-        "{case} gave {} figures, and {LEAST_ROUNDS} are wanted: is the machine busy?",
+        "{case} gave {} figures, and {LEAST_ROUNDS} are needed: if the machine is busy, try again",
         samples.len()
     );
     Ok(samples)

@@ -1,13 +1,13 @@
-//! `cargo xtask bench`: what the crates cost, against what the same costs in C.
+//! `cargo xtask bench`: cost of the crates against equivalent C programs.
 //!
-//! Ours and the reference run by turns, on the same machine or in the same guest, since times mean something
-//! only beside each other. The result is a table, `target/bench/NAME.json` and `target/bench/NAME.svg`.
+//! Our program and the reference alternate on the same machine or in the same guest, because absolute times vary
+//! between machines and boots. Output: a table, `target/bench/NAME.json` and `target/bench/NAME.svg`.
 
 mod chart;
 mod conditions;
 mod connections;
-mod crowd;
 mod guest;
+mod idle_connections;
 mod noop;
 mod perftest;
 mod program;
@@ -28,7 +28,7 @@ use crate::workspace::Workspace;
 use conditions::Conditions;
 use row::Row;
 
-/// What can be measured.
+/// A set of benchmarks.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Name {
     /// Posting and polling: against C on a device that does nothing, and against perftest in guests
@@ -52,7 +52,7 @@ impl Name {
     }
 }
 
-/// Measures, and shows the result; whether no bar was missed.
+/// Runs a set of benchmarks and prints the result. Returns whether every bar is met.
 pub(crate) fn run(name: Name, host_only: bool, long: bool) -> Result<bool> {
     setup::ensure(&[Group::Build, Group::Bench])?;
     let workspace = Workspace::load()?;
@@ -64,7 +64,7 @@ pub(crate) fn run(name: Name, host_only: bool, long: bool) -> Result<bool> {
         Name::Rsocket => {
             guest_only(name, host_only)?;
             let mut rows = rstream::measure(&workspace)?;
-            rows.extend(crowd::measure(&workspace)?);
+            rows.extend(idle_connections::measure(&workspace)?);
             rows.extend(write_all::measure(&workspace, long)?);
             rows
         }
@@ -114,12 +114,12 @@ fn verbs(workspace: &Workspace, host_only: bool, conditions: &mut Conditions) ->
     Ok(rows)
 }
 
-/// For what is measured in a guest only.
+/// Refuses `--host-only` for a set without host measurements, and checks for the guest's tools.
 fn guest_only(name: Name, host_only: bool) -> Result<()> {
     let name = name.text();
     ensure!(
         !host_only,
-        "everything of `bench {name}` is measured in a guest"
+        "`bench {name}` has no measurement on the host: leave out --host-only"
     );
     setup::ensure(&[Group::Guest, Group::Tools])
 }

@@ -1,7 +1,7 @@
-//! What posting and polling cost on a device that does nothing.
+//! Cost of posting and polling on a device whose operations are empty.
 //!
-//! Ours is `verbs/benches/noop/main.rs`, the reference `reference.c` beside it. Both run with `provider.c`
-//! preloaded, so below the tables of operations they are the same machine code.
+//! Our program is `verbs/benches/noop/main.rs`, the reference `reference.c` beside it. Both run with `provider.c`
+//! preloaded, so the provider's code is identical.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -17,12 +17,12 @@ use crate::workspace::Workspace;
 /// The device of `provider.c`.
 const DEVICE: &str = "noop0";
 
-/// Operations in a chunk whose time is taken, chunks in a run, and runs of each program.
+/// Operations per timed chunk, chunks per run, and runs of each program.
 const COUNT: u32 = 100_000;
 const CHUNKS: u32 = 20;
 const ROUNDS: usize = 20;
 
-/// Operations in the two runs whose instructions are counted. The difference is without what it takes to start.
+/// Operations in the two runs under callgrind. The difference of the counts excludes start-up.
 const FEW: u32 = 16_000;
 const MANY: u32 = 32_000;
 
@@ -34,7 +34,7 @@ pub(super) struct Programs {
     provider: PathBuf,
 }
 
-/// Cases of ours against those of the reference, which may be the same in several.
+/// A case of our program and its reference case. Several contests share a reference case.
 struct Contest {
     title: &'static str,
     ours: &'static str,
@@ -44,11 +44,11 @@ struct Contest {
 
 #[derive(Clone, Copy)]
 enum Bars {
-    /// Safe posting, against a bare loop.
+    /// Safe posting against a bare loop.
     Bare,
-    /// Safe posting, against a loop that keeps the same books.
+    /// Safe posting against a loop with equivalent bookkeeping.
     Books,
-    /// Unsafe posting, against a bare loop.
+    /// Unsafe posting against a bare loop.
     Floor,
 }
 
@@ -111,7 +111,7 @@ impl Bars {
     }
 }
 
-/// Queue depths, and the most bytes that a queue pair of that depth may take on our side.
+/// Queue depths, and the maximum number of bytes per queue pair of that depth in our program.
 const MEMORY: [(u32, f64); 2] = [(16, 2048.0), (64, 6144.0)];
 
 impl Programs {
@@ -120,7 +120,7 @@ impl Programs {
         let folder = workspace.target().join("bench");
         fs::create_dir_all(&folder).with_context(|| format!("cannot make {}", folder.display()))?;
         let (reference, provider) = (folder.join("reference"), folder.join("noop.so"));
-        // It redefines functions that the headers promise never to take a null pointer.
+        // The provider defines functions whose null checks the headers declare unnecessary.
         let shared = ["-shared", "-fPIC", "-Wno-attributes"];
         program::build_c(&sources.join("provider.c"), &provider, &shared)?;
         program::build_c(&sources.join("reference.c"), &reference, &["-libverbs"])?;
@@ -143,7 +143,7 @@ impl Programs {
     }
 }
 
-/// Whose program it is.
+/// The program of a figure: ours or the reference.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) enum Side {
     Ours,
@@ -165,10 +165,10 @@ impl Side {
     }
 }
 
-/// One number for each case of each side.
+/// One figure for each case of each program.
 type Figures = BTreeMap<(Side, &'static str), f64>;
 
-/// Runs everything.
+/// Runs all cases and returns the rows.
 pub(super) fn measure(programs: &Programs) -> Result<Vec<Row>> {
     eprintln!("Counting instructions");
     let instructions = instructions(programs)?;
@@ -212,7 +212,7 @@ pub(super) fn measure(programs: &Programs) -> Result<Vec<Row>> {
     Ok(rows)
 }
 
-/// The cases of both sides, each once.
+/// The distinct cases of both programs.
 fn cases() -> BTreeSet<(Side, &'static str)> {
     let pairs = CONTESTS
         .iter()
@@ -230,11 +230,11 @@ fn instructions(programs: &Programs) -> Result<Figures> {
     Ok(figures)
 }
 
-/// The median chunk of the least disturbed run.
+/// For each case, the smallest of the runs' median chunk times.
 ///
-/// What disturbs a loop can last for many runs (another machine on the same processor, for example), and only ever
-/// makes it slower, so a median of runs would say which of the two was disturbed more. But the least chunk of
-/// all would say which was luckier: now and then a processor gets through one of C's loops in a cycle less.
+/// A disturbance, such as another virtual machine on the same processor, can last for many runs and only adds time, so
+/// a median over the runs would measure the disturbance. The minimum over chunks would measure luck: a processor
+/// occasionally executes one of the C loops in a cycle less.
 fn times(programs: &Programs) -> Result<Figures> {
     let mut figures = Figures::new();
     for _ in 0..ROUNDS {

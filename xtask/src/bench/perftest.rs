@@ -1,9 +1,8 @@
-//! What requests cost on a real kernel device, against perftest, each with both sides in one guest.
+//! Latency and rate on a kernel device against perftest, client and server in one guest.
 //!
-//! Ours is `cm/benches/perftest`, which measures as perftest does. Under emulation a time means nothing, and
-//! changes by half from one run to the next, whoever runs: so the two take turns, many times over, and what counts
-//! is the least disturbed run of each. Latencies are the median within that run. There are several guests, one after
-//! the other, since either side may be 5 % faster in one of them, from its boot to its end.
+//! Our program is `cm/benches/perftest`, with perftest's method. Under emulation the time of the same run varies by
+//! half, so the programs alternate over many rounds and the best run of each counts; a latency is the median within the
+//! run. Several guests are booted in sequence, because a program may be 5 % faster during one guest's whole lifetime.
 
 use std::collections::BTreeMap;
 use std::fmt::{self, Write as _};
@@ -21,25 +20,25 @@ use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
 const GUESTS: usize = 3;
-/// How often each program runs for each row in a guest, at most: as often as there is time, and once in any case.
-const MOST_ROUNDS: usize = 8;
-/// The time after which no program is started in a guest, but for the first round.
+/// Maximum number of runs of each program for each row in a guest. The first round always runs.
+const MAX_ROUNDS: usize = 8;
+/// Time after which no further program starts, except in the first round.
 const BUDGET: Duration = Duration::from_secs(4 * 60);
-/// Room for 1 GiB beside the system.
+/// Room for a registration of 1 GiB and for the system.
 const MEMORY_MIB: u32 = 2560;
 const TIMEOUT: Duration = Duration::from_secs(5 * 60 + 30);
 
-/// Names of tests, as in `ib_send_lat`.
+/// Test names, as in `ib_send_lat`.
 const LATENCIES: [&str; 3] = ["send_lat", "write_lat", "read_lat"];
 const RATES: [&str; 2] = ["send_bw", "write_bw"];
 
-/// Sizes, and how many requests of that size are enough for a latency and for a rate.
+/// Message size, iterations for a latency, and iterations for a rate.
 const SIZES: [(u32, u32, u32); 3] = [(2, 2000, 5000), (4096, 1000, 2000), (65536, 300, 400)];
 
 const MICROSECONDS: &str = "µs";
 const PER_SECOND: &str = "requests/s";
 
-/// A row to be measured.
+/// A row to measure.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
     test: &'static str,
@@ -58,26 +57,26 @@ impl fmt::Display for Case {
     }
 }
 
-/// What was measured in the guests.
+/// Result of all guests.
 #[derive(Debug)]
 pub(super) struct Measured {
     pub(super) rows: Vec<Row>,
-    /// How often each program has told a figure for each row, at least.
+    /// Smallest number of figures of any program for any row.
     pub(super) rounds: usize,
 }
 
-/// What the guests have printed so far.
+/// Parsed output of the guests.
 #[derive(Debug, Default)]
 struct Transcript {
     mhz: Option<f64>,
-    /// Whose number comes next.
+    /// Case and program of the next figure.
     current: Option<(Case, Side)>,
-    /// The figure of each run that has told one.
+    /// The figures, one for each run with a result.
     samples: BTreeMap<(Case, Side), Vec<f64>>,
     registrations: BTreeMap<Side, Vec<f64>>,
 }
 
-/// Runs everything.
+/// Runs all cases in several guests and returns the rows.
 pub(super) fn measure(workspace: &Workspace, programs: &noop::Programs) -> Result<Measured> {
     let ours = program::build_ours(workspace, "cm", "perftest")?;
     let script = script(&ours, programs)?;
@@ -93,7 +92,7 @@ pub(super) fn measure(workspace: &Workspace, programs: &noop::Programs) -> Resul
         let recording = guest::record(workspace, &name, plan, |line| transcript.read(line))?;
         look = recording.look();
         if let Some(failure) = recording.failure() {
-            // When time was up, what there is may be enough.
+            // After a timeout the samples so far may suffice.
             ensure!(recording.outcome.timed_out(), "{failure}\n{look}");
             eprintln!("{failure}");
         }
@@ -101,7 +100,7 @@ pub(super) fn measure(workspace: &Workspace, programs: &noop::Programs) -> Resul
     transcript.measured().context(look)
 }
 
-/// Latencies first; the smallest messages first.
+/// The cases: latencies first, then by size.
 fn cases() -> Vec<Case> {
     let of = |test, iterations: fn(&(u32, u32, u32)) -> u32| {
         SIZES.iter().map(move |entry| Case {
@@ -115,7 +114,7 @@ fn cases() -> Vec<Case> {
     latencies.chain(rates).collect()
 }
 
-/// What the guest does: everything once in each round, and who begins changes from round to round.
+/// The guest's script: every case once in each round, with the programs' order swapped from round to round.
 fn script(ours: &Path, programs: &noop::Programs) -> Result<String> {
     let mut text = format!(
         "ours={}\nregister_ours={}\nregister_reference={}\nbudget={}\n",
@@ -133,31 +132,31 @@ listening() {
         sleep 0.02
     done
 }
-# Neither side runs for ever. A busy machine may need more than one try: then perftest finds no
-# frequency of the processor, says so, and goes on to tell nothing.
+# Both ends have a time limit. On a busy machine perftest may fail to determine the processor's frequency ("Correlation")
+# and print no result, so a run is tried up to three times.
 client() {
     for patience in 20 20 40; do
         timeout $patience "$@" >/dev/null &
         listening
         status=0
-        told=$(timeout $patience "$@" "$A" 2>&1) || status=$?
+        output=$(timeout $patience "$@" "$A" 2>&1) || status=$?
         wait
-        echo "$told"
-        case $status/$told in 0/*Correlation*) ;; 0/*) return ;; esac
+        echo "$output"
+        case $status/$output in 0/*Correlation*) ;; 0/*) return ;; esac
         echo "failed: $*" >&2
     done
 }
 measure() { # SIDE TEST SIZE ITERATIONS
     [ -n "$first" ] || [ "$(date +%s)" -lt "$end" ] || exit 0
     echo "== $*"
-    # Receives of ours have memory of their own, and perftest's share theirs: so no more than are needed.
+    # Our receives have a buffer each, perftest's share one: so the depth is no larger than necessary.
     case $2/$3 in *_lat/*) depth=2 ;; */65536) depth=256 ;; *) depth=512 ;; esac
     if [ "$1" = ours ]; then
         set -- "$ours" "$2" "$3" "$4" $depth
     else
         options=
         case $2 in send_*) options="-r $depth" ;; esac
-        # In cycles, as ours: the processor's frequency is a guess.
+        # Cycles (-C), as for ours: the frequency is only an estimate.
         case $2 in *_lat) options="$options -C" ;; esac
         set -- "ib_$2" -R -F -s "$3" -n "$4" $options
     fi
@@ -169,7 +168,7 @@ registration() { # SIDE PROGRAM
 grep -m 1 'cpu MHz' /proc/cpuinfo
 end=$(($(date +%s) + budget))
 "#;
-    for round in 0..MOST_ROUNDS {
+    for round in 0..MAX_ROUNDS {
         writeln!(text, "first={}", if round == 0 { "yes" } else { "" })?;
         let sides = guest::sides(round);
         for side in sides {
@@ -214,7 +213,9 @@ impl Transcript {
     }
 
     fn measured(&self) -> Result<Measured> {
-        let mhz = self.mhz.context("the guest told no frequency")?;
+        let mhz = self
+            .mhz
+            .context("the guest printed no processor frequency (`cpu MHz`)")?;
         let (mut rows, mut rounds) = (Vec::new(), usize::MAX);
         let nanoseconds = |side| least(self.registrations.get(&side)?);
         rows.push(Row {
@@ -257,8 +258,8 @@ impl Transcript {
     }
 }
 
-/// The result in a line of output, if it is the one with the result: of ours the size and the figure; of
-/// perftest the size, the iterations, two others, and the figure: the typical latency, or the message rate.
+/// The figure in a result line. Our lines have size and figure; perftest's have size, iterations, two other columns and
+/// the figure (typical latency or message rate). `None` for any other line.
 fn figure(case: Case, side: Side, words: &[&str]) -> Option<f64> {
     let size = case.size.to_string();
     let text = match (side, words) {
@@ -283,7 +284,7 @@ mod tests {
         iterations: 2000,
     };
 
-    /// What a round of a case prints.
+    /// Output of one round of a case.
     fn round(case: Case, ours: &str, reference: &str) -> String {
         let Case {
             size, iterations, ..
@@ -306,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_of_perftest_is_the_typical_latency() {
+    fn figure_of_perftest_latency_line_is_the_typical_latency() {
         let line = " 2       2000          31716.00        18607192.00      37560.00  \t       2132202.92     \t-nan   \t\t9459335.00 \t\t18607192.00";
         assert_eq!(of(Side::Reference, line), Some(37560.0));
         assert_eq!(of(Side::Ours, line), None);
@@ -321,7 +322,7 @@ mod tests {
     }
 
     #[test]
-    fn figure_of_perftest_is_the_message_rate() {
+    fn figure_of_perftest_bandwidth_line_is_the_message_rate() {
         let line = " 2          2000             0.08               0.04   \t\t   0.019448";
         assert_eq!(of(Side::Reference, line), Some(0.019_448));
     }
@@ -347,12 +348,12 @@ mod tests {
     }
 
     #[test]
-    fn the_least_disturbed_run_of_each_counts() {
+    fn rows_of_several_rounds_have_the_best_run_of_each_program() {
         let mut text = "cpu MHz : 1000.000\n".to_owned();
         for time in ["3e6", "2e6", "9e6"] {
             text += &format!("registration ours {time} 0\n");
         }
-        // What disturbs makes times longer, and rates lower; one run of ours tells nothing.
+        // A disturbance makes times longer and rates lower; one run of ours gives no figure.
         for case in cases() {
             for (ours, reference) in [("10.0", "80.0"), ("", "90.0"), ("70.0", "20.0")] {
                 text += &round(case, ours, reference);
@@ -367,7 +368,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_a_result_are_noticed() {
+    fn measured_without_samples_is_an_error() {
         let text = "cpu MHz : 2000.000\nregistration ours 1 1\n== ours send_lat 2 2000\n";
         let error = read(text).measured().unwrap_err().to_string();
         assert_eq!(error, "send_lat of 2 bytes gave no figure");

@@ -1,4 +1,4 @@
-//! The programs that are measured: building them, and running them on the host.
+//! Building the measured programs, and running them on the host.
 
 use std::io::BufReader;
 use std::path::{Path, PathBuf};
@@ -10,12 +10,12 @@ use cargo_metadata::Message;
 use crate::process::{self, Supervised};
 use crate::workspace::{self, Workspace};
 
-/// Builds a benchmark of ours as users build theirs, and returns where it is.
+/// Builds a benchmark in the release profile and returns its path.
 pub(super) fn build_ours(workspace: &Workspace, package: &str, bench: &str) -> Result<PathBuf> {
     build(workspace, package, ["--bench", bench])
 }
 
-/// Builds an example program of ours as users build theirs, and returns where it is.
+/// Builds an example program in the release profile and returns its path.
 pub(super) fn build_example(workspace: &Workspace, name: &str) -> Result<PathBuf> {
     build(workspace, "examples", ["--bin", name])
 }
@@ -45,7 +45,7 @@ fn build(workspace: &Workspace, package: &str, target: [&str; 2]) -> Result<Path
         .into())
 }
 
-/// Builds a shared library of ours as users build theirs, and returns where it is.
+/// Builds a shared library in the release profile and returns its path.
 pub(super) fn build_library(workspace: &Workspace, package: &str, name: &str) -> Result<PathBuf> {
     let mut cargo = workspace::cargo(workspace);
     cargo
@@ -57,7 +57,7 @@ pub(super) fn build_library(workspace: &Workspace, package: &str, name: &str) ->
     Ok(library)
 }
 
-/// Builds a program, or a shared object, from a file in C.
+/// Compiles a C file to a program or a shared object.
 pub(super) fn build_c(source: &Path, output: &Path, arguments: &[&str]) -> Result<()> {
     let mut compiler = Command::new(std::env::var_os("CC").unwrap_or_else(|| "cc".into()));
     compiler
@@ -68,7 +68,7 @@ pub(super) fn build_c(source: &Path, output: &Path, arguments: &[&str]) -> Resul
     process::run(&mut compiler)
 }
 
-/// The numbers that a program prints.
+/// The numbers in a program's output.
 pub(super) fn numbers(command: &mut Command) -> Result<Vec<f64>> {
     let text = process::output(command)?;
     let numbers = text.split_whitespace().map(str::parse);
@@ -77,7 +77,7 @@ pub(super) fn numbers(command: &mut Command) -> Result<Vec<f64>> {
         .with_context(|| format!("`{}` printed {text}", process::display(command)))
 }
 
-/// How many instructions a program executes.
+/// Number of instructions executed by a program, counted by callgrind.
 pub(super) fn instructions(command: &Command) -> Result<f64> {
     let mut valgrind = Command::new("valgrind");
     valgrind
@@ -92,7 +92,7 @@ pub(super) fn instructions(command: &Command) -> Result<f64> {
     collected(&text).with_context(|| format!("callgrind counted nothing:\n{text}"))
 }
 
-/// The count in what callgrind says.
+/// The instruction count in callgrind's output.
 fn collected(text: &str) -> Option<f64> {
     let (_, count) = text
         .lines()
@@ -105,7 +105,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn callgrind_tells_how_many_instructions() {
+    fn collected_of_callgrind_output_is_the_instruction_count() {
         let text = "6.823 6.823\n==1== Events    : Ir\n==1== Collected : 9475088\n==1==\n";
         assert_eq!(collected(text), Some(9_475_088.0));
         assert_eq!(collected("==1== Command: x\n"), None);

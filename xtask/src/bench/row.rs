@@ -1,4 +1,4 @@
-//! What was measured: a number of ours beside one of C's, and the bar it is held to.
+//! A row of the result: our figure, the reference's, and the bar.
 
 use std::fmt::{self, Write};
 
@@ -7,40 +7,40 @@ use serde_json::{Value, json};
 /// One line of the result.
 #[derive(Clone, Debug, PartialEq)]
 pub(super) struct Row {
-    /// What was measured.
+    /// Name of the measurement.
     pub(super) case: String,
-    /// In what.
+    /// Unit of both figures.
     pub(super) unit: &'static str,
     pub(super) ours: f64,
-    /// The same of the reference, where there is one.
+    /// The figure of the reference, if there is a reference.
     pub(super) reference: Option<f64>,
-    /// What is demanded; a row without a bar is for information.
+    /// The limit; a row without a bar is informational.
     pub(super) bar: Option<Bar>,
 }
 
-/// What is demanded of a row.
+/// Limit of a row.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(super) enum Bar {
-    /// At most so many times the reference.
+    /// Maximum ratio to the reference.
     Times(f64),
-    /// At least so many times the reference.
+    /// Minimum ratio to the reference.
     NotBelow(f64),
-    /// At most so much more than the reference.
+    /// Maximum difference from the reference.
     Added(f64),
-    /// At most so much, whatever the reference.
+    /// Maximum value, independent of the reference.
     Total(f64),
 }
 
 impl Row {
-    /// Ours, as a multiple of the reference.
+    /// Ratio of our figure to the reference's.
     pub(super) fn ratio(&self) -> Option<f64> {
         let reference = self.reference?;
         (reference > 0.0).then(|| self.ours / reference)
     }
 
-    /// Whether the bar is held; nothing, if there is none.
+    /// Whether the bar is met; `None` without a bar.
     ///
-    /// A bar that needs a reference is missed without one.
+    /// A bar relative to a missing reference is not met.
     pub(super) fn pass(&self) -> Option<bool> {
         let ratio = self.ratio();
         Some(match self.bar? {
@@ -77,7 +77,7 @@ impl fmt::Display for Bar {
     }
 }
 
-/// A number with as many digits as it deserves.
+/// Formats a number with three significant digits, or as an integer from 100.
 pub(super) fn number(value: f64) -> String {
     match value.abs() {
         0.0 => "0".to_owned(),
@@ -87,7 +87,7 @@ pub(super) fn number(value: f64) -> String {
     }
 }
 
-/// The rows, for a terminal.
+/// Formats the rows as a table for a terminal.
 pub(super) fn table(rows: &[Row]) -> String {
     let width = rows.iter().map(|row| row.case.len()).max().unwrap_or(0);
     let mut text = format!(
@@ -131,7 +131,7 @@ mod tests {
     }
 
     #[test]
-    fn bars_are_held_up_to_the_limit_and_not_beyond() {
+    fn bar_at_its_limit_is_met_and_beyond_is_missed() {
         let pass = |ours, bar| row(ours, Some(100.0), bar).pass();
         assert_eq!(pass(125.0, Bar::Times(1.25)), Some(true));
         assert_eq!(pass(126.0, Bar::Times(1.25)), Some(false));
@@ -144,7 +144,7 @@ mod tests {
     }
 
     #[test]
-    fn without_a_reference_a_bar_relative_to_it_is_missed() {
+    fn bar_relative_to_missing_reference_is_missed() {
         for bar in [Bar::Times(9.0), Bar::NotBelow(0.0), Bar::Added(9.0)] {
             assert_eq!(row(1.0, None, bar).pass(), Some(false));
         }
@@ -152,7 +152,7 @@ mod tests {
     }
 
     #[test]
-    fn json_has_a_field_for_each_column() {
+    fn row_to_json_has_a_field_for_each_column() {
         let json = row(110.0, Some(100.0), Bar::Times(1.25)).to_json();
         let expected = json!({
             "case": "send, time", "unit": "ns", "ours": 110.0, "reference": 100.0, "ratio": 1.1,
@@ -171,7 +171,7 @@ mod tests {
     }
 
     #[test]
-    fn table_says_which_bar_is_missed() {
+    fn table_of_missed_bar_marks_its_row() {
         let rows = [
             row(1.0, Some(100.0), Bar::Added(0.0)),
             row(1234.5, Some(100.0), Bar::Times(1.02)),

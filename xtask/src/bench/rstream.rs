@@ -1,8 +1,8 @@
-//! What streams cost, against librdmacm's rsockets, in a guest.
+//! Cost of streams against librdmacm's rsockets, in a guest.
 //!
-//! Ours is the example `rstream`, and the reference librdmacm's program of that name, with the same
-//! options. The two take turns, and what counts is the ratio of the medians. The guest is started several
-//! times, since either is faster in some guests than in others.
+//! Our program is the example `rstream`, the reference librdmacm's program of the same name, with the same options. The
+//! programs alternate; the result is the ratio of the medians. Several guests are booted, because either program may be
+//! faster during one guest's whole lifetime.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -17,26 +17,26 @@ use super::row::{Bar, Row};
 use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
-/// How often the guest is started.
+/// Number of boots of the guest.
 const BOOTS: usize = 3;
-/// How often each program runs for each row in a guest, at most: as often as there is time.
-const MOST_ROUNDS: usize = 4;
-/// The time for it.
+/// Maximum number of runs of each program for each row in a guest. Fewer run if `BUDGET` expires.
+const MAX_ROUNDS: usize = 4;
+/// Time after which no further program starts.
 const BUDGET: Duration = Duration::from_secs(3 * 60);
 const TIMEOUT: Duration = Duration::from_secs(5 * 60);
 
-/// What is measured.
+/// Kind of measurement.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 enum What {
-    /// One transfer there, one back.
+    /// One transfer in each direction, alternating.
     Latency,
-    /// Many there, many back.
+    /// Many transfers in one direction, then many back.
     Rate,
-    /// The same, of which the time of the processors counts.
+    /// Processor time of the transfers of `Rate`.
     Processor,
 }
 
-/// A row to be measured: bytes of a transfer, and the options that say how many.
+/// A row to measure: transfer size in bytes, iterations, and transfers per iteration.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, PartialOrd, Ord)]
 struct Case {
     what: What,
@@ -46,7 +46,7 @@ struct Case {
 }
 
 impl Case {
-    /// The bytes that go over the connection, both ways.
+    /// Total bytes over the connection, both directions.
     fn bytes(self) -> f64 {
         2.0 * f64::from(self.size) * f64::from(self.transfers) * f64::from(self.iterations)
     }
@@ -69,7 +69,7 @@ const CASES: [Case; 10] = {
             transfers,
         }
     }
-    /// So many bytes that starting the programs is little beside them.
+    /// A case with enough bytes to make the programs' start-up negligible.
     const fn processor(size: u32, transfers: u32) -> Case {
         Case {
             what: What::Processor,
@@ -90,7 +90,7 @@ const CASES: [Case; 10] = {
     ]
 };
 
-/// Runs everything.
+/// Runs all cases in several guests and returns the rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     let ours = program::build_example(workspace, "rstream")?;
     let mut transcript = Transcript::default();
@@ -107,7 +107,7 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
     transcript.rows().with_context(|| look)
 }
 
-/// What the guest does: everything once in each round, and who begins changes from round to round.
+/// The guest's script: every case once in each round, with the programs' order swapped from round to round.
 fn script(ours: &str) -> Result<String> {
     let mut text = format!(
         "ours={ours}\nreference=/usr/bin/rstream\nbudget={}\n",
@@ -117,7 +117,7 @@ fn script(ours: &str) -> Result<String> {
 cd /tmp
 end=$(($(date +%s) + budget))
 port=7471
-# In a shell of its own, which says how long its programs were on a processor.
+# A subshell, whose `times` has the processor time of its children.
 measure() { # SIDE PROGRAM SIZE TRANSFERS ITERATIONS
     [ "$(date +%s)" -lt "$end" ] || exit 0
     echo "== $1 $3 $4 $5"
@@ -137,7 +137,7 @@ pair() {
     wait
 }
 "#;
-    for round in 0..MOST_ROUNDS {
+    for round in 0..MAX_ROUNDS {
         for case in CASES {
             for side in guest::sides(round) {
                 let name = side.name();
@@ -157,14 +157,14 @@ pair() {
     Ok(text)
 }
 
-/// What the guest has printed so far.
+/// Parsed output of the guest.
 #[derive(Debug, Default)]
 struct Transcript {
-    /// Whose number comes next.
+    /// Case and program of the next figure.
     current: Option<(Case, Side)>,
-    /// It has come to its end.
+    /// Whether the current run has printed its result.
     complete: bool,
-    /// Microseconds of a transfer; or nanoseconds of the processors for a byte.
+    /// Microseconds per transfer, or nanoseconds of processor time per byte.
     samples: BTreeMap<(Case, Side), Vec<f64>>,
 }
 
@@ -173,10 +173,10 @@ impl Transcript {
         let words: Vec<&str> = line.split_whitespace().collect();
         match words[..] {
             ["==", side, size, transfers, iterations] => {
-                let said = [size, transfers, iterations];
+                let arguments = [size, transfers, iterations];
                 let case = CASES.into_iter().find(|case| {
                     let own = [case.size, case.transfers, case.iterations];
-                    own.map(|number| number.to_string()) == said
+                    own.map(|number| number.to_string()) == arguments
                 });
                 self.current = case.zip(Side::of_name(side));
                 self.complete = false;
@@ -248,9 +248,9 @@ impl Transcript {
     }
 }
 
-/// A time as a shell says it: `0m1.25s`.
-fn seconds(said: &str) -> Option<f64> {
-    let (minutes, seconds) = said.strip_suffix('s')?.split_once('m')?;
+/// Parses a duration in the format of a shell's `times`: `0m1.25s`.
+fn seconds(text: &str) -> Option<f64> {
+    let (minutes, seconds) = text.strip_suffix('s')?.split_once('m')?;
     let (minutes, seconds): (f64, f64) = (minutes.parse().ok()?, seconds.parse().ok()?);
     Some(minutes * 60.0 + seconds)
 }
@@ -297,7 +297,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_a_result_are_noticed() {
+    fn rows_without_samples_are_an_error() {
         let mut transcript = Transcript::default();
         transcript.read("== ours 64 1 1000");
         transcript.read("times 0m0.01s 0m0.02s");

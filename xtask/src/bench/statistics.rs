@@ -1,8 +1,6 @@
-//! One number for many.
+//! Averages.
 
-/// The middle of the values; the mean of the two in the middle, if their number is even.
-///
-/// Of no values there is none.
+/// The median; with an even number of values, the mean of the middle two. `None` without values.
 pub(super) fn median(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -14,10 +12,7 @@ pub(super) fn median(values: &[f64]) -> Option<f64> {
     Some((sorted[middle - 1] + upper) / 2.0)
 }
 
-/// The mean of the middle half of the values: of many it tells as much as the mean does, and what is far off does
-/// not matter.
-///
-/// Of no values there is none.
+/// The interquartile mean: the mean of the middle half, robust against outliers. `None` without values.
 pub(super) fn middle(values: &[f64]) -> Option<f64> {
     let mut sorted = values.to_vec();
     sorted.sort_by(f64::total_cmp);
@@ -26,12 +21,12 @@ pub(super) fn middle(values: &[f64]) -> Option<f64> {
     (!half.is_empty()).then(|| half.iter().sum::<f64>() / half.len() as f64)
 }
 
-/// Of no values there is none.
+/// The smallest value. `None` without values.
 pub(super) fn least(values: &[f64]) -> Option<f64> {
     values.iter().copied().min_by(f64::total_cmp)
 }
 
-/// Of no values there is none.
+/// The largest value. `None` without values.
 pub(super) fn greatest(values: &[f64]) -> Option<f64> {
     values.iter().copied().max_by(f64::total_cmp)
 }
@@ -41,7 +36,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn median_is_in_the_middle() {
+    fn median_of_values_is_the_middle_one() {
         assert_eq!(median(&[]), None);
         assert_eq!(median(&[7.0]), Some(7.0));
         assert_eq!(median(&[9.0, 1.0, 2.0]), Some(2.0));
@@ -49,7 +44,7 @@ mod tests {
     }
 
     #[test]
-    fn outer_quarters_do_not_matter() {
+    fn middle_of_values_ignores_the_outer_quarters() {
         assert_eq!(middle(&[]), None);
         assert_eq!(middle(&[7.0]), Some(7.0));
         assert_eq!(middle(&[1.0, 2.0, 6.0]), Some(3.0));

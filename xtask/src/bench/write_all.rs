@@ -1,7 +1,7 @@
-//! What one large `write_all` reaches between two guests, against raw RDMA writes of perftest.
+//! Throughput of one large `write_all` between two guests, against raw RDMA writes of perftest.
 //!
-//! Ours is `rsocket/benches/write_all`, and the reference `ib_write_bw` with as many bytes. The two take turns
-//! on one pair of guests, and what counts is the ratio of the medians.
+//! Our program is `rsocket/benches/write_all`, the reference `ib_write_bw` with the same number of bytes. The programs
+//! alternate on one pair of guests; the result is the ratio of the medians.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,18 +18,17 @@ use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
 const ROUNDS: usize = 3;
-/// The bytes of one write of perftest's, which are as many as an rsocket writes at once.
+/// Bytes of one write of perftest: the maximum of one RDMA write of an rsocket.
 const PIECE: u64 = 64 << 10;
 const PORT: u16 = 7600;
-/// What is written without `--long`, which a guest under emulation takes seconds for.
+/// Number of bytes without `--long`: seconds in an emulated guest.
 const SHORT: u64 = 64 << 20;
 const LONG: u64 = 1 << 30;
 const MEMORY_MIB: u32 = 2048;
-/// The buffers of ours: what a stream has if nobody says, and as many bytes as who has much to write asks for.
-/// perftest has 8 MiB on the way.
+/// Our buffer sizes: the stream's default, and 1 MiB as for bulk senders. perftest has 8 MiB in flight.
 const BUFFERS: [(&str, &str); 2] = [("default", "by default"), ("1048576", "by 1 MiB")];
 
-/// Runs everything.
+/// Runs all cases on a pair of guests and returns the rows.
 pub(super) fn measure(workspace: &Workspace, long: bool) -> Result<Vec<Row>> {
     let ours = program::build_ours(workspace, "rsocket", "write_all")?;
     let bytes = if long { LONG } else { SHORT };
@@ -48,7 +47,7 @@ pub(super) fn measure(workspace: &Workspace, long: bool) -> Result<Vec<Row>> {
     transcript.rows(bytes).with_context(|| look)
 }
 
-/// Each server ends with its client.
+/// The server's script. Each server exits when its client disconnects.
 fn server(ours: &Path) -> Result<String> {
     let ours = quote(ours)?;
     let mut text = String::from("set -e\n");
@@ -78,10 +77,10 @@ fn client(ours: &Path, bytes: u64) -> Result<String> {
                         writeln!(text, "{ours} client \"$A:{PORT}\" {bytes} {buffer}")?;
                     }
                 }
-                // Until there is a server.
+                // Repeats until the server listens.
                 Side::Reference => writeln!(
                     text,
-                    "until said=$(ib_write_bw -R -F -s {PIECE} -n {} \"$A\" 2>&1); do sleep 0.5; done; echo \"$said\"",
+                    "until result=$(ib_write_bw -R -F -s {PIECE} -n {} \"$A\" 2>&1); do sleep 0.5; done; echo \"$result\"",
                     bytes / PIECE
                 )?,
             }
@@ -90,11 +89,11 @@ fn client(ours: &Path, bytes: u64) -> Result<String> {
     Ok(text)
 }
 
-/// What the guests have printed so far: MB/s.
+/// Parsed output of the guests, in MB/s.
 #[derive(Debug, Default)]
 struct Transcript {
     reference: Vec<f64>,
-    /// By the buffers.
+    /// By buffer size.
     ours: BTreeMap<String, Vec<f64>>,
 }
 
@@ -110,7 +109,7 @@ impl Transcript {
                     samples.push(bytes / seconds / 1e6);
                 }
             }
-            // The size, how many, the peak, and the mean in MiB/s.
+            // Size, iterations, peak, and mean in MiB/s.
             [size, _, _, mean, _] if size == PIECE.to_string() => {
                 let mean = number(mean).map(|mean| mean * f64::from(1 << 20) / 1e6);
                 self.reference.extend(mean);
@@ -164,7 +163,7 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_a_result_are_noticed() {
+    fn rows_without_samples_are_an_error() {
         let error = Transcript::default().rows(SHORT).unwrap_err().to_string();
         assert!(error.contains("gave 0 figures"), "{error}");
     }

@@ -1,8 +1,8 @@
-//! Whether guests may run on the host's own processors.
+//! Selection of the accelerator: KVM or emulation.
 //!
-//! A `/dev/kvm` that can be opened proves little: under some hypervisors the device exists, and a guest never gets past
-//! its first instructions. So one guest has to answer under KVM first; the verdict is kept. A `/dev/kvm` of PVM needs no
-//! trial: PVM interprets the kernel of an ordinary guest, more slowly than emulation translates it.
+//! An accessible `/dev/kvm` is not sufficient: under some hypervisors the device exists and a guest hangs at its first
+//! instructions. So a trial guest is booted under KVM, and the result is cached. `kvm_pvm` needs no trial: PVM
+//! interprets the kernel of an ordinary guest, slower than emulation.
 
 use std::fs::{self, OpenOptions};
 use std::path::Path;
@@ -11,11 +11,10 @@ use anyhow::Result;
 
 use super::qemu::Accelerator;
 
-/// The folder of a loaded `kvm_pvm`, the module that serves `/dev/kvm` inside a virtual machine without nested
-/// virtualization.
+/// Sysfs folder of `kvm_pvm`, the module behind `/dev/kvm` in a virtual machine without nested virtualization.
 const PVM: &str = "/sys/module/kvm_pvm";
 
-/// Whether there is a KVM that is worth a trial.
+/// Whether `/dev/kvm` is accessible and not PVM's.
 pub(crate) fn may_answer() -> bool {
     is_open_to_us() && !is_pvm()
 }
@@ -32,7 +31,7 @@ fn is_pvm() -> bool {
     Path::new(PVM).is_dir()
 }
 
-/// Chooses the accelerator; `answers` boots a guest under KVM and returns whether it answered.
+/// Chooses the accelerator. `answers` boots a guest under KVM and returns whether its init started.
 pub(crate) fn choose(
     cache: &Path,
     qemu: &Path,
@@ -57,17 +56,17 @@ pub(crate) fn choose(
     Ok(verdict)
 }
 
-/// What a verdict depends on.
+/// The properties of the host that a verdict is valid for.
 #[derive(Debug)]
 struct Host<'a> {
     qemu: &'a Path,
     kernel: &'a str,
-    /// Whether PVM serves `/dev/kvm`.
+    /// Whether `/dev/kvm` belongs to PVM.
     interprets: bool,
 }
 
 impl Host<'_> {
-    /// Returns the verdict, and the reason for it unless `known` holds it already.
+    /// Returns the verdict, and a message unless `known` already has the verdict.
     fn judge(
         &self,
         known: Option<&str>,
@@ -102,7 +101,7 @@ impl Host<'_> {
         format!("{word} {} {}\n", self.kernel, self.qemu.display())
     }
 
-    /// The verdict in the file's `text`, if it was found with the same emulator on the same kernel.
+    /// The verdict in the cache file's `text`, if valid for this emulator and kernel.
     fn recall(&self, text: &str) -> Option<Accelerator> {
         [Accelerator::Kvm, Accelerator::Tcg]
             .into_iter()
@@ -123,7 +122,7 @@ mod tests {
     }
 
     #[test]
-    fn verdict_counts_for_the_same_machine_only() {
+    fn recall_on_another_machine_is_none() {
         let this = host("/usr/bin/qemu", "6.1.0", false);
         for verdict in [Accelerator::Kvm, Accelerator::Tcg] {
             let text = this.remember(verdict);
@@ -135,7 +134,7 @@ mod tests {
     }
 
     #[test]
-    fn trial_decides_once_and_gives_its_reason() {
+    fn judge_without_known_verdict_runs_one_trial() {
         let this = host("/usr/bin/qemu", "6.1.0", false);
         for (answers, verdict) in [(true, Accelerator::Kvm), (false, Accelerator::Tcg)] {
             let (found, reason) = this.judge(None, || Ok(answers)).unwrap();
@@ -148,9 +147,9 @@ mod tests {
     }
 
     #[test]
-    fn pvm_is_named_and_not_tried() {
+    fn judge_under_pvm_chooses_emulation_without_trial() {
         let this = host("/usr/bin/qemu", "6.1.0", true);
-        // The second verdict was found before `kvm_pvm` was loaded.
+        // The second verdict dates from before `kvm_pvm` was loaded.
         for known in [None, Some(this.remember(Accelerator::Kvm))] {
             let judged = this.judge(known.as_deref(), || panic!("a trial"));
             let (verdict, reason) = judged.unwrap();

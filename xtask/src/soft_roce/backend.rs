@@ -1,4 +1,4 @@
-//! What guests run on: User-Mode Linux, or QEMU with or without KVM.
+//! The machine of the guests: User-Mode Linux, or QEMU with or without KVM.
 
 use std::fs;
 use std::path::{Path, PathBuf};
@@ -14,15 +14,15 @@ use super::{Device, accelerator, counter, image, initramfs, uml};
 use crate::process;
 use crate::setup::{self, Group};
 
-/// What guests are to run on.
+/// Choice of the guests' machine.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Backend {
-    /// KVM where a guest answers under it, then a User-Mode Linux that has been built, then QEMU's emulation.
+    /// QEMU if KVM works, else User-Mode Linux if built, else QEMU's emulation.
     #[default]
     Auto,
-    /// User-Mode Linux, built first if need be: a kernel that is a process.
+    /// User-Mode Linux: a kernel that runs as a process; built first if necessary.
     Uml,
-    /// QEMU, with the distribution's own kernel.
+    /// QEMU, with the distribution's kernel.
     Qemu,
 }
 
@@ -37,22 +37,22 @@ impl Backend {
     }
 }
 
-/// The environment variable that names the backend where no option does.
+/// Environment variable with the default of `--backend`.
 pub(crate) const VARIABLE: &str = "SOFT_ROCE_BACKEND";
 
-/// What differs between the machines of a run's guests.
+/// Options of a guest's machine.
 #[derive(Clone, Debug)]
 pub(super) struct Settings<'a> {
     pub(super) memory_mib: u32,
-    /// Processors; what suits the device unless given.
+    /// Number of processors; the default depends on the device.
     pub(super) cpus: Option<u32>,
     pub(super) device: Device,
-    /// The host's folder that guests may write to.
+    /// Folder of the host with write access for guests.
     pub(super) out: &'a Path,
     pub(super) terminal: bool,
 }
 
-/// A backend that is ready to start guests.
+/// A prepared backend, ready to start guests.
 #[derive(Debug)]
 pub(super) enum Engine {
     Uml {
@@ -65,13 +65,13 @@ pub(super) enum Engine {
         kernel: Kernel,
         image: PathBuf,
         initramfs: PathBuf,
-        /// The frequency of emulated processors' counter in kHz, if it tells the time.
+        /// Frequency of the emulated time-stamp counter in kHz, if usable as the guest's clock.
         counter: Option<u64>,
     },
 }
 
 impl Engine {
-    /// Makes the backend ready: fetches or builds its kernel and packs the initramfs, below `cache`.
+    /// Prepares the backend: fetches or builds the kernel and packs the initramfs, below `cache`.
     pub(super) fn prepare(
         backend: Backend,
         source: &Source,
@@ -83,7 +83,7 @@ impl Engine {
             Backend::Uml => {
                 ensure!(
                     !wants_qemu,
-                    "--backend uml has its own kernel, with one processor: leave out --kernel and --cpus, or take \
+                    "--backend uml has its own kernel, with one processor: leave out --kernel and --cpus, or use \
                      --backend qemu"
                 );
                 Self::uml(uml::build::ensure()?, cache)
@@ -193,12 +193,12 @@ impl Engine {
         }
     }
 
-    /// Whether guests are User-Mode Linux, whose wire carries datagrams.
+    /// Whether guests run User-Mode Linux; the wire then carries datagrams.
     pub(super) fn is_uml(&self) -> bool {
         matches!(self, Self::Uml { .. })
     }
 
-    /// The variables of the guest's scripts that name the backend and a shell's terminal.
+    /// Variables of the guest's scripts: the backend, and the terminal of a shell.
     pub(super) fn guest_names(&self) -> [(&'static str, &'static str); 2] {
         let [backend, terminal] = if self.is_uml() {
             ["uml", "/dev/tty1"]
@@ -208,7 +208,7 @@ impl Engine {
         [("BACKEND", backend), ("TERMINAL", terminal)]
     }
 
-    /// How guests' instructions are carried out, in words.
+    /// The execution mode, for messages.
     pub(super) fn describe(&self) -> &'static str {
         match self {
             Self::Uml { .. } => "User-Mode Linux",
@@ -221,33 +221,31 @@ impl Engine {
     }
 }
 
-/// Builds the User-Mode Linux kernel where a run that chooses its backend would use it: for suites of tests, which
-/// gain more than the build takes. Where it cannot be built, QEMU serves.
+/// Builds the User-Mode Linux kernel if `backend` would use it. For test suites, where the build saves more time than
+/// it costs. If the build fails, `Auto` falls back to QEMU.
 pub(crate) fn prepare_for_many_runs(backend: Backend) -> Result<()> {
     let would_use = backend == Backend::Auto && !accelerator::may_answer();
     if backend == Backend::Uml {
         uml::build::ensure()?;
     } else if would_use && let Err(error) = uml::build::ensure() {
-        eprintln!(
-            "note: {error:#}\nGuests are emulated by QEMU instead, which takes several times as long."
-        );
+        eprintln!("note: {error:#}\nGuests are emulated by QEMU instead, several times slower.");
     }
     Ok(())
 }
 
-/// Says once, for each `cache`, what building a User-Mode Linux kernel would bring.
+/// Prints advice about building the User-Mode Linux kernel, once for each `cache`.
 fn advise(cache: &Path) {
-    let said = cache.join("uml-advice");
-    if said.exists() || fs::create_dir_all(cache).is_err() {
+    let marker = cache.join("uml-advice");
+    if marker.exists() || fs::create_dir_all(cache).is_err() {
         return;
     }
     eprintln!(
-        "note: guests are emulated here, and take 10 to 30 s to boot. `--backend uml` boots them in one second, after \
-         building a kernel once: {}",
+        "note: guests are emulated here, and take 10 to 30 s to boot. `--backend uml` boots in 1 s, after building a \
+         kernel once: {}",
         uml::build::price()
     );
-    // Where nothing can be written, it is said again.
-    drop(fs::write(said, ""));
+    // If the marker cannot be written, the note is repeated in the next run.
+    drop(fs::write(marker, ""));
 }
 
 fn busybox() -> Result<PathBuf> {

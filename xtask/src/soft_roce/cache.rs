@@ -1,4 +1,4 @@
-//! Files that are made once and used by every later run.
+//! Cached files, built once and shared by later runs.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 
 use crate::process::Scratch;
 
-/// How long a file that nothing asks for any more is kept: longer than any run that may be using it.
+/// Age after which an unused file is deleted: longer than any run that may use the file.
 const KEPT: Duration = Duration::from_secs(24 * 60 * 60);
 
-/// Returns the file called `kind` for `key` in `folder`, made unless it is there.
+/// Returns the path of the cached file of `kind` and `key` in `folder`. Calls `make` if the file does not exist.
 ///
-/// Runs at the same time may both make it: whoever is last wins, with the same contents.
+/// Concurrent runs may both make the file. The last rename wins, with equal contents.
 pub(crate) fn ensure(
     folder: &Path,
     kind: &str,
@@ -36,7 +36,7 @@ pub(crate) fn ensure(
     Ok(file)
 }
 
-/// What tells one state of a file from another, without reading it.
+/// Path, size and modification time: identifies a version of a file without reading it.
 pub(crate) fn identity(file: &Path) -> Result<(PathBuf, u64, SystemTime)> {
     let metadata = fs::metadata(file).with_context(|| format!("cannot read {}", file.display()))?;
     Ok((file.to_owned(), metadata.len(), metadata.modified()?))
@@ -56,7 +56,7 @@ fn remove_old(folder: &Path, kind: &str) {
             .and_then(|time| time.elapsed().ok())
             .unwrap_or_default();
         if ours && age > KEPT {
-            // Another run may have been faster.
+            // A concurrent run may have removed the file.
             drop(fs::remove_file(entry.path()));
         }
     }
@@ -67,7 +67,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn file_is_made_once_for_a_key() {
+    fn ensure_with_same_key_makes_the_file_once() {
         let folder = tempfile::tempdir().unwrap();
         let make = |contents: &'static str| move || Ok(contents.into());
         let first = ensure(folder.path(), "thing", 1, make("one")).unwrap();
@@ -80,7 +80,7 @@ mod tests {
     }
 
     #[test]
-    fn file_that_cannot_be_made_leaves_nothing() {
+    fn ensure_with_failing_make_leaves_no_file() {
         let folder = tempfile::tempdir().unwrap();
         assert!(ensure(folder.path(), "thing", 1, || anyhow::bail!("no")).is_err());
         assert_eq!(fs::read_dir(folder.path()).unwrap().count(), 0);

@@ -1,26 +1,25 @@
-//! Whether a guest's clock runs as fast as the host's.
+//! Comparison of a guest's clock rate with the host's.
 //!
-//! A kernel that measures its processors' counter while the host is busy may be wrong by a factor of ten; time-outs in
-//! that guest then mean nothing. The guest reports its uptime at its first message, when it is ready, after five
-//! seconds and then once a minute.
+//! A kernel that calibrates its time-stamp counter on a busy host may be off by a factor of ten, and timeouts in the guest
+//! become meaningless. A guest reports its uptime with the first message, when ready, 5 s later, and then every 60 s.
 
 use std::fmt;
 use std::time::{Duration, Instant};
 
-/// Deviation from the host's clock at which a guest is not to be believed.
+/// Maximum relative deviation from the host's clock. A guest beyond the limit is stopped.
 const MAX_DRIFT: f64 = 0.05;
 
-/// Delay of a report on a busy host, in seconds.
+/// Tolerated delay of a report on a busy host, in seconds.
 const MAX_DELAY: f64 = 1.0;
 
-/// A guest's reports of its uptime.
+/// A guest's first and last uptime reports.
 #[derive(Clone, Copy, Debug, Default)]
 pub(super) struct Clock {
     first: Option<(Instant, Duration)>,
     last: Option<(Instant, Duration)>,
 }
 
-/// Time that passed in a guest and on the host between the same two events.
+/// Elapsed time in a guest and on the host between two reports.
 #[derive(Clone, Copy, Debug, PartialEq)]
 pub(crate) struct Rate {
     guest: Duration,
@@ -28,7 +27,7 @@ pub(crate) struct Rate {
 }
 
 impl Clock {
-    /// Takes a report that arrived at `at`; an error if the guest's clock differs from the host's by 5 %.
+    /// Records a report that arrived at `at`. An error if the clock rates differ by more than 5 %.
     pub(super) fn report(&mut self, at: Instant, uptime: Duration) -> Result<(), Rate> {
         self.first.get_or_insert((at, uptime));
         self.last = Some((at, uptime));
@@ -38,7 +37,7 @@ impl Clock {
         }
     }
 
-    /// The rate between the first report and the last one.
+    /// The rate between the first and the last report.
     pub(super) fn rate(&self) -> Option<Rate> {
         let ((from, begin), (to, end)) = (self.first?, self.last?);
         let rate = Rate {
@@ -52,7 +51,7 @@ impl Clock {
 impl Rate {
     fn is_wrong(self) -> bool {
         let (guest, host) = (self.guest.as_secs_f64(), self.host.as_secs_f64());
-        // The time between two reports is wrong by the delay of one of them at the most.
+        // The delay of either report adds to the difference.
         (guest - host).abs() > MAX_DRIFT * host + MAX_DELAY
     }
 }
@@ -72,7 +71,7 @@ impl fmt::Display for Rate {
 mod tests {
     use super::*;
 
-    /// Reports at the seconds of (host, guest); the outcome of the last.
+    /// The result of the last of several reports, given as (host, guest) in seconds.
     fn reports(times: &[(f64, f64)]) -> Result<(), Rate> {
         let start = Instant::now();
         let mut clock = Clock::default();
@@ -85,13 +84,13 @@ mod tests {
     }
 
     #[test]
-    fn clock_of_the_hosts_rate_passes() {
+    fn clock_at_host_rate_passes() {
         assert_eq!(reports(&[(0.0, 3.0)]), Ok(()));
         assert_eq!(reports(&[(0.0, 3.0), (5.0, 8.0), (65.0, 68.0)]), Ok(()));
     }
 
     #[test]
-    fn clock_that_runs_fast_or_slow_is_refused() {
+    fn clock_beyond_five_percent_is_an_error() {
         for (host, guest) in [(0.36, 5.0), (60.0, 65.0), (60.0, 55.0), (600.0, 632.0)] {
             assert!(
                 reports(&[(0.0, 0.0), (host, guest)]).is_err(),
@@ -101,7 +100,7 @@ mod tests {
     }
 
     #[test]
-    fn report_that_is_late_or_early_by_a_second_passes() {
+    fn report_delayed_by_one_second_passes() {
         for (host, guest) in [(5.9, 5.0), (4.1, 5.0), (60.0, 62.9), (60.0, 57.1)] {
             assert_eq!(
                 reports(&[(0.0, 0.0), (host, guest)]),
@@ -112,7 +111,7 @@ mod tests {
     }
 
     #[test]
-    fn small_drift_is_noticed_in_the_long_run() {
+    fn clock_with_small_drift_is_an_error_after_minutes() {
         let reports: Vec<(f64, f64)> = (0..6)
             .map(|minute| f64::from(minute) * 60.0)
             .map(|at| (at, at * 1.06))

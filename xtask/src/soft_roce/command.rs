@@ -9,12 +9,12 @@ use anyhow::{Context, Result};
 use super::host::HostRun;
 use super::report::{Outcome, Printer, Style};
 use super::{Run, Source, shown};
-use crate::cli::{GuestArguments, Place, RunArguments};
+use crate::cli::{GuestArguments, RunArguments, RunOn};
 use crate::workspace::Workspace;
 
 /// `soft-roce run`.
 pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
-    if arguments.on == Place::Host {
+    if arguments.on == RunOn::Host {
         let script = command_text(&arguments.command)?;
         let RunArguments { guest, timeout, .. } = arguments;
         let host = HostRun {
@@ -52,7 +52,7 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
     }
     if let Some(path) = hidden.filter(|_| !outcome.is_success()) {
         eprintln!(
-            "note: {} is not in the guest, whose /tmp, /run and /dev/shm are its own. Run from that folder, or give \
+            "note: {} is not in the guest: /tmp, /run and /dev/shm are the guest's own. Run from that folder, or give \
              the program and its arguments as several words: `-- PROGRAM ARGUMENT`",
             path.display()
         );
@@ -60,7 +60,7 @@ pub(crate) fn run(arguments: RunArguments) -> Result<ExitCode> {
     Ok(finish(&outcome))
 }
 
-/// The words that may name files: all of a program and its arguments, and the first of a script.
+/// Words that may name files: all words of a program and its arguments, or the first word of a script.
 fn first_words(arguments: &RunArguments) -> Vec<String> {
     let [_, _, ..] = &arguments.command[..] else {
         let scripts = arguments
@@ -76,10 +76,11 @@ fn first_words(arguments: &RunArguments) -> Vec<String> {
 }
 
 fn working_directory() -> Result<PathBuf> {
-    std::env::current_dir().context("the working directory is gone: change to another")
+    std::env::current_dir()
+        .context("the working directory does not exist any more: change to another")
 }
 
-/// Whether reading standard input cannot stop this process, as it does in the background of a terminal.
+/// Whether this process may read standard input. A background process of a terminal would be stopped by SIGTTIN.
 fn is_readable(stdin: &Stdin) -> bool {
     let foreground = rustix::termios::tcgetpgrp(stdin).ok();
     !stdin.is_terminal() || foreground == Some(rustix::process::getpgrp())
@@ -111,7 +112,7 @@ fn with_guest(plan: Run, arguments: GuestArguments) -> Run {
         .fold(plan, |plan, (name, value)| plan.env(name, value))
 }
 
-/// One argument is a script already; several are quoted into one.
+/// The shell script of a command: one argument is a script, several are quoted and joined.
 fn command_text(words: &[String]) -> Result<String> {
     match words {
         [script] => Ok(script.clone()),
@@ -131,7 +132,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn several_words_keep_their_spaces() {
+    fn command_text_of_several_words_quotes_spaces() {
         let words = |words: &[&str]| {
             words
                 .iter()

@@ -1,28 +1,27 @@
-//! The counter of emulated processors, which is the host's.
+//! Frequency of the host's time-stamp counter, for emulated guests, which see the host's counter.
 //!
-//! A guest's kernel that is not told so takes the time from a timer on the board instead, and the emulator stops a
-//! processor for each look at it, so that the other may have to wait: an eighth of what a small message took. Neither
-//! may the kernel measure the counter's frequency itself: while the host is busy, its result was wrong by a factor of
-//! up to 14.
+//! Without `tsc=reliable` a guest's kernel reads a timer of the board instead, and each read stops an emulated
+//! processor (an eighth of the time of a small message). The kernel must not calibrate the counter either: on a busy
+//! host the result was wrong by a factor of up to 14.
 
 use std::arch::x86_64::_rdtsc;
 use std::fs;
 use std::thread;
 use std::time::{Duration, Instant};
 
-/// Which clocks the host's kernel has, without those that it has found to be wrong.
+/// Clock sources of the host's kernel; a counter found unreliable is not listed.
 const CLOCKS: &str = "/sys/devices/system/clocksource/clocksource0/available_clocksource";
 
-/// Time over which the counter is compared with the clock. An error of [`MAX_READ`] in it is 0.02 %.
+/// Time of the measurement. An error of [`MAX_READ`] is 0.02 % of 50 ms.
 const MEASURED: Duration = Duration::from_millis(50);
 
-/// Longest time that counter and clock may be read apart.
+/// Maximum time between reading the clock and reading the counter.
 const MAX_READ: Duration = Duration::from_micros(10);
 
-/// Readings that may take longer than [`MAX_READ`] before the counter is given up.
+/// Maximum number of readings slower than [`MAX_READ`] before the measurement fails.
 const MAX_READINGS: u32 = 1000;
 
-/// The frequency of the host's counter in kHz, if its processors count alike and never stop.
+/// Frequency of the host's counter in kHz; `None` unless the counter is synchronized and invariant.
 pub(crate) fn frequency_khz() -> Option<u64> {
     let clocks = fs::read_to_string(CLOCKS).ok()?;
     if !lists_counter(&clocks) {
@@ -34,12 +33,12 @@ pub(crate) fn frequency_khz() -> Option<u64> {
     khz(to.checked_sub(from)?, end - begin)
 }
 
-/// Reads the clock and the counter at the same time.
+/// Reads the clock and the counter together.
 fn read() -> Option<(Instant, u64)> {
     (0..MAX_READINGS).find_map(|_| {
         let before = Instant::now();
-        // SAFETY: every processor of x86-64 has the instruction, which touches no memory; Linux lets programs use it
-        // unless they have asked for a signal instead (prctl(2), PR_SET_TSC), which xtask does not.
+        // SAFETY: every x86-64 processor has the instruction, which accesses no memory; Linux permits the instruction
+        // unless the process requests a signal instead (prctl(2), PR_SET_TSC), and xtask does not.
         let counter = unsafe { _rdtsc() };
         (before.elapsed() < MAX_READ).then_some((before, counter))
     })
@@ -59,22 +58,22 @@ mod tests {
     use super::*;
 
     #[test]
-    fn only_the_counter_itself_counts() {
+    fn lists_counter_of_other_clocks_is_false() {
         assert!(lists_counter("kvm-clock tsc hpet acpi_pm \n"));
         assert!(!lists_counter("hpet tsc-early acpi_pm \n"));
         assert!(!lists_counter(""));
     }
 
     #[test]
-    fn frequency_is_counts_in_a_millisecond() {
+    fn khz_of_count_and_time_is_counts_per_millisecond() {
         assert_eq!(khz(122_250_000, Duration::from_millis(50)), Some(2_445_000));
         assert_eq!(khz(1, Duration::ZERO), None);
     }
 
     #[test]
-    fn two_measurements_of_the_host_agree() {
+    fn frequency_measured_twice_agrees() {
         let (Some(one), Some(two)) = (frequency_khz(), frequency_khz()) else {
-            // The host's kernel has no such clock.
+            // The host's kernel lists no reliable counter.
             assert!(!fs::read_to_string(CLOCKS).is_ok_and(|clocks| lists_counter(&clocks)));
             return;
         };

@@ -1,4 +1,4 @@
-//! The two software RDMA devices.
+//! The software RDMA devices of Linux.
 
 use clap::ValueEnum;
 
@@ -13,7 +13,7 @@ pub(crate) enum Device {
 }
 
 impl Device {
-    /// The type's name in `rdma link add`.
+    /// Device type in `rdma link add`.
     pub(crate) fn name(self) -> &'static str {
         match self {
             Self::Rxe => "rxe",
@@ -21,7 +21,7 @@ impl Device {
         }
     }
 
-    /// The name of the device in the guest.
+    /// Name of the device in the guest.
     pub(crate) fn instance(self) -> &'static str {
         match self {
             Self::Rxe => "rxe0",
@@ -29,7 +29,7 @@ impl Device {
         }
     }
 
-    /// The kernel module.
+    /// Name of the kernel module.
     pub(crate) fn module(self) -> &'static str {
         match self {
             Self::Rxe => "rdma_rxe",
@@ -37,11 +37,11 @@ impl Device {
         }
     }
 
-    /// How many processors a guest gets unless told otherwise.
+    /// Default number of processors of a guest.
     ///
-    /// The kernel's siw has a race: it answers a connection before it listens to its socket for the new queue pair,
-    /// so a peer whose first message comes in between is not heard, and both wait for ever. With one processor the
-    /// answer's sender gets to the end first; with two, one connection in ten or so hung.
+    /// The kernel's siw has a race: it sends the connection reply before installing the socket callbacks of the new
+    /// queue pair. If the peer's first message arrives in between, the message is lost and both sides hang. With one
+    /// processor the sender of the reply runs on and wins the race; with two, one connection in about ten hung.
     pub(crate) fn cpus(self) -> u32 {
         match self {
             Self::Rxe => 2,

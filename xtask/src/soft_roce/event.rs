@@ -1,16 +1,16 @@
-//! What happens during a run, as it is told to the one who asked for it.
+//! Events of a run, as passed to the caller's callback.
 
 use std::fmt;
 use std::time::Instant;
 
 use clap::ValueEnum;
 
-/// A guest's name.
+/// Name of a guest.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Host {
     /// The first, or only, guest: 10.9.0.1.
     A,
-    /// The second: 10.9.0.2.
+    /// The second guest: 10.9.0.2.
     B,
 }
 
@@ -23,14 +23,14 @@ impl fmt::Display for Host {
     }
 }
 
-/// Where a command prints to.
+/// Output stream of a command.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Stream {
     Stdout,
     Stderr,
 }
 
-/// Something that happened during a run.
+/// An event of a run: time, guest and kind.
 #[derive(Clone, Debug)]
 pub(crate) struct Event {
     pub(crate) at: Instant,
@@ -38,13 +38,13 @@ pub(crate) struct Event {
     pub(crate) kind: EventKind,
 }
 
-/// What happened.
+/// Kind of an [`Event`].
 #[derive(Clone, Debug)]
 pub(crate) enum EventKind {
-    /// The guest is up; its command starts when all are.
+    /// The guest is up; the commands start when all guests are.
     Up,
-    /// The command printed this.
+    /// Output of the command: one line in line mode, otherwise a chunk.
     Output(Stream, Vec<u8>),
-    /// The command ended with this exit code.
+    /// Exit code of the command.
     Ended(i32),
 }

@@ -1,4 +1,4 @@
-//! One running guest: the emulator's process and the connections to what runs inside.
+//! One running guest: the emulator process and its connections to the guest's scripts.
 
 use std::io::{BufRead, BufReader, Read, Write};
 use std::os::fd::OwnedFd;
@@ -19,49 +19,49 @@ use super::input;
 use super::machine::{Machine, Ports};
 use crate::process::Supervised;
 
-/// Something a guest did.
+/// A message from a guest.
 #[derive(Debug, PartialEq, Eq)]
-pub(crate) enum Sign {
-    /// Its first process runs, and waits for the configuration.
+pub(crate) enum GuestMsg {
+    /// The guest's init is running and waits for the configuration.
     Hello,
-    /// Network and RDMA device are up; it waits for the command.
+    /// Network and RDMA device are up; the guest waits for the command.
     Ready,
-    /// The command takes standard input.
+    /// The command is ready to receive standard input.
     TakesInput,
-    /// The command printed something.
+    /// The command wrote output.
     Output(Stream, Vec<u8>),
-    /// Its uptime, and when the report of it arrived.
+    /// Arrival time of a clock report, and the guest's uptime in the report.
     Clock(Instant, Duration),
-    /// The command ended: the token without which no run counts as finished.
+    /// The command exited with this code. A run without this message counts as failed.
     Exit(i32),
-    /// The guest cannot go on.
+    /// The guest cannot continue, for this reason.
     Fail(String),
-    /// Every connection is closed: the emulator is gone.
+    /// All connections are closed: the emulator has exited.
     Gone,
 }
 
-/// How long a guest on the host's own processors may take to its first sign; it needs less than a second.
+/// Timeout for the first message of a guest under hardware virtualization; a boot to there takes less than 1 s.
 const ANSWER_LIMIT: Duration = Duration::from_secs(6);
 
-/// A running guest; dropping it ends it.
+/// A running guest; dropping kills the guest.
 #[derive(Debug)]
 pub(crate) struct Guest {
     emulator: Supervised,
     control: UnixStream,
-    /// The command's standard input.
+    /// Port for the command's standard input.
     stdin: UnixStream,
     console: Transcript,
     complaints: Transcript,
 }
 
 impl Guest {
-    /// Starts the machine; what happens in it arrives at `signs`, marked with `index`.
+    /// Starts the machine. Messages from the guest are sent to `messages`, tagged with `index`.
     ///
-    /// The thread that calls this must outlive the guest.
+    /// The calling thread must outlive the guest.
     pub(crate) fn start(
         machine: &Machine<'_>,
         index: usize,
-        signs: &Sender<(usize, Sign)>,
+        messages: &Sender<(usize, GuestMsg)>,
     ) -> Result<Self> {
         let (console, console_there) = UnixStream::pair()?;
         let (control, control_there) = UnixStream::pair()?;
@@ -80,7 +80,7 @@ impl Guest {
         let mut command = machine.command(&ports)?;
         command.stderr(Stdio::piped());
         if !machine.terminal() {
-            // Its own group: Ctrl-C is for xtask, which then ends the guest.
+            // A process group for the guest: Ctrl-C reaches only xtask, and xtask then kills the guest.
             command
                 .stdin(Stdio::null())
                 .stdout(Stdio::null())
@@ -91,7 +91,7 @@ impl Guest {
         inherited.extend(machine.wire());
         let mut emulator =
             Supervised::spawn(&mut command, &inherited).context("cannot start the guest")?;
-        // The emulator has the only copies of its ends now, so its end closes the connections.
+        // Only the emulator holds the far ends now, so the connections close when the emulator exits.
         drop(ports);
 
         let complaints_pipe = emulator
@@ -103,17 +103,17 @@ impl Guest {
         let readers = vec![
             console_text.fill_from(console)?,
             complaints.fill_from(complaints_pipe)?,
-            forward(stdout, Stream::Stdout, index, signs.clone())?,
-            forward(stderr, Stream::Stderr, index, signs.clone())?,
-            listen(control.try_clone()?, index, signs.clone())?,
+            forward(stdout, Stream::Stdout, index, messages.clone())?,
+            forward(stderr, Stream::Stderr, index, messages.clone())?,
+            listen(control.try_clone()?, index, messages.clone())?,
         ];
-        let signs = signs.clone();
+        let messages = messages.clone();
         spawn("guest", move || {
             for reader in readers {
                 drop(reader.join());
             }
-            // Nobody listens any more once the run is over.
-            drop(signs.send((index, Sign::Gone)));
+            // The receiver is dropped when the run is over.
+            drop(messages.send((index, GuestMsg::Gone)));
         })?;
         Ok(Self {
             emulator,
@@ -124,51 +124,53 @@ impl Guest {
         })
     }
 
-    /// Starts the machine, and tells whether its first process comes to life.
+    /// Starts the machine and returns whether [`GuestMsg::Hello`] arrives within `ANSWER_LIMIT`.
     pub(crate) fn answers(machine: &Machine<'_>) -> Result<bool> {
-        let (sender, signs) = mpsc::channel();
+        let (sender, messages) = mpsc::channel();
         let _guest = Self::start(machine, 0, &sender)?;
         Ok(matches!(
-            signs.recv_timeout(ANSWER_LIMIT),
-            Ok((_, Sign::Hello))
+            messages.recv_timeout(ANSWER_LIMIT),
+            Ok((_, GuestMsg::Hello))
         ))
     }
 
-    /// Sends a piece of shell script, as one line.
+    /// Sends a shell script to the guest as one base64 line. Does not block on the guest's reply.
     pub(crate) fn send(&mut self, script: &str) {
         let line = format!("{}\n", BASE64_STANDARD.encode(script));
-        // A guest that does not listen any more is about to be `Gone`.
+        // A failed write means an exiting guest; `Gone` follows.
         let _gone = self.control.write_all(line.as_bytes());
     }
 
-    /// Passes `source` on to the command's standard input, from a thread of its own, until either ends.
+    /// Copies `source` to the command's standard input from a new thread, until either end closes.
     pub(crate) fn feed(&self, source: impl Read + Send + 'static) -> Result<()> {
         let stdin = self.stdin.try_clone()?;
         spawn("input", move || {
             if let Err(error) = input::pass_on(source, stdin) {
-                eprintln!("error: cannot read standard input, so the command's ends here: {error}");
+                eprintln!(
+                    "error: cannot read standard input; the command sees end of file here: {error}"
+                );
             }
         })?;
         Ok(())
     }
 
-    /// The process that the guest is.
+    /// Process id of the emulator.
     pub(crate) fn process(&mut self) -> u32 {
         self.emulator.child().id()
     }
 
-    /// Number of bytes that the kernel printed so far.
+    /// Length of the kernel's console output so far, in bytes.
     pub(crate) fn console_len(&self) -> usize {
         self.console.len()
     }
 
-    /// Ends the guest at once.
+    /// Kills the emulator.
     pub(crate) fn kill(&mut self) {
-        // It may be gone already.
+        // The process may have exited already.
         drop(self.emulator.child().kill());
     }
 
-    /// Waits for the emulator, which has closed its connections.
+    /// Waits up to 5 s for the emulator to exit, then kills the process.
     pub(crate) fn wait(&mut self) -> Result<ExitStatus> {
         if let Some(status) = self
             .emulator
@@ -180,18 +182,18 @@ impl Guest {
         Ok(self.emulator.wait()?)
     }
 
-    /// What the kernel printed so far: warnings and worse.
+    /// The kernel's console output so far: warnings and errors.
     pub(crate) fn console(&self) -> String {
         self.console.text()
     }
 
-    /// What QEMU or the User-Mode Linux process itself complained about.
+    /// Standard error of QEMU or of the User-Mode Linux process.
     pub(crate) fn complaints(&self) -> String {
         self.complaints.text()
     }
 }
 
-/// Text that a thread collects.
+/// Text collected by a reader thread.
 #[derive(Clone, Debug, Default)]
 struct Transcript(Arc<Mutex<Vec<u8>>>);
 
@@ -223,13 +225,13 @@ fn forward(
     mut port: UnixStream,
     stream: Stream,
     index: usize,
-    signs: Sender<(usize, Sign)>,
+    messages: Sender<(usize, GuestMsg)>,
 ) -> Result<JoinHandle<()>> {
     spawn("output", move || {
         let mut chunk = vec![0; 64 << 10];
         while let Ok(count @ 1..) = port.read(&mut chunk) {
-            if signs
-                .send((index, Sign::Output(stream, chunk[..count].to_vec())))
+            if messages
+                .send((index, GuestMsg::Output(stream, chunk[..count].to_vec())))
                 .is_err()
             {
                 break;
@@ -238,29 +240,35 @@ fn forward(
     })
 }
 
-fn listen(port: UnixStream, index: usize, signs: Sender<(usize, Sign)>) -> Result<JoinHandle<()>> {
+fn listen(
+    port: UnixStream,
+    index: usize,
+    messages: Sender<(usize, GuestMsg)>,
+) -> Result<JoinHandle<()>> {
     spawn("control", move || {
         for line in BufReader::new(port).lines().map_while(Result::ok) {
-            let Some(sign) = parse(&line) else { continue };
-            if signs.send((index, sign)).is_err() {
+            let Some(message) = parse(&line) else {
+                continue;
+            };
+            if messages.send((index, message)).is_err() {
                 break;
             }
         }
     })
 }
 
-fn parse(line: &str) -> Option<Sign> {
+fn parse(line: &str) -> Option<GuestMsg> {
     let (word, rest) = line.split_once(' ').unwrap_or((line, ""));
     match word {
-        "hello" => Some(Sign::Hello),
-        "ready" => Some(Sign::Ready),
-        "stdin" => Some(Sign::TakesInput),
+        "hello" => Some(GuestMsg::Hello),
+        "ready" => Some(GuestMsg::Ready),
+        "stdin" => Some(GuestMsg::TakesInput),
         "clock" => {
             let uptime = Duration::try_from_secs_f64(rest.parse().ok()?).ok()?;
-            Some(Sign::Clock(Instant::now(), uptime))
+            Some(GuestMsg::Clock(Instant::now(), uptime))
         }
-        "exit" => rest.parse().ok().map(Sign::Exit),
-        "fail" => Some(Sign::Fail(rest.to_owned())),
+        "exit" => rest.parse().ok().map(GuestMsg::Exit),
+        "fail" => Some(GuestMsg::Fail(rest.to_owned())),
         _ => None,
     }
 }
@@ -277,19 +285,19 @@ mod tests {
     use super::*;
 
     #[test]
-    fn parse_knows_every_message() {
+    fn parse_of_each_message_returns_its_variant() {
         assert!(matches!(
             parse("clock 12.34"),
-            Some(Sign::Clock(_, uptime)) if uptime == Duration::from_millis(12_340)
+            Some(GuestMsg::Clock(_, uptime)) if uptime == Duration::from_millis(12_340)
         ));
         assert_eq!(parse("clock -1"), None);
-        assert_eq!(parse("hello"), Some(Sign::Hello));
-        assert_eq!(parse("ready"), Some(Sign::Ready));
-        assert_eq!(parse("stdin"), Some(Sign::TakesInput));
-        assert_eq!(parse("exit 7"), Some(Sign::Exit(7)));
+        assert_eq!(parse("hello"), Some(GuestMsg::Hello));
+        assert_eq!(parse("ready"), Some(GuestMsg::Ready));
+        assert_eq!(parse("stdin"), Some(GuestMsg::TakesInput));
+        assert_eq!(parse("exit 7"), Some(GuestMsg::Exit(7)));
         assert_eq!(
             parse("fail no module"),
-            Some(Sign::Fail("no module".into()))
+            Some(GuestMsg::Fail("no module".into()))
         );
         assert_eq!(parse("exit"), None);
         assert_eq!(parse(""), None);

@@ -1,6 +1,6 @@
-//! A software RDMA device on the machine itself, where its own kernel has one.
+//! A software RDMA device on this machine itself, where the running kernel has the driver.
 //!
-//! Much faster than a guest, with less between a bug and the machine: a bug in the kernel's driver takes it down.
+//! Much faster than a guest, and without isolation: a bug in the kernel driver can crash this machine.
 
 use std::process::{Command, ExitCode};
 use std::time::{Duration, Instant};
@@ -13,7 +13,7 @@ use crate::process::{self, Supervised, Undo};
 use crate::setup::{self, Group};
 use crate::workspace::Workspace;
 
-/// A command beside a device of this machine.
+/// Settings of one command that runs beside a device of this machine.
 #[derive(Debug)]
 pub(super) struct HostRun {
     pub(super) device: Device,
@@ -22,11 +22,11 @@ pub(super) struct HostRun {
     pub(super) environment: Vec<(String, String)>,
 }
 
-/// The exit code of timeout(1).
+/// Exit code of timeout(1).
 const TIMED_OUT: u8 = 124;
 
 impl HostRun {
-    /// Makes the device, runs the script, and takes everything back.
+    /// Creates the device, runs the script, then removes the device and the interface.
     pub(super) fn execute(&self, workspace: &Workspace, script: &str) -> Result<ExitCode> {
         if !rustix::process::geteuid().is_root() {
             bail!(
@@ -35,7 +35,7 @@ impl HostRun {
         }
         setup::ensure(&[Group::Guest])?;
         self.load_modules()?;
-        // Dropped in the reverse order.
+        // Guards, dropped in reverse order: device first, then interface.
         let _interface = self.interface()?;
         let _device = self.rdma_device()?;
         let mut command = self.command(workspace, script)?;
@@ -68,7 +68,7 @@ impl HostRun {
         Ok(())
     }
 
-    /// An interface of our own, so that nothing of the machine's network is touched.
+    /// Creates a dummy or veth interface for the device, so that no existing interface is changed.
     fn interface(&self) -> Result<Undo> {
         let back = ["ip", "link", "del", INTERFACE];
         let made = match self.device {
@@ -116,7 +116,7 @@ impl HostRun {
         let out = workspace.soft_roce().join("out");
         std::fs::create_dir_all(&out)?;
         let mut command = Command::new("/bin/sh");
-        // The working directory and the standard input are the caller's.
+        // The working directory and the standard input are inherited.
         command.args(["-c", &format!("ulimit -l unlimited\n{script}")]);
         command.env("PATH", search_path(workspace));
         command

@@ -1,8 +1,8 @@
-//! The kernel's uncompressed form.
+//! Decompression of kernel images.
 //!
-//! A distribution's `vmlinuz` unpacks itself, which takes an emulated processor longer than all of the rest of the
-//! boot. So it is unpacked here, once, and QEMU starts the ELF file inside through its PVH entry point. A kernel that
-//! cannot be treated so is booted as it is.
+//! A distribution's `vmlinuz` decompresses itself, which under emulation takes longer than the rest of the boot. So the
+//! image is decompressed here, once, and QEMU boots the ELF file through its PVH entry point. An image of another
+//! format is booted unchanged.
 
 use std::fs;
 use std::io::{self, Read};
@@ -21,15 +21,15 @@ const MAGIC: usize = 0x202;
 const PAYLOAD_OFFSET: usize = 0x248;
 const PAYLOAD_LENGTH: usize = 0x24c;
 
-/// The ELF note with the PVH entry point.
+/// Type of the ELF note with the PVH entry point.
 const XEN_ELFNOTE_PHYS32_ENTRY: u32 = 18;
 
-/// Returns the file to boot for `image`: its uncompressed form in `folder`, or `image` itself.
+/// Returns the file to boot for `image`: the decompressed image in `folder`, or `image` itself.
 pub(crate) fn ensure(folder: &Path, image: &Path) -> Result<PathBuf> {
     let file = cache::ensure(folder, "vmlinux", cache::identity(image)?, || {
         let compressed =
             fs::read(image).with_context(|| format!("cannot read {}", image.display()))?;
-        // An empty file remembers that this one has to be booted as it is.
+        // An empty file records an image that must be booted unchanged.
         Ok(unpack(&compressed)
             .filter(|plain| has_pvh_entry(plain))
             .unwrap_or_default())
@@ -38,7 +38,7 @@ pub(crate) fn ensure(folder: &Path, image: &Path) -> Result<PathBuf> {
     Ok(if usable { file } else { image.to_owned() })
 }
 
-/// What is packed into a bzImage, if it is packed in a way known here.
+/// Decompresses the payload of a bzImage; `None` for an unsupported format.
 fn unpack(image: &[u8]) -> Option<Vec<u8>> {
     if image.get(MAGIC..MAGIC + 4)? != b"HdrS" {
         return None;
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn unpack_finds_the_payload() {
+    fn unpack_of_gzip_payload_returns_the_elf_file() {
         let mut encoder = flate2::write::GzEncoder::new(Vec::new(), flate2::Compression::fast());
         encoder.write_all(b"\x7fELF...").unwrap();
         assert_eq!(
@@ -118,14 +118,14 @@ mod tests {
     }
 
     #[test]
-    fn unpack_leaves_strange_images_alone() {
+    fn unpack_of_unknown_format_is_none() {
         assert_eq!(unpack(b"\x7fELF"), None);
         assert_eq!(unpack(&image(b"LZ4 or so")), None);
         assert_eq!(unpack(&image(&[])[..900]), None);
     }
 
     #[test]
-    fn image_without_pvh_is_booted_as_it_is() {
+    fn image_without_pvh_entry_is_booted_unchanged() {
         let cache = tempfile::tempdir().unwrap();
         let file = cache.path().join("vmlinuz");
         fs::write(&file, image(b"LZ4 or so")).unwrap();

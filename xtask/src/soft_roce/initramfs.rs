@@ -1,4 +1,4 @@
-//! The guest's first file system: busybox, the kernel modules, and the two scripts of `ci/guest`.
+//! The guest's initramfs: busybox, the kernel modules, and the two scripts of `ci/guest`.
 
 use std::fs;
 use std::io::{self, Write};
@@ -18,9 +18,9 @@ const DIRECTORY: u32 = 0o040_755;
 const PROGRAM: u32 = 0o100_755;
 const FILE: u32 = 0o100_644;
 
-/// When each module of a distribution's kernel is loaded; the guest's scripts know the names of the groups.
+/// Module groups of a distribution's kernel, in load order; the guest's scripts refer to the groups by name.
 ///
-/// The checksums are asked for by name at run time, and no module's list of dependencies says so: see [`OPTIONAL`].
+/// The checksum modules are requested by name at run time and appear in no dependency list: see [`OPTIONAL`].
 pub(crate) const QEMU: &[Group] = &[
     ("first", &["virtio_pci", "virtio_console"], Presence::Needed),
     (
@@ -52,14 +52,14 @@ pub(crate) const QEMU: &[Group] = &[
     ("rds", &["rds", "rds_rdma"], Presence::IfThere),
 ];
 
-/// Modules that newer kernels have no more: Linux 6.16 and later always have these checksums.
+/// Modules absent from newer kernels: the checksums are built in since Linux 6.16.
 const OPTIONAL: [&str; 3] = ["crc32_generic", "crc32c_generic", "libcrc32c"];
 
-/// A group of modules: its name, the modules, and whether a kernel without them can be used.
+/// Name, modules and presence of a module group.
 type Group = (&'static str, &'static [&'static str], Presence);
 
-/// The groups of a User-Mode Linux kernel. The subsystem's parts are modules there, too: which of them was loaded first
-/// decides which is told first that a device goes.
+/// Module groups of a User-Mode Linux kernel. The RDMA core is modular there too: the load order of its clients decides
+/// the order of their device-removal callbacks.
 pub(crate) const UML: &[Group] = &[
     ("first", &[], Presence::Needed),
     ("mount", &[], Presence::Needed),
@@ -73,14 +73,14 @@ pub(crate) const UML: &[Group] = &[
     ("rds", &["rds", "rds_rdma"], Presence::IfThere),
 ];
 
-/// Whether a kernel without a group's modules can be used at all.
+/// Whether a kernel without a group's modules is usable.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Presence {
     Needed,
     IfThere,
 }
 
-/// Returns the initramfs for `kernel`, built in `folder` unless it is there.
+/// Returns the initramfs for `kernel`, built in `folder` unless cached.
 pub(crate) fn ensure(
     folder: &Path,
     kernel: &Kernel,
@@ -142,7 +142,7 @@ fn build(kernel: &Kernel, busybox: &Path, groups: &[Group]) -> Result<Vec<u8>> {
     archive.finish().context("cannot pack the initramfs")
 }
 
-/// The modules of a group without the optional ones that the kernel does not have.
+/// The modules of a group, without optional modules absent from the kernel.
 fn present<'a>(names: &[&'a str], has: impl Fn(&str) -> bool) -> Vec<&'a str> {
     let names = names.iter().copied();
     names
@@ -157,7 +157,7 @@ fn order_file(modules: &[Module]) -> String {
         .collect()
 }
 
-/// A cpio archive as the kernel unpacks it.
+/// A cpio archive in the kernel's initramfs format.
 #[derive(Debug, Default)]
 struct Archive {
     bytes: Vec<u8>,
@@ -187,7 +187,7 @@ mod tests {
     use crate::soft_roce::machine::PORTS;
 
     #[test]
-    fn archive_reads_back() {
+    fn archive_entries_read_back_unchanged() {
         let mut archive = Archive::default();
         archive.add("bin", DIRECTORY, &[]).unwrap();
         archive.add("bin/tool", PROGRAM, b"#!x").unwrap();
@@ -210,20 +210,20 @@ mod tests {
     }
 
     #[test]
-    fn only_optional_modules_are_left_out() {
+    fn present_leaves_out_only_optional_modules() {
         let rxe = ["crc32_generic", "rdma_rxe"];
         assert_eq!(present(&rxe, |_| true), rxe);
         assert_eq!(present(&rxe, |_| false), ["rdma_rxe"]);
     }
 
     #[test]
-    fn first_process_knows_the_ports() {
+    fn init_script_lists_the_same_ports() {
         let ports = format!("\nports=\"{}\"\n", PORTS.join(" "));
         assert!(INIT.contains(&ports), "{ports}");
     }
 
     #[test]
-    fn archive_ends_with_the_trailer() {
+    fn archive_finish_appends_the_trailer() {
         let bytes = Archive::default().finish().unwrap();
         assert!(bytes.windows(10).any(|window| window == b"TRAILER!!!"));
     }

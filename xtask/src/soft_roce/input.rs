@@ -1,14 +1,15 @@
-//! A command's standard input, on its way to the guest.
+//! Copying a command's standard input to the guest.
 //!
-//! It travels in chunks: a line with the number of bytes, then the bytes. Zero ends it, because a serial line has no end of
-//! file that leaves the bytes before it alone. The guest's side is in `ci/guest/agent`.
+//! Data is framed in chunks: a line with the number of bytes, then the bytes. A chunk of zero bytes is the end of file,
+//! because a serial line has no end of file in band. The guest's end is in `ci/guest/agent`.
 
 use std::io::{self, Read, Write};
 
-/// The largest chunk, in bytes: the guest starts a program for each.
+/// Maximum chunk size in bytes. The guest starts one program for each chunk.
 const CHUNK: usize = 64 << 10;
 
-/// Copies `source` to a guest's port until either ends; only a failing `source` is an error.
+/// Copies `source` to a guest's port until either end closes. Errors of `source` are returned, errors of `port` are
+/// not.
 pub(super) fn pass_on(mut source: impl Read, mut port: impl Write) -> io::Result<()> {
     let mut chunk = vec![0; CHUNK];
     loop {
@@ -18,7 +19,7 @@ pub(super) fn pass_on(mut source: impl Read, mut port: impl Write) -> io::Result
             Err(error) => (0, Err(error)),
         };
         let written = writeln!(port, "{count}").and_then(|()| port.write_all(&chunk[..count]));
-        // A port that takes nothing more belongs to a guest that is gone.
+        // A failed write means an exited guest.
         if count == 0 || written.is_err() {
             return outcome;
         }
@@ -29,7 +30,7 @@ pub(super) fn pass_on(mut source: impl Read, mut port: impl Write) -> io::Result
 mod tests {
     use super::*;
 
-    /// Gives three bytes at a time, and then fails or ends.
+    /// Reads three bytes at a time, then fails or reports end of file.
     struct Source<'a>(&'a [u8], bool);
 
     impl Read for Source<'_> {
@@ -43,21 +44,21 @@ mod tests {
     }
 
     #[test]
-    fn chunks_are_as_they_come_and_end_with_zero() {
+    fn pass_on_frames_each_read_and_ends_with_a_zero_chunk() {
         let mut port = Vec::new();
         pass_on(Source(b"one\ntwo", false), &mut port).unwrap();
         assert_eq!(port, b"3\none3\n\ntw1\no0\n");
     }
 
     #[test]
-    fn failing_source_is_an_error_and_ends_the_input() {
+    fn pass_on_with_failing_source_ends_the_input_and_returns_the_error() {
         let mut port = Vec::new();
         pass_on(Source(b"one", true), &mut port).unwrap_err();
         assert_eq!(port, b"3\none0\n");
     }
 
     #[test]
-    fn port_that_is_gone_ends_it() {
+    fn pass_on_to_closed_port_returns_ok() {
         pass_on(io::repeat(0), &mut [0; 9][..]).unwrap();
     }
 }

@@ -1,4 +1,4 @@
-//! The guest's kernel: the distribution's own, unpacked below the target folder and never installed.
+//! The guest's kernel: the distribution's package, extracted below the target folder and never installed.
 
 use std::fs::{self, File};
 use std::path::{Path, PathBuf};
@@ -12,34 +12,34 @@ use super::{modules, siw};
 use crate::distribution::{self, Manager};
 use crate::process::{self, Scratch};
 
-/// Where a guest's kernel comes from.
+/// Source of a guest's kernel.
 #[derive(Clone, Debug, Default)]
 pub(crate) enum Source {
-    /// The distribution's package, fetched once.
+    /// The distribution's package, downloaded once.
     #[default]
     Distribution,
-    /// The caller's own.
+    /// Files of the caller.
     Files {
         /// The bootable image.
         image: PathBuf,
-        /// The folder with its modules, or one that has it as `lib/modules/RELEASE`.
+        /// Folder of the modules, or a folder with `lib/modules/RELEASE` below.
         modules: PathBuf,
     },
 }
 
-/// A kernel that can be booted.
+/// A bootable kernel and its modules.
 #[derive(Clone, Debug)]
 pub(crate) struct Kernel {
     /// The bootable image.
     pub(crate) image: PathBuf,
     /// The folder `lib/modules/RELEASE`.
     pub(crate) modules: PathBuf,
-    /// `siw.ko`, when it was built beside the kernel.
+    /// `siw.ko`, if built out of tree.
     pub(crate) siw: Option<PathBuf>,
 }
 
 impl Kernel {
-    /// Finds or fetches the kernel, below `cache`, and makes sure that it knows `device`.
+    /// Finds or downloads the kernel below `cache`, and ensures a module for `device`.
     pub(crate) fn ensure(source: &Source, device: Device, cache: &Path) -> Result<Self> {
         let mut kernel = match source {
             Source::Files { image, modules } => Self::from_files(image, modules)?,
@@ -56,7 +56,7 @@ impl Kernel {
         Ok(kernel)
     }
 
-    /// The release, as `uname -r` tells it in the guest.
+    /// Release of the kernel, as in `uname -r`.
     pub(crate) fn release(&self) -> String {
         self.modules
             .file_name()
@@ -75,7 +75,7 @@ impl Kernel {
         let modules = module_folder(&modules).unwrap_or(modules);
         if !modules.join("kernel").is_dir() {
             bail!(
-                "{} is no kernel's lib/modules/RELEASE: it has no folder `kernel`",
+                "{} is not a kernel's lib/modules/RELEASE: it has no folder `kernel`",
                 modules.display()
             );
         }
@@ -93,20 +93,20 @@ impl Kernel {
         }
         let _lock = lock(cache)?;
         Self::unpacked(&home).or_else(|_| {
-            fetch(&home).context("the distribution's kernel cannot be had")?;
+            fetch(&home).context("cannot download the distribution's kernel")?;
             Self::unpacked(&home)
         })
     }
 
-    /// The kernel in `cache`, replaced when it has neither `siw` nor the headers to build it, and the distribution has
-    /// them no more.
+    /// The kernel in `cache`. Downloads a newer kernel if `siw` is neither built nor can be built, because the
+    /// distribution has removed the headers.
     fn with_headers(kernel: Self, cache: &Path) -> Result<Self> {
         if siw::can_be_built(&kernel, cache) {
             return Ok(kernel);
         }
         let home = cache.join("kernel");
         let _lock = lock(cache)?;
-        // Another run may have replaced it meanwhile.
+        // Another run may have replaced the kernel before this run got the lock.
         let kernel = Self::unpacked(&home)?;
         if siw::can_be_built(&kernel, cache) {
             return Ok(kernel);
@@ -120,12 +120,12 @@ impl Kernel {
         fs::rename(&home, &old)?;
         if let Err(error) = fetch(&home) {
             fs::rename(&old, &home)?;
-            return Err(error.context("the distribution's kernel cannot be replaced"));
+            return Err(error.context("cannot replace the distribution's kernel"));
         }
         Self::unpacked(&home)
     }
 
-    /// The kernel whose packages were unpacked into `home`.
+    /// The kernel extracted into `home`.
     fn unpacked(home: &Path) -> Result<Self> {
         let modules = module_folder(home)
             .with_context(|| format!("no kernel modules below {}", home.display()))?;
@@ -150,15 +150,15 @@ impl Kernel {
         }
         let release = self.release();
         let hint = if release.contains("cloud") || release.contains("kvm") {
-            "it is a flavour for cloud machines, made without it: take the generic flavour instead"
+            "cloud flavours are built without it; use the generic flavour"
         } else {
-            "take a kernel with CONFIG_RDMA_RXE=m, or leave out --kernel and --modules for the distribution's own"
+            "use a kernel with CONFIG_RDMA_RXE=m, or leave out --kernel and --modules for the distribution's kernel"
         };
         bail!("the kernel {release} has no module {name}: {hint}")
     }
 }
 
-/// Locks `cache` against other runs of xtask until the result is dropped.
+/// Locks `cache` against other runs of xtask until the result is dropped. Blocks while another run holds the lock.
 pub(crate) fn lock(cache: &Path) -> Result<File> {
     fs::create_dir_all(cache).with_context(|| format!("cannot make {}", cache.display()))?;
     let file = File::create(cache.join("lock"))?;
@@ -169,7 +169,7 @@ pub(crate) fn lock(cache: &Path) -> Result<File> {
     Ok(file)
 }
 
-/// `lib/modules/RELEASE` below `root`, wherever the distribution has its `lib`.
+/// `lib/modules/RELEASE` below `root`, or below its `usr`.
 fn module_folder(root: &Path) -> Option<PathBuf> {
     let places = ["lib/modules", "usr/lib/modules"];
     let folders = places
@@ -208,13 +208,13 @@ fn find_module(folder: &Path, name: &str) -> bool {
     })
 }
 
-/// Unpacks the packages of the distribution's newest kernel into `home`.
+/// Downloads the distribution's newest kernel and extracts its packages into `home`.
 fn fetch(home: &Path) -> Result<()> {
     let manager =
         Manager::detect().context("none of apt-get, dnf, pacman and zypper is on PATH")?;
     let packages = || match manager {
         Manager::Apt => apt_packages(),
-        // Untested here: the names are those of Fedora, Arch and openSUSE.
+        // Package names of Fedora, Arch and openSUSE; not covered by this project's tests.
         Manager::Dnf => Ok([
             "kernel-core",
             "kernel-modules-core",
@@ -228,14 +228,14 @@ fn fetch(home: &Path) -> Result<()> {
     };
     let parent = home.parent().context("the cache has no parent folder")?;
     let scratch = Scratch::inside(parent)?;
-    eprintln!("Fetching the guest's kernel, once");
+    eprintln!("Downloading the guest's kernel, once");
     let files = manager.fetch(packages, scratch.path())?;
     let unpacked = scratch.path().join("unpacked");
-    eprintln!("Unpacking it into {}", home.display());
+    eprintln!("Unpacking the kernel into {}", home.display());
     for file in &files {
         manager.unpack(file, &unpacked)?;
     }
-    // Packages come without the index that modprobe reads; only commands in the guest use it.
+    // Packages lack modprobe's index, used by commands in the guest.
     if let Some(modules) = module_folder(&unpacked) {
         let release = modules.file_name().unwrap_or_default();
         let root = modules.ancestors().nth(3).unwrap_or(&unpacked);
@@ -245,8 +245,8 @@ fn fetch(home: &Path) -> Result<()> {
         .with_context(|| format!("cannot put the kernel into {}", home.display()))
 }
 
-/// The kernel package of Debian or Ubuntu, the packages with its modules, and the headers: a distribution removes all of
-/// them at once, and a module may be wanted later.
+/// Packages of the Debian or Ubuntu kernel: image, modules and headers. The headers are included because a distribution
+/// removes all packages of a release together, and a module may have to be built later.
 fn apt_packages() -> Result<Vec<String>> {
     let os_release = fs::read_to_string("/etc/os-release").unwrap_or_default();
     let ubuntu = distribution::os_release_words(&os_release)
@@ -266,7 +266,7 @@ fn apt_packages() -> Result<Vec<String>> {
             "linux-image-",
             "linux-binary-",
             "linux-modules-",
-            // Has `modules.builtin` of Debian's kernels since 7.0.
+            // Contains `modules.builtin` of Debian's kernels since 7.0.
             "linux-base-",
         ],
     )?;
@@ -307,7 +307,7 @@ mod tests {
     }
 
     #[test]
-    fn unpacked_finds_image_and_modules() {
+    fn unpacked_of_package_tree_finds_image_and_modules() {
         let root = kernel_tree("6.1.0-1-amd64", "rdma_rxe.ko.xz");
         let kernel = Kernel::unpacked(root.path()).unwrap();
         assert_eq!(kernel.release(), "6.1.0-1-amd64");
@@ -316,7 +316,7 @@ mod tests {
     }
 
     #[test]
-    fn cloud_kernel_is_refused_with_advice() {
+    fn cloud_kernel_without_rxe_is_refused_with_advice() {
         let root = kernel_tree("6.1.0-1-cloud-amd64", "dummy.ko");
         let source = Source::Files {
             image: root.path().join("boot/vmlinuz-6.1.0-1-cloud-amd64"),

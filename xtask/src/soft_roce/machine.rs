@@ -1,4 +1,4 @@
-//! What guests of both kinds have in common: connections to xtask, and an end of the wire.
+//! Common parts of both kinds of guest machines: connections to xtask, and the wire.
 
 use std::os::fd::OwnedFd;
 use std::path::Path;
@@ -14,32 +14,33 @@ pub(crate) struct Link<'a> {
     pub(crate) socket: &'a OwnedFd,
     pub(crate) mac: &'a str,
     pub(crate) mtu: u32,
-    /// Where QEMU records the packets.
+    /// File for QEMU's packet capture.
     pub(crate) pcap: Option<&'a Path>,
 }
 
-/// The guest's ends of its connections to xtask, in the order of [`PORTS`], after the kernel's console.
+/// The guest's ends of its connections: the console, and one port for each name in [`PORTS`].
 #[derive(Debug)]
 pub(crate) struct Ports {
     pub(crate) console: OwnedFd,
     pub(crate) ports: [OwnedFd; PORTS.len()],
 }
 
-/// The names of a guest's ports, which `ci/guest/init` knows as well. The guest reads commands from `control`, where it
-/// reports back, and the command's input from `stdin`, in the chunks of [`super::input`]; it writes to the other two.
+/// Names of a guest's ports; `ci/guest/init` has the same list. The guest reads commands from `control` and writes
+/// messages to it, reads the command's input from `stdin` in the chunks of [`super::input`], and writes to the other
+/// two.
 pub(crate) const PORTS: [&str; 4] = ["control", "stdin", "stdout", "stderr"];
 
-/// A guest's machine.
+/// The machine of a guest.
 #[derive(Clone, Debug)]
 pub(crate) enum Machine<'a> {
-    /// A kernel that is a process.
+    /// A kernel that runs as a process.
     Uml(uml::Machine<'a>),
-    /// A kernel in an emulator.
+    /// A kernel in QEMU.
     Qemu(qemu::Machine<'a>),
 }
 
 impl Machine<'_> {
-    /// The command that starts the machine; it inherits the descriptors of `ports` and of the link.
+    /// The command that starts the machine. The process inherits the descriptors of `ports` and of the link.
     pub(crate) fn command(&self, ports: &Ports) -> Result<Command> {
         match self {
             Self::Uml(machine) => machine.command(ports),
@@ -47,7 +48,7 @@ impl Machine<'_> {
         }
     }
 
-    /// The socket of the link to the other guest.
+    /// Socket of the link to the other guest.
     pub(crate) fn wire(&self) -> Option<&OwnedFd> {
         let link = match self {
             Self::Uml(machine) => machine.link.as_ref(),
@@ -56,7 +57,7 @@ impl Machine<'_> {
         link.map(|link| link.socket)
     }
 
-    /// Whether the terminal is the guest's.
+    /// Whether the guest uses xtask's terminal.
     pub(crate) fn terminal(&self) -> bool {
         match self {
             Self::Uml(machine) => machine.terminal,

@@ -1,7 +1,7 @@
-//! Guests with a software RDMA device: booting them, running commands in them, and telling how it went.
+//! Guests with a software RDMA device: boot, commands, outcome.
 //!
-//! A [`Run`] is a plan: one command on one guest, or two commands on two guests joined by a wire. Fill in what
-//! differs from the defaults and execute it with a function that takes [`Event`]s as they happen:
+//! A [`Run`] is a plan: one command on one guest, or two commands on two guests joined by a wire. Set the options
+//! and call [`Run::execute`] with a callback for [`Event`]s:
 //!
 //! ```ignore
 //! let workspace = Workspace::load()?;
@@ -14,22 +14,21 @@
 //! std::process::exit(outcome.exit_code().into());
 //! ```
 //!
-//! - `event.at` is an [`Instant`](std::time::Instant): take differences.
-//! - With [`Run::by_line`] an output event is one line without its newline; otherwise it is whatever came.
-//! - `execute` returns an error when the guests could not be used at all, and an [`Outcome`] when they were;
-//!   `outcome.complaint()` then says in words what is wrong, if anything is.
-//! - The calling thread must stay alive while `execute` runs, which it does by waiting.
+//! - `event.at` is an [`Instant`](std::time::Instant): use differences.
+//! - With [`Run::by_line`], an output event is one line without its newline; otherwise one chunk of arbitrary size.
+//! - `execute` returns an error if no guest could be started, and an [`Outcome`] otherwise;
+//!   `outcome.complaint()` then describes the failures, if any.
+//! - `execute` blocks the calling thread, and the guests are killed when the calling thread exits.
 //!
-//! The types of an event are in [`event`]; [`report::Printer`] is the event function behind `soft-roce run`.
-//!
-//! Not here: what is run. That is for the command line, [`crate::test`] and others.
+//! [`event`] has the event types; [`report::Printer`] is the callback of `soft-roce run`. The choice of commands is the
+//! caller's: the command line, [`crate::test`], [`crate::bench`].
 
 mod accelerator;
 pub(crate) mod backend;
 mod cache;
 mod clock;
 pub(crate) mod command;
-mod conduct;
+
 mod counter;
 mod device;
 pub(crate) mod event;
@@ -44,6 +43,7 @@ mod modules;
 mod qemu;
 pub(crate) mod report;
 mod run;
+mod runner;
 mod shown;
 mod siw;
 mod stall;

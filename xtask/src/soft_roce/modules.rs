@@ -1,7 +1,7 @@
-//! Kernel modules: finding them, the order to load them in, and their plain contents.
+//! Kernel modules: search, load order, and decompression.
 //!
-//! A module names the ones it needs in its `.modinfo` section, so no `modules.dep` is needed: unpacked packages
-//! have none, and a module built out of tree is not in it.
+//! Dependencies are read from the modules' `.modinfo` sections rather than from `modules.dep`: unpacked packages have
+//! no such file, and it does not list modules built out of tree.
 
 use std::collections::{BTreeMap, BTreeSet};
 use std::fs;
@@ -16,7 +16,7 @@ use object::{Object, ObjectSection};
 pub(crate) struct ModuleTree {
     files: BTreeMap<String, PathBuf>,
     builtin: BTreeSet<String>,
-    /// Whether the kernel came with a list of what is built in.
+    /// Whether the kernel has a list of built-in modules.
     knows_builtin: bool,
 }
 
@@ -39,7 +39,7 @@ impl ModuleTree {
         })
     }
 
-    /// Adds a module from elsewhere.
+    /// Adds a module file outside of the kernel's folder.
     pub(crate) fn insert(&mut self, file: &Path) {
         if let Some(name) = module_name(file) {
             self.files.insert(name, file.to_owned());
@@ -51,7 +51,7 @@ impl ModuleTree {
         self.files.contains_key(name) || self.builtin.contains(name)
     }
 
-    /// The modules to load for `wanted`, each after everything it needs; built-in ones are left out.
+    /// The modules to load for `wanted`, in dependency order, without built-in modules.
     pub(crate) fn load_order(&self, wanted: &[&str]) -> Result<Vec<Module>> {
         order(wanted, |name| self.read(name))
     }
@@ -63,8 +63,8 @@ impl ModuleTree {
             }
             if !self.knows_builtin {
                 bail!(
-                    "the kernel has no module {name}, and no file modules.builtin says whether it is built in: copy \
-                     that file beside the modules; Debian has it in linux-base-RELEASE"
+                    "the kernel has no module {name}, and modules.builtin, the list of built-in modules, is missing: \
+                     copy that file beside the modules; on Debian the package linux-base-RELEASE has it"
                 );
             }
             bail!("the kernel has no module {name}");
@@ -81,8 +81,8 @@ impl ModuleTree {
     }
 }
 
-/// The list of modules that are built in. Debian's kernels since 7.0 have it in a package of its own, whose folder is below
-/// `usr/lib` where the modules' is below `lib`, or the other way round.
+/// The list of built-in modules. Debian's kernels since 7.0 have the list in a separate package, below `usr/lib` if the
+/// modules are below `lib`, or the reverse.
 fn builtin_list(folder: &Path) -> Option<String> {
     let release = folder.file_name()?;
     let roots = folder.ancestors().skip(3);
@@ -104,14 +104,14 @@ pub(super) fn has_built_in(folder: &Path, name: &str) -> bool {
 /// A module, ready to load.
 #[derive(Debug, Clone)]
 pub(crate) struct Module {
-    /// The name in `/sys/module`.
+    /// Name in `/sys/module`.
     pub(crate) name: String,
     /// The uncompressed object file.
     pub(crate) image: Vec<u8>,
     needs: Vec<String>,
 }
 
-/// The name the kernel gives to the module in `file`, if it is a module: `8021q-x.ko.xz` is `8021q_x`.
+/// The kernel's name for the module in `file`: `8021q_x` for `8021q-x.ko.xz`. `None` for other files.
 fn module_name(file: &Path) -> Option<String> {
     let (stem, rest) = file.file_name()?.to_str()?.split_once(".ko")?;
     matches!(rest, "" | ".xz" | ".zst" | ".gz").then(|| stem.replace('-', "_"))
@@ -120,7 +120,7 @@ fn module_name(file: &Path) -> Option<String> {
 fn collect(folder: &Path, files: &mut BTreeMap<String, PathBuf>) -> std::io::Result<()> {
     for entry in fs::read_dir(folder)? {
         let entry = entry?;
-        // `build` and `source` are links to places that need not exist.
+        // `build` and `source` are symbolic links, possibly dangling.
         if entry.file_type()?.is_dir() {
             collect(&entry.path(), files)?;
         } else if let Some(name) = module_name(&entry.path()) {
@@ -144,7 +144,7 @@ fn plain_contents(file: &Path) -> Result<Vec<u8>> {
     Ok(plain)
 }
 
-/// The modules named by `depends=` in the object file's `.modinfo`, and those of a `softdep=… pre:`.
+/// The modules named by `depends=` in the object file's `.modinfo`.
 fn dependencies(image: &[u8]) -> Result<Vec<String>> {
     let file = object::File::parse(image)?;
     let section = file
@@ -164,7 +164,7 @@ fn needs(modinfo: &[u8]) -> Vec<String> {
     names.map(|name| name.replace('-', "_")).collect()
 }
 
-/// Depth first, so that whatever a module needs comes before it.
+/// Depth-first order: dependencies before dependents.
 fn order(
     wanted: &[&str],
     mut read: impl FnMut(&str) -> Result<Option<Module>>,
@@ -199,7 +199,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn builtin_modules_are_found_in_either_lib() {
+    fn builtin_list_in_either_lib_is_found() {
         for (modules, builtin) in [
             ("lib", "lib"),
             ("lib", "usr/lib"),
@@ -245,7 +245,7 @@ mod tests {
     }
 
     #[test]
-    fn order_puts_dependencies_first_and_once() {
+    fn order_with_shared_dependency_lists_it_first_and_once() {
         let modules = order(&["rdma_rxe", "ib_core"], tree).unwrap();
         assert_eq!(
             names(&modules),
@@ -254,18 +254,18 @@ mod tests {
     }
 
     #[test]
-    fn order_leaves_builtin_out() {
+    fn order_of_builtin_module_is_empty() {
         assert!(order(&["ipv6"], tree).unwrap().is_empty());
     }
 
     #[test]
-    fn order_names_the_missing_module() {
+    fn order_with_missing_module_names_it() {
         let error = order(&["siw"], tree).unwrap_err();
         assert_eq!(error.to_string(), "the kernel has no module siw");
     }
 
     #[test]
-    fn needs_reads_modinfo() {
+    fn needs_of_modinfo_are_its_depends() {
         assert_eq!(
             needs(b"license=GPL\0depends=ib_core,udp-tunnel\0retpoline=Y\0"),
             ["ib_core", "udp_tunnel"]
@@ -274,7 +274,7 @@ mod tests {
     }
 
     #[test]
-    fn module_name_drops_compression() {
+    fn module_name_of_compressed_file_has_no_suffix() {
         assert_eq!(
             module_name(Path::new("a/rdma_rxe.ko.zst")).unwrap(),
             "rdma_rxe"
@@ -287,7 +287,7 @@ mod tests {
     }
 
     #[test]
-    fn plain_contents_undoes_gzip() {
+    fn plain_contents_of_gzip_file_is_decompressed() {
         use std::io::Write;
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("x.ko.gz");

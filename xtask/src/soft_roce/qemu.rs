@@ -1,4 +1,4 @@
-//! The emulator's command line.
+//! QEMU's command line.
 
 use std::ffi::OsString;
 use std::os::fd::{AsRawFd, OwnedFd};
@@ -7,16 +7,16 @@ use std::process::Command;
 
 use super::machine::{Link, PORTS, Ports};
 
-/// How the guest's processors run.
+/// Execution mode of the guest's processors.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) enum Accelerator {
-    /// Emulated: works everywhere.
+    /// Emulation; works everywhere.
     Tcg,
-    /// On the host's processors.
+    /// Hardware virtualization.
     Kvm,
 }
 
-/// A guest's machine.
+/// A QEMU machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine<'a> {
     pub(crate) qemu: PathBuf,
@@ -25,24 +25,24 @@ pub(crate) struct Machine<'a> {
     pub(crate) initramfs: &'a Path,
     pub(crate) memory_mib: u32,
     pub(crate) cpus: u32,
-    /// The frequency of emulated processors' counter in kHz, if it tells the time.
+    /// Frequency of the emulated time-stamp counter in kHz, if usable as the guest's clock.
     pub(crate) counter: Option<u64>,
-    /// The host's folder that the guest may write to.
+    /// Folder of the host with write access for the guest.
     pub(crate) out: &'a Path,
-    /// The link to the other guest.
+    /// Link to the other guest.
     pub(crate) link: Option<Link<'a>>,
-    /// Whether the terminal is the guest's.
+    /// Whether the guest uses xtask's terminal.
     pub(crate) terminal: bool,
 }
 
-/// The kernel's parameters: warnings and worse go to the console, and a panic ends the guest at once.
-/// The second line only saves time.
+/// Kernel parameters: warnings and errors on the console, power-off on a panic. The second and third lines only shorten
+/// the boot.
 const KERNEL_PARAMETERS: &str = "console=ttyS0 loglevel=5 panic=-1 oops=panic random.trust_cpu=on \
     mitigations=off nokaslr cryptomgr.notests 8250.nr_uarts=1 audit=0 apparmor=0 selinux=0 \
     no_timer_check";
 
 impl Machine<'_> {
-    /// The command that starts the machine; it inherits the descriptors of `ports` and of the link.
+    /// The command that starts the machine. The process inherits the descriptors of `ports` and of the link.
     pub(crate) fn command(&self, ports: &Ports) -> Command {
         let mut command = Command::new(&self.qemu);
         command.args([
@@ -55,7 +55,7 @@ impl Machine<'_> {
             "q35",
         ]);
         match self.accelerator {
-            // Under emulation `-cpu host` does not exist, and a fifth level of page tables only costs.
+            // Emulation has no `-cpu host`, and five-level page tables only slow it down.
             Accelerator::Tcg => {
                 command.args(["-accel", "tcg,thread=multi", "-cpu", "max,la57=off"])
             }
@@ -98,7 +98,7 @@ impl Machine<'_> {
 
         if let Some(link) = &self.link {
             let fd = link.socket.as_raw_fd();
-            // This form takes a connected descriptor in every QEMU since 0.12; `stream` came in 7.2.
+            // `socket,fd=` works in every QEMU since 0.12; `stream` only since 7.2.
             command
                 .arg("-netdev")
                 .arg(format!("socket,id=link,fd={fd}"));
@@ -134,7 +134,7 @@ fn share(command: &mut Command, tag: &str, folder: &Path, more: &str) {
         .arg(format!("virtio-9p-pci,fsdev={tag},mount_tag={tag}"));
 }
 
-/// An option with a path in it; QEMU wants commas doubled there.
+/// An option with a path in it. QEMU requires commas in the path to be doubled.
 fn with_path(before: &str, path: &Path, after: &str) -> OsString {
     let mut text = OsString::from(before);
     text.push(path.as_os_str().to_string_lossy().replace(',', ",,"));
@@ -176,7 +176,7 @@ mod tests {
     }
 
     #[test]
-    fn emulation_never_asks_for_the_host_processor() {
+    fn emulation_does_not_use_the_host_cpu_model() {
         let arguments = arguments(Accelerator::Tcg, None).join(" ");
         assert!(
             arguments.contains("-accel tcg,thread=multi -cpu max,la57=off"),
@@ -186,7 +186,7 @@ mod tests {
     }
 
     #[test]
-    fn only_emulated_processors_are_vouched_for() {
+    fn reliable_tsc_is_set_only_under_emulation() {
         for (accelerator, vouched) in [(Accelerator::Tcg, true), (Accelerator::Kvm, false)] {
             let arguments = arguments(accelerator, None).join(" ");
             assert_eq!(
@@ -198,7 +198,7 @@ mod tests {
     }
 
     #[test]
-    fn commas_in_paths_are_doubled() {
+    fn path_with_commas_has_them_doubled() {
         let arguments = arguments(Accelerator::Kvm, None).join(" ");
         assert!(
             arguments.contains("path=/a,,b,security_model=none"),
@@ -211,7 +211,7 @@ mod tests {
     }
 
     #[test]
-    fn link_carries_mtu_and_dump() {
+    fn link_has_mtu_and_packet_dump() {
         let socket = descriptor();
         let link = Link {
             socket: &socket,

@@ -1,4 +1,4 @@
-//! How a run went, in words and as an exit code, and the printer behind `soft-roce run`.
+//! The outcome of a run as an exit code and a message, and the printer of `soft-roce run`.
 
 use std::fmt::Write as _;
 use std::io::{self, Write};
@@ -8,41 +8,41 @@ use std::time::{Duration, Instant};
 use super::clock::Rate;
 use super::event::{Event, EventKind, Host, Stream};
 
-/// The exit code of a run that took too long, as timeout(1) has it.
+/// Exit code of a run past its timeout, as for timeout(1).
 const TIMED_OUT: u8 = 124;
-/// The exit code when the guest itself is at fault.
+/// Exit code of a run with a broken guest: kernel fault, crash or failed boot.
 const BROKEN: u8 = 125;
 
-/// How many lines of a guest's are shown of a place.
+/// Maximum number of lines in each excerpt of a guest's console.
 const SHOWN: usize = 30;
 
-/// How a guest's part of a run ended.
+/// The way a guest's part of a run ended.
 #[derive(Clone, Debug, PartialEq, Eq)]
 pub(crate) enum End {
-    /// The command ended, and the guest said so.
+    /// The command exited, and the guest reported the code.
     Exited(i32),
-    /// The command took too long.
+    /// The command exceeded the timeout.
     TimedOut,
     /// The guest was stopped because the run was over.
     Stopped,
-    /// The guest did not come up in time.
+    /// The guest did not become ready before the boot limit.
     Silent,
-    /// The boot stood still or the guest's clock was wrong before any command ran, in words.
+    /// The boot stalled, or the guest's clock was wrong before any command ran: the reason.
     BootFailed(String),
-    /// The guest could not go on, and said why.
+    /// The guest reported a reason for which it cannot continue.
     Unusable(String),
-    /// The guest went away without a word.
+    /// The emulator exited without an exit code of the command.
     Crashed,
 }
 
 impl End {
-    /// Whether the run fails by it.
+    /// Whether this end makes the run fail.
     pub(crate) fn is_failure(&self) -> bool {
         !matches!(self, Self::Exited(0) | Self::Stopped)
     }
 }
 
-/// What is known of a guest after a run.
+/// The state of a guest after a run.
 #[derive(Debug)]
 pub(crate) struct GuestReport {
     pub(crate) host: Host,
@@ -52,11 +52,11 @@ pub(crate) struct GuestReport {
     pub(crate) complaints: String,
     pub(crate) up_after: Option<Duration>,
     pub(crate) clock: Option<Rate>,
-    /// How the guest's instructions were carried out, in words.
+    /// Execution mode of the guest (emulated, KVM, User-Mode Linux), for messages.
     pub(crate) backend: &'static str,
 }
 
-/// How a run went.
+/// The result of a run.
 #[derive(Debug)]
 pub(crate) struct Outcome {
     guests: Vec<GuestReport>,
@@ -65,7 +65,7 @@ pub(crate) struct Outcome {
 }
 
 impl Outcome {
-    /// Takes the reports and the index of the guest that failed first.
+    /// `first_failure` is the index of the guest that failed first.
     pub(crate) fn new(
         guests: Vec<GuestReport>,
         first_failure: Option<usize>,
@@ -78,7 +78,7 @@ impl Outcome {
         }
     }
 
-    /// The exit code: that of the first command that failed; 124 after a timeout; 125 when a guest broke.
+    /// Exit code of the first command that failed; 124 after a timeout; 125 for a broken guest.
     pub(crate) fn exit_code(&self) -> u8 {
         let code = self
             .first_failure
@@ -98,17 +98,17 @@ impl Outcome {
         }
     }
 
-    /// Whether everything went well.
+    /// Whether every command exited with 0 and no guest broke.
     pub(crate) fn is_success(&self) -> bool {
         self.exit_code() == 0
     }
 
-    /// Whether nothing is wrong but that time was up.
+    /// Whether the timeout is the only failure.
     pub(crate) fn timed_out(&self) -> bool {
         self.exit_code() == TIMED_OUT && self.guests.iter().all(|guest| guest.broken().is_none())
     }
 
-    /// How long each guest took to come up, and how fast its clock ran, in words.
+    /// Boot time, execution mode and clock rate of each guest, one guest a line.
     pub(crate) fn boot_times(&self) -> String {
         let line = |guest: &GuestReport| {
             let clock = guest.clock.map(|rate| format!("{}: {rate}\n", guest.host));
@@ -123,7 +123,7 @@ impl Outcome {
         self.guests.iter().filter_map(line).collect()
     }
 
-    /// The guest whose boot failed, and its kernel's last line; no command has run then.
+    /// The guest with a failed boot and its kernel's last line. No command has run in that case.
     pub(crate) fn boot_failure(&self) -> Option<String> {
         self.guests.iter().find_map(|guest| {
             let End::BootFailed(reason) = &guest.end else {
@@ -132,13 +132,13 @@ impl Outcome {
             let last = lines(&guest.console).last().copied();
             let last = last.unwrap_or("none");
             Some(format!(
-                "guest {}: {reason}; last words of the kernel: {last}",
+                "guest {}: {reason}; last line of the kernel: {last}",
                 guest.host
             ))
         })
     }
 
-    /// What is wrong beside a command's exit code, and what to do about it.
+    /// The failures other than exit codes, each with advice.
     pub(crate) fn complaint(&self) -> Option<String> {
         let mut text = String::new();
         for guest in &self.guests {
@@ -153,14 +153,14 @@ impl Outcome {
 }
 
 impl GuestReport {
-    /// A complaint about the guest itself, although its command may have ended well.
+    /// A fault of the guest itself, reported even when the command succeeded.
     fn broken(&self) -> Option<&'static str> {
         let exited = matches!(self.end, End::Exited(_));
         if let Some(sign) = fault(&self.console) {
             return Some(sign);
         }
         (exited && !self.status.success())
-            .then_some("the guest's process failed while the guest switched itself off")
+            .then_some("the guest's process failed while the guest was powering off")
     }
 
     fn complaint(&self, timeout: Option<Duration>) -> Option<String> {
@@ -183,8 +183,8 @@ impl GuestReport {
                 ));
             }
             End::Silent => format!(
-                "guest {host}: it did not answer in time. Is the machine very busy? Otherwise try another kernel \
-                 with --kernel and --modules{}",
+                "guest {host}: no answer within the boot limit. If the machine is busy, try again; otherwise try another \
+                 kernel with --kernel and --modules{}",
                 self.evidence()
             ),
             End::BootFailed(reason) | End::Unusable(reason) => {
@@ -196,7 +196,7 @@ impl GuestReport {
                     self.evidence()
                 ),
                 None => format!(
-                    "guest {host}: it ended without a word ({}){}",
+                    "guest {host}: the process ended without reporting an exit code ({}){}",
                     self.status,
                     self.evidence()
                 ),
@@ -206,13 +206,13 @@ impl GuestReport {
             || self.complaints.contains("cannot set up guest memory")
         {
             text.push_str(
-                "\nThere is not enough memory for the guest: close something, or lower --memory",
+                "\nNot enough memory for the guest: close other programs, or lower --memory",
             );
         }
         Some(text)
     }
 
-    /// What the kernel said when it was first at fault, and the last words of the kernel and of the guest's process.
+    /// Console excerpts: the kernel's first fault, the kernel's last lines, and the emulator's last lines.
     fn evidence(&self) -> String {
         let mut text = String::new();
         let mut part = |title: &str, lines: &[&str]| {
@@ -224,28 +224,28 @@ impl GuestReport {
         let kernel = lines(&self.console);
         let first = kernel.iter().position(|line| fault(line).is_some());
         let (earlier, last) = kernel.split_at(kernel.len().saturating_sub(SHOWN));
-        // What is among the last words is not said twice.
+        // Lines in the last excerpt are not repeated.
         if let Some(before) = first.and_then(|first| earlier.get(first..)) {
-            part("where it was", &before[..before.len().min(SHOWN)]);
+            part("first fault", &before[..before.len().min(SHOWN)]);
         }
-        part("last words of the kernel", last);
+        part("last lines of the kernel", last);
         let complaints = lines(&self.complaints);
         part(
-            "last words of the guest's process",
+            "last lines of the guest's process",
             &complaints[complaints.len().saturating_sub(SHOWN)..],
         );
         text
     }
 }
 
-/// The lines that say something.
+/// The non-blank lines.
 fn lines(text: &str) -> Vec<&str> {
     text.lines()
         .filter(|line| !line.trim().is_empty())
         .collect()
 }
 
-/// The sign of a kernel that can no longer be believed.
+/// The marker of a fatal kernel fault, if the console has one.
 fn fault(console: &str) -> Option<&'static str> {
     [
         "Kernel panic",
@@ -263,7 +263,7 @@ fn warning(console: &str) -> Option<&str> {
     console.lines().find(|line| line.contains("WARNING: CPU"))
 }
 
-/// Prints a run as it goes.
+/// Prints the events of a run as they arrive.
 #[derive(Debug)]
 pub(crate) struct Printer {
     style: Style,
@@ -271,19 +271,19 @@ pub(crate) struct Printer {
     started: Option<Instant>,
 }
 
-/// What an output event holds, and what becomes of it.
+/// Format of an output event, and of its printed form.
 #[derive(Clone, Copy, Debug)]
 pub(crate) enum Style {
-    /// Whatever came, as it is.
+    /// A chunk, printed unchanged.
     Raw,
     /// A line of the only guest.
     Lines,
-    /// A line of one of two guests, which gets the guest's name.
+    /// A line of one of two guests, printed with the guest's name.
     Prefixed,
 }
 
 impl Printer {
-    /// A printer; a verbose one tells when commands end, too.
+    /// A verbose printer also prints the end of each command.
     pub(crate) fn new(style: Style, verbose: bool) -> Self {
         Self {
             style,
@@ -292,7 +292,7 @@ impl Printer {
         }
     }
 
-    /// Prints an event; a reader that went away is no reason to fail.
+    /// Prints an event. A closed standard output is ignored.
     pub(crate) fn print(&mut self, event: &Event) {
         let host = event.host;
         match &event.kind {
@@ -354,7 +354,7 @@ mod tests {
     }
 
     #[test]
-    fn exit_code_is_that_of_the_command() {
+    fn exit_code_after_failed_command_is_the_commands() {
         assert_eq!(outcome(vec![guest(End::Exited(0), "")]).exit_code(), 0);
         assert_eq!(
             outcome(vec![guest(End::Exited(0), ""), guest(End::Exited(7), "")]).exit_code(),
@@ -363,7 +363,7 @@ mod tests {
     }
 
     #[test]
-    fn guest_without_its_token_is_no_success() {
+    fn guest_without_exit_report_is_broken() {
         let outcome = outcome(vec![guest(
             End::Crashed,
             "Kernel panic - not syncing: sysrq",
@@ -373,8 +373,8 @@ mod tests {
     }
 
     #[test]
-    fn stalled_boot_is_told_with_its_last_words() {
-        let stalled = End::BootFailed("its boot stood still".to_owned());
+    fn boot_failure_after_stall_quotes_the_last_line() {
+        let stalled = End::BootFailed("its boot stalled".to_owned());
         let outcome = outcome(vec![
             guest(End::Stopped, ""),
             guest(stalled, "[ 1.0] smp\n[ 1.1] mtrr: odd\n"),
@@ -385,7 +385,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_bug_fails_a_run_whose_command_succeeded() {
+    fn kernel_bug_after_successful_command_fails_the_run() {
         assert_eq!(
             outcome(vec![guest(
                 End::Exited(0),
@@ -397,7 +397,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_is_shown_where_it_was() {
+    fn complaint_about_early_fault_shows_fault_and_last_lines() {
         let mut console = "[ 3.1] BUG: soft lockup\n[ 3.2] its trace\n".to_owned();
         (0..100).for_each(|line| console += &format!("[ 4.0] line {line}\n"));
         let complaint = outcome(vec![guest(End::Exited(0), &console)]).complaint();
@@ -413,7 +413,7 @@ mod tests {
     }
 
     #[test]
-    fn a_fault_among_the_last_words_is_said_once() {
+    fn complaint_about_late_fault_shows_it_once() {
         let console = "[ 3.0] line\n[ 3.1] BUG: soft lockup\n[ 3.2] its trace\n";
         let complaint = outcome(vec![guest(End::Exited(0), console)]).complaint();
         let complaint = complaint.unwrap();
@@ -421,7 +421,7 @@ mod tests {
     }
 
     #[test]
-    fn kernel_warning_is_reported_and_passes() {
+    fn kernel_warning_is_reported_and_run_succeeds() {
         let outcome = outcome(vec![guest(
             End::Exited(0),
             "[ 3.1] WARNING: CPU: 0 PID: 1 at x.c:1\n",
@@ -431,7 +431,7 @@ mod tests {
     }
 
     #[test]
-    fn timeout_says_so() {
+    fn timeout_is_reported_with_exit_code_124() {
         let outcome = outcome(vec![guest(End::TimedOut, "")]);
         assert!(outcome.timed_out() && !outcome.is_success());
         assert_eq!(outcome.exit_code(), TIMED_OUT);
@@ -439,7 +439,7 @@ mod tests {
     }
 
     #[test]
-    fn lines_of_two_guests_are_told_apart() {
+    fn lines_of_two_guests_are_prefixed_with_the_host() {
         assert_eq!(Style::Prefixed.apply(Host::B, b"hi"), b"b| hi\n");
         assert_eq!(Style::Lines.apply(Host::A, b"hi"), b"hi\n");
         assert_eq!(Style::Raw.apply(Host::A, b"hi"), b"hi");

@@ -1,4 +1,4 @@
-//! A plan of commands on guests.
+//! The plan of a run: commands, guests and options.
 
 use std::fmt::Write;
 use std::fs;
@@ -12,29 +12,29 @@ use anyhow::{Context, Result, bail};
 use clap::ValueEnum;
 
 use super::backend::{Backend, Engine, Settings};
-use super::conduct::{Conduct, Side, Terms};
 use super::event::{Event, Host};
 use super::guest::Guest;
 use super::kernel::{Kernel, Source};
 use super::machine::Link;
 use super::report::Outcome;
+use super::runner::{GuestRun, RunPolicy, Runner};
 use super::shown::{self, Shown};
 use super::{Device, wire};
 use crate::workspace::Workspace;
 
-/// When a run of two commands is over.
+/// The end condition of a run of two commands.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, ValueEnum)]
 pub(crate) enum Until {
-    /// When both have ended.
+    /// Stop when both commands have exited.
     #[default]
     Both,
-    /// When the one on host a has ended; the other is stopped, and counts as well.
+    /// Stop when the command on host a exits. The other command is stopped, and its failure counts too.
     A,
-    /// When the one on host b has ended; the other is stopped, and counts as well.
+    /// Stop when the command on host b exits. The other command is stopped, and its failure counts too.
     B,
 }
 
-/// A plan: commands, and the guests to run them in.
+/// A plan: one or two commands, and the options of their guests.
 #[derive(Clone, Debug)]
 pub(crate) struct Run {
     commands: Vec<String>,
@@ -57,13 +57,13 @@ pub(crate) struct Run {
     terminal: bool,
 }
 
-/// MTU of the wire: room for RoCE's largest, 4096, and its headers.
+/// MTU of the wire: the largest RoCE path MTU, 4096, and the headers.
 pub(super) const WIRE_MTU: u32 = 4200;
 
-/// Number of times that guests are started when their boot stands still.
+/// Maximum number of starts of the guests when their boot fails.
 const BOOT_ATTEMPTS: u32 = 3;
 
-/// The guests' addresses.
+/// Addresses of the guests, by the name of the variable in a command.
 pub(super) const ADDRESSES: [(&str, &str); 4] = [
     ("A", "10.9.0.1"),
     ("B", "10.9.0.2"),
@@ -71,11 +71,11 @@ pub(super) const ADDRESSES: [(&str, &str); 4] = [
     ("B6", "fd09::2"),
 ];
 
-/// Variables of the caller that a command sees.
+/// Environment variables of the caller that are passed to a command.
 const PASSED_ON: [&str; 4] = ["RUST_BACKTRACE", "RUST_LOG", "LONG", "TERM"];
 
 impl Run {
-    /// One command, on one guest.
+    /// A plan of one command on one guest.
     pub(crate) fn single(command: impl Into<String>) -> Self {
         Self {
             commands: vec![command.into()],
@@ -99,105 +99,106 @@ impl Run {
         }
     }
 
-    /// Two commands, on two guests joined by a wire; both start when both guests are up.
+    /// A plan of two commands on two guests joined by a wire. Both start when both guests are up.
     pub(crate) fn pair(a: impl Into<String>, b: impl Into<String>) -> Self {
         let mut run = Self::single(a);
         run.commands.push(b.into());
         run.by_line()
     }
 
-    /// An interactive shell on one guest, at this process's terminal.
+    /// An interactive shell on one guest, on this process's terminal.
     pub(crate) fn shell() -> Self {
         let mut run = Self::single("exec \"$(command -v bash || echo sh)\"");
         run.terminal = true;
         run
     }
 
-    /// The kind of RDMA device.
+    /// Sets the kind of RDMA device.
     pub(crate) fn device(mut self, device: Device) -> Self {
         self.device = device;
         self
     }
 
-    /// How long the commands may take, not counting the boot.
+    /// Limits the duration of the commands, excluding the boot.
     pub(crate) fn timeout(mut self, timeout: impl Into<Option<Duration>>) -> Self {
         self.timeout = timeout.into();
         self
     }
 
-    /// Memory of each guest, in MiB.
+    /// Sets the memory of each guest, in MiB.
     pub(crate) fn memory_mib(mut self, memory_mib: u32) -> Self {
         self.memory_mib = memory_mib;
         self
     }
 
-    /// Processors of each guest; what suits the device unless given.
+    /// Sets the number of processors of each guest; the default depends on the device.
     pub(crate) fn cpus(mut self, cpus: impl Into<Option<u32>>) -> Self {
         self.cpus = cpus.into();
         self
     }
 
-    /// MTU of the network interface; the wire's 4200 unless given.
+    /// Sets the MTU of the network interface; the default is 4200.
     pub(crate) fn mtu(mut self, mtu: impl Into<Option<u32>>) -> Self {
         self.mtu = mtu.into();
         self
     }
 
-    /// What the guests run on.
+    /// Selects the machine: QEMU or User-Mode Linux.
     pub(crate) fn backend(mut self, backend: Backend) -> Self {
         self.backend = backend;
         self
     }
 
-    /// The guests' kernel.
+    /// Selects the guests' kernel.
     pub(crate) fn kernel(mut self, kernel: Source) -> Self {
         self.kernel = kernel;
         self
     }
 
-    /// The hosts that load the kernel's RDS over RDMA.
+    /// Loads the kernel's RDS over RDMA on these hosts.
     pub(crate) fn rds(mut self, hosts: &[Host]) -> Self {
         self.rds = hosts.to_vec();
         self
     }
 
-    /// A file to record the wire's packets in.
+    /// Records the packets of the wire to a pcap file.
     pub(crate) fn pcap(mut self, file: impl Into<Option<PathBuf>>) -> Self {
         self.pcap = file.into();
         self
     }
 
-    /// A variable that the commands see.
+    /// Adds an environment variable to the commands.
     pub(crate) fn env(mut self, name: impl Into<String>, value: impl Into<String>) -> Self {
         self.environment.push((name.into(), value.into()));
         self
     }
 
-    /// The commands' working directory; the workspace's root unless given.
+    /// Sets the working directory of the commands; the default is the workspace's root.
     pub(crate) fn folder(mut self, folder: PathBuf) -> Self {
         self.folder = Some(folder);
         self
     }
 
-    /// Files of this machine that the commands see even where a guest has a file system of its own.
+    /// Makes files of this machine visible to the commands in guests with a separate root file system.
     pub(crate) fn showing(mut self, paths: Vec<PathBuf>) -> Self {
         self.shown = paths;
         self
     }
 
-    /// Whether the only command has this process's standard input; without it, and for two commands, it is empty.
+    /// Connects this process's standard input to a single command. Otherwise, and for two commands, standard input is
+    /// empty.
     pub(crate) fn stdin(mut self, stdin: bool) -> Self {
         self.stdin = stdin;
         self
     }
 
-    /// When two commands are over.
+    /// Sets the end condition of two commands.
     pub(crate) fn until(mut self, until: Until) -> Self {
         self.until = until;
         self
     }
 
-    /// Lets the other command go on after one has failed.
+    /// Keeps the other command running after one has failed.
     pub(crate) fn keep_going(mut self, keep_going: bool) -> Self {
         self.keep_going = keep_going;
         self
@@ -209,7 +210,7 @@ impl Run {
         self
     }
 
-    /// Carries the plan out, telling `on_event` what happens.
+    /// Executes the plan and calls `on_event` for each event. Blocks until the guests have exited.
     pub(crate) fn execute(
         self,
         workspace: &Workspace,
@@ -239,7 +240,7 @@ impl Run {
         }
     }
 
-    /// Starts the guests, and conducts them to their end.
+    /// Starts the guests and runs the commands once.
     fn attempt(
         &self,
         workspace: &Workspace,
@@ -247,31 +248,31 @@ impl Run {
         settings: &Settings<'_>,
         on_event: &mut dyn FnMut(&Event),
     ) -> Result<Outcome> {
-        // The recorder outlives the guests.
+        // The packet recorder must outlive the guests.
         let (wire, _recorder) = if engine.is_uml() {
             wire::pair(self.pcap.as_deref())?
         } else {
             let (a, b) = UnixStream::pair()?;
             ([a.into(), b.into()], None)
         };
-        let (sender, signs) = mpsc::channel();
-        let mut sides = Vec::new();
+        let (sender, messages) = mpsc::channel();
+        let mut guests = Vec::new();
         for (index, host) in self.hosts().iter().enumerate() {
             let machine = engine.machine(settings, self.link(*host, &wire));
             let configuration = self.configuration(*host, workspace, engine)?;
             let script = self.script(index, *host, workspace)?;
             let guest = Guest::start(&machine, index, &sender)?;
-            sides.push(Side::new(*host, guest, configuration, script));
+            guests.push(GuestRun::new(*host, guest, configuration, script));
         }
         drop((sender, wire));
-        let terms = Terms {
+        let policy = RunPolicy {
             backend: engine.describe(),
             timeout: self.timeout,
             until: self.until,
             keep_going: self.keep_going,
             by_line: self.by_line,
         };
-        Conduct::new(terms, sides).run(&signs, on_event)
+        Runner::new(policy, guests).run(&messages, on_event)
     }
 
     fn hosts(&self) -> &'static [Host] {
@@ -286,15 +287,15 @@ impl Run {
         if self.commands.len() == 1 {
             if self.pcap.is_some() {
                 bail!(
-                    "--pcap needs two guests: what one guest sends to itself never reaches a wire"
+                    "--pcap needs two guests: a single guest's traffic to itself never reaches a wire"
                 );
             }
             if self.rds.contains(&Host::B) {
-                bail!("--rds b needs two guests: there is no host b");
+                bail!("--rds b needs two guests: a run of one command has no host b");
             }
         }
         if self.mtu.is_some_and(|mtu| !(1280..=65535).contains(&mtu)) {
-            bail!("--mtu must be from 1280, which IPv6 needs, to 65535");
+            bail!("--mtu must be from 1280, the minimum of IPv6, to 65535");
         }
         Ok(())
     }
@@ -305,7 +306,7 @@ impl Run {
             Host::A => (&wire[0], "52:54:00:09:00:01"),
             Host::B => (&wire[1], "52:54:00:09:00:02"),
         };
-        // One dump sees both directions.
+        // One capture records both directions.
         let pcap = self.pcap.as_deref().filter(|_| host == Host::A);
         (self.commands.len() > 1).then_some(Link {
             socket,
@@ -315,7 +316,7 @@ impl Run {
         })
     }
 
-    /// The script with the guest's settings, which its two scripts read.
+    /// The shell script with the guest's settings, for the guest's init and agent.
     fn configuration(&self, host: Host, workspace: &Workspace, engine: &Engine) -> Result<String> {
         let mut text = String::new();
         let mut set = |name: &str, value: &str| -> Result<()> {
@@ -354,7 +355,7 @@ impl Run {
         self.folder.as_deref().unwrap_or(workspace.root())
     }
 
-    /// What a guest has to mount so that its commands see the checkout, the modules and the caller's files.
+    /// The paths that a guest mounts: the checkout, the kernel modules and the caller's files.
     fn shown(&self, workspace: &Workspace, kernel: Option<&Kernel>) -> Vec<Shown> {
         let folders = [
             workspace.root(),
@@ -366,7 +367,7 @@ impl Run {
         shown::list(folders.chain(self.shown.iter().cloned()))
     }
 
-    /// A path in a command that this machine has and the guests do not show.
+    /// The first path in a command that exists on this machine and is not mounted in the guests.
     pub(super) fn first_hidden(&self, workspace: &Workspace) -> Option<PathBuf> {
         let shown = self.shown(workspace, None);
         let mut hidden = self
@@ -376,7 +377,7 @@ impl Run {
         hidden.find_map(|path| path.map(Path::to_owned))
     }
 
-    /// The script that runs the command in its environment.
+    /// The shell script that sets the environment and runs the command.
     fn script(&self, index: usize, host: Host, workspace: &Workspace) -> Result<String> {
         let root = workspace.root().to_string_lossy();
         let mut text = String::new();
@@ -421,8 +422,8 @@ impl Run {
     }
 }
 
-/// The commands' `PATH`: the system's, and then what the workspace builds. Some of that has the name
-/// of the program that it is tested against.
+/// `PATH` of the commands: the system's directories, then the workspace's target directories. The system comes first
+/// because some workspace programs share their name with the reference program.
 pub(super) fn search_path(workspace: &Workspace) -> String {
     let target = workspace.target().display();
     let system = "/usr/local/sbin:/usr/local/bin:/usr/sbin:/usr/bin:/sbin:/bin";
@@ -431,17 +432,22 @@ pub(super) fn search_path(workspace: &Workspace) -> String {
     )
 }
 
-/// Lines in pairs, of a place in the guest and the path on the host.
+/// Pairs of lines for the guest: path in the guest, path on the host.
 fn lines(shown: &[Shown]) -> Result<String> {
     let paths = shown.iter().flat_map(|one| [&one.place, &one.real]);
     let lines = paths.map(|path| {
         let text = path.to_str().filter(|text| !text.contains('\n'));
-        text.with_context(|| format!("a guest cannot show {}: its name is odd", path.display()))
+        text.with_context(|| {
+            format!(
+                "a guest cannot mount {}: the path is not UTF-8 or has a newline",
+                path.display()
+            )
+        })
     });
     Ok(lines.collect::<Result<Vec<_>>>()?.join("\n"))
 }
 
-/// Refuses before QEMU does, in words that help.
+/// Fails if the guests need more memory than is free, before QEMU fails with less detail.
 fn require_memory(mib: u64) -> Result<()> {
     let text = fs::read_to_string("/proc/meminfo").unwrap_or_default();
     let Some(available) = available_mib(&text) else {
@@ -449,7 +455,7 @@ fn require_memory(mib: u64) -> Result<()> {
     };
     if available < mib {
         bail!(
-            "the guests want {mib} MiB of memory and {available} MiB are free: close something, or lower --memory"
+            "the guests need {mib} MiB of memory and {available} MiB are free: close other programs, or lower --memory"
         );
     }
     Ok(())
@@ -462,7 +468,7 @@ fn available_mib(meminfo: &str) -> Option<u64> {
     Some(line.split_whitespace().next()?.parse::<u64>().ok()? / 1024)
 }
 
-/// A path as a word of a command.
+/// Quotes a path as one word of a shell command.
 pub(crate) fn quote(path: &Path) -> Result<String> {
     Ok(shlex::try_quote(&path.to_string_lossy())?.into_owned())
 }

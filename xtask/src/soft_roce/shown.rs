@@ -1,26 +1,26 @@
-//! Files of the host that a guest shows where it has file systems of its own.
+//! Mounts of host files inside a guest's own file systems.
 //!
-//! A guest's `/tmp`, `/run` and `/dev/shm` start empty, whatever the host has there. The checkout, the caller's working
-//! directory and the paths in the words of a command are mounted into them.
+//! A guest's `/tmp`, `/run` and `/dev/shm` start empty. The checkout, the caller's working directory and paths among
+//! the words of a command are mounted there if the host has them below these folders.
 
 use std::collections::BTreeSet;
 use std::path::{Component, Path, PathBuf};
 
-/// The mount points of a guest's own file systems, which its first process mounts.
+/// Mount points of a guest's own file systems, mounted by its init.
 const OWN: [&str; 3] = ["/tmp", "/run", "/dev/shm"];
 
-/// A path of the host that a guest mounts into a file system of its own.
+/// A path of the host to mount inside a guest's own file system.
 #[derive(Clone, Debug, PartialEq, Eq, PartialOrd, Ord)]
 pub(super) struct Shown {
-    /// The path in the guest.
+    /// Path in the guest.
     pub(super) place: PathBuf,
-    /// The path on the host, without symbolic links.
+    /// Path on the host, without symbolic links.
     pub(super) real: PathBuf,
 }
 
-/// Returns the mounts by which a guest sees `paths`; a path without a file is left out.
+/// Returns the mounts for `paths` in a guest. Paths without a file are left out.
 ///
-/// A file's folder comes with it, because a program may need its neighbors, but for a file right in `/tmp`.
+/// A file is mounted with its folder, because a program may need its neighbors, except a file directly in `/tmp`.
 pub(super) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
     let mut wanted = BTreeSet::new();
     for path in paths {
@@ -45,7 +45,7 @@ pub(super) fn list(paths: impl IntoIterator<Item = PathBuf>) -> Vec<Shown> {
     shown
 }
 
-/// The mount by which a guest sees `place`, if its own file systems hide it.
+/// The mount for `place`, if hidden by one of the guest's own file systems.
 fn mount(place: &Path) -> Option<Shown> {
     let own = own(place)?;
     let folder = place.parent().filter(|folder| *folder != own);
@@ -53,7 +53,7 @@ fn mount(place: &Path) -> Option<Shown> {
         Some(folder) if !place.is_dir() => folder,
         _ => place,
     };
-    // The guest's own programs are in /run, and shared memory is not to be shared with the host.
+    // The guest's programs are in /run, and the host's shared memory must stay the host's.
     let whole = place == own && own != Path::new("/tmp");
     let real = place.canonicalize().ok()?;
     (!whole).then(|| Shown {
@@ -71,7 +71,7 @@ fn shows(shown: &[Shown], place: &Path) -> bool {
     shown.iter().any(|one| place.starts_with(&one.place))
 }
 
-/// The files of this machine that are named by the words of a command, or by `NAME=VALUE` words, with a slash.
+/// Existing files named by words of a command, or by `NAME=VALUE` words, with a slash in the name.
 pub(super) fn named(words: &[String], folder: &Path) -> Vec<PathBuf> {
     let values = words
         .iter()
@@ -84,7 +84,7 @@ pub(super) fn named(words: &[String], folder: &Path) -> Vec<PathBuf> {
         .collect()
 }
 
-/// The first path in `script` that this machine has and a guest with these mounts does not.
+/// The first existing path in `script` without a mount in a guest.
 pub(super) fn first_hidden<'a>(script: &'a str, shown: &[Shown]) -> Option<&'a Path> {
     let mut words = script
         .split(|c: char| c.is_whitespace() || "'\"`=:;|&()<>$".contains(c))
@@ -105,20 +105,20 @@ mod tests {
         shown.iter().map(|one| one.place.as_path()).collect()
     }
 
-    /// A folder below `/tmp`, whatever `TMPDIR` is.
+    /// A folder below `/tmp`, independent of `TMPDIR`.
     fn folder() -> tempfile::TempDir {
         tempfile::tempdir_in("/tmp").unwrap()
     }
 
     #[test]
-    fn only_files_that_exist_and_are_hidden_are_listed() {
+    fn list_of_absent_or_visible_paths_is_empty() {
         assert_eq!(list(["/usr/bin".into(), "/tmp/no such file".into()]), []);
         assert_eq!(list(["/run".into(), "/dev/shm".into()]), []);
         assert_eq!(places(&list(["/tmp".into()])), [Path::new("/tmp")]);
     }
 
     #[test]
-    fn folder_shows_its_contents_once() {
+    fn list_of_folder_and_its_contents_has_one_mount() {
         let folder = folder();
         let inside = folder.path().join("a b,c:d");
         fs::create_dir(&inside).unwrap();
@@ -128,7 +128,7 @@ mod tests {
     }
 
     #[test]
-    fn file_brings_its_folder_unless_that_is_all_of_tmp() {
+    fn list_of_file_mounts_its_folder_except_tmp() {
         let folder = folder();
         let file = folder.path().join("program");
         fs::write(&file, "").unwrap();
@@ -138,7 +138,7 @@ mod tests {
     }
 
     #[test]
-    fn symbolic_links_are_followed_to_hidden_files() {
+    fn list_of_symbolic_link_includes_its_target() {
         let (folder, target) = (folder(), folder());
         let link = folder.path().join("link");
         symlink(target.path(), &link).unwrap();
@@ -155,7 +155,7 @@ mod tests {
     }
 
     #[test]
-    fn words_name_files_by_any_path() {
+    fn named_finds_files_by_words_and_values() {
         let folder = folder();
         fs::write(folder.path().join("x"), "").unwrap();
         let words = ["./x", "--file=./x", "x", "-l", "./none"].map(str::to_owned);
@@ -167,7 +167,7 @@ mod tests {
     }
 
     #[test]
-    fn hidden_path_in_a_script_is_found() {
+    fn first_hidden_of_unmounted_file_is_its_path() {
         let folder = folder();
         let file = folder.path().join("x");
         let script = format!("cd /; cat <'{}' /tmp /tmp/none", file.display());

@@ -1,5 +1,5 @@
-//! SoftiWARP for a kernel that comes without it, as Debian's does: built from the distribution's kernel source
-//! against the kernel's headers. Everything stays below the target folder.
+//! SoftiWARP for kernels without the module, such as Debian's: built from the distribution's kernel source against the
+//! kernel's headers, below the target folder.
 
 use std::collections::BTreeSet;
 use std::fs;
@@ -13,11 +13,11 @@ use crate::distribution::{self, Manager};
 use crate::process::{self, Scratch};
 use crate::setup::{self, Group};
 
-/// Returns `siw.ko` for `kernel`, built below `cache` unless it is there.
+/// Returns `siw.ko` for `kernel`, built below `cache` unless cached.
 ///
 /// # Errors
 ///
-/// The kernel's headers or the distribution's source are not to be had, or the build fails.
+/// The kernel's headers or the distribution's source are unavailable, or the build fails.
 pub(crate) fn ensure(kernel: &Kernel, cache: &Path) -> Result<PathBuf> {
     let module = module(kernel, cache);
     if module.exists() {
@@ -35,7 +35,7 @@ pub(crate) fn ensure(kernel: &Kernel, cache: &Path) -> Result<PathBuf> {
     Ok(module)
 }
 
-/// Whether the module of `kernel` is built, or its headers are there or in the package lists.
+/// Whether the module of `kernel` is built, or its headers are installed, unpacked or in the package lists.
 pub(super) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
     module(kernel, cache).exists()
         || headers_beside(kernel).is_some()
@@ -44,7 +44,7 @@ pub(super) fn can_be_built(kernel: &Kernel, cache: &Path) -> bool {
         || header_packages(&kernel.release()).is_ok()
 }
 
-/// The packages with the headers of a kernel, as far as modules are built with them.
+/// Packages with the headers of a kernel release, including the build tools.
 pub(super) fn header_packages(release: &str) -> Result<BTreeSet<String>> {
     let headers = format!("linux-headers-{release}");
     if !distribution::apt_knows(&headers) {
@@ -60,10 +60,10 @@ fn module(kernel: &Kernel, cache: &Path) -> PathBuf {
     cache.join("siw").join(kernel.release()).join("siw.ko")
 }
 
-/// The folder `usr` with the headers that were unpacked, or are installed, with the kernel.
+/// The `usr` folder with the kernel's headers, unpacked beside the kernel or installed.
 fn headers_beside(kernel: &Kernel) -> Option<PathBuf> {
     let makefile = format!("src/linux-headers-{}/Makefile", kernel.release());
-    // Of a folder `lib/modules/RELEASE`.
+    // Ancestors of `lib/modules/RELEASE`.
     let roots = kernel.modules.ancestors().skip(3);
     roots
         .map(|root| root.join("usr"))
@@ -72,14 +72,16 @@ fn headers_beside(kernel: &Kernel) -> Option<PathBuf> {
 
 fn build(kernel: &Kernel, cache: &Path, module: &Path) -> Result<()> {
     if Manager::detect() != Some(Manager::Apt) {
-        bail!("this is done only with Debian's packages; take a kernel with CONFIG_RDMA_SIW=m");
+        bail!(
+            "building siw works only with Debian's packages: use a kernel with CONFIG_RDMA_SIW=m"
+        );
     }
     setup::ensure(&[Group::Siw])?;
     let release = kernel.release();
     let headers = headers_beside(kernel);
     let scratch = Scratch::inside(&without_spaces(cache))?;
     let unpacked = scratch.path().join("unpacked");
-    eprintln!("Fetching what siw is built from, once");
+    eprintln!("Downloading the source of siw, once");
     let files = Manager::Apt.fetch(|| packages(&release, headers.is_some()), scratch.path())?;
     eprintln!("Building siw");
     for file in &files {
@@ -97,13 +99,13 @@ fn build(kernel: &Kernel, cache: &Path, module: &Path) -> Result<()> {
         .arg(headers)
         .arg(format!("M={}", siw.display()));
     make.args(["CONFIG_RDMA_SIW=m", "modules"]);
-    // Types for BPF, by a tool that newer kernels' headers do not bring along.
+    // No BTF: newer kernels' header packages lack the tool.
     make.arg("CONFIG_DEBUG_INFO_BTF_MODULES=");
-    // What goes wrong is told on standard error.
+    // Errors are on standard error.
     process::run(make.stdout(Stdio::null()))?;
     let home = module.parent().context("the module has no parent folder")?;
     fs::create_dir_all(home)?;
-    // Over to its place in one step: a half-copied module must not be found.
+    // Moved into place by rename, so that another run never sees a partial file.
     let unfinished = Scratch::inside(home)?;
     let copy = unfinished.path().join("siw.ko");
     fs::copy(siw.join("siw.ko"), &copy)?;
@@ -111,19 +113,19 @@ fn build(kernel: &Kernel, cache: &Path, module: &Path) -> Result<()> {
     Ok(())
 }
 
-/// The packages with the source of siw and, unless they are at hand, the kernel's headers.
+/// Packages with the source of siw and, unless installed, the kernel's headers.
 fn packages(release: &str, has_headers: bool) -> Result<Vec<String>> {
     let mut packages = Vec::new();
     if !has_headers {
         let headers = header_packages(release).context(
-            "its headers are not to be had: install them below /usr/src, take a kernel whose package linux-headers-* \
-             exists or one with CONFIG_RDMA_SIW=m, or leave out --kernel and --modules",
+            "the kernel's headers are unavailable: install them below /usr/src, use a kernel whose package \
+             linux-headers-* exists or one with CONFIG_RDMA_SIW=m, or leave out --kernel and --modules",
         )?;
         packages.extend(headers);
     }
     let source = source(release)?;
     let version = distribution::apt_candidate(&format!("linux-headers-{release}"));
-    // Later sources of the series do, too: siw's changes little there.
+    // A later source of the same series also works: siw rarely changes within a series.
     let exact = version.map(|version| format!("{source}={version}"));
     packages.push(
         exact
@@ -134,13 +136,13 @@ fn packages(release: &str, has_headers: bool) -> Result<Vec<String>> {
     Ok(packages)
 }
 
-/// The package with the source of a kernel's series.
+/// Name of the package with the source of a kernel's series.
 fn source(release: &str) -> Result<String> {
     let series = series(release).with_context(|| format!("no series in the release {release}"))?;
     Ok(format!("linux-source-{series}"))
 }
 
-/// `folder`, or the system's folder for temporary files if `make` could not use `folder`.
+/// `folder`, or the system's temporary folder if `folder` has characters that `make` does not support.
 fn without_spaces(folder: &Path) -> PathBuf {
     let name = folder.to_string_lossy();
     if name.contains(|c: char| c.is_whitespace() || c == ':') {
@@ -150,11 +152,11 @@ fn without_spaces(folder: &Path) -> PathBuf {
     }
 }
 
-/// Copies the headers' packages, which link to each other, out of a folder `usr`.
+/// Copies the header packages, which contain symbolic links to each other, from a `usr` folder.
 fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     for (folder, pattern) in [("src", "linux-headers-*"), ("lib", "linux-kbuild-*")] {
         fs::create_dir_all(to.join(folder))?;
-        // The pattern is matched below `from`, whose own name may have anything in it.
+        // The pattern is applied to file names only: `from` itself may contain pattern characters.
         for entry in fs::read_dir(from.join(folder)).into_iter().flatten() {
             let entry = entry?;
             let name = entry.file_name();
@@ -169,7 +171,7 @@ fn copy_headers(from: &Path, to: &Path) -> Result<()> {
     Ok(())
 }
 
-/// Unpacks the folder of siw from the source's archive.
+/// Extracts the siw folder from the kernel source archive.
 fn unpack_siw(sources: &Path, release: &str) -> Result<PathBuf> {
     let source = source(release)?;
     let folder = format!("{source}/drivers/infiniband/sw/siw");
@@ -184,7 +186,8 @@ fn unpack_siw(sources: &Path, release: &str) -> Result<PathBuf> {
     Ok(sources.join(folder))
 }
 
-/// Makes the headers' makefile name the others where they were unpacked; the links between the packages are relative.
+/// Replaces absolute paths in the headers' makefile by paths below `sources`. Symbolic links between the packages are
+/// relative.
 fn relocate(makefile: &Path, sources: &Path) -> Result<()> {
     let text = fs::read_to_string(makefile)
         .with_context(|| format!("cannot read {}", makefile.display()))?;
@@ -192,7 +195,7 @@ fn relocate(makefile: &Path, sources: &Path) -> Result<()> {
     Ok(fs::write(makefile, text)?)
 }
 
-/// The first two numbers of a release: `6.1` for `6.1.0-56-amd64`.
+/// Major and minor number of a release: `6.1` for `6.1.0-56-amd64`.
 fn series(release: &str) -> Option<&str> {
     let mut dots = release.match_indices('.').map(|(at, _)| at);
     let (_, second) = (dots.next()?, dots.next()?);
@@ -204,7 +207,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn series_is_major_and_minor() {
+    fn series_of_release_is_major_and_minor() {
         assert_eq!(series("6.1.0-56-amd64"), Some("6.1"));
         assert_eq!(series("6.12.48+deb13-amd64"), Some("6.12"));
         assert_eq!(series("6"), None);

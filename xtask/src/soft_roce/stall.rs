@@ -1,31 +1,31 @@
-//! Noticing that a guest's boot stands still, by the processor time that its process uses.
+//! Detection of stalled boots, by the processor time of the guest's process.
 //!
-//! Processor time and not the time of day: on a busy host a boot takes many times as long, and is no worse for it.
+//! Processor time rather than elapsed time, because on a busy host a healthy boot takes many times as long.
 
 use std::fmt;
 use std::fs;
 use std::time::{Duration, Instant};
 
-/// Time without demand for a processor after which a boot stands still. A guest that boots is never idle for a second.
+/// Time without demand for a processor after which a boot counts as stalled. A booting guest is never idle for 1 s.
 const IDLE_LIMIT: Duration = Duration::from_secs(10);
 
-/// Share of [`IDLE_LIMIT`] up to which a guest counts as idle: timers fire even then.
+/// Processor demand below this share of [`IDLE_LIMIT`] counts as idle: timers fire in a stalled guest too.
 const IDLE_SHARE: f64 = 0.02;
 
-/// Processor time without a sign of life after which a boot stands still. An emulated boot takes about ten seconds of it
-/// for all.
+/// Processor time without a message or console output after which a boot counts as stalled. An emulated boot takes
+/// about 10 s of processor time in total.
 const BUSY_LIMIT: Duration = Duration::from_secs(45);
 
 /// Processor time of a process.
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq)]
 pub(super) struct Usage {
     ran: Duration,
-    /// Time in which a thread could run, and other processes had the processors.
+    /// Time in which a thread was runnable without running.
     waited: Duration,
 }
 
 impl Usage {
-    /// The usage of all threads of the process `pid`; `None` where the kernel does not count it.
+    /// Usage of all threads of the process `pid`; `None` if the kernel has no `schedstat`.
     pub(super) fn of(pid: u32) -> Option<Self> {
         let threads = fs::read_dir(format!("/proc/{pid}/task")).ok()?;
         let texts = threads
@@ -54,7 +54,7 @@ fn parse(text: &str) -> Option<Usage> {
     })
 }
 
-/// How a boot stands still.
+/// Kind of a stall.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(super) enum Stall {
     Idle,
@@ -64,21 +64,17 @@ pub(super) enum Stall {
 impl fmt::Display for Stall {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         match self {
-            Self::Idle => write!(
-                f,
-                "its boot stood still, idle for {} s",
-                IDLE_LIMIT.as_secs()
-            ),
+            Self::Idle => write!(f, "its boot stalled, idle for {} s", IDLE_LIMIT.as_secs()),
             Self::Busy => write!(
                 f,
-                "its boot stood still, with {} s of processor time since its last sign of life",
+                "its boot stalled, with {} s of processor time since its last message",
                 BUSY_LIMIT.as_secs()
             ),
         }
     }
 }
 
-/// Watches one boot.
+/// Stall detector for one boot.
 #[derive(Debug, Default)]
 pub(super) struct Watch {
     signs: usize,
@@ -87,7 +83,7 @@ pub(super) struct Watch {
 }
 
 impl Watch {
-    /// Takes the usage at a time, and a number that has changed since the last call if the guest gave a sign of life.
+    /// Records the usage at `now`. `signs` must change whenever the guest sent a message or console output.
     pub(super) fn observe(&mut self, now: Instant, usage: Usage, signs: usize) -> Option<Stall> {
         let (since, before) = *self.window.get_or_insert((now, usage));
         if signs != self.signs {
@@ -121,7 +117,7 @@ mod tests {
         }
     }
 
-    /// What a watch finds in the end, of a boot that uses so much in each of `seconds` seconds.
+    /// The stall detected in a boot with usage `each` per second, for `seconds` seconds.
     fn watch(seconds: u32, each: (f64, f64), signs: impl Fn(u32) -> usize) -> Option<Stall> {
         let begin = Instant::now();
         let mut watch = Watch::default();
@@ -137,19 +133,19 @@ mod tests {
     }
 
     #[test]
-    fn idle_boot_stands_still() {
+    fn boot_idle_for_ten_seconds_is_a_stall() {
         assert_eq!(watch(12, (0.0, 0.0), |_| 3), Some(Stall::Idle));
         assert_eq!(watch(10, (0.0, 0.0), |_| 3), None);
         assert_eq!(watch(12, (0.001, 0.001), |_| 3), Some(Stall::Idle));
     }
 
     #[test]
-    fn boot_that_waits_for_a_processor_goes_on() {
+    fn boot_waiting_for_a_processor_is_no_stall() {
         assert_eq!(watch(600, (0.05, 1.9), |_| 3), None);
     }
 
     #[test]
-    fn busy_boot_without_a_sign_stands_still() {
+    fn boot_busy_without_messages_is_a_stall() {
         assert_eq!(watch(30, (2.0, 0.0), |_| 3), Some(Stall::Busy));
         assert_eq!(watch(20, (2.0, 0.0), |_| 3), None);
         let signs = |second| usize::try_from(second / 20).unwrap();
@@ -157,7 +153,7 @@ mod tests {
     }
 
     #[test]
-    fn usage_of_a_process_is_read() {
+    fn usage_of_own_process_is_nonzero() {
         assert_eq!(
             parse("5000000 7 3\n"),
             Some(Usage {

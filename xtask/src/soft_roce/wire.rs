@@ -1,6 +1,6 @@
-//! The wire between two guests of User-Mode Linux: a pair of datagram sockets, one Ethernet frame in each datagram.
+//! The wire between two User-Mode Linux guests: a pair of datagram sockets, with one Ethernet frame per datagram.
 //!
-//! To record the packets, two pairs are made, and xtask carries the frames from one to the other.
+//! For a packet capture there are two pairs, and xtask forwards the frames between them.
 
 use std::fs::File;
 use std::io::{self, BufWriter, Write};
@@ -14,10 +14,10 @@ use std::time::SystemTime;
 
 use anyhow::{Context, Result};
 
-/// The largest frame: an Ethernet header and the largest MTU that can be asked for.
+/// Maximum frame size: an Ethernet header and the largest `--mtu`.
 const MAX_FRAME: usize = 14 + 65535;
 
-/// Carries frames between two guests and records them; ends when dropped.
+/// Forwards frames between two guests and records them, until dropped.
 #[derive(Debug)]
 pub(crate) struct Recorder {
     ends: [UnixDatagram; 2],
@@ -25,7 +25,7 @@ pub(crate) struct Recorder {
     capture: Arc<Mutex<Capture<BufWriter<File>>>>,
 }
 
-/// Makes the wire's two ends; with `pcap`, their frames are recorded there while the recorder lives.
+/// Creates both ends of the wire. With `pcap`, frames are recorded to that file while the recorder lives.
 pub(crate) fn pair(pcap: Option<&Path>) -> Result<([OwnedFd; 2], Option<Recorder>)> {
     let (a, to_a) = UnixDatagram::pair()?;
     let Some(pcap) = pcap else {
@@ -49,16 +49,16 @@ pub(crate) fn pair(pcap: Option<&Path>) -> Result<([OwnedFd; 2], Option<Recorder
     Ok(([a.into(), b.into()], Some(recorder)))
 }
 
-/// Carries frames one way until `from` is shut down.
+/// Forwards frames in one direction until `from` is shut down.
 fn carry(from: &UnixDatagram, to: &UnixDatagram, capture: &Mutex<Capture<BufWriter<File>>>) {
     let mut frame = vec![0; MAX_FRAME];
     while let Ok(length @ 1..) = from.recv(&mut frame) {
         let frame = &frame[..length];
         let mut capture = capture.lock().unwrap_or_else(PoisonError::into_inner);
-        // A full disk ends the recording, not the wire.
+        // An error, such as a full disk, stops the recording and not the wire.
         capture.record(SystemTime::now(), frame);
         drop(capture);
-        // The other guest may be gone already.
+        // The other guest may have exited.
         drop(to.send(frame));
     }
 }
@@ -66,7 +66,7 @@ fn carry(from: &UnixDatagram, to: &UnixDatagram, capture: &Mutex<Capture<BufWrit
 impl Drop for Recorder {
     fn drop(&mut self) {
         for end in &self.ends {
-            // Wakes the carrier that waits for a frame; it fails only where it has been done before.
+            // Unblocks the forwarding thread. Fails only if already shut down.
             drop(end.shutdown(Shutdown::Both));
         }
         for carrier in self.carriers.drain(..) {
@@ -74,12 +74,12 @@ impl Drop for Recorder {
         }
         let mut capture = self.capture.lock().unwrap_or_else(PoisonError::into_inner);
         if let Err(error) = capture.flush() {
-            eprintln!("the recording of the wire is not complete: {error}");
+            eprintln!("the capture of the wire is incomplete: {error}");
         }
     }
 }
 
-/// A file of packets as tcpdump writes it.
+/// A packet capture in tcpdump's format.
 #[derive(Debug)]
 struct Capture<W: Write> {
     file: W,
@@ -87,7 +87,7 @@ struct Capture<W: Write> {
 }
 
 impl<W: Write> Capture<W> {
-    /// Writes the header: microseconds, Ethernet, whole frames.
+    /// Writes the file header: microsecond timestamps, Ethernet, whole frames.
     fn new(mut file: W) -> io::Result<Self> {
         const MAGIC: u32 = 0xa1b2_c3d4;
         const ETHERNET: u32 = 1;
@@ -100,7 +100,7 @@ impl<W: Write> Capture<W> {
         Ok(Self { file, failed: None })
     }
 
-    /// Appends a frame; after a failure it does nothing.
+    /// Appends a frame. Does nothing after an earlier failure.
     fn record(&mut self, at: SystemTime, frame: &[u8]) {
         if self.failed.is_none() {
             self.failed = self.write(at, frame).err();
@@ -118,7 +118,7 @@ impl<W: Write> Capture<W> {
         self.file.write_all(frame)
     }
 
-    /// Writes what is buffered; tells the first failure.
+    /// Flushes the buffer; returns the first failure.
     fn flush(&mut self) -> io::Result<()> {
         match self.failed.take() {
             Some(error) => Err(error),
@@ -134,7 +134,7 @@ mod tests {
     use std::time::Duration;
 
     #[test]
-    fn capture_has_the_header_and_the_frame_of_tcpdump() {
+    fn capture_of_a_frame_has_tcpdumps_format() {
         let mut bytes = Vec::new();
         let mut capture = Capture::new(&mut bytes).unwrap();
         let at = SystemTime::UNIX_EPOCH + Duration::from_micros(7_000_009);
@@ -152,8 +152,8 @@ mod tests {
     }
 
     #[test]
-    fn capture_tells_its_first_failure() {
-        /// A fake of a disk: takes the header and no more.
+    fn capture_on_full_disk_returns_the_first_failure() {
+        /// A writer with room for the file header only.
         #[derive(Debug)]
         struct Full(usize);
         impl Write for Full {
@@ -178,7 +178,7 @@ mod tests {
     }
 
     #[test]
-    fn recorder_carries_both_ways_and_ends() {
+    fn recorder_forwards_both_ways_and_records_each_frame() {
         let folder = tempfile::tempdir().unwrap();
         let file = folder.path().join("wire.pcap");
         let ([a, b], recorder) = pair(Some(&file)).unwrap();

@@ -1,4 +1,4 @@
-//! The guest's kernel and the distribution's archive, which a fake of apt plays: `apt-fake`.
+//! Fetching the guest's kernel from the distribution's archive, with `apt-fake` in place of apt.
 
 use std::fs::{self, Permissions};
 use std::os::unix::fs::{PermissionsExt, symlink};
@@ -9,7 +9,7 @@ use tempfile::TempDir;
 
 use super::{Finished, finish, xtask};
 
-/// A machine with an archive, whose package lists name the kernel 6.1.0-1.
+/// A fake machine and archive. The initial package lists have the kernel 6.1.0-1.
 struct Machine {
     folder: TempDir,
 }
@@ -18,7 +18,7 @@ const OLD: &str = "6.1.0-1-amd64";
 const NEW: &str = "6.1.0-2-amd64";
 
 impl Machine {
-    /// A machine whose archive has `releases` after each refresh of the package lists.
+    /// A machine whose archive offers `releases`, one after each refresh of the package lists.
     fn new(releases: &[&str]) -> Self {
         let folder = tempfile::tempdir().unwrap();
         let path = folder.path();
@@ -43,7 +43,7 @@ impl Machine {
         Self { folder }
     }
 
-    /// Puts the old kernel there, as it was fetched before its headers came with it.
+    /// Adds the old kernel without headers, as earlier versions of xtask fetched it.
     fn with_old_kernel(self) -> Self {
         let kernel = self.kernel();
         let modules = kernel.join("lib/modules").join(OLD).join("kernel");
@@ -58,7 +58,7 @@ impl Machine {
         self.folder.path().join("target/soft-roce/kernel")
     }
 
-    /// Runs a command in a guest, which does not come so far: no kernel of the fake's is one.
+    /// Runs a command in a guest. The boot always fails, because the fake's kernel is empty.
     fn run(&self, more: &[&str]) -> Finished {
         let path = std::env::var("PATH").unwrap();
         let mut command = Command::new(xtask());
@@ -75,7 +75,7 @@ impl Machine {
         finish(&mut command).expect_code(1)
     }
 
-    /// What was called, without the questions of `apt-cache`.
+    /// The apt-get calls, one a line.
     fn called(&self) -> String {
         let log = fs::read_to_string(self.folder.path().join("log")).unwrap_or_default();
         let calls = log
@@ -99,7 +99,7 @@ impl Machine {
 }
 
 #[test]
-fn kernel_is_fetched_from_fresh_package_lists_with_its_headers() {
+fn kernel_fetch_refreshes_package_lists_and_includes_headers() {
     let machine = Machine::new(&[NEW]);
     let finished = machine.run(&[]);
     machine.expect_kernel(NEW, &finished);
@@ -110,8 +110,8 @@ fn kernel_is_fetched_from_fresh_package_lists_with_its_headers() {
 }
 
 #[test]
-fn kernel_that_is_gone_from_the_archive_is_looked_up_anew() {
-    // A refresh brings the old release, which is removed before it is downloaded.
+fn kernel_fetch_after_404_refreshes_the_lists_again() {
+    // The refreshed list has the old release, which is removed from the archive before the download.
     let machine = Machine::new(&[OLD, &format!("then {NEW}")]);
     let finished = machine.run(&[]).expect_stderr("404");
     machine.expect_kernel(NEW, &finished);
@@ -119,7 +119,7 @@ fn kernel_that_is_gone_from_the_archive_is_looked_up_anew() {
 }
 
 #[test]
-fn siw_replaces_a_kernel_whose_headers_are_gone() {
+fn siw_with_headers_gone_replaces_the_kernel() {
     let machine = Machine::new(&[NEW]).with_old_kernel();
     let finished = machine.run(&["--device", "siw"]).expect_stderr(OLD);
     machine.expect_kernel(NEW, &finished);
@@ -128,7 +128,7 @@ fn siw_replaces_a_kernel_whose_headers_are_gone() {
 }
 
 #[test]
-fn siw_keeps_a_kernel_whose_headers_are_offered() {
+fn siw_with_headers_offered_keeps_the_kernel() {
     let machine = Machine::new(&[OLD]).with_old_kernel();
     let finished = machine.run(&["--device", "siw"]);
     let image = machine.kernel().join(format!("boot/vmlinuz-{OLD}"));
@@ -138,7 +138,7 @@ fn siw_keeps_a_kernel_whose_headers_are_offered() {
 }
 
 #[test]
-fn siw_for_a_kernel_of_the_callers_gives_advice_that_fits() {
+fn siw_with_own_kernel_fails_with_fitting_advice() {
     let machine = Machine::new(&[NEW]).with_old_kernel();
     let own = machine.folder.path().join("own");
     fs::rename(machine.kernel(), &own).unwrap();

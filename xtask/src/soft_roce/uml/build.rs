@@ -1,4 +1,4 @@
-//! The User-Mode Linux kernel: built once from the distribution's kernel source, for all checkouts of a user.
+//! Building the User-Mode Linux kernel from the distribution's kernel source, once for each user.
 
 use std::fs;
 use std::hash::{DefaultHasher, Hash, Hasher};
@@ -16,13 +16,13 @@ use crate::process::{self, Scratch, Supervised};
 use crate::setup::{self, Group};
 use crate::soft_roce::kernel::{self, Kernel};
 
-/// The kernel's configuration, over that with nothing in it.
+/// Kernel configuration, merged over `allnoconfig`.
 const CONFIG: &str = include_str!("../../../../ci/guest/uml.config");
 
-/// Packages with the source, the best first. The configuration has been tried with 6.12.
+/// Source packages in order of preference. The configuration is tested with 6.12.
 const SOURCES: [&str; 2] = ["linux-source-6.12", "linux-source"];
 
-/// Settings without which no guest comes up. `make` drops a setting of an option that the source does not have.
+/// Settings required for a guest to boot. `make` silently drops settings unknown to the source.
 const REQUIRED: [&str; 6] = [
     "CONFIG_HOSTFS=y",
     "CONFIG_OVERLAY_FS=y",
@@ -32,16 +32,16 @@ const REQUIRED: [&str; 6] = [
     "CONFIG_RDMA_RXE=m",
 ];
 
-/// Lines that `make` prints for 6.12, for the progress bar.
+/// Number of lines printed by `make` for 6.12, for the progress bar.
 const STEPS: u64 = 1700;
 
-/// Disk space that the build takes, in MiB.
+/// Disk space needed by the build, in MiB.
 const BUILD_MIB: u64 = 2200;
 
-/// Processor time that the build takes, in seconds, on a processor of 2023.
+/// Processor time of the build, in seconds, on a processor of 2023.
 const BUILD_SECONDS: u64 = 500;
 
-/// Parts of the source that are not compiled and hold half of its bytes.
+/// Files excluded from extraction: never compiled, and half of the archive's size.
 const LEFT_OUT: [&str; 8] = [
     "*/Documentation/*.rst",
     "*/drivers/gpu/*.[ch]",
@@ -53,16 +53,16 @@ const LEFT_OUT: [&str; 8] = [
     "*/arch/*.dts*",
 ];
 
-/// The kernel, if this user has built it.
+/// The kernel, if already built by this user.
 pub(crate) fn built() -> Option<Kernel> {
     built_in(&home().ok()?)
 }
 
-/// The kernel, built now unless it was before.
+/// The kernel; builds it if necessary.
 ///
 /// # Errors
 ///
-/// The source or a build tool is not to be had, the disk is full, or the build fails.
+/// The source or a build tool is unavailable, the disk is full, or the build fails.
 pub(crate) fn ensure() -> Result<Kernel> {
     let home = home()?;
     if let Some(kernel) = built_in(&home) {
@@ -74,26 +74,26 @@ pub(crate) fn ensure() -> Result<Kernel> {
         return Ok(kernel);
     }
     build(parent, &home).context("the User-Mode Linux kernel cannot be built")?;
-    built_in(&home).context("the User-Mode Linux kernel was built, and is not there")
+    built_in(&home).context("the User-Mode Linux kernel is missing after its build")
 }
 
-/// Time and disk space that building takes, in words.
+/// Time and disk space of a build, as a sentence fragment.
 pub(crate) fn price() -> String {
     let processors = thread::available_parallelism().map_or(1, usize::from) as u64;
     let minutes = BUILD_SECONDS.div_ceil(60 * processors.min(16));
     format!(
-        "about {minutes} min on this machine, 150 MB to download, and 2 GB of disk space meanwhile (12 MB are kept)"
+        "about {minutes} min on this machine, 150 MB to download, and 2 GB of disk space during the build (12 MB after)"
     )
 }
 
-/// The folder of the kernel with today's configuration.
+/// Folder of the kernel for the current configuration.
 fn home() -> Result<PathBuf> {
     let mut hasher = DefaultHasher::new();
     CONFIG.hash(&mut hasher);
     Ok(cache()?.join(format!("uml-{:016x}", hasher.finish())))
 }
 
-/// The user's folder for what all checkouts share.
+/// The user's cache folder, shared by all checkouts.
 fn cache() -> Result<PathBuf> {
     let variable = |name| std::env::var_os(name).filter(|value| !value.is_empty());
     let folder = variable("XDG_CACHE_HOME")
@@ -116,7 +116,7 @@ fn built_in(home: &Path) -> Option<Kernel> {
 
 fn build(parent: &Path, home: &Path) -> Result<()> {
     if Manager::detect() != Some(Manager::Apt) {
-        bail!("this is done with Debian's source packages only: take --backend qemu");
+        bail!("the build supports only Debian's source packages: use --backend qemu");
     }
     setup::ensure(&[Group::Uml])?;
     eprintln!(
@@ -136,7 +136,7 @@ fn build(parent: &Path, home: &Path) -> Result<()> {
         .with_context(|| format!("cannot put the kernel into {}", home.display()))
 }
 
-/// Removes what a build has left that was killed; the lock is held, so that none is under way.
+/// Removes the scratch folders of killed builds. The caller holds the lock, so no build is in progress.
 fn remove_remains(parent: &Path) -> Result<()> {
     for entry in fs::read_dir(parent)?.flatten() {
         if entry
@@ -155,14 +155,14 @@ fn require_space(folder: &Path) -> Result<()> {
     let free = file_system.f_bavail.saturating_mul(file_system.f_frsize) >> 20;
     ensure!(
         free >= BUILD_MIB,
-        "{} has {free} MiB of disk space left, and the build takes {BUILD_MIB}: make room, or name another folder in \
-         XDG_CACHE_HOME",
+        "{} has {free} MiB of disk space left, and the build needs {BUILD_MIB}: free space, or set XDG_CACHE_HOME to \
+         another folder",
         folder.display()
     );
     Ok(())
 }
 
-/// The package with the source, and the one that it only names.
+/// The source package, and the versioned package it depends on, if any.
 fn source_packages() -> Result<Vec<String>> {
     let known = SOURCES
         .into_iter()
@@ -170,12 +170,12 @@ fn source_packages() -> Result<Vec<String>> {
     let package =
         known.with_context(|| format!("apt knows no package {}", SOURCES.join(" or ")))?;
     let mut packages = vec![package.to_owned()];
-    // The unversioned package only names the other.
+    // The unversioned package only depends on the versioned one.
     packages.extend(distribution::apt_closure(package, &["linux-source-"])?);
     Ok(packages)
 }
 
-/// Downloads the source package and unpacks it below `folder`.
+/// Downloads the source package and extracts the source below `folder`.
 fn unpack_source(folder: &Path) -> Result<PathBuf> {
     let files = Manager::Apt.fetch(source_packages, folder)?;
     let unpacked = folder.join("package");
@@ -199,14 +199,14 @@ fn unpack_source(folder: &Path) -> Result<PathBuf> {
 fn make(source: &Path) -> Command {
     let mut make = Command::new("make");
     make.current_dir(source).arg("ARCH=um");
-    // Flags of an outer make, and of the user's own builds, are not for the kernel.
+    // Flags of an outer make or of the user's builds must not reach the kernel build.
     for name in ["MAKEFLAGS", "MFLAGS", "CFLAGS", "LDFLAGS", "KBUILD_OUTPUT"] {
         make.env_remove(name);
     }
     make
 }
 
-/// Lays [`CONFIG`] over a configuration with nothing in it, and tells what of it the source does not have.
+/// Merges [`CONFIG`] over `allnoconfig`. An error if the source lacks a [`REQUIRED`] setting.
 fn configure(source: &Path) -> Result<()> {
     let quiet = |command: &mut Command| process::run(command.stdout(Stdio::null()));
     quiet(make(source).args(["-s", "allnoconfig"]))?;
@@ -224,13 +224,13 @@ fn configure(source: &Path) -> Result<()> {
         .collect();
     ensure!(
         missing.is_empty(),
-        "this kernel source has no {}: take --backend qemu",
+        "this kernel source does not support {}: use --backend qemu",
         missing.join(", ")
     );
     Ok(())
 }
 
-/// Compiles the kernel and its modules, with a progress bar; what the compiler says is in `log`.
+/// Compiles the kernel and its modules, with a progress bar. The compiler's output goes to `log`.
 fn compile(source: &Path, log: &Path) -> Result<()> {
     let jobs = thread::available_parallelism().map_or(1, usize::from);
     let mut file = fs::File::create(log)?;
@@ -249,7 +249,7 @@ fn compile(source: &Path, log: &Path) -> Result<()> {
     bar.enable_steady_tick(Duration::from_secs(1));
     for line in BufReader::new(output).lines().map_while(Result::ok) {
         writeln!(file, "{line}")?;
-        // A line is `  CC      kernel/fork.o`.
+        // Lines look like `  CC      kernel/fork.o`.
         bar.inc(1);
         bar.set_message(
             line.split_whitespace()
@@ -272,7 +272,7 @@ fn last_lines(text: &str, count: usize) -> String {
     lines[lines.len().saturating_sub(count)..].join("\n")
 }
 
-/// Puts the kernel and its modules, with the index that modprobe reads, into `finished`.
+/// Installs the kernel, its modules and modprobe's index into `finished`.
 fn install(source: &Path, finished: &Path) -> Result<()> {
     fs::create_dir_all(finished)?;
     let mut modules = make(source);
@@ -282,7 +282,7 @@ fn install(source: &Path, finished: &Path) -> Result<()> {
         .stdout(Stdio::null());
     process::run(&mut modules)?;
     for release in fs::read_dir(finished.join("lib/modules"))?.flatten() {
-        // Links to the source, which is about to go.
+        // Symbolic links to the source, which is deleted after the build.
         for link in ["build", "source"] {
             drop(fs::remove_file(release.path().join(link)));
         }
@@ -300,14 +300,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn required_settings_are_configured() {
+    fn required_setting_is_in_the_configuration() {
         for setting in REQUIRED {
             assert!(CONFIG.lines().any(|line| line == setting), "{setting}");
         }
     }
 
     #[test]
-    fn configuration_sets_each_option_once() {
+    fn configuration_option_is_set_once() {
         let mut names: Vec<&str> = CONFIG
             .lines()
             .filter_map(|line| line.split_once('=').map(|(name, _)| name))
@@ -319,7 +319,7 @@ mod tests {
     }
 
     #[test]
-    fn half_built_kernel_is_none() {
+    fn built_in_of_incomplete_folder_is_none() {
         let home = tempfile::tempdir().unwrap();
         assert!(built_in(home.path()).is_none());
         fs::create_dir_all(home.path().join("lib/modules/6.12.1-rdma")).unwrap();
@@ -329,7 +329,7 @@ mod tests {
     }
 
     #[test]
-    fn remains_of_a_killed_build_are_removed() {
+    fn remove_remains_after_killed_build_removes_its_folder() {
         let parent = tempfile::tempdir().unwrap();
         let remains = parent.path().join(".unfinished-x/linux");
         fs::create_dir_all(&remains).unwrap();
@@ -339,7 +339,7 @@ mod tests {
     }
 
     #[test]
-    fn last_lines_are_as_many_as_there_are() {
+    fn last_lines_of_short_text_is_the_text() {
         assert_eq!(last_lines("a\nb\nc\n", 2), "b\nc");
         assert_eq!(last_lines("a\n", 2), "a");
     }

@@ -1,15 +1,14 @@
-//! The file that holds a User-Mode Linux guest's memory: in a folder of a file system with room for it.
+//! Choice of the folder for the file behind a User-Mode Linux guest's memory.
 
 use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result};
 use rustix::fs::StatVfsMountFlags;
 
-/// Folders to try, the fastest first; `TMPDIR` comes after the first.
+/// Candidate folders, fastest first; `TMPDIR` is tried second.
 const FOLDERS: [&str; 3] = ["/dev/shm", "/tmp", "/var/tmp"];
 
-/// The first folder whose file system has `mib` MiB free and lets files be executed, which the kernel maps its memory
-/// with.
+/// The first folder whose file system has `mib` MiB free and no `noexec`: the kernel maps its memory executable.
 pub(super) fn folder(mib: u32) -> Result<PathBuf> {
     let mut folders: Vec<PathBuf> = FOLDERS.iter().map(PathBuf::from).collect();
     if let Some(folder) = std::env::var_os("TMPDIR") {
@@ -20,7 +19,7 @@ pub(super) fn folder(mib: u32) -> Result<PathBuf> {
         .find(|folder| is_usable(folder, u64::from(mib)));
     found.cloned().with_context(|| {
         format!(
-            "no folder has {mib} MiB for the guest's memory: tried {folders:?}; lower --memory, or name in TMPDIR a \
+            "no folder has {mib} MiB for the guest's memory: tried {folders:?}; lower --memory, or set TMPDIR to a \
              folder of a file system with room and without `noexec`"
         )
     })
@@ -41,14 +40,14 @@ mod tests {
     use super::*;
 
     #[test]
-    fn memory_that_fits_nowhere_is_told() {
+    fn folder_for_too_much_memory_is_an_error_naming_the_option() {
         let error = folder(u32::MAX).unwrap_err().to_string();
         assert!(error.contains("--memory"), "{error}");
         assert!(folder(1).is_ok());
     }
 
     #[test]
-    fn folder_that_does_not_exist_is_not_usable() {
+    fn folder_that_does_not_exist_is_unusable() {
         assert!(!is_usable(Path::new("/no/such/folder"), 0));
     }
 }

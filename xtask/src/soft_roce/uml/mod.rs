@@ -1,7 +1,7 @@
-//! User-Mode Linux: a kernel that is an ordinary process of the host.
+//! User-Mode Linux: a kernel that runs as an ordinary process of the host.
 //!
-//! It needs neither KVM nor QEMU nor root, and has an RDMA device a second after its start. The kernel comes from the
-//! distribution's source package, see [`build`].
+//! Requires neither KVM nor QEMU nor root, and boots to an RDMA device within about 1 s. The kernel is built from the
+//! distribution's source package: see [`build`].
 
 pub(crate) mod build;
 mod memory;
@@ -15,33 +15,33 @@ use anyhow::Result;
 
 use super::machine::{Link, Ports};
 
-/// The kernel's parameters: warnings and worse go to the console, and a panic or a restart ends the process.
+/// Kernel parameters: warnings and errors on the console, exit on a panic or restart.
 const KERNEL_PARAMETERS: [&str; 7] = [
     "BACKEND=uml",
     "loglevel=5",
     "noreboot",
     "panic=-1",
     "random.trust_cpu=on",
-    // No console but the kernel's own and, for a shell, the terminal.
+    // No consoles except the kernel's and, for a shell, the terminal.
     "con=null",
     "ssl=null",
 ];
 
-/// A guest's machine.
+/// A User-Mode Linux machine.
 #[derive(Clone, Debug)]
 pub(crate) struct Machine<'a> {
     /// The kernel, a program of the host.
     pub(crate) program: &'a Path,
     pub(crate) initramfs: &'a Path,
     pub(crate) memory_mib: u32,
-    /// The link to the other guest: one end of a pair of datagram sockets, a frame in each datagram.
+    /// Link to the other guest: one of a pair of datagram sockets, with one frame per datagram.
     pub(crate) link: Option<Link<'a>>,
-    /// Whether the terminal is the guest's.
+    /// Whether the guest uses xtask's terminal.
     pub(crate) terminal: bool,
 }
 
 impl Machine<'_> {
-    /// The command that starts the machine; it inherits the descriptors of `ports` and of the link.
+    /// The command that starts the machine. The process inherits the descriptors of `ports` and of the link.
     ///
     /// # Errors
     ///
@@ -72,7 +72,7 @@ impl Machine<'_> {
     }
 }
 
-/// A console or serial line that reads and writes an inherited descriptor.
+/// A console or serial line on an inherited descriptor.
 fn channel(name: &str, fd: &OwnedFd) -> String {
     let fd = fd.as_raw_fd();
     format!("{name}=fd:{fd},fd:{fd}")
@@ -108,7 +108,7 @@ mod tests {
     }
 
     #[test]
-    fn every_port_has_a_serial_line() {
+    fn command_has_a_serial_line_for_each_port() {
         let arguments = arguments(None, false);
         for line in 0..PORTS.len() {
             let line = format!("ssl{line}=fd:");
@@ -126,7 +126,7 @@ mod tests {
     }
 
     #[test]
-    fn wire_and_terminal_are_passed() {
+    fn command_with_link_and_terminal_passes_both() {
         let socket = descriptor();
         let link = Link {
             socket: &socket,

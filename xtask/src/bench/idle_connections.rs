@@ -1,8 +1,8 @@
-//! What connections cost that nobody uses: `rsocket/benches/crowd.c` on librdmacm's rsockets, and on ours.
+//! Cost of idle connections: `rsocket/benches/idle_connections.c` on librdmacm's rsockets and on ours.
 //!
-//! A thousand in one process are not to be too many. rdma-core 44 gets stuck with the sixth: the thread that looks
-//! after accepted connections goes on with an array that has been freed to grow. So few are compared, and the
-//! rows of the many say so where the reference does not get there.
+//! The target is 1000 connections in one process. rdma-core 44 hangs at the sixth accepted connection: its service
+//! thread uses a freed array after growing the array. So the comparison has five connections, and the rows of 1000
+//! connections report a reference that hangs.
 
 use std::collections::BTreeMap;
 use std::fmt::Write as _;
@@ -18,31 +18,31 @@ use super::row::{Bar, Row};
 use crate::soft_roce::{Run, quote};
 use crate::workspace::Workspace;
 
-/// How often the few are made on each side.
+/// Number of runs with `FEW` connections, for each library.
 const ROUNDS: usize = guest::LEAST_ROUNDS;
 const FEW: u32 = 5;
 const MANY: u32 = 1000;
-/// The seconds that a program may take for the few, and for the many.
-const PATIENCE: [u32; 2] = [30, 200];
+/// Timeouts of a run with `FEW` and with `MANY` connections, in seconds.
+const TIMEOUTS: [u32; 2] = [30, 200];
 const TIMEOUT: Duration = Duration::from_secs(8 * 60);
-/// Both ends of the many are in one guest.
+/// Both ends of `MANY` connections are in one guest.
 const MEMORY_MIB: u32 = 4096;
 const FIRST_PORT: u16 = 7700;
 
-/// What one run has told.
+/// Figures of one run.
 #[derive(Clone, Copy, Debug)]
-struct Crowd {
-    /// Of memory, for each connection.
+struct Figures {
+    /// Memory per connection, in bytes.
     bytes: f64,
     threads: f64,
-    /// Microseconds of a second.
+    /// Processor time in microseconds per second of idle time.
     idle: f64,
 }
 
-/// Runs everything.
+/// Runs all cases in a guest and returns the rows.
 pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
-    let program = workspace.target().join("bench/crowd");
-    let source = workspace.root().join("rsocket/benches/crowd.c");
+    let program = workspace.target().join("bench/idle_connections");
+    let source = workspace.root().join("rsocket/benches/idle_connections.c");
     program::build_c(&source, &program, &["-lrdmacm"])?;
     let library = program::build_library(workspace, "rsocket-capi", "rsocket_capi")?;
     eprintln!("Keeping connections idle in a guest, ours and C's");
@@ -52,56 +52,56 @@ pub(super) fn measure(workspace: &Workspace) -> Result<Vec<Row>> {
         .by_line();
     let mut transcript = Transcript::default();
     let read = |line: &str| transcript.read(line);
-    let look = guest::record_success(workspace, "crowd", plan, read)?;
+    let look = guest::record_success(workspace, "idle_connections", plan, read)?;
     transcript.rows().with_context(|| look)
 }
 
-/// What the guest does. A run that gives nothing is noticed later.
+/// The guest's script. A run without output is detected by `rows`.
 fn script(program: &Path, library: &Path) -> Result<String> {
     let mut text = format!("program={}\nours={}\n", quote(program)?, quote(library)?);
     text += r#"
 ulimit -n 65536
-crowd() { # SIDE PRELOAD SECONDS PORT COUNT
+idle() { # SIDE PRELOAD SECONDS PORT COUNT
     echo "== $1"
     LD_PRELOAD=$2 timeout -s KILL "$3" "$program" "$A" "$4" "$5" || :
 }
 "#;
     let mut port = FIRST_PORT;
-    let mut run = |side: Side, patience: u32, count: u32| {
+    let mut run = |side: Side, timeout: u32, count: u32| {
         let preload = match side {
             Side::Ours => "\"$ours\"",
             Side::Reference => "''",
         };
         port += 1;
         let name = side.name();
-        writeln!(text, "crowd {name} {preload} {patience} {port} {count}")
+        writeln!(text, "idle {name} {preload} {timeout} {port} {count}")
     };
-    let [few, many] = PATIENCE;
+    let [few, many] = TIMEOUTS;
     for round in 0..ROUNDS {
         for side in guest::sides(round) {
             run(side, few, FEW)?;
         }
     }
     run(Side::Ours, many, MANY)?;
-    // It comes last, since it may leave something undone; and most likely it gets stuck.
+    // Last, because the reference most likely hangs and may leave connections behind.
     run(Side::Reference, few, MANY)?;
     Ok(text)
 }
 
-/// What the guest has printed so far.
+/// Parsed output of the guest.
 #[derive(Debug, Default)]
 struct Transcript {
-    /// Whose line comes.
+    /// Library of the line being read.
     current: Option<Side>,
     few: BTreeMap<Side, Vec<f64>>,
-    many: BTreeMap<Side, Crowd>,
+    many: BTreeMap<Side, Figures>,
 }
 
 impl Transcript {
     fn read(&mut self, line: &str) {
         if let Some(side) = line.strip_prefix("== ") {
             self.current = Side::of_name(side);
-        } else if let Some(numbers) = line.strip_prefix("crowd ")
+        } else if let Some(numbers) = line.strip_prefix("idle_connections ")
             && let Some(side) = self.current.take()
         {
             let numbers: Vec<f64> = numbers
@@ -114,12 +114,12 @@ impl Transcript {
             if count == f64::from(FEW) {
                 self.few.entry(side).or_default().push(bytes);
             } else if count == f64::from(MANY) {
-                let crowd = Crowd {
+                let figures = Figures {
                     bytes,
                     threads,
                     idle,
                 };
-                self.many.insert(side, crowd);
+                self.many.insert(side, figures);
             }
         }
     }
@@ -132,7 +132,7 @@ impl Transcript {
         let ours = self.many.get(&Side::Ours);
         let ours = ours.with_context(|| format!("{MANY} connections at once gave nothing"))?;
         let reference = self.many.get(&Side::Reference);
-        let crowd = match reference {
+        let case = match reference {
             Some(_) => format!("{MANY} idle"),
             None => format!("{MANY} idle (C's got stuck)"),
         };
@@ -145,22 +145,22 @@ impl Transcript {
                 bar: Some(Bar::Times(1.0)),
             },
             Row {
-                case: format!("{crowd}, memory of each"),
+                case: format!("{case}, memory of each"),
                 unit: "bytes",
                 ours: ours.bytes,
                 reference: reference.map(|reference| reference.bytes),
                 bar: reference.map(|_| Bar::Times(1.0)),
             },
             Row {
-                case: format!("{crowd}, threads"),
+                case: format!("{case}, threads"),
                 unit: "",
                 ours: ours.threads,
                 reference: reference.map(|reference| reference.threads),
-                // The program's own, and that of the library.
+                // The program's thread and the library's.
                 bar: Some(Bar::Total(2.0)),
             },
             Row {
-                case: format!("{crowd}, processors' time"),
+                case: format!("{case}, processors' time"),
                 unit: "µs/s",
                 ours: ours.idle,
                 reference: reference.map(|reference| reference.idle),
@@ -181,12 +181,13 @@ mod tests {
     }
 
     fn few() -> String {
-        "== ours\ncrowd 5 700000 2 0\n== reference\ncrowd 5 600000 1 0\n".repeat(ROUNDS)
+        "== ours\nidle_connections 5 700000 2 0\n== reference\nidle_connections 5 600000 1 0\n"
+            .repeat(ROUNDS)
     }
 
     #[test]
     fn transcript_becomes_rows() {
-        let many = "== ours\ncrowd 1000 4096 2 15\n== reference\ncrowd 1000 8192 4 30\n";
+        let many = "== ours\nidle_connections 1000 4096 2 15\n== reference\nidle_connections 1000 8192 4 30\n";
         let rows = read(&(few() + many)).rows().unwrap();
         assert_eq!((rows[0].ours, rows[0].reference), (700_000.0, Some(6e5)));
         assert_eq!(rows[0].pass(), Some(false));
@@ -197,8 +198,8 @@ mod tests {
     }
 
     #[test]
-    fn a_reference_that_gets_stuck_is_told_of() {
-        let rows = read(&(few() + "== ours\ncrowd 1000 4096 3 15\n== reference\n"))
+    fn reference_that_hangs_is_named_in_the_rows() {
+        let rows = read(&(few() + "== ours\nidle_connections 1000 4096 3 15\n== reference\n"))
             .rows()
             .unwrap();
         assert_eq!(rows[1].case, "1000 idle (C's got stuck), memory of each");
@@ -207,14 +208,14 @@ mod tests {
     }
 
     #[test]
-    fn runs_without_a_result_are_noticed() {
+    fn rows_without_samples_are_an_error() {
         let error = |text: &str| read(text).rows().unwrap_err().to_string();
-        let stuck = "== ours\n== reference\ncrowd 1000 4096 1 0\n";
+        let stuck = "== ours\n== reference\nidle_connections 1000 4096 1 0\n";
         assert_eq!(
             error(&(few() + stuck)),
             "1000 connections at once gave nothing"
         );
-        let error = error("== ours\ncrowd 1000 4096 2 15\n");
+        let error = error("== ours\nidle_connections 1000 4096 2 15\n");
         assert!(error.contains("gave 0 figures"), "{error}");
     }
 }

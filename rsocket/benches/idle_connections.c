@@ -1,10 +1,10 @@
-// Many connections that nobody uses, in one process.
+// Cost of many idle connections in one process.
 //
-//   crowd IP PORT COUNT
+//   idle_connections IP PORT COUNT
 //
-// A child connects so often, one after the other. This process accepts them all, and prints `crowd COUNT BYTES THREADS IDLE`: by how
-// many bytes of memory it has grown for each, how many threads it has, and how many microseconds of a second it
-// is on a processor while nothing happens. It runs on librdmacm's rsockets, or on those that are preloaded.
+// A child process opens COUNT connections in sequence. The parent accepts the connections and prints
+// `idle_connections COUNT BYTES THREADS IDLE`: memory growth per connection in bytes, number of threads, and processor time in
+// microseconds per idle second. Runs on librdmacm's rsockets, or on a preloaded library.
 #include <arpa/inet.h>
 #include <rdma/rsocket.h>
 #include <signal.h>
@@ -16,7 +16,7 @@
 #include <time.h>
 #include <unistd.h>
 
-// For how many seconds it is idle, after one in which what was begun may end.
+// Length of the idle period in seconds, after one second for pending work.
 enum { IDLE = 5 };
 
 static void die(const char *what) {
@@ -24,8 +24,8 @@ static void die(const char *what) {
     exit(1);
 }
 
-// A number that the kernel tells of this process.
-static long told(const char *path, const char *field) {
+// A number from one of this process's files in /proc.
+static long proc_number(const char *path, const char *field) {
     FILE *file = fopen(path, "r");
     if (!file) die(path);
     char line[256];
@@ -37,8 +37,8 @@ static long told(const char *path, const char *field) {
     return number;
 }
 
-// Its memory in KiB, page by page: the sum in `status` may be late by dozens of pages of each thread.
-static long memory(void) { return told("/proc/self/smaps_rollup", "Rss:"); }
+// Resident memory in KiB, exact: the sum in `status` may lag by dozens of pages per thread.
+static long memory(void) { return proc_number("/proc/self/smaps_rollup", "Rss:"); }
 
 static int64_t busy(void) {
     struct timespec time;
@@ -46,7 +46,7 @@ static int64_t busy(void) {
     return time.tv_sec * INT64_C(1000000) + time.tv_nsec / 1000;
 }
 
-// Connects whenever it is told.
+// Opens one connection for each byte from the pipe.
 static void connect_all(struct sockaddr_in *to, int pipe) {
     char byte;
     prctl(PR_SET_PDEATHSIG, SIGKILL);
@@ -60,27 +60,27 @@ static void connect_all(struct sockaddr_in *to, int pipe) {
 
 int main(int argc, char **argv) {
     if (argc != 4) {
-        fprintf(stderr, "usage: crowd IP PORT COUNT\n");
+        fprintf(stderr, "usage: idle_connections IP PORT COUNT\n");
         return 1;
     }
     struct sockaddr_in name = {.sin_family = AF_INET, .sin_port = htons(atoi(argv[2]))};
     if (inet_pton(AF_INET, argv[1], &name.sin_addr) != 1) die(argv[1]);
     long count = atol(argv[3]), first = 0;
-    int tell[2];
-    if (count < 2 || pipe(tell)) die("pipe");
-    // Before anything starts a thread.
+    int request_pipe[2];
+    if (count < 2 || pipe(request_pipe)) die("pipe");
+    // Fork before any library starts a thread.
     pid_t child = fork();
     if (child < 0) die("fork");
-    if (!child) connect_all(&name, tell[0]);
+    if (!child) connect_all(&name, request_pipe[0]);
     int listener = rsocket(AF_INET, SOCK_STREAM, 0);
     if (listener < 0) die("rsocket");
     if (rbind(listener, (void *)&name, sizeof name)) die("rbind");
     if (rlisten(listener, 128)) die("rlisten");
     for (long i = 0; i < count; i++) {
-        // The first opens the device, which all others share.
+        // The first connection opens the device, shared by all others.
         if (i == 1) first = memory();
         for (long more = i == 0 ? 1 : i == 1 ? count - 1 : 0; more > 0; more--)
-            if (write(tell[1], "", 1) != 1) die("pipe");
+            if (write(request_pipe[1], "", 1) != 1) die("pipe");
         if (raccept(listener, NULL, NULL) < 0) die("raccept");
     }
     long grown = memory() - first;
@@ -88,7 +88,7 @@ int main(int argc, char **argv) {
     int64_t before = busy();
     sleep(IDLE);
     double idle = (double)(busy() - before) / IDLE;
-    printf("crowd %ld %ld %ld %.0f\n", count, grown * 1024 / (count - 1), told("/proc/self/status", "Threads:"), idle);
+    printf("idle_connections %ld %ld %ld %.0f\n", count, grown * 1024 / (count - 1), proc_number("/proc/self/status", "Threads:"), idle);
     fflush(stdout);
     kill(child, SIGKILL);
     _exit(0);

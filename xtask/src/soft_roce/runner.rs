@@ -1,4 +1,4 @@
-//! Carrying a plan out: who is up, what comes next, and when it is over.
+//! Executing a plan: guest states, start of the commands, time limits, end of the run.
 
 use std::io;
 use std::mem;
@@ -9,24 +9,24 @@ use anyhow::Result;
 
 use super::clock::{Clock, Rate};
 use super::event::{Event, EventKind, Host, Stream};
-use super::guest::{Guest, Sign};
+use super::guest::{Guest, GuestMsg};
 use super::report::{End, GuestReport, Outcome};
 use super::run::Until;
 use super::stall::{Usage, Watch};
 
-/// How long a guest may take to come up; a loaded machine without KVM needs a good part of it.
+/// Boot limit of a guest. On a loaded machine without KVM a boot takes most of these 90 s.
 const BOOT_LIMIT: Duration = Duration::from_secs(90);
-/// Interval between looks at the processor time of guests that boot.
+/// Interval between checks of the processor time of booting guests.
 const WATCH_INTERVAL: Duration = Duration::from_secs(1);
-/// How long the other command may go on after one has failed.
+/// Time for the other command to finish after one command has failed.
 const GRACE: Duration = Duration::from_secs(5);
-/// How long a guest may take to switch itself off.
+/// Time for a guest to power off before its process is killed.
 const POWEROFF_LIMIT: Duration = Duration::from_secs(15);
 
-/// What a run needs to know of its plan.
+/// The parts of a plan that control a run in progress.
 #[derive(Debug)]
-pub(super) struct Terms {
-    /// How guests' instructions are carried out, in words.
+pub(super) struct RunPolicy {
+    /// Execution mode of the guests (emulated, KVM, User-Mode Linux), for messages.
     pub(super) backend: &'static str,
     pub(super) timeout: Option<Duration>,
     pub(super) until: Until,
@@ -34,45 +34,46 @@ pub(super) struct Terms {
     pub(super) by_line: bool,
 }
 
-/// A guest during a run.
+/// State of one guest during a run.
 #[derive(Debug)]
-pub(super) struct Side {
+pub(super) struct GuestRun {
     host: Host,
     guest: Guest,
-    /// Sent when the guest says hello.
+    /// Shell script with the settings, sent on [`GuestMsg::Hello`].
     configuration: String,
-    /// Sent when all guests are ready.
+    /// Shell script with the command, sent when all guests are ready.
     script: String,
     phase: Phase,
     started: Instant,
     up_after: Option<Duration>,
     clock: Clock,
     watch: Watch,
-    /// Number of messages from a guest that boots.
-    messages: usize,
+    /// Number of messages received from the guest; a boot without new messages counts as stalled.
+    message_count: usize,
     end: Option<End>,
     end_at: Option<Instant>,
     off_by: Option<Instant>,
-    /// What came after the last newline, for each stream.
+    /// Output after the last newline, for each stream.
     pending: [Vec<u8>; 2],
 }
 
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 enum Phase {
-    /// Until [`Sign::Ready`].
+    /// From the start to [`GuestMsg::Ready`].
     Booting,
-    /// Waiting for the other guest.
+    /// Up; waiting for the other guest.
     Ready,
-    /// The command runs.
+    /// The command is running.
     Running,
-    /// The guest switches itself off, or was killed.
+    /// The guest is powering off, or was killed.
     Ending,
-    /// The emulator is gone.
+    /// The emulator process has exited.
     Gone,
 }
 
 impl Phase {
-    /// The end of a guest whose clock is wrong in this phase: before the commands run, it can be started again.
+    /// The end of a guest with a wrong clock in this phase. `BootFailed`, before the commands start, permits a new
+    /// attempt.
     fn with_wrong_clock(self, rate: Rate) -> End {
         let reason = format!("its clock is wrong: {rate}");
         match self {
@@ -82,7 +83,7 @@ impl Phase {
     }
 }
 
-impl Side {
+impl GuestRun {
     pub(super) fn new(host: Host, guest: Guest, configuration: String, script: String) -> Self {
         Self {
             host,
@@ -94,7 +95,7 @@ impl Side {
             up_after: None,
             clock: Clock::default(),
             watch: Watch::default(),
-            messages: 0,
+            message_count: 0,
             end: None,
             end_at: None,
             off_by: None,
@@ -102,7 +103,7 @@ impl Side {
         }
     }
 
-    /// Notes how the guest's part ended; the first reason stands.
+    /// Records the end of the guest's part. The first call wins.
     fn finish(&mut self, end: End) {
         if self.end.is_none() {
             self.end = Some(end);
@@ -114,7 +115,7 @@ impl Side {
         }
     }
 
-    /// Ends the guest, unless its part is over.
+    /// Kills the guest, unless it is already ending.
     fn stop(&mut self, end: End) {
         if !matches!(self.phase, Phase::Ending | Phase::Gone) {
             self.finish(end);
@@ -122,46 +123,53 @@ impl Side {
         }
     }
 
-    /// Ends the guest if its boot stands still.
+    /// Kills the guest if its boot has stalled.
     fn watch_boot(&mut self) {
         let Some(usage) = Usage::of(self.guest.process()) else {
             return;
         };
-        let signs = self.messages + self.guest.console_len();
-        if let Some(stall) = self.watch.observe(Instant::now(), usage, signs) {
+        let messages = self.message_count + self.guest.console_len();
+        if let Some(stall) = self.watch.observe(Instant::now(), usage, messages) {
             self.stop(End::BootFailed(stall.to_string()));
         }
     }
 
-    fn take(&mut self, sign: Sign, by_line: bool, on_event: &mut dyn FnMut(&Event)) -> Result<()> {
+    fn handle(
+        &mut self,
+        message: GuestMsg,
+        by_line: bool,
+        on_event: &mut dyn FnMut(&Event),
+    ) -> Result<()> {
         let host = self.host;
         let mut tell = |at, kind| on_event(&Event { at, host, kind });
-        self.messages += 1;
-        match sign {
-            Sign::Hello => self.guest.send(&self.configuration),
-            Sign::Ready => {
+        self.message_count += 1;
+        match message {
+            GuestMsg::Hello => self.guest.send(&self.configuration),
+            GuestMsg::Ready => {
                 self.phase = Phase::Ready;
                 self.up_after = Some(self.started.elapsed());
                 tell(Instant::now(), EventKind::Up);
             }
-            Sign::Clock(at, uptime) => {
+            GuestMsg::Clock(at, uptime) => {
                 if let Err(rate) = self.clock.report(at, uptime) {
                     self.stop(self.phase.with_wrong_clock(rate));
                 }
             }
-            Sign::Output(stream, bytes) if by_line => {
+            GuestMsg::Output(stream, bytes) if by_line => {
                 let pending = &mut self.pending[stream as usize];
                 pending.extend_from_slice(&bytes);
                 for line in complete_lines(pending) {
                     tell(Instant::now(), EventKind::Output(stream, line));
                 }
             }
-            Sign::Output(stream, bytes) => tell(Instant::now(), EventKind::Output(stream, bytes)),
-            Sign::TakesInput => self.guest.feed(io::stdin())?,
-            // Output travels on connections of its own and may still come: this is told at `Gone`.
-            Sign::Exit(code) => self.finish(End::Exited(code)),
-            Sign::Fail(reason) => self.finish(End::Unusable(reason)),
-            Sign::Gone => {
+            GuestMsg::Output(stream, bytes) => {
+                tell(Instant::now(), EventKind::Output(stream, bytes))
+            }
+            GuestMsg::TakesInput => self.guest.feed(io::stdin())?,
+            // Output arrives on separate connections and may follow, so `Ended` is reported on `Gone`.
+            GuestMsg::Exit(code) => self.finish(End::Exited(code)),
+            GuestMsg::Fail(reason) => self.finish(End::Unusable(reason)),
+            GuestMsg::Gone => {
                 for stream in [Stream::Stdout, Stream::Stderr] {
                     let rest = mem::take(&mut self.pending[stream as usize]);
                     if !rest.is_empty() {
@@ -193,28 +201,28 @@ impl Side {
     }
 }
 
-/// A run in progress.
+/// A run in progress: the guests and the deadlines.
 #[derive(Debug)]
-pub(super) struct Conduct {
-    terms: Terms,
-    sides: Vec<Side>,
-    /// When all guests have to be up.
+pub(super) struct Runner {
+    policy: RunPolicy,
+    guests: Vec<GuestRun>,
+    /// Deadline for all guests to be ready.
     boot_limit: Option<Instant>,
-    /// When to look at the guests that boot.
+    /// Time of the next stall check of booting guests.
     watch_at: Option<Instant>,
-    /// When the commands have to be done.
+    /// Deadline for the commands.
     command_limit: Option<Instant>,
-    /// When a command that goes on after another failed is stopped.
+    /// Deadline for the remaining command after a failure.
     grace_limit: Option<Instant>,
     first_failure: Option<usize>,
 }
 
-impl Conduct {
-    pub(super) fn new(terms: Terms, sides: Vec<Side>) -> Self {
+impl Runner {
+    pub(super) fn new(policy: RunPolicy, guests: Vec<GuestRun>) -> Self {
         let boot_limit = Some(Instant::now() + BOOT_LIMIT);
         Self {
-            terms,
-            sides,
+            policy,
+            guests,
             boot_limit,
             watch_at: Some(Instant::now() + WATCH_INTERVAL),
             command_limit: None,
@@ -223,19 +231,23 @@ impl Conduct {
         }
     }
 
-    /// Waits for the end of all guests.
+    /// Handles messages and deadlines until every guest has exited.
     pub(super) fn run(
         mut self,
-        signs: &Receiver<(usize, Sign)>,
+        messages: &Receiver<(usize, GuestMsg)>,
         on_event: &mut dyn FnMut(&Event),
     ) -> Result<Outcome> {
-        while self.sides.iter().any(|side| side.phase != Phase::Gone) {
-            let sign = match self.next_limit() {
-                Some(limit) => signs.recv_timeout(limit.saturating_duration_since(Instant::now())),
-                None => signs.recv().map_err(RecvTimeoutError::from),
+        while self.guests.iter().any(|run| run.phase != Phase::Gone) {
+            let message = match self.next_limit() {
+                Some(limit) => {
+                    messages.recv_timeout(limit.saturating_duration_since(Instant::now()))
+                }
+                None => messages.recv().map_err(RecvTimeoutError::from),
             };
-            match sign {
-                Ok((index, sign)) => self.sides[index].take(sign, self.terms.by_line, on_event)?,
+            match message {
+                Ok((index, message)) => {
+                    self.guests[index].handle(message, self.policy.by_line, on_event)?
+                }
                 Err(RecvTimeoutError::Timeout) => self.enforce_limits(),
                 Err(RecvTimeoutError::Disconnected) => break,
             }
@@ -246,24 +258,24 @@ impl Conduct {
             }
         }
         let Self {
-            terms,
-            sides,
+            policy,
+            guests,
             first_failure,
             ..
         } = self;
-        let guests = sides
+        let guests = guests
             .into_iter()
-            .map(|side| side.report(terms.backend))
+            .map(|run| run.report(policy.backend))
             .collect::<Result<_>>()?;
-        Ok(Outcome::new(guests, first_failure, terms.timeout))
+        Ok(Outcome::new(guests, first_failure, policy.timeout))
     }
 
     fn next_limit(&self) -> Option<Instant> {
         let off = self
-            .sides
+            .guests
             .iter()
-            .filter(|side| side.phase != Phase::Gone)
-            .filter_map(|side| side.off_by);
+            .filter(|run| run.phase != Phase::Gone)
+            .filter_map(|run| run.off_by);
         off.chain(self.boot_limit)
             .chain(self.watch_at)
             .chain(self.command_limit)
@@ -283,11 +295,11 @@ impl Conduct {
             });
         }
         if self.watch_at.take_if(passed).is_some() && self.boot_limit.is_some() {
-            let booting = |side: &&mut Side| side.phase == Phase::Booting;
-            self.sides
+            let booting = |run: &&mut GuestRun| run.phase == Phase::Booting;
+            self.guests
                 .iter_mut()
                 .filter(booting)
-                .for_each(Side::watch_boot);
+                .for_each(GuestRun::watch_boot);
             self.watch_at = Some(Instant::now() + WATCH_INTERVAL);
         }
         if self.command_limit.take_if(passed).is_some() {
@@ -296,20 +308,20 @@ impl Conduct {
         if self.grace_limit.take_if(passed).is_some() {
             self.stop_all(|_| End::Stopped);
         }
-        for side in &mut self.sides {
-            if side.off_by.take_if(passed).is_some() {
-                side.guest.kill();
+        for run in &mut self.guests {
+            if run.off_by.take_if(passed).is_some() {
+                run.guest.kill();
             }
         }
     }
 
     fn start_commands_when_ready(&mut self) {
-        if self.boot_limit.is_some() && self.sides.iter().all(|side| side.phase == Phase::Ready) {
+        if self.boot_limit.is_some() && self.guests.iter().all(|run| run.phase == Phase::Ready) {
             self.boot_limit = None;
-            self.command_limit = self.terms.timeout.map(|timeout| Instant::now() + timeout);
-            for side in &mut self.sides {
-                side.guest.send(&side.script);
-                side.phase = Phase::Running;
+            self.command_limit = self.policy.timeout.map(|timeout| Instant::now() + timeout);
+            for run in &mut self.guests {
+                run.guest.send(&run.script);
+                run.phase = Phase::Running;
             }
         }
     }
@@ -318,38 +330,38 @@ impl Conduct {
         if self.first_failure.is_some() {
             return;
         }
-        let failed = |side: &Side| side.end.as_ref().is_some_and(End::is_failure);
-        self.first_failure = self.sides.iter().position(failed);
+        let failed = |run: &GuestRun| run.end.as_ref().is_some_and(End::is_failure);
+        self.first_failure = self.guests.iter().position(failed);
         if self.first_failure.is_some() {
-            // Before the commands run there is nothing to wait for.
+            // Before the commands start there is no output to wait for.
             if self.boot_limit.take().is_some() {
                 self.stop_all(|_| End::Stopped);
-            } else if !self.terms.keep_going {
+            } else if !self.policy.keep_going {
                 self.grace_limit = Some(Instant::now() + GRACE);
             }
         }
     }
 
-    /// Whether the command that decides when the run is over has ended.
+    /// Whether the command named by `--until` has ended.
     fn decisive_has_ended(&self) -> bool {
-        let decisive = match self.terms.until {
+        let decisive = match self.policy.until {
             Until::Both => return false,
             Until::A => Host::A,
             Until::B => Host::B,
         };
-        self.sides
+        self.guests
             .iter()
-            .any(|side| side.host == decisive && side.end.is_some())
+            .any(|run| run.host == decisive && run.end.is_some())
     }
 
     fn stop_all(&mut self, end: impl Fn(Phase) -> End) {
-        for side in &mut self.sides {
-            side.stop(end(side.phase));
+        for run in &mut self.guests {
+            run.stop(end(run.phase));
         }
     }
 }
 
-/// Takes the complete lines out of `pending`, without their newlines.
+/// Removes the complete lines from `pending` and returns them without newlines.
 fn complete_lines(pending: &mut Vec<u8>) -> Vec<Vec<u8>> {
     let Some(end) = pending.iter().rposition(|byte| *byte == b'\n') else {
         return Vec::new();
@@ -367,7 +379,7 @@ mod tests {
     use super::*;
 
     #[test]
-    fn guest_with_a_wrong_clock_is_started_again_before_commands_run() {
+    fn clock_wrong_before_commands_run_is_a_boot_failure() {
         let start = Instant::now();
         let mut clock = Clock::default();
         clock.report(start, Duration::ZERO).unwrap();
@@ -386,7 +398,7 @@ mod tests {
     }
 
     #[test]
-    fn complete_lines_keep_the_unfinished_one() {
+    fn complete_lines_with_partial_last_line_keeps_it_pending() {
         let mut pending = b"one\n\ntwo\nthr".to_vec();
         assert_eq!(complete_lines(&mut pending), [&b"one"[..], b"", b"two"]);
         assert_eq!(pending, b"thr");
