@@ -1,11 +1,11 @@
-//! Runs bindgen over `wrapper.h`. Shared by both -sys crates; what to bind is theirs to say.
+//! Runs bindgen over `wrapper.h`. Shared by both -sys crates, each with its own allow list.
 
 use bindgen::callbacks::{DeriveTrait, ImplementsTrait, IntKind, ParseCallbacks};
 use bindgen::{Builder, EnumVariation, RustTarget};
 use std::path::PathBuf;
 
-/// Headers of the compiler and of the C library that the RDMA headers include. A libclang that cannot
-/// read these is of no use: its own headers are missing, or in a cross build those of the target.
+/// Headers of the compiler and the C library included by the RDMA headers. If libclang cannot read them, its resource
+/// headers or, in a cross build, the target's headers are missing, and bindgen cannot work.
 const SYSTEM_HEADERS: &str = "\
 #include <errno.h>
 #include <netinet/in.h>
@@ -17,12 +17,12 @@ const SYSTEM_HEADERS: &str = "\
 #include <linux/types.h>
 ";
 
-/// The settings that hold for every RDMA header.
+/// The builder settings common to all RDMA headers.
 ///
-/// `None`, with a warning, on a machine without a libclang that works.
+/// `None`, with a warning, without a working libclang.
 pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
     println!("cargo::rerun-if-env-changed=LIBCLANG_PATH");
-    // bindgen panics when it cannot load libclang, and uses a library that is loaded already.
+    // Load explicitly: bindgen panics if it cannot load libclang, and reuses a loaded library.
     if let Err(error) = clang_sys::load() {
         println!("cargo::warning=using the checked-in bindings, as libclang is missing: {error}");
         return None;
@@ -36,13 +36,13 @@ pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
     }
     let builder = bindgen::builder()
         .header("wrapper.h")
-        // The C library's types come from the crate `libc`, and ibv_* for librdmacm from ibverbs-sys.
+        // Types of the C library come from the crate `libc`, and ibv_* for librdmacm from ibverbs-sys.
         .allowlist_recursively(false)
-        // Enums without a name would get one that changes with every release.
+        // bindgen's generated names for anonymous enums change with every release.
         .blocklist_type("_bindgen_ty_.*")
         .clang_args(include.iter().map(|dir| format!("-I{}", dir.display())))
         .rust_target(RustTarget::stable(85, 0).expect("bindgen knows the MSRV"))
-        // A value may come from a newer kernel or provider: no enum is closed.
+        // A newer kernel or provider may return other values: enums stay open.
         .default_enum_style(EnumVariation::NewType {
             is_bitfield: false,
             is_global: false,
@@ -55,7 +55,7 @@ pub(crate) fn builder(include: &[PathBuf]) -> Option<Builder> {
     Some(builder)
 }
 
-/// Whether libclang works for the target, said in one line if not.
+/// Checks libclang for the target; the error is one line.
 fn read_system_headers() -> Result<(), String> {
     let probe = || {
         bindgen::builder()
@@ -63,14 +63,14 @@ fn read_system_headers() -> Result<(), String> {
             .allowlist_type("size_t")
             .generate()
     };
-    // bindgen panics about some of the ways in which libclang can fail.
+    // bindgen panics on some failures of libclang.
     let read = std::panic::catch_unwind(probe).map_err(|_| "bindgen panicked".to_owned())?;
     let one_line = |text: String| text.split_whitespace().collect::<Vec<_>>().join(" ");
     read.map(drop).map_err(|error| one_line(error.to_string()))
 }
 
-/// The text of the bindings.
-#[expect(clippy::panic, reason = "how a build script fails")]
+/// Generates the bindings.
+#[expect(clippy::panic, reason = "a build script fails by panicking")]
 pub(crate) fn generate(builder: Builder) -> String {
     match builder.generate() {
         Ok(bindings) => bindings.to_string(),
@@ -85,7 +85,7 @@ pub(crate) fn generate(builder: Builder) -> String {
 struct Callbacks;
 
 impl ParseCallbacks for Callbacks {
-    /// Every type that comes from Rust instead of the headers is plain data.
+    /// All types defined in Rust instead of in the headers are plain data.
     fn blocklisted_type_implements_trait(
         &self,
         _name: &str,
@@ -94,7 +94,7 @@ impl ParseCallbacks for Callbacks {
         matches!(derive, DeriveTrait::Copy | DeriveTrait::Debug).then_some(ImplementsTrait::Yes)
     }
 
-    /// The type a macro has at its place of use, where its digits alone suggest another.
+    /// The type of a macro at its place of use, where bindgen would infer another from the value.
     fn int_macro(&self, name: &str, _value: i64) -> Option<IntKind> {
         match name {
             "SOL_RDMA" => Some(IntKind::Int),

@@ -1,39 +1,39 @@
-//! Finds a C library: the environment first, then pkg-config. Shared by both -sys crates.
+//! Finds a C library: by environment variables, else by pkg-config. Shared by both -sys crates.
 
 use std::env;
 use std::path::PathBuf;
 
-/// A library the crate links against.
+/// A required library.
 pub(crate) struct Wanted {
-    /// Its name for the linker, without `lib`.
+    /// Linker name, without `lib`.
     pub name: &'static str,
-    /// Its name for pkg-config.
+    /// pkg-config name.
     pub package: &'static str,
-    /// The oldest version, as its `.pc` file counts: that of rdma-core 39.
+    /// Minimum version, as in the `.pc` file of rdma-core 39.
     pub at_least: &'static str,
-    /// The variables that replace pkg-config start with this: `IBVERBS_LIB_DIR`.
+    /// Prefix of the overriding environment variables: `IBVERBS` in `IBVERBS_LIB_DIR`.
     pub prefix: &'static str,
-    /// The Debian package with its header files.
+    /// Debian package with the header files.
     pub debian: &'static str,
 }
 
-/// Where the library's header files are, and its version.
+/// Include folders and version of a library.
 #[derive(Default)]
 pub(crate) struct Found {
     pub include: Vec<PathBuf>,
-    /// As the `.pc` file has it, `1.14.44.0`: the ABI level, then rdma-core's version.
+    /// Version as in the `.pc` file, `1.14.44.0`: ABI level, then rdma-core's version.
     pub version: Option<String>,
 }
 
 impl Found {
-    /// rdma-core's release, 44 in `1.14.44.0`; vendors put other things there.
+    /// Release of rdma-core: 44 in `1.14.44.0`. `None` for a vendor's version scheme.
     pub(crate) fn release(&self) -> Option<u32> {
         let release = self.version.as_deref()?.split('.').nth(2)?.parse().ok()?;
         (release < 1000).then_some(release)
     }
 }
 
-/// Prints the linker's instructions for `wanted`. `Err` is a text that says what to install.
+/// Prints linker instructions for `wanted`. The error message lists the packages to install.
 pub(crate) fn find(wanted: &Wanted) -> Result<Found, String> {
     let include = variable(wanted, "INCLUDE_DIR");
     let lib = variable(wanted, "LIB_DIR");
@@ -78,7 +78,7 @@ fn missing(wanted: &Wanted, error: &pkg_config::Error) -> String {
          \n    Fedora, RHEL      dnf install rdma-core-devel pkgconf-pkg-config\
          \n    Arch              pacman -S rdma-core pkgconf\
          \n    SUSE              zypper install rdma-core-devel pkgconf-pkg-config\n\
-         \nor say where lib{name}.so and the header files are with {prefix}_LIB_DIR and \
-         {prefix}_INCLUDE_DIR.\n\n{error}"
+         \nor set {prefix}_LIB_DIR and {prefix}_INCLUDE_DIR to the folders of lib{name}.so and of the \
+         header files.\n\n{error}"
     )
 }

@@ -1,10 +1,10 @@
-//! Finds libibverbs, regenerates the bindings from its headers, and tells what they contain.
+//! Finds libibverbs, regenerates the bindings from its headers, and detects newer items.
 //!
-//! Out come `OUT_DIR/bindings.rs`, the cfgs in [`NEWER`] and the metadata `DEP_IBVERBS_*`.
+//! Output: `OUT_DIR/bindings.rs`, the cfgs in [`NEWER`], and the metadata `DEP_IBVERBS_*`.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "how a build script talks to cargo"
+    reason = "a build script communicates with cargo on standard output"
 )]
 
 #[cfg(feature = "bindgen")]
@@ -61,17 +61,17 @@ fn regenerate(_: &[PathBuf]) -> Option<String> {
 
 #[cfg(feature = "bindgen")]
 fn regenerate(include: &[PathBuf]) -> Option<String> {
-    /// Handles, and things to give back exactly once: a copy in Rust would be a lie.
+    /// Handles and events, destroyed or acknowledged exactly once: no `Copy`.
     const LINEAR: &str = "ibv_(context|device|pd|td|xrcd|mr|mw|dm|dmah|buf|cq|cq_ex|comp_channel|\
         comp_cntr|qp|qp_ex|srq|wq|rwq_ind_table|ah|flow|flow_action|counters|async_event)|\
         verbs_context|verbs_ex_private|_compat_ibv_port_attr";
-    /// Sets of flags, which `|` combines.
+    /// Sets of flags, combined by `|`.
     const FLAGS: &str = "ibv_.*(_flags2?|_mask|_caps|_cap_bits|_op_size)|ibv_rx_hash_fields|\
         ibv_placement_type|ibv_qp_attach_comp_cntr_op|ib_uverbs_.*_flags?";
-    /// Functions that C programs never reach, as a macro of their name hides them; a symbol that
-    /// changes with every release, and one that only static libraries have.
+    /// Functions hidden by a macro of the same name, a symbol renamed in every release, and a symbol only in static
+    /// libraries.
     const HIDDEN: &str = "ibv_reg_mr|ibv_reg_mr_iova|ibv_wr_opcode_str|ibv_static_providers";
-    /// The kernel's own business.
+    /// Internal types of the kernel interface.
     const KERNEL: &str = "rdma_driver_id|ib_uverbs_(core_support|query_port_resp_ex|buffer_.*|\
         comp_cntr_.*|qp_attach_.*)";
     /// Written in Rust, in `gid.rs` and `names.rs`.

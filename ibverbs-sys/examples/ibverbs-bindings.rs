@@ -1,10 +1,10 @@
-//! Prints the bindings that this build regenerated, under the release of rdma-core they are of.
+//! Prints the regenerated bindings, preceded by the release of rdma-core.
 //!
-//! `cargo xtask codegen` makes the checked-in bindings of it.
+//! Used by `cargo xtask codegen` to write the checked-in bindings.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
-    reason = "a program to look at"
+    reason = "output for `cargo xtask codegen`"
 )]
 
 use std::process::ExitCode;
@@ -12,7 +12,7 @@ use std::process::ExitCode;
 fn main() -> ExitCode {
     let Some(release) = option_env!("IBVERBS_RELEASE").filter(|_| cfg!(regenerated)) else {
         eprintln!(
-            "this build regenerated nothing: it needs libclang, and pkg-config to know \
+            "this build has no regenerated bindings: install libclang, and pkg-config for \
                    rdma-core's release"
         );
         return ExitCode::FAILURE;

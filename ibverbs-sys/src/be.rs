@@ -1,8 +1,7 @@
 //! Integers in network byte order: the kernel's `__be16`, `__be32` and `__be64`.
 //!
-//! C has only names for them; here they are types, so that a value in the wrong order does not
-//! compile. What is in network order by meaning but not by its C type (a `sockaddr_in`'s port,
-//! the addresses of a flow filter) stays a plain integer.
+//! Distinct types rather than aliases as in C, so that a value in the wrong order does not compile. Values in network
+//! order with a plain integer type in C (the port of `sockaddr_in`, addresses of a flow filter) stay plain integers.
 
 use core::fmt;
 
@@ -12,19 +11,19 @@ macro_rules! be {
         #[derive(Clone, Copy, Default, PartialEq, Eq, Hash)]
         #[repr(transparent)]
         pub struct $name(
-            /// The bytes as they are on the wire, read as an integer of this machine.
+            /// The bytes in wire order, as a native integer.
             pub $int,
         );
 
         impl $name {
-            /// Brings an integer into network order.
+            /// Converts from native order.
             #[inline]
             #[must_use]
             pub const fn from_ne(value: $int) -> Self {
                 Self(value.to_be())
             }
 
-            /// The integer in this machine's order.
+            /// Converts to native order.
             #[inline]
             #[must_use]
             pub const fn to_ne(self) -> $int {
@@ -68,13 +67,13 @@ mod tests {
     use super::*;
 
     #[test]
-    fn a_round_trip_keeps_the_value() {
+    fn conversion_there_and_back_keeps_the_value() {
         assert_eq!(__be16::from_ne(0x1234).to_ne(), 0x1234);
         assert_eq!(u32::from(__be32::from(0x1234_5678)), 0x1234_5678);
     }
 
     #[test]
-    fn the_first_byte_in_memory_is_the_highest() {
+    fn first_byte_in_memory_is_the_most_significant() {
         assert_eq!(
             __be64::from_ne(0x0102_0304_0506_0708).0.to_ne_bytes(),
             [1, 2, 3, 4, 5, 6, 7, 8]
@@ -82,7 +81,7 @@ mod tests {
     }
 
     #[test]
-    fn debug_shows_the_value_of_this_machine() {
+    fn debug_format_shows_the_native_value() {
         assert_eq!(format!("{:?}", __be32::from_ne(0x1b)), "0x1b");
     }
 }

@@ -1,4 +1,4 @@
-//! Fields that C programs reach through unions without a name, and one that came late.
+//! Accessors for fields of C's anonymous unions, and for a field newer than rdma-core 39.
 
 use crate::{
     __be32, ibv_flow_action_esp_encap, ibv_flow_spec, ibv_flow_spec__bindgen_ty_1, ibv_mw,
@@ -16,7 +16,7 @@ impl ibv_wc {
         unsafe { self.__bindgen_anon_1.imm_data }
     }
 
-    /// The key that the peer invalidated, if `wc_flags` has `IBV_WC_WITH_INV`.
+    /// The key invalidated by the peer, if `wc_flags` has `IBV_WC_WITH_INV`.
     #[inline]
     #[must_use]
     pub const fn invalidated_rkey(&self) -> u32 {
@@ -26,7 +26,7 @@ impl ibv_wc {
 }
 
 impl ibv_send_wr {
-    /// Sets the immediate data of the operations `…_WITH_IMM`.
+    /// Sets the immediate data of a `…_WITH_IMM` operation.
     #[inline]
     pub const fn set_imm_data(&mut self, imm_data: __be32) {
         self.__bindgen_anon_1.imm_data = imm_data;
@@ -40,7 +40,7 @@ impl ibv_send_wr {
         unsafe { self.__bindgen_anon_1.imm_data }
     }
 
-    /// Sets the key that the operations `…_INV` invalidate.
+    /// Sets the key to invalidate by an `…_INV` operation.
     #[inline]
     pub const fn set_invalidate_rkey(&mut self, rkey: u32) {
         self.__bindgen_anon_1.invalidate_rkey = rkey;
@@ -54,7 +54,7 @@ impl ibv_send_wr {
         unsafe { self.__bindgen_anon_1.invalidate_rkey }
     }
 
-    /// Sets what `IBV_WR_BIND_MW` binds.
+    /// Sets the window, key and range of an `IBV_WR_BIND_MW` request.
     #[inline]
     pub const fn set_bind_mw(&mut self, mw: *mut ibv_mw, rkey: u32, bind_info: ibv_mw_bind_info) {
         self.__bindgen_anon_2.bind_mw = ibv_send_wr__bindgen_ty_4__bindgen_ty_1 {
@@ -64,7 +64,7 @@ impl ibv_send_wr {
         };
     }
 
-    /// Sets how `IBV_WR_TSO` cuts packets.
+    /// Sets the header and segment size of an `IBV_WR_TSO` request.
     #[inline]
     pub const fn set_tso(&mut self, hdr: *mut c_void, hdr_sz: u16, mss: u16) {
         self.__bindgen_anon_2.tso = ibv_send_wr__bindgen_ty_4__bindgen_ty_2 { hdr, hdr_sz, mss };
@@ -72,14 +72,14 @@ impl ibv_send_wr {
 }
 
 impl ibv_flow_spec {
-    /// The specification, whose fields `hdr` and one more are valid.
+    /// The specification. Valid fields: `hdr`, and one more according to its type.
     #[inline]
     #[must_use]
     pub const fn spec(&self) -> &ibv_flow_spec__bindgen_ty_1 {
         &self.__bindgen_anon_1
     }
 
-    /// The specification, to be filled in.
+    /// The specification, mutable.
     #[inline]
     pub const fn spec_mut(&mut self) -> &mut ibv_flow_spec__bindgen_ty_1 {
         &mut self.__bindgen_anon_1
@@ -87,7 +87,7 @@ impl ibv_flow_spec {
 }
 
 impl ibv_flow_action_esp_encap {
-    /// Sets the filter that describes the tunnel's header.
+    /// Sets the filter for the tunnel's header.
     #[inline]
     pub const fn set_val_ptr(&mut self, filter: *mut c_void) {
         self.__bindgen_anon_1.val_ptr = filter;
@@ -101,8 +101,8 @@ impl ibv_flow_action_esp_encap {
 }
 
 impl ibv_port_attr {
-    /// The active speed for speeds that `active_speed` cannot name; 0 if the headers of this
-    /// build or the library are older than rdma-core 49.
+    /// Active port speed, for speeds without a value of `active_speed`. 0 if the headers of this build or the library
+    /// are older than rdma-core 49.
     #[inline]
     #[must_use]
     pub const fn active_speed_ex(&self) -> u32 {

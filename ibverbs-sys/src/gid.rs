@@ -1,7 +1,6 @@
-//! `union ibv_gid`: 16 bytes that name a port.
+//! `union ibv_gid`: 16 bytes that identify a port.
 //!
-//! Written by hand because a generated union has neither `Debug` nor `Eq`, and so takes them away
-//! from every struct that holds one.
+//! Hand-written, because a generated union lacks `Debug` and `Eq`, and every struct with a GID would lack them too.
 
 use crate::__be64;
 use core::fmt;
@@ -30,7 +29,7 @@ pub union ibv_gid {
 const _: () = assert!(size_of::<ibv_gid>() == 16 && align_of::<ibv_gid>() == 8);
 
 impl ibv_gid {
-    /// The GID of these bytes.
+    /// Creates a GID from its bytes, in network order.
     #[inline]
     #[must_use]
     pub const fn from_raw(raw: [u8; 16]) -> Self {

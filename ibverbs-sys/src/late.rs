@@ -1,12 +1,11 @@
-//! Functions newer than rdma-core 39, looked up when the program runs.
+//! Functions newer than rdma-core 39, looked up at run time.
 //!
-//! A program that names such a function itself does not start on a machine whose library lacks
-//! it. Each of these returns the function, or `None` where the library is too old; safe crates
-//! make an error of `None`, the one a provider without the operation gives. Looking up happens
-//! once, and costs one load from then on.
+//! A program linked directly to such a function does not start with a library without the symbol. Each function here
+//! returns the library's function, or `None` if the library is too old; the safe crates map `None` to EOPNOTSUPP, as
+//! for a provider without the operation. The look-up happens once; later calls cost one load.
 //!
-//! The list ends with rdma-core 65. A function of the installed headers can also be called
-//! directly, under its name at the crate's root.
+//! Covers rdma-core up to 65. A function in the installed headers can also be called directly, under its name at the
+//! crate's root.
 
 use crate::{
     ibv_buf, ibv_comp_cntr, ibv_comp_cntr_caps, ibv_comp_cntr_init_attr, ibv_context, ibv_dm,
@@ -15,7 +14,7 @@ use crate::{
 };
 use core::ffi::{c_int, c_void};
 
-/// Declares functions that look a symbol up in the libraries of the process.
+/// Declares functions that look up a symbol in the process's libraries.
 #[doc(hidden)]
 #[macro_export]
 macro_rules! late {
@@ -49,11 +48,11 @@ late! {
     /// `ibv_reg_mr_ex(pd, mr_init_attr)`—Registers memory of any kind. Since rdma-core 59.
     fn ibv_reg_mr_ex(pd: *mut ibv_pd, mr_init_attr: *mut ibv_mr_init_attr) -> *mut ibv_mr;
 
-    /// `ibv_dm_export_dmabuf_fd(dm)`—Makes device memory a dma-buf. Since rdma-core 62.
+    /// `ibv_dm_export_dmabuf_fd(dm)`—Exports device memory as a dma-buf. Since rdma-core 62.
     fn ibv_dm_export_dmabuf_fd(dm: *mut ibv_dm) -> c_int;
 
-    /// `_ibv_query_comp_cntr_caps(context, caps, caps_size)`—Reads what completion counters the
-    /// device has. Since rdma-core 65.
+    /// `_ibv_query_comp_cntr_caps(context, caps, caps_size)`—Reads a device's completion counter capabilities. Since
+    /// rdma-core 65.
     fn _ibv_query_comp_cntr_caps(
         context: *mut ibv_context,
         caps: *mut ibv_comp_cntr_caps,
@@ -66,7 +65,7 @@ late! {
         cc_attr: *mut ibv_comp_cntr_init_attr,
     ) -> *mut ibv_comp_cntr;
 
-    /// `ibv_destroy_comp_cntr(comp_cntr)`—Destroys it. Since rdma-core 65.
+    /// `ibv_destroy_comp_cntr(comp_cntr)`—Destroys a completion counter. Since rdma-core 65.
     fn ibv_destroy_comp_cntr(comp_cntr: *mut ibv_comp_cntr) -> c_int;
 
     /// `ibv_set_comp_cntr(comp_cntr, value)`—Sets the number of completions. Since rdma-core 65.
@@ -98,13 +97,13 @@ late! {
     /// `ibv_alloc_buf(pd, size, buf)`—Lets the provider allocate memory. Since rdma-core 64.
     fn ibv_alloc_buf(pd: *mut ibv_pd, size: usize, buf: *mut *mut ibv_buf) -> *mut c_void;
 
-    /// `ibv_export_buf_dmabuf_fd(buf)`—Makes such memory a dma-buf. Since rdma-core 65.
+    /// `ibv_export_buf_dmabuf_fd(buf)`—Exports a provider's buffer as a dma-buf. Since rdma-core 65.
     fn ibv_export_buf_dmabuf_fd(buf: *mut ibv_buf) -> c_int;
 
-    /// `ibv_free_buf(buf)`—Frees such memory. Since rdma-core 64.
+    /// `ibv_free_buf(buf)`—Frees a provider's buffer. Since rdma-core 64.
     fn ibv_free_buf(buf: *mut ibv_buf);
 
-    /// `ibv_reg_buf_mr(pd, buf, addr, length, access)`—Registers such memory. Since rdma-core 64.
+    /// `ibv_reg_buf_mr(pd, buf, addr, length, access)`—Registers a provider's buffer. Since rdma-core 64.
     fn ibv_reg_buf_mr(
         pd: *mut ibv_pd,
         buf: *mut ibv_buf,
@@ -116,6 +115,6 @@ late! {
     /// `ibv_alloc_dmah(context, attr)`—Creates a handle for DMA hints. Since rdma-core 59.
     fn ibv_alloc_dmah(context: *mut ibv_context, attr: *mut ibv_dmah_init_attr) -> *mut ibv_dmah;
 
-    /// `ibv_dealloc_dmah(dmah)`—Destroys it. Since rdma-core 59.
+    /// `ibv_dealloc_dmah(dmah)`—Destroys a DMA handle. Since rdma-core 59.
     fn ibv_dealloc_dmah(dmah: *mut ibv_dmah) -> c_int;
 }

@@ -1,7 +1,6 @@
-//! Names that the preprocessor gives: other names for the kernel's types and values, and
-//! constants of enums without a name.
+//! Names defined by the C preprocessor: aliases of kernel types and values, and constants of anonymous enums.
 //!
-//! A constant has the type of the place where it is used.
+//! Each constant has the type required at its place of use.
 
 use crate::{
     ib_uverbs_access_flags, ib_uverbs_advise_mr_flag, ib_uverbs_query_port_flags, ibv_access_flags,
@@ -22,7 +21,7 @@ pub use crate::bindings::{
     ib_uverbs_flow_action_esp_replay_bmp as ibv_flow_action_esp_replay_bmp,
 };
 
-/// Gives the values of a kernel enum the names that programs use.
+/// Aliases the values of a kernel enum under libibverbs' names.
 macro_rules! renamed {
     ($($enum:ident { $($name:ident = $kernel:ident;)* })*) => {$(
         impl $enum {$(
@@ -60,30 +59,30 @@ renamed! {
 }
 
 impl ibv_access_flags {
-    /// The flags that a kernel may ignore.
+    /// Mask of the access flags that a kernel may ignore.
     pub const IBV_ACCESS_OPTIONAL_RANGE: Self =
         Self(ib_uverbs_access_flags::IB_UVERBS_ACCESS_OPTIONAL_RANGE.0);
 }
 
-/// A flag of [`ibv_advise_mr`](crate::ibv_advise_mr): return when the advice has been taken.
+/// Flag of [`ibv_advise_mr`](crate::ibv_advise_mr): return after the advice has been carried out.
 pub const IBV_ADVISE_MR_FLAG_FLUSH: u32 =
     ib_uverbs_advise_mr_flag::IB_UVERBS_ADVISE_MR_FLAG_FLUSH.0;
 
-/// A flag of `ibv_port_attr::flags`: every packet carries a GRH.
+/// Flag of `ibv_port_attr::flags`: every packet carries a GRH.
 #[expect(clippy::cast_possible_truncation, reason = "the field has 8 bits")]
 pub const IBV_QPF_GRH_REQUIRED: u8 = ib_uverbs_query_port_flags::IB_UVERBS_QPF_GRH_REQUIRED.0 as u8;
 
-/// `ibv_port_attr::link_layer` of a provider that does not say.
+/// `ibv_port_attr::link_layer` not reported by the provider.
 pub const IBV_LINK_LAYER_UNSPECIFIED: u8 = 0;
 /// `ibv_port_attr::link_layer` of InfiniBand.
 pub const IBV_LINK_LAYER_INFINIBAND: u8 = 1;
 /// `ibv_port_attr::link_layer` of Ethernet: RoCE and iWARP.
 pub const IBV_LINK_LAYER_ETHERNET: u8 = 2;
 
-/// The bit of `ibv_wc_flags::IBV_WC_IP_CSUM_OK`.
+/// Bit number of `ibv_wc_flags::IBV_WC_IP_CSUM_OK`.
 pub const IBV_WC_IP_CSUM_OK_SHIFT: c_uint = 2;
 
-/// The fields of a completion that every provider can report.
+/// Completion fields supported by every provider.
 pub const IBV_WC_STANDARD_FLAGS: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BYTE_LEN.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_IMM.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_QP_NUM.0 as u64
@@ -92,7 +91,7 @@ pub const IBV_WC_STANDARD_FLAGS: u64 = ibv_create_cq_wc_flags::IBV_WC_EX_WITH_BY
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_SL.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_DLID_PATH_BITS.0 as u64;
 
-/// The fields of a completion that the library knows.
+/// Completion fields known to the library.
 pub const IBV_CREATE_CQ_SUP_WC_FLAGS: u64 = IBV_WC_STANDARD_FLAGS
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_CVLAN.0 as u64
@@ -100,13 +99,13 @@ pub const IBV_CREATE_CQ_SUP_WC_FLAGS: u64 = IBV_WC_STANDARD_FLAGS
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_TM_INFO.0 as u64
     | ibv_create_cq_wc_flags::IBV_WC_EX_WITH_COMPLETION_TIMESTAMP_WALLCLOCK.0 as u64;
 
-/// The length of a device's name, with its NUL.
+/// Maximum length of a device name, including the NUL.
 pub const IBV_SYSFS_NAME_MAX: usize = 64;
-/// The length of a device's path, with its NUL.
+/// Maximum length of a device path, including the NUL.
 pub const IBV_SYSFS_PATH_MAX: usize = 256;
 
-/// What the allocator of a parent domain returns to let the provider allocate.
+/// Return value of a parent domain's allocator: let the provider allocate.
 pub const IBV_ALLOCATOR_USE_DEFAULT: *mut c_void = ptr::without_provenance_mut(usize::MAX);
 
-/// The length of an Ethernet address.
+/// Length of an Ethernet address in bytes.
 pub const ETHERNET_LL_SIZE: usize = 6;

@@ -1,8 +1,7 @@
-//! Types and values newer than rdma-core 39, for builds whose headers do not have them yet.
+//! Types and values newer than rdma-core 39, for builds with older headers.
 //!
-//! The crate leaves this file out if they have everything, as those of rdma-core 65 do.
-//!
-//! With them the functions in [`late`](crate::late) have the same signature everywhere.
+//! Each is declared only if the headers lack it, so the functions in [`late`](crate::late) have the same signature in
+//! every build. With the headers of rdma-core 65 the file is not compiled.
 
 /// Declares an enum as bindgen does: an integer with named values.
 macro_rules! enumeration {
@@ -11,7 +10,7 @@ macro_rules! enumeration {
         #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
         #[repr(transparent)]
         pub struct $name(
-            /// The value C has.
+            /// The value in C.
             pub core::ffi::c_uint,
         );
 
@@ -19,7 +18,7 @@ macro_rules! enumeration {
     };
 }
 
-/// Gives an enum of the headers values that they lack.
+/// Adds values to an enum of the headers.
 macro_rules! values {
     ($name:ident { $($value:ident = $number:expr;)* }) => {
         impl $name {$(
@@ -53,14 +52,14 @@ mod flush {
     } }
 
     enumeration! {
-        /// How far a flush must take the data.
+        /// Placement of flushed data.
         ibv_placement_type {
             IBV_FLUSH_GLOBAL = 1 << 0;
             IBV_FLUSH_PERSISTENT = 1 << 1;
         }
     }
     enumeration! {
-        /// What a flush covers.
+        /// Selectivity of a flush: a range or a whole memory region.
         ibv_selectivity_level {
             IBV_FLUSH_RANGE = 0;
             IBV_FLUSH_MR = 1;
@@ -74,13 +73,13 @@ pub use flush::*;
 #[cfg(not(ibv_data_in_order_caps))]
 mod data_in_order {
     enumeration! {
-        /// How to ask [`ibv_query_qp_data_in_order`](crate::ibv_query_qp_data_in_order).
+        /// Flags of [`ibv_query_qp_data_in_order`](crate::ibv_query_qp_data_in_order).
         ibv_query_qp_data_in_order_flags {
             IBV_QUERY_QP_DATA_IN_ORDER_RETURN_CAPS = 1 << 0;
         }
     }
     enumeration! {
-        /// What is in order.
+        /// Ordering guarantees of a queue pair.
         ibv_query_qp_data_in_order_caps {
             IBV_QUERY_QP_DATA_IN_ORDER_WHOLE_MSG = 1 << 0;
             IBV_QUERY_QP_DATA_IN_ORDER_ALIGNED_128_BYTES = 1 << 1;
@@ -115,7 +114,7 @@ mod mr_ex {
     use core::ffi::{c_int, c_void};
 
     enumeration! {
-        /// Which fields of [`ibv_mr_init_attr`] are valid.
+        /// Mask of the valid fields of [`ibv_mr_init_attr`].
         ibv_mr_init_attr_mask {
             IBV_REG_MR_MASK_IOVA = 1 << 0;
             IBV_REG_MR_MASK_ADDR = 1 << 1;
@@ -125,27 +124,27 @@ mod mr_ex {
         }
     }
 
-    /// How [`ibv_reg_mr_ex`](crate::late::ibv_reg_mr_ex) registers memory.
+    /// Attributes for [`ibv_reg_mr_ex`](crate::late::ibv_reg_mr_ex).
     #[derive(Clone, Copy, Debug)]
     #[repr(C)]
     pub struct ibv_mr_init_attr {
-        /// Bytes to register.
+        /// Length in bytes.
         pub length: usize,
-        /// Of `ibv_access_flags`.
+        /// Access rights: `ibv_access_flags`.
         pub access: c_int,
-        /// Of [`ibv_mr_init_attr_mask`].
+        /// Valid fields: [`ibv_mr_init_attr_mask`].
         pub comp_mask: u64,
-        /// The address the device uses.
+        /// Address for the device.
         pub iova: u64,
-        /// The address in this process.
+        /// Address in this process.
         pub addr: *mut c_void,
-        /// A dma-buf.
+        /// A dma-buf file descriptor.
         pub fd: c_int,
-        /// Where in the dma-buf.
+        /// Offset in the dma-buf.
         pub fd_offset: u64,
-        /// How the device accesses the memory.
+        /// DMA handle with access hints.
         pub dmah: *mut crate::ibv_dmah,
-        /// A buffer of the provider's.
+        /// Buffer allocated by the provider.
         pub buf: *mut crate::ibv_buf,
     }
 
@@ -160,16 +159,16 @@ pub use mr_ex::*;
 mod dmah {
     use crate::ibv_context;
 
-    /// How a device accesses memory: hints for its processor cache.
+    /// DMA handle: hints about a device's memory accesses, for the processor's cache.
     #[derive(Debug)]
     #[repr(C)]
     pub struct ibv_dmah {
-        /// The device it belongs to.
+        /// The device's context.
         pub context: *mut ibv_context,
     }
 
     enumeration! {
-        /// Which fields of [`ibv_dmah_init_attr`] are valid.
+        /// Mask of the valid fields of [`ibv_dmah_init_attr`].
         ibv_dmah_init_attr_mask {
             IBV_DMAH_INIT_ATTR_MASK_CPU_ID = 1 << 0;
             IBV_DMAH_INIT_ATTR_MASK_PH = 1 << 1;
@@ -177,24 +176,24 @@ mod dmah {
         }
     }
     enumeration! {
-        /// The kind of memory that is accessed.
+        /// Kind of memory accessed: volatile or persistent.
         ibv_tph_mem_type {
             IBV_TPH_MEM_TYPE_VM = 0;
             IBV_TPH_MEM_TYPE_PM = 1;
         }
     }
 
-    /// What [`ibv_alloc_dmah`](crate::late::ibv_alloc_dmah) creates.
+    /// Attributes for [`ibv_alloc_dmah`](crate::late::ibv_alloc_dmah).
     #[derive(Clone, Copy, Debug)]
     #[repr(C)]
     pub struct ibv_dmah_init_attr {
-        /// Of [`ibv_dmah_init_attr_mask`].
+        /// Valid fields: [`ibv_dmah_init_attr_mask`].
         pub comp_mask: u32,
-        /// The processor whose cache is meant.
+        /// Processor whose cache is the target.
         pub cpu_id: u32,
-        /// The processing hint.
+        /// TLP processing hint.
         pub ph: u8,
-        /// Of [`ibv_tph_mem_type`].
+        /// Memory type: [`ibv_tph_mem_type`].
         pub tph_mem_type: u8,
     }
 
@@ -226,7 +225,7 @@ mod port_speed {
 mod buf {
     use crate::{ibv_mr_init_attr_mask, ibv_parent_domain_init_attr_mask};
 
-    /// A buffer that the provider allocated; what is in it is the provider's business.
+    /// Opaque buffer allocated by the provider.
     #[derive(Debug)]
     #[repr(C)]
     pub struct ibv_buf {
@@ -249,7 +248,7 @@ mod comp_cntr {
     use crate::ibv_context;
 
     enumeration! {
-        /// What a completion counter counts on a queue pair.
+        /// Events counted by a completion counter attached to a queue pair.
         ibv_qp_attach_comp_cntr_op {
             IBV_QP_ATTACH_COMP_CNTR_OP_SEND = 1 << 0;
             IBV_QP_ATTACH_COMP_CNTR_OP_RECV = 1 << 1;
@@ -260,54 +259,54 @@ mod comp_cntr {
         }
     }
     enumeration! {
-        /// The unit a completion counter counts in.
+        /// Unit of a completion counter.
         ibv_comp_cntr_type {
             IBV_COMP_CNTR_TYPE_WRS = 0;
             IBV_COMP_CNTR_TYPE_BYTES = 1;
         }
     }
 
-    /// What completion counters a device has.
+    /// Completion counter capabilities of a device.
     #[derive(Clone, Copy, Debug)]
     #[repr(C)]
     pub struct ibv_comp_cntr_caps {
-        /// The highest number.
+        /// Maximum value of a counter.
         pub max_value: u64,
-        /// How many counters there are.
+        /// Maximum number of counters.
         pub max_counters: u32,
-        /// Of [`ibv_qp_attach_comp_cntr_op`].
+        /// Supported events: [`ibv_qp_attach_comp_cntr_op`].
         pub supported_qp_attach_ops: u32,
     }
 
-    /// A counter of completions.
+    /// Completion counter.
     #[derive(Debug)]
     #[repr(C)]
     pub struct ibv_comp_cntr {
-        /// The device it belongs to.
+        /// The device's context.
         pub context: *mut ibv_context,
-        /// The kernel's number for it.
+        /// The kernel's handle.
         pub handle: u32,
     }
 
-    /// What [`ibv_create_comp_cntr`](crate::late::ibv_create_comp_cntr) creates.
+    /// Attributes for [`ibv_create_comp_cntr`](crate::late::ibv_create_comp_cntr).
     #[derive(Clone, Copy, Debug)]
     #[repr(C)]
     pub struct ibv_comp_cntr_init_attr {
-        /// None are defined.
+        /// Must be 0: no bits are defined.
         pub comp_mask: u32,
-        /// The unit.
+        /// Unit of the counter.
         pub type_: ibv_comp_cntr_type,
-        /// None are defined.
+        /// Must be 0: no bits are defined.
         pub flags: u32,
     }
 
-    /// What a counter counts on a queue pair.
+    /// Events to count on a queue pair.
     #[derive(Clone, Copy, Debug)]
     #[repr(C)]
     pub struct ibv_qp_attach_comp_cntr_attr {
-        /// None are defined.
+        /// Must be 0: no bits are defined.
         pub comp_mask: u32,
-        /// Of [`ibv_qp_attach_comp_cntr_op`].
+        /// Counted events: [`ibv_qp_attach_comp_cntr_op`].
         pub op_mask: u32,
     }
 

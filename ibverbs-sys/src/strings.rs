@@ -1,12 +1,12 @@
-//! `ibv_wr_opcode_str`, which the library has under a name that changes with every release.
+//! `ibv_wr_opcode_str`, reimplemented: the library's symbol has a different name in each release.
 
 use crate::ibv_wr_opcode;
 use core::ffi::{CStr, c_char};
 
-/// `ibv_wr_opcode_str(opcode)`—The name of a work request's operation.
+/// `ibv_wr_opcode_str(opcode)`—Name of a work request's operation.
 ///
-/// Declared in `verbs.h` since rdma-core 49, but a program that uses the library's own does not
-/// start with any other release.
+/// Declared in `verbs.h` since rdma-core 49. The library's own symbol is versioned per release, and a program linked to
+/// it would not start with any other release.
 #[must_use]
 pub const fn ibv_wr_opcode_str(opcode: ibv_wr_opcode) -> *const c_char {
     let name: &CStr = match opcode {

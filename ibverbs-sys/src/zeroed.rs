@@ -1,6 +1,6 @@
-//! `zeroed()`: how C programs begin the structs that they fill in for a call.
+//! `zeroed()`: initial value of structs filled in for a call, as `= {}` in C.
 //!
-//! `Default` would say too much. All zero is where to start from, and rarely what to pass.
+//! Not `Default`, because an all-zero struct is rarely a valid argument.
 
 use core::mem::MaybeUninit;
 

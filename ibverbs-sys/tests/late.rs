@@ -1,9 +1,9 @@
-//! Functions that are looked up when the program runs.
+//! Functions looked up at run time.
 
 use ibverbs_sys::late;
 use std::ffi::c_int;
 
-/// What every library has, and what none has.
+/// A function of every library, and a function of none.
 mod probe {
     use super::c_int;
 
@@ -14,7 +14,7 @@ mod probe {
 }
 
 #[test]
-fn a_function_of_the_library_is_found() {
+fn late_function_of_the_library_is_found() {
     let linked: unsafe extern "C" fn() -> c_int = ibverbs_sys::ibv_fork_init;
     assert_eq!(
         probe::ibv_fork_init().map(|found| found as usize),
@@ -23,11 +23,11 @@ fn a_function_of_the_library_is_found() {
 }
 
 #[test]
-fn a_function_that_the_library_lacks_is_none() {
+fn late_function_missing_from_the_library_is_none() {
     assert!(probe::ibv_from_the_future().is_none());
 }
 
-/// Checks that both have one type, and whether the library has the function.
+/// Whether the library has the function. The type parameter checks that both signatures agree.
 #[cfg(ibv_reg_mr_ex)]
 fn is_found<F>(found: Option<F>, _declared: F) -> bool {
     found.is_some()
@@ -122,11 +122,11 @@ fn functions_of_rdma_core_65_are_those_of_the_headers() {
 
 #[cfg(not(ibv_comp_cntr))]
 #[test]
-fn a_library_without_counters_says_so() {
+fn query_comp_cntr_caps_with_old_library_is_unsupported() {
     if late::_ibv_query_comp_cntr_caps().is_none() {
         let mut caps = ibverbs_sys::ibv_comp_cntr_caps::zeroed();
         let context = std::ptr::null_mut();
-        // SAFETY: nothing is called, as there is no function.
+        // SAFETY: without the library function nothing is called.
         let rc = unsafe { ibverbs_sys::ibv_query_comp_cntr_caps(context, &raw mut caps) };
         assert_eq!(rc, libc::EOPNOTSUPP);
     }

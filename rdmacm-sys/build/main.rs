@@ -1,7 +1,7 @@
-//! Finds librdmacm, regenerates the bindings from its headers, and tells what they contain.
+//! Finds librdmacm, regenerates the bindings from its headers, and detects newer items.
 //!
-//! Out come `OUT_DIR/bindings.rs`, the cfgs in [`NEWER`] and the metadata `DEP_RDMACM_*`. The
-//! other files here are those of ibverbs-sys.
+//! Output: `OUT_DIR/bindings.rs`, the cfgs in [`NEWER`], and the metadata `DEP_RDMACM_*`. The other files here are
+//! links to ibverbs-sys.
 #![expect(
     clippy::print_stdout,
     clippy::print_stderr,
@@ -33,7 +33,7 @@ const NEWER: &[(&str, &str)] = &[
 ];
 
 fn main() -> ExitCode {
-    // rdma_cma.h includes verbs.h, which must be the one that ibverbs-sys has read.
+    // rdma_cma.h includes verbs.h: use the file read by ibverbs-sys.
     let verbs = env::var_os("DEP_IBVERBS_INCLUDE").expect("ibverbs-sys says where verbs.h is");
     Script {
         wanted: RDMACM,
@@ -50,7 +50,7 @@ fn regenerate(_: &[PathBuf]) -> Option<String> {
 
 #[cfg(feature = "bindgen")]
 fn regenerate(include: &[PathBuf]) -> Option<String> {
-    /// Handles, and things to give back exactly once: a copy in Rust would be a lie.
+    /// Handles and events, destroyed or acknowledged exactly once: no `Copy`.
     const LINEAR: &str = "rdma_(cm_id|event_channel|cm_event|addrinfo)";
 
     let builder = headers::builder(include)?

@@ -1,5 +1,5 @@
-//! Fields that C programs reach through unions without a name, one that came late, and
-//! `zeroed()`, with which structs begin that are filled in for a call.
+//! Accessors for fields of C's anonymous unions, for a newer field, and `zeroed()`, the initial value of structs filled
+//! in for a call.
 
 use crate::{
     ib_addr, rdma_addr, rdma_addrinfo, rdma_cm_event, rdma_cm_join_mc_attr_ex, rdma_conn_param,
@@ -33,8 +33,8 @@ addresses! {
 }
 
 impl rdma_cm_event {
-    /// Points to `param.arg`, what a program gave `rdma_write_cm_event`; valid for
-    /// `RDMA_CM_EVENT_USER`, since rdma-core 60.
+    /// Pointer to `param.arg`, the argument of `rdma_write_cm_event`. Valid for `RDMA_CM_EVENT_USER`, since
+    /// rdma-core 60.
     #[inline]
     #[must_use]
     pub const fn arg(&self) -> *const u64 {

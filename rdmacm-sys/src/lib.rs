@@ -1,7 +1,7 @@
-//! Bindings to librdmacm, which connects RDMA queue pairs by IP address, as C has them.
+//! Bindings to librdmacm: connection management for RDMA queue pairs, by IP address.
 //!
-//! Everything in `rdma/rdma_cma.h`, `rdma_verbs.h`, `rsocket.h` and `infiniband/ib.h` is here under
-//! its C name, and as `unsafe` as there. The crate `cm` is the safe way to the same things.
+//! Every item of `rdma/rdma_cma.h`, `rdma_verbs.h`, `rsocket.h` and `infiniband/ib.h` has its C name here and is as
+//! `unsafe` as in C. The crate `cm` is the safe interface to the same functions.
 //!
 //! ```no_run
 //! unsafe {
@@ -11,21 +11,19 @@
 //! }
 //! ```
 //!
-//! What comes from where, how C looks in Rust, and what features there are, is as in
-//! [`ibverbs_sys`], whose types this crate uses: a [`rdma_cm_id::qp`] is an
-//! [`ibverbs_sys::ibv_qp`]. In particular:
+//! Origin of the items, C constructs in Rust, and features are described in [`ibverbs_sys`]. This crate uses the types
+//! of [`ibverbs_sys`]: a [`rdma_cm_id::qp`] is an [`ibverbs_sys::ibv_qp`]. In particular:
 //!
-//! - The `static inline` functions, 18 of them in `rdma_cma.h` and `rdma_verbs.h` and 4 in `ib.h`,
-//!   are Rust. What C checks with `assert` is a `debug_assert!`.
-//! - What appeared after rdma-core 39 is in [`late`].
-//! - [`rdma_cm_event`] is neither `Copy` nor `Clone`: it is acknowledged once.
-//! - The addresses in [`rdma_addr`] are methods, which point to them.
-//! - Functions return 0, or -1 with `errno` set; `rdma_getaddrinfo` also the codes of
-//!   `getaddrinfo`.
+//! - The `static inline` functions (18 in `rdma_cma.h` and `rdma_verbs.h`, 4 in `ib.h`) are written in Rust. C's
+//!   `assert` is `debug_assert!`.
+//! - Functions newer than rdma-core 39 are in [`late`].
+//! - [`rdma_cm_event`] is neither `Copy` nor `Clone`: each event is acknowledged exactly once.
+//! - The addresses in [`rdma_addr`] are methods that return pointers into the union.
+//! - Functions return 0, or -1 with `errno` set; `rdma_getaddrinfo` also returns the codes of `getaddrinfo`.
 //!
-//! The environment variables are `RDMACM_INCLUDE_DIR`, `RDMACM_LIB_DIR` and `RDMACM_VERSION`; the
-//! headers of libibverbs are those that ibverbs-sys has found. Build scripts of crates that depend
-//! on this one find `DEP_RDMACM_INCLUDE`, `DEP_RDMACM_VERSION` and `DEP_RDMACM_RELEASE`.
+//! Environment variables: `RDMACM_INCLUDE_DIR`, `RDMACM_LIB_DIR` and `RDMACM_VERSION`. The headers of libibverbs are
+//! those found by ibverbs-sys. Build scripts of dependent crates see `DEP_RDMACM_INCLUDE`, `DEP_RDMACM_VERSION` and
+//! `DEP_RDMACM_RELEASE`.
 #[allow(
     dead_code,
     missing_debug_implementations,

@@ -1,8 +1,8 @@
-//! What goes into an address handle.
+//! Address handle helpers.
 
 use crate::IB_ROCE_UDP_ENCAP_VALID_PORT_MIN;
 
-/// `ibv_flow_label_to_udp_sport(fl)`—The UDP source port that RoCE v2 makes of a flow label.
+/// `ibv_flow_label_to_udp_sport(fl)`—The UDP source port of RoCE v2 for a flow label.
 #[inline]
 #[must_use]
 #[expect(

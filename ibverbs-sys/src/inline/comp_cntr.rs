@@ -3,7 +3,7 @@
 use crate::{ibv_comp_cntr_caps, ibv_context, late};
 use core::ffi::c_int;
 
-/// `ibv_query_comp_cntr_caps(context, caps)`—Reads what completion counters the device has.
+/// `ibv_query_comp_cntr_caps(context, caps)`—Reads a device's completion counter capabilities.
 ///
 /// EOPNOTSUPP where the library is older than rdma-core 65.
 ///

@@ -1,4 +1,4 @@
-//! Contexts: the extended table, and queries of the device.
+//! Contexts: the extended operation table, and device queries.
 
 use super::dispatch;
 use crate::{
@@ -9,7 +9,7 @@ use core::ffi::c_int;
 use core::mem::offset_of;
 use core::ptr;
 
-/// `verbs_get_ctx(ctx)`—The extended context around `ctx`, or NULL if it has none.
+/// `verbs_get_ctx(ctx)`—The extended context around `ctx`, or NULL for a context without one.
 ///
 /// # Safety
 ///
@@ -22,14 +22,14 @@ pub unsafe fn verbs_get_ctx(ctx: *mut ibv_context) -> *mut verbs_context {
     if abi_compat.addr() != usize::MAX {
         return ptr::null_mut();
     }
-    // SAFETY: this mark says that the context is the last field of a verbs_context.
+    // SAFETY: `abi_compat` marks a context embedded as the last field of a verbs_context.
     unsafe { ctx.byte_sub(offset_of!(verbs_context, context)).cast() }
 }
 
 /// `verbs_get_ctx_op(ctx, op)`—The context's function `op`, or `None`.
 ///
-/// `verbs_context` grows at its front and says how large it is, so that a library older than the
-/// headers is never asked for a slot it does not have. Reads through `ctx`, hence is `unsafe`.
+/// `verbs_context` grows at its front and records its size, so a slot newer than the library is never read. Expands to
+/// reads through `ctx`, so use requires `unsafe`.
 #[macro_export]
 macro_rules! verbs_get_ctx_op {
     ($ctx:expr, $op:ident) => {{
@@ -46,7 +46,7 @@ macro_rules! verbs_get_ctx_op {
 
 /// `ibv_query_device_ex(context, input, attr)`—Reads the device's extended properties.
 ///
-/// A provider that lacks the call is asked for the plain ones, and the others are zero.
+/// Without the provider's extended call, reads the basic properties and zeroes the others.
 ///
 /// # Safety
 ///
@@ -69,7 +69,7 @@ pub unsafe fn ibv_query_device_ex(
             return rc;
         }
     }
-    // SAFETY: the caller's `attr` is writable, and its first field is what the old call fills.
+    // SAFETY: the caller's `attr` is writable, and begins with the basic attributes.
     unsafe {
         attr.write_bytes(0, 1);
         ibv_query_device(context, &raw mut (*attr).orig_attr)
@@ -82,7 +82,7 @@ dispatch! {
         => verbs_get_ctx_op!(context, query_rt_values);
 }
 
-/// `ibv_is_qpt_supported(caps, qpt)`—1 if the set `caps` of queue pair types has `qpt`, or 0.
+/// `ibv_is_qpt_supported(caps, qpt)`—1 if the set `caps` contains the queue pair type, else 0.
 #[inline]
 #[must_use]
 pub const fn ibv_is_qpt_supported(caps: u32, qpt: ibv_qp_type) -> c_int {

@@ -1,4 +1,4 @@
-//! Counters of flows.
+//! Flow counters.
 
 use super::dispatch;
 use crate::{ibv_context, ibv_counter_attach_attr, ibv_counters, ibv_counters_init_attr, ibv_flow};
@@ -12,11 +12,11 @@ dispatch! {
     ) -> *mut ibv_counters
         => verbs_get_ctx_op!(context, create_counters);
 
-    /// `ibv_destroy_counters(counters)`—Destroys it.
+    /// `ibv_destroy_counters(counters)`—Destroys a set of counters.
     pub fn ibv_destroy_counters(counters: *mut ibv_counters) -> c_int
         => verbs_get_ctx_op!((*counters).context, destroy_counters);
 
-    /// `ibv_attach_counters_point_flow(counters, attr, flow)`—Counts what a flow does.
+    /// `ibv_attach_counters_point_flow(counters, attr, flow)`—Attaches counters to a flow.
     pub fn ibv_attach_counters_point_flow(
         counters: *mut ibv_counters,
         attr: *mut ibv_counter_attach_attr,
@@ -24,7 +24,7 @@ dispatch! {
     ) -> c_int
         => verbs_get_ctx_op!((*counters).context, attach_counters_point_flow);
 
-    /// `ibv_read_counters(counters, counters_value, ncounters, flags)`—Reads them.
+    /// `ibv_read_counters(counters, counters_value, ncounters, flags)`—Reads a set of counters.
     pub fn ibv_read_counters(
         counters: *mut ibv_counters,
         counters_value: *mut u64,

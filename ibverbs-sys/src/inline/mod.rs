@@ -1,17 +1,16 @@
-//! The `static inline` functions of `verbs.h`, in Rust: by object, in the header's order.
+//! The `static inline` functions of `verbs.h` in Rust: one file for each object, in the header's order.
 //!
-//! Most of them look a function up in a table that the provider filled, and call it; here that is
-//! [`dispatch!`], which compiles to C's load and indirect jump, plus a branch that is never taken.
-//! An empty slot, where C would jump to address 0, behaves as [`Unsupported`] says. Those on the data path
-//! whose slots are never empty do without the branch: [`dispatch_filled!`].
+//! Most functions call a slot of the provider's operation table: [`dispatch!`] compiles to C's load and indirect jump,
+//! plus a branch never taken. An empty slot, a jump to address 0 in C, is handled by [`Unsupported`]. Data-path
+//! functions whose slots are never empty omit the branch: [`dispatch_filled!`].
 //!
-//! What the functions have in common, and their documentation does not repeat:
+//! Contract of all functions, not repeated in their documentation:
 //!
-//! **Safety.** Pointers to objects (`ibv_context`, `ibv_qp`…) came from libibverbs or rdma-core's
-//! provider and have not been destroyed; other pointers are valid for what the man page says is
-//! read or written through them; and the man page's rules on threads hold.
+//! **Safety.** Pointers to objects (`ibv_context`, `ibv_qp` and others) come from libibverbs or a provider of
+//! rdma-core, and the objects are not destroyed; other pointers are valid for the accesses documented in the man page;
+//! and the man page's rules on threads are observed.
 //!
-//! **Errors.** 0 or an errno value, or a pointer that is NULL with errno set.
+//! **Errors.** 0 or an errno value, or NULL with errno set.
 #![expect(clippy::multiple_unsafe_ops_per_block, reason = "op-table dispatch")]
 
 #[macro_use]
@@ -54,9 +53,9 @@ pub use xrcd::*;
 
 use unsupported::Unsupported;
 
-/// Declares functions that pass their arguments on to a slot of a provider's table.
+/// Declares functions that forward their arguments to a slot of a provider's table.
 ///
-/// After `=>` stands an expression that reads the slot, of type `Option<unsafe extern "C" fn>`.
+/// The expression after `=>` reads the slot, of type `Option<unsafe extern "C" fn>`.
 macro_rules! dispatch {
     ($(
         $(#[$attr:meta])*
@@ -66,15 +65,14 @@ macro_rules! dispatch {
         ///
         /// # Safety
         ///
-        /// The objects are live, and the other pointers valid for what the man page says.
+        /// The objects are live, and the other pointers valid for the accesses documented in the man page.
         #[inline]
         $vis unsafe fn $name($($arg: $type),*) $(-> $ret)? {
-            // SAFETY: the table hangs off a live object, the caller's promise; filling it is the
-            // last thing a provider does before it hands the object out.
+            // SAFETY: the caller promises a live object, whose table was filled by the provider before the object
+            // was returned.
             let slot = unsafe { $slot };
             match slot {
-                // SAFETY: the slot has this function's signature, and asks of its arguments what
-                // this function asks of its caller.
+                // SAFETY: the slot has this function's signature and the same safety contract.
                 Some(call) => unsafe { call($($arg),*) },
                 None => $crate::inline::Unsupported::unsupported(stringify!($name)),
             }
@@ -83,10 +81,10 @@ macro_rules! dispatch {
 }
 use dispatch;
 
-/// As [`dispatch!`], to slots of `ibv_context::ops`.
+/// Declares functions like [`dispatch!`], for slots of `ibv_context::ops`.
 ///
-/// libibverbs fills each of them before the provider does, with a function that answers EOPNOTSUPP (since
-/// rdma-core 17, which is older than the oldest that there are bindings for).
+/// libibverbs fills these slots with a function that returns EOPNOTSUPP before the provider does (since rdma-core 17,
+/// older than the minimum of the bindings).
 macro_rules! dispatch_filled {
     ($(
         $(#[$attr:meta])*
@@ -96,16 +94,15 @@ macro_rules! dispatch_filled {
         ///
         /// # Safety
         ///
-        /// The objects are live, and the other pointers valid for what the man page says.
+        /// The objects are live, and the other pointers valid for the accesses documented in the man page.
         #[inline]
         $vis unsafe fn $name($($arg: $type),*) -> $ret {
-            // SAFETY: the table hangs off a live object, the caller's promise; filling it is the
-            // last thing a provider does before it hands the object out.
+            // SAFETY: the caller promises a live object, whose table was filled by the provider before the object
+            // was returned.
             let slot = unsafe { $slot };
-            // SAFETY: libibverbs has filled it, the caller's promise that the object is from there.
+            // SAFETY: the caller promises an object of libibverbs, and libibverbs fills the slot.
             let call = unsafe { slot.unwrap_unchecked() };
-            // SAFETY: the slot has this function's signature, and asks of its arguments what
-            // this function asks of its caller.
+            // SAFETY: the slot has this function's signature and the same safety contract.
             unsafe { call($($arg),*) }
         }
     )*};

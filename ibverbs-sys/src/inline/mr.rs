@@ -6,13 +6,13 @@ use core::ffi::{c_int, c_uint, c_void};
 
 /// `ibv_reg_mr(pd, addr, length, access)`—Registers memory.
 ///
-/// In C a macro of this name decides by the flags which of two functions to call. This calls the
-/// newer one, which takes all flags and drops the optional ones that an old kernel does not know.
+/// In C, a macro selects one of two functions by the flags. This calls the newer function, which accepts all flags and
+/// drops optional flags unknown to the kernel.
 ///
 /// # Safety
 ///
-/// `pd` is live, and the `length` bytes at `addr` stay valid and are used as `access` allows the
-/// device to, until the region is deregistered.
+/// `pd` is live. Until deregistration, the `length` bytes at `addr` stay valid, and the program permits the accesses in
+/// `access` by the device.
 #[inline]
 pub unsafe fn ibv_reg_mr(
     pd: *mut ibv_pd,
@@ -24,9 +24,9 @@ pub unsafe fn ibv_reg_mr(
     unsafe { ibv_reg_mr_iova2(pd, addr, length, addr.expose_provenance() as u64, access) }
 }
 
-/// `ibv_reg_mr_iova(pd, addr, length, iova, access)`—Registers memory under another address.
+/// `ibv_reg_mr_iova(pd, addr, length, iova, access)`—Registers memory under the device address `iova`.
 ///
-/// In C a macro like [`ibv_reg_mr`].
+/// A macro in C, like [`ibv_reg_mr`].
 ///
 /// # Safety
 ///
@@ -43,7 +43,7 @@ pub unsafe fn ibv_reg_mr_iova(
     unsafe { ibv_reg_mr_iova2(pd, addr, length, iova, access) }
 }
 
-/// `__ibv_reg_mr(…)`—What the macro [`ibv_reg_mr`] calls; the last argument is without effect.
+/// `__ibv_reg_mr(…)`—Target of the C macro [`ibv_reg_mr`]; the last argument is ignored.
 ///
 /// # Safety
 ///
@@ -56,12 +56,11 @@ pub unsafe fn __ibv_reg_mr(
     access: c_uint,
     _is_access_const: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the same promise.
+    // SAFETY: as the caller promised.
     unsafe { ibv_reg_mr(pd, addr, length, access) }
 }
 
-/// `__ibv_reg_mr_iova(…)`—What the macro [`ibv_reg_mr_iova`] calls; the last argument is without
-/// effect.
+/// `__ibv_reg_mr_iova(…)`—Target of the C macro [`ibv_reg_mr_iova`]; the last argument is ignored.
 ///
 /// # Safety
 ///
@@ -75,12 +74,12 @@ pub unsafe fn __ibv_reg_mr_iova(
     access: c_uint,
     _is_access_const: c_int,
 ) -> *mut ibv_mr {
-    // SAFETY: the same promise.
+    // SAFETY: as the caller promised.
     unsafe { ibv_reg_mr_iova(pd, addr, length, iova, access) }
 }
 
 dispatch! {
-    /// `ibv_advise_mr(pd, advice, flags, sg_list, num_sge)`—Tells how regions will be used.
+    /// `ibv_advise_mr(pd, advice, flags, sg_list, num_sge)`—Advises the kernel about the use of memory regions.
     pub fn ibv_advise_mr(
         pd: *mut ibv_pd,
         advice: ibv_advise_mr_advice,
@@ -90,7 +89,7 @@ dispatch! {
     ) -> c_int
         => verbs_get_ctx_op!((*pd).context, advise_mr);
 
-    /// `ibv_alloc_null_mr(pd)`—Creates a region that swallows writes and reads as zeros.
+    /// `ibv_alloc_null_mr(pd)`—Creates a region that discards writes and reads as zeros.
     pub fn ibv_alloc_null_mr(pd: *mut ibv_pd) -> *mut ibv_mr
         => verbs_get_ctx_op!((*pd).context, alloc_null_mr);
 }

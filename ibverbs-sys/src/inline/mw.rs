@@ -13,17 +13,17 @@ dispatch! {
     pub fn ibv_dealloc_mw(mw: *mut ibv_mw) -> c_int => (*(*mw).context).ops.dealloc_mw;
 }
 
-/// `ibv_inc_rkey(rkey)`—The key with its lowest 8 bits counted up.
+/// `ibv_inc_rkey(rkey)`—The key with its lowest 8 bits incremented.
 #[inline]
 #[must_use]
 pub const fn ibv_inc_rkey(rkey: u32) -> u32 {
     (rkey & !0xff) | (rkey.wrapping_add(1) & 0xff)
 }
 
-/// `ibv_bind_mw(qp, mw, mw_bind)`—Posts the binding of a window of type 1.
+/// `ibv_bind_mw(qp, mw, mw_bind)`—Posts the binding of a type 1 window.
 ///
-/// Besides what the provider returns: EINVAL for another type, or for a range without a region;
-/// EPERM when window and region belong to different protection domains.
+/// Errors in addition to the provider's: EINVAL for a window of another type, or a range without a region; EPERM for a
+/// window and region of different protection domains.
 ///
 /// # Safety
 ///
@@ -49,7 +49,7 @@ pub unsafe fn ibv_bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw
 }
 
 dispatch! {
-    /// The provider's half of [`ibv_bind_mw`].
+    /// The provider's part of [`ibv_bind_mw`].
     fn bind_mw(qp: *mut ibv_qp, mw: *mut ibv_mw, mw_bind: *mut ibv_mw_bind) -> c_int
         => (*(*mw).context).ops.bind_mw;
 }

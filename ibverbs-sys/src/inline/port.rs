@@ -7,7 +7,7 @@ use core::ffi::c_int;
 
 /// `ibv_query_port(context, port_num, port_attr)`—Reads a port's properties.
 ///
-/// In C a macro of this name hides a function of this name, which knows fewer properties.
+/// In C, a macro hides the library function of the same name, which knows fewer properties.
 ///
 /// # Safety
 ///
@@ -23,14 +23,14 @@ pub unsafe fn ibv_query_port(
         // SAFETY: as the caller promised, and `port_attr` has this size.
         return unsafe { query_port(context, port_num, port_attr, size_of::<ibv_port_attr>()) };
     }
-    // SAFETY: the caller's `port_attr` is writable; the old call fills its beginning.
+    // SAFETY: the caller's `port_attr` is writable; the old function fills its first fields.
     unsafe {
         port_attr.write_bytes(0, 1);
         bindings::ibv_query_port(context, port_num, port_attr.cast())
     }
 }
 
-/// `___ibv_query_port(context, port_num, port_attr)`—What the macro [`ibv_query_port`] calls.
+/// `___ibv_query_port(context, port_num, port_attr)`—Target of the C macro [`ibv_query_port`].
 ///
 /// # Safety
 ///
@@ -41,7 +41,7 @@ pub unsafe fn ___ibv_query_port(
     port_num: u8,
     port_attr: *mut ibv_port_attr,
 ) -> c_int {
-    // SAFETY: the same promise.
+    // SAFETY: as the caller promised.
     unsafe { ibv_query_port(context, port_num, port_attr) }
 }
 
@@ -65,7 +65,7 @@ pub unsafe fn ibv_query_gid_ex(
 
 /// `ibv_query_gid_table(context, entries, max_entries, flags)`—Reads all valid GIDs.
 ///
-/// Returns how many there are, or a negative errno value.
+/// Returns the number of entries, or a negative errno value.
 ///
 /// # Safety
 ///

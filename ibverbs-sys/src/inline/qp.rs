@@ -7,9 +7,9 @@ use crate::{
 };
 use core::ffi::c_int;
 
-/// `ibv_create_qp_ex(context, qp_init_attr_ex)`—Creates a queue pair.
+/// `ibv_create_qp_ex(context, qp_init_attr_ex)`—Creates a queue pair with extended attributes.
 ///
-/// One that needs nothing but a protection domain is created with [`ibv_create_qp`].
+/// With a protection domain as the only extended attribute, calls [`ibv_create_qp`].
 ///
 /// # Safety
 ///
@@ -19,7 +19,7 @@ pub unsafe fn ibv_create_qp_ex(
     context: *mut ibv_context,
     qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
 ) -> *mut ibv_qp {
-    // SAFETY: the caller's attributes are readable, and begin with the fields of the old ones.
+    // SAFETY: the caller's attributes are readable, and begin with the basic attributes.
     unsafe {
         let attr = &*qp_init_attr_ex;
         if attr.comp_mask == ibv_qp_init_attr_mask::IBV_QP_INIT_ATTR_PD.0 {
@@ -31,21 +31,21 @@ pub unsafe fn ibv_create_qp_ex(
 }
 
 dispatch! {
-    /// The provider's half of [`ibv_create_qp_ex`].
+    /// The provider's part of [`ibv_create_qp_ex`].
     fn create_qp_ex(
         context: *mut ibv_context,
         qp_init_attr_ex: *mut ibv_qp_init_attr_ex,
     ) -> *mut ibv_qp
         => verbs_get_ctx_op!(context, create_qp_ex);
 
-    /// `ibv_open_qp(context, qp_open_attr)`—Opens an XRC queue pair that another process shares.
+    /// `ibv_open_qp(context, qp_open_attr)`—Opens an XRC queue pair shared by another process.
     pub fn ibv_open_qp(
         context: *mut ibv_context,
         qp_open_attr: *mut ibv_qp_open_attr,
     ) -> *mut ibv_qp
         => verbs_get_ctx_op!(context, open_qp);
 
-    /// `ibv_modify_qp_rate_limit(qp, attr)`—Limits how fast a queue pair sends.
+    /// `ibv_modify_qp_rate_limit(qp, attr)`—Sets the send rate limit of a queue pair.
     pub fn ibv_modify_qp_rate_limit(qp: *mut ibv_qp, attr: *mut ibv_qp_rate_limit_attr) -> c_int
         => verbs_get_ctx_op!((*qp).context, modify_qp_rate_limit);
 }

@@ -9,7 +9,7 @@ use core::ffi::c_int;
 
 /// `ibv_create_srq_ex(context, srq_init_attr_ex)`—Creates a shared receive queue of any type.
 ///
-/// A basic one in a protection domain is created with [`ibv_create_srq`].
+/// For a basic queue in a protection domain, calls [`ibv_create_srq`].
 ///
 /// # Safety
 ///
@@ -21,7 +21,7 @@ pub unsafe fn ibv_create_srq_ex(
 ) -> *mut ibv_srq {
     const PD: u32 = ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_PD.0;
     const TYPE: u32 = ibv_srq_init_attr_mask::IBV_SRQ_INIT_ATTR_TYPE.0;
-    // SAFETY: the caller's attributes are readable, and begin with the fields of the old ones.
+    // SAFETY: the caller's attributes are readable, and begin with the basic attributes.
     unsafe {
         let attr = &*srq_init_attr_ex;
         let basic = match attr.comp_mask {
@@ -37,14 +37,14 @@ pub unsafe fn ibv_create_srq_ex(
 }
 
 dispatch! {
-    /// The provider's half of [`ibv_create_srq_ex`].
+    /// The provider's part of [`ibv_create_srq_ex`].
     fn create_srq_ex(
         context: *mut ibv_context,
         srq_init_attr_ex: *mut ibv_srq_init_attr_ex,
     ) -> *mut ibv_srq
         => verbs_get_ctx_op!(context, create_srq_ex);
 
-    /// `ibv_get_srq_num(srq, srq_num)`—The number by which XRC senders name the queue.
+    /// `ibv_get_srq_num(srq, srq_num)`—Reads the queue's number, used by XRC senders.
     pub fn ibv_get_srq_num(srq: *mut ibv_srq, srq_num: *mut u32) -> c_int
         => verbs_get_ctx_op!((*srq).context, get_srq_num);
 }

@@ -1,14 +1,13 @@
-//! What a function does whose slot in the provider's table is empty.
+//! Result of a function whose slot in the provider's table is empty.
 
 use crate::{__be32, ibv_wc_opcode};
 use core::ffi::c_int;
 use core::ptr;
 
-/// The answer of an operation that the provider does not have.
+/// Result of an operation missing from the provider.
 ///
-/// It is the one libibverbs itself gives for the slots it fills: EOPNOTSUPP. The functions that
-/// can report nothing (those that build a work request or read a field of a completion) panic:
-/// to go on as if they had worked would lose a request, and C crashes here.
+/// EOPNOTSUPP, as for slots filled by libibverbs. Functions without an error result, such as `ibv_wr_*` and
+/// `ibv_wc_read_*`, panic: continuing would lose a request, and C crashes in this case.
 pub(crate) trait Unsupported {
     fn unsupported(function: &'static str) -> Self;
 }

@@ -1,4 +1,4 @@
-//! Work queues, and the tables that spread packets over them.
+//! Receive work queues and their indirection tables.
 
 use super::dispatch;
 use crate::{
@@ -31,7 +31,7 @@ pub unsafe fn ibv_create_wq(
     // SAFETY: as the caller promised.
     let wq = unsafe { create_wq(context, wq_init_attr) };
     if !wq.is_null() {
-        // SAFETY: the queue is new, nobody else has it, and these fields are left to this function.
+        // SAFETY: no other reference to the new queue exists, and the provider leaves these fields to this function.
         unsafe {
             (*wq).wq_context = (*wq_init_attr).wq_context;
             (*wq).events_completed = 0;
@@ -43,11 +43,11 @@ pub unsafe fn ibv_create_wq(
 }
 
 dispatch! {
-    /// The provider's half of [`ibv_create_wq`].
+    /// The provider's part of [`ibv_create_wq`].
     fn create_wq(context: *mut ibv_context, wq_init_attr: *mut ibv_wq_init_attr) -> *mut ibv_wq
         => verbs_get_ctx_op!(context, create_wq);
 
-    /// `ibv_modify_wq(wq, wq_attr)`—Changes a work queue's state.
+    /// `ibv_modify_wq(wq, wq_attr)`—Changes the state of a work queue.
     pub fn ibv_modify_wq(wq: *mut ibv_wq, wq_attr: *mut ibv_wq_attr) -> c_int
         => verbs_get_ctx_op!((*wq).context, modify_wq);
 
@@ -55,14 +55,14 @@ dispatch! {
     pub fn ibv_destroy_wq(wq: *mut ibv_wq) -> c_int
         => verbs_get_ctx_op!((*wq).context, destroy_wq);
 
-    /// `ibv_create_rwq_ind_table(context, init_attr)`—Creates a table of receive work queues.
+    /// `ibv_create_rwq_ind_table(context, init_attr)`—Creates an indirection table of receive work queues.
     pub fn ibv_create_rwq_ind_table(
         context: *mut ibv_context,
         init_attr: *mut ibv_rwq_ind_table_init_attr,
     ) -> *mut ibv_rwq_ind_table
         => verbs_get_ctx_op!(context, create_rwq_ind_table);
 
-    /// `ibv_destroy_rwq_ind_table(rwq_ind_table)`—Destroys the table.
+    /// `ibv_destroy_rwq_ind_table(rwq_ind_table)`—Destroys an indirection table.
     pub fn ibv_destroy_rwq_ind_table(rwq_ind_table: *mut ibv_rwq_ind_table) -> c_int
         => verbs_get_ctx_op!((*rwq_ind_table).context, destroy_rwq_ind_table);
 }

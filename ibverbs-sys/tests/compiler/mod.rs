@@ -1,4 +1,4 @@
-//! The C compiler, asked about the headers the bindings are of. Shared by both -sys crates.
+//! Runs the C compiler with the bindings' headers. Shared by both -sys crates.
 
 use std::env;
 use std::ffi::OsString;
@@ -6,14 +6,14 @@ use std::fs;
 use std::path::PathBuf;
 use std::process::{Command, Output};
 
-/// A compiler that finds the headers where the build script found them.
+/// A C compiler with the include folders of the build script.
 pub(crate) struct Compiler {
     include: Vec<PathBuf>,
     folder: tempfile::TempDir,
 }
 
 impl Compiler {
-    /// `include` is a list of folders, separated by colons.
+    /// `include` is a colon-separated list of folders.
     pub(crate) fn new(include: &str) -> Self {
         let include = env::split_paths(include)
             .filter(|dir| !dir.as_os_str().is_empty())
@@ -24,7 +24,7 @@ impl Compiler {
         }
     }
 
-    /// Runs the compiler over `source` with `arguments`, and returns what it prints.
+    /// Compiles `source` with `arguments` and returns standard output.
     pub(crate) fn compile(&self, source: &str, arguments: &[&str]) -> String {
         let file = self.file("source.c");
         fs::write(&file, source).unwrap();
@@ -35,13 +35,13 @@ impl Compiler {
         succeed(command.arg("-w").args(arguments).arg(&file))
     }
 
-    /// A path in the compiler's temporary folder.
+    /// Path of a file in the compiler's temporary folder.
     pub(crate) fn file(&self, name: &str) -> PathBuf {
         self.folder.path().join(name)
     }
 }
 
-/// `#include` lines.
+/// `#include` lines for `headers`.
 pub(crate) fn includes(headers: &[&str]) -> String {
     headers
         .iter()
@@ -49,7 +49,7 @@ pub(crate) fn includes(headers: &[&str]) -> String {
         .collect()
 }
 
-/// What a command prints that has to succeed.
+/// Runs a command, asserts success, and returns standard output.
 pub(crate) fn succeed(command: &mut Command) -> String {
     let Output {
         status,

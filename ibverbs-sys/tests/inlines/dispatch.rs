@@ -1,4 +1,4 @@
-//! The inlines that only pass their arguments on to a function in a table.
+//! Inlines that only forward their arguments to a table slot.
 
 use crate::original::original;
 use crate::sample::Sample;
@@ -6,24 +6,24 @@ use crate::world::{Outcome, World, called, observe, token};
 use ibverbs_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 
-/// What C does before it calls.
+/// Check in C before the call.
 #[derive(Clone, Copy, PartialEq, Eq)]
 enum Check {
-    /// Looks whether the context has the slot, and whether the slot is filled.
+    /// The context has the slot, and the slot is filled.
     Extended,
-    /// Looks whether the slot is filled.
+    /// The slot is filled.
     Slot,
-    /// Nothing: an empty slot is a jump to address 0.
+    /// No check: an empty slot is a jump to address 0 in C.
     Nothing,
-    /// Nothing, and neither does Rust: libibverbs leaves none of these slots empty.
+    /// No check in C or Rust: libibverbs fills the slot.
     Filled,
 }
 
-/// The states of the table in which an extended operation is missing.
+/// Modifications of a table that remove an extended operation.
 const LACKING: [fn(&mut World); 2] = [
-    // An old library, whose table begins after all slots that there are to test.
+    // An old library, whose table ends before every tested slot.
     |world| world.vctx.sz = size_of::<ibv_context>() + size_of::<usize>(),
-    // A library from before there was an extended table.
+    // A library without an extended table.
     |world| world.vctx.context.abi_compat = std::ptr::null_mut(),
 ];
 
@@ -73,7 +73,7 @@ fn compare(
     }
 }
 
-/// A test for each: its arguments, and the slot that it calls.
+/// One test for each function: name, arguments, and called slot.
 macro_rules! cases {
     ($(
         $(#[$attr:meta])*
@@ -96,13 +96,13 @@ macro_rules! cases {
                 |world| world.$($slot).+ = Some(spy),
                 |world| {
                     $(let $arg: $type = { let $w = &mut *world; $value };)*
-                    // SAFETY: the world outlives the call, and spies follow no pointer.
+                    // SAFETY: the world outlives the call, and spies dereference no pointer.
                     format!("{:?}", unsafe { ibverbs_sys::$name($($arg),*) })
                 },
                 |world| {
                     $(let $arg: $type = { let $w = &mut *world; $value };)*
                     let original: Function = original!(stringify!($name));
-                    // SAFETY: the world outlives the call, and spies follow no pointer.
+                    // SAFETY: the world outlives the call, and spies dereference no pointer.
                     format!("{:?}", unsafe { original($($arg),*) })
                 },
             );

@@ -1,5 +1,5 @@
-//! Functions of libibverbs that inlines call, replaced for this program: the linker finds these
-//! first, for the C originals too. Each has the signature of what it replaces.
+//! Replacements of libibverbs functions called by the inlines. The linker resolves both the Rust and the C callers to
+//! these definitions. Each has the signature of the replaced function.
 
 use crate::sample::Sample;
 use crate::world::called;

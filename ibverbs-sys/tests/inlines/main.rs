@@ -1,5 +1,5 @@
-//! The static inlines in Rust do what the C originals do, on a provider that exists in memory
-//! only: same calls with the same arguments, same return value, same errno.
+//! The static inlines in Rust behave like the C originals, on an in-memory provider: same calls with the same
+//! arguments, same return value, same errno.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 #![expect(
     clippy::multiple_unsafe_ops_per_block,
@@ -19,7 +19,7 @@ mod world;
 const INCLUDE: &str = env!("IBVERBS_INCLUDE");
 const HEADERS: &[&str] = &["infiniband/verbs.h"];
 
-/// The functions that exist twice.
+/// Functions with a C original.
 const NAMES: &str = "
     verbs_get_ctx ibv_query_device_ex ibv_query_rt_values_ex ibv_is_qpt_supported ___ibv_query_port
     ibv_query_gid_ex ibv_query_gid_table ibv_create_flow ibv_destroy_flow
@@ -42,7 +42,7 @@ const NAMES: &str = "
     ibv_destroy_rwq_ind_table ibv_create_counters ibv_destroy_counters
     ibv_attach_counters_point_flow ibv_read_counters ibv_flow_label_to_udp_sport";
 
-/// Those of them that the headers of a build may lack.
+/// Functions with a C original only in newer headers.
 const NEWER: &[&str] = &[
     #[cfg(ibv_atomic_write)]
     "ibv_wr_atomic_write",

@@ -1,5 +1,4 @@
-//! The C originals: a shared library that makes a pointer to each static inline public. Shared by
-//! both -sys crates.
+//! The C originals, from a shared library that exports a pointer to each static inline. Shared by both -sys crates.
 
 use crate::compiler::{Compiler, includes};
 use crate::{HEADERS, INCLUDE, NAMES, NEWER};
@@ -7,20 +6,20 @@ use std::ffi::{CStr, CString, c_void};
 use std::fmt::Write;
 use std::sync::OnceLock;
 
-/// The original of this name, as a function of this type.
+/// The C original of a name, as a function of the expected type.
 macro_rules! original {
     ($name:expr) => {
-        // SAFETY: the compiler made a function of the header's signature, which the bindings of
-        // the same header have for the slot that it calls, and the case has too.
+        // SAFETY: the function has the header's signature; the bindings of the same header give the slot's signature,
+        // and the test case uses the slot's.
         unsafe { std::mem::transmute::<*mut std::ffi::c_void, _>($crate::original::address($name)) }
     };
 }
 pub(crate) use original;
 
-/// Where the original called `name` is.
+/// Address of the C original of `name`.
 pub(crate) fn address(name: &str) -> *mut c_void {
     let symbol = CString::new(format!("original_{name}")).unwrap();
-    // SAFETY: the library is never closed, and the symbol is a variable with a pointer in it.
+    // SAFETY: the library is never closed, and the symbol is a variable of pointer type.
     unsafe {
         let variable = libc::dlsym(library().0, symbol.as_ptr());
         assert!(!variable.is_null(), "{name} has no original");
@@ -28,11 +27,11 @@ pub(crate) fn address(name: &str) -> *mut c_void {
     }
 }
 
-/// A handle that dlopen gave, for every thread.
+/// A handle of `dlopen`, usable from every thread.
 struct Library(*mut c_void);
-// SAFETY: the dynamic linker locks.
+// SAFETY: `dlsym` is thread-safe.
 unsafe impl Send for Library {}
-// SAFETY: the dynamic linker locks.
+// SAFETY: `dlsym` is thread-safe.
 unsafe impl Sync for Library {}
 
 fn library() -> &'static Library {
@@ -49,9 +48,9 @@ fn library() -> &'static Library {
             &["-shared", "-fPIC", "-O1", "-o", path.to_str().unwrap()],
         );
         let name = CString::new(path.to_str().unwrap()).unwrap();
-        // SAFETY: the name ends with a NUL; the library runs nothing when it is loaded.
+        // SAFETY: the name ends with a NUL; the library has no initializers.
         let handle = unsafe { libc::dlopen(name.as_ptr(), libc::RTLD_NOW | libc::RTLD_LOCAL) };
-        // SAFETY: dlopen has just failed, so that there is a message.
+        // SAFETY: dlopen has just failed, so dlerror returns a message.
         assert!(!handle.is_null(), "{:?}", unsafe {
             CStr::from_ptr(libc::dlerror())
         });

@@ -1,4 +1,4 @@
-//! The inlines that do something of their own.
+//! Inlines with logic of their own.
 
 use crate::original::original;
 use crate::sample::Sample;
@@ -7,16 +7,16 @@ use ibverbs_sys::*;
 use std::ffi::{c_int, c_uint, c_void};
 use std::ptr;
 
-/// Calls the function in Rust and in C, compares, and returns what both did.
+/// Calls the Rust and the C function, compares, and returns the outcome.
 macro_rules! both {
     ($name:ident: fn($($type:ty),*) -> $ret:ty, $($value:expr),*) => {{
         let original: unsafe extern "C" fn($($type),*) -> $ret = original!(stringify!($name));
         let rust = observe(|| {
-            // SAFETY: what is passed outlives the call, and spies follow no pointer.
+            // SAFETY: the arguments outlive the call, and spies dereference no pointer.
             format!("{:?}", unsafe { ibverbs_sys::$name($($value),*) })
         });
         let c = observe(|| {
-            // SAFETY: what is passed outlives the call, and spies follow no pointer.
+            // SAFETY: the arguments outlive the call, and spies dereference no pointer.
             format!("{:?}", unsafe { original($($value),*) })
         });
         assert_eq!(rust, c, stringify!($name));
@@ -24,12 +24,12 @@ macro_rules! both {
     }};
 }
 
-/// The same for functions that are safe in Rust.
+/// Calls and compares a pair of functions, for functions that are safe in Rust.
 macro_rules! both_safe {
     ($name:ident: fn($type:ty $(, $more:ty)*) -> $ret:ty, $($value:expr),*) => {{
         let original: unsafe extern "C" fn($type $(, $more)*) -> $ret =
             original!(stringify!($name));
-        // SAFETY: the function computes with its arguments only.
+        // SAFETY: the function only computes with its arguments.
         assert_eq!(ibverbs_sys::$name($($value),*), unsafe { original($($value),*) });
     }};
 }
@@ -39,7 +39,7 @@ fn libraries(outcome: &Outcome, function: &str) -> bool {
 }
 
 #[test]
-fn computations_agree() {
+fn computations_in_rust_and_c_agree() {
     for number in [
         0,
         1,
@@ -65,18 +65,18 @@ fn computations_agree() {
 }
 
 #[test]
-fn verbs_get_ctx_finds_the_table_around_a_context() {
+fn verbs_get_ctx_of_extended_context_returns_its_table() {
     let mut world = World::new();
     let context = &raw mut world.vctx.context;
     both!(verbs_get_ctx: fn(*mut ibv_context) -> *mut verbs_context, context);
-    // SAFETY: the context is the world's.
+    // SAFETY: the context is part of `world`.
     assert_eq!(unsafe { verbs_get_ctx(context) }, &raw mut world.vctx);
     world.vctx.context.abi_compat = ptr::null_mut();
     both!(verbs_get_ctx: fn(*mut ibv_context) -> *mut verbs_context, context);
 }
 
 #[test]
-fn query_device_ex_falls_back_to_the_plain_query() {
+fn query_device_ex_without_provider_support_uses_the_plain_query() {
     unsafe extern "C" fn spy<const RETURNED: c_int>(
         context: *mut ibv_context,
         input: *const ibv_query_device_ex_input,
@@ -121,7 +121,7 @@ fn query_device_ex_falls_back_to_the_plain_query() {
 }
 
 #[test]
-fn query_device_ex_clears_what_the_plain_query_does_not_know() {
+fn query_device_ex_with_plain_query_zeroes_the_other_fields() {
     let mut world = World::new();
     let mut attr = ibv_device_attr_ex::zeroed();
     attr.raw_packet_caps = 1;
@@ -132,7 +132,7 @@ fn query_device_ex_clears_what_the_plain_query_does_not_know() {
 }
 
 #[test]
-fn query_port_falls_back_to_the_plain_query() {
+fn query_port_without_provider_support_uses_the_plain_query() {
     unsafe extern "C" fn spy(
         context: *mut ibv_context,
         port: u8,
@@ -167,7 +167,7 @@ fn query_port_falls_back_to_the_plain_query() {
 }
 
 #[test]
-fn gid_queries_add_the_size_of_an_entry() {
+fn gid_queries_pass_the_size_of_an_entry() {
     let mut world = World::new();
     let context = &raw mut world.vctx.context;
     let one = both!(
@@ -183,7 +183,7 @@ fn gid_queries_add_the_size_of_an_entry() {
 }
 
 #[test]
-fn registration_takes_optional_flags() {
+fn reg_mr_passes_optional_flags() {
     let access = ibv_access_flags::IBV_ACCESS_RELAXED_ORDERING.0;
     let plain = both!(
         __ibv_reg_mr: fn(*mut ibv_pd, *mut c_void, usize, c_uint, c_int) -> *mut ibv_mr,
@@ -195,7 +195,7 @@ fn registration_takes_optional_flags() {
         token(1), token(2), 3, 4, access, 0
     );
     assert!(libraries(&iova, "ibv_reg_mr_iova2"));
-    // SAFETY: the library's function is replaced by one that follows no pointer.
+    // SAFETY: the library's function is replaced by a spy that dereferences no pointer.
     unsafe {
         let macros = observe(|| format!("{:?}", ibv_reg_mr(token(1), token(2), 3, access)));
         assert_eq!(macros, plain);
@@ -205,7 +205,7 @@ fn registration_takes_optional_flags() {
 }
 
 #[test]
-fn bind_mw_refuses_what_cannot_be_bound() {
+fn bind_mw_of_unbindable_window_is_refused() {
     unsafe extern "C" fn spy(qp: *mut ibv_qp, mw: *mut ibv_mw, bind: *mut ibv_mw_bind) -> c_int {
         called("bind_mw", &[format!("{qp:?} {mw:?} {bind:?}")]);
         0
@@ -243,7 +243,7 @@ fn bind_mw_refuses_what_cannot_be_bound() {
 }
 
 #[test]
-fn invalidated_rkey_is_what_the_immediate_data_holds() {
+fn invalidated_rkey_is_the_immediate_data_in_native_order() {
     unsafe extern "C" fn spy(cq: *mut ibv_cq_ex) -> __be32 {
         called("read_imm_data", &[format!("{cq:?}")]);
         __be32(0x0102_0304)
@@ -256,7 +256,7 @@ fn invalidated_rkey_is_what_the_immediate_data_holds() {
 }
 
 #[test]
-fn create_srq_ex_creates_basic_ones_the_old_way() {
+fn create_srq_ex_of_basic_queue_calls_create_srq() {
     unsafe extern "C" fn spy(
         context: *mut ibv_context,
         attr: *mut ibv_srq_init_attr_ex,
@@ -284,7 +284,7 @@ fn create_srq_ex_creates_basic_ones_the_old_way() {
 }
 
 #[test]
-fn post_srq_ops_reports_the_first_as_bad() {
+fn post_srq_ops_unsupported_reports_the_first_as_bad() {
     let mut world = World::new();
     let srq = &raw mut world.srq;
     let mut bad = [token(1); 2];
@@ -305,7 +305,7 @@ fn post_srq_ops_reports_the_first_as_bad() {
 }
 
 #[test]
-fn create_qp_ex_creates_simple_ones_the_old_way() {
+fn create_qp_ex_with_pd_only_calls_create_qp() {
     unsafe extern "C" fn spy(
         context: *mut ibv_context,
         attr: *mut ibv_qp_init_attr_ex,
@@ -329,7 +329,7 @@ fn create_qp_ex_creates_simple_ones_the_old_way() {
 }
 
 #[test]
-fn create_wq_fills_in_what_is_not_the_providers() {
+fn create_wq_initializes_the_fields_left_to_it() {
     unsafe extern "C" fn spy(_: *mut ibv_context, attr: *mut ibv_wq_init_attr) -> *mut ibv_wq {
         // SAFETY: the test passes the queue to return in the attributes.
         unsafe { (*attr).pd.cast() }

@@ -1,10 +1,10 @@
-//! What spies return.
+//! Return values of spies.
 
 use crate::world::token;
 use ibverbs_sys::{__be32, ibv_wc_opcode};
 use std::ffi::c_int;
 
-/// What a spy returns: something that no function makes up.
+/// Return value of a spy, distinct from any value computed by an inline.
 pub(crate) trait Sample {
     fn sample() -> Self;
 }

@@ -1,5 +1,4 @@
-//! A device and one object of each kind, in memory, and what can be seen of a call. Shared by both
-//! -sys crates.
+//! An in-memory device with one object of each kind, and the observable outcome of a call. Shared by both -sys crates.
 
 use ibverbs_sys::*;
 use std::cell::RefCell;
@@ -10,14 +9,14 @@ use std::ptr;
 
 macro_rules! world {
     ($($object:ident: $type:ident $(. $($context:ident).+)?;)*) => {
-        /// The objects. All point to the context that is the last field of `vctx`.
+        /// The objects. Their context pointers refer to the last field of `vctx`.
         pub(crate) struct World {$(
             pub(crate) $object: $type,
         )*}
 
         impl World {
             pub(crate) fn new() -> Box<Self> {
-                // SAFETY: the structs of C consist of integers, pointers and optional functions.
+                // SAFETY: the structs consist of integers, pointers and optional functions; zero is valid.
                 let world: Self = unsafe { MaybeUninit::zeroed().assume_init() };
                 let mut world = Box::new(world);
                 world.vctx.sz = size_of::<verbs_context>();
@@ -50,7 +49,7 @@ world! {
     counters: ibv_counters.context;
 }
 
-/// A pointer that is passed on, but not followed.
+/// A pointer value that is passed on and never dereferenced.
 pub(crate) fn token<T>(number: usize) -> *mut T {
     ptr::without_provenance_mut(0x1000 * number)
 }
@@ -59,28 +58,28 @@ thread_local! {
     static CALLS: RefCell<Vec<String>> = const { RefCell::new(Vec::new()) };
 }
 
-/// Notes that the provider or the library was called.
+/// Records a call of the provider or the library.
 pub(crate) fn called(function: &str, arguments: &[String]) {
     CALLS.with_borrow_mut(|calls| calls.push(format!("{function}({})", arguments.join(", "))));
 }
 
-/// What can be seen of a call.
+/// Observable outcome of a call.
 #[derive(Debug, PartialEq, Eq)]
 pub(crate) struct Outcome {
-    /// The return value, or the panic's message.
+    /// Return value, or the panic's message.
     pub(crate) returned: Result<String, String>,
     pub(crate) errno: c_int,
-    /// What it called in turn.
+    /// Recorded calls of the provider and the library.
     pub(crate) calls: Vec<String>,
 }
 
 pub(crate) fn observe(call: impl FnOnce() -> String) -> Outcome {
     CALLS.take();
-    // SAFETY: errno is this thread's.
+    // SAFETY: errno belongs to this thread.
     unsafe { *libc::__errno_location() = 0 };
     let returned = catch_unwind(AssertUnwindSafe(call))
         .map_err(|panic| panic.downcast_ref::<String>().unwrap().clone());
-    // SAFETY: errno is this thread's.
+    // SAFETY: errno belongs to this thread.
     let errno = unsafe { *libc::__errno_location() };
     Outcome {
         returned,

@@ -1,9 +1,8 @@
-//! Compares the bindings' types and constants with the C compiler's. Shared by both -sys crates.
+//! Compares layout and constants of the bindings with the C compiler's. Shared by both -sys crates.
 //!
-//! The numbers on Rust's side are those in the bindings' own assertions, which the compiler has
-//! proved when it compiled the crate; syn lists the types and fields, so that one without an
-//! assertion is an error. bindgen asserts nothing about fields without a name in C: where these
-//! are, the caller says.
+//! Rust's numbers are taken from the bindings' own layout assertions, checked by the compiler of the crate. syn lists
+//! types and fields, so a type or field without an assertion is an error. bindgen asserts nothing about anonymous
+//! fields; the caller supplies their offsets.
 
 use crate::compiler::{Compiler, includes, succeed};
 use std::collections::BTreeMap;
@@ -11,7 +10,7 @@ use std::fmt::{self, Write};
 use std::process::Command;
 use syn::{Expr, ExprLit, ExprUnary, Fields, ImplItem, Item, Lit, Type, UnOp};
 
-/// What is equal on both sides: a name, a C expression, and Rust's number.
+/// An expected equality: name, C expression, and Rust's number.
 struct Fact {
     name: String,
     c: String,
@@ -24,7 +23,7 @@ struct Compound {
     fields: Vec<(String, String)>,
 }
 
-/// How much was compared.
+/// Numbers of compared items.
 #[derive(Debug)]
 pub(crate) struct Count {
     pub(crate) types: usize,
@@ -46,7 +45,7 @@ impl fmt::Display for Count {
     }
 }
 
-/// Compares; the error is a list of what differs.
+/// Compares the bindings with the headers; the error lists the differences.
 pub(crate) fn check(
     bindings: &str,
     unnamed: &[(&str, usize)],
@@ -83,7 +82,7 @@ pub(crate) fn check(
             fields += 1;
             let key = format!("Offset of field: {name}::{field}");
             let offset = proved(&asserted, &key);
-            // A union without a name has no name to ask for; its fields do, in the next round.
+            // An anonymous union cannot be named in C; its fields are checked as part of their own type.
             if !field.starts_with("__bindgen_anon") {
                 let member = field.strip_suffix('_').unwrap_or(field);
                 let c = format!("__builtin_offsetof({}, {member})", place.c_type);
@@ -109,10 +108,10 @@ pub(crate) fn check(
     })
 }
 
-/// How C names a type: that of a struct or union without a name by the field that has it.
+/// C expression for a type. An anonymous struct or union is named through its field.
 struct Place {
     c_type: String,
-    /// Where it begins in `c_type`.
+    /// Offset of the type within `c_type`.
     offset: i128,
     nameable: bool,
 }
@@ -137,7 +136,7 @@ fn place(
     let (parent, field) = compounds
         .iter()
         .find_map(|(parent, compound)| Some((parent, has(compound)?)))
-        .unwrap_or_else(|| panic!("{name} is nobody's field"));
+        .unwrap_or_else(|| panic!("no field has the type {name}"));
     let outer = place(compounds, asserted, parent);
     if field.starts_with("__bindgen_anon") {
         let key = format!("Offset of field: {parent}::{field}");
@@ -156,7 +155,7 @@ fn place(
     }
 }
 
-/// Whether `field` is what bindgen puts into a struct that the headers only name.
+/// Whether `field` is bindgen's placeholder in an opaque struct.
 fn is_opaque(field: &str) -> bool {
     field == "_unused" || field == "_address"
 }
@@ -200,7 +199,7 @@ fn type_name(ty: &Type) -> String {
     }
 }
 
-/// The assertions' texts and numbers: `["Size of ibv_gid"][size_of::<ibv_gid>() - 16usize]`.
+/// Text and number of each assertion: `["Size of ibv_gid"][size_of::<ibv_gid>() - 16usize]`.
 fn assertions(bindings: &str) -> BTreeMap<String, i128> {
     let mut asserted = BTreeMap::new();
     for part in bindings.split("[\"").skip(1) {
@@ -217,7 +216,7 @@ fn assertions(bindings: &str) -> BTreeMap<String, i128> {
     asserted
 }
 
-/// The sizes of the enums, and the values of all constants.
+/// Sizes of the enums, and values of all constants.
 fn enums_and_constants(file: &syn::File, types: &mut usize) -> Vec<Fact> {
     let mut facts = Vec::new();
     for item in &file.items {
@@ -296,7 +295,7 @@ fn compare(facts: &[Fact], headers: &[&str], compiler: &Compiler) -> Result<(), 
     }
 }
 
-/// Compiles the program `source`, runs it, and returns what it prints.
+/// Compiles the program `source`, runs the program, and returns standard output.
 pub(crate) fn run(compiler: &Compiler, source: &str) -> String {
     let program = compiler.file("program");
     compiler.compile(source, &["-o", program.to_str().unwrap()]);

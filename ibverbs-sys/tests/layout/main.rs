@@ -1,4 +1,4 @@
-//! Every bound type has the layout, and every constant the value, that the C compiler gives it.
+//! Layout of every type and value of every constant equal the C compiler's.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -23,7 +23,7 @@ const HEADERS: &[&str] = &[
     "infiniband/tm_types.h",
 ];
 
-/// The fields without a name in C.
+/// Offsets of C's anonymous fields.
 const UNNAMED: &[(&str, usize)] = &[
     (
         "ib_uverbs_flow_action_esp_encap::__bindgen_anon_1",
@@ -55,10 +55,10 @@ fn compiler() -> Compiler {
     Compiler::new(env!("IBVERBS_INCLUDE"))
 }
 
-/// The checked-in bindings assert what holds on the architecture where they were made.
+/// The checked-in bindings have the assertions of `x86_64`.
 #[cfg(any(regenerated, target_arch = "x86_64"))]
 #[test]
-fn bindings_agree_with_the_c_compiler() {
+fn bindings_layout_and_constants_agree_with_c() {
     let count = check(BINDINGS, UNNAMED, HEADERS, &compiler()).unwrap();
     writeln!(io::stderr().lock(), "ibverbs-sys: {count} agree with C").unwrap();
     assert!(
@@ -69,7 +69,7 @@ fn bindings_agree_with_the_c_compiler() {
 
 #[cfg(any(regenerated, target_arch = "x86_64"))]
 #[test]
-fn a_wrong_offset_is_found() {
+fn bindings_with_wrong_offset_are_reported() {
     let right = "[\"Offset of field: ibv_wc::status\"][::core::mem::offset_of!(ibv_wc, status) - 8";
     assert!(
         BINDINGS.contains(right),
@@ -84,7 +84,7 @@ fn a_wrong_offset_is_found() {
 }
 
 #[test]
-fn what_is_declared_by_hand_agrees_with_the_c_compiler() {
+fn handwritten_declarations_agree_with_c() {
     macro_rules! table {
         ($($rust:expr => $c:literal;)*) => {
             [$(($c, $rust as u64)),*]

@@ -1,24 +1,23 @@
-//! The functions that header files declare, read from the preprocessor's output. Shared by both
-//! -sys crates.
+//! Functions declared by header files, parsed from the preprocessor's output. Shared by both -sys crates.
 
 use crate::compiler::{Compiler, includes};
 use std::collections::BTreeSet;
 use std::io::{self, Write};
 use std::path::Path;
 
-/// The names of the functions in one header.
+/// Function names of one header.
 #[derive(Debug, Default)]
 pub(crate) struct Declared {
     /// Functions of the library.
     pub(crate) external: BTreeSet<String>,
-    /// Functions whose body is in the header.
+    /// Functions with a body in the header.
     pub(crate) inline: BTreeSet<String>,
-    /// Macros that hide a function of the same name.
+    /// Macros with the name of a library function.
     pub(crate) hiding: BTreeSet<String>,
 }
 
 impl Declared {
-    /// Reads `header`, as it is included after `before`.
+    /// Reads `header`, included after `before`.
     pub(crate) fn read(compiler: &Compiler, before: &[&str], header: &str) -> Self {
         let source = includes(before) + &includes(&[header]);
         let preprocessed = compiler.compile(&source, &["-E", "-dD"]);
@@ -35,13 +34,13 @@ impl Declared {
         declared
     }
 
-    /// All of them, once each.
+    /// All function names, without duplicates.
     pub(crate) fn all(&self) -> BTreeSet<String> {
         self.external.union(&self.inline).cloned().collect()
     }
 }
 
-/// The code that is in `header` itself, and the names of the macros with arguments it defines.
+/// The code of `header` without other headers, and the names of its function-like macros.
 fn of_header(preprocessed: &str, header: &str) -> (String, BTreeSet<String>) {
     let (mut code, mut macros, mut inside) = (String::new(), BTreeSet::new(), false);
     for line in preprocessed.lines() {
@@ -60,10 +59,10 @@ fn of_header(preprocessed: &str, header: &str) -> (String, BTreeSet<String>) {
     (code, macros)
 }
 
-/// A declaration outside of every function and struct.
+/// A top-level declaration.
 #[derive(Default)]
 struct Declaration {
-    /// Its text, without what is in braces.
+    /// Text of the declaration, without the contents of braces.
     text: String,
     has_body: bool,
 }
@@ -75,7 +74,7 @@ fn top_level(code: &str) -> Vec<Declaration> {
             '{' => depth += 1,
             '}' => {
                 depth -= 1;
-                // A function ends with its body, a struct goes on to a semicolon.
+                // A function definition ends with its body; a struct declaration continues to a semicolon.
                 if depth == 0 && current.text.trim_end().ends_with(')') {
                     current.has_body = true;
                     declarations.push(std::mem::take(&mut current));
@@ -89,7 +88,7 @@ fn top_level(code: &str) -> Vec<Declaration> {
     declarations
 }
 
-/// The identifier before the first parenthesis, if the declaration is of a function.
+/// The identifier before the first parenthesis; `None` unless a function is declared.
 fn function_name(declaration: &str) -> Option<String> {
     let mut text = declaration.trim().to_owned();
     while let Some((before, attribute)) = text.split_once("__attribute__") {
@@ -102,11 +101,11 @@ fn function_name(declaration: &str) -> Option<String> {
         .trim_end()
         .rsplit(|character: char| !is_identifier(character))
         .next()?;
-    // `int (*callback)(void)` is a variable.
+    // `int (*callback)(void)` declares a variable.
     (!name.is_empty()).then(|| name.to_owned())
 }
 
-/// What follows the first pair of parentheses.
+/// The text after the first pair of parentheses.
 fn after_parentheses(text: &str) -> &str {
     let mut depth = 0;
     for (at, character) in text.char_indices() {
@@ -126,8 +125,7 @@ fn is_identifier(character: char) -> bool {
     character.is_ascii_alphanumeric() || character == '_'
 }
 
-/// Says what a symbol test found out about a header: to the terminal itself, as the harness would
-/// keep it to itself.
+/// Prints the result for a header directly to standard error, which the test harness does not capture.
 pub(crate) fn report(crate_name: &str, header: &str, declared: &Declared, missing: &[String]) {
     let Declared {
         external,
@@ -146,8 +144,8 @@ pub(crate) fn report(crate_name: &str, header: &str, declared: &Declared, missin
     .unwrap();
 }
 
-/// Those of `declared` that are neither in `table`, whose entries the linker has resolved, nor
-/// functions of a library newer than the table, declared by the bindings and found in the library.
+/// The declared functions without an entry in `table` (resolved by the linker), except functions newer than the table
+/// that are in the bindings and in the library.
 pub(crate) fn missing(
     declared: &Declared,
     table: &[(&str, *const ())],

@@ -1,4 +1,4 @@
-//! Every function that `verbs.h` declares can be called under its C name.
+//! Every function declared in `verbs.h` has a binding under its C name.
 #![expect(clippy::unwrap_used, reason = "a test, outside of its functions too")]
 
 #[path = "../compiler/mod.rs"]
@@ -23,15 +23,15 @@ fn verbs_h() -> Declared {
 }
 
 #[test]
-fn no_function_of_verbs_h_is_missing() {
+fn function_of_verbs_h_has_a_binding() {
     let declared = verbs_h();
     let missing = missing(&declared, TABLE, BINDINGS);
     report("ibverbs-sys", "verbs.h", &declared, &missing);
     assert!(
         missing.is_empty(),
-        "verbs.h declares what the crate lacks: {missing:?}"
+        "functions of verbs.h without a binding: {missing:?}"
     );
-    // Those of rdma-core 39, the oldest there is to support.
+    // Numbers of rdma-core 39, the minimum version.
     assert!(
         declared.external.len() >= 67 && declared.inline.len() >= 94,
         "{declared:?}"
@@ -41,7 +41,7 @@ fn no_function_of_verbs_h_is_missing() {
 }
 
 #[test]
-fn a_missing_function_is_found() {
+fn function_without_binding_is_reported_missing() {
     let table: Vec<_> = TABLE
         .iter()
         .copied()
@@ -51,7 +51,7 @@ fn a_missing_function_is_found() {
 }
 
 #[test]
-fn every_static_inline_is_compared_with_its_original() {
+fn static_inline_has_a_test_against_its_original() {
     let tests = [
         include_str!("../inlines/dispatch.rs"),
         include_str!("../inlines/own.rs"),
@@ -61,7 +61,7 @@ fn every_static_inline_is_compared_with_its_original() {
         .split(|character: char| !(character.is_alphanumeric() || character == '_'))
         .collect();
     let mut inline = verbs_h().inline;
-    // It calls a library that is newer than any header it stands in.
+    // Calls a library function newer than any header.
     inline.remove("ibv_query_comp_cntr_caps");
     let missing: Vec<_> = inline
         .iter()

@@ -1,6 +1,5 @@
-//! The functions of rdma-core 44, and what the crate itself has of newer releases, with their
-//! addresses: what is not in the crate does not compile, and what is not in the library does not
-//! link.
+//! Addresses of the functions of rdma-core 44, and of the crate's own functions from newer releases. A function
+//! missing from the crate fails to compile, a function missing from the library fails to link.
 
 macro_rules! table {
     ($($name:ident)*) => {

@@ -1,4 +1,4 @@
-//! Waiting for a completion on the identifier's queues.
+//! Blocking waits for a completion on the identifier's queues.
 
 use super::rdma_seterrno;
 use crate::rdma_cm_id;
@@ -9,33 +9,33 @@ use ibverbs_sys::{
     ibv_wc,
 };
 
-/// `rdma_get_send_comp(id, wc)`—Waits for a completion of a send. Returns 1, or -1.
+/// `rdma_get_send_comp(id, wc)`—Blocks until a send completes. Returns 1, or -1 with errno set.
 ///
 /// # Safety
 ///
-/// `id` has a send queue whose completions no other thread takes, and `wc` is writable.
+/// `id` has a send queue, no other thread polls its completion queue, and `wc` is writable.
 #[inline]
 pub unsafe fn rdma_get_send_comp(id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int {
     // SAFETY: as the caller promised.
     unsafe { get_comp(id, (*id).send_cq, (*id).send_cq_channel, wc) }
 }
 
-/// `rdma_get_recv_comp(id, wc)`—Waits for a completion of a receive. Returns 1, or -1.
+/// `rdma_get_recv_comp(id, wc)`—Blocks until a receive completes. Returns 1, or -1 with errno set.
 ///
 /// # Safety
 ///
-/// `id` has a receive queue whose completions no other thread takes, and `wc` is writable.
+/// `id` has a receive queue, no other thread polls its completion queue, and `wc` is writable.
 #[inline]
 pub unsafe fn rdma_get_recv_comp(id: *mut rdma_cm_id, wc: *mut ibv_wc) -> c_int {
     // SAFETY: as the caller promised.
     unsafe { get_comp(id, (*id).recv_cq, (*id).recv_cq_channel, wc) }
 }
 
-/// Polls, and sleeps on the channel while there is nothing.
+/// Polls, arms and sleeps on the channel until there is a completion.
 ///
 /// # Safety
 ///
-/// `cq` and `channel` are live and `id`'s, and `wc` is writable.
+/// `cq` and `channel` belong to `id` and are live, and `wc` is writable.
 unsafe fn get_comp(
     id: *mut rdma_cm_id,
     cq: *mut ibv_cq,
@@ -51,7 +51,7 @@ unsafe fn get_comp(
             if rc != 0 {
                 return rdma_seterrno(rc);
             }
-            // What completed before the request makes no event.
+            // Poll again: a completion before arming produces no event.
             // SAFETY: as the caller promised.
             polled = unsafe { ibv_poll_cq(cq, 1, wc) };
         }

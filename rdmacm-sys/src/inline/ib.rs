@@ -1,4 +1,4 @@
-//! Addresses of InfiniBand.
+//! InfiniBand addresses.
 
 use crate::ib_addr;
 use core::cmp::Ordering;
@@ -12,7 +12,7 @@ use ibverbs_sys::__be32;
 /// `addr` is readable.
 #[inline]
 unsafe fn bytes(addr: *const ib_addr) -> [u8; 16] {
-    // SAFETY: the caller's address is readable, and all of it is bytes.
+    // SAFETY: the caller's address is readable, and every field of the union is plain bytes.
     unsafe { (*addr).ib_u.uib_addr8 }
 }
 

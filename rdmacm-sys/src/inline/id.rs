@@ -1,4 +1,4 @@
-//! The addresses of an identifier, and the error convention of the library.
+//! Addresses of an identifier, and librdmacm's error convention.
 
 use crate::rdma_cm_id;
 use core::ffi::c_int;
@@ -34,7 +34,7 @@ pub fn rdma_seterrno(ret: c_int) -> c_int {
     if ret == 0 {
         return 0;
     }
-    // SAFETY: the C library's errno is always there, and only this thread's.
+    // SAFETY: the location of this thread's errno is always valid.
     unsafe { *libc::__errno_location() = ret };
     -1
 }

@@ -1,11 +1,11 @@
-//! Registering memory in the identifier's protection domain.
+//! Memory registration in the identifier's protection domain.
 
 use super::rdma_seterrno;
 use crate::rdma_cm_id;
 use core::ffi::{c_int, c_void};
 use ibverbs_sys::{ibv_access_flags, ibv_dereg_mr, ibv_mr, ibv_reg_mr};
 
-/// What a device may do with memory besides reading it here.
+/// Declares a registration function with the given access rights.
 const LOCAL: ibv_access_flags = ibv_access_flags::IBV_ACCESS_LOCAL_WRITE;
 
 macro_rules! reg {
@@ -14,8 +14,8 @@ macro_rules! reg {
         ///
         /// # Safety
         ///
-        /// `id` has a protection domain, and the `length` bytes at `addr` stay valid and are
-        /// used as the device is allowed to, until the region is deregistered.
+        /// `id` has a protection domain. Until deregistration, the `length` bytes at `addr` stay valid, and the program
+        /// permits the registered accesses by the device.
         #[inline]
         pub unsafe fn $name(id: *mut rdma_cm_id, addr: *mut c_void, length: usize) -> *mut ibv_mr {
             // SAFETY: as the caller promised.
@@ -25,13 +25,13 @@ macro_rules! reg {
 }
 
 reg! {
-    /// `rdma_reg_msgs(id, addr, length)`—Registers memory for messages.
+    /// `rdma_reg_msgs(id, addr, length)`—Registers memory for sends and receives.
     rdma_reg_msgs: LOCAL;
 
-    /// `rdma_reg_read(id, addr, length)`—Registers memory that the peer reads.
+    /// `rdma_reg_read(id, addr, length)`—Registers memory for RDMA reads by the peer.
     rdma_reg_read: (LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_READ);
 
-    /// `rdma_reg_write(id, addr, length)`—Registers memory that the peer writes.
+    /// `rdma_reg_write(id, addr, length)`—Registers memory for RDMA writes by the peer.
     rdma_reg_write: (LOCAL | ibv_access_flags::IBV_ACCESS_REMOTE_WRITE);
 }
 

@@ -1,7 +1,7 @@
 //! Posting work requests to the identifier's queues.
 //!
-//! Of all of them holds: the memory of the request stays valid, and is used as the operation
-//! allows, until it has completed.
+//! Common safety requirement: until completion, the request's memory stays valid, and the program permits the accesses
+//! of the operation.
 
 use super::rdma_seterrno;
 use crate::{RDMA_UDP_QKEY, rdma_cm_id};
@@ -12,7 +12,7 @@ use ibverbs_sys::{
     ibv_sge, ibv_wr_opcode,
 };
 
-/// `rdma_post_recvv(id, context, sgl, nsge)`—Posts a receive into several pieces of memory.
+/// `rdma_post_recvv(id, context, sgl, nsge)`—Posts a receive into several buffers.
 ///
 /// # Safety
 ///
@@ -41,7 +41,7 @@ pub unsafe fn rdma_post_recvv(
     })
 }
 
-/// A send request, which lacks only what its operation adds.
+/// A send request without the fields specific to an operation.
 #[expect(clippy::cast_sign_loss, reason = "the same bits, as in C")]
 fn send_wr(
     opcode: ibv_wr_opcode,
@@ -69,7 +69,7 @@ unsafe fn post_send(id: *mut rdma_cm_id, mut wr: ibv_send_wr) -> c_int {
     rdma_seterrno(unsafe { ibv_post_send((*id).qp, &raw mut wr, &raw mut bad) })
 }
 
-/// `rdma_post_sendv(id, context, sgl, nsge, flags)`—Posts a send from several pieces of memory.
+/// `rdma_post_sendv(id, context, sgl, nsge, flags)`—Posts a send from several buffers.
 ///
 /// # Safety
 ///
@@ -87,8 +87,8 @@ pub unsafe fn rdma_post_sendv(
     unsafe { post_send(id, wr) }
 }
 
-/// `rdma_post_readv(id, context, sgl, nsge, flags, remote_addr, rkey)`—Posts a read of the peer's
-/// memory into several pieces of this side's.
+/// `rdma_post_readv(id, context, sgl, nsge, flags, remote_addr, rkey)`—Posts an RDMA read into several local
+/// buffers.
 ///
 /// # Safety
 ///
@@ -110,8 +110,8 @@ pub unsafe fn rdma_post_readv(
     unsafe { post_send(id, wr) }
 }
 
-/// `rdma_post_writev(id, context, sgl, nsge, flags, remote_addr, rkey)`—Posts a write of several
-/// pieces of memory to the peer's.
+/// `rdma_post_writev(id, context, sgl, nsge, flags, remote_addr, rkey)`—Posts an RDMA write from several local
+/// buffers.
 ///
 /// # Safety
 ///
@@ -133,7 +133,7 @@ pub unsafe fn rdma_post_writev(
     unsafe { post_send(id, wr) }
 }
 
-/// The piece of memory that a request consists of.
+/// The only scatter/gather element of a request.
 ///
 /// # Safety
 ///
@@ -143,7 +143,7 @@ pub unsafe fn rdma_post_writev(
 unsafe fn sge(addr: *mut c_void, length: usize, mr: *mut ibv_mr) -> ibv_sge {
     let lkey = match mr.is_null() {
         true => 0,
-        // SAFETY: it is live, then.
+        // SAFETY: not NULL, so live, as the caller promised.
         false => unsafe { (*mr).lkey },
     };
     ibv_sge {
@@ -178,8 +178,7 @@ pub unsafe fn rdma_post_recv(
     }
 }
 
-/// `rdma_post_send(id, context, addr, length, mr, flags)`—Posts a send; `mr` is NULL for data
-/// that goes inline.
+/// `rdma_post_send(id, context, addr, length, mr, flags)`—Posts a send; `mr` is NULL for inline data.
 ///
 /// # Safety
 ///
@@ -200,8 +199,7 @@ pub unsafe fn rdma_post_send(
     }
 }
 
-/// `rdma_post_read(id, context, addr, length, mr, flags, remote_addr, rkey)`—Posts a read of the
-/// peer's memory.
+/// `rdma_post_read(id, context, addr, length, mr, flags, remote_addr, rkey)`—Posts an RDMA read.
 ///
 /// # Safety
 ///
@@ -225,8 +223,8 @@ pub unsafe fn rdma_post_read(
     }
 }
 
-/// `rdma_post_write(id, context, addr, length, mr, flags, remote_addr, rkey)`—Posts a write to
-/// the peer's memory; `mr` is NULL for data that goes inline.
+/// `rdma_post_write(id, context, addr, length, mr, flags, remote_addr, rkey)`—Posts an RDMA write; `mr` is NULL for
+/// inline data.
 ///
 /// # Safety
 ///
@@ -250,8 +248,8 @@ pub unsafe fn rdma_post_write(
     }
 }
 
-/// `rdma_post_ud_send(id, context, addr, length, mr, flags, ah, remote_qpn)`—Posts a datagram;
-/// `mr` is NULL for data that goes inline.
+/// `rdma_post_ud_send(id, context, addr, length, mr, flags, ah, remote_qpn)`—Posts a UD send; `mr` is NULL for inline
+/// data.
 ///
 /// # Safety
 ///

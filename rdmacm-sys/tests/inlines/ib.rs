@@ -1,4 +1,4 @@
-//! The inlines of `ib.h`, which only compute.
+//! Inlines of `ib.h`.
 
 use crate::both;
 use ibverbs_sys::__be32;
@@ -17,7 +17,7 @@ fn addresses() -> Vec<ib_addr> {
 }
 
 #[test]
-fn predicates_agree() {
+fn address_predicates_in_rust_and_c_agree() {
     for address in &addresses() {
         both!(ib_addr_any: fn(*const ib_addr) -> c_int, address);
         both!(ib_addr_loopback: fn(*const ib_addr) -> c_int, address);
@@ -25,7 +25,7 @@ fn predicates_agree() {
 }
 
 #[test]
-fn comparisons_have_the_same_sign() {
+fn address_comparisons_in_rust_and_c_have_the_same_sign() {
     let original: unsafe extern "C" fn(*const ib_addr, *const ib_addr) -> c_int =
         crate::original::original!("ib_addr_cmp");
     for a in &addresses() {
@@ -38,12 +38,12 @@ fn comparisons_have_the_same_sign() {
 }
 
 #[test]
-fn set_stores_the_words_in_their_order() {
+fn address_set_stores_words_in_order() {
     let original: unsafe extern "C" fn(*mut ib_addr, __be32, __be32, __be32, __be32) =
         crate::original::original!("ib_addr_set");
     let words = [1, 2, 3, 4].map(__be32::from_ne);
     let [mut rust, mut c] = [ib_addr::zeroed(); 2];
-    // SAFETY: both addresses are writable, and all of one is words.
+    // SAFETY: both addresses are writable, and consist of words.
     unsafe {
         rdmacm_sys::ib_addr_set(&raw mut rust, words[0], words[1], words[2], words[3]);
         original(&raw mut c, words[0], words[1], words[2], words[3]);

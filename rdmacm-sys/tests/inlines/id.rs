@@ -1,4 +1,4 @@
-//! The inlines of `rdma_cma.h` and `rdma_verbs.h`.
+//! Inlines of `rdma_cma.h` and `rdma_verbs.h`.
 
 use crate::both;
 use crate::library::{ERROR, EVENT};
@@ -10,7 +10,7 @@ use std::ffi::{c_int, c_void};
 use std::mem::MaybeUninit;
 use std::ptr;
 
-/// A device, and an identifier with a queue pair on it.
+/// A device, and an identifier with a queue pair on the device.
 struct Connection {
     world: Box<World>,
     id: Box<rdma_cm_id>,
@@ -26,9 +26,9 @@ impl Connection {
         ops.post_srq_recv = Some(post_srq_recv);
         ops.poll_cq = Some(poll_cq);
         ops.req_notify_cq = Some(req_notify_cq);
-        // SAFETY: the struct of C consists of integers and pointers.
+        // SAFETY: the struct consists of integers and pointers; zero is valid.
         let mut id: Box<rdma_cm_id> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
-        // SAFETY: the struct of C consists of integers and pointers.
+        // SAFETY: the struct consists of integers and pointers; zero is valid.
         let mut mr: Box<ibv_mr> = Box::new(unsafe { MaybeUninit::zeroed().assume_init() });
         id.pd = &raw mut world.pd;
         id.qp = &raw mut world.qp;
@@ -52,7 +52,7 @@ impl Connection {
     }
 }
 
-/// What a request says, as far as its operation reads it.
+/// Text form of a request's fields used by its operation.
 fn describe(wr: &ibv_send_wr) -> String {
     // SAFETY: the request's operation decides which fields of the unions are valid.
     let rest = unsafe {
@@ -74,12 +74,12 @@ fn describe(wr: &ibv_send_wr) -> String {
     )
 }
 
-/// Tells [`describe`] that a send is of a datagram; no flag of the library's.
+/// Flag for [`describe`] only: the send is a datagram.
 const DATAGRAM: u32 = 1 << 31;
 
 fn sges(list: *mut ibv_sge, number: c_int) -> String {
     let number = usize::try_from(number).unwrap();
-    // SAFETY: the list of a request has as many elements as it says.
+    // SAFETY: a request's list has `number` elements.
     format!("{:?}", unsafe { std::slice::from_raw_parts(list, number) })
 }
 
@@ -88,13 +88,13 @@ unsafe extern "C" fn post_send(
     wr: *mut ibv_send_wr,
     _: *mut *mut ibv_send_wr,
 ) -> c_int {
-    // SAFETY: the request is the caller's variable.
+    // SAFETY: the request is a local variable of the caller.
     called("post_send", &[format!("{qp:?}"), describe(unsafe { &*wr })]);
     ERROR.get()
 }
 
 fn describe_recv(function: &str, queue: *mut c_void, wr: *mut ibv_recv_wr) -> c_int {
-    // SAFETY: the request is the caller's variable.
+    // SAFETY: the request is a local variable of the caller.
     let wr = unsafe { &*wr };
     let sges = sges(wr.sg_list, wr.num_sge);
     called(
@@ -121,7 +121,7 @@ unsafe extern "C" fn post_srq_recv(
 }
 
 thread_local! {
-    /// What polling returns, the last first.
+    /// Results of polling, the last first.
     static POLLED: RefCell<Vec<c_int>> = const { RefCell::new(Vec::new()) };
 }
 
@@ -136,7 +136,7 @@ unsafe extern "C" fn req_notify_cq(cq: *mut ibv_cq, solicited_only: c_int) -> c_
 }
 
 #[test]
-fn addresses_are_inside_the_identifier() {
+fn addresses_point_into_the_identifier() {
     let mut connection = Connection::new();
     let id = connection.id();
     both!(rdma_get_local_addr: fn(*mut rdma_cm_id) -> *mut libc::sockaddr, id);
@@ -144,19 +144,19 @@ fn addresses_are_inside_the_identifier() {
 }
 
 #[test]
-fn seterrno_makes_minus_one_of_an_error() {
+fn seterrno_of_error_returns_minus_one() {
     let original: unsafe extern "C" fn(c_int) -> c_int =
         crate::original::original!("rdma_seterrno");
     for error in [0, libc::EINVAL, -1] {
         let rust = crate::world::observe(|| rdmacm_sys::rdma_seterrno(error).to_string());
-        // SAFETY: the function sets errno, and nothing else.
+        // SAFETY: the function only sets errno.
         let c = crate::world::observe(|| unsafe { original(error) }.to_string());
         assert_eq!(rust, c);
     }
 }
 
 #[test]
-fn memory_is_registered_for_its_use() {
+fn reg_functions_register_with_their_access_rights() {
     type Register = fn(&mut Connection) -> Outcome;
     macro_rules! register {
         ($name:ident) => {
@@ -184,7 +184,7 @@ fn memory_is_registered_for_its_use() {
 }
 
 #[test]
-fn dereg_mr_sets_errno() {
+fn dereg_mr_with_error_sets_errno() {
     for error in [0, libc::EBUSY] {
         ERROR.set(error);
         both!(rdma_dereg_mr: fn(*mut ibv_mr) -> c_int, token(1));
@@ -192,7 +192,7 @@ fn dereg_mr_sets_errno() {
 }
 
 #[test]
-fn receives_go_to_the_shared_queue_if_there_is_one() {
+fn post_recv_with_srq_posts_to_the_srq() {
     let mut connection = Connection::new();
     let (id, mr) = (connection.id(), connection.mr());
     for (srq, error) in [
@@ -228,7 +228,7 @@ fn receives_go_to_the_shared_queue_if_there_is_one() {
 }
 
 #[test]
-fn sends_agree() {
+fn post_functions_in_rust_and_c_agree() {
     let mut connection = Connection::new();
     let id = connection.id();
     let mut list = [ibv_sge {
@@ -289,8 +289,8 @@ fn sends_agree() {
 }
 
 #[test]
-fn waiting_for_a_completion_agrees() {
-    // What polling returns in turn, and what the other calls return.
+fn get_comp_functions_in_rust_and_c_agree() {
+    // Results of polling in order, and results of the other calls.
     let cases: [(&[c_int], c_int); 7] = [
         (&[1], 0),
         (&[-5], 0),

@@ -1,5 +1,5 @@
-//! Functions of libibverbs that inlines call, replaced for this program: the linker finds these
-//! first, for the C originals too. Each has the signature of what it replaces.
+//! Replacements of libibverbs functions called by the inlines. The linker resolves both the Rust and the C callers to
+//! these definitions. Each has the signature of the replaced function.
 
 use crate::world::{called, token};
 use ibverbs_sys::*;
@@ -7,14 +7,14 @@ use std::cell::Cell;
 use std::ffi::{c_int, c_uint, c_void};
 
 thread_local! {
-    /// What the functions that return an errno value return.
+    /// Result of the functions with an errno value as result.
     pub(crate) static ERROR: Cell<c_int> = const { Cell::new(0) };
-    /// The queue and the context of the next event.
+    /// Completion queue and context of the next event.
     pub(crate) static EVENT: Cell<(*mut ibv_cq, *mut c_void)> =
         const { Cell::new((std::ptr::null_mut(), std::ptr::null_mut())) };
 }
 
-/// In C a registration without optional flags takes the older function; both do the same.
+/// Registration. In C, a registration without optional flags calls the older function, with the same effect.
 fn register(pd: *mut ibv_pd, addr: *mut c_void, length: usize, access: c_uint) -> *mut ibv_mr {
     called("reg_mr", &[format!("{pd:?} {addr:?} {length} {access}")]);
     token(50)
@@ -55,7 +55,7 @@ unsafe extern "C" fn ibv_get_cq_event(
     context: *mut *mut c_void,
 ) -> c_int {
     called("get_cq_event", &[format!("{channel:?}")]);
-    // SAFETY: the caller's pointers are to its variables.
+    // SAFETY: the caller's pointers are to local variables.
     unsafe { (*cq, *context) = EVENT.get() };
     -c_int::from(ERROR.get() != 0)
 }

@@ -1,4 +1,4 @@
-//! Every bound type has the layout, and every constant the value, that the C compiler gives it.
+//! Layout of every type and value of every constant equal the C compiler's.
 #![expect(
     clippy::unwrap_used,
     clippy::panic,
@@ -24,7 +24,7 @@ const HEADERS: &[&str] = &[
     "infiniband/ib.h",
 ];
 
-/// The fields without a name in C.
+/// Offsets of C's anonymous fields.
 const UNNAMED: &[(&str, usize)] = &[
     (
         "rdma_addr::__bindgen_anon_1",
@@ -40,10 +40,10 @@ fn compiler() -> Compiler {
     Compiler::new(env!("RDMACM_INCLUDE"))
 }
 
-/// The checked-in bindings assert what holds on the architecture where they were made.
+/// The checked-in bindings have the assertions of `x86_64`.
 #[cfg(any(regenerated, target_arch = "x86_64"))]
 #[test]
-fn bindings_agree_with_the_c_compiler() {
+fn bindings_layout_and_constants_agree_with_c() {
     let count = check(BINDINGS, UNNAMED, HEADERS, &compiler()).unwrap();
     writeln!(io::stderr().lock(), "rdmacm-sys: {count} agree with C").unwrap();
     assert!(
@@ -53,7 +53,7 @@ fn bindings_agree_with_the_c_compiler() {
 }
 
 #[test]
-fn what_is_declared_by_hand_agrees_with_the_c_compiler() {
+fn handwritten_declarations_agree_with_c() {
     macro_rules! table {
         ($($name:ident)*) => {
             [$((stringify!($name), i64::from($name))),*]

@@ -1,5 +1,5 @@
-//! The functions of rdma-core 39 to 44, with their addresses: what is not in the crate does not
-//! compile, and what is not in the library does not link.
+//! Addresses of the functions of rdma-core 39 to 44. A function missing from the crate fails to compile, a function
+//! missing from the library fails to link.
 
 macro_rules! table {
     ($($name:ident)*) => {
