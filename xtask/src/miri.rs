@@ -63,10 +63,7 @@ pub(crate) const LEFT_OUT: [(&str, &str); 26] = [
         "the device of a file, reported differently by two calls",
     ),
     ("fork", "fork"),
-    (
-        "completion_counters",
-        "functions looked up at run time",
-    ),
+    ("completion_counters", "functions looked up at run time"),
     ("waiting::", "poll"),
     ("descriptors::", "poll"),
     ("work_comes_back_through_an_extended_queue", "poll"),
