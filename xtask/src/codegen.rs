@@ -149,7 +149,7 @@ mod tests {
     }
 
     #[test]
-    fn compare_with_another_release_does_not_say_stale() {
+    fn compare_with_another_release_is_an_error_but_not_stale() {
         let file = checked_in("// rdma-core 44\n");
         let error = compare(file.path(), "// rdma-core 50\n")
             .unwrap_err()

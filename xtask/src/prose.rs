@@ -6,15 +6,17 @@ use std::collections::HashSet;
 use crate::test_names;
 
 /// Paths that follow the rules, by prefix. The list grows until it is the workspace.
-const DONE: [&str; 8] = [
+const DONE: [&str; 10] = [
+    "CONTRIBUTING.md",
     "MEASUREMENTS.md",
+    "ci/",
     "examples/rds_",
     "examples/tests/two_hosts/kernel_rds/",
+    "ibverbs-sys/",
     "interpose/",
+    "rdmacm-sys/",
     "rds/",
-    "xtask/src/bench/rds.rs",
-    "xtask/src/prose.rs",
-    "xtask/src/test_names.rs",
+    "xtask/",
 ];
 
 /// Lines with a phrase that the rules forbid: the file, a part of the line, and the reason.
