@@ -300,8 +300,8 @@ mod tests {
     fn person_in_any_comment_is_found() {
         assert_eq!(phrases("//! Nobody knows.\n"), ["1 `nobody`"]);
         assert_eq!(phrases("/// The one.\n///\n/// Who asks.\n"), ["3 `who`"]);
-        assert_eq!(phrases("let x = 1; // for whom\n"), ["1 `whom`"]);
-        assert_eq!(phrases("    // Whoever, and everybody's.\n").len(), 2);
+        assert_eq!(phrases("let x = 1; // signalled\n"), ["1 `signalled`"]);
+        assert_eq!(phrases("\t// Whoever, and everybody's.\n").len(), 2);
     }
 
     #[test]
@@ -310,8 +310,8 @@ mod tests {
             "/// Runs `who`, and prints \"nobody\nlet who = \"// said\";\n/// said\" or so.\n";
         assert_eq!(phrases("let who = told(\"http://said\");\n"), [""; 0]);
         assert_eq!(phrases("/// Runs `who`, and prints \"nobody\".\n"), [""; 0]);
-        assert_eq!(phrases("let x = \"a // nobody\";\n"), [""; 0]);
-        assert_eq!(phrases("let x = \"a\"; // nobody\n"), ["1 `nobody`"]);
+        assert_eq!(phrases("let x = \"a // signalled\";\n"), [""; 0]);
+        assert_eq!(phrases("let x = \"a\"; // signalled\n"), ["1 `signalled`"]);
         assert_eq!(phrases("/// Whole essays; sayings.\n"), [""; 0]);
         assert_eq!(
             phrases("/// ```\n/// who();\n/// ```\n/// Code.\n"),
