@@ -57,6 +57,25 @@ pub(crate) fn empty_selections(selections: &[&str], paths: &[String]) -> Vec<Str
         .collect()
 }
 
+/// Complains about patterns `fun:*TEST*` of valgrind suppressions that match no test's path: a rename has made an
+/// intentional leak an error. Frames without a leading wildcard are functions of libraries.
+pub(crate) fn empty_suppressions(suppressions: &str, paths: &[String]) -> Vec<String> {
+    let is_matched = |pattern: &str| {
+        let mut matching = paths
+            .iter()
+            .filter(|path| pattern.split('*').all(|part| path.contains(part)));
+        matching.next().is_some()
+    };
+    let lines = suppressions.lines().enumerate();
+    lines
+        .filter_map(|(index, line)| Some((index + 1, line.trim().strip_prefix("fun:")?)))
+        .filter(|(_, pattern)| pattern.starts_with('*') && !is_matched(pattern))
+        .map(|(line, pattern)| {
+            format!("ci/valgrind.supp:{line}: no test matches `{pattern}`; mend the pattern")
+        })
+        .collect()
+}
+
 /// The name of a module that begins on this line.
 fn inline_module(code: &str) -> Option<&str> {
     let code = code.strip_prefix("pub(crate) ").unwrap_or(code);
@@ -127,6 +146,16 @@ fn third_of_file() {}
         assert_eq!(
             empty_selections(&["wire::", "wires::"], &paths),
             ["xtask: no test has `wires::` in its path; mend the selection"]
+        );
+    }
+
+    #[test]
+    fn suppression_without_a_test_is_found() {
+        let paths = ["verbs::tests::fake::scopes::batch_leaks".to_owned()];
+        let suppressions = "{\n   fun:malloc\n   fun:*fake*batch*\n   fun:*batch_is_gone*\n}\n";
+        assert_eq!(
+            empty_suppressions(suppressions, &paths),
+            ["ci/valgrind.supp:4: no test matches `*batch_is_gone*`; mend the pattern"]
         );
     }
 }

@@ -6,7 +6,7 @@ use std::path::{Path, PathBuf};
 
 use anyhow::{Context, Result, bail};
 
-use crate::{prose, test, test_names};
+use crate::{miri, prose, test, test_names};
 
 /// Maximum number of lines of a file, except generated files.
 const MAX_LINES: usize = 800;
@@ -38,6 +38,9 @@ const NOT_SANS_IO: [&str; 8] = [
     "ffi::",
 ];
 
+/// The valgrind suppressions, whose `fun:` lines name tests.
+const SUPPRESSIONS: &str = "ci/valgrind.supp";
+
 /// The table of soundness holes and their tests.
 const HOLES: &str = "verbs/tests/holes.md";
 
@@ -66,7 +69,10 @@ pub(crate) fn run(root: &Path) -> Result<()> {
         complaints.extend(prose::check(&name, &text, &mut exceptions));
     }
     complaints.extend(prose::unused_exceptions(&exceptions));
-    complaints.extend(test_names::empty_selections(&test::selections(), &paths));
+    let selections = [test::selections(), miri::selections()].concat();
+    complaints.extend(test_names::empty_selections(&selections, &paths));
+    let suppressions = read(Path::new(SUPPRESSIONS))?;
+    complaints.extend(test_names::empty_suppressions(&suppressions, &paths));
     complaints.extend(absent_tests(&read(Path::new(HOLES))?, &tests));
     if !complaints.is_empty() {
         bail!("\n{}", complaints.join("\n"));
