@@ -15,6 +15,7 @@ mod functions;
 mod real;
 mod signals;
 mod table;
+mod unaligned;
 #[doc(hidden)]
 pub mod wait;
 
@@ -26,4 +27,5 @@ pub use libc;
 pub use real::find;
 pub use signals::restarting;
 pub use table::{MAX_DESCRIPTORS, Table, is_owner, own, watch_forks};
+pub use unaligned::{load, store};
 pub use wait::{Mask, Polled, Selected, milliseconds};

@@ -4,7 +4,7 @@ use std::{io, ptr, slice, time::Duration};
 
 use libc::{c_int, fd_set, nfds_t, pollfd, sigset_t, size_t, timespec, timeval};
 
-use crate::real;
+use crate::{load, real};
 
 /// A `poll` with descriptors of a library.
 pub trait Polled: Sized {
@@ -101,7 +101,7 @@ impl Mask {
     #[must_use]
     pub unsafe fn new(mask: *const sigset_t) -> Self {
         // SAFETY: null or valid, guaranteed by the caller.
-        Self(unsafe { mask.as_ref() }.copied())
+        Self(unsafe { load(mask) })
     }
 
     /// Whether the mask changes.
@@ -148,7 +148,7 @@ pub unsafe fn ppoll<P: Polled>(
     let asked = unsafe { entries(fds, count) };
     if let Some(own) = P::of(asked) {
         // SAFETY: null or valid, guaranteed by the caller.
-        let timeout = milliseconds(unsafe { timeout.as_ref() }.copied());
+        let timeout = milliseconds(unsafe { load(timeout) });
         // SAFETY: guaranteed by the caller.
         let mask = unsafe { Mask::new(mask) };
         return own.wait(asked, timeout, mask);
@@ -212,7 +212,7 @@ pub unsafe fn pselect<S: Selected>(
     // SAFETY: guaranteed by the caller.
     if let Some(own) = unsafe { S::of(count, sets) } {
         // SAFETY: null or valid, guaranteed by the caller.
-        let mut time = unsafe { timeout.as_ref() }.map(|time| timeval {
+        let mut time = unsafe { load(timeout) }.map(|time| timeval {
             tv_sec: time.tv_sec,
             tv_usec: (time.tv_nsec + 999) / 1000,
         });

@@ -5,7 +5,7 @@ use std::{
     slice,
 };
 
-use interpose::os;
+use interpose::{load, os, store};
 use libc::{c_void, iovec, socklen_t};
 use smallvec::SmallVec;
 
@@ -104,17 +104,19 @@ pub(crate) unsafe fn scatter<'a>(
 /// `len` is null or valid, and `at` is null or points to `len` writable bytes.
 pub(crate) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) -> io::Result<()> {
     // SAFETY: null or valid, guaranteed by the caller.
-    let Some(len) = (unsafe { len.as_mut() }) else {
+    let Some(room) = (unsafe { load(len) }) else {
         return if at.is_null() {
             Ok(())
         } else {
             Err(os(libc::EFAULT))
         };
     };
-    let room = usize::try_from(*len).unwrap_or(0).min(value.len());
+    let room = usize::try_from(room).unwrap_or(0).min(value.len());
     // SAFETY: writable, guaranteed by the caller.
     let place = unsafe { bytes_mut(at, room) }?;
     place.copy_from_slice(&value[..room]);
-    *len = socklen_t::try_from(value.len()).unwrap_or(socklen_t::MAX);
+    let full = socklen_t::try_from(value.len()).unwrap_or(socklen_t::MAX);
+    // SAFETY: not null, and valid, guaranteed by the caller.
+    unsafe { store(len, full) };
     Ok(())
 }

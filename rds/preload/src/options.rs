@@ -2,7 +2,7 @@
 
 use std::{fs, io, sync::OnceLock, time::Duration};
 
-use interpose::{interpose, os, real};
+use interpose::{interpose, load, os, real, store};
 use libc::{c_int, c_ulong, c_void, socklen_t};
 use rds::{
     info::Section,
@@ -237,11 +237,16 @@ unsafe fn get(
     len: *mut socklen_t,
 ) -> io::Result<c_int> {
     // SAFETY: null or valid, as the caller promises.
-    let room = unsafe { len.as_mut() }.ok_or_else(|| os(libc::EFAULT))?;
+    let mut room = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))?;
     let got = match (level, option, Section::from_option(option)) {
         (libc::SOL_SOCKET, ..) => get_general(held, option)?,
-        // SAFETY: as the caller promises.
-        (LEVEL, _, Some(section)) => return unsafe { get_info(held, section, value, room) },
+        (LEVEL, _, Some(section)) => {
+            // SAFETY: as the caller promises.
+            let told = unsafe { get_info(held, section, value, &mut room) };
+            // SAFETY: not null, and valid as the caller promises.
+            unsafe { store(len, room) };
+            return told;
+        }
         (LEVEL, name::RECVERR, _) => c_int::from(held.socket.recverr()).to_ne_bytes().to_vec(),
         (LEVEL, name::TRANSPORT, _) => {
             let transport = held.socket.transport()?;
@@ -249,7 +254,7 @@ unsafe fn get(
         }
         _ => return Err(os(libc::ENOPROTOOPT)),
     };
-    if level == LEVEL && usize::try_from(*room).unwrap_or(0) < got.len() {
+    if level == LEVEL && usize::try_from(room).unwrap_or(0) < got.len() {
         return Err(os(libc::EINVAL));
     }
     // SAFETY: as the caller promises.

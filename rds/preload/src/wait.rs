@@ -7,7 +7,7 @@ use std::{
     time::{Duration, Instant},
 };
 
-use interpose::{Mask, Polled, Selected, milliseconds};
+use interpose::{Mask, Polled, Selected, load, milliseconds};
 use libc::{c_int, c_short, fd_set, pollfd, timespec, timeval};
 use rds::Readiness;
 
@@ -221,7 +221,7 @@ impl Selected for Selects {
         mask: Mask,
     ) -> c_int {
         // SAFETY: null or valid, as the caller promises.
-        let timeout = unsafe { timeout.as_ref() }.map(|time| timespec {
+        let timeout = unsafe { load(timeout) }.map(|time| timespec {
             tv_sec: time.tv_sec,
             tv_nsec: time.tv_usec * 1000,
         });

@@ -2,6 +2,7 @@
 
 use std::io::{self, IoSlice, IoSliceMut};
 
+use interpose::{load, store};
 use libc::{c_int, c_void, iovec, msghdr, size_t, sockaddr, socklen_t, ssize_t};
 use rsocket::{Received, RecvFlags};
 
@@ -98,10 +99,9 @@ pub unsafe extern "C" fn rrecvfrom(
 #[unsafe(no_mangle)]
 pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> ssize_t {
     run(|| {
-        // SAFETY: valid or null, as the caller promises, and nobody else uses it meanwhile.
-        let msg = unsafe { msg.as_mut() }.ok_or_else(|| os(libc::EFAULT))?;
-        // There is nothing to tell beside the bytes.
-        msg.msg_controllen = 0;
+        let place = msg;
+        // SAFETY: valid or null, as the caller promises.
+        let mut msg = unsafe { load(place) }.ok_or_else(|| os(libc::EFAULT))?;
         // SAFETY: as the caller promises.
         let mut places = unsafe { scatter(msg.msg_iov, msg.msg_iovlen) }?;
         let received = recv_msg(fd, &mut places, flags)?;
@@ -115,6 +115,10 @@ pub unsafe extern "C" fn rrecvmsg(fd: c_int, msg: *mut msghdr, flags: c_int) -> 
             // SAFETY: as the caller promises; the length is in the message.
             unsafe { give_address(peer, msg.msg_name.cast(), len) }?;
         }
+        // There is nothing to tell beside the bytes.
+        msg.msg_controllen = 0;
+        // SAFETY: valid, as the caller promises.
+        unsafe { store(place, msg) };
         received_len(&received, flags)
     })
 }
@@ -180,7 +184,7 @@ pub unsafe extern "C" fn rsendto(
 pub unsafe extern "C" fn rsendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssize_t {
     run(|| {
         // SAFETY: valid or null, as the caller promises.
-        let msg = unsafe { msg.as_ref() }.ok_or_else(|| os(libc::EFAULT))?;
+        let msg = unsafe { load(msg) }.ok_or_else(|| os(libc::EFAULT))?;
         if msg.msg_controllen != 0 {
             return Err(os(libc::ENOTSUP));
         }

@@ -7,6 +7,7 @@ use std::{
     slice,
 };
 
+use interpose::{load, store};
 use libc::{c_int, c_void, iovec, sockaddr, socklen_t};
 use verbs::Memory;
 
@@ -126,18 +127,15 @@ pub(super) unsafe fn address(at: *const sockaddr, len: socklen_t) -> io::Result<
 /// If neither is null, `len` is readable and writable, and as many bytes as it says are writable at
 /// `at`.
 pub(super) unsafe fn give(value: &[u8], at: *mut c_void, len: *mut socklen_t) -> io::Result<()> {
-    if len.is_null() {
-        return Err(os(libc::EFAULT));
-    }
-    // SAFETY: not null, and the caller promises the rest.
-    let room = unsafe { *len } as usize;
+    // SAFETY: null or valid, as the caller promises.
+    let room = unsafe { load(len) }.ok_or_else(|| os(libc::EFAULT))? as usize;
     let some = room.min(value.len());
     // SAFETY: as the caller promises, and it is not more than there is room for.
     let place = unsafe { bytes_mut(at, some) }?;
     place.copy_from_slice(&value[..some]);
     let full = socklen_t::try_from(value.len()).map_err(|_| os(libc::EINVAL))?;
-    // SAFETY: as above.
-    unsafe { *len = full };
+    // SAFETY: not null, and as above.
+    unsafe { store(len, full) };
     Ok(())
 }
 

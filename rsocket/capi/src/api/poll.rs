@@ -8,6 +8,7 @@ use std::{
     time::Duration,
 };
 
+use interpose::load;
 use libc::{c_int, c_short, fd_set, nfds_t, pollfd, timeval};
 use rsocket::{EventSet, PollEntry, PollEvents, Sleep, poll, poll_by};
 
@@ -180,7 +181,7 @@ pub unsafe fn select_by(
             return Err(os(libc::EINVAL));
         }
         // SAFETY: null or valid, as the caller promises.
-        let timeout = match unsafe { timeout.as_ref() } {
+        let timeout = match unsafe { load(timeout) } {
             None => None,
             Some(time) => {
                 let seconds = u64::try_from(time.tv_sec).map_err(|_| os(libc::EINVAL))?;

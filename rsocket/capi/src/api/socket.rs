@@ -2,6 +2,7 @@
 
 use std::{io, os::fd::OwnedFd, sync::Arc};
 
+use interpose::load;
 use libc::{c_int, c_void, sockaddr, socklen_t};
 use rsocket::{Family, Socket};
 use rustix::io::{FdFlags, fcntl_getfd, fcntl_setfd};
@@ -231,10 +232,9 @@ pub unsafe extern "C" fn rgetsockopt(
 ) -> c_int {
     run(|| {
         let mut found = options::get(&*table::socket(fd)?, level, name)?;
-        if !len.is_null() {
-            // SAFETY: not null, and valid as the caller promises.
-            let room = unsafe { *len } as usize;
-            options::fit(level, name, &mut found, room)?;
+        // SAFETY: null or valid, as the caller promises.
+        if let Some(room) = unsafe { load(len) } {
+            options::fit(level, name, &mut found, room as usize)?;
         }
         // SAFETY: as the caller promises.
         unsafe { give(&found, value, len) }?;

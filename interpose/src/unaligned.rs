@@ -1,0 +1,48 @@
+//! Values that programs hand over by pointers.
+//!
+//! The kernel takes such a pointer at any address, and programs rely on it: Python's `fcntl.ioctl` has its
+//! numbers at odd ones.
+
+/// The value at `at`; nothing if that is null.
+///
+/// # Safety
+/// `at` is null, or the bytes of a `T` there are readable. It need not be aligned.
+#[must_use]
+pub unsafe fn load<T: Copy>(at: *const T) -> Option<T> {
+    // SAFETY: not null, and the caller promises the rest.
+    (!at.is_null()).then(|| unsafe { at.read_unaligned() })
+}
+
+/// Writes a value to `at`, if that is not null.
+///
+/// # Safety
+/// `at` is null, or the bytes of a `T` there are writable. It need not be aligned.
+pub unsafe fn store<T: Copy>(at: *mut T, value: T) {
+    if !at.is_null() {
+        // SAFETY: not null, and the caller promises the rest.
+        unsafe { at.write_unaligned(value) };
+    }
+}
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    #[test]
+    fn value_at_an_odd_address_is_read_and_written() {
+        let mut bytes = [0_u8; 9];
+        for offset in 0..=5 {
+            // SAFETY: within the bytes.
+            let at: *mut u32 = unsafe { bytes.as_mut_ptr().add(offset) }.cast();
+            // SAFETY: four bytes are left.
+            unsafe { store(at, 0x0102_0304) };
+            // SAFETY: as above.
+            assert_eq!(unsafe { load(at) }, Some(0x0102_0304));
+        }
+        let none = std::ptr::null_mut::<u32>();
+        // SAFETY: null.
+        unsafe { store(none, 1) };
+        // SAFETY: null.
+        assert_eq!(unsafe { load(none) }, None);
+    }
+}
