@@ -352,6 +352,21 @@ impl<S: Driven> Shared<S> {
         Ok(state.readiness())
     }
 
+    /// What can be done without waiting. Watchers are told of what comes next, also where a call has changed what
+    /// that depends on: once the room is used up, it depends on completions of sends.
+    pub(crate) fn readiness_watched(&self) -> io::Result<Readiness> {
+        let mut state = self.lock();
+        let all = state.waiters().interest_with(Interest::default());
+        for _ in 0..ROUNDS {
+            state.take_due_events(&self.channel)?;
+            if !state.arm(all)? {
+                return Ok(state.readiness());
+            }
+        }
+        state.waiters().ring();
+        Ok(state.readiness())
+    }
+
     /// What can be done without waiting; and asks for the descriptor to tell when that changes.
     pub(crate) fn readiness(&self) -> io::Result<Readiness> {
         self.watch_readiness(0)
@@ -556,6 +571,29 @@ mod tests {
         assert_eq!(take(&shared).unwrap(), 1);
         assert!(would_block(fill(&shared)));
         assert!(!is_readable(&shared));
+    }
+
+    /// A write has left no room without being told so, and a thread watches for room.
+    #[test]
+    fn readiness_that_a_call_looks_at_keeps_watchers_told() {
+        let shared = numbers();
+        let (watcher, fd) = shared.add_watcher().unwrap();
+        shared.lock().room = true;
+        shared.watch_readiness(watcher).unwrap();
+        shared.lock().asked.clear();
+        shared.lock().room = false;
+        assert!(!shared.readiness_watched().unwrap().writable);
+        assert_eq!(shared.lock().asked, [Interest::BOTH]);
+        // A number has come, and the call leaves it to the watcher to tell.
+        shared.lock().completed = vec![1];
+        assert!(shared.readiness_watched().unwrap().readable);
+        let told = || {
+            let limit = Some(Duration::ZERO);
+            verbs::fd::wait_readable("poll", fd.as_fd(), limit).unwrap()
+        };
+        assert!(told() && shared.readiness_watched().unwrap().readable && told());
+        shared.watch_readiness(watcher).unwrap();
+        assert!(!told());
     }
 
     /// Something comes just when the descriptor begins to be watched.

@@ -110,8 +110,10 @@ impl AsFd for Source {
 #[derive(Debug, Default)]
 pub(super) struct Reflection {
     parts: Mutex<Parts>,
-    /// Calls need not look for a mirror that nobody drives.
+    /// The mirror is kept up to date. Until then, calls leave it alone.
     driven: AtomicBool,
+    /// A call that does not know of the socket has read from the mirror.
+    read_by_others: AtomicBool,
 }
 
 #[derive(Debug, Default)]
@@ -157,10 +159,15 @@ impl Reflection {
         self.parts.lock().unwrap_or_else(PoisonError::into_inner)
     }
 
-    /// Ends it: the descriptors that are the socket's own are closed.
+    /// Ends the mirror: the descriptors that are the socket's own are closed.
     pub(super) fn end(&self) {
         self.driven.store(false, SeqCst);
         let mut parts = self.lock();
+        if let Some(mirror) = &mut parts.mirror
+            && mirror.take_back()
+        {
+            self.read_by_others.store(true, SeqCst);
+        }
         // It fails only to add.
         drop(parts.set_source(None));
         if let Some((driver, name)) = parts.driver.take() {
@@ -175,7 +182,8 @@ impl Reflection {
 impl Socket {
     /// A descriptor for programs that do not know of rsockets: to the kernel it is a socket, and once it is
     /// [driven](Self::drive_mirror), any wait for it, by `epoll` of any kind, tells what this socket is ready
-    /// for. Reading and writing it is of no use. All descriptors that this gives are duplicates.
+    /// for. It carries no data: writing to it fails, and reading from it finds nothing, or an end, which
+    /// [`mirror_was_read`](Self::mirror_was_read) tells of. All descriptors that this gives are duplicates.
     ///
     /// # Errors
     /// - `EMFILE`: there are too many descriptors.
@@ -192,6 +200,12 @@ impl Socket {
             Some(mirror) => mirror.duplicate(),
             None => Err(super::os_error(rustix::io::Errno::BADF)),
         }
+    }
+
+    /// Whether a call that does not know of this socket has read from its [mirror](Self::mirror) and found an
+    /// end there. It is known once this socket has been [closed](Self::close).
+    pub fn mirror_was_read(&self) -> bool {
+        self.reflection.read_by_others.load(SeqCst)
     }
 
     /// Keeps the [mirror](Self::mirror) up to date from now on: by a thread of this crate's, and by each call
@@ -252,8 +266,7 @@ impl Socket {
         let mut parts = self.reflection.lock();
         let parts = &mut *parts;
         let subject = self.subject();
-        let shows_room = parts.mirror.as_ref().is_some_and(Mirror::shows_room);
-        let ready = parts.readiness(subject, news, shows_room);
+        let ready = parts.readiness(subject, news);
         if ready.is_err() {
             // It would tell of the same again and again.
             drop(parts.set_source(None));
@@ -280,14 +293,9 @@ impl Socket {
 }
 
 impl Parts {
-    /// What a socket is ready for, after its source is that of its phase. The thread, and a call that finds no
-    /// room any more, have themselves told of what comes next.
-    fn readiness(
-        &mut self,
-        subject: Subject,
-        news: bool,
-        shows_room: bool,
-    ) -> io::Result<Readiness> {
+    /// The readiness of a socket, after its source has become that of its phase. The thread goes on being told of
+    /// changes.
+    fn readiness(&mut self, subject: Subject, news: bool) -> io::Result<Readiness> {
         match subject {
             Subject::Quiet => Ok(Readiness::default()),
             Subject::Failed => {
@@ -316,9 +324,9 @@ impl Parts {
                     ..Readiness::default()
                 })
             }
-            Subject::Stream(connection) => self.watched(connection.shared(), news, shows_room),
+            Subject::Stream(connection) => self.watched(connection.shared(), news),
             Subject::Datagram(port) => {
-                let mut ready = self.watched(port.shared(), news, shows_room)?;
+                let mut ready = self.watched(port.shared(), news)?;
                 // An error of a datagram is not the end, and comes with the next call.
                 ready.readable |= ready.failed;
                 ready.writable |= ready.failed;
@@ -328,12 +336,7 @@ impl Parts {
         }
     }
 
-    fn watched<S: Driven>(
-        &mut self,
-        shared: &Shared<S>,
-        news: bool,
-        shows_room: bool,
-    ) -> io::Result<Readiness> {
+    fn watched<S: Driven>(&mut self, shared: &Shared<S>, news: bool) -> io::Result<Readiness> {
         let (watcher, is_new) = match &self.source {
             Some(Source::Watched { watcher, .. }) => (*watcher, false),
             _ => {
@@ -342,10 +345,9 @@ impl Parts {
                 (watcher, true)
             }
         };
-        let ready = shared.readiness_now()?;
-        if news || is_new || shows_room && !ready.writable {
+        if news || is_new {
             return shared.watch_readiness(watcher);
         }
-        Ok(ready)
+        shared.readiness_watched()
     }
 }

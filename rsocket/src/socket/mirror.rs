@@ -1,19 +1,21 @@
 //! A descriptor of the kernel's that is ready when a socket is.
 //!
-//! Programs wait for sockets in ways that no library sees all of: by an `epoll` inside of another, by a
+//! Programs wait for sockets in ways that no library sees completely: by an `epoll` inside of another, by a
 //! duplicate, edge-triggered. So a socket can have a mirror: one end of a pair of sockets of the kernel's,
-//! which the program has, and whose readiness this library sets by its own end. Any wait for it is the
-//! kernel's, and has all that such a wait has.
+//! which the program has, and whose readiness this library sets. Any wait for it is the kernel's, and has all
+//! properties of such a wait.
 //!
 //! | of the program's end | set by |
 //! |---|---|
 //! | readable, and an edge | an empty packet from the other end, and taking it back |
 //! | writable, and an edge | the size of its send buffer: a packet that is never read fills a small one |
-//! | `EPOLLRDHUP`, `EPOLLHUP` | the other end is shut down |
-//! | `EPOLLERR` | the other end is closed, with that packet unread |
+//! | `EPOLLRDHUP`, `EPOLLHUP` | shutting it down |
+//! | `EPOLLERR` | a peer that disconnects from it |
 //!
-//! What somebody writes to the program's end meanwhile, by a call that does not know of the socket, stays
-//! where it is; while the socket is not writable, or not driven, such a call fails with `EAGAIN`.
+//! The mirror carries no data. Its end has no peer, so each write by a call that does not know of the socket,
+//! such as `splice` or a system call past the C library, fails: with `EAGAIN` while the mirror shows no room,
+//! with `ENOTCONN` (after the end, `EPIPE`) otherwise. A read by such a call finds nothing (`EAGAIN`), or
+//! takes an empty packet, which looks like the end of the stream: [`Mirror::take_back`] notices that.
 
 use std::{
     io,
@@ -23,8 +25,8 @@ use std::{
 use rustix::{
     io::Errno,
     net::{
-        AddressFamily, RecvFlags, SendFlags, Shutdown, SocketFlags, SocketType, recv, send,
-        shutdown, socketpair, sockopt,
+        AddressFamily, RecvFlags, SendFlags, Shutdown, SocketAddrUnix, SocketFlags, SocketType,
+        bind, connect, connect_unspec, getsockname, recv, send, shutdown, socketpair, sockopt,
     },
 };
 
@@ -40,38 +42,48 @@ const ROOMY: usize = 100_000;
 /// The smallest size that the kernel takes for one; it rounds up.
 const NARROW: usize = 1;
 
-/// Empty packets at which one is taken back before the next is sent. More would fill the other end's
-/// buffer.
+/// Empty packets at which one is taken back before the next is sent. The kernel accepts ten
+/// (`net.unix.max_dgram_qlen`).
 const MAX_PACKETS: u32 = 8;
 
 /// A pair of sockets that shows the readiness of an rsocket.
 #[derive(Debug)]
 pub(super) struct Mirror {
-    /// The end that the program has duplicates of.
+    /// The end that the program has duplicates of. It has no peer.
     shown: OwnedFd,
-    /// The other end; absent once an error is shown.
+    /// The other end, whose peer is the program's; absent once an error is shown.
     own: Option<OwnedFd>,
     now: Readiness,
     /// Empty packets at the program's end.
     packets: u32,
-    /// A write was short of room, and nobody has been told of room since.
+    /// A packet was missing when it was to be taken back.
+    read_by_others: bool,
+    /// A write was short of room, and no room has been shown since.
     pub(super) starved: bool,
 }
 
 impl Mirror {
-    /// A pair that shows nothing: neither readable nor writable.
+    /// A pair that is not readable. It is writable, so that writes by calls that do not know of the socket
+    /// fail rather than wait.
     pub(super) fn new() -> io::Result<Self> {
         let flags = SocketFlags::CLOEXEC | SocketFlags::NONBLOCK;
-        let (shown, own) = socketpair(AddressFamily::UNIX, SocketType::SEQPACKET, flags, None)?;
+        let (shown, own) = socketpair(AddressFamily::UNIX, SocketType::DGRAM, flags, None)?;
         send(&shown, &[0; FILLER], SendFlags::NOSIGNAL)?;
+        connect_unspec(&shown)?;
+        // The kernel notes for the other end that its peer has disconnected, and would fail its next call.
+        let _: rustix::io::Result<Result<(), Errno>> = sockopt::socket_error(&own);
         let mirror = Self {
             shown,
             own: Some(own),
-            now: Readiness::default(),
+            now: Readiness {
+                writable: true,
+                ..Readiness::default()
+            },
             packets: 0,
+            read_by_others: false,
             starved: false,
         };
-        mirror.set_room(NARROW)?;
+        mirror.set_room(ROOMY)?;
         Ok(mirror)
     }
 
@@ -84,11 +96,6 @@ impl Mirror {
     pub(super) fn has(&self, fd: RawFd) -> bool {
         let own = self.own.as_ref().map(AsRawFd::as_raw_fd);
         self.shown.as_raw_fd() == fd || own == Some(fd)
-    }
-
-    /// Whether it shows room for writing.
-    pub(super) fn shows_room(&self) -> bool {
-        self.now.writable
     }
 
     /// Takes back the error that is shown, for who has been told of it in another way.
@@ -108,8 +115,7 @@ impl Mirror {
             return Ok(());
         }
         if ready.failed {
-            // It is closed with the filler unread, which is an error at the other end.
-            self.own = None;
+            self.show_error()?;
             self.now = ready;
             return Ok(());
         }
@@ -127,23 +133,33 @@ impl Mirror {
         Ok(())
     }
 
-    fn show_ends(&mut self, ready: Readiness) -> io::Result<()> {
-        let Some(own) = &self.own else {
-            return Ok(());
-        };
+    fn show_ends(&self, ready: Readiness) -> io::Result<()> {
         if ready.hung_up && !self.now.hung_up {
-            shutdown(own, Shutdown::Both)?;
+            shutdown(&self.shown, Shutdown::Both)?;
         } else if ready.ended && !self.now.ended {
-            shutdown(own, Shutdown::Write)?;
+            shutdown(&self.shown, Shutdown::Read)?;
         }
+        Ok(())
+    }
+
+    /// An error, and then the end: a wait in between tells of the error. For the kernel, a peer that the
+    /// program's end was connected to has disconnected.
+    fn show_error(&mut self) -> io::Result<()> {
+        self.take_back();
+        if let Some(own) = &self.own {
+            // The kernel chooses a name.
+            bind(own, &SocketAddrUnix::new_unnamed())?;
+            connect(&self.shown, &getsockname(own)?)?;
+            connect_unspec(own)?;
+        }
+        self.own = None;
+        shutdown(&self.shown, Shutdown::Both)?;
         Ok(())
     }
 
     fn show_readable(&mut self, readable: bool, news: bool) -> io::Result<()> {
         if !readable {
-            while self.packets > 0 {
-                self.take_packet();
-            }
+            self.take_back();
             return Ok(());
         }
         if self.now.readable && !news {
@@ -152,11 +168,16 @@ impl Mirror {
         if self.packets == MAX_PACKETS {
             self.take_packet();
         }
-        let Some(own) = &self.own else {
-            return Ok(());
+        let sent = match self.send_packet() {
+            // The system may accept fewer than are to be expected.
+            Err(Errno::AGAIN) if self.packets > 0 => {
+                self.take_packet();
+                self.send_packet()
+            }
+            sent => sent,
         };
-        match send(own, &[], SendFlags::NOSIGNAL) {
-            Ok(_) => self.packets += 1,
+        match sent {
+            Ok(()) => self.packets += 1,
             // It has been shut down, and stays readable.
             Err(Errno::PIPE) => {}
             Err(err) => return Err(err.into()),
@@ -164,11 +185,26 @@ impl Mirror {
         Ok(())
     }
 
+    fn send_packet(&self) -> rustix::io::Result<()> {
+        match &self.own {
+            Some(own) => send(own, &[], SendFlags::NOSIGNAL).map(drop),
+            None => Err(Errno::PIPE),
+        }
+    }
+
     fn take_packet(&mut self) {
-        // If it is gone, a call that does not know of the socket has taken it.
-        let _: rustix::io::Result<(usize, usize)> =
-            recv(&self.shown, &mut [0_u8; 1], RecvFlags::DONTWAIT);
+        let taken = recv(&self.shown, &mut [0_u8; 1], RecvFlags::DONTWAIT);
+        self.read_by_others |= taken.is_err();
         self.packets -= 1;
+    }
+
+    /// Takes back all packets; whether any has been missing since the beginning, since another call has read
+    /// it.
+    pub(super) fn take_back(&mut self) -> bool {
+        while self.packets > 0 {
+            self.take_packet();
+        }
+        self.read_by_others
     }
 }
 
@@ -223,6 +259,7 @@ mod tests {
     fn each_state_is_shown_as_it_comes_and_goes() {
         let mut mirror = Mirror::new().unwrap();
         let set = watch(&mirror, epoll::EventFlags::empty());
+        mirror.show(ready(false, false), false).unwrap();
         for _ in 0..3 {
             assert_eq!(events(&set), 0);
             for (readable, writable, expected) in [
@@ -293,16 +330,91 @@ mod tests {
         assert_ne!(events(&set) & IN, 0);
     }
 
-    /// Calls that know nothing of the socket fail rather than do nothing.
+    /// Writes to a descriptor by calls that do not know of rsockets; the errors.
+    fn unknown_writes(fd: &OwnedFd) -> Vec<Errno> {
+        let (source, end) = rustix::pipe::pipe().unwrap();
+        rustix::io::write(&end, b"lost").unwrap();
+        let flags = rustix::pipe::SpliceFlags::NONBLOCK;
+        let pieces = [io::IoSlice::new(b"lost")];
+        [
+            rustix::io::write(fd, b"lost"),
+            rustix::io::writev(fd, &pieces),
+            send(fd, b"lost", SendFlags::NOSIGNAL),
+            send(fd, b"", SendFlags::NOSIGNAL),
+            rustix::pipe::splice(&source, None, fd, None, 4, flags),
+        ]
+        .into_iter()
+        .map(|written| written.expect_err("written into the mirror"))
+        .collect()
+    }
+
     #[test]
-    fn unknown_calls_find_nothing_and_no_room() {
-        let mirror = Mirror::new().unwrap();
+    fn unknown_write_fails_in_each_state() {
+        let mut mirror = Mirror::new().unwrap();
         let program = mirror.duplicate().unwrap();
-        let written = rustix::io::write(&program, b"lost");
-        assert_eq!(written, Err(Errno::AGAIN));
-        assert_eq!(
-            rustix::io::read(&program, &mut [0_u8; 4]),
-            Err(Errno::AGAIN)
+        assert_eq!(unknown_writes(&program), [Errno::NOTCONN; 5], "not driven");
+        for (readable, writable) in [(false, true), (true, true), (true, false), (false, false)] {
+            mirror.show(ready(readable, writable), true).unwrap();
+            let expected = if writable {
+                Errno::NOTCONN
+            } else {
+                Errno::AGAIN
+            };
+            assert_eq!(unknown_writes(&program), [expected; 5]);
+        }
+        let half = Readiness {
+            ended: true,
+            ..ready(true, true)
+        };
+        mirror.show(half, true).unwrap();
+        assert_eq!(unknown_writes(&program), [Errno::NOTCONN; 5]);
+        let over = Readiness {
+            hung_up: true,
+            ..half
+        };
+        mirror.show(over, true).unwrap();
+        assert_eq!(unknown_writes(&program), [Errno::PIPE; 5]);
+        let failed = Readiness {
+            failed: true,
+            ..over
+        };
+        mirror.show(failed, true).unwrap();
+        let errors = unknown_writes(&program);
+        assert!(
+            errors
+                .iter()
+                .all(|err| matches!(*err, Errno::PIPE | Errno::CONNRESET)),
+            "{errors:?}"
         );
+    }
+
+    #[test]
+    fn unknown_read_finds_nothing_or_is_noticed() {
+        let mut mirror = Mirror::new().unwrap();
+        let program = mirror.duplicate().unwrap();
+        let read = || rustix::io::read(&program, &mut [0_u8; 4]);
+        assert_eq!(read(), Err(Errno::AGAIN));
+        mirror.show(ready(true, true), true).unwrap();
+        mirror.show(ready(true, true), true).unwrap();
+        mirror.show(ready(false, true), true).unwrap();
+        assert!(!mirror.take_back(), "nothing was read");
+        assert_eq!(read(), Err(Errno::AGAIN));
+        mirror.show(ready(true, true), true).unwrap();
+        assert_eq!(read(), Ok(0));
+        assert!(mirror.take_back());
+        mirror.show(ready(true, true), true).unwrap();
+        assert!(mirror.take_back(), "it has happened");
+    }
+
+    #[test]
+    fn failure_is_no_unknown_read() {
+        let mut mirror = Mirror::new().unwrap();
+        mirror.show(ready(true, true), true).unwrap();
+        let failed = Readiness {
+            failed: true,
+            ..ready(true, true)
+        };
+        mirror.show(failed, true).unwrap();
+        assert!(!mirror.take_back());
     }
 }
