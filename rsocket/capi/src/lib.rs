@@ -15,7 +15,8 @@
 //! - `SOCK_NONBLOCK` and `SOCK_CLOEXEC` do what they say. Accepted sockets block.
 //! - `rclose` is bounded: ten seconds, or what `SO_LINGER` says.
 //! - Options of Linux's that are hints, such as `TCP_CORK`, are accepted; those that a program would rely
-//!   on are refused with `ENOTSUP`. `rrecvmsg` takes a control buffer, which stays empty.
+//!   on are refused with `ENOTSUP`. `OPTIONS.md` beside the sources has the decision for each. `rrecvmsg` takes
+//!   a control buffer, which stays empty.
 //! - `TCP_MAXSEG` and `TCP_INFO` say no more than a datagram can have.
 //! - `repoll_*` return -1 and set `errno`. Closed sockets leave the set.
 //!

@@ -1,11 +1,6 @@
-//! Options of Linux's that rsockets have nothing for: which are accepted, since a program that has set them
-//! is no worse off, and which are refused, since it would rely on them.
-//!
-//! | | accepted: a hint, or of no effect here | refused, but for the value that asks for nothing |
-//! |---|---|---|
-//! | `SOL_SOCKET` | priorities, busy polling, pacing, processors, time stamps of a stream | marks, devices, filters, zero copy, low-water marks |
-//! | `IPPROTO_TCP` | `TCP_CORK` and all else that says when segments leave, fast open, time-outs of the handshake and of closing | `TCP_ULP`, signatures, repair, what adds control messages |
-//! | `IPPROTO_IP`, `IPPROTO_IPV6` | hop limits, path MTU discovery, control messages of datagrams on a stream, late ports | transparent proxies, hop limits that are demanded, options in packets |
+//! Options of Linux's that rsockets have nothing for: those that are accepted, since a program that has set
+//! them is no worse off, and those that are refused, since it would rely on them. `OPTIONS.md` has the decision
+//! and the reason for each.
 
 #![forbid(unsafe_code)]
 
@@ -20,32 +15,35 @@ use libc::c_int;
 use crate::errno::os;
 
 /// Options that `libc` has no names for.
-const SO_PREFER_BUSY_POLL: c_int = 69;
-const SO_BUSY_POLL_BUDGET: c_int = 70;
-const SO_RESERVE_MEM: c_int = 73;
-const SO_TXREHASH: c_int = 74;
-const IPV6_AUTOFLOWLABEL: c_int = 70;
+const TCP_TX_DELAY: c_int = 37;
+const IP_RECVERR_RFC4884: c_int = 26;
+const IP_LOCAL_PORT_RANGE: c_int = 51;
+const IPV6_RECVERR_RFC4884: c_int = 31;
 
-/// Options that are accepted, with what they are as long as nobody has set them.
+/// Options that are accepted and kept, with their values before they are set.
 const ACCEPTED: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_DEBUG, 0),
     (libc::SOL_SOCKET, libc::SO_BROADCAST, 0),
-    (libc::SOL_SOCKET, libc::SO_REUSEPORT, 0),
-    (libc::SOL_SOCKET, libc::SO_PRIORITY, 0),
     (libc::SOL_SOCKET, libc::SO_NO_CHECK, 0),
+    (libc::SOL_SOCKET, libc::SO_PRIORITY, 0),
     (libc::SOL_SOCKET, libc::SO_BSDCOMPAT, 0),
+    (libc::SOL_SOCKET, libc::SO_REUSEPORT, 0),
     (libc::SOL_SOCKET, libc::SO_PASSCRED, 0),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMP, 0),
     (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS, 0),
     (libc::SOL_SOCKET, libc::SO_RXQ_OVFL, 0),
     (libc::SOL_SOCKET, libc::SO_SELECT_ERR_QUEUE, 0),
     (libc::SOL_SOCKET, libc::SO_BUSY_POLL, 0),
-    (libc::SOL_SOCKET, SO_PREFER_BUSY_POLL, 0),
-    (libc::SOL_SOCKET, SO_BUSY_POLL_BUDGET, 0),
     (libc::SOL_SOCKET, libc::SO_MAX_PACING_RATE, -1),
     (libc::SOL_SOCKET, libc::SO_INCOMING_CPU, -1),
-    (libc::SOL_SOCKET, SO_RESERVE_MEM, 0),
-    (libc::SOL_SOCKET, SO_TXREHASH, 1),
+    (libc::SOL_SOCKET, libc::SO_CNX_ADVICE, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMP_NEW, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPNS_NEW, 0),
+    (libc::SOL_SOCKET, libc::SO_PREFER_BUSY_POLL, 0),
+    (libc::SOL_SOCKET, libc::SO_BUSY_POLL_BUDGET, 0),
+    (libc::SOL_SOCKET, libc::SO_BUF_LOCK, 0),
+    (libc::SOL_SOCKET, libc::SO_RESERVE_MEM, 0),
+    (libc::SOL_SOCKET, libc::SO_TXREHASH, 1),
     (libc::IPPROTO_TCP, libc::TCP_CORK, 0),
     (libc::IPPROTO_TCP, libc::TCP_SYNCNT, 6),
     (libc::IPPROTO_TCP, libc::TCP_LINGER2, 60),
@@ -55,44 +53,70 @@ const ACCEPTED: &[(c_int, c_int, c_int)] = &[
     (libc::IPPROTO_TCP, libc::TCP_THIN_LINEAR_TIMEOUTS, 0),
     (libc::IPPROTO_TCP, libc::TCP_THIN_DUPACK, 0),
     (libc::IPPROTO_TCP, libc::TCP_FASTOPEN, 0),
-    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 0),
-    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, 0),
     (libc::IPPROTO_TCP, libc::TCP_NOTSENT_LOWAT, 0),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_CONNECT, 0),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_KEY, 0),
+    (libc::IPPROTO_TCP, libc::TCP_FASTOPEN_NO_COOKIE, 0),
     (libc::IPPROTO_IP, libc::IP_TTL, 64),
+    (libc::IPPROTO_IP, libc::IP_RECVOPTS, 0),
+    (libc::IPPROTO_IP, libc::IP_RETOPTS, 0),
+    (libc::IPPROTO_IP, libc::IP_PKTINFO, 0),
     (
         libc::IPPROTO_IP,
         libc::IP_MTU_DISCOVER,
         libc::IP_PMTUDISC_WANT,
     ),
     (libc::IPPROTO_IP, libc::IP_RECVERR, 0),
-    (libc::IPPROTO_IP, libc::IP_PKTINFO, 0),
     (libc::IPPROTO_IP, libc::IP_RECVTTL, 0),
     (libc::IPPROTO_IP, libc::IP_RECVTOS, 0),
-    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0),
     (libc::IPPROTO_IP, libc::IP_FREEBIND, 0),
+    (libc::IPPROTO_IP, libc::IP_ORIGDSTADDR, 0),
+    (libc::IPPROTO_IP, libc::IP_CHECKSUM, 0),
+    (libc::IPPROTO_IP, libc::IP_BIND_ADDRESS_NO_PORT, 0),
+    (libc::IPPROTO_IP, libc::IP_RECVFRAGSIZE, 0),
+    (libc::IPPROTO_IP, IP_RECVERR_RFC4884, 0),
     (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_HOPS, 64),
     (libc::IPPROTO_IPV6, libc::IPV6_MTU_DISCOVER, 1),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVERR, 0),
+    (libc::IPPROTO_IPV6, IPV6_RECVERR_RFC4884, 0),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVPKTINFO, 0),
     (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPLIMIT, 0),
-    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVHOPOPTS, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVRTHDR, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVDSTOPTS, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVPATHMTU, 0),
     (libc::IPPROTO_IPV6, libc::IPV6_DONTFRAG, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVTCLASS, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_AUTOFLOWLABEL, 1),
     (libc::IPPROTO_IPV6, libc::IPV6_ADDR_PREFERENCES, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_ORIGDSTADDR, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_RECVFRAGSIZE, 0),
     (libc::IPPROTO_IPV6, libc::IPV6_FREEBIND, 0),
-    (libc::IPPROTO_IPV6, IPV6_AUTOFLOWLABEL, 1),
 ];
 
 /// Options that are accepted with one value only, which asks for nothing.
 const ASKING_FOR_NOTHING: &[(c_int, c_int, c_int)] = &[
     (libc::SOL_SOCKET, libc::SO_DONTROUTE, 0),
-    (libc::SOL_SOCKET, libc::SO_MARK, 0),
-    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
     (libc::SOL_SOCKET, libc::SO_RCVLOWAT, 1),
+    (libc::SOL_SOCKET, libc::SO_MARK, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING, 0),
+    (libc::SOL_SOCKET, libc::SO_WIFI_STATUS, 0),
     (libc::SOL_SOCKET, libc::SO_PEEK_OFF, -1),
+    (libc::SOL_SOCKET, libc::SO_ZEROCOPY, 0),
+    (libc::SOL_SOCKET, libc::SO_BINDTOIFINDEX, 0),
+    (libc::SOL_SOCKET, libc::SO_TIMESTAMPING_NEW, 0),
+    (libc::SOL_SOCKET, libc::SO_RCVMARK, 0),
+    (libc::IPPROTO_TCP, libc::TCP_SAVE_SYN, 0),
     (libc::IPPROTO_TCP, libc::TCP_INQ, 0),
+    (libc::IPPROTO_TCP, TCP_TX_DELAY, 0),
     (libc::IPPROTO_IP, libc::IP_TRANSPARENT, 0),
     (libc::IPPROTO_IP, libc::IP_MINTTL, 0),
+    (libc::IPPROTO_IP, libc::IP_UNICAST_IF, 0),
+    (libc::IPPROTO_IP, IP_LOCAL_PORT_RANGE, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_FLOWINFO_SEND, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_MINHOPCOUNT, 0),
     (libc::IPPROTO_IPV6, libc::IPV6_TRANSPARENT, 0),
+    (libc::IPPROTO_IPV6, libc::IPV6_UNICAST_IF, 0),
 ];
 
 /// Names have so many bytes, with a zero at the end.

@@ -26,6 +26,11 @@ const RDMA_IOMAPSIZE: c_int = 3;
 /// The way to the peer.
 const RDMA_ROUTE: c_int = 4;
 
+/// Options that `libc` has no names for, or not everywhere.
+const SO_RCVTIMEO_NEW: c_int = 66;
+const SO_SNDTIMEO_NEW: c_int = 67;
+const IP_PROTOCOL: c_int = 52;
+
 /// The most bytes that a datagram of [`Socket::datagram`] has.
 const MAX_DATAGRAM_V4: u32 = 2032;
 const MAX_DATAGRAM_V6: u32 = 2020;
@@ -157,8 +162,12 @@ fn set_own(socket: &Socket, level: c_int, name: c_int, value: &[u8]) -> io::Resu
         }
         (libc::SOL_SOCKET, libc::SO_KEEPALIVE) => socket.set_keep_alive(flag(value)?),
         (libc::SOL_SOCKET, libc::SO_OOBINLINE) => socket.set_oob_inline(flag(value)?),
-        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => socket.set_read_timeout(timeout(value)?),
-        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => socket.set_write_timeout(timeout(value)?),
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => {
+            socket.set_read_timeout(timeout(value)?);
+        }
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => {
+            socket.set_write_timeout(timeout(value)?);
+        }
         (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
             let tos = u8::try_from(int(value)?).map_err(|_| os(libc::EINVAL))?;
             socket.set_tos(tos)?;
@@ -293,15 +302,19 @@ fn get_own(socket: &Socket, level: c_int, name: c_int) -> io::Result<Vec<u8>> {
         (libc::SOL_SOCKET, libc::SO_PEERCRED) => no_credentials(),
         (libc::SOL_SOCKET, libc::SO_MEMINFO) => memory_info(socket),
         (libc::SOL_SOCKET, libc::SO_SNDLOWAT) => number(1),
+        // 0: none is known.
+        (libc::SOL_SOCKET, libc::SO_INCOMING_NAPI_ID) => number(0),
         (libc::SOL_SOCKET, libc::SO_TYPE) => number(libc::SOCK_STREAM),
-        (libc::SOL_SOCKET, libc::SO_PROTOCOL) => number(libc::IPPROTO_TCP),
+        (libc::SOL_SOCKET, libc::SO_PROTOCOL) | (libc::IPPROTO_IP, IP_PROTOCOL) => {
+            number(libc::IPPROTO_TCP)
+        }
         (libc::SOL_SOCKET, libc::SO_DOMAIN) => number(match socket.family() {
             Family::V4 => libc::AF_INET,
             Family::V6 => libc::AF_INET6,
         }),
         (libc::SOL_SOCKET, libc::SO_ACCEPTCONN) => number(socket.is_listening()),
-        (libc::SOL_SOCKET, libc::SO_RCVTIMEO) => period(socket.read_timeout()),
-        (libc::SOL_SOCKET, libc::SO_SNDTIMEO) => period(socket.write_timeout()),
+        (libc::SOL_SOCKET, libc::SO_RCVTIMEO | SO_RCVTIMEO_NEW) => period(socket.read_timeout()),
+        (libc::SOL_SOCKET, libc::SO_SNDTIMEO | SO_SNDTIMEO_NEW) => period(socket.write_timeout()),
         (libc::IPPROTO_IP, libc::IP_TOS) | (libc::IPPROTO_IPV6, libc::IPV6_TCLASS) => {
             number(socket.tos())
         }

@@ -1,5 +1,13 @@
 //! C programs with the header and the library, over a real device.
-#![expect(clippy::unwrap_used, reason = "a test fails by panicking")]
+#![expect(
+    clippy::panic,
+    clippy::unwrap_used,
+    reason = "a test fails by panicking"
+)]
+
+#[path = "../option_table/mod.rs"]
+mod option_table;
+mod options;
 
 use std::{
     env, fs,

@@ -1,0 +1,195 @@
+//! `OPTIONS.md`, row by row, on sockets.
+
+use std::{
+    io,
+    net::{IpAddr, SocketAddr},
+    ptr,
+};
+
+use libc::c_int;
+use rsocket_capi as own;
+
+use crate::option_table::{self, Row};
+
+const ROOM: usize = 256;
+
+fn level(row: Row) -> c_int {
+    match row.level {
+        "SOL_SOCKET" => libc::SOL_SOCKET,
+        "IPPROTO_TCP" => libc::IPPROTO_TCP,
+        "IPPROTO_IP" => libc::IPPROTO_IP,
+        "IPPROTO_IPV6" => libc::IPPROTO_IPV6,
+        other => panic!("{other}"),
+    }
+}
+
+/// The error of a call that has returned -1.
+fn result(returned: c_int) -> Result<(), Option<i32>> {
+    match returned {
+        0 => Ok(()),
+        _ => Err(io::Error::last_os_error().raw_os_error()),
+    }
+}
+
+fn set(fd: c_int, row: Row, value: &[u8]) -> Result<(), Option<i32>> {
+    let len = value.len().try_into().unwrap();
+    // SAFETY: so many bytes are readable.
+    result(unsafe { own::rsetsockopt(fd, level(row), row.number, value.as_ptr().cast(), len) })
+}
+
+fn get(fd: c_int, row: Row) -> Result<Vec<u8>, Option<i32>> {
+    let mut value = vec![0; ROOM];
+    let mut len = ROOM.try_into().unwrap();
+    let place = value.as_mut_ptr().cast();
+    // SAFETY: so many bytes are writable.
+    result(unsafe { own::rgetsockopt(fd, level(row), row.number, place, &raw mut len) })?;
+    value.truncate(len.try_into().unwrap());
+    Ok(value)
+}
+
+/// A new socket, both ends of a connection, of one family.
+struct Sockets {
+    new: c_int,
+    ends: [c_int; 2],
+}
+
+impl Sockets {
+    fn open(variable: &str) -> Self {
+        let ip: IpAddr = std::env::var(variable).unwrap().parse().unwrap();
+        let family = if ip.is_ipv4() {
+            libc::AF_INET
+        } else {
+            libc::AF_INET6
+        };
+        let socket = || {
+            let fd = own::rsocket(family, libc::SOCK_STREAM, 0);
+            assert!(fd >= 0, "{}", io::Error::last_os_error());
+            fd
+        };
+        let [listener, client, new] = [socket(), socket(), socket()];
+        let any = interpose::encode(SocketAddr::new(ip, 0));
+        // SAFETY: so many bytes are readable.
+        result(unsafe { own::rbind(listener, any.as_ptr().cast(), len_of(any.len())) }).unwrap();
+        result(own::rlisten(listener, 1)).unwrap();
+        let mut name = [0_u8; 128];
+        let mut len = len_of(name.len());
+        // SAFETY: so many bytes are writable.
+        result(unsafe { own::rgetsockname(listener, name.as_mut_ptr().cast(), &raw mut len) })
+            .unwrap();
+        // SAFETY: so many bytes have been written.
+        result(unsafe { own::rconnect(client, name.as_ptr().cast(), len) }).unwrap();
+        // SAFETY: no address is asked for.
+        let server = unsafe { own::raccept(listener, ptr::null_mut(), ptr::null_mut()) };
+        assert!(server >= 0 && own::rclose(listener) == 0);
+        Self {
+            new,
+            ends: [client, server],
+        }
+    }
+}
+
+impl Drop for Sockets {
+    fn drop(&mut self) {
+        for fd in self.ends.into_iter().chain([self.new]) {
+            own::rclose(fd);
+        }
+    }
+}
+
+fn len_of(len: usize) -> libc::socklen_t {
+    len.try_into().unwrap()
+}
+
+const NOT_SUPPORTED: Option<i32> = Some(libc::ENOTSUP);
+
+fn int(value: c_int) -> Vec<u8> {
+    value.to_ne_bytes().to_vec()
+}
+
+/// What a row says, on a socket that is new or connected.
+fn check(fd: c_int, is_new: bool, row: Row) {
+    let get = || get(fd, row);
+    let set = |value: &[u8]| set(fd, row, value);
+    match row.decision.split_once(' ').unwrap_or((row.decision, "")) {
+        ("carried", "out") => {
+            let value = get().unwrap_or_else(|err| panic!("{row:?}: {err:?}"));
+            if is_new {
+                assert_eq!(set(&value), Ok(()), "{row:?}");
+            }
+            assert_eq!(get(), Ok(value), "{row:?}");
+        }
+        ("noted", before) => {
+            assert_eq!(get(), Ok(int(before.parse().unwrap())), "{row:?}");
+            assert_eq!(set(&int(7)), Ok(()), "{row:?}");
+            assert_eq!(get(), Ok(int(7)), "{row:?}");
+        }
+        ("a", "name") => {
+            assert_eq!(set(b"cubic"), Ok(()), "{row:?}");
+            assert!(get().unwrap().starts_with(b"cubic\0"), "{row:?}");
+        }
+        ("only", "an empty name") => {
+            assert_eq!(set(b"\0"), Ok(()), "{row:?}");
+            assert_eq!(set(b"rxe0\0"), Err(NOT_SUPPORTED), "{row:?}");
+            assert_eq!(get(), Ok(Vec::new()), "{row:?}");
+        }
+        ("only", value) => {
+            let value: c_int = value.parse().unwrap();
+            assert_eq!(set(&int(value)), Ok(()), "{row:?}");
+            assert_eq!(set(&int(value + 1)), Err(NOT_SUPPORTED), "{row:?}");
+            assert_eq!(get(), Ok(int(value)), "{row:?}");
+        }
+        ("read", "") => {
+            assert_eq!(set(&int(1)), Err(NOT_SUPPORTED), "{row:?}");
+            if !is_new {
+                assert!(get().is_ok_and(|value| value.len() >= 4), "{row:?}");
+            }
+        }
+        ("read,", "set ignored") => {
+            let before = get().unwrap_or_else(|err| panic!("{row:?}: {err:?}"));
+            assert_eq!(set(&int(1000)), Ok(()), "{row:?}");
+            assert_eq!(get(), Ok(before), "{row:?}");
+        }
+        ("set", "") => {
+            assert_eq!(set(&int(1 << 18)), Ok(()), "{row:?}");
+            assert_eq!(get(), Err(NOT_SUPPORTED), "{row:?}");
+        }
+        ("refused", "") => {
+            let expected = match row.name {
+                "TCP_ULP" => Some(libc::ENOENT),
+                _ => NOT_SUPPORTED,
+            };
+            for value in [&[0; 4][..], &[1; 4], &[0; 64], b"tls\0"] {
+                assert_eq!(set(value), Err(expected), "{row:?}");
+            }
+            assert_eq!(get(), Err(NOT_SUPPORTED), "{row:?}");
+        }
+        other => panic!("{row:?}: {other:?} is no decision"),
+    }
+}
+
+#[test]
+fn each_option_does_what_the_table_says() {
+    let mut checked = 0;
+    for (variable, levels) in [
+        ("A", &["SOL_SOCKET", "IPPROTO_TCP", "IPPROTO_IP"][..]),
+        ("A6", &["SOL_SOCKET", "IPPROTO_TCP", "IPPROTO_IPV6"]),
+    ] {
+        let sockets = Sockets::open(variable);
+        let rows = option_table::rows();
+        for row in rows.into_iter().filter(|row| levels.contains(&row.level)) {
+            check(sockets.new, true, row);
+            for fd in sockets.ends {
+                check(fd, false, row);
+            }
+            checked += 1;
+        }
+    }
+    assert!(checked > 250, "{checked} rows");
+    let unlisted = Row {
+        level: "SOL_SOCKET",
+        name: "none",
+        number: 250,
+        decision: "refused",
+    };
+    check(Sockets::open("A").new, true, unlisted);
+}
