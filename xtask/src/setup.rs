@@ -24,10 +24,12 @@ pub(crate) enum Group {
     Siw,
     /// Benchmarks.
     Bench,
+    /// The further programs that `test --long` runs over RDMA.
+    Programs,
 }
 
 impl Group {
-    /// All groups.
+    /// The groups that `setup` installs: all but [`Programs`](Self::Programs), whose packages start servers.
     pub(crate) const ALL: &[Self] = &[
         Self::Guest,
         Self::Qemu,
@@ -47,6 +49,7 @@ impl Group {
             Self::Build => "build",
             Self::Siw => "siw",
             Self::Bench => "bench",
+            Self::Programs => "programs",
         }
     }
 }
@@ -200,7 +203,7 @@ mod tests {
                 list.lines().all(|line| parse(line).is_some()),
                 "{manager:?}"
             );
-            for group in Group::ALL {
+            for group in Group::ALL.iter().chain(&[Group::Programs]) {
                 assert!(
                     !entries(&[*group], list).is_empty(),
                     "{manager:?} {group:?}"

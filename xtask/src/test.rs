@@ -159,6 +159,9 @@ pub(crate) fn run_stages(
         return Ok(());
     }
     setup::ensure(&[Group::Build, Group::Guest, Group::Tools])?;
+    if options.long {
+        setup::ensure(&[Group::Programs])?;
+    }
     if !options.host_only && !options.valgrind {
         backend::prepare_for_many_runs(options.backend)?;
     }

@@ -1,9 +1,16 @@
-//! Datagrams for those that no RDMA device leads to.
+//! Calls that send and receive datagrams, also to peers that no RDMA device leads to.
 
-use std::{os::fd::AsRawFd, sync::Arc};
+use std::{
+    os::fd::AsRawFd,
+    slice,
+    sync::Arc,
+    time::{Duration, Instant},
+};
 
-use interpose::{last_errno, real, set_errno};
-use libc::{c_int, c_void, msghdr, size_t, sockaddr, socklen_t, ssize_t};
+use interpose::{last_errno, load, real, set_errno};
+use libc::{
+    c_int, c_uint, c_void, mmsghdr, msghdr, size_t, sockaddr, socklen_t, ssize_t, timespec,
+};
 use rsocket_capi as own;
 
 use crate::{
@@ -97,4 +104,106 @@ unsafe extern "C" fn sendmsg(fd: c_int, msg: *const msghdr, flags: c_int) -> ssi
     let real = real!(sendmsg: unsafe extern "C" fn(c_int, *const msghdr, c_int) -> ssize_t);
     // SAFETY: as the caller promises.
     unsafe { real(fd, msg, flags) }
+}
+
+/// # Safety
+/// `count` entries of `messages`, if it is not null, are readable and writable for `'a`.
+unsafe fn entries<'a>(messages: *mut mmsghdr, count: c_uint) -> &'a mut [mmsghdr] {
+    let count = usize::try_from(count).unwrap_or(0);
+    if messages.is_null() {
+        return &mut [];
+    }
+    // SAFETY: not null, and as many as the caller promises.
+    unsafe { slice::from_raw_parts_mut(messages, count) }
+}
+
+/// Does a call for one message after the other, until one fails or `go_on` says no; the number done, or -1
+/// where the first has failed.
+fn for_each_message(
+    messages: &mut [mmsghdr],
+    mut call: impl FnMut(&mut msghdr, usize) -> ssize_t,
+    mut go_on: impl FnMut() -> bool,
+) -> c_int {
+    let mut done = 0;
+    for (index, message) in messages.iter_mut().enumerate() {
+        let Ok(len) = usize::try_from(call(&mut message.msg_hdr, index)) else {
+            break;
+        };
+        message.msg_len = c_uint::try_from(len).unwrap_or(c_uint::MAX);
+        done += 1;
+        if !go_on() {
+            break;
+        }
+    }
+    if done == 0 && !messages.is_empty() {
+        return -1;
+    }
+    done
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn sendmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+) -> c_int {
+    if !SOCKETS.may_have(fd) {
+        let real = real!(
+            sendmmsg: unsafe extern "C" fn(c_int, *mut mmsghdr, c_uint, c_int) -> c_int
+        );
+        // SAFETY: as the caller promises.
+        return unsafe { real(fd, messages, count, flags) };
+    }
+    // SAFETY: as the caller promises.
+    let messages = unsafe { entries(messages, count) };
+    // SAFETY: as the caller promises.
+    let send = |message: &mut msghdr, _| unsafe { sendmsg(fd, message, flags) };
+    for_each_message(messages, send, || true)
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn recvmmsg(
+    fd: c_int,
+    messages: *mut mmsghdr,
+    count: c_uint,
+    flags: c_int,
+    timeout: *mut timespec,
+) -> c_int {
+    if !SOCKETS.may_have(fd) {
+        let real = real!(
+            recvmmsg: unsafe extern "C" fn(
+                c_int, *mut mmsghdr, c_uint, c_int, *mut timespec
+            ) -> c_int
+        );
+        // SAFETY: as the caller promises.
+        return unsafe { real(fd, messages, count, flags, timeout) };
+    }
+    // SAFETY: as the caller promises.
+    let messages = unsafe { entries(messages, count) };
+    // SAFETY: null or valid, as the caller promises.
+    let time = unsafe { load(timeout) };
+    // The kernel looks at the time after each message, too, and not while it waits for one.
+    let deadline = time.and_then(|time| {
+        let seconds = Duration::from_secs(u64::try_from(time.tv_sec).unwrap_or(0));
+        let nanos = Duration::from_nanos(u64::try_from(time.tv_nsec).unwrap_or(0));
+        Instant::now().checked_add(seconds.saturating_add(nanos))
+    });
+    let once = flags & libc::MSG_WAITFORONE != 0;
+    let receive = |message: &mut msghdr, index| {
+        let dont_wait = if once && index > 0 {
+            libc::MSG_DONTWAIT
+        } else {
+            0
+        };
+        let flags = flags & !libc::MSG_WAITFORONE | dont_wait;
+        // SAFETY: as the caller promises.
+        unsafe { libc::recvmsg(fd, message, flags) }
+    };
+    let go_on = || deadline.is_none_or(|deadline| Instant::now() < deadline);
+    for_each_message(messages, receive, go_on)
 }

@@ -12,7 +12,7 @@ use std::{
     },
 };
 
-use interpose::{MAX_DESCRIPTORS, is_owner, last_errno, real, set_errno};
+use interpose::{MAX_DESCRIPTORS, is_owner, last_errno, load, real, set_errno};
 use libc::{c_int, epoll_event};
 use rsocket_capi as own;
 
@@ -117,7 +117,7 @@ unsafe extern "C" fn epoll_ctl(
     if done == 0 && (held.is_some() || fork::is_later(fd)) {
         let error = last_errno();
         // SAFETY: null or valid, as the caller promises.
-        let event = unsafe { event.as_ref() }.copied();
+        let event = unsafe { load(event) };
         match (event, known(fd)) {
             (Some(event), Some(known)) if is_added => {
                 known.store(true, SeqCst);

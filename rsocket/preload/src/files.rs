@@ -2,7 +2,7 @@
 
 use std::{fs, ops::RangeInclusive, os::fd::BorrowedFd, sync::Arc};
 
-use interpose::{is_owner, real, set_errno};
+use interpose::{is_owner, load, real, set_errno, store};
 use libc::{c_int, c_long, c_uint, c_ulong, c_void, off_t, size_t, ssize_t};
 use rsocket_capi as own;
 
@@ -133,11 +133,11 @@ unsafe extern "C" fn ioctl(fd: c_int, request: c_ulong, arg: *mut c_void) -> c_i
                 return -1;
             };
             // SAFETY: the argument of this request is an `int`, too.
-            unsafe { *arg = c_int::try_from(unread).unwrap_or(c_int::MAX) };
+            unsafe { store(arg, c_int::try_from(unread).unwrap_or(c_int::MAX)) };
             return 0;
         }
         // SAFETY: the argument of this request is an `int`.
-        let nonblocking = unsafe { *arg } != 0;
+        let nonblocking = unsafe { load(arg) }.unwrap_or(0) != 0;
         let flags = if nonblocking { libc::O_NONBLOCK } else { 0 };
         return own::rfcntl(held.fd(), libc::F_SETFL, flags);
     }
@@ -164,7 +164,7 @@ fn read_file(fd: c_int, piece: &mut [u8], offset: Option<off_t>) -> ssize_t {
 /// `offset` is null or valid.
 unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -> ssize_t {
     // SAFETY: null or valid, as the caller promises.
-    let mut at = unsafe { offset.as_ref() }.copied();
+    let mut at = unsafe { load(offset) };
     let mut piece = vec![0; count.min(PIECE)];
     let mut done = 0;
     while done < count {
@@ -199,7 +199,7 @@ unsafe fn send_file(to: c_int, from: c_int, offset: *mut off_t, count: size_t) -
     }
     if let Some(at) = at {
         // SAFETY: not null, since it was read.
-        unsafe { *offset = at };
+        unsafe { store(offset, at) };
     }
     ssize_t::try_from(done).unwrap_or(ssize_t::MAX)
 }

@@ -5,7 +5,8 @@
 //! wait for ever for what its parent takes.
 
 use std::{
-    os::fd::{AsRawFd, OwnedFd},
+    mem::ManuallyDrop,
+    os::fd::{FromRawFd, OwnedFd},
     process,
     sync::atomic::{
         AtomicBool, AtomicU32,
@@ -15,9 +16,12 @@ use std::{
 
 use interpose::MAX_DESCRIPTORS;
 use libc::c_int;
-use rustix::net::{AddressFamily, SocketFlags, SocketType, socket_with};
+use rustix::{
+    io::{DupFlags, FdFlags, dup3, fcntl_getfd},
+    net::{AddressFamily, SocketFlags, SocketType, socket_with},
+};
 
-use crate::{log, table::SOCKETS};
+use crate::{files::borrow, log, table::SOCKETS};
 
 static INHERITED: [AtomicBool; MAX_DESCRIPTORS] =
     [const { AtomicBool::new(false) }; MAX_DESCRIPTORS];
@@ -42,19 +46,24 @@ pub(crate) fn take_over() {
             unconnected = socket_with(AddressFamily::INET, SocketType::STREAM, flags, None).ok();
         }
         if let Some(unconnected) = &unconnected {
-            exchange(unconnected.as_raw_fd(), fd);
+            exchange(unconnected, fd);
         }
     }
 }
 
 /// As [`replace`](crate::files::replace), without the C library: other threads may have left it locked.
-fn exchange(from: c_int, to: c_int) {
-    // SAFETY: the command has no argument.
-    let flags = unsafe { libc::syscall(libc::SYS_fcntl, to, libc::F_GETFD, 0) };
-    let close_on_exec = flags & i64::from(libc::FD_CLOEXEC) != 0;
-    let flags = if close_on_exec { libc::O_CLOEXEC } else { 0 };
-    // SAFETY: it takes numbers only.
-    unsafe { libc::syscall(libc::SYS_dup3, from, to, flags) };
+fn exchange(from: &OwnedFd, to: c_int) {
+    let Some(old) = borrow(to) else { return };
+    let close_on_exec = fcntl_getfd(old).is_ok_and(|flags| flags.contains(FdFlags::CLOEXEC));
+    let flags = if close_on_exec {
+        DupFlags::CLOEXEC
+    } else {
+        DupFlags::empty()
+    };
+    // SAFETY: it is open, as the table knows it, and it is not closed here.
+    let mut place = ManuallyDrop::new(unsafe { OwnedFd::from_raw_fd(to) });
+    // It fails only where the descriptor is not open.
+    let _: rustix::io::Result<()> = dup3(from, &mut place, flags);
 }
 
 /// A descriptor has been closed, or exchanged.

@@ -34,8 +34,14 @@
 //!   this, as with the original. At each port, one connection is moved at a time.
 //! - A listener does not take TCP connections as well.
 //! - A nonblocking `connect` that fails does not turn to TCP.
-//! - Not seen: `sendmmsg`, `recvmmsg`, `splice`, `io_uring`, `FILE`s made of sockets, and programs that
-//!   call the kernel without the C library, as those do that Go's own compiler makes.
+//! - Not seen: `splice`, `dprintf`, `io_uring`, and system calls past the C library. A write to an rsocket by
+//!   such a call fails, with `ENOTCONN` or `EPIPE`, or with `EAGAIN` until there is room; a read finds nothing
+//!   (`EAGAIN`) or an end. Where a read has found an end that was none, standard error says so when the socket
+//!   is closed. Calls by `syscall(2)` are seen, but one that makes a socket.
+//! - Programs of Go's own compiler (`gc`) call the kernel past the C library for everything, and most are linked
+//!   statically, so that no library can be loaded into them: their sockets stay TCP. Those that load this library
+//!   say so where `RSOCKET_PRELOAD_LOG` is set. Built with `gccgo` (or `go build -compiler gccgo`), the same
+//!   programs use rsockets.
 //!
 //! # Waiting
 //! To the kernel, what stands for an rsocket is a local socket, which is ready when the rsocket is. So an
@@ -52,8 +58,11 @@ mod datagrams;
 mod epoll;
 mod files;
 mod fork;
+mod golang;
 mod inherited;
 mod log;
+mod numbered;
 mod sockets;
+mod stdio;
 mod table;
 mod wait;

@@ -8,7 +8,10 @@ use std::{
     io,
     os::{fd::AsFd, unix::fs::FileTypeExt},
     process,
-    sync::OnceLock,
+    sync::{
+        OnceLock,
+        atomic::{AtomicBool, Ordering::SeqCst},
+    },
 };
 
 /// Where lines go.
@@ -43,6 +46,11 @@ fn write(to: impl AsFd, line: &str) {
     let _: rustix::io::Result<usize> = rustix::io::write(to, line.as_bytes());
 }
 
+/// Whether lines go anywhere.
+pub(crate) fn is_wanted() -> bool {
+    !matches!(target(), Target::Nowhere)
+}
+
 /// Says what has become of a socket, if that is asked for.
 pub(crate) fn say(line: impl FnOnce() -> String) {
     match target() {
@@ -55,7 +63,7 @@ pub(crate) fn say(line: impl FnOnce() -> String) {
 /// Says what ends the use of a socket, also unasked, unless standard error is a socket itself: then it may be
 /// the peer's.
 pub(crate) fn complain(line: &str) {
-    if !matches!(target(), Target::Nowhere) {
+    if is_wanted() {
         say(|| line.to_owned());
         return;
     }
@@ -65,5 +73,13 @@ pub(crate) fn complain(line: &str) {
     let is_socket = |kind: FileType| kind.is_socket();
     if kind.is_ok_and(|kind| !is_socket(kind.file_type())) {
         write(stderr, line);
+    }
+}
+
+/// [Complains](complain), the first time that it is called.
+pub(crate) fn complain_once(line: &str) {
+    static SAID: AtomicBool = AtomicBool::new(false);
+    if !SAID.swap(true, SeqCst) {
+        complain(line);
     }
 }

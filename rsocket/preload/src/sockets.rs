@@ -249,8 +249,12 @@ fn turn_to_tcp(fd: c_int, held: Arc<Held>, bind: Option<&Name>, why: &str) -> bo
             unsafe { real(tcp, level, option, at.cast(), len) };
         }
     }
-    if let Some(name) = bind {
-        real_bind(tcp, (&raw const name.storage).cast(), name.len);
+    if let Some(name) = bind
+        && real_bind(tcp, (&raw const name.storage).cast(), name.len) != 0
+    {
+        // SAFETY: it is ours, and nobody has used it.
+        unsafe { libc::close(tcp) };
+        return false;
     }
     let known = SOCKETS.same(&held);
     let left = epoll::leave(&known);
@@ -372,18 +376,40 @@ unsafe extern "C" fn accept(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t)
     unsafe { accept4(fd, addr, len, 0) }
 }
 
-/// Functions that are not unsafe there, but are here, since they are C's as well.
-unsafe fn own_listen(fd: c_int, backlog: c_int) -> c_int {
-    own::rlisten(fd, backlog)
+/// A listener whose process may not lock the memory of a connection listens by TCP, and says so.
+///
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn listen(fd: c_int, backlog: c_int) -> c_int {
+    if let Some(held) = table::find(fd) {
+        if own::rlisten(held.fd(), backlog) == 0 {
+            return 0;
+        }
+        let error = last_errno();
+        let name = Name::of(&held).filter(Name::has_port);
+        let why =
+            "the process may not lock the memory of a connection (RLIMIT_MEMLOCK, `ulimit -l`)";
+        if error != libc::ENOMEM || !turn_to_tcp(fd, held, name.as_ref(), why) {
+            set_errno(error);
+            return -1;
+        }
+        log::complain_once(&format!(
+            "descriptor {fd} listens by TCP, not RDMA: {why}; raise the limit, as with `ulimit -l unlimited`"
+        ));
+    }
+    let real = real!(listen: unsafe extern "C" fn(c_int, c_int) -> c_int);
+    // SAFETY: as the caller promises.
+    unsafe { real(fd, backlog) }
 }
 
+/// Functions that are not unsafe there, but are here, since they are C's as well.
 unsafe fn own_shutdown(fd: c_int, how: c_int) -> c_int {
     own::rshutdown(fd, how)
 }
 
 interpose! {
     table::find, with:
-    fn listen(fd: c_int, backlog: c_int) -> c_int => own_listen;
     fn shutdown(fd: c_int, how: c_int) -> c_int => own_shutdown;
     fn getsockname(fd: c_int, addr: *mut sockaddr, len: *mut socklen_t) -> c_int
         => own::rgetsockname;

@@ -6,7 +6,9 @@ use std::{process, sync::Arc};
 
 use interpose::Table;
 use libc::c_int;
-use rsocket_capi::rclose;
+use rsocket_capi::{rclose, socket_of};
+
+use crate::log;
 
 /// An rsocket, which the program may know by several descriptors. It is closed with the last.
 #[derive(Debug)]
@@ -25,8 +27,17 @@ impl Held {
 
 impl Drop for Held {
     fn drop(&mut self) {
-        if self.process == process::id() {
-            rclose(self.fd);
+        if self.process != process::id() {
+            return;
+        }
+        let socket = socket_of(self.fd);
+        rclose(self.fd);
+        if socket.is_some_and(|socket| socket.mirror_was_read()) {
+            log::complain(
+                "a socket was read by a call that this library does not see (splice, io_uring, or a system call \
+                 past the C library), which took for the end of the stream what was none: run the program \
+                 without this library",
+            );
         }
     }
 }

@@ -5,6 +5,7 @@
     reason = "a test fails by panicking"
 )]
 
+mod languages;
 mod programs;
 mod tasks;
 
@@ -273,6 +274,33 @@ fn an_epoll_with_rsockets_tells_what_the_manual_says() {
     }
 }
 
+#[test]
+fn write_past_the_library_fails_in_each_state() {
+    assert_eq!(call_of("unseen.c", "writes", &[]), "");
+}
+
+#[test]
+fn calls_by_number_are_those_by_name() {
+    assert_eq!(call_of("unseen.c", "numbered", &[]), "");
+}
+
+#[test]
+fn read_past_the_library_is_reported_at_close() {
+    let said = call_of("unseen.c", "reads", &[]);
+    let expected = "a socket was read by a call that this library does not see";
+    assert_eq!(said.matches(expected).count(), 1, "{said}");
+}
+
+#[test]
+fn stdio_files_of_sockets_carry_data_both_ways() {
+    assert_eq!(call_of("unseen.c", "stdio", &[]), "");
+}
+
+#[test]
+fn datagrams_are_sent_and_received_several_at_a_time() {
+    call_of("unseen.c", "many", &[]);
+}
+
 /// T-PL9
 #[test]
 fn sizes_are_those_of_the_environment() {
@@ -289,6 +317,29 @@ fn child_that_uses_an_inherited_stream_is_told_why_it_fails() {
     let said = call("inherited", &[]);
     let expected = "an RDMA stream that process";
     assert_eq!(said.matches(expected).count(), 1, "{said}");
+}
+
+/// As rsync's two processes do with one connection.
+#[test]
+fn child_that_uses_a_moved_stream_is_told_why_it_fails() {
+    let said = call("moved", &[("RDMAV_FORK_SAFE", "1")]);
+    let expected = "an RDMA stream that process";
+    assert_eq!(said.matches(expected).count(), 1, "{said}");
+}
+
+#[test]
+fn listener_without_locked_memory_uses_tcp_and_says_so() {
+    let said = call("locked-memory", &[]);
+    assert_eq!(
+        said.matches("listens by TCP, not RDMA").count(),
+        1,
+        "{said}"
+    );
+}
+
+#[test]
+fn clients_beyond_the_backlog_wait_for_a_place() {
+    call("bursts", &[]);
 }
 
 #[test]

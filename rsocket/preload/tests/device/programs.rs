@@ -79,6 +79,33 @@ const PROGRAMS: &[Program] = &[
         ..PLAIN
     },
     Program {
+        name: "memcached, python",
+        server: "exec memcached -u nobody -l $A -p $PORT -U 0 -t 4",
+        client: "timeout 90 /usr/bin/python3 $TESTS/memcached.py $A $PORT",
+        packets: 2 * 4 * 20 * 10000 / 4096,
+        ..PLAIN
+    },
+    Program {
+        name: "iperf2, three streams",
+        server: "exec iperf -s -B $A -p $PORT",
+        client: "timeout 90 iperf -c $A -p $PORT -n 1M -P 3",
+        packets: 3 * MEGABYTE,
+        ..PLAIN
+    },
+    Program {
+        name: "node, curl",
+        server: "exec node $TESTS/server.js $A $PORT",
+        client: "timeout 90 curl -sS --data-binary @blob http://$A:$PORT/ >answer && grep -q 'got 1048576 yyy' answer",
+        ..PLAIN
+    },
+    Program {
+        name: "node, node",
+        server: "exec node $TESTS/server.js $A $PORT",
+        client: "timeout 90 node $TESTS/client.js $A $PORT",
+        packets: 5 * 500_000 / 4096,
+        ..PLAIN
+    },
+    Program {
         name: "nginx, curl",
         server: "exec /usr/sbin/nginx -e stderr -c $PWD/nginx.conf -g 'daemon off; master_process off;'",
         client: CURL,
@@ -110,6 +137,94 @@ const PROGRAMS: &[Program] = &[
         server: "exec $NC -l $A $PORT >got",
         client: "timeout 90 $NC -N $A $PORT <blob",
         ends: true,
+        ..PLAIN
+    },
+];
+
+/// Programs that are tried with `--long`: their packages are many.
+const MORE_PROGRAMS: &[Program] = &[
+    Program {
+        name: "nginx with keep-alive, ab",
+        server: "exec /usr/sbin/nginx -e stderr -c $PWD/nginx.conf -g 'daemon off; master_process off;'",
+        client: "timeout 90 ab -q -k -n 40 -c 4 http://$A:$PORT/blob >ab && grep -q 'Failed requests: *0$' ab",
+        packets: 40 * MEGABYTE,
+        ..PLAIN
+    },
+    Program {
+        name: "nginx, wget of eight by one connection",
+        server: "exec /usr/sbin/nginx -e stderr -c $PWD/nginx.conf -g 'daemon off; master_process off;'",
+        client: "u=http://$A:$PORT/blob; timeout 90 wget -q -O eight $u $u $u $u $u $u $u $u && \
+                 cat blob blob blob blob blob blob blob blob | cmp - eight",
+        packets: 8 * MEGABYTE,
+        ..PLAIN
+    },
+    Program {
+        name: "lighttpd, curl",
+        server: "printf 'server.document-root=\"%s\"\nserver.port=%s\nserver.bind=\"%s\"\n' $PWD $PORT $A >l.conf; \
+                 exec lighttpd -D -f l.conf",
+        client: CURL,
+        ..PLAIN
+    },
+    Program {
+        name: "haproxy before itself, curl",
+        server: "printf 'global\n nbthread 1\n tune.bufsize 1200000\ndefaults\n mode http\n timeout connect 9s\n \
+                 timeout client 20s\n timeout server 20s\nfrontend f\n bind %s:%s\n default_backend b\nbackend b\n \
+                 server s %s:%s\nfrontend g\n bind %s:%s\n http-request return status 200 content-type x/y file %s\n' \
+                 $A $PORT $A $((PORT + 5)) $A $((PORT + 5)) $PWD/blob >h.cfg; exec haproxy -db -f h.cfg",
+        client: CURL,
+        packets: 2 * MEGABYTE,
+        ..PLAIN
+    },
+    Program {
+        name: "redis with a replica",
+        server: "exec ./redis-server --bind $A --port $PORT --protected-mode no --save '' \
+                 --repl-diskless-sync yes --repl-diskless-sync-delay 0",
+        client: "tr '\\0' x <blob | redis-cli -h $A -p $PORT -x set big >/dev/null && \
+                 (./redis-server --bind $A --port $((PORT + 5)) --protected-mode no --save '' --replicaof $A $PORT \
+                 >replica.log 2>&1 & echo $! >pid); for i in $(seq 90); do \
+                 [ \"$(redis-cli -h $A -p $((PORT + 5)) strlen big)\" = 1048577 ] && break; sleep 1; done; \
+                 redis-cli -h $A -p $PORT wait 1 9000 >waited; kill $(cat pid); grep -q 1 waited",
+        packets: 2 * MEGABYTE,
+        ..PLAIN
+    },
+    Program {
+        name: "ruby",
+        server: "exec ruby -rsocket -e 's = TCPServer.new(ARGV[0], ARGV[1].to_i); loop { \
+                 Thread.new(s.accept) { |c| while l = c.gets; c.write(l.upcase); end; c.close } }' $A $PORT",
+        client: "timeout 90 ruby -rsocket -e 's = TCPSocket.new(ARGV[0], ARGV[1].to_i); 300.times { |i| \
+                 s.puts \"line #{i}\"; raise unless s.gets == \"LINE #{i}\\n\" }; s.close_write; s.read' $A $PORT",
+        packets: 600,
+        ..PLAIN
+    },
+    Program {
+        name: "ncat",
+        server: "exec ncat -l $A $PORT --recv-only >got",
+        client: "timeout 90 ncat --send-only $A $PORT <blob",
+        ends: true,
+        ..PLAIN
+    },
+    Program {
+        name: "qemu-nbd, qemu-img",
+        server: "exec qemu-nbd -t -f raw -b $A -p $PORT -x e blob",
+        client: "timeout 90 qemu-img convert -O raw nbd://$A:$PORT/e got",
+        ..PLAIN
+    },
+    Program {
+        name: "nbdkit, nbdcopy",
+        server: "exec nbdkit -f -i $A -p $PORT memory 1M",
+        client: "timeout 90 nbdcopy blob nbd://$A:$PORT && timeout 90 nbdcopy nbd://$A:$PORT got",
+        packets: 2 * MEGABYTE,
+        ..PLAIN
+    },
+    Program {
+        name: "postgres, psql",
+        server: "B=$(ls -d /usr/lib/postgresql/*/bin | tail -1); chmod 777 . ..; unset LD_PRELOAD; \
+                 su -s /bin/sh nobody -c \"$B/initdb -D $PWD/pg -A trust >initdb.log\"; \
+                 echo 'host all all all trust' >>pg/pg_hba.conf; exec su -s /bin/sh nobody -c \"LD_PRELOAD=$LIBRARY \
+                 exec $B/postgres -D $PWD/pg -h $A -p $PORT -k $PWD -c shared_buffers=16MB\"",
+        client: "timeout 90 psql -h $A -p $PORT -U nobody postgres -At -c \
+                 \"select repeat('x', 100) from generate_series(1, 10000)\" >rows && [ $(wc -c <rows) = 1010000 ]",
+        forks: true,
         ..PLAIN
     },
 ];
@@ -164,6 +279,7 @@ fn start(program: &Program, line: &str, preload: Preload, port: u16) -> Child {
     shell.envs(preload.library().map(|library| ("LIBRARY", library)));
     shell
         .env("PORT", port.to_string())
+        .env("TESTS", crate::source(""))
         .envs(openbsd_nc().map(|nc| ("NC", nc)))
         .current_dir(folder(port));
     if program.forks {
@@ -245,8 +361,23 @@ fn run(program: &Program, server: Preload, client: Preload, port: u16) -> Result
 /// T-PL1, T-X12
 #[test]
 fn programs_that_everybody_has_run_over_rdma() {
+    run_all(PROGRAMS, 8100);
+}
+
+/// More of the same with `--long`, for which their packages are installed.
+#[test]
+fn programs_of_many_packages_run_over_rdma() {
+    if env::var_os("LONG").is_some() {
+        run_all(MORE_PROGRAMS, 8500);
+    } else {
+        println!("  with --long only: {} programs", MORE_PROGRAMS.len());
+    }
+}
+
+#[expect(clippy::print_stdout, reason = "the outcome of each program")]
+fn run_all(programs: &[Program], first_port: u16) {
     let mut failures = vec![];
-    for (program, port) in PROGRAMS.iter().zip((8100..).step_by(10)) {
+    for (program, port) in programs.iter().zip((first_port..).step_by(10)) {
         for (&(server, client), port) in program.pairs.iter().zip(port..) {
             let start = Instant::now();
             let ran = run(program, server, client, port);

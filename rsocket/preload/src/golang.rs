@@ -1,0 +1,114 @@
+//! Programs of Go's own compiler, which call the kernel past the C library: their sockets stay TCP, and the log
+//! says so. `gccgo` makes none such.
+
+use std::slice;
+
+use libc::{c_int, c_void, dl_phdr_info, size_t};
+
+use crate::log;
+
+/// The owner and the type of the note that Go's linker leaves in a program: its build ID.
+const OWNER: &[u8] = b"Go\0\0";
+const BUILD_ID: u32 = 4;
+
+/// Whether notes have Go's among them. A note is three numbers, of which the first two are lengths, and its owner
+/// and content, both filled up to four bytes.
+fn are_gos(mut notes: &[u8]) -> bool {
+    while let Some((numbers, rest)) = notes.split_first_chunk::<12>() {
+        let number = |at| match numbers[at..].first_chunk() {
+            Some(bytes) => u32::from_ne_bytes(*bytes),
+            None => 0,
+        };
+        let filled = |len: u32| usize::try_from(len).unwrap_or(usize::MAX).div_ceil(4) * 4;
+        let (owner_len, content_len) = (filled(number(0)), filled(number(4)));
+        if rest.starts_with(OWNER) && number(0) == 4 && number(8) == BUILD_ID {
+            return true;
+        }
+        let Some(next) = rest.get(owner_len.saturating_add(content_len)..) else {
+            return false;
+        };
+        notes = next;
+    }
+    false
+}
+
+/// Looks at the program itself, which comes first, and stops there.
+///
+/// # Safety
+/// `info` is valid, and `found` is a `bool`.
+unsafe extern "C" fn look(info: *mut dl_phdr_info, _: size_t, found: *mut c_void) -> c_int {
+    // SAFETY: as the caller promises.
+    let info = unsafe { *info };
+    // SAFETY: these are the headers of an object that is loaded.
+    let headers = unsafe { slice::from_raw_parts(info.dlpi_phdr, info.dlpi_phnum.into()) };
+    let has_go = headers
+        .iter()
+        .filter(|header| header.p_type == libc::PT_NOTE)
+        .any(|header| {
+            let start = usize::try_from(info.dlpi_addr + header.p_vaddr).unwrap_or(0);
+            let len = usize::try_from(header.p_memsz).unwrap_or(0);
+            let start = std::ptr::with_exposed_provenance(start);
+            // SAFETY: notes are in the memory of the object, which is never unloaded.
+            are_gos(unsafe { slice::from_raw_parts(start, len) })
+        });
+    // SAFETY: as the caller promises.
+    unsafe { *found.cast::<bool>() = has_go };
+    1
+}
+
+fn is_gos() -> bool {
+    let mut found = false;
+    // SAFETY: `look` is called with what is needed, before the call returns.
+    unsafe { libc::dl_iterate_phdr(Some(look), (&raw mut found).cast()) };
+    found
+}
+
+extern "C" fn loaded() {
+    if log::is_wanted() && is_gos() {
+        log::say(|| {
+            "a program of Go's own compiler calls the kernel past the C library: its sockets stay TCP and UDP; \
+             built with gccgo, they use RDMA"
+                .to_owned()
+        });
+    }
+}
+
+/// Run when the library is loaded.
+#[used]
+#[unsafe(link_section = ".init_array")]
+static LOADED: extern "C" fn() = loaded;
+
+#[cfg(test)]
+mod tests {
+    use super::*;
+
+    fn note(owner: &[u8], content: &[u8], kind: u32) -> Vec<u8> {
+        let mut note = Vec::new();
+        for number in [owner.len(), content.len()] {
+            note.extend(u32::try_from(number).unwrap().to_ne_bytes());
+        }
+        note.extend(kind.to_ne_bytes());
+        for part in [owner, content] {
+            note.extend(part);
+            note.resize(note.len().div_ceil(4) * 4, 0);
+        }
+        note
+    }
+
+    #[test]
+    fn note_of_gos_linker_is_found_among_others() {
+        let gnu = note(b"GNU\0", &[7; 21], 3);
+        let go = note(b"Go\0\0", b"an-id", BUILD_ID);
+        assert!(are_gos(&go) && are_gos(&[gnu.clone(), go.clone()].concat()));
+        assert!(!are_gos(&gnu) && !are_gos(&note(b"Go\0\0", b"x", 1)) && !are_gos(&[]));
+        for len in 0..gnu.len() + 15 {
+            assert!(
+                !are_gos(&[gnu.clone(), go.clone()].concat()[..len]),
+                "{len}"
+            );
+        }
+        let endless = note(b"GNU\0", &[], u32::MAX);
+        assert!(!are_gos(&[&[0xff; 12][..], &endless].concat()));
+        assert!(!is_gos(), "this is Rust's");
+    }
+}

@@ -1,0 +1,162 @@
+//! `syscall(2)`: system calls by number.
+//!
+//! Programs close and duplicate sockets, and send on them, by this function, too; libuv, and node with it, closes
+//! every descriptor by it. A close that this library has not seen would leave the descriptor an rsocket, also once
+//! the kernel has given its number to something else.
+
+use libc::{c_int, c_long, c_uint};
+
+use crate::{fork, table::SOCKETS};
+
+/// Arguments of a system call, as C's function takes them.
+type Arguments = [c_long; 6];
+
+/// Makes a system call. Nothing is looked up: memory allocators make some before anything else.
+///
+/// # Safety
+/// As for the system call.
+#[cfg(target_arch = "x86_64")]
+unsafe fn make(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
+    let result: c_long;
+    // SAFETY: as the caller promises; the kernel changes the named registers only.
+    unsafe {
+        std::arch::asm!(
+            "syscall",
+            inlateout("rax") number => result,
+            in("rdi") a, in("rsi") b, in("rdx") c, in("r10") d, in("r8") e, in("r9") f,
+            lateout("rcx") _, lateout("r11") _,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// Makes a system call. Nothing is looked up: memory allocators make some before anything else.
+///
+/// # Safety
+/// As for the system call.
+#[cfg(target_arch = "aarch64")]
+unsafe fn make(number: c_long, [a, b, c, d, e, f]: Arguments) -> c_long {
+    let result: c_long;
+    // SAFETY: as the caller promises; the kernel changes the named registers only.
+    unsafe {
+        std::arch::asm!(
+            "svc 0",
+            in("x8") number, inlateout("x0") a => result,
+            in("x1") b, in("x2") c, in("x3") d, in("x4") e, in("x5") f,
+            options(nostack),
+        );
+    }
+    result
+}
+
+/// The result of a system call as C's functions have it.
+fn with_errno(result: c_long) -> c_long {
+    const MOST: c_long = 4095;
+    if (-MOST..0).contains(&result) {
+        interpose::set_errno(c_int::try_from(-result).unwrap_or(0));
+        return -1;
+    }
+    result
+}
+
+/// The descriptor that an argument is; the kernel looks at its lower half.
+fn descriptor(argument: c_long) -> c_int {
+    let [a, b, c, d, ..] = argument.to_le_bytes();
+    c_int::from_le_bytes([a, b, c, d])
+}
+
+/// Whether a call has to know of one of these descriptors.
+fn concerns(fds: &[c_long]) -> bool {
+    let known = |fd| SOCKETS.may_have(fd) || fork::is_later(fd);
+    fds.iter().any(|fd| known(descriptor(*fd)))
+}
+
+/// Calls the function of a name in the place of its number; each argument is converted to the type that the
+/// function has there.
+macro_rules! by_name {
+    ($function:path, $($argument:expr => $type:ty),*) => {{
+        // SAFETY: as the caller of the system call promises, whose arguments these are.
+        let result = unsafe { $function($($argument as $type),*) };
+        Some(result as c_long)
+    }};
+}
+
+/// Makes a call by its function, if it concerns an rsocket.
+///
+/// # Safety
+/// As for the system call.
+#[expect(
+    clippy::cast_possible_truncation,
+    clippy::cast_sign_loss,
+    reason = "registers hold arguments of all types"
+)]
+unsafe fn by_function(number: c_long, [a, b, c, d, e, f]: Arguments) -> Option<c_long> {
+    if number == libc::SYS_close_range {
+        return by_name!(libc::close_range, a => c_uint, b => c_uint, c => c_int);
+    }
+    #[cfg(target_arch = "x86_64")]
+    if number == libc::SYS_dup2 && concerns(&[a, b]) {
+        return by_name!(libc::dup2, a => c_int, b => c_int);
+    }
+    if number == libc::SYS_dup3 && concerns(&[a, b]) {
+        return by_name!(libc::dup3, a => c_int, b => c_int, c => c_int);
+    }
+    if number == libc::SYS_epoll_ctl && concerns(&[c]) {
+        return by_name!(libc::epoll_ctl, a => c_int, b => c_int, c => c_int, d => *mut _);
+    }
+    if !concerns(&[a]) {
+        return None;
+    }
+    match number {
+        libc::SYS_close => by_name!(libc::close, a => c_int),
+        libc::SYS_dup => by_name!(libc::dup, a => c_int),
+        libc::SYS_fcntl => by_name!(libc::fcntl, a => c_int, b => c_int, c => c_long),
+        libc::SYS_read => by_name!(libc::read, a => c_int, b => *mut _, c => usize),
+        libc::SYS_readv => by_name!(libc::readv, a => c_int, b => *const _, c => c_int),
+        libc::SYS_write => by_name!(libc::write, a => c_int, b => *const _, c => usize),
+        libc::SYS_writev => by_name!(libc::writev, a => c_int, b => *const _, c => c_int),
+        libc::SYS_recvfrom => by_name!(
+            libc::recvfrom, a => c_int, b => *mut _, c => usize, d => c_int, e => *mut _, f => *mut _
+        ),
+        libc::SYS_recvmsg => by_name!(libc::recvmsg, a => c_int, b => *mut _, c => c_int),
+        libc::SYS_recvmmsg => by_name!(
+            libc::recvmmsg, a => c_int, b => *mut _, c => c_uint, d => _, e => *mut _
+        ),
+        libc::SYS_sendto => by_name!(
+            libc::sendto, a => c_int, b => *const _, c => usize, d => c_int, e => *const _, f => c_uint
+        ),
+        libc::SYS_sendmsg => by_name!(libc::sendmsg, a => c_int, b => *const _, c => c_int),
+        libc::SYS_sendmmsg => {
+            by_name!(libc::sendmmsg, a => c_int, b => *mut _, c => c_uint, d => _)
+        }
+        libc::SYS_shutdown => by_name!(libc::shutdown, a => c_int, b => c_int),
+        libc::SYS_accept4 => by_name!(
+            libc::accept4, a => c_int, b => *mut _, c => *mut _, d => c_int
+        ),
+        _ => None,
+    }
+}
+
+/// In C, the arguments are variable: as many registers as a system call has.
+///
+/// # Safety
+/// As for the system call.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn syscall(
+    number: c_long,
+    a: c_long,
+    b: c_long,
+    c: c_long,
+    d: c_long,
+    e: c_long,
+    f: c_long,
+) -> c_long {
+    let arguments = [a, b, c, d, e, f];
+    // SAFETY: as the caller promises.
+    if let Some(result) = unsafe { by_function(number, arguments) } {
+        return result;
+    }
+    // SAFETY: as the caller promises.
+    with_errno(unsafe { make(number, arguments) })
+}

@@ -1,0 +1,149 @@
+//! `FILE`s made of sockets.
+//!
+//! The C library reads and writes a `FILE` by system calls of its own, which this library does not see. So a
+//! `FILE` of an rsocket has functions of this library's instead.
+
+use std::{
+    collections::BTreeMap,
+    ptr,
+    sync::{
+        Mutex, MutexGuard, PoisonError,
+        atomic::{AtomicUsize, Ordering::SeqCst},
+    },
+};
+
+use interpose::{real, set_errno};
+use libc::{FILE, c_char, c_int, c_void, off64_t, size_t, ssize_t};
+
+use crate::{fork, table::SOCKETS};
+
+/// The descriptors of open files, by address: to the C library, such a file has none.
+static OPEN: Mutex<BTreeMap<usize, c_int>> = Mutex::new(BTreeMap::new());
+
+/// Number of entries in [`OPEN`]. Without any, no lock is taken.
+static COUNT: AtomicUsize = AtomicUsize::new(0);
+
+fn open_files() -> MutexGuard<'static, BTreeMap<usize, c_int>> {
+    OPEN.lock().unwrap_or_else(PoisonError::into_inner)
+}
+
+/// `cookie_io_functions_t` of `<stdio.h>`.
+#[repr(C)]
+struct Functions {
+    read: unsafe extern "C" fn(*mut c_void, *mut c_char, size_t) -> ssize_t,
+    write: unsafe extern "C" fn(*mut c_void, *const c_char, size_t) -> ssize_t,
+    seek: unsafe extern "C" fn(*mut c_void, *mut off64_t, c_int) -> c_int,
+    close: unsafe extern "C" fn(*mut c_void) -> c_int,
+}
+
+unsafe extern "C" {
+    fn fopencookie(cookie: *mut c_void, mode: *const c_char, functions: Functions) -> *mut FILE;
+}
+
+/// The descriptor that a cookie is.
+fn descriptor(cookie: *mut c_void) -> c_int {
+    c_int::try_from(cookie.addr()).unwrap_or(-1)
+}
+
+/// # Safety
+/// `len` bytes of `buf` are writable.
+unsafe extern "C" fn read_file(cookie: *mut c_void, buf: *mut c_char, len: size_t) -> ssize_t {
+    // SAFETY: as the caller promises.
+    unsafe { libc::read(descriptor(cookie), buf.cast(), len) }
+}
+
+/// Writes everything: the C library takes less for an error, and does not try again.
+///
+/// # Safety
+/// `len` bytes of `buf` are readable.
+unsafe extern "C" fn write_file(cookie: *mut c_void, buf: *const c_char, len: size_t) -> ssize_t {
+    let mut done = 0;
+    while done < len {
+        // SAFETY: within the bytes that the caller promises.
+        let rest = unsafe { buf.add(done) };
+        // SAFETY: as many bytes are left.
+        let written = unsafe { libc::write(descriptor(cookie), rest.cast(), len - done) };
+        match usize::try_from(written) {
+            Ok(written @ 1..) => done += written,
+            _ => break,
+        }
+    }
+    ssize_t::try_from(done).unwrap_or(0)
+}
+
+/// Sockets have no position; the C library expects this error where it asks for one on its own account.
+///
+/// # Safety
+/// None of its own: the arguments are not used.
+unsafe extern "C" fn seek_file(_: *mut c_void, _: *mut off64_t, _: c_int) -> c_int {
+    set_errno(libc::ESPIPE);
+    -1
+}
+
+/// # Safety
+/// The program has closed the file.
+unsafe extern "C" fn close_file(cookie: *mut c_void) -> c_int {
+    let fd = descriptor(cookie);
+    let mut open = open_files();
+    open.retain(|_, known| *known != fd);
+    COUNT.store(open.len(), SeqCst);
+    drop(open);
+    // SAFETY: the file was the descriptor's owner.
+    unsafe { libc::close(fd) }
+}
+
+const FUNCTIONS: Functions = Functions {
+    read: read_file,
+    write: write_file,
+    seek: seek_file,
+    close: close_file,
+};
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fdopen(fd: c_int, mode: *const c_char) -> *mut FILE {
+    let cookie = usize::try_from(fd).ok().map(ptr::without_provenance_mut);
+    let Some(cookie) = cookie.filter(|_| SOCKETS.may_have(fd) || fork::is_later(fd)) else {
+        let real = real!(fdopen: unsafe extern "C" fn(c_int, *const c_char) -> *mut FILE);
+        // SAFETY: as the caller promises.
+        return unsafe { real(fd, mode) };
+    };
+    // SAFETY: the mode is a string, as the caller promises, and the functions take any cookie.
+    let file = unsafe { fopencookie(cookie, mode, FUNCTIONS) };
+    if !file.is_null() {
+        let mut open = open_files();
+        open.insert(file.addr(), fd);
+        COUNT.store(open.len(), SeqCst);
+    }
+    file
+}
+
+fn known_fileno(file: *mut FILE) -> Option<c_int> {
+    if COUNT.load(SeqCst) == 0 {
+        return None;
+    }
+    open_files().get(&file.addr()).copied()
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fileno(file: *mut FILE) -> c_int {
+    known_fileno(file).unwrap_or_else(|| {
+        let real = real!(fileno: unsafe extern "C" fn(*mut FILE) -> c_int);
+        // SAFETY: as the caller promises.
+        unsafe { real(file) }
+    })
+}
+
+/// # Safety
+/// As for the function of the same name.
+#[unsafe(no_mangle)]
+unsafe extern "C" fn fileno_unlocked(file: *mut FILE) -> c_int {
+    known_fileno(file).unwrap_or_else(|| {
+        let real = real!(fileno_unlocked: unsafe extern "C" fn(*mut FILE) -> c_int);
+        // SAFETY: as the caller promises.
+        unsafe { real(file) }
+    })
+}

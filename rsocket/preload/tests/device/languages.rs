@@ -1,0 +1,50 @@
+//! Programs of languages whose run-time systems have input and output of their own.
+
+use std::{env, process::Command};
+
+use crate::{LEAST, Preload, address, packets, python, run, source};
+
+/// 27 checks, each with the same result over TCP.
+#[test]
+fn python_sockets_do_what_those_of_tcp_do() {
+    let checks = |preload: Preload| {
+        let ran = preload.load(python("semantics.py")).output().unwrap();
+        let errors = String::from_utf8_lossy(&ran.stderr).into_owned();
+        assert!(
+            ran.status.success(),
+            "{preload:?}: {}: {errors}",
+            ran.status
+        );
+        String::from_utf8_lossy(&ran.stdout).into_owned()
+    };
+    let before = packets();
+    let over_rdma = checks(Preload::Ours);
+    assert!(packets() > before);
+    assert!(!over_rdma.contains("FAIL"), "{over_rdma}");
+    assert_eq!(over_rdma.lines().count(), 27);
+    assert_eq!(over_rdma, checks(Preload::Nothing));
+}
+
+/// Its run-time system calls the C library, where that of Go's own compiler calls the kernel.
+#[test]
+fn go_program_of_gccgo_runs_over_rdma() {
+    let program = env::temp_dir().join("echo-go");
+    let names = ["gccgo", "gccgo-14", "gccgo-13", "gccgo-12"];
+    let compiler = names.into_iter().find(|name| {
+        let version = Command::new(name).arg("--version").output();
+        version.is_ok_and(|version| version.status.success())
+    });
+    let built = Command::new(compiler.expect("no gccgo is installed"))
+        .args(["-O1", "-o"])
+        .arg(&program)
+        .arg(source("echo.go"))
+        .status()
+        .unwrap();
+    assert!(built.success());
+    let before = packets();
+    run("echo.go", Command::new(&program));
+    assert!(packets() - before >= LEAST);
+    // The same over TCP.
+    let plain = Command::new(&program).arg(address()).output().unwrap();
+    assert_eq!(plain.stdout, b"all is well\n");
+}

@@ -1,0 +1,216 @@
+/* What happens to an rsocket by calls that the library does not see, and by those that go through a FILE. The
+   first argument is a part of this program, the second an address of this host. */
+
+#define _GNU_SOURCE
+#include <fcntl.h>
+#include <poll.h>
+#include <sys/epoll.h>
+#include <sys/ioctl.h>
+#include <sys/sendfile.h>
+#include <sys/uio.h>
+
+#include "calls.h"
+
+enum { PATIENCE = 20000 };
+
+static int set_with(int fd) {
+    int set = epoll_create1(EPOLL_CLOEXEC);
+    struct epoll_event event = {.events = EPOLLIN | EPOLLOUT};
+    CHECK(set >= 0 && epoll_ctl(set, EPOLL_CTL_ADD, fd, &event) == 0);
+    return set;
+}
+
+static void await(int set, uint32_t wanted) {
+    struct epoll_event event;
+    CHECK(epoll_wait(set, &event, 1, PATIENCE) == 1 && (event.events & wanted) == wanted);
+}
+
+static void refused(long result) {
+    CHECK(result == -1 && (errno == ENOTCONN || errno == EPIPE || errno == ECONNRESET));
+}
+
+/* Each call that writes to a socket past the C library's functions for that. */
+static void write_unseen(int fd) {
+    int pipes[2], file = open("/etc/hosts", O_RDONLY | O_CLOEXEC);
+    struct iovec piece = {"lost", 4};
+    struct msghdr message = {.msg_iov = &piece, .msg_iovlen = 1};
+    CHECK(file >= 0 && pipe(pipes) == 0 && write(pipes[1], "lost", 4) == 4);
+    refused(raw(SYS_write, fd, (long)"lost", 4, 0, 0, 0));
+    refused(raw(SYS_writev, fd, (long)&piece, 1, 0, 0, 0));
+    refused(raw(SYS_pwritev2, fd, (long)&piece, 1, -1, -1, 0));
+    refused(raw(SYS_sendto, fd, (long)"lost", 4, MSG_NOSIGNAL, 0, 0));
+    refused(raw(SYS_sendmsg, fd, (long)&message, MSG_NOSIGNAL, 0, 0, 0));
+    refused(raw(SYS_sendfile, fd, file, 0, 10, 0, 0));
+    refused(splice(pipes[0], NULL, fd, NULL, 4, 0));
+    refused(dprintf(fd, "lost"));
+    CHECK(close(file) == 0 && close(pipes[0]) == 0 && close(pipes[1]) == 0);
+}
+
+/* None is lost in silence, in whatever state the socket is. */
+static void writes(void) {
+    struct ends ends = connected();
+    char byte;
+    write_unseen(ends.client);
+    int set = set_with(ends.client);
+    await(set, EPOLLOUT);
+    write_unseen(ends.client);
+    CHECK(write(ends.server, "x", 1) == 1);
+    await(set, EPOLLIN | EPOLLOUT);
+    write_unseen(ends.client);
+    passes(ends.client, ends.server);
+    CHECK(shutdown(ends.server, SHUT_WR) == 0 && read(ends.client, &byte, 1) == 1);
+    await(set, EPOLLIN);
+    write_unseen(ends.client);
+    passes(ends.client, ends.server);
+    CHECK(shutdown(ends.client, SHUT_WR) == 0);
+    await(set, EPOLLHUP);
+    write_unseen(ends.client);
+    int datagrams = socket(AF_INET, SOCK_DGRAM, 0), other = set_with(datagrams);
+    CHECK(bind(datagrams, (struct sockaddr *)&address, sizeof address) == 0);
+    await(other, EPOLLOUT);
+    write_unseen(datagrams);
+}
+
+/* A read that finds an end where there is none is told of at closing. */
+static void reads(void) {
+    struct ends ends = connected();
+    char bytes[4];
+    CHECK(raw(SYS_read, ends.client, (long)bytes, 4, 0, 0, 0) == -1 && errno == EAGAIN);
+    int set = set_with(ends.client);
+    CHECK(raw(SYS_read, ends.client, (long)bytes, 4, 0, 0, 0) == -1 && errno == EAGAIN);
+    CHECK(write(ends.server, "data", 4) == 4);
+    await(set, EPOLLIN);
+    CHECK(raw(SYS_read, ends.client, (long)bytes, 4, 0, 0, 0) == 0);
+    CHECK(read(ends.client, bytes, 4) == 4 && memcmp(bytes, "data", 4) == 0);
+    CHECK(close(ends.client) == 0);
+}
+
+/* A FILE of a socket, as servers make them with fdopen. */
+static void stdio(void) {
+    struct ends ends = connected();
+    int twin = dup(ends.server), set = set_with(ends.client);
+    FILE *client = fdopen(ends.client, "r+"), *out = fdopen(ends.server, "w"), *in = fdopen(twin, "r");
+    char line[64], *much = NULL;
+    size_t room = 0;
+    CHECK(client && out && in);
+    CHECK(fileno(client) == ends.client && fileno(out) == ends.server && fileno_unlocked(in) == twin);
+    for (int round = 0; round < 100; round++) {
+        CHECK(fprintf(client, "GET /%d\n", round) > 0 && fflush(client) == 0);
+        CHECK(fgets(line, sizeof line, in) && atoi(line + 5) == round);
+        CHECK(fprintf(out, "found %s", line) > 0 && fflush(out) == 0);
+        CHECK(getline(&much, &room, client) > 0 && strncmp(much, "found GET /", 11) == 0);
+    }
+    enum { SIZE = 1 << 20 };
+    /* An error, and more than fits into a buffer of the C library's. */
+    int flags = fcntl(twin, F_GETFL);
+    CHECK(fcntl(twin, F_SETFL, flags | O_NONBLOCK) == 0 && fgetc(in) == EOF && ferror(in) && errno == EAGAIN);
+    clearerr(in);
+    CHECK(fcntl(twin, F_SETFL, flags) == 0);
+    for (int round = 0; round < 16; round++) {
+        static char block[SIZE / 16], back[SIZE / 16];
+        memset(block, 'a' + round, sizeof block);
+        CHECK(fwrite(block, 1, sizeof block / 2, client) == sizeof block / 2 && fflush(client) == 0);
+        CHECK(fread(back, 1, sizeof back / 2, in) == sizeof back / 2);
+        CHECK(memcmp(block, back, sizeof back / 2) == 0);
+    }
+    CHECK(fseek(client, 0, SEEK_CUR) == -1);
+    CHECK(fprintf(out, "bye") == 3 && fclose(out) == 0 && fclose(in) == 0);
+    CHECK(fcntl(ends.server, F_GETFD) == -1 && errno == EBADF && fcntl(twin, F_GETFD) == -1);
+    CHECK(fgets(line, sizeof line, client) && strcmp(line, "bye") == 0);
+    CHECK(fgets(line, sizeof line, client) == NULL && feof(client) && !ferror(client));
+    await(set, EPOLLIN);
+    CHECK(fprintf(client, "to nobody") > 0 && fflush(client) == EOF && ferror(client));
+    fclose(client);
+    /* A file of another kind is the C library's. */
+    int null = open("/dev/null", O_RDWR | O_CLOEXEC);
+    FILE *file = fdopen(null, "r+");
+    CHECK(file && fileno(file) == null && fputs("x", file) >= 0 && fclose(file) == 0);
+    free(much);
+}
+
+/* Several datagrams by one call. */
+static void many(void) {
+    struct sockaddr_in name = address;
+    socklen_t length = sizeof name;
+    int server = socket(AF_INET, SOCK_DGRAM, 0), client = socket(AF_INET, SOCK_DGRAM, 0);
+    CHECK(bind(server, (struct sockaddr *)&name, sizeof name) == 0);
+    CHECK(getsockname(server, (struct sockaddr *)&name, &length) == 0);
+    CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0 && is_rsocket(client) && is_rsocket(server));
+    char out[] = "abbccc", in[5][8];
+    struct iovec from[] = {{out, 1}, {out + 1, 2}, {out + 3, 3}}, to[5];
+    struct mmsghdr sent[3], got[5];
+    memset(sent, 0, sizeof sent);
+    memset(got, 0, sizeof got);
+    for (int i = 0; i < 3; i++)
+        sent[i].msg_hdr = (struct msghdr){.msg_iov = from + i, .msg_iovlen = 1};
+    for (int i = 0; i < 5; i++) {
+        to[i] = (struct iovec){in[i], sizeof in[i]};
+        got[i].msg_hdr = (struct msghdr){.msg_iov = to + i, .msg_iovlen = 1};
+    }
+    CHECK(recvmmsg(server, got, 5, MSG_DONTWAIT, NULL) == -1 && errno == EAGAIN);
+    for (int round = 0; round < 20; round++) {
+        CHECK(sendmmsg(client, sent, 3, 0) == 3);
+        CHECK(sent[0].msg_len == 1 && sent[1].msg_len == 2 && sent[2].msg_len == 3);
+        int count = 0;
+        while (count < 3) {
+            int some = recvmmsg(server, got + count, 5 - count, MSG_WAITFORONE, NULL);
+            CHECK(some > 0);
+            count += some;
+        }
+        CHECK(count == 3 && got[0].msg_len == 1 && got[1].msg_len == 2 && got[2].msg_len == 3);
+        CHECK(memcmp(in[2], "ccc", 3) == 0);
+    }
+    /* The time counts after each message. */
+    struct timespec nothing = {0};
+    CHECK(sendmmsg(client, sent, 3, 0) == 3 && recvmmsg(server, got, 3, 0, &nothing) == 1);
+    CHECK(sendmmsg(client, sent, 0, 0) == 0);
+    /* A socket of the kernel's is as before. */
+    int plain = socket(AF_UNIX, SOCK_DGRAM, 0);
+    CHECK(sendmmsg(plain, sent, 3, 0) == -1 && errno == ENOTCONN);
+}
+
+/* Calls by number do what those by name do; libuv closes by them. */
+static void numbered(void) {
+    struct ends ends = connected();
+    char bytes[8], *odd = bytes + 1;
+    struct iovec out[] = {{"ab", 2}, {"cd", 2}}, in = {bytes, 4};
+    struct msghdr sent = {.msg_iov = out, .msg_iovlen = 2}, got = {.msg_iov = &in, .msg_iovlen = 1};
+    CHECK(syscall(SYS_write, ends.client, "abcd", 4) == 4);
+    CHECK(syscall(SYS_read, ends.server, bytes, 4) == 4 && memcmp(bytes, "abcd", 4) == 0);
+    CHECK(syscall(SYS_writev, ends.client, out, 2) == 4 && syscall(SYS_readv, ends.server, &in, 1) == 4);
+    CHECK(syscall(SYS_sendto, ends.client, "abcd", 4, MSG_NOSIGNAL, NULL, 0) == 4);
+    CHECK(syscall(SYS_recvfrom, ends.server, bytes, 4, MSG_WAITALL, NULL, NULL) == 4);
+    CHECK(syscall(SYS_sendmsg, ends.client, &sent, 0) == 4 && syscall(SYS_recvmsg, ends.server, &got, MSG_WAITALL) == 4);
+    CHECK(syscall(SYS_read, ends.server, bytes, (size_t)-1) == -1 && errno == EINVAL);
+    CHECK(syscall(SYS_getpid) == getpid() && syscall(SYS_close, 12345) == -1 && errno == EBADF);
+    /* Numbers at odd addresses, as Python has them. */
+    int unread = 0;
+    CHECK(write(ends.client, "xyz", 3) == 3 && recv(ends.server, bytes, 3, MSG_PEEK | MSG_WAITALL) > 0);
+    struct pollfd asked = {ends.server, POLLIN, 0};
+    do
+        CHECK(poll(&asked, 1, PATIENCE) == 1 && ioctl(ends.server, FIONREAD, odd) == 0);
+    while (memcpy(&unread, odd, sizeof unread) && unread < 3);
+    CHECK(unread == 3);
+    int twin = syscall(SYS_dup, ends.client), other = syscall(SYS_dup3, ends.client, 300, O_CLOEXEC);
+    int third = syscall(SYS_fcntl, ends.client, F_DUPFD_CLOEXEC, 310);
+    CHECK(twin > 0 && other == 300 && third >= 310 && syscall(SYS_close, ends.client) == 0);
+    CHECK(write(other, "abcd", 4) == 4 && recv(ends.server, bytes, 7, MSG_WAITALL) == 7);
+    CHECK(syscall(SYS_close, twin) == 0 && syscall(SYS_close, third) == 0);
+    CHECK(syscall(SYS_close_range, 300, 300, 0) == 0);
+    CHECK(read(ends.server, bytes, 1) == 0 && syscall(SYS_close, ends.server) == 0);
+    /* What gets their numbers next is no rsocket. */
+    for (int i = 0; i < 40; i++) {
+        int pipes[2];
+        CHECK(pipe(pipes) == 0 && write(pipes[1], "x", 1) == 1 && read(pipes[0], bytes, 1) == 1);
+        ends = connected();
+        passes(ends.client, ends.server);
+        CHECK(syscall(SYS_close, ends.client) == 0 && read(ends.server, bytes, 1) == 0);
+        CHECK(syscall(SYS_close, ends.server) == 0);
+    }
+}
+
+static const struct part parts[] = {{"numbered", numbered}, {"writes", writes}, {"reads", reads}, {"stdio", stdio}, {"many", many}};
+
+int main(int argc, char **argv) {
+    return run_part(parts, sizeof parts / sizeof *parts, argc, argv);
+}
