@@ -5,16 +5,13 @@
 #include <arpa/inet.h>
 #include <errno.h>
 #include <fcntl.h>
-#include <linux/capability.h>
 #include <poll.h>
-#include <pthread.h>
 #include <signal.h>
 #include <stdio.h>
 #include <stdlib.h>
 #include <string.h>
 #include <sys/epoll.h>
 #include <sys/ioctl.h>
-#include <sys/resource.h>
 #include <sys/select.h>
 #include <sys/sendfile.h>
 #include <sys/socket.h>
@@ -432,65 +429,6 @@ static void moved(void) {
     CHECK(waitpid(client, &status, 0) == client && WIFEXITED(status) && WEXITSTATUS(status) == 0);
 }
 
-/* A listener whose process may not lock memory: it is TCP's, at the same port. */
-static void locked_memory(void) {
-    struct __user_cap_header_struct header = {_LINUX_CAPABILITY_VERSION_3, 0};
-    struct __user_cap_data_struct sets[2];
-    struct rlimit limit = {4096, 4096};
-    struct sockaddr_in name = address, now;
-    socklen_t length = sizeof name;
-    CHECK(syscall(SYS_capget, &header, sets) == 0);
-    sets[0].effective &= ~(1U << CAP_IPC_LOCK);
-    sets[0].permitted &= ~(1U << CAP_IPC_LOCK);
-    CHECK(syscall(SYS_capset, &header, sets) == 0 && setrlimit(RLIMIT_MEMLOCK, &limit) == 0);
-    for (int round = 0; round < 2; round++) {
-        int listener = socket(AF_INET, SOCK_STREAM, 0), client = socket(AF_INET, SOCK_STREAM, 0);
-        name.sin_port = 0;
-        CHECK(is_rsocket(listener) && bind(listener, (struct sockaddr *)&name, sizeof name) == 0);
-        CHECK(getsockname(listener, (struct sockaddr *)&name, &length) == 0);
-        CHECK(listen(listener, 4) == 0 && !is_rsocket(listener));
-        CHECK(getsockname(listener, (struct sockaddr *)&now, &length) == 0 && now.sin_port == name.sin_port);
-        CHECK(connect(client, (struct sockaddr *)&name, sizeof name) == 0);
-        int server = accept(listener, NULL, NULL);
-        CHECK(server >= 0);
-        passes(client, server);
-    }
-}
-
-enum { CLIENTS = 16 };
-
-static void *burst_client(void *name) {
-    char byte;
-    int fd = socket(AF_INET, SOCK_STREAM, 0);
-    CHECK(connect(fd, name, sizeof(struct sockaddr_in)) == 0 && is_rsocket(fd));
-    CHECK(read(fd, &byte, 1) == 1 && write(fd, &byte, 1) == 1);
-    close(fd);
-    return NULL;
-}
-
-/* More clients than the backlog has places wait, as with TCP, until the server accepts. */
-static void bursts(void) {
-    for (int backlog = 1; backlog <= 5; backlog += 4) {
-        struct sockaddr_in name = address;
-        socklen_t length = sizeof name;
-        int listener = socket(AF_INET, SOCK_STREAM, 0), servers[CLIENTS];
-        pthread_t threads[CLIENTS];
-        char byte = 'x';
-        CHECK(bind(listener, (struct sockaddr *)&name, sizeof name) == 0 && listen(listener, backlog) == 0);
-        CHECK(getsockname(listener, (struct sockaddr *)&name, &length) == 0);
-        for (int i = 0; i < CLIENTS; i++)
-            CHECK(pthread_create(threads + i, NULL, burst_client, &name) == 0);
-        sleep(1);
-        for (int i = 0; i < CLIENTS; i++) {
-            servers[i] = accept(listener, NULL, NULL);
-            CHECK(servers[i] >= 0 && write(servers[i], &byte, 1) == 1);
-        }
-        for (int i = 0; i < CLIENTS; i++)
-            CHECK(read(servers[i], &byte, 1) == 1 && close(servers[i]) == 0 && pthread_join(threads[i], NULL) == 0);
-        CHECK(close(listener) == 0);
-    }
-}
-
 /* T-PL2: there is no device to be had. */
 static void no_device(void) {
     struct ends ends = connected();
@@ -544,7 +482,6 @@ static const struct part parts[] = {
     {"accepting", accepting},       {"ranges", closing_ranges}, {"fallback", fallback},
     {"watched-fallback", watched_fallback}, {"no-device", no_device}, {"masks", masks},
     {"threads", threads},           {"inherited", inherited},       {"moved", moved},
-    {"locked-memory", locked_memory}, {"bursts", bursts},
     {"first-recv", first_recv},     {"first-select", first_select},
     {"first-connect", first_connect}, {"first-epoll", first_epoll},
 };

@@ -328,21 +328,6 @@ fn child_that_uses_a_moved_stream_is_told_why_it_fails() {
 }
 
 #[test]
-fn listener_without_locked_memory_uses_tcp_and_says_so() {
-    let said = call("locked-memory", &[]);
-    assert_eq!(
-        said.matches("listens by TCP, not RDMA").count(),
-        1,
-        "{said}"
-    );
-}
-
-#[test]
-fn clients_beyond_the_backlog_wait_for_a_place() {
-    call("bursts", &[]);
-}
-
-#[test]
 fn log_says_what_uses_tcp_and_what_rdma() {
     let quiet = call("fallback", &[]);
     assert_eq!(quiet, "");
