@@ -182,7 +182,7 @@ const MORE_PROGRAMS: &[Program] = &[
         client: "tr '\\0' x <blob | redis-cli -h $A -p $PORT -x set big >/dev/null && \
                  (./redis-server --bind $A --port $((PORT + 5)) --protected-mode no --save '' --replicaof $A $PORT \
                  >replica.log 2>&1 & echo $! >pid); for i in $(seq 90); do \
-                 [ \"$(redis-cli -h $A -p $((PORT + 5)) strlen big)\" = 1048577 ] && break; sleep 1; done; \
+                 [ \"$(redis-cli -h $A -p $((PORT + 5)) strlen big)\" = 1048576 ] && break; sleep 1; done; \
                  redis-cli -h $A -p $PORT wait 1 9000 >waited; kill $(cat pid); grep -q 1 waited",
         packets: 2 * MEGABYTE,
         ..PLAIN
