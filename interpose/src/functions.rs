@@ -1,9 +1,8 @@
 //! Interposed libc functions with a file descriptor as first argument.
 
-/// Exports libc functions. For a descriptor found by `$find`, the function calls `$through` with
-/// the
-/// entry and a closure that calls `$with`, whose first argument is chosen by `$through`. For
-/// other descriptors, the next definition of the function is called.
+/// Exports libc functions. For a descriptor found by `$find`, the function calls `$through` with the entry
+/// and a closure that calls `$with`, whose first argument is chosen by `$through`. For other descriptors, the
+/// next definition of the function is called.
 #[macro_export]
 macro_rules! interpose {
     ($find:path, $through:path: $(

@@ -1,22 +1,22 @@
-//! Values that programs hand over by pointers.
+//! Reads and writes through unaligned pointers of the program.
 //!
-//! The kernel takes such a pointer at any address, and programs rely on it: Python's `fcntl.ioctl` has its
-//! numbers at odd ones.
+//! The kernel accepts pointers of any alignment, and programs rely on this: Python's `fcntl.ioctl` passes integers at
+//! odd addresses.
 
-/// The value at `at`; nothing if that is null.
+/// Reads the value at `at`; `None` if `at` is null.
 ///
 /// # Safety
-/// `at` is null, or the bytes of a `T` there are readable. It need not be aligned.
+/// `at` is null, or the bytes of a `T` at `at` are readable. Any alignment is allowed.
 #[must_use]
 pub unsafe fn load<T: Copy>(at: *const T) -> Option<T> {
     // SAFETY: not null, and the caller promises the rest.
     (!at.is_null()).then(|| unsafe { at.read_unaligned() })
 }
 
-/// Writes a value to `at`, if that is not null.
+/// Writes a value to `at`, unless `at` is null.
 ///
 /// # Safety
-/// `at` is null, or the bytes of a `T` there are writable. It need not be aligned.
+/// `at` is null, or the bytes of a `T` at `at` are writable. Any alignment is allowed.
 pub unsafe fn store<T: Copy>(at: *mut T, value: T) {
     if !at.is_null() {
         // SAFETY: not null, and the caller promises the rest.

@@ -24,12 +24,12 @@ pub(crate) enum Group {
     Siw,
     /// Benchmarks.
     Bench,
-    /// The further programs that `test --long` runs over RDMA.
+    /// Additional programs run over RDMA by `test --long`.
     Programs,
 }
 
 impl Group {
-    /// The groups that `setup` installs: all but [`Programs`](Self::Programs), whose packages start servers.
+    /// The groups installed by `setup`: all except [`Programs`](Self::Programs), whose packages start servers.
     pub(crate) const ALL: &[Self] = &[
         Self::Guest,
         Self::Qemu,

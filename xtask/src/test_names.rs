@@ -1,4 +1,4 @@
-//! Names of tests in sources, with their modules: `cargo test` selects tests by parts of these.
+//! Names of tests in sources, with modules, and checks of selections by parts of the names.
 
 /// A test function in a source file.
 #[derive(Debug, PartialEq, Eq)]
@@ -19,7 +19,7 @@ impl TestName<'_> {
     }
 }
 
-/// The test functions of a source file: those with `#[test]` or an attribute such as `#[tokio::test]`.
+/// The functions of a source file with `#[test]` or an attribute such as `#[tokio::test]`.
 pub(crate) fn in_file(text: &str) -> Vec<TestName<'_>> {
     let (mut tests, mut modules) = (Vec::new(), Vec::<(usize, &str)>::new());
     let mut is_test = false;
@@ -48,7 +48,7 @@ pub(crate) fn in_file(text: &str) -> Vec<TestName<'_>> {
     tests
 }
 
-/// Complains about selections that are a part of no test's path: a rename has dropped their tests.
+/// Reports selections without a matching test: a rename has dropped tests from a run.
 pub(crate) fn empty_selections(selections: &[&str], paths: &[String]) -> Vec<String> {
     selections
         .iter()
@@ -57,8 +57,8 @@ pub(crate) fn empty_selections(selections: &[&str], paths: &[String]) -> Vec<Str
         .collect()
 }
 
-/// Complains about patterns `fun:*TEST*` of valgrind suppressions that match no test's path: a rename has made an
-/// intentional leak an error. Frames without a leading wildcard are functions of libraries.
+/// Reports patterns `fun:*TEST*` of valgrind suppressions without a matching test: a rename has made an intentional
+/// leak an error. Frames without a leading wildcard are functions of libraries.
 pub(crate) fn empty_suppressions(suppressions: &str, paths: &[String]) -> Vec<String> {
     let is_matched = |pattern: &str| {
         let mut matching = paths
@@ -76,14 +76,14 @@ pub(crate) fn empty_suppressions(suppressions: &str, paths: &[String]) -> Vec<St
         .collect()
 }
 
-/// The name of a module that begins on this line.
+/// The name of an inline module, if this line starts one.
 fn inline_module(code: &str) -> Option<&str> {
     let code = code.strip_prefix("pub(crate) ").unwrap_or(code);
     let code = code.strip_prefix("pub ").unwrap_or(code);
     code.strip_prefix("mod ")?.strip_suffix(" {")
 }
 
-/// The name of a function that begins on this line.
+/// The name of a function, if this line starts one.
 fn function(code: &str) -> Option<&str> {
     let code = code.strip_prefix("async ").unwrap_or(code);
     let name = code.strip_prefix("fn ")?;

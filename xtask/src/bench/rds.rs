@@ -1,17 +1,13 @@
 //! Benchmark of messages over RDS in user space and over the kernel's, on two guests.
 //!
 //! One C program, `rds/benches/messages.c`, runs twice on a pair of guests at the same time: with
-//! `rds-preload`,
-//! given a port of its own by `rds/benches/port.c`, and with the kernel's RDS. The two measure each
-//! case in turns of a
-//! fraction of a second, in the order ABBA, and one sleeps while the other runs: emulators change
-//! their speed by a third within
-//! seconds, and more with new guests, which affects both alike. Each four turns give one ratio. The
-//! result is the
-//! geometric mean of the middle half of the ratios, as a multiple of the reference's median.
+//! `rds-preload`, given a port of its own by `rds/benches/port.c`, and with the kernel's RDS. The two measure
+//! each case in turns of a fraction of a second, in the order ABBA, and one sleeps while the other runs:
+//! emulators change their speed by a third within seconds, and more with new guests, which affects both
+//! alike. Each four turns give one ratio. The result is the geometric mean of the middle half of the ratios,
+//! as a multiple of the reference's median.
 //!
-//! The memory of a connection is the decrease of free memory of the guest, of kernel and program
-//! alike. It is
+//! The memory of a connection is the decrease of free memory of the guest, of kernel and program alike. It is
 //! measured first, with one kind on each pair, before any memory is released.
 
 use std::collections::BTreeMap;
