@@ -616,8 +616,10 @@ fn forgotten_batch_posts_nothing_and_keeps_nothing() {
     std::mem::forget(batch);
     // The provider has no lock, either way of posting.
     let next = Send::new(link.buf(b"next"));
+    link.expect_message();
     link.a.post(next).unwrap();
     assert_eq!(link.received().2, b"next");
+    link.expect_message();
     link.post(Send::new(link.buf(b"last")));
     assert_eq!(link.received().2, b"last");
     drop(link.a);

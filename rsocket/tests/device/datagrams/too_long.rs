@@ -105,11 +105,13 @@ fn queue_pair_whose_receive_fails_is_replaced() {
     let mut stranger = Stranger::new();
     let failing = stranger.ask(&b);
     stranger.send(SPILL, failing);
+    drain(&b);
     introduce_again(&a, &b);
     let replaced = stranger.ask(&b);
     assert_ne!(replaced, failing);
     // The memory of the second one is right.
     stranger.send(SPILL, replaced);
+    drain(&b);
     introduce_again(&a, &b);
     assert_eq!(stranger.ask(&b), replaced);
 }
