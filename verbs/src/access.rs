@@ -1,10 +1,10 @@
-//! What a memory region or a queue pair lets peers do.
+//! Access of peers to a memory region or a queue pair.
 
 use bitflags::bitflags;
 use ibverbs_sys::ibv_access_flags;
 
 bitflags! {
-    /// `ibv_access_flags`—What peers may do, by requests that name the RKey. Nothing, unless it is said.
+    /// `ibv_access_flags`—Access of peers, by requests with the RKey. Empty by default.
     #[doc(alias = "ibv_access_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct RemoteAccess: u32 {
@@ -14,9 +14,9 @@ bitflags! {
         const READ = ibv_access_flags::IBV_ACCESS_REMOTE_READ.0;
         /// Compare-and-swap, and fetch-and-add.
         const ATOMIC = ibv_access_flags::IBV_ACCESS_REMOTE_ATOMIC.0;
-        /// [Flush](crate::op::Flush), so that everybody sees the data. Since rdma-core 45.
+        /// [Flush](crate::op::Flush) to global visibility. Since rdma-core 45.
         const FLUSH_GLOBAL = ibv_access_flags::IBV_ACCESS_FLUSH_GLOBAL.0;
-        /// [Flush](crate::op::Flush), so that the data survive. Since rdma-core 45.
+        /// [Flush](crate::op::Flush) to persistence. Since rdma-core 45.
         const FLUSH_PERSISTENT = ibv_access_flags::IBV_ACCESS_FLUSH_PERSISTENT.0;
     }
 }

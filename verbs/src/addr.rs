@@ -9,7 +9,7 @@ use ibverbs_sys as ffi;
 
 /// `ibv_gid`—A global identifier: the 128-bit address of a port, written like an IPv6 address.
 ///
-/// On RoCE it is the IP address of the port's network interface; an IPv4 address is mapped to IPv6.
+/// On RoCE, the IP address of the port's network interface; an IPv4 address is mapped to IPv6.
 ///
 /// ```
 /// use verbs::Gid;
@@ -25,12 +25,12 @@ pub struct Gid(
 );
 
 impl Gid {
-    /// Whether it is all zeros: an empty entry of a port's table.
+    /// Whether all bytes are zero: an empty entry of a port's table.
     pub fn is_unspecified(self) -> bool {
         self.0 == [0; 16]
     }
 
-    /// The address as an IP address: an IPv4 one if it is mapped.
+    /// The address as an IP address: an IPv4 one if the GID is a mapped IPv4 address.
     pub fn to_ip(self) -> IpAddr {
         Ipv6Addr::from(self.0).to_canonical()
     }

@@ -1,4 +1,4 @@
-//! Address vectors, and the address handles that datagrams are sent to.
+//! Address vectors, and address handles for sending datagrams.
 
 use std::{fmt, ptr::NonNull, sync::Arc};
 
@@ -14,19 +14,20 @@ use crate::{
 
 /// `ibv_ah_attr`—The way to a peer, from a port of this side.
 ///
-/// On RoCE it always has a global route; on InfiniBand a local identifier is enough inside a subnet.
+/// On RoCE, a global route is always present; on InfiniBand a local identifier is enough inside a
+/// subnet.
 #[doc(alias = "ibv_ah_attr")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub struct AddressVector {
     /// The port of this side, counting from 1.
     pub port_num: u8,
-    /// The peer's local identifier; 0 on RoCE.
+    /// The source LID, as an offset within the port's range of local identifiers (LMC).
     pub dlid: u16,
     /// The service level.
     pub sl: u8,
     /// Which of the port's own local identifiers is the source.
     pub src_path_bits: u8,
-    /// The most packets per time, in the device's own code; 0 for as fast as it can.
+    /// Maximum packet rate, as a device's code; 0 for no limit.
     pub static_rate: u8,
     /// The route beyond the subnet.
     pub grh: Option<GlobalRoute>,
@@ -38,13 +39,13 @@ pub struct AddressVector {
 pub struct GlobalRoute {
     /// The peer's address.
     pub dgid: Gid,
-    /// The entry of the port's GID table that is the source.
+    /// Index of the source GID in the port's GID table.
     pub sgid_index: u8,
     /// For switches to keep packets of one flow on one path; 0 if none.
     pub flow_label: u32,
     /// How many routers the packets may pass.
     pub hop_limit: u8,
-    /// For switches to tell classes of traffic apart.
+    /// Traffic class, for quality of service in switches.
     pub traffic_class: u8,
 }
 
@@ -76,7 +77,7 @@ impl AddressVector {
         }
     }
 
-    /// The way as C has it.
+    /// The C form of the vector.
     pub fn to_raw(self) -> ffi::ibv_ah_attr {
         let mut raw = ffi::ibv_ah_attr::zeroed();
         raw.port_num = self.port_num;
@@ -95,7 +96,7 @@ impl AddressVector {
         raw
     }
 
-    /// The way that C has at hand.
+    /// The vector in a C form.
     pub fn from_raw(raw: &ffi::ibv_ah_attr) -> Self {
         let grh = (raw.is_global != 0).then(|| GlobalRoute {
             dgid: raw.grh.dgid.into(),
@@ -115,13 +116,14 @@ impl AddressVector {
     }
 }
 
-/// The length of the global route header, with which every receive of a datagram begins.
+/// The length in bytes of the global route header at the start of each received datagram.
 pub const GRH_LEN: usize = 40;
 
 /// `ibv_ah`—Where datagrams are sent to.
 ///
-/// It is a handle to a shared object, like an `Arc`: cloning it is cheap. Requests in flight hold it too, so it is
-/// destroyed when the last handle is gone and the last request has come back.
+/// Cloning is cheap: the handle is reference-counted, like an `Arc`. Requests in flight hold a
+/// reference too, so the object is destroyed after the drop of the last handle and the completion
+/// of the last request.
 ///
 /// # References
 /// [ibv_create_ah(3)](https://man7.org/linux/man-pages/man3/ibv_create_ah.3.html)
@@ -137,8 +139,8 @@ struct Inner {
     pd: ProtectionDomain,
 }
 
-// SAFETY: an address handle is never changed after it has been created, and libibverbs documents its calls as
-// thread-safe.
+// SAFETY: an address handle is never changed after its creation, and libibverbs documents its calls
+// as thread-safe.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -147,8 +149,8 @@ impl ProtectionDomain {
     /// `ibv_create_ah(pd, …)`—Creates an address handle. Enters the kernel.
     ///
     /// # Errors
-    /// - `EINVAL`: the port or the GID index does not exist, or the route is missing that RoCE
-    ///   needs.
+    /// - `EINVAL`: the port or the GID index does not exist, or the global route needed on RoCE is
+    ///   missing.
     /// - `ETIMEDOUT`, `EHOSTUNREACH`: the peer's hardware address cannot be found.
     ///
     /// # References
@@ -162,8 +164,9 @@ impl ProtectionDomain {
             .map_err(|err| err.detail(format!("{vector:?}")))
     }
 
-    /// `ibv_create_ah_from_wc(pd, …)`—Creates an address handle for the sender of a datagram that
-    /// was received on port `port_num`. `received` is what arrived, which begins with the global route header.
+    /// `ibv_create_ah_from_wc(pd, …)`—Creates an address handle for the sender of a datagram
+    /// received on port `port_num`. `received` is the received buffer, starting with the global
+    /// route header.
     ///
     /// # Errors
     /// - `InvalidInput`: `received` is too short to begin with the header.
@@ -180,8 +183,8 @@ impl ProtectionDomain {
     ) -> Result<AddressHandle> {
         let mut wc = wc.to_raw();
         let mut grh = grh_of("ibv_create_ah_from_wc", received)?;
-        // SAFETY: the domain is allocated for as long as `self` lives; the completion and the header are local copies,
-        // which C only reads, and not after it has returned.
+        // SAFETY: the domain is allocated for as long as `self` lives; C only reads the completion
+        // and the header, local copies, and not after the return.
         let ah = unsafe {
             ffi::ibv_create_ah_from_wc(self.as_raw(), &raw mut wc, &raw mut grh, port_num)
         };
@@ -203,7 +206,8 @@ impl ProtectionDomain {
         let mut wc = wc.to_raw();
         let mut grh = grh_of("ibv_init_ah_from_wc", received)?;
         let mut attr = ffi::ibv_ah_attr::zeroed();
-        // SAFETY: the context is open for as long as `self` lives; the other arguments are local, and C keeps no pointer to them.
+        // SAFETY: the context is open for as long as `self` lives; the other arguments are local,
+        // and C keeps no pointer to them.
         let ret = unsafe {
             ffi::ibv_init_ah_from_wc(
                 self.context().as_raw(),
@@ -228,7 +232,7 @@ impl ProtectionDomain {
     }
 }
 
-/// The header that a received datagram begins with.
+/// The header at the start of a received datagram.
 fn grh_of(call: &'static str, received: &[u8]) -> Result<ffi::ibv_grh> {
     const _: () = assert!(size_of::<ffi::ibv_grh>() == GRH_LEN);
     let Some(bytes) = received.first_chunk::<GRH_LEN>() else {
@@ -238,17 +242,17 @@ fn grh_of(call: &'static str, received: &[u8]) -> Result<ffi::ibv_grh> {
                 .detail(format!("{} bytes", received.len())),
         );
     };
-    // SAFETY: the header is plain data, for which every pattern of so many bytes is a value.
+    // SAFETY: the header is plain data; every pattern of the `GRH_LEN` bytes is a value.
     Ok(unsafe { bytes.as_ptr().cast::<ffi::ibv_grh>().read_unaligned() })
 }
 
 impl AddressHandle {
-    /// The domain it was made in.
+    /// The protection domain of the handle.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.inner.pd
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_ah {
         self.inner.raw.as_ptr()
     }
@@ -264,16 +268,16 @@ impl fmt::Debug for AddressHandle {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the handle exists and is destroyed once, here. Requests that were posted with it hold an `Arc` of
-        // `self`, so none is in flight. Its domain is allocated, since that is dropped after this.
+        // SAFETY: the handle exists and is destroyed once, here. Posted requests hold an `Arc` of
+        // `self`, so none is in flight. The domain is allocated, since its field is dropped later.
         let _: i32 = unsafe { ffi::ibv_destroy_ah(self.raw.as_ptr()) };
     }
 }
 
-/// Work that is sent to an address, and keeps it until it comes back.
+/// Work with a destination address, kept until the work is returned.
 #[derive(Clone, Debug)]
 pub struct Addressed<W> {
-    /// What the device reads.
+    /// The bytes for the device to read.
     pub work: W,
     ah: AddressHandle,
 }
@@ -288,16 +292,16 @@ impl<W> Addressed<W> {
     }
 }
 
-/// Work that knows where it is sent to: [`Addressed`], alone or [`With`] a context.
+/// Work with a destination address: [`Addressed`], alone or [`With`] a context.
 ///
 /// # Safety
-/// `ah` always returns the same handle, and `self` keeps it until it is dropped.
+/// `ah` always returns the same handle, and `self` keeps the handle until dropped.
 pub unsafe trait HasAddress {
-    /// Where it is sent to.
+    /// The destination.
     fn ah(&self) -> &AddressHandle;
 }
 
-// SAFETY: the handle is a private field that nothing changes.
+// SAFETY: the handle is a private field and never changes.
 unsafe impl<W> HasAddress for Addressed<W> {
     #[inline]
     fn ah(&self) -> &AddressHandle {
@@ -305,7 +309,7 @@ unsafe impl<W> HasAddress for Addressed<W> {
     }
 }
 
-// SAFETY: the handle is the work's, which `self` owns.
+// SAFETY: the handle is the work's, and `self` owns the work.
 unsafe impl<W: HasAddress, C> HasAddress for With<W, C> {
     #[inline]
     fn ah(&self) -> &AddressHandle {
@@ -313,7 +317,7 @@ unsafe impl<W: HasAddress, C> HasAddress for With<W, C> {
     }
 }
 
-// SAFETY: the elements are those of `work`, which `self` owns.
+// SAFETY: the elements belong to `work`, owned by `self`.
 unsafe impl<W: Gather> Gather for Addressed<W> {
     #[inline]
     fn gather(&self, list: &mut SgeList) {

@@ -1,20 +1,21 @@
-//! Which requests a failed post has left unposted.
+//! The requests left unposted by a failed post.
 //!
-//! One rule for every provider: a post that fails has refused the request that it names as bad, and
-//! the requests behind it. It may have posted every other request, so their work stays in flight.
+//! One rule for every provider: a failed post has refused the request named as bad, and the
+//! requests behind. Every other request may have been posted, so the work of those stays in flight.
 //!
-//! Providers whose doorbell is a call of the kernel put requests where the kernel finds them, and
-//! then ring. If only the doorbell fails, Soft-RoCE's and Soft-iWARP's return its error and name no
-//! request (null): the kernel carries the requests out with the next doorbell.
+//! Some providers ring the doorbell by a call into the kernel: they write the requests to shared
+//! memory, and then ring. If only the doorbell fails, the providers of Soft-RoCE and Soft-iWARP
+//! return the doorbell's error and name no request (null): the kernel carries the requests out with
+//! the next doorbell.
 
 use std::ptr;
 
-/// `bad_wr`—The place where a provider names the first request that it has not posted.
+/// `bad_wr`—The out parameter for a provider to name the first unposted request.
 #[derive(Debug)]
 pub(crate) struct BadWr<W>(*mut W);
 
 impl<W> BadWr<W> {
-    /// What the place holds before the call. It is not null, which a provider may put there.
+    /// The value before the call. Not null, since a provider may store null.
     const UNTOUCHED: *mut W = ptr::without_provenance_mut(1);
 
     #[inline]
@@ -28,15 +29,15 @@ impl<W> BadWr<W> {
         &raw mut self.0
     }
 
-    /// Whether a post of one request, which has failed with `errno`, has refused it.
+    /// Whether a post of one request, failed with `errno`, has refused `request`.
     #[cold]
     #[inline(never)]
     pub(crate) fn is_refused(&self, errno: i32, request: *const W) -> bool {
         self.first_of(errno, 1, |_| request) == 0
     }
 
-    /// The index of the first request that a post of `count` requests, which has failed with
-    /// `errno`, has refused; `count` if it may have posted all of them.
+    /// The index of the first request refused by a post of `count` requests, failed with `errno`;
+    /// `count` if all may have been posted.
     pub(crate) fn first_of(
         &self,
         errno: i32,
@@ -45,7 +46,7 @@ impl<W> BadWr<W> {
     ) -> usize {
         let untouched = ptr::eq(self.0, Self::UNTOUCHED);
         if untouched && errno.saturating_abs() == libc::EOPNOTSUPP {
-            // libibverbs' stand-in for a call that the provider lacks, which does nothing else.
+            // libibverbs' stub for a missing provider function; the stub does nothing else.
             return 0;
         }
         let named = (0..count).find(|&index| ptr::eq(request(index), self.0));

@@ -1,4 +1,4 @@
-//! Numbers that InfiniBand gives fewer bits than Rust does: checked where they are made, so that no
+//! Numbers with fewer bits in InfiniBand than in Rust: checked at construction, so that no later
 //! call fails because of one.
 
 use std::{fmt, io};
@@ -15,10 +15,10 @@ macro_rules! bounded {
             /// The largest value.
             pub const MAX: Self = Self($max);
 
-            /// The value, if it is small enough.
+            /// Checks the value against the maximum.
             ///
             /// # Errors
-            /// - `InvalidInput`: it is more than [`MAX`](Self::MAX).
+            /// - `InvalidInput`: the value is more than [`MAX`](Self::MAX).
             pub fn new(value: $int) -> Result<Self> {
                 if value <= $max {
                     return Ok(Self(value));
@@ -62,42 +62,42 @@ bounded! {
     /// # Ok::<(), verbs::Error>(())
     /// ```
     Psn(u32) <= 16777215;
-    /// The number of a queue pair, by which its peers address it: 24 bits.
+    /// The number of a queue pair, the address used by its peers: 24 bits.
     QpNum(u32) <= 16777215;
-    /// The number of a shared receive queue, by which [XRC](crate::XrcSend) senders address it: 24
+    /// The number of a shared receive queue, the address used by [XRC](crate::XrcSend) senders: 24
     /// bits.
     SrqNum(u32) <= 16777215;
     /// How long to wait for an acknowledgement: 4.096 µs times two to the power of this. 0 is for
     /// ever, 14 about 67 ms.
     AckTimeout(u8) <= 31;
-    /// How often an unacknowledged packet is sent again. Some devices, Soft-RoCE among them, take 7 for
-    /// without end.
+    /// Maximum number of retransmissions of an unacknowledged packet. Some devices, Soft-RoCE among
+    /// them, treat 7 as unlimited.
     RetryCount(u8) <= 7;
-    /// How often a message is sent again to a receiver that is not ready; 7 is without end.
+    /// Maximum number of retries towards a receiver that is not ready (RNR); 7 is unlimited.
     RnrRetry(u8) <= 7;
-    /// How long a sender is asked to wait for a receiver that is not ready. A code, not a number: 0 is
-    /// 655.36 ms, 1 is 10 µs, 12 is 640 µs, 31 is 491.52 ms.
+    /// Delay requested from a sender by a receiver that is not ready (RNR NAK). A code, not a
+    /// number: 0 is 655.36 ms, 1 is 10 µs, 12 is 640 µs, 31 is 491.52 ms.
     RnrTimer(u8) <= 31;
 }
 
 impl Psn {
-    /// The low 24 bits of a number, for a sequence that starts anywhere.
+    /// The low 24 bits of a number, for a sequence with an arbitrary start.
     pub const fn from_low_bits(value: u32) -> Self {
         Self(value & Self::MAX.0)
     }
 }
 
 impl QpNum {
-    /// The number of a queue pair as a device or a peer has given it, of which only 24 bits can
-    /// count.
+    /// The number of a queue pair as reported by a device or a peer. Bits above the low 24 are
+    /// ignored.
     pub const fn from_low_bits(value: u32) -> Self {
         Self(value & Self::MAX.0)
     }
 }
 
 impl SrqNum {
-    /// The number of a shared receive queue as a device or a peer has given it, of which only 24
-    /// bits can count.
+    /// The number of a shared receive queue as reported by a device or a peer. Bits above the low
+    /// 24 are ignored.
     pub const fn from_low_bits(value: u32) -> Self {
         Self(value & Self::MAX.0)
     }

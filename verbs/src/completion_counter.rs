@@ -14,10 +14,10 @@ use crate::{
 };
 
 named! {
-    /// `ibv_comp_cntr_type`—The unit that completions are counted in.
+    /// `ibv_comp_cntr_type`—The unit of a completion counter.
     #[doc(alias = "ibv_comp_cntr_type")]
     CountedUnit(u32) {
-        /// Requests that have completed.
+        /// Completed requests.
         REQUESTS = ibv_comp_cntr_type::IBV_COMP_CNTR_TYPE_WRS.0;
         /// Their bytes.
         BYTES = ibv_comp_cntr_type::IBV_COMP_CNTR_TYPE_BYTES.0;
@@ -25,8 +25,7 @@ named! {
 }
 
 bitflags! {
-    /// `ibv_qp_attach_comp_cntr_op`—The completions of a queue pair that are counted. Unknown bits
-    /// are kept.
+    /// `ibv_qp_attach_comp_cntr_op`—The counted completions of a queue pair. Unknown bits are kept.
     #[doc(alias = "ibv_qp_attach_comp_cntr_op")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct CountedOps: u32 {
@@ -45,24 +44,24 @@ bitflags! {
     }
 }
 
-/// `ibv_comp_cntr_caps`—What completion counters a device has.
+/// `ibv_comp_cntr_caps`—The capabilities of a device's completion counters.
 #[doc(alias = "ibv_comp_cntr_caps")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 #[non_exhaustive]
 pub struct CompletionCounterCaps {
-    /// The highest number. After it comes zero.
+    /// The maximum value. The counter then wraps to zero.
     pub max_value: u64,
     /// The most counters.
     pub max_counters: u32,
-    /// What they can count.
+    /// The operations that can be counted.
     pub ops: CountedOps,
 }
 
-/// `ibv_comp_cntr`—A counter of completions, and one of failed ones, which the device counts up
-/// while completion queues work as ever. Since rdma-core 65.
+/// `ibv_comp_cntr`—A counter of completions, and one of failed ones, incremented by the device.
+/// Completion queues are not affected. Since rdma-core 65.
 ///
-/// It counts for every queue pair that it is [attached](QueuePair::count_completions) to, and it is
-/// a handle to a shared object, like an `Arc`: each of those keeps it.
+/// Counts for every queue pair to which the counter is [attached](QueuePair::count_completions). A
+/// handle to a shared object, like an `Arc`: each attached queue pair keeps the object.
 ///
 /// # Examples
 /// ```no_run
@@ -91,17 +90,17 @@ struct Inner {
     ctx: Context,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe, and the device counts in one step.
+// SAFETY: libibverbs documents its calls as thread-safe, and the device increments atomically.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
 
 impl Context {
-    /// `ibv_query_comp_cntr_caps(ctx, …)`—What completion counters the device has. Enters the
-    /// kernel.
+    /// `ibv_query_comp_cntr_caps(ctx, …)`—Capabilities of the device's completion counters. Enters
+    /// the kernel.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: it has none, or the library is older than rdma-core 65.
+    /// - `EOPNOTSUPP`: the device has no such counters, or the library is older than rdma-core 65.
     ///
     /// # References
     /// [ibv_query_comp_cntr_caps(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_query_comp_cntr_caps.3.md)
@@ -125,7 +124,8 @@ impl Context {
     /// `ibv_create_comp_cntr(ctx, …)`—Creates a counter of completions, at zero. Enters the kernel.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device does not count that, or the library is older than rdma-core 65.
+    /// - `EOPNOTSUPP`: the device does not count this unit, or the library is older than rdma-core
+    ///   65.
     /// - `ENOMEM`: out of memory, or of counters.
     ///
     /// # References
@@ -160,7 +160,7 @@ macro_rules! numbers {
         $(#[$doc])*
         ///
         /// # Errors
-        /// - `EOPNOTSUPP`: the device cannot do it.
+        /// - `EOPNOTSUPP`: the device does not support the call.
         ///
         /// # References
         /// [ibv_create_comp_cntr(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_create_comp_cntr.3.md)
@@ -176,12 +176,12 @@ macro_rules! numbers {
 
 impl CompletionCounter {
     numbers! {
-        /// `ibv_set_comp_cntr(counter, value)`—Sets the number of completions. What is counted at
-        /// the same time may be lost.
+        /// `ibv_set_comp_cntr(counter, value)`—Sets the number of completions. Concurrent
+        /// completions may be lost.
         #[doc(alias = "ibv_set_comp_cntr")]
         set(value) = ibv_set_comp_cntr;
-        /// `ibv_set_err_comp_cntr(counter, value)`—Sets the number of failed completions. What is
-        /// counted at the same time may be lost.
+        /// `ibv_set_err_comp_cntr(counter, value)`—Sets the number of failed completions.
+        /// Concurrent completions may be lost.
         #[doc(alias = "ibv_set_err_comp_cntr")]
         set_errors(value) = ibv_set_err_comp_cntr;
         /// `ibv_inc_comp_cntr(counter, amount)`—Adds to the number of completions.
@@ -192,11 +192,11 @@ impl CompletionCounter {
         add_errors(amount) = ibv_inc_err_comp_cntr;
     }
 
-    /// `ibv_read_comp_cntr(counter, …)`—The number of completions. What was just set or added may
-    /// be seen a little later.
+    /// `ibv_read_comp_cntr(counter, …)`—The number of completions. A recent set or add may become
+    /// visible a little later.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EOPNOTSUPP`: the device does not support the call.
     ///
     /// # References
     /// [ibv_create_comp_cntr(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_create_comp_cntr.3.md)
@@ -205,11 +205,11 @@ impl CompletionCounter {
         self.read_by("ibv_read_comp_cntr", late::ibv_read_comp_cntr())
     }
 
-    /// `ibv_read_err_comp_cntr(counter, …)`—The number of failed completions. What was just set or
-    /// added may be seen a little later.
+    /// `ibv_read_err_comp_cntr(counter, …)`—The number of failed completions. A recent set or add
+    /// may become visible a little later.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EOPNOTSUPP`: the device does not support the call.
     ///
     /// # References
     /// [ibv_create_comp_cntr(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_create_comp_cntr.3.md)
@@ -232,8 +232,7 @@ impl CompletionCounter {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_comp_cntr {
         self.inner.raw.as_ptr()
     }
@@ -242,14 +241,14 @@ impl CompletionCounter {
 type Read = unsafe extern "C" fn(*mut ffi::ibv_comp_cntr, *mut u64) -> i32;
 
 impl<T: Transport, S: CanAttachCounter, SW, RW> QueuePair<T, S, SW, RW> {
-    /// `ibv_qp_attach_comp_cntr(qp, …)`—Lets a counter count the completions of these operations,
-    /// until the queue pair is destroyed. Several can count for one queue pair, each another
-    /// operation. Enters the kernel.
+    /// `ibv_qp_attach_comp_cntr(qp, …)`—Attaches a counter for the completions of these operations,
+    /// until the queue pair is destroyed. A queue pair can have several counters, each for other
+    /// operations. Enters the kernel.
     ///
     /// # Errors
     /// - `InvalidInput`: the counter is of another device.
     /// - `EBUSY`: one of the operations has a counter.
-    /// - `EOPNOTSUPP`: the device does not count one of them.
+    /// - `EOPNOTSUPP`: the device does not count one of the operations.
     ///
     /// # References
     /// [ibv_qp_attach_comp_cntr(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_qp_attach_comp_cntr.3.md)
@@ -271,9 +270,9 @@ impl<T: Transport, S: CanAttachCounter, SW, RW> QueuePair<T, S, SW, RW> {
             comp_mask: 0,
             op_mask: ops.bits(),
         };
-        // SAFETY: the queue pair exists for as long as `self` lives, and the counter for as long as
-        // `counter` does, and then for as long as the queue pair, which gets a share of it. C keeps
-        // no pointer to the attributes.
+        // SAFETY: the queue pair exists for as long as `self` lives; the counter for as long as
+        // `counter` does, and then for as long as the queue pair, which gets a share. C keeps no
+        // pointer to the attributes.
         let errno = unsafe { attach(self.as_raw(), counter.as_raw(), &raw mut attr) };
         cvt_errno(CALL, errno).map_err(fail)?;
         self.keep(counter.clone());
@@ -292,10 +291,10 @@ impl fmt::Debug for CompletionCounter {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(destroy) = late::ibv_destroy_comp_cntr() {
-            // SAFETY: the counter exists and is destroyed once, here; its context is open, since
-            // that is dropped after this. Queue pairs that it counts for hold an `Arc` of `self`, so
-            // none is left, except those that were given up; then this fails (`EBUSY`), and it stays
-            // until the context is closed.
+            // SAFETY: the counter exists and is destroyed once, here; the context is open, since
+            // its field is dropped later. Attached queue pairs hold an `Arc` of `self`, so none is
+            // left, except leaked ones; then this fails (`EBUSY`), and the counter stays until the
+            // context is closed.
             let _: i32 = unsafe { destroy(self.raw.as_ptr()) };
         }
     }

@@ -13,11 +13,11 @@ use ibverbs_sys as ffi;
 
 use crate::{error::Result, removal::Presence};
 
-/// `ibv_context`—An open RDMA device, from which every other object is made.
+/// `ibv_context`—An open RDMA device, the origin of every other object.
 ///
-/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the device is closed
-/// when the last handle and the last object made from it are gone. Two handles are equal when they
-/// are the same open device.
+/// Cloning is cheap: the handle is reference-counted, like an `Arc`. The device is closed after the
+/// drop of the last handle and of the last object made from the context. Two handles are equal if
+/// both belong to one open device.
 #[doc(alias = "ibv_context")]
 #[derive(Clone)]
 pub struct Context {
@@ -28,20 +28,20 @@ struct Inner {
     // INVARIANT: open until `self` is dropped.
     raw: NonNull<ffi::ibv_context>,
     owner: Owner,
-    /// What the device has answered so far; see `vendor_id`.
+    /// The vendor ID, once queried; see `vendor_id`.
     vendor_id: OnceLock<u32>,
     presence: Presence,
 }
 
-/// Which open device something belongs to: to be compared, and nothing else.
+/// Identity of an object's open device, for comparison only.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct ContextId(NonZero<usize>);
 
-/// Who closes the device.
+/// The party responsible for closing the device.
 enum Owner {
     /// This handle does.
     Us,
-    /// Somebody else does, after this has been dropped.
+    /// Another library, after the drop of this value.
     Other(#[expect(dead_code, reason = "held for its drop")] Box<dyn Any + Send + Sync>),
 }
 
@@ -52,23 +52,23 @@ unsafe impl Send for Inner {}
 unsafe impl Sync for Inner {}
 
 impl Context {
-    /// Takes over a context that was opened with `ibv_open_device`.
+    /// Takes over a context opened with `ibv_open_device`.
     ///
     /// # Safety
-    /// - `raw` is open, and nobody else closes it.
+    /// - `raw` is open, and no other code closes the context.
     pub unsafe fn from_open(raw: NonNull<ffi::ibv_context>) -> Self {
         Self {
             inner: Arc::new(Inner {
                 raw,
                 owner: Owner::Us,
                 vendor_id: OnceLock::new(),
-                // SAFETY: it is open, as the caller promises.
+                // SAFETY: open, as the caller promises.
                 presence: unsafe { Presence::of(raw) },
             }),
         }
     }
 
-    /// Uses a context that another library opened, such as one of librdmacm's.
+    /// Uses a context opened by another library, such as one of librdmacm's.
     ///
     /// # Safety
     /// - `raw` is open, and stays open for as long as `keep_alive` has not been dropped.
@@ -81,7 +81,7 @@ impl Context {
                 raw,
                 owner: Owner::Other(keep_alive),
                 vendor_id: OnceLock::new(),
-                // SAFETY: it is open, as the caller promises.
+                // SAFETY: open, as the caller promises.
                 presence: unsafe { Presence::of(raw) },
             }),
         }
@@ -93,19 +93,19 @@ impl Context {
         ContextId(self.inner.raw.addr())
     }
 
-    /// The C object, for calls that this crate does not wrap. It is open for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Open as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_context {
         self.inner.raw.as_ptr()
     }
 
-    /// Whether a call that has failed with this error to destroy an object needs not have succeeded: the kernel has
-    /// removed the device, and destroyed the object itself. May wait for up to 5 s, once.
+    /// Whether the kernel has removed the device, so that the failure of a destroying call with
+    /// this error can be ignored: the kernel has destroyed the object itself. May block for up to 5
+    /// s, once.
     pub(crate) fn is_removed(&self, errno: i32) -> bool {
         errno == libc::EIO && self.inner.presence.has_ended()
     }
 
-    /// Whose device it is. Asks only once.
+    /// The vendor ID of the device. Queries the device once, and caches the answer.
     pub(crate) fn vendor_id(&self) -> Result<u32> {
         if let Some(&known) = self.inner.vendor_id.get() {
             return Ok(known);
@@ -116,20 +116,20 @@ impl Context {
 
     /// The name of the device, for example `rxe0`.
     pub fn name(&self) -> &str {
-        // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it
-        // is opened.
+        // SAFETY: the context is open (invariant of `Inner`), and `device` is constant after
+        // opening.
         let device = unsafe { (*self.as_raw()).device };
-        // SAFETY: libibverbs keeps the device for as long as a context of it is open.
+        // SAFETY: libibverbs keeps the device while a context of the device is open.
         let name = unsafe { ffi::ibv_get_device_name(device) };
         // SAFETY: the name is an array inside the device, always terminated, and never changes.
         let name = unsafe { CStr::from_ptr(name) };
         name.to_str().unwrap_or("")
     }
 
-    /// The number of completion vectors: interrupts that completion queues can be spread over.
+    /// The number of completion vectors: interrupts over which completion queues can be spread.
     pub fn num_comp_vectors(&self) -> u32 {
-        // SAFETY: the context is open (invariant of `Inner`), and the number is set for good when
-        // it is opened.
+        // SAFETY: the context is open (invariant of `Inner`), and the number is constant after
+        // opening.
         let vectors = unsafe { (*self.as_raw()).num_comp_vectors };
         vectors.try_into().unwrap_or(0)
     }
@@ -140,11 +140,11 @@ impl Context {
     }
 
     pub(crate) fn transport_type(&self) -> ffi::ibv_transport_type {
-        // SAFETY: the context is open (invariant of `Inner`), and `device` is set for good when it
-        // is opened.
+        // SAFETY: the context is open (invariant of `Inner`), and `device` is constant after
+        // opening.
         let device = unsafe { (*self.as_raw()).device };
-        // SAFETY: libibverbs keeps the device for as long as a context of it is open, and never
-        // changes its transport.
+        // SAFETY: libibverbs keeps the device while a context of the device is open, and never
+        // changes the transport.
         unsafe { (*device).transport_type }
     }
 }
@@ -169,11 +169,11 @@ impl Drop for Inner {
     fn drop(&mut self) {
         if let Owner::Us = self.owner {
             // SAFETY: the context is open, ours to close, and closed once. Every object made from
-            // it holds an `Arc` of `self`, so none is left, except those that could not be
-            // destroyed and were given up: nothing uses those again, and the kernel ends their
-            // device access when the context's file is closed.
+            // the context holds an `Arc` of `self`, so none is left, except objects leaked after a
+            // failed destruction: nothing uses those again, and the kernel ends their device access
+            // when the context's file is closed.
             //
-            // The result says nothing of use: the context is gone either way.
+            // The result is of no use: the context is closed either way.
             let _: i32 = unsafe { ffi::ibv_close_device(self.raw.as_ptr()) };
         }
     }

@@ -13,7 +13,7 @@ use crate::{
 };
 
 named! {
-    /// `ibv_counter_description`—What a counter counts.
+    /// `ibv_counter_description`—The quantity counted by a counter.
     #[doc(alias = "ibv_counter_description")]
     CounterKind(u32) {
         /// Packets.
@@ -28,15 +28,15 @@ bitflags! {
     #[doc(alias = "ibv_read_counters_flags")]
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct ReadCounters: u32 {
-        /// Values that the kernel has kept will do.
+        /// Accept values cached by the kernel.
         const PREFER_CACHED = ibv_read_counters_flags::IBV_READ_COUNTERS_ATTR_PREFER_CACHED.0;
     }
 }
 
 /// `ibv_counters`—A set of counters.
 ///
-/// First it is said what is to be [counted](Self::attach), and at which index; then a flow
-/// [uses](crate::FlowRule::count) it.
+/// First [attach](Self::attach) each quantity at an index, then [use](crate::FlowRule::count) the
+/// set in a flow.
 ///
 /// # Examples
 /// ```no_run
@@ -59,7 +59,7 @@ pub struct Counters {
     inner: Arc<CountersInner>,
 }
 
-/// The part that flows share.
+/// The part shared with flows.
 pub(crate) struct CountersInner {
     // INVARIANT: created until `self` is dropped.
     pub(crate) raw: NonNull<ffi::ibv_counters>,
@@ -95,11 +95,11 @@ impl Context {
 }
 
 impl Counters {
-    /// `ibv_attach_counters_point_flow(counters, …)`—Counts something at an index, for the flows
+    /// `ibv_attach_counters_point_flow(counters, …)`—Counts a quantity at an index, for the flows
     /// that will use the set.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device does not count that.
+    /// - `EOPNOTSUPP`: the device does not count this quantity.
     /// - `EBUSY`: a flow uses the set already.
     /// - `EINVAL`: the index is too large.
     ///
@@ -135,8 +135,8 @@ impl Counters {
             Error::refused(CALL, io::ErrorKind::InvalidInput, reason)
         })?;
         let to = values.as_mut_ptr();
-        // SAFETY: the counters exist for as long as `self` lives; C writes at most `count` values
-        // before it returns.
+        // SAFETY: the counters exist for as long as `self` lives; C writes at most `count` values,
+        // and only before the return.
         let errno = unsafe { ffi::ibv_read_counters(self.as_raw(), to, count, flags.bits()) };
         cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{count} values")))
     }
@@ -146,8 +146,7 @@ impl Counters {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_counters {
         self.inner.raw.as_ptr()
     }
@@ -171,10 +170,10 @@ impl fmt::Debug for CountersInner {
 
 impl Drop for CountersInner {
     fn drop(&mut self) {
-        // SAFETY: the counters exist and are destroyed once, here; their context is open, since
-        // `self.ctx` is dropped after this. Flows that use them hold an `Arc` of `self`, so none is
-        // left, except those that could not be destroyed: then this fails, and they stay until the
-        // context is closed.
+        // SAFETY: the counters exist and are destroyed once, here; the context is open, since
+        // `self.ctx` is dropped later. Flows with these counters hold an `Arc` of `self`, so none
+        // is left, except leaked ones: then this fails, and the counters stay until the context is
+        // closed.
         let _: i32 = unsafe { ffi::ibv_destroy_counters(self.raw.as_ptr()) };
     }
 }

@@ -12,7 +12,7 @@ use crate::{
 
 /// `ibv_get_device_list`—Lists the RDMA devices of this machine.
 ///
-/// A machine without RDMA devices, or without RDMA in its kernel, has an empty list.
+/// The list is empty on a machine without RDMA devices, or without RDMA in the kernel.
 ///
 /// # Errors
 /// - `ENOMEM`: out of memory.
@@ -31,18 +31,18 @@ use crate::{
 #[doc(alias = "ibv_get_device_list")]
 pub fn devices() -> Result<DeviceList> {
     let mut count = 0;
-    // SAFETY: `count` is a valid place for the number of devices; C keeps no pointer to it.
+    // SAFETY: `count` is a valid place for the number of devices; C keeps no pointer to `count`.
     let list = unsafe { ffi::ibv_get_device_list(&raw mut count) };
     let list = match cvt_ptr("ibv_get_device_list", list) {
         Ok(list) => list,
-        // No RDMA in this kernel: there are no devices, and that is not a failure.
+        // No RDMA in this kernel means no devices, not a failure.
         Err(err) if err.raw_os_error() == Some(libc::ENOSYS) => return Ok(DeviceList::default()),
         Err(err) => return Err(err),
     };
     let list = Arc::new(RawList(list));
     let devices = (0..usize::try_from(count).unwrap_or(0))
         .filter_map(|i| {
-            // SAFETY: `i` is below the count that C returned for this list.
+            // SAFETY: `i` is below the count returned by C for this list.
             let entry = unsafe { list.0.add(i) };
             // SAFETY: the entry is inside the list, which is live and never written.
             let raw = unsafe { *entry.as_ptr() };
@@ -55,12 +55,11 @@ pub fn devices() -> Result<DeviceList> {
     Ok(DeviceList { devices })
 }
 
-/// The list that libibverbs allocated. Its devices may be used for as long as it has not been
-/// freed.
+/// A device list allocated by libibverbs. The devices may be used until the list is freed.
 struct RawList(NonNull<*mut ffi::ibv_device>);
 
-// SAFETY: libibverbs never changes a device list after it has returned it, and it may be read and
-// freed from any thread.
+// SAFETY: libibverbs never changes a device list after returning one; reading and freeing are
+// allowed from any thread.
 unsafe impl Send for RawList {}
 // SAFETY: see `Send`; shared access only reads.
 unsafe impl Sync for RawList {}
@@ -68,12 +67,12 @@ unsafe impl Sync for RawList {}
 impl Drop for RawList {
     fn drop(&mut self) {
         // SAFETY: the list came from `ibv_get_device_list` and is freed once, here; every `Device`
-        // that points into it holds the `Arc` that owns it.
+        // with a pointer into the list holds the `Arc` of the list.
         unsafe { ffi::ibv_free_device_list(self.0.as_ptr()) };
     }
 }
 
-/// The devices found by [`devices`], in the order libibverbs reports them.
+/// The devices found by [`devices`], in libibverbs' order.
 #[derive(Debug, Default)]
 pub struct DeviceList {
     devices: Vec<Device>,
@@ -95,7 +94,7 @@ impl DeviceList {
         self.devices.iter()
     }
 
-    /// The device of that name, for example `rxe0`.
+    /// The device with this name, for example `rxe0`.
     pub fn find(&self, name: &str) -> Option<&Device> {
         self.iter().find(|device| device.name() == name)
     }
@@ -126,8 +125,8 @@ pub struct Device {
     _list: Arc<RawList>,
 }
 
-// SAFETY: libibverbs keeps devices in a list of its own under a lock; the calls below only read
-// fields that are set before the device is published.
+// SAFETY: libibverbs keeps devices in an internal list under a lock; the calls below only read
+// fields set before the device is published.
 unsafe impl Send for Device {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Device {}
@@ -139,7 +138,7 @@ impl Device {
     /// [ibv_get_device_name(3)](https://man7.org/linux/man-pages/man3/ibv_get_device_name.3.html)
     #[doc(alias = "ibv_get_device_name")]
     pub fn name(&self) -> &str {
-        // SAFETY: `self.raw` is a device of the list that `self` keeps alive.
+        // SAFETY: `self.raw` is a device of the list kept alive by `self`.
         let name = unsafe { ffi::ibv_get_device_name(self.raw.as_ptr()) };
         // SAFETY: the name is an array inside the device, always terminated, and never changes.
         let name = unsafe { CStr::from_ptr(name) };
@@ -153,34 +152,34 @@ impl Device {
     /// [ibv_get_device_guid(3)](https://man7.org/linux/man-pages/man3/ibv_get_device_guid.3.html)
     #[doc(alias = "ibv_get_device_guid")]
     pub fn guid(&self) -> Guid {
-        // SAFETY: `self.raw` is a device of the list that `self` keeps alive.
+        // SAFETY: `self.raw` is a device of the list kept alive by `self`.
         let guid = unsafe { ffi::ibv_get_device_guid(self.raw.as_ptr()) };
         Guid(guid.to_ne().to_be_bytes())
     }
 
-    /// `ibv_get_device_index`—The kernel's number for the device, which does not change when it is
-    /// renamed; `None` where the kernel does not say.
+    /// `ibv_get_device_index`—The kernel's number for the device, constant over renames; `None`
+    /// where the kernel reports none.
     ///
     /// # References
     /// [ibv_get_device_index(3)](https://man7.org/linux/man-pages/man3/ibv_get_device_index.3.html)
     #[doc(alias = "ibv_get_device_index")]
     pub fn index(&self) -> Option<u32> {
-        // SAFETY: `self.raw` is a device of the list that `self` keeps alive.
+        // SAFETY: `self.raw` is a device of the list kept alive by `self`.
         let index = unsafe { ffi::ibv_get_device_index(self.raw.as_ptr()) };
         index.try_into().ok()
     }
 
-    /// What the device is in its network.
+    /// The role of the device in its network.
     pub fn node_type(&self) -> NodeType {
-        // SAFETY: `self.raw` is a device of the list that `self` keeps alive, and its type never
+        // SAFETY: `self.raw` is a device of the list kept alive by `self`, and its type never
         // changes.
         let node_type = unsafe { (*self.raw.as_ptr()).node_type };
         NodeType(node_type.0)
     }
 
-    /// Which family of transports the device speaks.
+    /// The family of transports of the device.
     pub fn transport_type(&self) -> TransportType {
-        // SAFETY: `self.raw` is a device of the list that `self` keeps alive, and its type never
+        // SAFETY: `self.raw` is a device of the list kept alive by `self`, and its type never
         // changes.
         let transport = unsafe { (*self.raw.as_ptr()).transport_type };
         TransportType(transport.0)
@@ -196,11 +195,11 @@ impl Device {
     /// [ibv_open_device(3)](https://man7.org/linux/man-pages/man3/ibv_open_device.3.html)
     #[doc(alias = "ibv_open_device")]
     pub fn open(&self) -> Result<Context> {
-        // SAFETY: `self.raw` is a device of the list that `self` keeps alive.
+        // SAFETY: `self.raw` is a device of the list kept alive by `self`.
         let raw = unsafe { ffi::ibv_open_device(self.raw.as_ptr()) };
         let raw = NonNull::new(raw)
             .ok_or_else(|| Error::last_os("ibv_open_device").detail(self.name().to_owned()))?;
-        // SAFETY: the context is fresh, open, and nobody else's.
+        // SAFETY: the context is fresh, open, and has no other owner.
         Ok(unsafe { Context::from_open(raw) })
     }
 }

@@ -15,10 +15,10 @@ use crate::{
     event::KernelHandle,
 };
 
-/// `ibv_dm`—Memory on the device, which requests reach without crossing the bus.
+/// `ibv_dm`—Memory on the device, accessible to requests without crossing the bus.
 ///
-/// The program copies to it and from it. Requests use it once it is
-/// [registered](crate::ProtectionDomain::register_dm).
+/// The program copies in and out. To use the memory in requests,
+/// [register](crate::ProtectionDomain::register_dm) a part.
 ///
 /// # Examples
 /// ```no_run
@@ -50,21 +50,21 @@ struct Inner {
 }
 
 enum Origin {
-    /// Allocated, with so many bytes.
+    /// Allocated here, with this number of bytes.
     Own(usize),
-    /// Somebody else's.
+    /// Owned by another process.
     Imported,
 }
 
-// SAFETY: libibverbs documents its calls as thread-safe; copying to and from the memory is done by
-// C, which has no references to it.
+// SAFETY: libibverbs documents its calls as thread-safe; C copies to and from the memory, without
+// references.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
 
 impl Context {
-    /// `ibv_alloc_dm(ctx, …)`—Allocates `len` bytes on the device, at an address that is a multiple
-    /// of two to the power of `log_align`. Enters the kernel.
+    /// `ibv_alloc_dm(ctx, …)`—Allocates `len` bytes on the device, aligned to two to the power of
+    /// `log_align` bytes. Enters the kernel.
     ///
     /// The device has [`DeviceAttr::max_dm_size`](crate::DeviceAttr::max_dm_size) bytes.
     ///
@@ -87,13 +87,13 @@ impl Context {
         Ok(DeviceMemory::new(raw, Origin::Own(len), self))
     }
 
-    /// `ibv_import_dm(ctx, handle)`—Uses memory on the device that a process has allocated which
-    /// shares the device: see [`import_device`](crate::import_device).
+    /// `ibv_import_dm(ctx, handle)`—Uses device memory allocated by another process that shares the
+    /// device: see [`import_device`](crate::import_device).
     ///
-    /// It stays the other's, who frees it.
+    /// The other process remains the owner, and frees the memory.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EOPNOTSUPP`: the device does not support importing memory.
     /// - `EINVAL`, `ENOENT`: there is no such memory.
     ///
     /// # References
@@ -123,7 +123,7 @@ impl DeviceMemory {
         }
     }
 
-    /// Whether it has no bytes.
+    /// Whether the memory has no bytes.
     pub fn is_empty(&self) -> bool {
         self.len() == Some(0)
     }
@@ -133,8 +133,8 @@ impl DeviceMemory {
         &self.inner.ctx
     }
 
-    /// The kernel's name for this memory, by which a process that shares the device can
-    /// [import](Context::import_dm) it.
+    /// The kernel's name for this memory, for the [import](Context::import_dm) by a process that
+    /// shares the device.
     pub fn kernel_handle(&self) -> KernelHandle {
         // SAFETY: the memory is allocated (invariant of `Inner`), and its handle never changes.
         KernelHandle(unsafe { (*self.as_raw()).handle })
@@ -143,7 +143,7 @@ impl DeviceMemory {
     /// `ibv_memcpy_to_dm(dm, offset, …)`—Copies bytes to the device. Does not enter the kernel.
     ///
     /// # Errors
-    /// - `InvalidInput`, `EFAULT`: the memory is not so long.
+    /// - `InvalidInput`, `EFAULT`: the range ends beyond the memory.
     /// - `EINVAL`: the device wants another alignment, often 4 bytes.
     ///
     /// # References
@@ -153,8 +153,8 @@ impl DeviceMemory {
         const CALL: &str = "ibv_memcpy_to_dm";
         let start = self.check(CALL, offset, bytes.len())?;
         let (from, len) = (bytes.as_ptr().cast(), bytes.len());
-        // SAFETY: the memory is allocated (invariant of `Inner`); C reads `len` bytes from `bytes`
-        // before it returns, and the provider checks the range as well.
+        // SAFETY: the memory is allocated (invariant of `Inner`); C reads `len` bytes from `bytes`,
+        // only before the return, and the provider checks the range as well.
         let errno = unsafe { ffi::ibv_memcpy_to_dm(self.as_raw(), start, from, len) };
         cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{len} bytes at {offset}")))
     }
@@ -172,17 +172,18 @@ impl DeviceMemory {
         const CALL: &str = "ibv_memcpy_from_dm";
         let start = self.check(CALL, offset, bytes.len())?;
         let (to, len) = (bytes.as_mut_ptr().cast(), bytes.len());
-        // SAFETY: the memory is allocated (invariant of `Inner`); C writes `len` bytes to `bytes`
-        // before it returns, and the provider checks the range as well.
+        // SAFETY: the memory is allocated (invariant of `Inner`); C writes `len` bytes to `bytes`,
+        // only before the return, and the provider checks the range as well.
         let errno = unsafe { ffi::ibv_memcpy_from_dm(to, self.as_raw(), start, len) };
         cvt_errno(CALL, errno).map_err(|err| err.detail(format!("{len} bytes at {offset}")))
     }
 
-    /// `ibv_dm_export_dmabuf_fd(dm)`—Makes a dma-buf of the memory, for other devices and processes. Enters the
-    /// kernel. What it takes is let go of when the descriptor is closed.
+    /// `ibv_dm_export_dmabuf_fd(dm)`—Makes a dma-buf of the memory, for other devices and
+    /// processes. Enters the kernel. Closing the descriptor releases the export's resources.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device cannot do it, or the library is older than rdma-core 62.
+    /// - `EOPNOTSUPP`: the device does not support exporting, or the library is older than
+    ///   rdma-core 62.
     ///
     /// # References
     /// [ibv_dm_export_dmabuf_fd(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_dm_export_dmabuf_fd.3.md)
@@ -192,12 +193,13 @@ impl DeviceMemory {
         let export = found(CALL, ffi::late::ibv_dm_export_dmabuf_fd())?;
         // SAFETY: the memory is allocated (invariant of `Inner`).
         let fd = cvt_neg(CALL, unsafe { export(self.as_raw()) })?;
-        // SAFETY: the call has made it for its caller.
+        // SAFETY: the call made the descriptor for its caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
     fn check(&self, call: &'static str, offset: usize, len: usize) -> Result<u64> {
-        // What is not known of imported memory, the provider does; but it may not expect a sum beyond the last number.
+        // The provider checks the length of imported memory, unknown here; but a provider may not
+        // expect the sum to overflow.
         let end = offset.checked_add(len);
         let fits = end.is_some_and(|end| self.len().is_none_or(|all| end <= all));
         if fits {
@@ -211,14 +213,13 @@ impl DeviceMemory {
             .detail(format!("{len} bytes at {offset}")))
     }
 
-    /// What keeps the memory allocated, for those who have registered it.
+    /// A share of the allocation, for registrations of the memory.
     pub(crate) fn share(&self) -> DmShare {
         let _inner = Arc::clone(&self.inner);
         DmShare { _inner }
     }
 
-    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_dm {
         self.inner.raw.as_ptr()
     }
@@ -235,14 +236,13 @@ impl fmt::Debug for DeviceMemory {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Origin::Imported = self.origin {
-            // SAFETY: the memory was imported, and is given back once, here; its context is open,
-            // since `self.ctx` is dropped after this.
+            // SAFETY: the memory was imported, and is unimported once, here; the context is open,
+            // since `self.ctx` is dropped later.
             return unsafe { ffi::ibv_unimport_dm(self.raw.as_ptr()) };
         }
-        // SAFETY: the memory is allocated and freed once, here; its context is open, since
-        // `self.ctx` is dropped after this. What is registered of it holds an `Arc` of `self`; if
-        // it could not be deregistered, this fails, and the memory stays until the context is
-        // closed.
+        // SAFETY: the memory is allocated and freed once, here; the context is open, since
+        // `self.ctx` is dropped later. Registrations of the memory hold an `Arc` of `self`; if one
+        // could not be deregistered, this fails, and the memory stays until the context is closed.
         let _: i32 = unsafe { ffi::ibv_free_dm(self.raw.as_ptr()) };
     }
 }

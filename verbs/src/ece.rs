@@ -1,4 +1,4 @@
-//! Enhanced connection establishment: what the devices of two peers can agree on.
+//! Enhanced connection establishment (ECE): vendor options negotiated between two devices.
 
 use ibverbs_sys as ffi;
 
@@ -7,12 +7,13 @@ use crate::{
     qp::{QueuePair, State, Transport},
 };
 
-/// `ibv_ece`—What a device offers, or has been told to use, beyond the standard. Its meaning is the
-/// device maker's.
+/// `ibv_ece`—Options of a device beyond the standard, offered or chosen. The meaning is the
+/// vendor's.
 ///
-/// A connection manager carries it: the active side sends what
-/// [`query_ece`](QueuePair::query_ece) says, the passive side [sets](QueuePair::set_ece) it before
-/// bringing its queue pair up, and answers with what it queries then, which the active side sets.
+/// A connection manager carries the options: the active side sends the result of
+/// [`query_ece`](QueuePair::query_ece). The passive side [sets](QueuePair::set_ece) the received
+/// options before bringing its queue pair up, queries again, and answers with the result. The
+/// active side then sets the answer.
 ///
 /// # References
 /// [ibv_query_ece(3)](https://man7.org/linux/man-pages/man3/ibv_query_ece.3.html),
@@ -20,16 +21,16 @@ use crate::{
 #[doc(alias = "ibv_ece")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 pub struct Ece {
-    /// The maker whose options these are.
+    /// The vendor that defines the options.
     pub vendor_id: u32,
     /// The options.
     pub options: u32,
-    /// Which fields that are to come count; 0.
+    /// Mask of valid future fields; 0.
     pub comp_mask: u32,
 }
 
 impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
-    /// `ibv_query_ece(qp, …)`—What the queue pair offers, or has been told to use.
+    /// `ibv_query_ece(qp, …)`—The options offered by the queue pair, or set before.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device has no such options.
@@ -49,11 +50,11 @@ impl<T: Transport, S: State, SW, RW> QueuePair<T, S, SW, RW> {
         })
     }
 
-    /// `ibv_set_ece(qp, …)`—Says what to use, before the queue pair is brought up.
+    /// `ibv_set_ece(qp, …)`—Sets the options to use, before the queue pair is brought up.
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device has no such options.
-    /// - `EINVAL`: they are another maker's.
+    /// - `EINVAL`: the options are another vendor's.
     ///
     /// # References
     /// [ibv_set_ece(3)](https://man7.org/linux/man-pages/man3/ibv_set_ece.3.html)

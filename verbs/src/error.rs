@@ -1,16 +1,16 @@
 //! The one error type of the family, and the only code that reads `errno`.
 //!
-//! C reports failure in four ways, and each has one converter here: a null pointer with `errno`
+//! C reports failure in four ways, with one converter each: a null pointer with `errno`
 //! ([`cvt_ptr`]), `-1` with `errno` ([`cvt_neg`]), the error number itself as the return value
-//! ([`cvt_errno`]), and a count that is negative on failure ([`cvt_count`]). The RETURN VALUE
-//! section of a call's manual page decides which one applies.
+//! ([`cvt_errno`]), and a negative count ([`cvt_count`]). The RETURN VALUE section of a call's
+//! manual page decides which one applies.
 //!
-//! A completion that reports a failed request has a [`WcError`](crate::WcError), which converts
-//! into an [`Error`].
+//! The completion of a failed request has a [`WcError`](crate::WcError), convertible into an
+//! [`Error`].
 
 use std::{borrow::Cow, fmt, io, ptr::NonNull};
 
-/// A call that failed: its name, what the system said, and what the caller gave it.
+/// A failed call: its name, the system's error, and the caller's arguments.
 ///
 /// ```
 /// let err = verbs::Error::from_errno("ibv_reg_mr", libc::ENOMEM).detail("4096 bytes");
@@ -27,7 +27,7 @@ pub struct Error {
     source: Source,
 }
 
-/// What the call failed with.
+/// The cause of the failure.
 #[derive(Debug)]
 enum Source {
     Io(io::Error),
@@ -36,14 +36,15 @@ enum Source {
     WouldBlock(&'static str),
 }
 
-/// What [`Error::call`] is for a posted request that failed: no call did, a completion says so.
+/// The value of [`Error::call`] for a failed posted request: not a call failed, but a completion
+/// reports the failure.
 pub(crate) const COMPLETION: &str = "ibv_wc";
 
-/// The result of a call that can fail with an [`Error`].
+/// The result of a fallible call, with [`Error`] by default.
 pub type Result<T, E = Error> = std::result::Result<T, E>;
 
 impl Error {
-    /// An error with the given error number, which must be positive.
+    /// An error with the given error number, a positive one.
     #[cold]
     pub fn from_errno(call: &'static str, errno: i32) -> Self {
         debug_assert!(errno > 0, "{call}: errno {errno} is not positive");
@@ -69,9 +70,9 @@ impl Error {
         }
     }
 
-    /// A refusal by this family itself, before any call into the system; or a failure that the
-    /// system tells in another way than by an error number. The reason is a text, or an error of
-    /// its own, which is then the [source](std::error::Error::source).
+    /// A refusal by this family itself, before any call into the system; or a failure reported by
+    /// the system without an error number. The reason is a text, or an error and then also the
+    /// [source](std::error::Error::source).
     #[cold]
     pub fn refused(
         call: &'static str,
@@ -86,7 +87,7 @@ impl Error {
     }
 
     /// A refusal with the kind [`WouldBlock`](io::ErrorKind::WouldBlock): the caller has to wait
-    /// for something first, which `reason` says. Allocates nothing.
+    /// for the condition named by `reason`. Allocates nothing.
     ///
     /// ```
     /// let err = verbs::Error::would_block("ibv_post_send", "the queue is full");
@@ -102,7 +103,7 @@ impl Error {
         }
     }
 
-    /// Adds what the call was given, or a hint; shown in parentheses.
+    /// Adds the arguments of the call, or a hint; shown in parentheses.
     #[must_use]
     pub fn detail(mut self, detail: impl Into<Cow<'static, str>>) -> Self {
         self.detail = Some(detail.into());
@@ -110,7 +111,7 @@ impl Error {
     }
 
     /// The name of the C function that failed, or of the method that refused; `ibv_wc` for a posted
-    /// request whose completion reports a failure.
+    /// request with a failed completion.
     pub fn call(&self) -> &'static str {
         self.call
     }
@@ -148,7 +149,7 @@ impl fmt::Display for Error {
     }
 }
 
-/// Reads as [`Display`](fmt::Display): it is what `fn main() -> Result` prints.
+/// Formats as [`Display`](fmt::Display), for the output of `fn main() -> Result`.
 impl fmt::Debug for Error {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -170,7 +171,8 @@ impl From<Error> for io::Error {
     }
 }
 
-/// The error number in an error of the standard library: its own, or that of the [`Error`] in it.
+/// The error number in an error of the standard library: its own, or the one of a contained
+/// [`Error`].
 ///
 /// ```
 /// use verbs::error::errno;
@@ -184,19 +186,19 @@ pub fn errno(err: &io::Error) -> Option<i32> {
     err.raw_os_error().or_else(own)
 }
 
-/// A call that failed and gives back what it was given: the work of a failed post, the queue pair
-/// of a failed transition.
+/// A failed call's error, with the argument returned: the work of a failed post, the queue pair of
+/// a failed transition.
 ///
-/// `?` turns it into a plain [`Error`], dropping the value.
+/// `?` converts into a plain [`Error`], and drops the value.
 pub struct Refused<T> {
-    /// What the call was given, unharmed.
+    /// The argument of the call, unharmed.
     pub value: T,
     /// Why the call failed.
     pub error: Error,
 }
 
 impl<T> Refused<T> {
-    /// Changes the value that is given back.
+    /// Maps the returned value.
     pub fn map<U>(self, f: impl FnOnce(T) -> U) -> Refused<U> {
         Refused {
             value: f(self.value),
@@ -211,8 +213,8 @@ impl<T> fmt::Display for Refused<T> {
     }
 }
 
-/// Reads as [`Display`](fmt::Display), so that `unwrap` and `fn main() -> Result` print the error and not
-/// the value.
+/// Formats as [`Display`](fmt::Display), so that `unwrap` and `fn main() -> Result` print the error
+/// and not the value.
 impl<T> fmt::Debug for Refused<T> {
     fn fmt(&self, f: &mut fmt::Formatter<'_>) -> fmt::Result {
         fmt::Display::fmt(self, f)
@@ -231,12 +233,13 @@ impl<T> From<Refused<T>> for Error {
     }
 }
 
-/// A function that an older library lacks: then the error is that of a device which lacks it.
+/// A function missing in older libraries: without the function, the error is that of a device
+/// without support.
 pub(crate) fn found<F>(call: &'static str, function: Option<F>) -> Result<F> {
     function.ok_or_else(|| Error::from_errno(call, libc::EOPNOTSUPP))
 }
 
-/// Converts a pointer that is null, with `errno` set, on failure.
+/// Converts a pointer result: null, with `errno` set, on failure.
 ///
 /// # Errors
 /// The pointer was null.
@@ -245,7 +248,7 @@ pub fn cvt_ptr<T>(call: &'static str, ptr: *mut T) -> Result<NonNull<T>> {
     NonNull::new(ptr).ok_or_else(|| Error::last_os(call))
 }
 
-/// Converts a return value that is negative, with `errno` set, on failure.
+/// Converts an integer result: negative, with `errno` set, on failure.
 ///
 /// # Errors
 /// The value was negative.
@@ -258,8 +261,8 @@ pub fn cvt_neg(call: &'static str, ret: i32) -> Result<i32> {
     }
 }
 
-/// Converts a return value that is zero on success, and else the error number (of either sign: a
-/// few providers return it negated).
+/// Converts an error number as the result: zero on success. A few providers return the number
+/// negated, so either sign is accepted.
 ///
 /// # Errors
 /// The value was not zero.
@@ -271,10 +274,10 @@ pub fn cvt_errno(call: &'static str, ret: i32) -> Result<()> {
     }
 }
 
-/// Converts a return value that is a count, or negative on failure.
+/// Converts a count as the result: negative on failure.
 ///
 /// # Errors
-/// The value was negative. What it says beyond that differs between providers; `-1` is reported
+/// The value was negative. Its meaning beyond the sign differs between providers; `-1` is reported
 /// as `EIO`.
 #[inline]
 pub fn cvt_count(call: &'static str, ret: i32) -> Result<usize> {
@@ -291,7 +294,7 @@ mod tests {
     fn set_errno(errno: i32) {
         // SAFETY: `__errno_location` returns a valid pointer to this thread's `errno`.
         let location = unsafe { libc::__errno_location() };
-        // SAFETY: see above; no other thread can reach it.
+        // SAFETY: see above; no other thread can reach the location.
         unsafe { *location = errno };
     }
 

@@ -1,4 +1,4 @@
-//! Asynchronous events: what happens to a device and its objects without having been asked for.
+//! Asynchronous events: port state, queue pair errors, device failure.
 
 use std::{
     fmt, io,
@@ -20,7 +20,7 @@ use crate::{
 };
 
 named! {
-    /// `ibv_event_type`—What has happened.
+    /// `ibv_event_type`—The type of an asynchronous event.
     ///
     /// # References
     /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)
@@ -34,13 +34,13 @@ named! {
         QP_REQ_ERR = ibv_event_type::IBV_EVENT_QP_REQ_ERR.0;
         /// A peer was denied access by a queue pair.
         QP_ACCESS_ERR = ibv_event_type::IBV_EVENT_QP_ACCESS_ERR.0;
-        /// The first message has arrived at a queue pair that is not ready to send yet.
+        /// A queue pair that is not ready to send yet has received its first message.
         COMM_EST = ibv_event_type::IBV_EVENT_COMM_EST.0;
         /// A send queue has drained.
         SQ_DRAINED = ibv_event_type::IBV_EVENT_SQ_DRAINED.0;
-        /// A queue pair has moved to its alternate path.
+        /// A queue pair has migrated to its alternate path.
         PATH_MIG = ibv_event_type::IBV_EVENT_PATH_MIG.0;
-        /// A queue pair could not move to its alternate path.
+        /// A queue pair could not migrate to its alternate path.
         PATH_MIG_ERR = ibv_event_type::IBV_EVENT_PATH_MIG_ERR.0;
         /// The device is broken.
         DEVICE_FATAL = ibv_event_type::IBV_EVENT_DEVICE_FATAL.0;
@@ -58,7 +58,7 @@ named! {
         SRQ_ERR = ibv_event_type::IBV_EVENT_SRQ_ERR.0;
         /// A shared receive queue has fewer receives left than its limit.
         SRQ_LIMIT_REACHED = ibv_event_type::IBV_EVENT_SRQ_LIMIT_REACHED.0;
-        /// A queue pair that has failed takes nothing more from its shared receive queue.
+        /// A failed queue pair takes no more receives from its shared receive queue.
         QP_LAST_WQE_REACHED = ibv_event_type::IBV_EVENT_QP_LAST_WQE_REACHED.0;
         /// The subnet manager asks for subscriptions again.
         CLIENT_REREGISTER = ibv_event_type::IBV_EVENT_CLIENT_REREGISTER.0;
@@ -99,7 +99,7 @@ impl EventType {
     }
 }
 
-/// Which field of an event's union counts.
+/// The valid field of an event's union.
 enum Subject {
     Cq,
     Qp,
@@ -110,7 +110,7 @@ enum Subject {
     Unknown,
 }
 
-/// The kernel's name for an object: unique among the objects of its kind that exist on one
+/// The kernel's name for an object: unique among the existing objects of its kind on one
 /// [`Context`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct KernelHandle(
@@ -118,7 +118,7 @@ pub struct KernelHandle(
     pub u32,
 );
 
-/// What an asynchronous event happened to.
+/// The object of an asynchronous event.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub enum EventObject {
@@ -134,27 +134,26 @@ pub enum EventObject {
     Port(u8),
     /// The device.
     Device,
-    /// Something that this crate does not know, since it does not know the event.
+    /// An unknown object, of an event unknown to this crate.
     Unknown,
 }
 
-/// `ibv_async_event`—Something that has happened to a device, or to one of its objects.
+/// `ibv_async_event`—An event of a device, or of one of its objects.
 ///
-/// It is a copy: the event was acknowledged when it was taken, so it never blocks anything.
+/// A copy, acknowledged when taken: holding one blocks nothing.
 #[doc(alias = "ibv_async_event")]
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct AsyncEvent {
-    /// What has happened.
+    /// The type of the event.
     pub event_type: EventType,
-    /// What it has happened to.
+    /// The affected object.
     pub object: EventObject,
 }
 
 /// The asynchronous events of an open device.
 ///
-/// They can be waited for with `poll` or `epoll` through [`AsFd`], whose descriptor can be registered
-/// and does nothing else; see [`NotifyFd`]. Each event is taken once, also when there are several of
-/// these for one [`Context`].
+/// [`AsFd`] provides a descriptor for `poll` or `epoll`, with no other use; see [`NotifyFd`]. Each
+/// event is taken once, also with several `AsyncEvents` for one [`Context`].
 ///
 /// # Examples
 /// ```no_run
@@ -174,8 +173,9 @@ pub struct AsyncEvent {
 /// [ibv_get_async_event(3)](https://man7.org/linux/man-pages/man3/ibv_get_async_event.3.html)
 pub struct AsyncEvents {
     ctx: Context,
-    /// In place of the device's own descriptor, which is never handed out: an event that is read
-    /// from it is never acknowledged, and destroying its object waits for that.
+    /// In place of the device's own descriptor, which is never handed out: an event read from there
+    /// directly would never be acknowledged, and destroying its object waits for the
+    /// acknowledgement.
     notify: NotifyFd,
 }
 
@@ -192,10 +192,10 @@ impl Context {
         })
     }
 
-    /// The device's own descriptor, from which C reads events. Not for users.
+    /// The device's own descriptor, read by C. Not for users.
     fn async_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open for as long as `self` lives, and its descriptor is set for
-        // good when it is opened.
+        // SAFETY: the context is open for as long as `self` lives, and its descriptor is constant
+        // after opening.
         let fd = unsafe { (*self.as_raw()).async_fd };
         // SAFETY: the descriptor is open for as long as the context, and so for as long as `self`
         // is borrowed.
@@ -216,8 +216,8 @@ impl AsyncEvents {
     #[doc(alias = "ibv_ack_async_event")]
     pub fn try_next(&self) -> Result<Option<AsyncEvent>> {
         let mut raw = ffi::ibv_async_event::zeroed();
-        // SAFETY: the context is open for as long as `self.ctx` lives; C writes the event before it
-        // returns success.
+        // SAFETY: the context is open for as long as `self.ctx` lives; C writes the event before
+        // returning success.
         let ret = unsafe { ffi::ibv_get_async_event(self.ctx.as_raw(), &raw mut raw) };
         match cvt_neg("ibv_get_async_event", ret) {
             Ok(_) => {}
@@ -229,7 +229,7 @@ impl AsyncEvents {
         // SAFETY: the event has been taken and not acknowledged.
         let object = unsafe { object(&raw, &event_type.subject()) };
         // SAFETY: the event has been taken, and is acknowledged once, here. Its object still
-        // exists, since destroying it waits for this.
+        // exists, since destroying the object waits for this.
         unsafe { ffi::ibv_ack_async_event(&raw mut raw) };
         Ok(Some(AsyncEvent { event_type, object }))
     }
@@ -247,7 +247,7 @@ impl AsyncEvents {
         }
     }
 
-    /// Waits for the next event, but not longer than `timeout`, after which the result is `None`.
+    /// Blocks until the next event, for at most `timeout`; `None` if the time has elapsed.
     ///
     /// # Errors
     /// As for [`try_next`](Self::try_next).
@@ -263,40 +263,40 @@ impl AsyncEvents {
     }
 }
 
-/// What an event happened to.
+/// The object of an event.
 ///
 /// # Safety
-/// - The event has been taken and not been acknowledged: destroying its object waits until it has,
-///   and an event of an object that was destroyed before is never taken. `subject` is that of its
-///   type.
+/// - The event has been taken and not been acknowledged: destroying its object waits for the
+///   acknowledgement, and an event of an object destroyed before is never taken. `subject` is the
+///   one for the event's type.
 unsafe fn object(raw: &ffi::ibv_async_event, subject: &Subject) -> EventObject {
     match subject {
         Subject::Cq => {
-            // SAFETY: the field that events about completion queues have.
+            // SAFETY: the valid field for events of completion queues.
             let cq = unsafe { raw.element.cq };
-            // SAFETY: the queue exists, the caller's promise, and its handle never changes.
+            // SAFETY: the queue exists, as the caller promises, and its handle never changes.
             EventObject::Cq(KernelHandle(unsafe { (*cq).handle }))
         }
         Subject::Qp => {
-            // SAFETY: the field that events about queue pairs have.
+            // SAFETY: the valid field for events of queue pairs.
             let qp = unsafe { raw.element.qp };
-            // SAFETY: the queue pair exists, the caller's promise, and its number never changes.
+            // SAFETY: the queue pair exists, as the caller promises, and its number never changes.
             EventObject::Qp(QpNum::from_low_bits(unsafe { (*qp).qp_num }))
         }
         Subject::Srq => {
-            // SAFETY: the field that events about shared receive queues have.
+            // SAFETY: the valid field for events of shared receive queues.
             let srq = unsafe { raw.element.srq };
-            // SAFETY: the queue exists, the caller's promise, and its handle never changes.
+            // SAFETY: the queue exists, as the caller promises, and its handle never changes.
             EventObject::Srq(KernelHandle(unsafe { (*srq).handle }))
         }
         Subject::Wq => {
-            // SAFETY: the field that events about work queues have.
+            // SAFETY: the valid field for events of work queues.
             let wq = unsafe { raw.element.wq };
-            // SAFETY: the queue exists, the caller's promise, and its number never changes.
+            // SAFETY: the queue exists, as the caller promises, and its number never changes.
             EventObject::Wq(unsafe { (*wq).wq_num })
         }
         Subject::Port => {
-            // SAFETY: the field that events about ports have.
+            // SAFETY: the valid field for events of ports.
             let port = unsafe { raw.element.port_num };
             EventObject::Port(u8::try_from(port).unwrap_or(0))
         }
@@ -329,7 +329,7 @@ impl fmt::Debug for AsyncEvents {
 }
 
 impl CqHandle {
-    /// The kernel's name for this queue, which [`EventObject::Cq`] carries.
+    /// The kernel's name for this queue, as in [`EventObject::Cq`].
     pub fn kernel_handle(&self) -> KernelHandle {
         // SAFETY: the queue exists for as long as `self` lives, and its handle never changes.
         KernelHandle(unsafe { (*self.as_raw()).handle })
@@ -337,7 +337,7 @@ impl CqHandle {
 }
 
 impl<RW: Send + 'static> SharedReceiveQueue<RW> {
-    /// The kernel's name for this queue, which [`EventObject::Srq`] carries.
+    /// The kernel's name for this queue, as in [`EventObject::Srq`].
     pub fn kernel_handle(&self) -> KernelHandle {
         // SAFETY: the queue exists for as long as `self` lives, and its handle never changes.
         KernelHandle(unsafe { (*self.as_raw()).handle })

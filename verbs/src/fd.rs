@@ -1,4 +1,4 @@
-//! The file descriptors of event channels: waiting for them, without an async runtime.
+//! File descriptors of event channels: waiting without an async runtime.
 
 use std::{
     os::fd::{AsFd, AsRawFd, BorrowedFd, FromRawFd, OwnedFd},
@@ -7,14 +7,14 @@ use std::{
 
 use crate::error::{Result, cvt_neg};
 
-/// A descriptor that is readable while another one is, and gives access to nothing else: an
-/// `epoll(7)` descriptor that has the other one as its only member.
+/// A descriptor with the readiness of another one, and no access to the other: an `epoll(7)`
+/// descriptor with the other one as its only member.
 ///
-/// A descriptor that is handed out can be duplicated, read, and made blocking by safe code. For the
-/// descriptor of an event channel that would take events which `libibverbs` waits for, or stop a
-/// thread for ever. Reading an `epoll` descriptor is an error, its flags mean nothing, and its
-/// members cannot be reached. Event loops register it like the other descriptor, for the level or
-/// for the edge, and each event of the other one is an edge here.
+/// Safe code can duplicate any descriptor handed out, read from it, and make it blocking. With the
+/// descriptor of an event channel, reading would take events away from `libibverbs`, and blocking
+/// might stop a thread for ever. Reading an `epoll` descriptor is an error, its flags have no
+/// effect, and its members are inaccessible. Event loops register a `NotifyFd` like the other
+/// descriptor, level-triggered or edge-triggered; each event of the other one is an edge here.
 ///
 /// ```
 /// use std::{io::{Read, Write}, os::{fd::AsFd, unix::net::UnixStream}, time::Duration};
@@ -40,7 +40,7 @@ impl NotifyFd {
     /// # Errors
     /// - `EMFILE`, `ENFILE`: too many open files.
     /// - `ENOMEM`, `ENOSPC`: out of memory, or too many members of all `epoll` descriptors.
-    /// - `EPERM`: `fd` cannot be waited for: it is a descriptor of a file or a directory.
+    /// - `EPERM`: `fd` is a file or a directory, without support for polling.
     #[doc(alias = "epoll_create1")]
     #[doc(alias = "epoll_ctl")]
     pub fn of(fd: BorrowedFd<'_>) -> Result<Self> {
@@ -56,7 +56,7 @@ impl NotifyFd {
             u64: 0,
         };
         let (own, add) = (epoll.as_raw_fd(), libc::EPOLL_CTL_ADD);
-        // SAFETY: both descriptors are open, and C reads `event` before it returns.
+        // SAFETY: both descriptors are open, and C reads `event` only before the return.
         let ret = unsafe { libc::epoll_ctl(own, add, fd.as_raw_fd(), &raw mut event) };
         cvt_neg("epoll_ctl", ret)?;
         Ok(Self(epoll))
@@ -71,7 +71,7 @@ impl AsFd for NotifyFd {
 
 /// `poll(2)`—Waits until `fd` is readable. Returns false when `timeout` passed first.
 ///
-/// A signal does not end the wait, and does not prolong it.
+/// A signal neither ends nor prolongs the wait.
 ///
 /// # Errors
 /// - `ENOMEM`: out of memory, the only way this can fail.
@@ -94,7 +94,7 @@ pub fn wait_any_readable<const N: usize>(
     fds: [BorrowedFd<'_>; N],
     timeout: Option<Duration>,
 ) -> Result<bool> {
-    // A timeout beyond what the clock can express is none.
+    // A timeout beyond the clock's range counts as none.
     let deadline = timeout.and_then(|timeout| Instant::now().checked_add(timeout));
     let mut pollfds = fds.map(|fd| libc::pollfd {
         fd: fd.as_raw_fd(),
@@ -107,8 +107,8 @@ pub fn wait_any_readable<const N: usize>(
             // Rounded up, so that the wait does not spin during its last millisecond.
             i32::try_from(left.as_nanos().div_ceil(1_000_000)).unwrap_or(i32::MAX)
         });
-        // SAFETY: `pollfds` are so many valid entries, which the kernel writes only during the
-        // call; the descriptors are open for as long as they are borrowed.
+        // SAFETY: `pollfds` has `N` valid entries, written by the kernel only during the call; the
+        // descriptors are open for as long as they are borrowed.
         let ready = unsafe { libc::poll(pollfds.as_mut_ptr(), N as libc::nfds_t, millis) };
         match cvt_neg(call, ready) {
             Ok(0) if deadline.is_some_and(|deadline| Instant::now() >= deadline) => {
@@ -125,7 +125,7 @@ pub fn wait_any_readable<const N: usize>(
 /// `fcntl(2)`—Makes reads of `fd` return at once when there is nothing to read, or sleep until there is.
 ///
 /// # Errors
-/// None that an open descriptor can cause.
+/// None for an open descriptor.
 #[doc(alias = "fcntl")]
 pub fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<()> {
     // SAFETY: the descriptor is open; this call takes and returns only numbers.
@@ -141,11 +141,11 @@ pub fn set_nonblocking(fd: BorrowedFd<'_>, nonblocking: bool) -> Result<()> {
     cvt_neg("fcntl(F_SETFL)", ret).map(drop)
 }
 
-/// Calls `take` until it has something, waiting for `fd` in between, but not longer than `timeout`
-/// (`None`: for ever), after which the result is `None`.
+/// Calls `take` until it returns a value, waiting for `fd` in between, for at most `timeout`
+/// (`None`: for ever); the result is `None` if the time has elapsed.
 ///
 /// # Errors
-/// Those of `take`, and of [`wait_readable`].
+/// The errors of `take` and of [`wait_readable`].
 pub fn wait_for<T>(
     call: &'static str,
     fd: BorrowedFd<'_>,
@@ -221,7 +221,7 @@ mod tests {
             u64: 0,
         };
         let (own, member) = (outer.as_raw_fd(), notify.as_fd().as_raw_fd());
-        // SAFETY: both are open, and C reads the event before it returns.
+        // SAFETY: both are open, and C reads the event only before the return.
         let ret = unsafe { libc::epoll_ctl(own, libc::EPOLL_CTL_ADD, member, &raw mut event) };
         assert_eq!(ret, 0);
         let mut edges = || {
@@ -230,7 +230,7 @@ mod tests {
         };
         assert_eq!(edges(), 0);
         for _ in 0..3 {
-            // What came before is not read.
+            // The earlier bytes are not read.
             writer.write_all(b"x").unwrap();
             assert_eq!((edges(), edges()), (1, 0));
         }

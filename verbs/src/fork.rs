@@ -1,4 +1,4 @@
-//! Processes that have registered memory, and fork.
+//! `fork` in processes with registered memory.
 
 use std::{
     process, ptr,
@@ -16,7 +16,7 @@ use crate::{
 };
 
 named! {
-    /// `ibv_fork_status`—What happens to registered memory when the process forks.
+    /// `ibv_fork_status`—The effect of `fork` on registered memory.
     #[doc(alias = "ibv_fork_status")]
     ForkStatus(u32) {
         /// The device and the program may end up with different pages: see [`fork_init`].
@@ -28,25 +28,25 @@ named! {
     }
 }
 
-/// `ibv_fork_init()`—Lets the process fork, although it registers memory. Does not enter the kernel
-/// for long.
+/// `ibv_fork_init()`—Makes `fork` safe in a process with registered memory. Enters the kernel only
+/// briefly.
 ///
 /// After a fork, parent and child share pages until one of them writes. On older kernels, if the
-/// parent writes first, *it* gets the copy, and the device goes on with the page that the child has:
-/// what arrives is not seen, and what is sent is old. After this call, registered pages are not
-/// inherited at all. A child that touches one dies of `SIGSEGV`, and also one that touches
-/// something else on the same page: a [`Mapping`](crate::Mapping) shares pages with nothing.
+/// parent writes first, the *parent* gets the copy, and the device continues with the child's page:
+/// received data stay invisible, and sent data are stale. After this call, registered pages are not
+/// inherited at all. A child dies of `SIGSEGV` when touching a registered page, and so also for
+/// other data on the same page: a [`Mapping`](crate::Mapping) shares pages with nothing.
 ///
-/// A child that only calls `exec` needs none of this if its parent does not run meanwhile;
-/// [`std::process::Command`] is such a case, mostly. See [`fork_status`] for whether the kernel
-/// makes it unnecessary. A child cannot use any object of this crate that it has inherited.
+/// A child that only calls `exec` needs none of this if the parent does not run meanwhile;
+/// [`std::process::Command`] mostly is such a case. [`fork_status`] reports whether the kernel
+/// makes the call unnecessary. A child cannot use any inherited object of this crate.
 ///
-/// Each registration costs another system call from then on. The environment variables
-/// `RDMAV_FORK_SAFE` and `IBV_FORK_SAFE` have the same effect.
+/// Cost: one more system call for each registration. The environment variables `RDMAV_FORK_SAFE`
+/// and `IBV_FORK_SAFE` have the same effect.
 ///
 /// # Errors
 /// - `EINVAL`: memory has been registered already.
-/// - `ENOSYS`: the kernel cannot do it.
+/// - `ENOSYS`: no support in the kernel.
 /// - `ENOMEM`: out of memory.
 ///
 /// # Examples
@@ -63,15 +63,15 @@ named! {
 /// [ibv_fork_init(3)](https://man7.org/linux/man-pages/man3/ibv_fork_init.3.html)
 #[doc(alias = "ibv_fork_init")]
 pub fn fork_init() -> Result<()> {
-    // SAFETY: has no arguments, and is documented to be called at any time: it fails if that is too
-    // late.
+    // SAFETY: has no arguments, and is documented as callable at any time: a call that is too late
+    // fails.
     match unsafe { ffi::ibv_fork_init() } {
         0 => Ok(()),
         errno => Err(Error::from_errno("ibv_fork_init", errno.saturating_abs())),
     }
 }
 
-/// `ibv_is_fork_initialized()`—What happens to registered memory when the process forks.
+/// `ibv_is_fork_initialized()`—The effect of `fork` on registered memory.
 ///
 /// # References
 /// [ibv_is_fork_initialized(3)](https://man7.org/linux/man-pages/man3/ibv_is_fork_initialized.3.html)
@@ -81,17 +81,18 @@ pub fn fork_status() -> ForkStatus {
     ForkStatus(unsafe { ffi::ibv_is_fork_initialized() }.0)
 }
 
-/// The number of the last process of those that have forked each other. A child begins with its parent's.
+/// The last process number given out in a family of forked processes. A child starts with the
+/// parent's value.
 static LAST: AtomicU64 = AtomicU64::new(0);
 
-/// Where the number of this process is, if that is wiped when it forks.
+/// The location of this process's number, if wiped on fork.
 static OWN: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
 
-/// Which process this is: a child has another number than each of its ancestors, so whoever keeps that
-/// of the process that made something knows whether a fork has left it behind.
+/// An identity of this process: a child's number differs from each ancestor's. An object that keeps
+/// its creator's number can detect its inheritance by a fork.
 ///
-/// Unlike [`std::process::id`] it does not enter the kernel, except the first time. A child of `vfork`,
-/// which has the memory of its parent, has its number too.
+/// Unlike [`std::process::id`], does not enter the kernel, except the first time. A child of
+/// `vfork` shares the memory of its parent, and so the number too.
 ///
 /// # Examples
 /// ```
@@ -101,8 +102,8 @@ static OWN: OnceLock<Option<&'static AtomicU64>> = OnceLock::new();
 /// ```
 ///
 /// # References
-/// [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html), `MADV_WIPEONFORK`: Linux 4.14. On
-/// older kernels it is the number of [`std::process::id`].
+/// [madvise(2)](https://man7.org/linux/man-pages/man2/madvise.2.html), `MADV_WIPEONFORK`: Linux
+/// 4.14. On older kernels, the result is [`std::process::id`].
 pub fn fork_generation() -> u64 {
     let Some(own) = OWN.get_or_init(wiped_on_fork) else {
         return process::id().into();
@@ -120,25 +121,25 @@ pub fn fork_generation() -> u64 {
     }
 }
 
-/// Memory that is zero, and is so again in each child; `None` if the kernel has none.
+/// Memory that is zero here and reset to zero in each child; `None` without support in the kernel.
 fn wiped_on_fork() -> Option<&'static AtomicU64> {
     let len = size_of::<AtomicU64>();
     let access = libc::PROT_READ | libc::PROT_WRITE;
     let flags = libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
-    // SAFETY: asks for new memory, and so touches none that is there.
+    // SAFETY: maps new memory, without touching existing mappings.
     let at = unsafe { libc::mmap(ptr::null_mut(), len, access, flags, -1, 0) };
     if at == libc::MAP_FAILED {
         return None;
     }
-    // SAFETY: this is the page that has just been mapped, which nobody else knows of. What becomes zero
-    // does so in a child, where it is memory of its own.
+    // SAFETY: the page has just been mapped, and its address is not shared yet. Only a child's copy
+    // of the page is wiped.
     if unsafe { libc::madvise(at, len, libc::MADV_WIPEONFORK) } != 0 {
-        // SAFETY: the same page; nothing refers to it.
+        // SAFETY: the same page; nothing refers to the page.
         unsafe { libc::munmap(at, len) };
         return None;
     }
-    // SAFETY: it is mapped for as long as the process lives, as long as a page and aligned as one, all
-    // zero, which is a value of that type, and only used by this reference.
+    // SAFETY: mapped for as long as the process lives, with the size and alignment of a page, all
+    // zero (a valid value of the type), and used only through this reference.
     Some(unsafe { &*at.cast::<AtomicU64>() })
 }
 
@@ -164,9 +165,10 @@ mod tests {
         assert_eq!(fork_generation(), own);
     }
 
-    /// What the child's exit says: 0 if it finds that something is true.
+    /// The child's exit status: 0 if the condition holds there.
     fn in_a_child(is_true: impl FnOnce() -> bool) -> i32 {
-        // SAFETY: the child only does what is allowed after a fork, reading and adding numbers, and forking.
+        // SAFETY: the child only does what is allowed after a fork: reading and adding numbers, and
+        // forking.
         match unsafe { libc::fork() } {
             0 => {
                 let status = i32::from(!is_true());

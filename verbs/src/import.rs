@@ -18,11 +18,11 @@ use crate::{
 /// `ibv_import_device(cmd_fd)`—Opens a device that another process has opened, and shares its
 /// objects.
 ///
-/// The descriptor is a duplicate of the other's [`cmd_fd`](Context::cmd_fd), from `SCM_RIGHTS` for
-/// example. It belongs to the context from here on.
+/// The descriptor is a duplicate of the other process's [`cmd_fd`](Context::cmd_fd), for example
+/// from `SCM_RIGHTS`. The context takes ownership.
 ///
 /// # Errors
-/// The descriptor is lost: the provider has closed it, or it stays open for as long as the process.
+/// The descriptor is lost: either closed by the provider, or left open for the life of the process.
 /// - `EINVAL`: the descriptor is not one of an RDMA device.
 /// - `ENODEV`: the device is gone.
 /// - `EOPNOTSUPP`: the device cannot be shared.
@@ -45,29 +45,30 @@ use crate::{
 pub fn import_device(cmd_fd: OwnedFd) -> Result<Context> {
     const CALL: &str = "ibv_import_device";
     let cmd_fd = cmd_fd.into_raw_fd();
-    // SAFETY: the descriptor is open, and nobody else's.
+    // SAFETY: the descriptor is open, and has no other owner.
     let raw = unsafe { ffi::ibv_import_device(cmd_fd) };
     let Some(raw) = NonNull::new(raw) else {
-        // The descriptor is given up. libibverbs leaves it open when it fails by itself. A provider that fails closes
-        // it, with the same errors, and then its number may be another file's already.
+        // The descriptor is given up. A failure in libibverbs itself leaves the descriptor open. A
+        // failure in a provider closes the descriptor, with the same errors, and then another file
+        // may have its number already.
         return Err(Error::last_os(CALL));
     };
-    // SAFETY: the context is fresh, open, and nobody else's.
+    // SAFETY: the context is fresh, open, and has no other owner.
     Ok(unsafe { Context::from_open(raw) })
 }
 
 impl Context {
-    /// The descriptor by which the device is open. A process that gets a duplicate of it can
+    /// The command descriptor of the open device. A process with a duplicate can
     /// [import](import_device) the device.
     ///
     /// # Safety
-    /// The descriptor takes commands by `write(2)` and `ioctl(2)`. They have the kernel write to any
-    /// address of this process, and destroy any object of this context.
+    /// The descriptor accepts commands by `write(2)` and `ioctl(2)`. With them, the kernel writes
+    /// to any address of this process, and destroys any object of this context.
     ///
-    /// - In this process, the descriptor and its duplicates are used for nothing but to be sent to
-    ///   another process, which may do all that this context may.
-    /// - A context that this process itself imports from a duplicate is not used to destroy what
-    ///   belongs to this one.
+    /// - In this process, the descriptor and its duplicates are used only for sending to another
+    ///   process, which then has all rights of this context.
+    /// - A context that this process itself imports from a duplicate is not used to destroy objects
+    ///   of this context.
     ///
     /// # Examples
     /// ```no_run
@@ -81,23 +82,23 @@ impl Context {
         self.command_fd()
     }
 
-    /// The descriptor by which the device is open. Not for users.
+    /// The command descriptor of the open device. Not for users.
     pub(crate) fn command_fd(&self) -> BorrowedFd<'_> {
-        // SAFETY: the context is open for as long as `self` lives, and its descriptor is set for
-        // good when it is opened.
+        // SAFETY: the context is open for as long as `self` lives, and its descriptor is constant
+        // after opening.
         let fd = unsafe { (*self.as_raw()).cmd_fd };
         // SAFETY: the descriptor is open for as long as the context, and so for as long as `self`
         // is borrowed.
         unsafe { BorrowedFd::borrow_raw(fd) }
     }
 
-    /// `ibv_import_pd(ctx, handle)`—Uses a protection domain that a process has made which shares
+    /// `ibv_import_pd(ctx, handle)`—Uses a protection domain made by another process that shares
     /// the device.
     ///
-    /// It stays the other's, who frees it.
+    /// The other process remains the owner, and frees the domain.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EOPNOTSUPP`: the device does not support importing domains.
     /// - `EINVAL`, `ENOENT`: there is no such domain.
     ///
     /// # References
@@ -112,9 +113,9 @@ impl Context {
     }
 }
 
-/// `ibv_mr`—A registration that another process has made, of memory of its own.
+/// `ibv_mr`—A registration made by another process, of that process's memory.
 ///
-/// Its keys are good in requests that name addresses of the other process.
+/// The keys are valid in requests with addresses of the other process.
 #[doc(alias = "ibv_mr")]
 pub struct ImportedRegion {
     // INVARIANT: imported until `self` is dropped.
@@ -124,17 +125,17 @@ pub struct ImportedRegion {
 
 // SAFETY: a registration may be used and given back from any thread.
 unsafe impl Send for ImportedRegion {}
-// SAFETY: through a shared region only numbers can be read, which never change.
+// SAFETY: a shared reference only allows reading numbers, and the numbers never change.
 unsafe impl Sync for ImportedRegion {}
 
 impl ProtectionDomain {
-    /// `ibv_import_mr(pd, handle)`—Uses a registration that a process has made which shares the
-    /// device, in this domain.
+    /// `ibv_import_mr(pd, handle)`—Uses a registration of another process that shares the device,
+    /// in this domain.
     ///
-    /// It stays the other's, who ends it.
+    /// The other process remains the owner, and ends the registration.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EOPNOTSUPP`: the device does not support importing registrations.
     /// - `EINVAL`, `ENOENT`: there is no such registration.
     ///
     /// # References
@@ -151,7 +152,7 @@ impl ProtectionDomain {
 }
 
 impl ImportedRegion {
-    /// The key for requests of processes that share the device.
+    /// The LKey, for requests of processes that share the device.
     pub fn lkey(&self) -> u32 {
         // SAFETY: the registration is imported (invariant), and its keys never change.
         unsafe { (*self.raw.as_ptr()).lkey }
@@ -180,8 +181,8 @@ impl fmt::Debug for ImportedRegion {
 
 impl Drop for ImportedRegion {
     fn drop(&mut self) {
-        // SAFETY: the registration was imported, and is given back once, here; its domain is
-        // allocated, since `self.pd` is dropped after this.
+        // SAFETY: the registration was imported, and is unimported once, here; the domain is
+        // allocated, since `self.pd` is dropped later.
         unsafe { ffi::ibv_unimport_mr(self.raw.as_ptr()) };
     }
 }

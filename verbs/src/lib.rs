@@ -1,9 +1,9 @@
 //! Safe RDMA verbs: typed objects, and posting that is safe at the cost of C.
 //!
-//! A device that is told to read or write memory does so later, when the program may have freed or
-//! reused it. Here, the memory moves into the queue with the request, and comes back with its
-//! completion, so that cannot happen: no call of this crate that a program needs to move data is
-//! `unsafe`, and none of them allocates, copies or locks.
+//! A device reads or writes the memory of a request later, when the program may have freed or
+//! reused that memory. Here, the memory moves into the queue with the request, and returns with the
+//! completion, so such a use is impossible. No call needed to move data is `unsafe`, and none of
+//! them allocates, copies or locks.
 //!
 //! ```no_run
 //! # use verbs::{QueuePair, Reset, Result, Rts};
@@ -35,30 +35,30 @@
 //! |---|---|---|
 //! | [`Device`] | [`devices`] | an RDMA device of this machine |
 //! | [`Context`] | [`Device::open`] | the device, open |
-//! | [`ProtectionDomain`] | [`Context::alloc_pd`] | what memory and queue pairs must share to work together |
+//! | [`ProtectionDomain`] | [`Context::alloc_pd`] | the common domain of memory and queue pairs |
 //! | [`Buf`], [`SharedBuf`] | [`ProtectionDomain::alloc_buf`], [`register`](ProtectionDomain::register) | registered memory of this process |
 //! | [`BufPool`], [`PoolBuf`] | [`ProtectionDomain::alloc_pool`] | many buffers in one registration |
-//! | [`RemoteRegion`] | [`ProtectionDomain::alloc_remote`] | registered memory that peers can reach |
-//! | [`MemoryWindow`] | [`ProtectionDomain::alloc_mw`] | access for peers that comes and goes by request |
-//! | [`CompletionChannel`] | [`Context::create_comp_channel`] | a descriptor that announces completions |
-//! | [`CompletionQueue`] | [`Context::cq_builder`] | where completions arrive |
+//! | [`RemoteRegion`] | [`ProtectionDomain::alloc_remote`] | registered memory accessible to peers |
+//! | [`MemoryWindow`] | [`ProtectionDomain::alloc_mw`] | access for peers, granted and revoked by request |
+//! | [`CompletionChannel`] | [`Context::create_comp_channel`] | a descriptor for completion notifications |
+//! | [`CompletionQueue`] | [`Context::cq_builder`] | a queue of completions |
 //! | [`SharedReceiveQueue`] | [`ProtectionDomain::create_srq`] | receives for many queue pairs |
-//! | [`TagMatchingQueue`] | [`ProtectionDomain::create_tag_matching`] | receives that wait for messages with a tag |
+//! | [`TagMatchingQueue`] | [`ProtectionDomain::create_tag_matching`] | receives for messages with a tag |
 //! | [`QueuePair`] | [`ProtectionDomain::qp_builder`] | a send queue and a receive queue |
-//! | [`AddressHandle`] | [`ProtectionDomain::create_ah`] | where datagrams are sent to |
+//! | [`AddressHandle`] | [`ProtectionDomain::create_ah`] | the destination of datagrams |
 //! | [`ExtendedCq`] | [`Context::cq_ex_builder`] | a completion queue with times and more |
 //! | [`WorkQueue`], [`IndirectionTable`], [`RssQueuePair`] | [`ProtectionDomain::wq_builder`] | packets spread over receive queues |
 //! | [`ExtendedBatch`] | [`SendQueue::extended_batch`] | requests built in the device's own memory |
 //! | [`Flow`], [`Counters`] | [`FlowTarget::create_flow`] | packets steered to a queue pair, and counted |
-//! | [`CompletionCounter`] | [`Context::create_completion_counter`] | how many requests have completed |
+//! | [`CompletionCounter`] | [`Context::create_completion_counter`] | the number of completed requests |
 //! | [`DeviceMemory`], [`UnmappedRegion`] | [`Context::alloc_dm`], [`ProtectionDomain::register_dm`] | memory on the device |
-//! | [`AsyncEvents`] | [`Context::async_events`] | what happens without having been asked for |
+//! | [`AsyncEvents`] | [`Context::async_events`] | asynchronous events: port state, queue pair errors, device failure |
 //!
-//! What can be posted is in [`op`]. Memory that is only borrowed can be registered in a
-//! [`scope()`], and posted to the queue pairs that are made there.
+//! [`op`] has the requests that can be posted. Borrowed memory can be registered in a [`scope()`],
+//! and posted to queue pairs made in the scope.
 //!
-//! Each keeps what it was made of alive. They can be dropped in any order, and forgetting one leaks
-//! it, and frees nothing that a device could still touch.
+//! Each object keeps its parents alive. Objects can be dropped in any order; forgetting one leaks
+//! the object, and frees nothing still accessible to a device.
 //!
 //! # A queue pair's life
 //!
@@ -69,40 +69,39 @@
 //!
 //! From there, [`to_sqd`](QueuePair::to_sqd) stops the send queue for a while.
 //!
-//! The state and the transport are types, so a request that the state or the transport does not
-//! allow does not compile. What the device does by itself is data: a queue pair that has failed
-//! gives everything back with the status
-//! [`WcStatus::WR_FLUSH_ERR`].
+//! State and transport are types, so a request not allowed by the state or the transport does not
+//! compile. Transitions made by the device are data: a failed queue pair returns everything with
+//! the status [`WcStatus::WR_FLUSH_ERR`].
 //!
 //! # What is safe about it
 //!
-//! - *Memory in flight*: posting moves a work into the queue. Dropping the queue pair destroys it
-//!   first, which ends the device's access, and then drops the work; if the device refuses to let
-//!   go, the work is given up, not freed.
-//! - *Completions*: a [`WorkCompletion`] is believed only by the queue it belongs to, once. It
-//!   cannot be kept while the completion queue is polled again, so it cannot become stale. One that
-//!   is dropped unread is made good by the next, except on iWARP's send queues: requests overtake
-//!   each other there, so its work comes back only when the queue pair is destroyed or reset.
-//! - *Overflow*: a completion queue has an entry for everything its queue pairs can have in flight,
-//!   and refuses the queue pair for which it has not.
-//! - *Unsignaled requests*: they can be posted for ever. The queue asks for a completion often
-//!   enough to get its slots back.
-//! - *Remote memory*: nobody has a reference to bytes that a peer may write. They are copied in and
+//! - *Memory in flight*: posting moves a work into the queue. Dropping the queue pair first
+//!   destroys the C object, which ends the device's access, and then drops the work; if the device
+//!   refuses the destruction, the work is leaked, not freed.
+//! - *Completions*: a [`WorkCompletion`] is accepted only by its own queue, once. A completion
+//!   cannot be kept over the next poll of the completion queue, so none can become stale. The next
+//!   completion makes up for one dropped unread, except on iWARP's send queues: requests overtake
+//!   each other there, so such a work returns only when the queue pair is destroyed or reset.
+//! - *Overflow*: a completion queue has an entry for everything that its queue pairs can have in
+//!   flight, and refuses a queue pair beyond its capacity.
+//! - *Unsignaled requests*: can be posted without limit. The queue requests completions often
+//!   enough to recover its slots.
+//! - *Remote memory*: no reference exists to bytes that a peer may write. The program copies in and
 //!   out, and the RKey is revoked before the memory is freed.
 //!
 //! # Features
 //!
 //! - `bindgen` (default): regenerate the bindings from the installed headers; see `ibverbs-sys`.
-//! - `tokio`: completions and events that can be awaited, in the module `tokio`.
+//! - `tokio`: awaiting completions and events, in the module `tokio`.
 //!
 //! # Limits
 //!
-//! Not here: encryption by flows (`ibv_create_flow_action_esp`), which no driver of Linux has any more.
+//! Not here: encryption by flows (`ibv_create_flow_action_esp`), removed from all drivers of Linux.
 //! A request has at most [128](work::MAX_SGE) elements.
 //!
-//! No RDMA card has been tried. What Soft-RoCE (kernel 6.1, rdma-core 44) cannot do is tested on a
-//! fake device, in memory; there, its failing is tested on Soft-RoCE. Sending and receiving is
-//! tested on Soft-iWARP as well, by way of the crate `cm`; requests that overtake each other there,
+//! No RDMA card has been tried. Features missing in Soft-RoCE (kernel 6.1, rdma-core 44) are tested
+//! on a fake device, in memory; their refusal is tested on Soft-RoCE. Sending and receiving is
+//! tested on Soft-iWARP as well, by way of the crate `cm`; overtaking requests, specific to iWARP,
 //! on both.
 //!
 //! | tested on Soft-RoCE | tested on a fake device | untested |

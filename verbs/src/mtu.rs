@@ -4,7 +4,7 @@ use std::fmt;
 
 use ibverbs_sys::ibv_mtu;
 
-/// `ibv_mtu`—The most payload that a packet carries: 256, 512, 1024, 2048 or 4096 bytes.
+/// `ibv_mtu`—The maximum payload of a packet: 256, 512, 1024, 2048 or 4096 bytes.
 ///
 /// ```
 /// use verbs::Mtu;
@@ -16,7 +16,7 @@ use ibverbs_sys::ibv_mtu;
 #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
 #[repr(transparent)]
 pub struct Mtu(
-    /// The number C knows it by.
+    /// C's number for the value.
     pub u32,
 );
 
@@ -32,14 +32,14 @@ impl Mtu {
     /// 4096 bytes.
     pub const B4096: Self = Self(ibv_mtu::IBV_MTU_4096.0);
 
-    /// The number of bytes, if the value is one that this crate knows.
+    /// The number of bytes, if the value is known to this crate.
     pub fn bytes(self) -> Option<u32> {
         (Self::B256..=Self::B4096)
             .contains(&self)
             .then(|| 128 << self.0)
     }
 
-    /// The MTU of exactly that many bytes.
+    /// The MTU of exactly `bytes` bytes.
     pub fn from_bytes(bytes: u32) -> Option<Self> {
         [
             Self::B256,

@@ -1,4 +1,4 @@
-//! Memory windows: access for peers that can be given and taken without a registration.
+//! Memory windows: access for peers, granted and revoked without a registration.
 
 use std::{any::Any, fmt, io, mem, ptr::NonNull, sync::Arc};
 
@@ -16,8 +16,8 @@ pub enum WindowType {
     /// Each binding replaces the one before. Binding to nothing is not to be had: deallocate the
     /// window.
     Type1,
-    /// A binding belongs to the queue pair it was posted to, and is ended by an invalidation: this
-    /// side's ([`LocalInvalidate`](crate::op::LocalInvalidate)) or the peer's
+    /// A binding belongs to the queue pair of its request. Invalidation ends a binding: local
+    /// ([`LocalInvalidate`](crate::op::LocalInvalidate)) or by the peer
     /// ([`Send::invalidate`](crate::op::Send::invalidate)).
     Type2,
 }
@@ -25,9 +25,10 @@ pub enum WindowType {
 /// `ibv_mw`—A memory window: an RKey of its own for a part of a region, bound by a
 /// [request](crate::SendQueue::bind_window) instead of a call into the kernel.
 ///
-/// It keeps the region that it was bound to last, and the one before that, whose binding may be in force until the
-/// last one's request has succeeded. Of type 2 it keeps every queue pair that has bound it, with the last region of
-/// each, until it is dropped: at most 16, and a further one is refused. Dropping it revokes its RKey.
+/// A window keeps the region of its last binding, and of the one before, which may be in force
+/// until the last one's request has succeeded. A window of type 2 keeps every queue pair that has
+/// bound the window, with the last region of each, until the window is dropped: at most 16, and a
+/// further one is refused. Dropping the window revokes its RKey.
 ///
 /// Soft-RoCE of kernel 6.1 does not hold peers to the bounds of a window.
 ///
@@ -40,23 +41,25 @@ pub struct MemoryWindow {
     window_type: WindowType,
     /// Dropped after the window, as is `earlier`.
     bound: Option<Bound>,
-    /// Bindings before the last one, of which the device may still hold on to one: a later one that fails ends nothing.
-    /// Those by the same queue pair are over when two more have been posted to it.
+    /// Bindings before the last one. One of them may still be in force on the device: a later
+    /// binding that fails ends nothing. Bindings by one queue pair are over when two more have been
+    /// posted to that queue pair.
     earlier: Vec<Bound>,
     pd: ProtectionDomain,
 }
 
-/// Maximum number of queue pairs that a window of type 2 is bound by in its life. It keeps each: the kernel does not
-/// destroy a queue pair before the windows that it has bound, and no completion tells the window that a binding of an
-/// earlier queue pair is over. Programs bind a window by one queue pair, or by a few in turn.
+/// Maximum number of queue pairs that bind a window of type 2 in its life. The window keeps each:
+/// the kernel does not destroy a queue pair before the windows bound by it, and no completion
+/// reports the end of an earlier queue pair's binding. Programs bind a window by one queue pair, or
+/// by a few in turn.
 const MAX_BINDERS: usize = 16;
 
-/// What a window is bound to.
+/// The target of a binding.
 #[derive(Clone)]
 struct Bound {
     region: RemoteRegion,
-    /// The queue pair that a window of type 2 was bound by: the kernel does not let go of one
-    /// before the window.
+    /// The queue pair of the binding, for a window of type 2: the kernel does not destroy the queue
+    /// pair before the window.
     qp: Option<Arc<dyn Any + Send + Sync>>,
 }
 
@@ -70,7 +73,7 @@ impl Bound {
     }
 }
 
-/// How a window was before a binding that may not come to be.
+/// The state of a window before a binding that may still fail to be posted.
 pub(crate) struct Before {
     bound: Option<Bound>,
     rkey: u32,
@@ -111,24 +114,23 @@ impl ProtectionDomain {
 }
 
 impl MemoryWindow {
-    /// The type it was allocated with.
+    /// The type chosen at allocation.
     pub fn window_type(&self) -> WindowType {
         self.window_type
     }
 
-    /// The RKey of its last binding.
+    /// The RKey of the last binding.
     pub fn rkey(&self) -> u32 {
         // SAFETY: the window is allocated (invariant), and changed only through `&mut self`.
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// The domain it was allocated in.
+    /// The protection domain of the allocation.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_mw {
         self.raw.as_ptr()
     }
@@ -158,7 +160,7 @@ impl MemoryWindow {
         Err(Error::refused(call, io::ErrorKind::QuotaExceeded, reason))
     }
 
-    /// Notes that a binding has been posted, and returns what was before.
+    /// Records a posted binding, and returns the state before.
     pub(crate) fn set_bound(
         &mut self,
         region: &RemoteRegion,
@@ -174,7 +176,7 @@ impl MemoryWindow {
         self.replace(Before { bound, rkey })
     }
 
-    /// Notes that a binding was not posted after all.
+    /// Reverts the record of a binding that was not posted after all.
     pub(crate) fn restore(&mut self, before: Before) {
         drop(self.replace(before));
     }
@@ -202,9 +204,9 @@ impl fmt::Debug for MemoryWindow {
 
 impl Drop for MemoryWindow {
     fn drop(&mut self) {
-        // SAFETY: the window is allocated and deallocated once, here; its domain is allocated,
-        // since that is dropped after this. What is still bound ends with it. If this fails, so
-        // does deregistering the region, which is then given up.
+        // SAFETY: the window is allocated and deallocated once, here; the domain is allocated,
+        // since its field is dropped later. A binding still in force ends with the window. If this
+        // fails, deregistering the region fails too, and leaks the region.
         let _: i32 = unsafe { ffi::ibv_dealloc_mw(self.raw.as_ptr()) };
     }
 }

@@ -1,4 +1,4 @@
-//! C enumerations whose values may be ones that this crate does not know.
+//! C enumerations, open to values unknown to this crate.
 
 /// Declares types for C enumerations: any value is one, and the known ones have names.
 macro_rules! named {
@@ -10,11 +10,11 @@ macro_rules! named {
     )*) => {$(
         $(#[$attr])*
         ///
-        /// A value that this crate does not know is kept as it is.
+        /// Unknown values are preserved.
         #[derive(Clone, Copy, PartialEq, Eq, Hash, PartialOrd, Ord)]
         #[repr(transparent)]
         pub struct $name(
-            /// The number C knows it by.
+            /// C's number for the value.
             pub $int,
         );
 

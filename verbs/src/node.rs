@@ -1,11 +1,11 @@
-//! What kind of device it is.
+//! Kinds of devices.
 
 use ibverbs_sys::{ibv_node_type, ibv_transport_type};
 
 use crate::named::named;
 
 named! {
-    /// `ibv_node_type`—What a device is in its network.
+    /// `ibv_node_type`—The role of a device in its network.
     #[doc(alias = "ibv_node_type")]
     NodeType(i32) {
         /// Not known.
@@ -26,7 +26,7 @@ named! {
         UNSPECIFIED = ibv_node_type::IBV_NODE_UNSPECIFIED.0;
     }
 
-    /// `ibv_transport_type`—Which family of transports a device speaks.
+    /// `ibv_transport_type`—The family of transports of a device.
     #[doc(alias = "ibv_transport_type")]
     TransportType(i32) {
         /// Not known.

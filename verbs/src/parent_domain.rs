@@ -19,26 +19,26 @@ use crate::{
     td::{TdInner, ThreadDomain},
 };
 
-/// What a [`QueueAllocator`] has to offer.
+/// The answer of a [`QueueAllocator`].
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub enum Allocation {
-    /// Memory of at least the size and the alignment that were asked for.
+    /// Memory of at least the requested size and alignment.
     Memory(NonNull<u8>),
-    /// None: let the provider allocate as it always does.
+    /// No memory: the provider allocates by its default method.
     Default,
-    /// None at all: let the call that needs it fail.
+    /// No memory: the call that needs the memory fails.
     Failed,
 }
 
-/// Allocates the memory of the queues that are made in a parent domain: on a NUMA node, for
-/// example, or in huge pages.
+/// Allocates the memory of queues made in a parent domain: for example on a NUMA node, or in huge
+/// pages.
 ///
-/// A method that panics has failed: the panic does not reach the provider.
+/// A method that panics counts as failed: the panic does not reach the provider.
 ///
 /// # Safety
-/// What `alloc` returns as [`Allocation::Memory`]
-/// - is valid for reads and writes for the whole layout, until `free` is called with it;
-/// - overlaps nothing that is used otherwise meanwhile.
+/// Memory returned by `alloc` as [`Allocation::Memory`]
+/// - is valid for reads and writes for the whole layout, until `free` is called with its address;
+/// - overlaps no memory in other use meanwhile.
 pub unsafe trait QueueAllocator: Send + Sync + 'static {
     /// Allocates memory for an object of the provider's type `resource_type`.
     fn alloc(&self, layout: Layout, resource_type: u64) -> Allocation;
@@ -46,27 +46,27 @@ pub unsafe trait QueueAllocator: Send + Sync + 'static {
     /// Takes memory back.
     ///
     /// # Safety
-    /// - `memory` came from [`alloc`](Self::alloc), for the same type, and nobody uses it any more.
+    /// - `memory` came from [`alloc`](Self::alloc), for the same type, and is not used any more.
     unsafe fn free(&self, memory: NonNull<u8>, resource_type: u64);
 }
 
-/// What a parent domain was made of, and keeps.
+/// The parts of a parent domain, kept by the domain.
 pub(crate) struct Parts {
     pd: ManuallyDrop<ProtectionDomain>,
     _td: ManuallyDrop<Option<Arc<TdInner>>>,
-    // INVARIANT: the callbacks of the domain have a pointer to the inner box, so it stays as long
-    // as the domain.
+    // INVARIANT: the callbacks of the domain have a pointer to the inner box, so the box lives as
+    // long as the domain.
     _allocator: ManuallyDrop<Option<Box<Box<dyn QueueAllocator>>>>,
     given_up: bool,
 }
 
 impl Parts {
-    /// The domain that the parent domain was made of.
+    /// The protection domain underneath the parent domain.
     pub(crate) fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// Keeps them for ever, since the domain could not be freed.
+    /// Leaks the parts, since the domain could not be freed.
     pub(crate) fn give_up(&mut self) {
         self.given_up = true;
     }
@@ -87,7 +87,7 @@ impl Drop for Parts {
     }
 }
 
-/// Makes a parent domain, which is a [`ProtectionDomain`].
+/// Makes a parent domain, in the form of a [`ProtectionDomain`].
 #[must_use = "call `create` to make the domain"]
 pub struct ParentDomainBuilder<'a> {
     pd: &'a ProtectionDomain,
@@ -97,8 +97,8 @@ pub struct ParentDomainBuilder<'a> {
 }
 
 impl ProtectionDomain {
-    /// A parent domain of this one: the same domain for memory and queue pairs, but objects made in
-    /// it are used by one thread, or have memory of the caller's.
+    /// Starts a parent domain of this one: the same domain for memory and queue pairs, but with
+    /// objects used by one thread only, or with memory from the caller's allocator.
     ///
     /// # Examples
     /// ```no_run
@@ -123,8 +123,8 @@ impl<'a> ParentDomainBuilder<'a> {
     /// Lets the provider do without locks.
     ///
     /// # Safety
-    /// - The objects made in the domain, or in another one with the same thread domain, are never
-    ///   used by two threads at the same time, and nor are the two halves of a queue pair.
+    /// - Two threads never use at the same time: the objects made in the domain, or in another one
+    ///   with the same thread domain, nor the two halves of one queue pair.
     pub unsafe fn thread_domain(mut self, td: &'a ThreadDomain) -> Self {
         self.td = Some(td);
         self
@@ -137,8 +137,9 @@ impl<'a> ParentDomainBuilder<'a> {
     }
 
     /// `IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC`—Lets the provider allocate
-    /// [memory](crate::ProviderMemory) that a virtual machine's host can read, where that is what the device reaches:
-    /// see [`ProtectionDomain::alloc_provider_memory`]. Libraries before rdma-core 64 refuse it with `EINVAL`.
+    /// [memory](crate::ProviderMemory) readable by a virtual machine's host, where the device can
+    /// reach no other memory: see [`ProtectionDomain::alloc_provider_memory`]. Libraries before
+    /// rdma-core 64 refuse the flag with `EINVAL`.
     #[doc(alias = "IBV_PARENT_DOMAIN_INIT_ATTR_ALLOW_CC_UNPROTECTED_ALLOC")]
     pub fn allow_unprotected(mut self) -> Self {
         self.allow_unprotected = true;
@@ -190,7 +191,7 @@ impl<'a> ParentDomainBuilder<'a> {
             _allocator: ManuallyDrop::new(self.allocator),
             given_up: false,
         };
-        // SAFETY: the domain has just been made, in this context, of these.
+        // SAFETY: the domain has just been made, in this context, of these parts.
         Ok(unsafe { ProtectionDomain::from_raw(raw, Origin::Parent(parts), ctx.clone()) })
     }
 }
@@ -216,7 +217,8 @@ unsafe extern "C" fn alloc(
     let Ok(layout) = Layout::from_size_align(size, alignment.max(1)) else {
         return ptr::null_mut();
     };
-    // SAFETY: the pointer that the domain was made with, to an allocator that lives as long.
+    // SAFETY: the pointer given at the domain's creation, to an allocator with the domain's
+    // lifetime.
     let allocator = unsafe { &*pd_context.cast::<Box<dyn QueueAllocator>>() };
     let allocated = catch_unwind(AssertUnwindSafe(|| allocator.alloc(layout, resource_type)));
     match allocated {
@@ -240,10 +242,11 @@ unsafe extern "C" fn free(
     let Some(memory) = NonNull::new(memory.cast::<u8>()) else {
         return;
     };
-    // SAFETY: the pointer that the domain was made with, to an allocator that lives as long.
+    // SAFETY: the pointer given at the domain's creation, to an allocator with the domain's
+    // lifetime.
     let allocator = unsafe { &*pd_context.cast::<Box<dyn QueueAllocator>>() };
     let freed = catch_unwind(AssertUnwindSafe(|| {
-        // SAFETY: the provider gives back what it got from `alloc`, when it has no more use for it.
+        // SAFETY: the provider returns memory from `alloc`, after its last use.
         unsafe { allocator.free(memory, resource_type) };
     }));
     if let Err(panic) = freed {
@@ -251,7 +254,7 @@ unsafe extern "C" fn free(
     }
 }
 
-/// Drops what a panic carried, which may panic itself.
+/// Drops a panic's payload; the drop may panic itself.
 fn ignore(panic: Box<dyn std::any::Any + Send>) {
     if let Err(second) = catch_unwind(AssertUnwindSafe(|| drop(panic))) {
         #[expect(clippy::mem_forget, reason = "there is no end to it otherwise")]

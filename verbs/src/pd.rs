@@ -13,8 +13,8 @@ use crate::{
 
 /// `ibv_pd`—A protection domain: memory and queue pairs can work together only inside one.
 ///
-/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the domain is freed
-/// when the last handle and the last object made in it are gone.
+/// Cloning is cheap: the handle is reference-counted, like an `Arc`. The domain is freed after the
+/// drop of the last handle and of the last object made in the domain.
 #[doc(alias = "ibv_pd")]
 #[derive(Clone)]
 pub struct ProtectionDomain {
@@ -28,18 +28,18 @@ struct Inner {
     ctx: Context,
 }
 
-/// Where a domain comes from, and so how it goes.
+/// The origin of a domain, and so the way to free the domain.
 pub(crate) enum Origin {
     /// Allocated.
     Own,
-    /// A parent domain, which was made of these.
+    /// A parent domain, made of these parts.
     Parent(Parts),
-    /// Somebody else's.
+    /// Owned by another process.
     Imported,
 }
 
-// SAFETY: a protection domain has no state that calls change in user space; libibverbs documents
-// its calls as thread-safe.
+// SAFETY: calls change no state of a protection domain in user space; libibverbs documents its
+// calls as thread-safe.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Inner {}
@@ -72,15 +72,15 @@ impl Context {
 
 impl ProtectionDomain {
     /// # Safety
-    /// - `raw` is a new domain of this context and of that origin, which nobody else gives back.
+    /// - `raw` is a new domain of this context and of that origin, with no other owner.
     pub(crate) unsafe fn from_raw(raw: NonNull<ffi::ibv_pd>, origin: Origin, ctx: Context) -> Self {
         Self {
             inner: Arc::new(Inner { raw, origin, ctx }),
         }
     }
 
-    /// The kernel's name for this domain, by which a process that shares the device can
-    /// [import](Context::import_pd) it.
+    /// The kernel's name for this domain, for the [import](Context::import_pd) by a process that
+    /// shares the device.
     pub fn kernel_handle(&self) -> KernelHandle {
         // SAFETY: the domain is allocated (invariant of `Inner`), and its handle never changes.
         KernelHandle(unsafe { (*self.as_raw()).handle })
@@ -91,14 +91,12 @@ impl ProtectionDomain {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_pd {
         self.inner.raw.as_ptr()
     }
 
-    /// Whether both are one domain for the device: a parent domain is the same as the domain that
-    /// it was made of.
+    /// Whether both are one domain for the device: a parent domain equals the domain underneath.
     pub(crate) fn is_same_for_device(&self, other: &Self) -> bool {
         self.for_device() == other.for_device()
     }
@@ -130,17 +128,17 @@ impl fmt::Debug for ProtectionDomain {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Origin::Imported = self.origin {
-            // SAFETY: the domain was imported, and is given back once, here; its context is open,
-            // since `self.ctx` is dropped after this.
+            // SAFETY: the domain was imported, and is unimported once, here; the context is open,
+            // since `self.ctx` is dropped later.
             return unsafe { ffi::ibv_unimport_pd(self.raw.as_ptr()) };
         }
-        // SAFETY: the domain is allocated and freed once, here; its context is open, since
-        // `self.ctx` is dropped after this. Every object made in it holds an `Arc` of `self`, so
-        // what could still use it was given up before. If such an object makes the call fail
-        // (`EBUSY`), the domain stays allocated until the context is closed.
+        // SAFETY: the domain is allocated and freed once, here; the context is open, since
+        // `self.ctx` is dropped later. Every object made in the domain holds an `Arc` of `self`, so
+        // any remaining object was leaked before. If such an object makes the call fail (`EBUSY`),
+        // the domain stays allocated until the context is closed.
         let errno = unsafe { ffi::ibv_dealloc_pd(self.raw.as_ptr()) };
         if let (Origin::Parent(parts), true) = (&mut self.origin, errno != 0) {
-            // It may still be used.
+            // Possibly still in use.
             parts.give_up();
         }
     }

@@ -1,4 +1,4 @@
-//! What receives may be like.
+//! Limits of receives.
 
 use std::{io, num::NonZero};
 
@@ -10,24 +10,25 @@ use crate::{
     work::{SgeList, Special},
 };
 
-/// What the receives of a queue may be like.
+/// The limits for a queue's receives.
 #[derive(Clone, Copy, Debug)]
 pub(crate) struct RecvLimits {
-    /// Not zero, so that a receive of one element needs no look at it.
+    /// Not zero, so that a receive of one element needs no check.
     max_sge: NonZero<u32>,
     device: ContextId,
-    /// Whether memory may be named by addresses that are only the device's.
+    /// Whether elements may have addresses with a meaning for the device only.
     elsewhere: bool,
     /// Whether elements may be no memory at all.
     nowhere: bool,
 }
 
 impl RecvLimits {
-    /// What a queue of its own can take, be it a queue pair's or a work queue. All take at least one element.
+    /// The limits of a queue with one owner: a queue pair's or a work queue. All take at least one
+    /// element.
     ///
-    /// The device's library may copy short messages by itself, to the addresses of the elements as this
-    /// process has them: mlx5's does so when it is told of the completion, and hns', too. On shared
-    /// receive queues mlx5's also copies to where there is no memory.
+    /// The device's library may copy short messages itself, to the elements' addresses in this
+    /// process: mlx5's does so when it polls the completion, and hns', too. On shared receive
+    /// queues mlx5's library also copies to addresses without memory.
     pub(crate) fn new(pd: &ProtectionDomain, max_sge: u32) -> Self {
         Self {
             max_sge: NonZero::new(max_sge).unwrap_or(NonZero::<u32>::MIN),
@@ -37,7 +38,7 @@ impl RecvLimits {
         }
     }
 
-    /// What a shared receive queue can take.
+    /// The limits of a shared receive queue.
     pub(crate) fn shared(pd: &ProtectionDomain, max_sge: u32) -> Self {
         let limits = Self::new(pd, max_sge);
         Self {
@@ -46,7 +47,7 @@ impl RecvLimits {
         }
     }
 
-    /// The same, where it is known that only the device writes what arrives.
+    /// The limits for a queue on which only the device writes received data.
     pub(crate) fn elsewhere(self) -> Self {
         Self {
             elsewhere: true,
@@ -60,7 +61,7 @@ impl RecvLimits {
         self.max_sge.get()
     }
 
-    /// Why a receive with these elements cannot be posted, whatever is in flight.
+    /// Why a receive with these elements can never be posted, if so.
     #[inline]
     pub(crate) fn refusal(&self, call: &'static str, sges: &SgeList) -> Option<Error> {
         let max_sge = self.max_sge.get();

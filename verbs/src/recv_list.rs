@@ -1,4 +1,4 @@
-//! Receives that are posted together.
+//! Receives posted as one list.
 
 use std::ptr;
 
@@ -6,15 +6,15 @@ use ibverbs_sys as ffi;
 
 use crate::{bad_wr::BadWr, work::SgeList, wr_id::WrId};
 
-/// Receives on their way to the device. Room for them is allocated as it is needed, and kept.
+/// Receives on their way to the device. The list grows on demand, and keeps its allocation.
 #[derive(Default)]
 pub(crate) struct RecvList {
     wrs: Vec<ffi::ibv_recv_wr>,
     sges: Vec<ffi::ibv_sge>,
 }
 
-// SAFETY: the pointers in the requests are null, or to their own elements, until they are written
-// anew by `chain`; nobody follows them but its caller.
+// SAFETY: the pointers in the requests are null, or to the list's own elements, until rewritten by
+// `chain`; only its caller follows them.
 unsafe impl Send for RecvList {}
 // SAFETY: nothing can be done with a shared one.
 unsafe impl Sync for RecvList {}
@@ -52,7 +52,7 @@ impl RecvList {
         let sges = self.sges.as_mut_ptr();
         let mut next = ptr::null_mut();
         for wr in self.wrs.iter_mut().rev() {
-            // Each has as many elements as it says, one after the other.
+            // Each has `num_sge` elements, one after the other.
             end -= usize::try_from(wr.num_sge).unwrap_or(0);
             // In bounds, or one past the end where a receive has no elements.
             wr.sg_list = sges.wrapping_add(end);
@@ -62,7 +62,7 @@ impl RecvList {
         (!next.is_null()).then_some(next)
     }
 
-    /// How many receives count as posted, after a post that has failed with `errno`.
+    /// The number of receives that count as posted, after a post failed with `errno`.
     pub(crate) fn posted(&self, errno: i32, bad: &BadWr<ffi::ibv_recv_wr>) -> usize {
         bad.first_of(errno, self.wrs.len(), |index| &raw const self.wrs[index])
     }

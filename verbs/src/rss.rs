@@ -15,9 +15,9 @@ use crate::{
     qp::{WorkQueue, WqInner},
 };
 
-/// `ibv_rwq_ind_table`—A table of work queues: the hash of a packet says which of them it goes to.
+/// `ibv_rwq_ind_table`—A table of work queues, indexed by the hash of a packet.
 ///
-/// It keeps its work queues, which are not destroyed before.
+/// The table keeps its work queues; they are destroyed later.
 ///
 /// # References
 /// [ibv_create_rwq_ind_table(3)](https://man7.org/linux/man-pages/man3/ibv_create_rwq_ind_table.3.html)
@@ -33,7 +33,7 @@ struct TableInner {
     ctx: Context,
 }
 
-// SAFETY: a table has no state that calls change in user space; libibverbs documents its calls as
+// SAFETY: calls change no state of a table in user space; libibverbs documents its calls as
 // thread-safe.
 unsafe impl Send for TableInner {}
 // SAFETY: see `Send`.
@@ -46,7 +46,7 @@ impl Context {
     /// # Errors
     /// - `InvalidInput`: the number is not a power of two, or a queue is of another device.
     /// - `EOPNOTSUPP`, `ENOSYS`: the device has no such tables.
-    /// - `EINVAL`: it has none so large.
+    /// - `EINVAL`: the device does not support tables of this size.
     ///
     /// # Examples
     /// ```no_run
@@ -83,9 +83,9 @@ impl Context {
         let mut attr = ffi::ibv_rwq_ind_table_init_attr::zeroed();
         attr.log_ind_tbl_size = queues.len().ilog2();
         attr.ind_tbl = raw_queues.as_mut_ptr();
-        // SAFETY: the context is open for as long as `self` lives; the table has as many queues as
-        // it says, which exist for as long as `TableInner` holds them. C keeps no pointer to the
-        // attributes or to the array.
+        // SAFETY: the context is open for as long as `self` lives; the number of queues in the
+        // table matches its size, and the queues exist for as long as `TableInner` holds them. C
+        // keeps no pointer to the attributes or to the array.
         let raw = unsafe { ffi::ibv_create_rwq_ind_table(self.as_raw(), &raw mut attr) };
         let raw =
             cvt_ptr(CALL, raw).map_err(|err| err.detail(format!("{} queues", queues.len())))?;
@@ -102,13 +102,12 @@ impl IndirectionTable {
         self.inner.queues.len()
     }
 
-    /// Whether there are none, which cannot be.
+    /// Whether the table is empty: never.
     pub fn is_empty(&self) -> bool {
         self.len() == 0
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_rwq_ind_table {
         self.inner.raw.as_ptr()
     }
@@ -124,10 +123,10 @@ impl fmt::Debug for IndirectionTable {
 
 impl Drop for TableInner {
     fn drop(&mut self) {
-        // SAFETY: the table exists and is destroyed once, here; its context is open, and its work
-        // queues exist, since they are dropped after this. Queue pairs that use it hold an `Arc` of
-        // `self`, so none is left, except those that could not be destroyed: then this fails, and
-        // so does destroying the work queues, whose work is given up.
+        // SAFETY: the table exists and is destroyed once, here; the context is open, and the work
+        // queues exist, since their fields are dropped later. Queue pairs with this table hold an
+        // `Arc` of `self`, so none is left, except leaked ones: then this fails, and so does
+        // destroying the work queues, whose work is leaked.
         let _: i32 = unsafe { ffi::ibv_destroy_rwq_ind_table(self.raw.as_ptr()) };
     }
 }
@@ -140,7 +139,7 @@ pub struct RxHash<'a> {
     pub function: RxHashFunctions,
     /// The function's key, of at most 255 bytes; most devices want 40.
     pub key: &'a [u8],
-    /// The fields of a packet that are hashed. None: every packet has the same hash.
+    /// The hashed fields of a packet. Empty: every packet has the same hash.
     pub fields: RxHashFields,
 }
 
@@ -156,9 +155,9 @@ impl<'a> RxHash<'a> {
     }
 }
 
-/// A queue pair that spreads the packets it gets over work queues, and does nothing else.
+/// A queue pair that only spreads received packets over work queues.
 ///
-/// Packets are steered to it with [`FlowTarget::create_flow`].
+/// Steer packets to the queue pair with [`FlowTarget::create_flow`].
 ///
 /// # References
 /// [ibv_create_qp_ex(3)](https://man7.org/linux/man-pages/man3/ibv_create_qp_ex.3.html)
@@ -179,12 +178,12 @@ unsafe impl Send for RssInner {}
 unsafe impl Sync for RssInner {}
 
 impl ProtectionDomain {
-    /// `ibv_create_qp_ex(ctx, …)`—Creates a queue pair for raw packets that spreads them over the
-    /// work queues of a table. Enters the kernel.
+    /// `ibv_create_qp_ex(ctx, …)`—Creates a queue pair for raw packets, spread over the work queues
+    /// of a table. Enters the kernel.
     ///
     /// # Errors
     /// - `InvalidInput`: the key is too long, or the table of another device.
-    /// - `EOPNOTSUPP`, `ENOSYS`: the device cannot do it, or not by these fields.
+    /// - `EOPNOTSUPP`, `ENOSYS`: the device does not support spreading, or not by these fields.
     /// - `EPERM`: raw packets need `CAP_NET_RAW`.
     ///
     /// # References
@@ -204,7 +203,7 @@ impl ProtectionDomain {
         if &table.inner.ctx != ctx {
             return refuse("the table is of another device");
         }
-        // No device known has a function beyond these bits.
+        // No known device has a function beyond these bits.
         let function = u8::try_from(hash.function.bits()).unwrap_or(0);
         let mut key = hash.key.to_vec();
         let mut attr = ffi::ibv_qp_init_attr_ex::zeroed();
@@ -220,8 +219,8 @@ impl ProtectionDomain {
         attr.rx_hash_conf.rx_hash_key = key.as_mut_ptr();
         attr.rx_hash_conf.rx_hash_fields_mask = hash.fields.bits();
         // SAFETY: the context is open, and the domain and the table exist, for as long as they are
-        // borrowed, and then for as long as `RssInner` holds them; the key is as long as is said. C
-        // keeps no pointer to it, or to the attributes.
+        // borrowed, and then for as long as `RssInner` holds them; the key has the given length. C
+        // keeps no pointer to the key, or to the attributes.
         let raw = unsafe { ffi::ibv_create_qp_ex(ctx.as_raw(), &raw mut attr) };
         let raw = cvt_ptr(CALL, raw)
             .map_err(|err| err.detail(format!("{:?} by {:?}", hash.fields, hash.function)))?;
@@ -237,17 +236,17 @@ impl ProtectionDomain {
 }
 
 impl RssQueuePair {
-    /// The number by which the device knows it.
+    /// The device's number for the queue pair.
     pub fn qp_num(&self) -> QpNum {
         // SAFETY: the queue pair is created (invariant), and its number never changes.
         QpNum::from_low_bits(unsafe { (*self.as_raw()).qp_num })
     }
 
-    /// `ibv_modify_qp`—Makes it receive from a port, counting from 1. Some devices do so from the
-    /// beginning, and refuse this.
+    /// `ibv_modify_qp`—Starts receiving from a port, counting from 1. Some devices receive from the
+    /// start, and refuse this.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`, `ENOSYS`: it receives already.
+    /// - `EOPNOTSUPP`, `ENOSYS`: the queue pair receives already.
     /// - `EINVAL`: there is no such port.
     ///
     /// # References
@@ -274,8 +273,7 @@ impl RssQueuePair {
             .map_err(|err| err.detail(format!("to {:?}, port {}", attr.qp_state, attr.port_num)))
     }
 
-    /// The C object, for calls that this crate does not wrap. It exists for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_qp {
         self.inner.raw.as_ptr()
     }
@@ -304,8 +302,8 @@ impl fmt::Debug for RssQueuePair {
 impl Drop for RssInner {
     fn drop(&mut self) {
         // SAFETY: the queue pair exists and is destroyed once, here; flows hold an `Arc` of `self`,
-        // so they are gone. Its table and its domain exist, since they are dropped after this. If
-        // it fails, so does destroying the table and its work queues, whose work is given up.
+        // so none is left. The table and the domain exist, since their fields are dropped later. If
+        // this fails, so does destroying the table and its work queues, whose work is leaked.
         let _: i32 = unsafe { ffi::ibv_destroy_qp(self.raw.as_ptr()) };
     }
 }

@@ -7,7 +7,7 @@ use std::{
 
 use libc::sigset_t;
 
-/// What a thread raises itself by what it does: to block those is of no use.
+/// Signals raised by a thread's own execution: blocking them is useless.
 const OWN: [libc::c_int; 6] = [
     libc::SIGBUS,
     libc::SIGFPE,
@@ -17,14 +17,14 @@ const OWN: [libc::c_int; 6] = [
     libc::SIGTRAP,
 ];
 
-/// All signals are blocked in this thread, until it is dropped.
+/// Blocks all signals in this thread, until dropped.
 struct Blocked(sigset_t);
 
 impl Blocked {
     fn new() -> Self {
         // SAFETY: sets of signals are plain data.
         let mut all: sigset_t = unsafe { std::mem::zeroed() };
-        // SAFETY: it is ours, and written to until the call returns.
+        // SAFETY: `all` is ours, and written only before the return.
         unsafe { libc::sigfillset(&raw mut all) };
         for own in OWN {
             // SAFETY: as before, and there are such signals.
@@ -46,10 +46,9 @@ impl Drop for Blocked {
     }
 }
 
-/// Starts a thread of that name which takes none of the program's signals: a program can go on to take
-/// them by itself, by `sigwait` or in a certain thread, though a library has started the thread before.
-///
-/// Signals that a thread raises by what it does, as `SIGSEGV`, are not blocked.
+/// Starts a named thread that takes none of the program's signals: a program can still take its
+/// signals by `sigwait` or in a certain thread, although a library has started the thread before.
+/// Signals raised by the thread's own execution, such as `SIGSEGV`, are not blocked.
 ///
 /// # Errors
 /// As for [`Builder::spawn`].
@@ -67,7 +66,7 @@ pub fn spawn_without_signals<T: Send + 'static>(
     name: &str,
     run: impl FnOnce() -> T + Send + 'static,
 ) -> io::Result<JoinHandle<T>> {
-    // It begins with what is blocked here.
+    // A new thread inherits the mask.
     let _blocked = Blocked::new();
     Builder::new().name(name.to_owned()).spawn(run)
 }
@@ -78,7 +77,7 @@ mod tests {
 
     use super::*;
 
-    /// The signals that this thread blocks, one bit for each.
+    /// The blocked signals of this thread, one bit for each.
     fn blocked() -> u64 {
         let status = fs::read_to_string("/proc/thread-self/status").unwrap();
         let line = status.lines().find_map(|line| line.strip_prefix("SigBlk:"));

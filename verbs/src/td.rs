@@ -9,11 +9,11 @@ use crate::{
     error::{Result, cvt_ptr},
 };
 
-/// `ibv_td`—A thread domain: a promise that the objects made in it are used by one thread at a
-/// time, so that the provider need not lock them.
+/// `ibv_td`—A thread domain: a promise that only one thread at a time uses the objects made in the
+/// domain, so that the provider can omit locks.
 ///
-/// It takes effect through a [parent domain](crate::ParentDomainBuilder::thread_domain), which keeps
-/// it alive.
+/// Takes effect through a [parent domain](crate::ParentDomainBuilder::thread_domain), which keeps
+/// the thread domain alive.
 ///
 /// # References
 /// [ibv_alloc_td(3)](https://man7.org/linux/man-pages/man3/ibv_alloc_td.3.html)
@@ -22,15 +22,15 @@ pub struct ThreadDomain {
     inner: Arc<TdInner>,
 }
 
-/// The part that parent domains share.
+/// The part shared with parent domains.
 pub(crate) struct TdInner {
     // INVARIANT: allocated until `self` is dropped.
     raw: NonNull<ffi::ibv_td>,
     ctx: Context,
 }
 
-// SAFETY: a thread domain has no state that calls change in user space; it limits who uses what is
-// made in it, not who holds it.
+// SAFETY: calls change no state of a thread domain in user space; the restriction is on the use of
+// objects made in the domain, not on the owner of the domain.
 unsafe impl Send for TdInner {}
 // SAFETY: see `Send`.
 unsafe impl Sync for TdInner {}
@@ -39,7 +39,7 @@ impl Context {
     /// `ibv_alloc_td(ctx, …)`—Allocates a thread domain.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`: the device has none; it locks always.
+    /// - `EOPNOTSUPP`: the provider has no thread domains, and always locks.
     /// - `ENOMEM`: out of memory.
     ///
     /// # References
@@ -64,8 +64,7 @@ impl ThreadDomain {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_td {
         self.inner.raw.as_ptr()
     }
@@ -85,10 +84,10 @@ impl fmt::Debug for ThreadDomain {
 
 impl Drop for TdInner {
     fn drop(&mut self) {
-        // SAFETY: the domain is allocated and freed once, here; its context is open, since
-        // `self.ctx` is dropped after this. Parent domains hold an `Arc` of `self`, so none is
-        // left, except those that could not be freed; then this fails (`EBUSY`), and the domain
-        // stays until the context is closed.
+        // SAFETY: the domain is allocated and freed once, here; the context is open, since
+        // `self.ctx` is dropped later. Parent domains hold an `Arc` of `self`, so none is left,
+        // except leaked ones; then this fails (`EBUSY`), and the domain stays until the context is
+        // closed.
         let _: i32 = unsafe { ffi::ibv_dealloc_td(self.raw.as_ptr()) };
     }
 }

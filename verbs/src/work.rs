@@ -1,9 +1,9 @@
-//! What a work request makes the device read or write.
+//! Work: the memory that a request makes the device read or write.
 //!
-//! Posting moves a *work* into the queue, and its completion gives it back. A work is anything that
-//! owns registered memory: a [`Buf`](crate::Buf), a [`SharedBuf`](crate::SharedBuf), several of
-//! them as an array, a tuple, a vector or an option, [`Either`] of two kinds, or one of those [`With`] a
-//! context of the caller's. All of that needs no `unsafe`.
+//! Posting moves a *work* into the queue, and the completion returns the work. A work is anything
+//! that owns registered memory: a [`Buf`](crate::Buf), a [`SharedBuf`](crate::SharedBuf), several
+//! works as an array, a tuple, a vector or an option, [`Either`] of two kinds, or any of these
+//! [`With`] a context of the caller. All of these need no `unsafe`.
 
 use std::{
     mem::MaybeUninit,
@@ -15,13 +15,13 @@ use ibverbs_sys as ffi;
 
 use crate::context::ContextId;
 
-/// The most scatter/gather elements a request can have here. No device that we know of takes more: most
-/// take 32 at most, and a few up to 96. Where one does, the rest cannot be used.
+/// Maximum number of scatter/gather elements in a request. No known device takes more: most take up
+/// to 32, and a few up to 96. On a device with a higher limit, the excess is unusable.
 pub const MAX_SGE: usize = 128;
 
 /// `ibv_sge`—One element of a scatter/gather list: a range of registered memory.
 ///
-/// It cannot be made by safe code, because its holder decides where a device writes.
+/// Safe code cannot make one, because an element determines the memory a device writes.
 #[doc(alias = "ibv_sge")]
 #[repr(transparent)]
 #[derive(Clone, Copy, Debug)]
@@ -31,9 +31,9 @@ impl Sge {
     /// Describes `len` bytes from `start`, registered under `lkey`.
     ///
     /// # Safety
-    /// - The range is inside a memory region whose LKey is `lkey`; or it is sent inline.
-    /// - It is handed only to a [`SgeList`] in [`Gather::gather`], whose rules say who may touch
-    ///   the range, and for how long.
+    /// - The range is inside a memory region whose LKey is `lkey`; or the element is sent inline.
+    /// - The element is handed only to a [`SgeList`] in [`Gather::gather`]; the rules there govern
+    ///   access to the range, and its duration.
     #[inline]
     pub unsafe fn new(start: NonNull<u8>, len: u32, lkey: u32) -> Self {
         Self(ffi::ibv_sge {
@@ -53,7 +53,7 @@ impl Sge {
         self.0.lkey
     }
 
-    /// Makes the range shorter, or longer, as far as [`new`](Self::new) would allow it.
+    /// Sets the length, within the limits of [`new`](Self::new).
     #[inline]
     pub(crate) fn set_len(&mut self, len: u32) {
         self.0.length = len;
@@ -65,8 +65,7 @@ impl Sge {
 pub struct SgeList {
     // INVARIANT: the first `len.min(MAX_SGE)` elements are initialised.
     elements: [MaybeUninit<ffi::ibv_sge>; MAX_SGE],
-    // May be more than `MAX_SGE`: the elements that found no room are counted, and the post is
-    // refused.
+    // May be more than `MAX_SGE`: excess elements are counted, and the post is refused.
     len: usize,
     // INVARIANT: where the element lies for as long as the work does, if there is one element and
     // this is not null.
@@ -74,13 +73,14 @@ pub struct SgeList {
     special: Option<Special>,
 }
 
-/// What has to be known of elements that are not memory of this process, at the addresses by which the
-/// process knows it.
+/// Properties of elements other than memory of this process at its virtual addresses.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct Special {
-    /// The only device that such elements mean anything to; `None` if they are of several.
+    /// The only device on which such elements are valid; `None` if the elements are of several
+    /// devices.
     pub(crate) device: Option<ContextId>,
-    /// Whether an address is only the device's: to this process it means other memory, or none.
+    /// Whether an address is valid on the device only: in this process it names other memory, or
+    /// none.
     pub(crate) elsewhere: bool,
     /// Whether an element is no memory at all.
     pub(crate) nowhere: bool,
@@ -105,16 +105,17 @@ impl SgeList {
         list
     }
 
-    /// The elements that found room.
+    /// The stored elements.
     #[inline]
     pub(crate) fn elements(&self) -> &[ffi::ibv_sge] {
         let filled = &self.elements[..self.len.min(MAX_SGE)];
-        // SAFETY: these elements are initialised (invariant), and `MaybeUninit` does not change the layout.
+        // SAFETY: these elements are initialised (invariant), and `MaybeUninit` does not change the
+        // layout.
         unsafe { slice::from_raw_parts(filled.as_ptr().cast(), filled.len()) }
     }
 
-    /// Where C finds the elements. A single one that does not lie elsewhere is copied to `single`,
-    /// so that a list of a known length need not lie in memory.
+    /// The array for C. A single non-resident element is copied to `single`, so that a list of
+    /// known length need not lie in memory.
     #[inline]
     pub(crate) fn lay_out(&mut self, single: &mut MaybeUninit<ffi::ibv_sge>) -> *mut ffi::ibv_sge {
         if let Some(resident) = self.resident() {
@@ -126,7 +127,7 @@ impl SgeList {
         }
     }
 
-    /// The only element, where it lies for as long as the work does. C only reads it.
+    /// The only element, in the work's own memory, valid as long as the work. C only reads there.
     #[inline]
     pub(crate) fn resident(&self) -> Option<NonNull<ffi::ibv_sge>> {
         if self.len == 1 {
@@ -136,7 +137,7 @@ impl SgeList {
         }
     }
 
-    /// The number of bytes, which may be more than any device can do.
+    /// The number of bytes, possibly beyond any device's limit.
     #[inline]
     pub(crate) fn bytes(&self) -> u64 {
         self.elements()
@@ -154,15 +155,15 @@ impl SgeList {
         self.len += 1;
     }
 
-    /// Adds an element that the work keeps ready: if it is the only one, C reads it there.
+    /// Adds an element stored in the work: as the only one, C reads the element in place.
     ///
     /// # Safety
-    /// - It stays where it is, and as it is, until the work is dropped or given back, however that
-    ///   is moved.
+    /// - The element stays at its address, unchanged, until the work is dropped or returned,
+    ///   regardless of moves of the work.
     #[inline]
     pub(crate) unsafe fn push_resident(&mut self, sge: NonNull<Sge>) {
         self.resident = sge.as_ptr().cast();
-        // SAFETY: it exists, and is not being changed, as the caller promises.
+        // SAFETY: the element exists, and is not being changed, as the caller promises.
         self.push(unsafe { *sge.as_ptr() });
     }
 
@@ -171,7 +172,7 @@ impl SgeList {
         self.push_special(sge, device, false);
     }
 
-    /// Adds an element that is no memory at all.
+    /// Adds an element without memory.
     pub(crate) fn push_nowhere(&mut self, sge: Sge, device: ContextId) {
         self.push_special(sge, device, true);
     }
@@ -191,14 +192,14 @@ impl SgeList {
         });
     }
 
-    /// What has to be known of elements that are not just memory of this process.
+    /// Properties of the elements other than plain memory of this process, if any.
     #[inline]
     pub(crate) fn special(&self) -> Option<Special> {
         self.special
     }
 
-    /// Leaves out the elements without bytes. A receive must not have any: in what some providers write
-    /// for the device, no bytes mean 2 GiB.
+    /// Removes elements without bytes. Receives must not have any: in some providers' device
+    /// format, zero bytes mean 2 GiB.
     pub(crate) fn drop_empty(&mut self) {
         let mut kept = 0;
         for index in 0..self.elements().len() {
@@ -210,7 +211,7 @@ impl SgeList {
         }
         if kept < self.len {
             self.len = kept;
-            // Whichever it was, it may be gone.
+            // The resident element may have been removed.
             self.resident = ptr::null_mut();
         }
     }
@@ -224,13 +225,13 @@ impl SgeList {
         }
     }
 
-    /// The number of elements that were pushed.
+    /// The number of pushed elements.
     #[inline]
     pub(crate) fn len(&self) -> usize {
         self.len
     }
 
-    /// The number of elements, as C takes it. There must not be more than [`MAX_SGE`].
+    /// The number of elements, in C's type. At most [`MAX_SGE`].
     #[inline]
     pub(crate) fn count(&self) -> i32 {
         debug_assert!(self.len <= MAX_SGE);
@@ -254,16 +255,16 @@ impl SgeList {
 /// Work whose memory a device may read: the source of a send or of an RDMA write.
 ///
 /// # Safety
-/// Of every element that [`gather`](Self::gather) pushes, from the call until `self` is dropped or
-/// given back:
+/// For every element pushed by [`gather`](Self::gather), from the call until `self` is dropped or
+/// returned:
 /// - the range stays registered, and at its address, however `self` is moved;
-/// - nobody writes it, or there is no reference to it at all: then it is only reached through pointers, by accesses
-///   that expect it to change.
+/// - either nothing writes the range, or no reference to the range exists: then all access is
+///   through pointers, and expects concurrent changes.
 ///
-/// And `gather` pushes the same elements every time, and nothing else is done with an [`Sge`]. Of works
-/// inside of `self` whose `gather` it calls, this means that they stay in there, unchanged.
+/// And `gather` pushes the same elements every time, and an [`Sge`] has no other use. If `gather`
+/// calls the `gather` of works inside `self`, those works stay inside, unchanged.
 pub unsafe trait Gather {
-    /// Pushes the elements, in the order in which the device shall read them.
+    /// Pushes the elements, in the device's reading order.
     fn gather(&self, list: &mut SgeList);
 }
 
@@ -271,12 +272,12 @@ pub unsafe trait Gather {
 ///
 /// # Safety
 /// As for [`Gather`], and of every element, until `self` is dropped or given back:
-/// - nobody reads the range either, and no other work covers any of it; or there is no reference to it
-///   at all, as above;
-/// - it is registered for local writing.
+/// - nothing reads the range either, and no other work covers any part of the range; or no
+///   reference to the range exists, as above;
+/// - the range is registered for local writing.
 pub unsafe trait Scatter: Gather {}
 
-/// A work that carries a context of the caller's along: whatever is needed when it completes.
+/// A work with a context of the caller: any value needed at completion.
 ///
 /// ```
 /// # fn f(buf: verbs::Buf) {
@@ -286,9 +287,9 @@ pub unsafe trait Scatter: Gather {}
 /// ```
 #[derive(Clone, Copy, Debug)]
 pub struct With<W, C> {
-    /// What the device reads or writes.
+    /// The bytes for the device to read or write.
     pub work: W,
-    /// What travels along.
+    /// The caller's value.
     pub context: C,
 }
 
@@ -305,7 +306,7 @@ impl<W: AsRef<[u8]>, C> AsRef<[u8]> for With<W, C> {
     }
 }
 
-// SAFETY: the elements are those of `work`, which `self` owns.
+// SAFETY: the elements belong to `work`, owned by `self`.
 unsafe impl<W: Gather, C> Gather for With<W, C> {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
@@ -313,13 +314,13 @@ unsafe impl<W: Gather, C> Gather for With<W, C> {
     }
 }
 
-// SAFETY: the elements are those of `work`, which `self` owns.
+// SAFETY: the elements belong to `work`, owned by `self`.
 unsafe impl<W: Scatter, C> Scatter for With<W, C> {}
 
-/// Work of one of two kinds, for a queue that carries both. A third kind is an `Either` in an `Either`.
+/// Work of one of two kinds, for a queue of both. A third kind is an `Either` in an `Either`.
 ///
 /// # Examples
-/// A queue that sends buffers of its own, and messages that several peers get:
+/// A queue for buffers of its own, and for messages shared by several peers:
 /// ```no_run
 /// # fn f(pd: &verbs::ProtectionDomain, cq: &verbs::CqHandle) -> verbs::Result<()> {
 /// use verbs::{Buf, Either, QueuePair, Rc, Reset, SharedBuf};
@@ -344,7 +345,7 @@ impl<A: AsRef<[u8]>, B: AsRef<[u8]>> AsRef<[u8]> for Either<A, B> {
     }
 }
 
-// SAFETY: the elements are those of the one work that `self` owns.
+// SAFETY: the elements belong to the one work, owned by `self`.
 unsafe impl<A: Gather, B: Gather> Gather for Either<A, B> {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
@@ -355,7 +356,7 @@ unsafe impl<A: Gather, B: Gather> Gather for Either<A, B> {
     }
 }
 
-// SAFETY: the elements are those of the one work that `self` owns.
+// SAFETY: the elements belong to the one work, owned by `self`.
 unsafe impl<A: Scatter, B: Scatter> Scatter for Either<A, B> {}
 
 // SAFETY: there is no element: a zero-length request.
@@ -367,12 +368,11 @@ unsafe impl Gather for () {
 // SAFETY: there is no element.
 unsafe impl Scatter for () {}
 
-/// Implements both traits for a container that owns its parts and cannot be reached through a
-/// shared reference to change them.
+/// Implements both traits for a container that owns its parts, without interior mutability.
 macro_rules! impl_for_container {
     ([$($param:ident),*] $ty:ty, |$this:ident, $list:ident| $body:expr) => {
-        // SAFETY: the elements are those of the parts, which `self` owns, and which keep the rules
-        // of the trait themselves.
+        // SAFETY: the elements belong to the parts, owned by `self`; the parts keep the rules of
+        // the trait themselves.
         unsafe impl<$($param: Gather),*> Gather for $ty {
             #[inline]
             fn gather(&self, $list: &mut SgeList) {
@@ -396,8 +396,8 @@ impl_for_container!([A, B, C](A, B, C), |this, list| {
     this.2.gather(list);
 });
 
-// SAFETY: the elements are those of the parts, which `self` owns, and which keep the rules of the
-// trait themselves.
+// SAFETY: the elements belong to the parts, owned by `self`; the parts keep the rules of the trait
+// themselves.
 unsafe impl<W: Gather, const N: usize> Gather for [W; N] {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
@@ -405,7 +405,7 @@ unsafe impl<W: Gather, const N: usize> Gather for [W; N] {
     }
 }
 
-// SAFETY: two parts of one container own different memory, as each is the only owner of its own.
+// SAFETY: two parts of one container own different memory, each the only owner of its own.
 unsafe impl<W: Scatter> Scatter for Option<W> {}
 // SAFETY: see above.
 unsafe impl<W: Scatter> Scatter for Box<W> {}
@@ -422,7 +422,7 @@ unsafe impl<W: Scatter, const N: usize> Scatter for [W; N] {}
 mod tests {
     use super::*;
 
-    /// Work of `n` elements over no memory at all, which never reaches a device.
+    /// Work of `n` elements without memory, never passed to a device.
     struct Elements(usize);
 
     // SAFETY: never posted.

@@ -1,25 +1,24 @@
-//! The work request identifiers that this crate gives to the device, and believes when they come
-//! back.
+//! Work request identifiers: given to the device by this crate, and checked on return.
 //!
-//! C leaves the 64 bits to the caller. Here they say which queue a request was posted to and which
-//! request of that queue it was, so that a completion finds its work without a table, and one that
-//! belongs elsewhere is recognised.
+//! C leaves the 64 bits to the caller. Here they hold the queue and the request's position in that
+//! queue, so that a completion's work is found without a table, and a completion of another queue
+//! is recognised.
 //!
-//! The sequence number is in the lower bits, so that they are the index into a ring as they are. The
-//! bit above it takes the carry when it wraps, and is zero again at once.
+//! The sequence number is in the lower bits, and so directly the index into a ring. The bit above
+//! takes the carry on wrap-around, and is cleared at once.
 
 use std::sync::atomic::{AtomicU64, Ordering};
 
-/// A queue pair of this process, never used twice. Both its queues share it.
+/// The identity of a queue pair in this process, never reused. Both its queues share one.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash, PartialOrd, Ord)]
 pub struct QpId(u64);
 
 impl QpId {
-    /// A number that no queue pair has had.
+    /// A fresh identity.
     pub(crate) fn next() -> Self {
-        // Zero is never used: it is what memory that nobody wrote says. 2^38 queue pairs are more
-        // than a process can make: at one each microsecond it would take three days, and a device
-        // needs far longer for each.
+        // Zero is never used: the value in memory that was never written. 2^38 queue pairs are more
+        // than a process can make: at one each microsecond, three days' worth, and a device needs
+        // far longer for each.
         static NEXT: AtomicU64 = AtomicU64::new(1);
         Self(NEXT.fetch_add(1, Ordering::Relaxed) & (u64::MAX >> QP_SHIFT))
     }
@@ -36,11 +35,12 @@ const QP_SHIFT: u32 = SEQUENCE_BITS + 2;
 
 /// Maximum number of requests in flight on one queue: half of the sequence numbers.
 ///
-/// No sequence number is given again while a completion with that number can be held. A held completion borrows the
-/// completion queue's only poller, so no other completion can be had meanwhile but those of the same poll. Their
-/// requests were all posted before the poll, and in flight then, or passed over. So the queue can be emptied once,
-/// and filled once: at most twice this number of requests lie between a held completion and the next request. Only a
-/// reset empties a queue without completions, and it gives the queue another [`QpId`].
+/// No sequence number is reused while a completion with that number can be held. A held completion
+/// borrows the completion queue's only poller, so meanwhile only completions of the same poll can
+/// be had. Their requests were all posted before the poll, and in flight then, or passed over. So
+/// the queue can be emptied once, and filled once: at most twice this number of requests lie
+/// between a held completion and the next request. Only a reset empties a queue without
+/// completions, and a reset assigns another [`QpId`].
 pub(crate) const MAX_IN_FLIGHT: u32 = 1 << (SEQUENCE_BITS - 1);
 
 /// One of the two queues of a queue pair: everything of a work request identifier but the sequence
@@ -57,14 +57,14 @@ impl QueueId {
         Self(qp.0 << QP_SHIFT | RECEIVE)
     }
 
-    /// The identifier of the request with this sequence number, of which the low bits count.
+    /// The identifier of the request with this sequence number; only the low bits are used.
     #[inline]
     pub(crate) fn wr_id(self, sequence: u32) -> WrId {
         WrId(u64::from(sequence) & SEQUENCE_MASK | self.0)
     }
 }
 
-/// A work request identifier, as it travels through the device.
+/// A work request identifier, as carried by the device.
 #[derive(Clone, Copy, Debug, PartialEq, Eq)]
 pub(crate) struct WrId(pub(crate) u64);
 
@@ -89,7 +89,8 @@ impl WrId {
         (self.0 & SEQUENCE_MASK) as u32
     }
 
-    /// How far apart slots are that the identifiers tell apart, as the machine counts.
+    /// The identifier as a machine word, for address arithmetic: differences of identifiers are
+    /// distances between slots.
     #[inline]
     pub(crate) fn offset(self) -> usize {
         #[expect(
@@ -113,14 +114,14 @@ impl WrId {
         Self((self.0 | CARRY).wrapping_sub(1) & !CARRY)
     }
 
-    /// The identifier of the request so many after this one, at most 2^24.
+    /// The identifier `requests` after this one, at most 2^24.
     #[inline]
     pub(crate) fn after(self, requests: u32) -> Self {
         Self(self.0.wrapping_add(u64::from(requests)) & !CARRY)
     }
 
-    /// How many requests after `first` this one was posted, modulo 2^24; if it was posted to another
-    /// queue, 2^24 or more.
+    /// The distance in requests from `first` to this one, modulo 2^24; 2^24 or more if the request
+    /// was posted to another queue.
     #[inline]
     pub(crate) fn distance_from(self, first: Self) -> u64 {
         if self.queue() == first.queue() {

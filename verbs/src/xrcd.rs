@@ -1,4 +1,4 @@
-//! XRC domains: what the queues of extended reliable connections must share to work together.
+//! XRC domains: common domains of extended reliable connections' queues.
 
 use std::{
     fmt,
@@ -17,7 +17,7 @@ use crate::{
 };
 
 bitflags! {
-    /// How a domain that processes share by a file is opened.
+    /// Flags for opening a domain shared between processes by a file.
     #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
     pub struct XrcdOpen: i32 {
         /// Make the domain, unless there is one for the file.
@@ -27,10 +27,10 @@ bitflags! {
     }
 }
 
-/// `ibv_xrcd`—An XRC domain: the queue pairs of one can use the shared receive queues of the same.
+/// `ibv_xrcd`—An XRC domain: a queue pair can use the shared receive queues of its own domain.
 ///
-/// It is a handle to a shared object, like an `Arc`: cloning it is cheap, and the domain is closed
-/// when the last handle and the last object made in it are gone.
+/// Cloning is cheap: the handle is reference-counted, like an `Arc`. The domain is closed after the
+/// drop of the last handle and of the last object made in the domain.
 ///
 /// # References
 /// [ibv_open_xrcd(3)](https://man7.org/linux/man-pages/man3/ibv_open_xrcd.3.html)
@@ -46,7 +46,7 @@ struct Inner {
     ctx: Context,
 }
 
-// SAFETY: a domain has no state that calls change in user space; libibverbs documents its calls as
+// SAFETY: calls change no state of a domain in user space; libibverbs documents its calls as
 // thread-safe.
 unsafe impl Send for Inner {}
 // SAFETY: see `Send`.
@@ -66,12 +66,12 @@ impl Context {
         self.open_xrcd_raw(-1, XrcdOpen::CREATE)
     }
 
-    /// `ibv_open_xrcd(ctx, …)`—Makes or joins the XRC domain of all processes that have the file
-    /// open. The file itself is not touched, and may be closed. Enters the kernel.
+    /// `ibv_open_xrcd(ctx, …)`—Makes or joins the XRC domain of all processes with the file open.
+    /// The file itself is not touched, and may be closed. Enters the kernel.
     ///
     /// # Errors
     /// - As for [`open_xrcd`](Self::open_xrcd).
-    /// - `EEXIST`: there is a domain, and it was to be made [exclusively](XrcdOpen::EXCLUSIVE).
+    /// - `EEXIST`: a domain exists, and [`EXCLUSIVE`](XrcdOpen::EXCLUSIVE) was given.
     /// - `ENOENT`: there is none, and none was to be [made](XrcdOpen::CREATE).
     ///
     /// # References
@@ -103,8 +103,7 @@ impl XrcDomain {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It is open for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Open as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_xrcd {
         self.inner.raw.as_ptr()
     }
@@ -128,10 +127,10 @@ impl fmt::Debug for XrcDomain {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: the domain is open and closed once, here; its context is open, since `self.ctx`
-        // is dropped after this. Every object made in it holds an `Arc` of `self`, so none is left,
-        // except those that were given up; then this fails (`EBUSY`), and the domain stays until
-        // the context is closed.
+        // SAFETY: the domain is open and closed once, here; the context is open, since `self.ctx`
+        // is dropped later. Every object made in the domain holds an `Arc` of `self`, so none is
+        // left, except leaked ones; then this fails (`EBUSY`), and the domain stays until the
+        // context is closed.
         let _: i32 = unsafe { ffi::ibv_close_xrcd(self.raw.as_ptr()) };
     }
 }

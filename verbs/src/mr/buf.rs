@@ -19,12 +19,12 @@ use crate::{
 impl ProtectionDomain {
     /// `ibv_reg_mr`—Allocates `len` zero bytes and registers them.
     ///
-    /// The device may read and write the buffer, but only for requests of this process: a peer has
-    /// no access to it. Enters the kernel, and pins the memory.
+    /// The device may read and write the buffer for requests of this process only; peers have no
+    /// access. Enters the kernel, and pins the memory.
     ///
     /// # Errors
     /// - `InvalidInput`: `len` is zero, or more than `u32::MAX`, the longest element of a request.
-    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
+    /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
     ///
     /// # Examples
     /// ```no_run
@@ -43,7 +43,7 @@ impl ProtectionDomain {
         Ok(self.register(vec![0; len]).buf()?)
     }
 
-    /// `ibv_reg_mr`—Registers memory the caller already has, and takes it over.
+    /// `ibv_reg_mr`—Registers memory of the caller, and takes ownership.
     ///
     /// Everything else is as for [`alloc_buf`](Self::alloc_buf).
     ///
@@ -57,29 +57,27 @@ impl ProtectionDomain {
 
 /// A range of registered memory with one owner, in the manner of a byte vector of fixed capacity.
 ///
-/// It reads and writes like a `[u8]`. Posting it moves it to the device, and the completion gives
-/// it back, so the program cannot touch it in between. It can be split, without a copy and without
-/// another registration; the registration ends when the last part is dropped.
+/// Reads and writes like a `[u8]`. Posting moves the buffer to the device, and the completion
+/// returns it, so the program cannot touch the bytes in between. A buffer can be split without a
+/// copy and without another registration; the registration ends when the last part is dropped.
 ///
-/// What a request transfers is the buffer's current length, from [`set_len`](Self::set_len); the
-/// bytes behind it, up to the capacity, keep their content.
+/// A request transfers the buffer's current length, from [`set_len`](Self::set_len); the bytes
+/// behind, up to the capacity, keep their content.
 ///
-/// It is one pointer, so moving it into a queue and back costs next to nothing.
+/// The size is one pointer, so moving a buffer into a queue and back is cheap.
 pub struct Buf {
-    // INVARIANT: of a box that was leaked, which this owns alone. As a pointer, since the device's
-    // provider reads the element in it while the buffer is in a queue, and to move a box would be
-    // to say that nobody does.
+    // INVARIANT: a leaked box, owned by `self` alone. A pointer, since the device's provider reads
+    // the element while the buffer is in a queue, and moving a box would assert exclusive access.
     range: NonNull<Range>,
 }
 
-/// What a buffer covers.
-// The element comes first, so that its address is that of the range.
+/// The bytes of a buffer, and their registration.
+// The element comes first, so that element and range have one address.
 #[repr(C)]
 struct Range {
     // INVARIANT: from `start`, and at most `capacity` bytes, with the LKey of `region`.
     sge: Sge,
-    // INVARIANT: `start..start + capacity` is inside `region`, and no other `Range` covers any
-    // of it.
+    // INVARIANT: `start..start + capacity` is inside `region`, and no other `Range` overlaps.
     region: Arc<Region>,
     start: NonNull<u8>,
     capacity: u32,
@@ -90,13 +88,13 @@ unsafe impl Send for Range {}
 // SAFETY: a shared range only allows reading.
 unsafe impl Sync for Range {}
 
-// SAFETY: the range is in a box of its own, so this may do what a range may.
+// SAFETY: the range is in a box of its own, so `Buf` is `Send` as `Range` is.
 unsafe impl Send for Buf {}
 // SAFETY: see `Send`.
 unsafe impl Sync for Buf {}
 
 impl Buf {
-    /// Whether a buffer can have so many bytes.
+    /// Checks that a buffer can have `len` bytes.
     pub(super) fn check(len: usize) -> Result<()> {
         let reason = match u32::try_from(len) {
             Ok(1..) => return Ok(()),
@@ -121,8 +119,8 @@ impl Buf {
 
     #[inline]
     fn range(&self) -> &Range {
-        // SAFETY: of a box that `self` owns (invariant), and borrowed with it. While the device's
-        // provider reads the element, `self` is in a queue, and nobody borrows it mutably.
+        // SAFETY: the box is owned by `self` (invariant) and borrowed with `self`. While the
+        // device's provider reads the element, `self` is in a queue, and no mutable borrow exists.
         unsafe { self.range.as_ref() }
     }
 
@@ -132,12 +130,12 @@ impl Buf {
         unsafe { self.range.as_mut() }
     }
 
-    /// The number of bytes that [`set_len`](Self::set_len) can make visible.
+    /// The maximum length for [`set_len`](Self::set_len), in bytes.
     pub fn capacity(&self) -> usize {
         self.range().capacity as usize
     }
 
-    /// Sets the length: what the buffer shows, sends, and receives into.
+    /// Sets the length in bytes: of the slice, of a send, and of the space for a receive.
     ///
     /// # Panics
     /// Panics when `len` is more than the capacity.
@@ -167,7 +165,7 @@ impl Buf {
         };
         let range = self.range_mut();
         let tail = range.capacity - head;
-        // SAFETY: `at` is at most the capacity, so the result is inside `region` or one past its
+        // SAFETY: `at` is at most the capacity, so the result is inside `region` or one past the
         // end.
         let start = unsafe { range.start.add(at) };
         range.capacity = head;
@@ -176,11 +174,11 @@ impl Buf {
         Self::of(Range::new(start, tail, range.sge.lkey(), region))
     }
 
-    /// Freezes the buffer at its current length, so that any number of requests can read it at
-    /// once.
+    /// Freezes the buffer at the current length, so that any number of requests can read
+    /// concurrently.
     pub fn freeze(self) -> SharedBuf {
         let this = ManuallyDrop::new(self);
-        // SAFETY: the box that was leaked (invariant), which `this` does not drop.
+        // SAFETY: the leaked box (invariant); `this` does not drop the box.
         let range = unsafe { Box::from_raw(this.range.as_ptr()) };
         SharedBuf {
             range: Arc::new(*range),
@@ -189,16 +187,17 @@ impl Buf {
 }
 
 impl Drop for Buf {
-    // Inlined up to the call, which takes the pointer, so that a buffer need not lie in memory.
+    // Inlined up to the call: the pointer is passed in a register, so a buffer need not lie in
+    // memory.
     #[inline]
     fn drop(&mut self) {
-        // SAFETY: the box that was leaked (invariant), which is not used any more.
+        // SAFETY: the leaked box (invariant), not used any more.
         unsafe { Range::free(self.range) }
     }
 }
 
 impl Range {
-    /// All of `start..start + capacity`, which are inside of `region`, whose LKey this is.
+    /// A range over all of `start..start + capacity`, inside `region` with this LKey.
     fn new(start: NonNull<u8>, capacity: u32, lkey: u32, region: Arc<Region>) -> Self {
         Self {
             // SAFETY: the range is inside of the region, and is only handed to a list.
@@ -210,7 +209,7 @@ impl Range {
     }
 
     /// # Safety
-    /// - `range` is a box that was leaked, and is not used any more.
+    /// - `range` is a leaked box, and is not used any more.
     #[inline(never)]
     unsafe fn free(range: NonNull<Self>) {
         // SAFETY: as the caller promises.
@@ -225,8 +224,8 @@ impl Range {
     #[inline]
     fn bytes(&self) -> &[u8] {
         // SAFETY: the bytes are inside `region`, initialised and owned by `self` alone (invariant).
-        // The device does not write them: it only does so for a posted `Buf`, which would have
-        // moved `self` away.
+        // The device writes only the bytes of a posted `Buf`, and posting would have moved `self`
+        // away.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len()) }
     }
 
@@ -286,13 +285,13 @@ impl fmt::Debug for Buf {
     }
 }
 
-// SAFETY: the element is a range of registered memory that `self` owns alone: it stays registered
-// and at its address until `self` is dropped, and nobody else reads or writes it.
+// SAFETY: the element is a range of registered memory owned by `self` alone: registered and at a
+// fixed address until `self` is dropped, and neither read nor written elsewhere.
 unsafe impl Gather for Buf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        // SAFETY: the element is in a box (invariant), which only `self` can change or free, and
-        // `self` is not touched while it is in a queue.
+        // SAFETY: the element is in a box (invariant). Only `self` can change or free the box, and
+        // `self` is not touched while in a queue.
         unsafe { list.push_resident(NonNull::from(&self.range().sge)) };
     }
 }
@@ -300,11 +299,11 @@ unsafe impl Gather for Buf {
 // SAFETY: see `Gather`: owned alone, and registered for local writing.
 unsafe impl Scatter for Buf {}
 
-/// A frozen [`Buf`]: many may read it at once, the program and the device alike, and nobody may
-/// write it.
+/// A frozen [`Buf`]: the program and any number of requests may read concurrently; writing is
+/// impossible.
 ///
-/// Cloning is cheap. A message that is sent to several peers, or may have to be sent again, is one
-/// of these.
+/// Cloning is cheap. Use a `SharedBuf` for a message to several peers, or for a message to be kept
+/// for retransmission.
 #[derive(Clone)]
 pub struct SharedBuf {
     range: Arc<Range>,
@@ -346,14 +345,14 @@ impl fmt::Debug for SharedBuf {
     }
 }
 
-// SAFETY: the element is a range of registered memory that `self` keeps registered and at its
-// address, and that nobody writes for as long as a handle to it exists: a frozen buffer can be
-// thawed only by its last handle.
+// SAFETY: the element is a range of registered memory. `self` keeps the range registered and at its
+// address, and no write happens while a handle exists: only the last handle can thaw a frozen
+// buffer.
 unsafe impl Gather for SharedBuf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        // SAFETY: the element is in an `Arc`, of which `self` is a handle, and what is shared does
-        // not change.
+        // SAFETY: the element is in an `Arc`, `self` is a handle, and shared content does not
+        // change.
         unsafe { list.push_resident(NonNull::from(&self.range.sge)) };
     }
 }

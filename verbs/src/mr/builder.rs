@@ -18,12 +18,12 @@ use crate::{
 };
 
 impl ProtectionDomain {
-    /// Registers memory that the program has, in a chosen way.
+    /// Registers memory of the program, with options.
     ///
-    /// Vectors and boxed slices of bytes are such memory, and so are a [`Mapping`](crate::Mapping),
-    /// also of huge pages, [`SharedMemory`](crate::SharedMemory), and anything that implements
-    /// [`Memory`]. [`alloc_buf`](Self::alloc_buf), [`register_buf`](Self::register_buf) and
-    /// [`alloc_remote`](Self::alloc_remote) are the short ways.
+    /// Accepts vectors and boxed slices of bytes, a [`Mapping`](crate::Mapping) (also of huge
+    /// pages), [`SharedMemory`](crate::SharedMemory), and any other [`Memory`]. Shortcuts:
+    /// [`alloc_buf`](Self::alloc_buf), [`register_buf`](Self::register_buf) and
+    /// [`alloc_remote`](Self::alloc_remote).
     ///
     /// # Examples
     /// ```no_run
@@ -48,8 +48,8 @@ impl ProtectionDomain {
 
 /// How memory will be registered; see [`ProtectionDomain::register`].
 ///
-/// Unless something else is said, all of it is pinned, the device may read and write it for requests
-/// of this process, and peers have no access.
+/// By default all of the memory is pinned, the device may read and write it for requests of this
+/// process, and peers have no access.
 #[must_use = "nothing is registered until `buf` or `create` is called"]
 pub struct Registration<'pd, M> {
     pd: &'pd ProtectionDomain,
@@ -59,29 +59,28 @@ pub struct Registration<'pd, M> {
 
 impl<'pd, M: Memory> Registration<'pd, M> {
     /// `IBV_ACCESS_RELAXED_ORDERING`—Lets the device's writes become visible in any order until
-    /// their request has completed, which is faster on some machines.
+    /// their request has completed, for more throughput on some machines.
     ///
-    /// A device or kernel that does not know it ignores it. Polling memory for what a peer writes is
-    /// not possible then: the last byte may be there before the first.
+    /// Ignored by a device or kernel without support. Polling memory for data from a peer is not
+    /// possible then: the last byte may become visible before the first.
     #[doc(alias = "IBV_ACCESS_RELAXED_ORDERING")]
     pub fn relaxed_ordering(mut self) -> Self {
         self.terms.allow(flag::IBV_ACCESS_RELAXED_ORDERING);
         self
     }
 
-    /// `IBV_ACCESS_ON_DEMAND`—Pins nothing: the device fetches pages when it needs them, on demand.
+    /// `IBV_ACCESS_ON_DEMAND`—Pins nothing: the device fetches pages on demand (page faults).
     ///
-    /// Which requests can use such memory says [`DeviceAttr`](crate::DeviceAttr). Others fail. See
-    /// [`advise`](ProtectionDomain::advise) for fetching pages before they are needed.
+    /// [`DeviceAttr`](crate::DeviceAttr) lists the operations with support for such memory; others
+    /// fail. [`advise`](ProtectionDomain::advise) prefetches pages.
     #[doc(alias = "IBV_ACCESS_ON_DEMAND")]
     pub fn on_demand(mut self) -> Self {
         self.terms.allow(flag::IBV_ACCESS_ON_DEMAND);
         self
     }
 
-    /// `IBV_ACCESS_HUGETLB`—Says that all of the memory is in huge pages, as
-    /// [`Mapping::huge`](crate::Mapping::huge) makes them. For memory that is paged
-    /// [on demand](Self::on_demand).
+    /// `IBV_ACCESS_HUGETLB`—States that all of the memory is in huge pages, as from
+    /// [`Mapping::huge`](crate::Mapping::huge). For memory paged [on demand](Self::on_demand).
     #[doc(alias = "IBV_ACCESS_HUGETLB")]
     pub fn huge_pages(mut self) -> Self {
         self.terms.allow(flag::IBV_ACCESS_HUGETLB);
@@ -97,7 +96,7 @@ impl<'pd, M: Memory> Registration<'pd, M> {
         self
     }
 
-    /// Lets peers reach the memory. Nobody has a reference to it then.
+    /// Lets peers access the memory. The program then has no reference to the bytes.
     pub fn remote(mut self, access: RemoteAccess) -> RemoteRegistration<'pd, M> {
         self.terms.access |= access.bits();
         RemoteRegistration { inner: self }
@@ -134,9 +133,10 @@ impl<M: OwnedMemory> Registration<'_, M> {
     ///
     /// # Errors
     /// The memory is given back:
-    /// - `InvalidInput`: it has no bytes, or more than `u32::MAX`, the longest element of a request.
-    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
-    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot register it in this way.
+    /// - `InvalidInput`: the memory has no bytes, or more than `u32::MAX`, the longest element of a
+    ///   request.
+    /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
+    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support a chosen option.
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
@@ -165,16 +165,17 @@ pub struct RemoteRegistration<'pd, M> {
 }
 
 impl<M: Memory> RemoteRegistration<'_, M> {
-    /// `IBV_ACCESS_MW_BIND`—Lets [memory windows](crate::MemoryWindow) be bound to it.
+    /// `IBV_ACCESS_MW_BIND`—Allows binding [memory windows](crate::MemoryWindow) to the region.
     #[doc(alias = "IBV_ACCESS_MW_BIND")]
     pub fn windows(mut self) -> Self {
         self.inner.terms.allow(flag::IBV_ACCESS_MW_BIND);
         self
     }
 
-    /// `ibv_reg_mr_iova`—Lets requests call the first byte `iova`, whatever its address is.
+    /// `ibv_reg_mr_iova`—Sets the address of the first byte in requests, independent of the virtual
+    /// address.
     ///
-    /// It must have the same place in a page as the address.
+    /// The offset within a page must equal the virtual address's.
     #[doc(alias = "ibv_reg_mr_iova")]
     #[doc(alias = "hca_va")]
     pub fn iova(mut self, iova: u64) -> Self {
@@ -184,7 +185,7 @@ impl<M: Memory> RemoteRegistration<'_, M> {
     }
 
     /// `IBV_ACCESS_ZERO_BASED`—Lets requests name the memory by offsets from its first byte. The
-    /// memory must begin with a page, as a [`Mapping`](crate::Mapping) does.
+    /// memory must begin on a page boundary, as a [`Mapping`](crate::Mapping) does.
     #[doc(alias = "IBV_ACCESS_ZERO_BASED")]
     pub fn zero_based(mut self) -> Self {
         self.inner.terms.iova = Some(0);
@@ -196,11 +197,11 @@ impl<M: Memory> RemoteRegistration<'_, M> {
     ///
     /// # Errors
     /// The memory is given back:
-    /// - `InvalidInput`: it has no bytes, or the addresses from [`iova`](Self::iova) on do not
-    ///   suffice.
-    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
-    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot register it in this way, or the `iova` has
-    ///   another place in a page.
+    /// - `InvalidInput`: the memory has no bytes, or the addresses from [`iova`](Self::iova) on do
+    ///   not suffice.
+    /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
+    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support a chosen option, or the `iova` has
+    ///   another offset within a page.
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)

@@ -1,8 +1,9 @@
-//! Copying to and from memory that other threads, other processes and devices use at the same time.
+//! Copying to and from memory shared with other threads, other processes and devices.
 //!
-//! Two accesses that race must be atomic and of one size: Rust's memory model has no race of a word with a part of it.
-//! So each byte has one size of access, whatever is copied: the aligned words that lie wholly inside of the memory are
-//! accessed as words, also for a part of one, and the bytes before and behind them one by one.
+//! Two racing accesses must be atomic and of one size: Rust's memory model has no race of a word
+//! with a part of the word. So each byte has one access size for every copy: aligned words wholly
+//! inside the memory are accessed as words, also for a part of one, and the bytes before and behind
+//! the words one by one.
 
 use std::{
     ops::Range,
@@ -12,27 +13,27 @@ use std::{
 
 const WORD: usize = size_of::<u64>();
 
-/// The offsets of the bytes that are accessed as words.
+/// The offsets of the bytes accessed as words.
 fn words(memory: NonNull<[u8]>) -> Range<usize> {
     let len = memory.len();
     let first = memory.cast::<u8>().align_offset(WORD).min(len);
     first..first + (len - first) / WORD * WORD
 }
 
-/// How a copy of `len` bytes, from `offset` on, is cut: the bytes before the words, and those in words. The others are
-/// behind the words.
+/// How a copy of `len` bytes, from `offset` on, is cut: the number of bytes before the words, and
+/// in the words. The rest is behind the words.
 fn cut(words: &Range<usize>, offset: usize, len: usize) -> (usize, usize) {
     let before = words.start.saturating_sub(offset).min(len);
     let within = words.end.saturating_sub(offset + before);
     (before, within.min(len - before))
 }
 
-/// Copies `to.len()` bytes, from `offset` on, out of memory that others may be writing.
+/// Copies `to.len()` bytes, from `offset` on, out of memory under concurrent writes.
 ///
 /// # Safety
-/// - The memory is readable for as long as this runs, and the bytes are inside of it.
-/// - Every other access of this process to the memory is one of this module, or an atomic access of one of its aligned
-///   words.
+/// - The memory is readable for as long as this runs, and the bytes are inside the memory.
+/// - Every other access of this process to the memory is one of this module, or an atomic access of
+///   one of the aligned words.
 pub(super) unsafe fn copy_out(memory: NonNull<[u8]>, offset: usize, to: &mut [u8]) {
     let (before, within) = cut(&words(memory), offset, to.len());
     let (first, rest) = to.split_at_mut(before);
@@ -45,7 +46,7 @@ pub(super) unsafe fn copy_out(memory: NonNull<[u8]>, offset: usize, to: &mut [u8
     unsafe { bytes_out(memory, offset + before + within, last) };
 }
 
-/// Copies `from` into memory that others may be using, from `offset` on.
+/// Copies `from` into memory under concurrent access, from `offset` on.
 ///
 /// # Safety
 /// - As for [`copy_out`], and the memory is writable.
@@ -62,15 +63,16 @@ pub(super) unsafe fn copy_in(from: &[u8], memory: NonNull<[u8]>, offset: usize) 
 }
 
 /// # Safety
-/// - As for [`copy_out`]; the byte is one of those before or behind the words.
+/// - As for [`copy_out`]; the byte lies before or behind the words.
 unsafe fn byte<'m>(memory: NonNull<[u8]>, offset: usize) -> &'m AtomicU8 {
     // SAFETY: inside of the memory, as the caller promises.
     let byte = unsafe { memory.cast::<u8>().add(offset) };
-    // SAFETY: valid, and accessed as an atomic byte only. The reference is to an atomic, so it is no claim on the byte.
+    // SAFETY: valid, and accessed as an atomic byte only. A reference to an atomic is no claim on
+    // the byte.
     unsafe { AtomicU8::from_ptr(byte.as_ptr()) }
 }
 
-/// The word at this offset, which is a multiple of 8 from the first of the words.
+/// The word at this offset, a multiple of 8 from the first word.
 ///
 /// # Safety
 /// - As for [`copy_out`]; the word is one of the words.
@@ -78,8 +80,8 @@ unsafe fn byte<'m>(memory: NonNull<[u8]>, offset: usize) -> &'m AtomicU8 {
 unsafe fn word<'m>(memory: NonNull<[u8]>, offset: usize) -> &'m AtomicU64 {
     // SAFETY: inside of the memory, as the caller promises.
     let word = unsafe { memory.cast::<u8>().add(offset) };
-    // SAFETY: valid, aligned, and accessed as an atomic word only. The reference is to an atomic, so it is no claim on
-    // the bytes.
+    // SAFETY: valid, aligned, and accessed as an atomic word only. A reference to an atomic is no
+    // claim on the bytes.
     unsafe { AtomicU64::from_ptr(word.as_ptr().cast()) }
 }
 
@@ -101,8 +103,8 @@ unsafe fn bytes_in(from: &[u8], memory: NonNull<[u8]>, offset: usize) {
     }
 }
 
-/// How many bytes of its word there are before this offset, and how many of the `len` bytes from there on complete it:
-/// none, if a word begins here.
+/// The number of bytes of the word before this offset, and the number of the `len` bytes from there
+/// on to complete the word: none, if a word begins here.
 fn begun(memory: NonNull<[u8]>, offset: usize, len: usize) -> (usize, usize) {
     let lead = offset.wrapping_sub(words(memory).start) % WORD;
     (lead, ((WORD - lead) % WORD).min(len))
@@ -114,21 +116,21 @@ unsafe fn words_out(memory: NonNull<[u8]>, mut offset: usize, to: &mut [u8]) {
     let (lead, head) = begun(memory, offset, to.len());
     let (first, rest) = to.split_at_mut(head);
     if head > 0 {
-        // SAFETY: the word that the first bytes are in.
+        // SAFETY: the word around the first bytes.
         let value = unsafe { word(memory, offset - lead) }.load(Relaxed);
         first.copy_from_slice(&value.to_ne_bytes()[lead..lead + head]);
         offset += head;
     }
     let mut chunks = rest.chunks_exact_mut(WORD);
     for to in &mut chunks {
-        // SAFETY: one of the words, since those before it were left behind.
+        // SAFETY: one of the words, since the bytes before were copied above.
         let value = unsafe { word(memory, offset) }.load(Relaxed);
         to.copy_from_slice(&value.to_ne_bytes());
         offset += WORD;
     }
     let last = chunks.into_remainder();
     if !last.is_empty() {
-        // SAFETY: the word that the last bytes are in.
+        // SAFETY: the word around the last bytes.
         let value = unsafe { word(memory, offset) }.load(Relaxed);
         last.copy_from_slice(&value.to_ne_bytes()[..last.len()]);
     }
@@ -140,24 +142,25 @@ unsafe fn words_in(from: &[u8], memory: NonNull<[u8]>, mut offset: usize) {
     let (lead, head) = begun(memory, offset, from.len());
     let (first, rest) = from.split_at(head);
     if head > 0 {
-        // SAFETY: the word that the first bytes are in.
+        // SAFETY: the word around the first bytes.
         part_in(first, unsafe { word(memory, offset - lead) }, lead);
         offset += head;
     }
     let (whole, last) = rest.as_chunks::<WORD>();
     for from in whole {
-        // SAFETY: one of the words, since those before it were left behind.
+        // SAFETY: one of the words, since the bytes before were copied above.
         unsafe { word(memory, offset) }.store(u64::from_ne_bytes(*from), Relaxed);
         offset += WORD;
     }
     if !last.is_empty() {
-        // SAFETY: the word that the last bytes are in.
+        // SAFETY: the word around the last bytes.
         part_in(last, unsafe { word(memory, offset) }, 0);
     }
 }
 
-/// Writes a part of a word, in one step. The other bytes stay as they are, also those that are written meanwhile: the
-/// step is repeated then. A device that writes through the processor's caches counts as another processor.
+/// Writes a part of a word, in one atomic step. The other bytes keep their values, concurrent
+/// writes included: the step is repeated after such a write. A device that writes through the
+/// processor's caches counts as another processor.
 fn part_in(from: &[u8], word: &AtomicU64, at: usize) {
     let merge = |old: u64| {
         let mut bytes = old.to_ne_bytes();
@@ -189,7 +192,7 @@ mod tests {
                 let mut array = [0; 8];
                 let memory = part(&mut array, start, len);
                 let message: Vec<u8> = (1..=40).take(len - offset).collect();
-                // SAFETY: the bytes are inside of the memory, which nothing else uses.
+                // SAFETY: the bytes are inside the memory, which has no other user.
                 unsafe { copy_in(&message, memory, offset) };
                 let mut back = vec![0; message.len()];
                 // SAFETY: as above.
@@ -212,7 +215,7 @@ mod tests {
         let mut array = [u64::MAX; 8];
         let memory = part(&mut array, 3, 50);
         for (offset, len) in [(0, 1), (4, 3), (8, 9), (20, 17), (48, 2)] {
-            // SAFETY: the bytes are inside of the memory, which nothing else uses.
+            // SAFETY: the bytes are inside the memory, which has no other user.
             unsafe { copy_in(&vec![7; len], memory, offset) };
             let mut back = vec![0; len];
             // SAFETY: as above.
@@ -226,7 +229,8 @@ mod tests {
         assert_eq!(sevens.count(), 1 + 3 + 9 + 17 + 2);
     }
 
-    /// Bytes of one word that threads write at the same time are all written. Miri finds accesses of different sizes.
+    /// Threads write bytes of one word at the same time, and no write is lost. Miri finds accesses
+    /// of different sizes.
     #[test]
     fn threads_copy_parts_of_words_at_the_same_time() {
         struct Shared(NonNull<[u8]>);

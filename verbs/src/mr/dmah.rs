@@ -11,7 +11,7 @@ use crate::{
 };
 
 named! {
-    /// `ibv_tph_mem_type`—What kind of memory a device writes.
+    /// `ibv_tph_mem_type`—The kind of memory that a device writes.
     #[doc(alias = "ibv_tph_mem_type")]
     TphMemory(u8) {
         /// Volatile.
@@ -21,26 +21,26 @@ named! {
     }
 }
 
-/// `ibv_dmah_init_attr`—Which hints a device gives with each access to memory, about where it will
-/// be used next (PCI Express TPH).
+/// `ibv_dmah_init_attr`—Hints a device gives with each memory access, about the next user of the
+/// data (PCI Express TPH).
 ///
-/// What is not set is left to the device.
+/// Hints not set are left to the device.
 #[doc(alias = "ibv_dmah_init_attr")]
 #[derive(Clone, Copy, Debug, Default, PartialEq, Eq, Hash)]
 #[non_exhaustive]
 pub struct DmaHints {
-    /// The processor that will use the data.
+    /// The processor that uses the data next.
     pub cpu: Option<u32>,
-    /// The processing hint, as PCI Express numbers them: 0 to 3.
+    /// The processing hint, with PCI Express's numbers: 0 to 3.
     pub processing: Option<u8>,
     /// The kind of memory.
     pub memory: Option<TphMemory>,
 }
 
-/// `ibv_dmah`—How a device accesses memory that is [registered](crate::Registration::dma_handle)
-/// with this handle.
+/// `ibv_dmah`—How a device accesses memory [registered](crate::Registration::dma_handle) with this
+/// handle.
 ///
-/// It is a handle to a shared object, like an `Arc`.
+/// Cloning is cheap: the object is reference-counted, like an `Arc`.
 ///
 /// # References
 /// [ibv_alloc_dmah(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_alloc_dmah.3.md)
@@ -66,7 +66,7 @@ impl Context {
     ///
     /// # Errors
     /// - `EOPNOTSUPP`: the device takes no hints, or the library is older than rdma-core 59.
-    /// - `EINVAL`: the device does not know these.
+    /// - `EINVAL`: the device does not support these hints.
     ///
     /// # References
     /// [ibv_alloc_dmah(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_alloc_dmah.3.md)
@@ -105,8 +105,7 @@ impl DmaHandle {
         &self.inner.ctx
     }
 
-    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self`
-    /// lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_dmah {
         self.inner.raw.as_ptr()
     }
@@ -123,9 +122,9 @@ impl fmt::Debug for DmaHandle {
 impl Drop for Inner {
     fn drop(&mut self) {
         if let Some(dealloc) = ffi::late::ibv_dealloc_dmah() {
-            // SAFETY: allocated, and freed once, here; its context is open, since that is dropped
-            // after this. Each registration that uses it holds an `Arc` of `self`. If this fails,
-            // it stays until the context is closed.
+            // SAFETY: allocated, and freed once, here; the context is open, since its field is
+            // dropped later. Each registration with this handle holds an `Arc` of `self`. After a
+            // failure, the handle stays until the context is closed.
             let _: i32 = unsafe { dealloc(self.raw.as_ptr()) };
         }
     }

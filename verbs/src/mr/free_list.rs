@@ -1,7 +1,7 @@
 //! A lock-free list of free slots.
 //!
-//! The atomics are those that the parent module calls `atomic`: the tests compile this file a second
-//! time, over loom's.
+//! The parent module provides `atomic`: the tests compile this file a second time, over loom's
+//! atomics.
 
 use super::atomic::{
     AtomicU32, AtomicU64,
@@ -11,27 +11,27 @@ use super::atomic::{
 /// The most slots a list can have.
 pub(super) const MAX_SLOTS: u32 = NONE;
 
-/// The slot number that is none, and how many low bits of the head a slot number has.
+/// The slot number for "none", and the number of low bits of the head for a slot number.
 const NONE: u32 = (1 << SLOT_BITS) - 1;
 const SLOT_BITS: u32 = 24;
 
-/// Which of `n` slots are free: the last one given back is the first one taken, so that it may still
-/// be in the processor's cache.
+/// The free slots among `n`, last in first out: a reused slot may still be in the processor's
+/// cache.
 ///
-/// It is a stack of slot numbers, linked through an array (Treiber's). The head has a count in the
-/// 40 bits that a slot number leaves, which every change increments: otherwise a thread that has
-/// read the head and its successor, and then waited while others took both and gave the first one
-/// back, would find the head as it was, and make a successor the head that is not free (the ABA
-/// problem). A thread would have to wait for exactly 2^40 changes, hours of them, to be deceived.
+/// A stack of slot numbers, linked through an array (Treiber's). The upper 40 bits of the head
+/// count changes, against the ABA problem: without the count, a thread might read the head and the
+/// successor, pause while others take both and return the first, then find the head unchanged and
+/// install a successor that is not free. With the count, the pause would have to span exactly 2^40
+/// changes, hours of them.
 pub(super) struct FreeList {
     /// The count, and the slot on top.
     head: AtomicU64,
-    /// The slot below each slot. Means nothing while it is taken.
+    /// The slot below each slot. Meaningless while the slot is taken.
     below: Box<[AtomicU32]>,
 }
 
 impl FreeList {
-    /// A list with all of `slots` free, which are at most [`MAX_SLOTS`]. The first is taken first.
+    /// A list with all of `slots` free, at most [`MAX_SLOTS`]. The first is taken first.
     pub(super) fn new(slots: u32) -> Self {
         debug_assert!(slots <= MAX_SLOTS);
         let below = |slot| if slot + 1 < slots { slot + 1 } else { NONE };
@@ -46,7 +46,7 @@ impl FreeList {
         self.below.len()
     }
 
-    /// Takes a slot. It is the caller's alone, who sees what its last owner did.
+    /// Takes a slot. The slot is the caller's alone, and the writes of its last owner are visible.
     #[inline]
     pub(super) fn take(&self) -> Option<u32> {
         let mut head = self.head.load(Acquire);
@@ -54,8 +54,8 @@ impl FreeList {
             let slot = slot_of(head);
             // A stale head's successor may be anything; then the exchange fails.
             let below = self.below.get(slot as usize)?.load(Relaxed);
-            // Acquire: sees what happened before the slot was given back. That was with a release,
-            // which other changes in between carry on, since each of them exchanges.
+            // Acquire: pairs with the release of `give_back`, carried on by changes in between,
+            // since each is an exchange.
             match self
                 .head
                 .compare_exchange_weak(head, next(head, below), Acquire, Acquire)
@@ -66,7 +66,7 @@ impl FreeList {
         }
     }
 
-    /// Gives a slot back, which [`take`](Self::take) has returned, once.
+    /// Returns a slot from [`take`](Self::take), once.
     #[inline]
     pub(super) fn give_back(&self, slot: u32) {
         let Some(below) = self.below.get(slot as usize) else {
@@ -75,7 +75,7 @@ impl FreeList {
         let mut head = self.head.load(Relaxed);
         loop {
             below.store(slot_of(head), Relaxed);
-            // Release: whoever takes the slot next sees its link, and what was done with it.
+            // Release: the next owner of the slot sees the link and the last owner's writes.
             match self
                 .head
                 .compare_exchange_weak(head, next(head, slot), Release, Relaxed)
@@ -93,7 +93,7 @@ fn slot_of(head: u64) -> u32 {
     head as u32 & NONE
 }
 
-/// The head after a change that puts `slot` on top.
+/// The head after a change with `slot` on top.
 fn next(head: u64, slot: u32) -> u64 {
     let count = (head >> SLOT_BITS).wrapping_add(1);
     count << SLOT_BITS | u64::from(slot)

@@ -1,11 +1,11 @@
-//! The free list under every interleaving of a few threads, and every order in which their memory
-//! accesses may be seen: loom tries them all.
+//! The free list under every interleaving of a few threads, and every permitted order of their
+//! memory accesses: loom tries all.
 
 use loom::{cell::UnsafeCell, model, model::Builder, sync::Arc, thread};
 
 use free_list::FreeList;
 
-/// What the free list is made of here.
+/// The atomics of the free list under loom.
 mod atomic {
     pub(super) use loom::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }
@@ -13,8 +13,8 @@ mod atomic {
 #[path = "free_list.rs"]
 mod free_list;
 
-/// Slots with memory, which loom watches: two threads that have one at a time fail the test, and so
-/// does one that does not see what the last one did.
+/// Slots with memory under loom's watch: two concurrent owners of a slot fail the test, and so does
+/// an owner that does not see the last owner's writes.
 struct Slots {
     free: FreeList,
     memory: Vec<UnsafeCell<u32>>,
@@ -28,7 +28,7 @@ impl Slots {
         })
     }
 
-    /// A slot for each thread, which takes and gives back one `rounds` times.
+    /// One thread per slot; each takes and returns a slot `rounds` times.
     fn exchanged(rounds: usize) {
         let slots = Self::new(2);
         let work = move |slots: &Self| {
@@ -46,7 +46,7 @@ impl Slots {
         assert_eq!(slots.rest().len(), slots.free.slots());
     }
 
-    /// Takes a slot, and writes to its memory.
+    /// Takes a slot, and writes to the slot's memory.
     fn take(&self) -> Option<u32> {
         let slot = self.free.take()?;
         self.write(slot);
@@ -60,11 +60,11 @@ impl Slots {
     }
 
     fn write(&self, slot: u32) {
-        // SAFETY: the pointer is valid; that nobody else uses it is what loom checks.
+        // SAFETY: the pointer is valid; loom checks that the access is exclusive.
         self.memory[slot as usize].with_mut(|count| unsafe { *count += 1 });
     }
 
-    /// All slots that are free, when nobody else is there.
+    /// All free slots, when no other thread runs.
     fn rest(&self) -> Vec<u32> {
         let mut rest: Vec<_> = std::iter::from_fn(|| self.take()).collect();
         rest.sort_unstable();
@@ -79,7 +79,7 @@ fn slots_are_taken_and_given_back_by_two_threads() {
 
 #[test]
 fn slots_are_taken_and_given_back_again() {
-    // All interleavings of two rounds take minutes; these are those with up to two preemptions.
+    // All interleavings of two rounds take minutes; this bound allows up to two preemptions.
     let mut bounded = Builder::new();
     bounded.preemption_bound = Some(2);
     bounded.check(|| Slots::exchanged(2));
@@ -110,10 +110,10 @@ fn a_head_that_is_back_is_not_mistaken_for_one_that_has_stayed() {
         let slots = Slots::new(3);
         let other = {
             let slots = Arc::clone(&slots);
-            // May wait between reading the head and changing it.
+            // May pause between reading the head and changing the head.
             thread::spawn(move || slots.take().unwrap())
         };
-        // Takes what may be the head and its successor, and puts the head back.
+        // Takes the possible head and successor, and returns the head.
         let (a, b) = (slots.take().unwrap(), slots.take().unwrap());
         slots.give_back(a);
         let mut all = vec![b, other.join().unwrap()];

@@ -13,8 +13,8 @@ use crate::error::{Error, Result};
 /// `mmap`—Private memory of whole pages, all zero: to be registered, or carved into a
 /// [pool](crate::BufPool).
 ///
-/// Unlike memory of the heap it shares no page with anything else. That matters where a child of
-/// [`fork`](crate::fork_init) must not inherit it. In huge pages the device needs fewer
+/// Unlike heap memory, a mapping shares no page with other data: necessary where a child of
+/// [`fork`](crate::fork_init) must not inherit the memory. In huge pages the device needs fewer
 /// translations: one for 2 MiB, instead of 512.
 ///
 /// # Examples
@@ -33,14 +33,14 @@ use crate::error::{Error, Result};
 #[doc(alias = "MAP_HUGETLB")]
 pub struct Mapping {
     // INVARIANT: `mapped` bytes from `start` are mapped, private, readable and writable, until
-    // `self` is dropped, and nobody else's.
+    // `self` is dropped, and owned by `self` alone.
     start: NonNull<u8>,
     mapped: usize,
     // INVARIANT: at most `mapped`.
     len: usize,
 }
 
-/// The size of a huge page: a power of two that the machine offers.
+/// The size of a huge page: a power of two offered by the machine.
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct HugePage {
     log2: u32,
@@ -52,7 +52,7 @@ impl HugePage {
     /// 1 GiB.
     pub const GIB_1: Self = Self { log2: 30 };
 
-    /// Another size. `None` unless it is a power of two, and more than 4 KiB.
+    /// Another size. `None` unless `bytes` is a power of two, and more than 4 KiB.
     ///
     /// The sizes of a machine are in `/sys/kernel/mm/hugepages`.
     pub const fn of(bytes: usize) -> Option<Self> {
@@ -87,12 +87,13 @@ impl Mapping {
     }
 
     /// `mmap`—Maps `len` bytes, of huge pages. Enters the kernel. The last page is used in part, if
-    /// `len` is no multiple of its size.
+    /// `len` is no multiple of the page size.
     ///
     /// # Errors
     /// - `InvalidInput`: `len` is zero, or more than there are addresses.
-    /// - `ENOMEM`: too few huge pages of that size are free. The error says where to put more.
-    /// - `EINVAL`: the machine has none of that size.
+    /// - `ENOMEM`: too few huge pages of this size are free. The error names the file to raise
+    ///   their number in.
+    /// - `EINVAL`: the machine has no huge pages of this size.
     pub fn huge(len: usize, page: HugePage) -> Result<Self> {
         #[expect(clippy::cast_possible_wrap, reason = "at most 63 << 26, as C has it")]
         let flags = libc::MAP_HUGETLB | (page.log2 << libc::MAP_HUGE_SHIFT) as i32;
@@ -119,7 +120,7 @@ impl Mapping {
         };
         let flags = flags | libc::MAP_PRIVATE | libc::MAP_ANONYMOUS;
         let access = libc::PROT_READ | libc::PROT_WRITE;
-        // SAFETY: without an address, the kernel takes one that nothing uses.
+        // SAFETY: without an address, the kernel picks unused addresses.
         let start = unsafe { libc::mmap(ptr::null_mut(), mapped, access, flags, -1, 0) };
         match NonNull::new(start.cast()) {
             Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => {
@@ -134,7 +135,8 @@ impl Deref for Mapping {
     type Target = [u8];
 
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are mapped, and `self`'s alone (invariant); the kernel has zeroed them.
+        // SAFETY: the bytes are mapped, and owned by `self` alone (invariant); the kernel has
+        // zeroed the bytes.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len) }
     }
 }
@@ -156,22 +158,22 @@ impl fmt::Debug for Mapping {
 
 impl Drop for Mapping {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and unmapped once, here. Nobody has a reference: they
-        // borrow `self`.
+        // SAFETY: mapped with this length, and unmapped once, here. No reference exists: each
+        // borrows `self`.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.mapped) };
         debug_assert_eq!(ret, 0, "{}", io::Error::last_os_error());
     }
 }
 
-// SAFETY: the bytes are mapped until the value is dropped, and nobody has a reference to them while
-// it is owned by somebody else.
+// SAFETY: the bytes are mapped until the value is dropped, and references borrow the value, so none
+// exist after a move.
 unsafe impl Memory for Mapping {
     fn range(&mut self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.len)
     }
 }
 
-// SAFETY: a private mapping is its owner's alone (invariant).
+// SAFETY: a private mapping has one owner (invariant).
 unsafe impl OwnedMemory for Mapping {}
 
 #[cfg(test)]
@@ -203,7 +205,7 @@ mod tests {
 
     #[test]
     fn an_empty_pool_of_huge_pages_is_named() {
-        // More than any machine keeps free of these: 16 TiB.
+        // 16 TiB, more than any machine keeps free as huge pages.
         let err = Mapping::huge(1 << 44, HugePage::MIB_2).unwrap_err();
         let text = err.to_string();
         assert!(

@@ -1,44 +1,44 @@
-//! Memory that can be registered.
+//! Kinds of memory for registration.
 
 use std::{fmt, ptr::NonNull};
 
 use super::provider_memory::ProviderMemory;
 
-/// Memory that can be registered with a device, and that others may use meanwhile.
+/// Memory for registration with a device, possibly shared with other users meanwhile.
 ///
-/// It becomes a [`RemoteRegion`](crate::RemoteRegion), whose bytes are only copied in and out. If it
-/// is [`OwnedMemory`] as well, it can become a [`Buf`](crate::Buf).
+/// Becomes a [`RemoteRegion`](crate::RemoteRegion), with bytes only copied in and out.
+/// [`OwnedMemory`] can become a [`Buf`](crate::Buf) as well.
 ///
-/// Registering moves the value into the registration, which drops it after `ibv_dereg_mr` has
-/// succeeded. If that fails, the value is never dropped.
+/// Registering moves the value into the registration, and the registration drops the value after
+/// `ibv_dereg_mr` has succeeded. If `ibv_dereg_mr` fails, the value is never dropped.
 ///
 /// # Safety
-/// Of the range that [`range`](Self::range) returns, from then on until the value is dropped:
-/// - it is readable, writable and initialised, and it stays where it is, wherever the value is
-///   moved: it is not part of the value itself;
-/// - nobody has a reference to it, and every access of this process is atomic: of the word, if an aligned word of 8
-///   bytes lies wholly inside of the range, and of the byte otherwise.
+/// Of the range returned by [`range`](Self::range), from then on until the value is dropped:
+/// - the range is readable, writable and initialised, and keeps its address wherever the value is
+///   moved: the bytes are not part of the value itself;
+/// - no reference to the range exists, and every access of this process is atomic: of the word, if
+///   an aligned word of 8 bytes lies wholly inside the range, and of the byte otherwise.
 ///
-/// What [`provider`](Self::provider) returns, if anything, is what has the range.
+/// If [`provider`](Self::provider) returns memory, the range is that memory's.
 pub unsafe trait Memory: fmt::Debug + Send + 'static {
-    /// The range: the same one, however often it is asked for.
+    /// The range: the same for every call.
     fn range(&mut self) -> NonNull<[u8]>;
 
-    /// The provider's memory that the range is, if it is such: that is registered in its own way.
+    /// The provider's memory behind the range, if any: registered by a call of its own.
     fn provider(&self) -> Option<&ProviderMemory> {
         None
     }
 }
 
-/// Memory that nobody else uses while it is registered.
+/// Memory with no other user while registered.
 ///
 /// # Safety
-/// - From the call of [`range`](Memory::range) until the value is dropped, nobody reads or writes
-///   the range but by the pointer that was returned, neither in this process nor in another one.
+/// - From the call of [`range`](Memory::range) until the value is dropped, all reads and writes of
+///   the range, in this process and in others, go through the returned pointer.
 pub unsafe trait OwnedMemory: Memory {}
 
-// SAFETY: a vector's bytes are on the heap, initialised, and do not move with it; nobody can have a
-// reference to them while the vector is owned by somebody else.
+// SAFETY: a vector's bytes are on the heap, initialised, and do not move with the vector;
+// references borrow the vector, so none exist after a move.
 unsafe impl Memory for Vec<u8> {
     fn range(&mut self) -> NonNull<[u8]> {
         NonNull::from(self.as_mut_slice())
@@ -48,8 +48,8 @@ unsafe impl Memory for Vec<u8> {
 // SAFETY: a vector is the only owner of its bytes.
 unsafe impl OwnedMemory for Vec<u8> {}
 
-// SAFETY: as for a vector. What moves the box does so before `range` is called or after the device
-// has lost its access.
+// SAFETY: as for a vector. Moves of the box happen before `range` is called or after the device has
+// lost its access.
 unsafe impl Memory for Box<[u8]> {
     fn range(&mut self) -> NonNull<[u8]> {
         NonNull::from(&mut **self)
@@ -59,7 +59,8 @@ unsafe impl Memory for Box<[u8]> {
 // SAFETY: a box is the only owner of its bytes.
 unsafe impl OwnedMemory for Box<[u8]> {}
 
-/// The first bytes of some memory: the rest of it is not registered, so neither the device nor a peer reaches it.
+/// The first bytes of some memory: the rest is not registered, so neither the device nor a peer can
+/// access the rest.
 ///
 /// # Examples
 /// ```
@@ -79,7 +80,7 @@ impl<M: Memory> Prefix<M> {
     /// The first `len` bytes.
     ///
     /// # Errors
-    /// The memory has fewer; it is given back.
+    /// The memory has fewer bytes; the error returns the memory.
     pub fn new(mut memory: M, len: usize) -> Result<Self, M> {
         if len > memory.range().len() {
             return Err(memory);
@@ -93,7 +94,7 @@ impl<M: Memory> Prefix<M> {
     }
 }
 
-// SAFETY: a part of the range of `memory`, which `self` owns.
+// SAFETY: a part of the range of `memory`, owned by `self`.
 unsafe impl<M: Memory> Memory for Prefix<M> {
     fn range(&mut self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.memory.range().cast(), self.len)
@@ -107,12 +108,12 @@ unsafe impl<M: Memory> Memory for Prefix<M> {
 // SAFETY: as for `memory`.
 unsafe impl<M: OwnedMemory> OwnedMemory for Prefix<M> {}
 
-/// Zero bytes that begin with a word, whatever the allocator's alignment of bytes is.
+/// Zero bytes beginning on a word boundary, whatever the allocator's alignment of bytes.
 #[derive(Debug)]
 pub(super) struct Words(Vec<u64>);
 
 impl Words {
-    /// So many words. Zeroed by the allocator, which for large memory means not touched at all.
+    /// `words` zero words. Zeroed by the allocator: pages of large memory are not touched.
     pub(super) fn zeroed(words: usize) -> Self {
         Self(vec![0; words])
     }
@@ -126,7 +127,7 @@ unsafe impl Memory for Words {
     }
 }
 
-// SAFETY: as for what is in the box, which does not move with it.
+// SAFETY: as for the content of the box, which does not move with the box.
 unsafe impl Memory for Box<dyn Memory> {
     fn range(&mut self) -> NonNull<[u8]> {
         (**self).range()
@@ -137,10 +138,10 @@ unsafe impl Memory for Box<dyn Memory> {
     }
 }
 
-/// Memory that the caller has, and says it is fine to register.
+/// Memory of the caller, registered on the caller's promise.
 ///
-/// What owns its memory should rather implement [`Memory`] and [`OwnedMemory`], since it is told
-/// when the registration is over: by being dropped.
+/// An owner of memory should rather implement [`Memory`] and [`OwnedMemory`]: its drop then signals
+/// the end of the registration.
 ///
 /// # Examples
 /// ```no_run
@@ -163,17 +164,17 @@ pub struct RawMemory {
     range: NonNull<[u8]>,
 }
 
-// SAFETY: an address, of bytes that the caller of `new` has given up.
+// SAFETY: an address, of bytes given up by the caller of `new`.
 unsafe impl Send for RawMemory {}
 
 impl RawMemory {
-    /// Promises that a range can be registered.
+    /// Takes a range on the caller's promise.
     ///
     /// # Safety
-    /// Until the value is dropped, and that is for ever if `ibv_dereg_mr` fails:
+    /// Until the value is dropped, or for ever if `ibv_dereg_mr` fails:
     /// - the range is readable, writable and initialised;
-    /// - nobody reads or writes it, neither in this process nor in another one, and there are no
-    ///   references to it.
+    /// - the range is neither read nor written by other code, in this process or another, and no
+    ///   reference to the range exists.
     pub unsafe fn new(range: NonNull<[u8]>) -> Self {
         Self { range }
     }

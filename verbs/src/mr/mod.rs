@@ -1,15 +1,14 @@
 //! Registered memory.
 //!
-//! There are three kinds, because there are three ways in which a device and a program can share
-//! bytes:
+//! Three kinds, for the three ways in which a device and a program can share bytes:
 //!
-//! - [`Buf`]: one owner at a time. The program may write it, or the device may, never both: posting
-//!   moves it to the device, its completion moves it back.
+//! - [`Buf`]: one owner at a time. Either the program or the device may write, never both: posting
+//!   moves the buffer to the device, the completion returns the buffer.
 //! - [`SharedBuf`]: frozen. Any number of requests may read it at once, and so may the program.
-//! - [`RemoteRegion`]: a peer may read or write it at any time. Nobody has a reference to its
-//!   bytes; the program copies in and out.
+//! - [`RemoteRegion`]: a peer may read or write at any time. No reference to the bytes exists; the
+//!   program copies in and out.
 
-/// What the free list is made of.
+/// The atomics of the free list.
 mod atomic {
     pub(super) use std::sync::atomic::{AtomicU32, AtomicU64, Ordering};
 }

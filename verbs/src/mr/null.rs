@@ -1,4 +1,4 @@
-//! Memory that is not there.
+//! Registrations without memory.
 
 use std::{fmt, sync::Arc};
 
@@ -11,10 +11,10 @@ use crate::{
     work::{Gather, Scatter, SgeList},
 };
 
-/// `ibv_alloc_null_mr`—A registration of no memory: what is written to it is discarded, and zeros
-/// are read from it, without crossing the bus.
+/// `ibv_alloc_null_mr`—A registration of no memory: writes are discarded, and reads return zeros,
+/// without crossing the bus.
 ///
-/// It is a handle to a shared registration, like an `Arc`.
+/// Cloning is cheap: the registration is reference-counted, like an `Arc`.
 ///
 /// # Examples
 /// ```no_run
@@ -60,7 +60,7 @@ impl ProtectionDomain {
     pub fn alloc_null_mr(&self) -> Result<NullRegion> {
         // SAFETY: the domain is allocated for as long as `self` lives.
         let raw = unsafe { ffi::ibv_alloc_null_mr(self.as_raw()) };
-        // SAFETY: what the call has returned.
+        // SAFETY: `raw` is the call's result.
         let mr = unsafe { Mr::new("ibv_alloc_null_mr", raw, self) }?;
         let inner = Arc::new(Inner(mr));
         Ok(NullRegion { inner })
@@ -68,7 +68,7 @@ impl ProtectionDomain {
 }
 
 impl NullRegion {
-    /// So many bytes of it.
+    /// A buffer of `len` bytes of the region.
     pub fn buf(&self, len: u32) -> NullBuf {
         NullBuf {
             region: self.clone(),
@@ -76,7 +76,7 @@ impl NullRegion {
         }
     }
 
-    /// The domain it belongs to.
+    /// The protection domain of the registration.
     pub fn pd(&self) -> &ProtectionDomain {
         self.inner.0.pd()
     }
@@ -98,13 +98,13 @@ impl fmt::Debug for NullBuf {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: once, here. If it fails, there is no memory to be harmed.
+        // SAFETY: once, here. A failure harms nothing: there is no memory.
         let _: bool = unsafe { self.0.dereg() };
     }
 }
 
-// SAFETY: the element is inside the registration, which covers every address and which `self`
-// keeps. There is no memory.
+// SAFETY: the element is inside the registration, which covers every address and is kept by `self`.
+// There is no memory.
 unsafe impl Gather for NullBuf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {

@@ -1,4 +1,4 @@
-//! Paging on demand: all memory under one registration, and fetching pages before they are needed.
+//! Paging on demand: all memory under one registration, and prefetching pages.
 
 use std::{fmt, io, ptr, sync::Arc};
 
@@ -19,10 +19,10 @@ use crate::{
 
 /// All of the process's memory, registered once: implicit paging on demand.
 ///
-/// Buffers of it cost no registration, no call into the kernel, and no pinned memory. Peers have no
-/// access.
+/// Buffers of this registration need no registration of their own, no call into the kernel, and no
+/// pinned memory. Peers have no access.
 ///
-/// It is a handle to a shared registration, like an `Arc`.
+/// Cloning is cheap: the registration is reference-counted, like an `Arc`.
 ///
 /// # Examples
 /// ```no_run
@@ -41,15 +41,15 @@ pub struct Everything {
 pub(super) struct Implicit(Mr);
 
 named! {
-    /// `ibv_advise_mr_advice`—What to do with the pages of memory that is registered
-    /// [on demand](crate::Registration::on_demand).
+    /// `ibv_advise_mr_advice`—Advice for the pages of memory registered [on
+    /// demand](crate::Registration::on_demand).
     #[doc(alias = "ibv_advise_mr_advice")]
     Advice(u32) {
-        /// Fetch them, for the device to read.
+        /// Fetch the pages, for reads by the device.
         PREFETCH = ffi::ibv_advise_mr_advice::IBV_ADVISE_MR_ADVICE_PREFETCH.0;
-        /// Fetch them, for the device to write.
+        /// Fetch the pages, for writes by the device.
         PREFETCH_WRITE = ffi::ibv_advise_mr_advice::IBV_ADVISE_MR_ADVICE_PREFETCH_WRITE.0;
-        /// Tell the device about those that are there.
+        /// Give the device the translations of resident pages only.
         PREFETCH_NO_FAULT = ffi::ibv_advise_mr_advice::IBV_ADVISE_MR_ADVICE_PREFETCH_NO_FAULT.0;
     }
 }
@@ -59,7 +59,7 @@ impl ProtectionDomain {
     /// process. Enters the kernel.
     ///
     /// # Errors
-    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot do it; see [`OdpCaps`](crate::OdpCaps).
+    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support it; see [`OdpCaps`](crate::OdpCaps).
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
@@ -69,25 +69,25 @@ impl ProtectionDomain {
         const CALL: &str = "ibv_reg_mr";
         let access = flag::IBV_ACCESS_LOCAL_WRITE.0 | flag::IBV_ACCESS_ON_DEMAND.0;
         let (pd, all) = (self.as_raw(), usize::MAX);
-        // SAFETY: the domain is allocated for as long as `self` lives. The range is not one of valid
-        // memory, but how C is asked for all there is. Nobody can use the key but by a buffer of
-        // `Everything`, which owns what it names: peers get no access.
+        // SAFETY: the domain is allocated for as long as `self` lives. C's notation for all
+        // addresses, not a range of valid memory. Only a buffer of `Everything`, the owner of its
+        // bytes, can use the key: peers get no access.
         let raw = unsafe { ffi::ibv_reg_mr(pd, ptr::null_mut(), all, access) };
-        // SAFETY: what the call has returned.
+        // SAFETY: `raw` is the call's result.
         let mr = unsafe { Mr::new(CALL, raw, self) };
         let mr = mr.map_err(|err| err.detail("all memory, on demand"))?;
         let mr = Arc::new(Implicit(mr));
         Ok(Everything { mr })
     }
 
-    /// `ibv_advise_mr(pd, advice, …)`—Prepares the memory of a work that will be posted, which is
-    /// registered [on demand](crate::Registration::on_demand). Enters the kernel.
+    /// `ibv_advise_mr(pd, advice, …)`—Prepares the memory of a work before posting. The memory must
+    /// be registered [on demand](crate::Registration::on_demand). Enters the kernel.
     ///
-    /// With `wait`, the device knows the pages when this returns; otherwise, soon. They can go again
-    /// at any time: then they are fetched when they are needed.
+    /// With `wait`, the device has the pages on return; otherwise, soon after. The kernel can evict
+    /// pages at any time; a later access fetches evicted pages again.
     ///
     /// # Errors
-    /// - `EOPNOTSUPP`, `ENOSYS`: the device cannot do it. So can `ENOTSUP`, for this advice.
+    /// - `EOPNOTSUPP`, `ENOSYS`, and `ENOTSUP` for this advice: not supported by the device.
     /// - `EPERM`, `EFAULT`, `EINVAL`, `ENOENT`: the memory is not registered on demand, or in
     ///   another domain.
     /// - `InvalidInput`: the work has more than [`MAX_SGE`] elements.
@@ -122,8 +122,8 @@ impl ProtectionDomain {
         let flush = ffi::ib_uverbs_advise_mr_flag::IB_UVERBS_ADVISE_MR_FLAG_FLUSH.0;
         let flags = if wait { flush } else { 0 };
         let (pd, advice) = (self.as_raw(), ffi::ibv_advise_mr_advice(advice.0));
-        // SAFETY: the domain is allocated for as long as `self` lives, and the list has so many
-        // elements, of which C keeps none. Pages that are fetched do not change.
+        // SAFETY: the domain is allocated for as long as `self` lives, and the list has `elements`
+        // elements, of which C keeps none. Fetching pages does not change their content.
         let ret = unsafe { ffi::ibv_advise_mr(pd, advice, flags, list.as_mut_ptr(), elements) };
         cvt_errno(CALL, ret).map_err(fail)
     }
@@ -134,7 +134,7 @@ impl Everything {
     ///
     /// # Errors
     /// The memory is given back:
-    /// - `InvalidInput`: it has no bytes, or more than `u32::MAX`.
+    /// - `InvalidInput`: the memory has no bytes, or more than `u32::MAX`.
     pub fn buf<M: OwnedMemory>(&self, mut memory: M) -> Result<Buf, Refused<M>> {
         match Buf::check(memory.range().len()) {
             Ok(()) => Ok(Buf::whole(Region::covered(&self.mr, memory))),
@@ -145,12 +145,12 @@ impl Everything {
         }
     }
 
-    /// Memory of any kind that any number of requests of this process may read and write at once.
-    /// Peers have no access, since the registration gives them none. Does not enter the kernel.
+    /// Memory of any kind for concurrent reads and writes by requests of this process. Peers have
+    /// no access, since the registration grants none. Does not enter the kernel.
     ///
     /// # Errors
     /// The memory is given back:
-    /// - `InvalidInput`: it has no bytes.
+    /// - `InvalidInput`: the memory has no bytes.
     pub fn region<M: OwnedMemory>(&self, mut memory: M) -> Result<RemoteRegion, Refused<M>> {
         if memory.range().is_empty() {
             let reason = "a region has at least one byte";
@@ -163,7 +163,7 @@ impl Everything {
         Ok(RemoteRegion::whole(Region::covered(&self.mr, memory)))
     }
 
-    /// The domain it is registered in.
+    /// The protection domain of the registration.
     pub fn pd(&self) -> &ProtectionDomain {
         self.mr.0.pd()
     }
@@ -185,7 +185,8 @@ impl fmt::Debug for Everything {
 
 impl Drop for Implicit {
     fn drop(&mut self) {
-        // SAFETY: once, here. If it fails, the device keeps its access, but nobody has a key.
+        // SAFETY: once, here. If it fails, the device keeps its access, but no holder of a key is
+        // left.
         let _: bool = unsafe { self.0.dereg() };
     }
 }

@@ -21,17 +21,17 @@ use crate::{
     work::{Gather, Scatter, Sge, SgeList},
 };
 
-/// What each buffer's place in its pool is a multiple of: a line of the processor's cache, so that
-/// two buffers share none.
+/// Alignment of each buffer in the pool, in bytes: a cache line, so that no two buffers share one.
 const ALIGNMENT: usize = 64;
 
 /// Buffers of one size, registered at once.
 ///
-/// Taking one neither allocates, nor locks, nor enters the kernel; dropping it gives it back, in
-/// whatever thread. Registering is slow, and the device knows only so many registrations: a program
-/// that needs a buffer for each message takes them from a pool.
+/// Taking a buffer neither allocates, nor locks, nor enters the kernel; dropping a buffer returns
+/// the slot, from any thread. Registering is slow, and a device's number of registrations is
+/// limited: use a pool where each message needs a buffer.
 ///
-/// It is a handle to a shared pool, like an `Arc`. The buffers that are out keep the pool.
+/// Cloning is cheap: the pool is reference-counted, like an `Arc`. Buffers in use keep the pool
+/// alive.
 ///
 /// # Examples
 /// ```no_run
@@ -60,10 +60,11 @@ struct Shared {
 
 /// A buffer of a [`BufPool`].
 ///
-/// Like a [`Buf`](crate::Buf), it moves to the device when it is posted, and comes back with the
+/// Like a [`Buf`](crate::Buf), a pool buffer moves to the device when posted, and returns with the
 /// completion.
 pub struct PoolBuf {
-    // INVARIANT: `slot` was taken from `shared.free`, and `start` is where its bytes are.
+    // INVARIANT: `slot` was taken from `shared.free`, and `start` is the address of the slot's
+    // bytes.
     shared: Arc<Shared>,
     slot: u32,
     // INVARIANT: at most the capacity.
@@ -72,8 +73,8 @@ pub struct PoolBuf {
     lkey: u32,
 }
 
-// SAFETY: a `PoolBuf` owns its bytes alone, as long as it has the slot, and bytes may be owned by
-// any thread. The list sees to it that the next owner sees what this one did.
+// SAFETY: a `PoolBuf` owns its bytes alone while it has the slot, and bytes may be owned by any
+// thread. The list makes this owner's writes visible to the next owner.
 unsafe impl Send for PoolBuf {}
 // SAFETY: a shared one only allows reading.
 unsafe impl Sync for PoolBuf {}
@@ -84,7 +85,7 @@ impl ProtectionDomain {
     /// # Errors
     /// - `InvalidInput`: `count` or `len` is zero, or either or both are too large: there can be
     ///   16777215 buffers, of `u32::MAX` bytes each.
-    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
+    /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
@@ -101,10 +102,10 @@ impl ProtectionDomain {
 }
 
 impl<M: OwnedMemory> Registration<'_, M> {
-    /// `ibv_reg_mr`—Registers the memory, and carves it into buffers of `len` bytes. Enters the
-    /// kernel.
+    /// `ibv_reg_mr`—Registers the memory, and carves the region into buffers of `len` bytes. Enters
+    /// the kernel.
     ///
-    /// Each begins a multiple of 64 bytes from the first. What is left at the end is not used.
+    /// Buffers start at multiples of 64 bytes from the first. A rest at the end is not used.
     ///
     /// # Errors
     /// The memory is given back:
@@ -160,7 +161,7 @@ fn stride(len: usize) -> Result<usize> {
 /// From one buffer to the next, and how many there are.
 fn carve(memory: usize, len: usize) -> Result<(usize, u32)> {
     let stride = stride(len)?;
-    // The last one needs no room behind it.
+    // No padding behind the last buffer.
     let slots = (memory + stride - len) / stride;
     match u32::try_from(slots) {
         Ok(slots @ 1..=MAX_SLOTS) => Ok((stride, slots)),
@@ -172,12 +173,12 @@ fn carve(memory: usize, len: usize) -> Result<(usize, u32)> {
 impl BufPool {
     /// Takes a buffer, of full length. `None` if all are out. Does not block.
     ///
-    /// Its content is whatever its last owner left.
+    /// The content is left over from the last owner.
     #[inline]
     pub fn try_take(&self) -> Option<PoolBuf> {
         let slot = self.shared.free.take()?;
         let offset = slot as usize * self.shared.stride;
-        // SAFETY: the slot is below the number of slots, so its bytes are inside the region.
+        // SAFETY: the slot is below the number of slots, so the bytes are inside the region.
         let start = unsafe { self.shared.region.start().add(offset) };
         Some(PoolBuf {
             shared: Arc::clone(&self.shared),
@@ -198,19 +199,19 @@ impl BufPool {
         self.shared.capacity as usize
     }
 
-    /// The domain it is registered in.
+    /// The protection domain of the registration.
     pub fn pd(&self) -> &ProtectionDomain {
         self.shared.region.mr().pd()
     }
 }
 
 impl PoolBuf {
-    /// The number of bytes that [`set_len`](Self::set_len) can make visible.
+    /// The maximum length for [`set_len`](Self::set_len), in bytes.
     pub fn capacity(&self) -> usize {
         self.shared.capacity as usize
     }
 
-    /// Sets the length: what the buffer shows, sends, and receives into.
+    /// Sets the length in bytes: of the slice, of a send, and of the space for a receive.
     ///
     /// # Panics
     /// Panics when `len` is more than the capacity.
@@ -228,7 +229,7 @@ impl PoolBuf {
         self.len = self.shared.capacity;
     }
 
-    /// The pool it goes back to.
+    /// The pool of this buffer.
     pub fn pool(&self) -> BufPool {
         BufPool {
             shared: Arc::clone(&self.shared),
@@ -248,8 +249,8 @@ impl Deref for PoolBuf {
 
     #[inline]
     fn deref(&self) -> &[u8] {
-        // SAFETY: the bytes are the slot's, initialised, and `self`'s alone (invariant). The device
-        // does not write them: it only does so for posted work, which would have moved `self` away.
+        // SAFETY: the bytes are the slot's, initialised, and owned by `self` alone (invariant). The
+        // device writes only bytes of posted work, and posting would have moved `self` away.
         unsafe { slice::from_raw_parts(self.start.as_ptr(), self.len as usize) }
     }
 }
@@ -293,13 +294,13 @@ impl fmt::Debug for BufPool {
     }
 }
 
-// SAFETY: the element is a range of registered memory that `self` owns alone: it stays registered
-// and at its address until `self` is dropped, and nobody else reads or writes it.
+// SAFETY: the element is a range of registered memory owned by `self` alone: registered and at a
+// fixed address until `self` is dropped, and neither read nor written elsewhere.
 unsafe impl Gather for PoolBuf {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
-        // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, which `self`
-        // keeps registered.
+        // SAFETY: `[start, start + len)` is inside a region registered with `lkey`, and `self`
+        // keeps the region registered.
         list.push(unsafe { Sge::new(self.start, self.len, self.lkey) });
     }
 }

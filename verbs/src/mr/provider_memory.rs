@@ -1,4 +1,4 @@
-//! Memory that the provider of a device allocates.
+//! Memory allocated by a device's provider.
 
 use std::{
     fmt, io,
@@ -16,12 +16,14 @@ use crate::{
     pd::ProtectionDomain,
 };
 
-/// `ibv_buf`—Memory of the kind that the provider thinks best for a device, all zero: to be registered in the domain
-/// it was [allocated](ProtectionDomain::alloc_provider_memory) in, or carved into a [pool](crate::BufPool).
+/// `ibv_buf`—Zeroed memory of the kind best for the device in its provider's judgement. To be
+/// registered in the domain of its [allocation](ProtectionDomain::alloc_provider_memory), or carved
+/// into a [pool](crate::BufPool).
 ///
-/// In a virtual machine whose memory is encrypted, where a device reaches other memory by copies only, it is memory
-/// that is shared with the host, if the domain is a parent domain that
-/// [may](crate::ParentDomainBuilder::allow_unprotected) have such. Elsewhere it is as good as any.
+/// In a virtual machine with encrypted memory, a device reaches ordinary memory by copies only.
+/// There, provider memory is shared with the host, if the domain is a parent domain with
+/// [`allow_unprotected`](crate::ParentDomainBuilder::allow_unprotected). Elsewhere there is no such
+/// difference.
 ///
 /// # Examples
 /// ```no_run
@@ -39,7 +41,8 @@ use crate::{
 pub struct ProviderMemory {
     // INVARIANT: allocated in `pd` until `self` is dropped.
     raw: NonNull<ffi::ibv_buf>,
-    // INVARIANT: the `len` bytes of `raw`: readable, writable, initialised, and nobody else's.
+    // INVARIANT: the `len` bytes of `raw`: readable, writable, initialised, and owned by `self`
+    // alone.
     start: NonNull<u8>,
     len: usize,
     pd: ProtectionDomain,
@@ -55,8 +58,8 @@ impl ProtectionDomain {
     ///
     /// # Errors
     /// - `InvalidInput`: `len` is zero, or more than there are addresses.
-    /// - `EOPNOTSUPP`: the library is older than rdma-core 64, or the provider cannot allocate what the domain
-    ///   asks for.
+    /// - `EOPNOTSUPP`: the library is older than rdma-core 64, or the provider cannot allocate the
+    ///   kind of memory requested by the domain.
     /// - `ENOMEM`: there is not so much memory.
     ///
     /// # References
@@ -80,7 +83,7 @@ impl ProtectionDomain {
             let reason = "the provider gave no handle";
             return Err(fail(Error::refused(CALL, io::ErrorKind::Other, reason)));
         };
-        // SAFETY: so many bytes have just been allocated, and nobody else knows of them.
+        // SAFETY: `len` bytes have just been allocated, and the address has not been shared yet.
         unsafe { start.as_ptr().write_bytes(0, len) };
         let pd = self.clone();
         Ok(ProviderMemory {
@@ -93,21 +96,22 @@ impl ProtectionDomain {
 }
 
 impl ProviderMemory {
-    /// The domain that it was allocated in.
+    /// The protection domain of the allocation.
     pub fn pd(&self) -> &ProtectionDomain {
         &self.pd
     }
 
-    /// `ibv_export_buf_dmabuf_fd(buf)`—Makes a descriptor of the memory, if it is a dma-buf, for other devices and
-    /// processes. Enters the kernel.
+    /// `ibv_export_buf_dmabuf_fd(buf)`—Makes a dma-buf descriptor of the memory, for other devices
+    /// and processes. Enters the kernel.
     ///
     /// # Errors
-    /// - `ENODATA`: it is not a dma-buf.
+    /// - `ENODATA`: the memory is not a dma-buf.
     /// - `EOPNOTSUPP`: the library is older than rdma-core 65.
     ///
     /// # Safety
-    /// - By the descriptor, nobody writes the memory while the program has a reference to its bytes, or a
-    ///   [`Buf`](crate::Buf) of it; and nobody reads it while the program may write it so.
+    /// - While the program has a reference to the bytes, or a [`Buf`](crate::Buf) of them, no user
+    ///   of the descriptor writes the memory; while the program may write through such a reference,
+    ///   no user reads the memory either.
     ///
     /// # References
     /// [ibv_export_buf_dmabuf_fd(3)](https://github.com/linux-rdma/rdma-core/blob/master/libibverbs/man/ibv_alloc_buf.3.md)
@@ -117,11 +121,11 @@ impl ProviderMemory {
         let export = found(CALL, ffi::late::ibv_export_buf_dmabuf_fd())?;
         // SAFETY: allocated (invariant).
         let fd = cvt_neg(CALL, unsafe { export(self.as_raw()) })?;
-        // SAFETY: the call has made it for its caller.
+        // SAFETY: the call made the descriptor for its caller.
         Ok(unsafe { OwnedFd::from_raw_fd(fd) })
     }
 
-    /// The C object, for calls that this crate does not wrap. It is allocated for as long as `self` lives.
+    /// The C object, for calls that this crate does not wrap. Valid as long as `self` lives.
     pub fn as_raw(&self) -> *mut ffi::ibv_buf {
         self.raw.as_ptr()
     }
@@ -154,15 +158,15 @@ impl fmt::Debug for ProviderMemory {
 impl Drop for ProviderMemory {
     fn drop(&mut self) {
         if let Some(free) = ffi::late::ibv_free_buf() {
-            // SAFETY: allocated, and freed once, here; its domain is allocated, since that is dropped after this. A
-            // registration drops the memory after it has ended.
+            // SAFETY: allocated, and freed once, here; the domain is allocated, since its field is
+            // dropped later. A registration drops the memory after its own end.
             unsafe { free(self.raw.as_ptr()) };
         }
     }
 }
 
-// SAFETY: the bytes stay where they are until the value is dropped, and nobody has a reference to them while it is
-// owned by somebody else.
+// SAFETY: the bytes keep their address until the value is dropped, and references borrow the value,
+// so none exist after a move.
 unsafe impl Memory for ProviderMemory {
     fn range(&mut self) -> NonNull<[u8]> {
         NonNull::slice_from_raw_parts(self.start, self.len)
@@ -173,5 +177,5 @@ unsafe impl Memory for ProviderMemory {
     }
 }
 
-// SAFETY: the memory is its owner's alone (invariant).
+// SAFETY: the memory has one owner (invariant).
 unsafe impl OwnedMemory for ProviderMemory {}

@@ -1,4 +1,4 @@
-//! One registration: memory, and the device's right to it.
+//! One registration: memory, and the device's access rights.
 
 use std::{
     fmt::Write as _,
@@ -23,7 +23,7 @@ use crate::{
     work::{Sge, SgeList},
 };
 
-/// A registration as C has it, and its domain.
+/// A C registration and its domain.
 pub(super) struct Mr {
     // INVARIANT: registered until `dereg` has succeeded.
     raw: NonNull<ffi::ibv_mr>,
@@ -32,14 +32,14 @@ pub(super) struct Mr {
 
 // SAFETY: a registration may be used and ended from any thread.
 unsafe impl Send for Mr {}
-// SAFETY: through a shared one only numbers can be read, which are changed through `&mut` only.
+// SAFETY: a shared reference only allows reading numbers, and changing the numbers takes `&mut`.
 unsafe impl Sync for Mr {}
 
 impl Mr {
-    /// Takes over what a call has returned.
+    /// Takes over a call's result.
     ///
     /// # Safety
-    /// - `raw` is null, with `errno` set, or a new registration in `pd` that nobody else ends.
+    /// - `raw` is null, with `errno` set, or a new registration in `pd` with no other owner.
     pub(super) unsafe fn new(
         call: &'static str,
         raw: *mut ffi::ibv_mr,
@@ -58,27 +58,27 @@ impl Mr {
         &self.pd
     }
 
-    /// The key that requests of this process carry.
+    /// The LKey, for requests of this process.
     #[inline]
     pub(super) fn lkey(&self) -> u32 {
-        // SAFETY: `self.raw` is registered (invariant), and C changes its keys only in calls that
-        // `&mut self` is needed for.
+        // SAFETY: `self.raw` is registered (invariant), and only C calls that need `&mut self`
+        // change its keys.
         unsafe { (*self.raw.as_ptr()).lkey }
     }
 
-    /// The key that requests of peers carry.
+    /// The RKey, for requests of peers.
     pub(super) fn rkey(&self) -> u32 {
         // SAFETY: as for `lkey`.
         unsafe { (*self.raw.as_ptr()).rkey }
     }
 
-    /// Ends the registration. Returns whether the device has lost its access for certain.
+    /// Ends the registration. Returns whether the device has certainly lost its access.
     ///
     /// # Safety
-    /// - It has not succeeded before, and `self` is not used again.
+    /// - `dereg` has not succeeded before, and `self` is not used again.
     pub(super) unsafe fn dereg(&mut self) -> bool {
-        // SAFETY: registered (invariant), and used by nobody else, as `&mut self` says; its domain
-        // is allocated, since that is dropped later.
+        // SAFETY: registered (invariant), and `&mut self` excludes other users; the domain is
+        // allocated, since its field is dropped later.
         let errno = unsafe { ffi::ibv_dereg_mr(self.raw.as_ptr()) };
         errno == 0 || self.pd.context().is_removed(errno)
     }
@@ -89,7 +89,7 @@ impl Mr {
 pub(super) struct Terms {
     /// Of `ibv_access_flags`.
     pub(super) access: u32,
-    /// The address of the first byte in requests, if it is not its own.
+    /// The address of the first byte in requests, if not the virtual address.
     pub(super) iova: Option<u64>,
     pub(super) dmah: Option<DmaHandle>,
 }
@@ -99,7 +99,7 @@ impl Terms {
         self.access |= right.0;
     }
 
-    /// What the caller asked for, for an error.
+    /// The options of the registration, for an error.
     pub(super) fn describe(&self, len: usize) -> String {
         let mut text = format!("{len} bytes");
         let names = [
@@ -127,14 +127,14 @@ impl Terms {
 
 /// Memory owned by this crate and registered with a device.
 ///
-/// The bytes are initialised, and nothing here reads or writes them: whoever holds a `Region`
-/// decides who may touch which part of it.
+/// The bytes are initialised, and nothing here reads or writes them: the holder of a `Region`
+/// governs the access to each part.
 pub(super) struct Region {
     grant: Grant,
-    // INVARIANT: `len` bytes from `start` are the range of `memory`, and what `grant` covers.
+    // INVARIANT: `len` bytes from `start` are the range of `memory`, and covered by `grant`.
     start: NonNull<u8>,
     len: usize,
-    /// What the device calls the first byte.
+    /// The address of the first byte in requests.
     iova: u64,
     // INVARIANT: `Some` until the registration is ended; dropped after the device has lost its
     // access, or never.
@@ -143,7 +143,7 @@ pub(super) struct Region {
     _dmah: Option<DmaHandle>,
 }
 
-/// By what registration the device has its access.
+/// The registration behind the device's access.
 enum Grant {
     /// One for this memory.
     Own(Mr),
@@ -158,18 +158,18 @@ unsafe impl Send for Region {}
 unsafe impl Sync for Region {}
 
 impl Region {
-    /// Registers `memory`, for requests of this process and for what `terms` says.
+    /// Registers `memory`, for requests of this process and for the access in `terms`.
     pub(super) fn register<M: Memory>(
         pd: &ProtectionDomain,
         memory: M,
         mut terms: Terms,
     ) -> Result<Self, Refused<M>> {
-        // Where it stays.
+        // A fixed address.
         let mut memory = Box::new(memory);
         let range = memory.range();
         terms.allow(flag::IBV_ACCESS_LOCAL_WRITE);
-        // SAFETY: the range is valid until the memory is dropped, which it is only after the
-        // registration has ended.
+        // SAFETY: the range is valid until the memory is dropped, and the drop follows the end of
+        // the registration.
         match unsafe { register(pd, range, memory.provider(), &terms) } {
             Ok(mr) => Ok(Self {
                 grant: Grant::Own(mr),
@@ -209,8 +209,8 @@ impl Region {
         }
     }
 
-    /// Notes that the registration covers other memory now, under its own addresses. Returns the
-    /// old memory, to which the device has no access any more.
+    /// Records that the registration now covers other memory, under its own addresses. Returns the
+    /// old memory; the device has no access to the old memory any more.
     pub(super) fn replace(&mut self, mut memory: Box<dyn Memory>) -> Option<Box<dyn Memory>> {
         let range = memory.range();
         self.start = range.cast();
@@ -229,7 +229,7 @@ impl Region {
         self.len
     }
 
-    /// What the device calls the first byte.
+    /// The address of the first byte in requests.
     pub(super) fn iova(&self) -> u64 {
         self.iova
     }
@@ -241,23 +241,23 @@ impl Region {
         matches!(self.grant, Grant::Own(_))
     }
 
-    /// Notes that the registration is in another domain now.
+    /// Records that the registration is in another domain now.
     pub(super) fn set_pd(&mut self, pd: ProtectionDomain) {
         if let Grant::Own(mr) = &mut self.grant {
             mr.pd = pd;
         }
     }
 
-    /// Ends the registration, and gives the memory back if the device has lost its access.
-    /// Otherwise the memory is given up, never freed.
+    /// Ends the registration, and returns the memory if the device has lost its access. Otherwise
+    /// the memory is leaked.
     pub(super) fn end(&mut self) -> Option<Box<dyn Memory>> {
         let memory = ManuallyDrop::new(self.memory.take()?);
         let ended = match &mut self.grant {
-            // SAFETY: once, since there was still memory; nobody uses it afterwards, since that is
-            // either `drop`, or the only owner of a registration that cannot be used.
+            // SAFETY: once, since there was still memory; not used afterwards, since the caller is
+            // either `drop`, or the only owner of an unusable registration.
             Grant::Own(mr) => unsafe { mr.dereg() },
-            // Only requests with a buffer or a region of this memory have named it to the device,
-            // and there is none any more, neither here nor in flight.
+            // Only requests with a buffer or a region of this memory named the bytes to the device,
+            // and none is left, neither here nor in flight.
             Grant::Everything(_) => true,
         };
         ended.then(|| ManuallyDrop::into_inner(memory))
@@ -266,13 +266,13 @@ impl Region {
 
 impl Drop for Region {
     fn drop(&mut self) {
-        // No buffer of it is left, since each holds an `Arc` of `self`.
+        // No buffer is left, since each holds an `Arc` of `self`.
         drop(self.end());
     }
 }
 
-/// A byte's address in requests, if it was registered under its own. The device may use it from now
-/// on, which is what exposing says.
+/// A byte's virtual address, as the address in requests. Exposes the provenance, since the device
+/// may use the address from now on.
 pub(super) fn address(byte: NonNull<u8>) -> u64 {
     byte.as_ptr().expose_provenance() as u64
 }
@@ -280,8 +280,8 @@ pub(super) fn address(byte: NonNull<u8>) -> u64 {
 /// Registers a range.
 ///
 /// # Safety
-/// - The range is valid, and for what `terms` allow the device's, until the registration has ended. It is that of the
-///   provider's memory, if there is such.
+/// - The range is valid, and open to the device for the access in `terms`, until the registration
+///   has ended. With provider memory, the range is that memory's.
 unsafe fn register(
     pd: &ProtectionDomain,
     range: NonNull<[u8]>,
@@ -295,7 +295,7 @@ unsafe fn register(
         let refused = Error::refused("ibv_reg_buf_mr", io::ErrorKind::InvalidInput, reason);
         return Err(fail(refused));
     }
-    // The device may use it from now on.
+    // Exposed, since the device may use the address from now on.
     let own = address(start);
     let (call, raw) = match (provider, &terms.dmah, terms.iova) {
         (Some(memory), None, None) => {
@@ -303,9 +303,9 @@ unsafe fn register(
             let reg_buf_mr = found(CALL, ffi::late::ibv_reg_buf_mr()).map_err(fail)?;
             let (pd, addr) = (pd.as_raw(), start.as_ptr().cast());
             let access = terms.access as i32;
-            // SAFETY: the domain is allocated for as long as `pd` lives, the memory in it for as long as `memory`,
-            // and the caller's promise for the range. C does not touch the bytes; from here on only requests
-            // that carry a key make the device do so.
+            // SAFETY: the domain is allocated for as long as `pd` lives, the provider memory for as
+            // long as `memory`, and the caller vouches for the range. C does not touch the bytes;
+            // from here on only requests with a key make the device do so.
             let raw = unsafe { reg_buf_mr(pd, memory.as_raw(), addr, len, access) };
             (CALL, raw)
         }
@@ -340,28 +340,28 @@ unsafe fn register(
             }
             attr.comp_mask = u64::from(mask);
             // SAFETY: as above; C keeps no pointer to the attributes, and the handle lives as long
-            // as `terms`, which the region keeps.
+            // as `terms`, kept by the region.
             (CALL, unsafe { reg_mr_ex(pd.as_raw(), &raw mut attr) })
         }
     };
-    // SAFETY: what the call has returned.
+    // SAFETY: `raw` is the call's result.
     unsafe { Mr::new(call, raw, pd) }.map_err(fail)
 }
 
-/// An element that names its first byte as the device does.
+/// An element with the first byte's address as the device knows it.
 ///
 /// # Safety
-/// - As for [`Sge::new`], where the range is what the device reaches under `addr` with `lkey`.
+/// - As for [`Sge::new`], where the range is the device's view of `addr` with `lkey`.
 #[inline]
 pub(super) unsafe fn element(addr: u64, length: u32, lkey: u32) -> Sge {
     let raw = ffi::ibv_sge { addr, length, lkey };
-    // SAFETY: an `Sge` is one of these, and transparent.
+    // SAFETY: an `Sge` is a transparent `ibv_sge`.
     unsafe { mem::transmute::<ffi::ibv_sge, Sge>(raw) }
 }
 
-/// Adds `len` bytes from `addr` to a list: in several elements, if they are more than 4 GiB, for
-/// which a request may then be refused. The address is that of the bytes in this process, unless it
-/// means something to a device only.
+/// Adds `len` bytes from `addr` to a list: in several elements for more than 4 GiB, and a device
+/// may refuse such a request. `addr` is the address of the bytes in this process, unless only the
+/// device can interpret the address.
 ///
 /// # Safety
 /// - As for [`element`].

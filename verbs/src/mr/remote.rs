@@ -1,4 +1,4 @@
-//! Memory that peers can reach.
+//! Memory accessible to peers.
 
 use std::{
     fmt, io,
@@ -24,18 +24,18 @@ use crate::{
     work::{Gather, Scatter, SgeList},
 };
 
-/// What a peer must know to reach memory of this side: to be sent to it, in whatever format the
-/// protocol has.
+/// Address, length and RKey: what a peer must know to access memory of this side. Send the token in
+/// any format of the protocol.
 ///
-/// For the one who receives it, it is a number that the device checks: a wrong one makes the
-/// request fail with [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
+/// For the receiver, a token is a number checked by the device: a request with a wrong one fails
+/// with [`REM_ACCESS_ERR`](crate::WcStatus::REM_ACCESS_ERR).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct RemoteToken {
-    /// The address of the first byte, in the address space that the region was registered with.
+    /// The address of the first byte, in the address space of the registration.
     pub addr: u64,
     /// The number of bytes.
     pub len: u64,
-    /// The key that lets the device accept requests.
+    /// The RKey, checked by the device for each request.
     pub rkey: u32,
 }
 
@@ -43,7 +43,7 @@ impl RemoteToken {
     /// A part of the memory.
     ///
     /// # Errors
-    /// - `InvalidInput`: it is not inside.
+    /// - `InvalidInput`: the range is not inside.
     pub fn slice(self, range: Range<u64>) -> Result<Self> {
         let Range { start, end } = range;
         let addr = self.addr.checked_add(start);
@@ -67,13 +67,12 @@ impl RemoteToken {
 
 /// Registered memory that a peer may read, write or change at any time.
 ///
-/// No reference to its bytes exists: the program copies in and out. What it reads while a peer
-/// writes is some mixture of old and new bytes; a protocol has to say when they are whole, for
+/// No reference to the bytes exists: the program copies in and out. A read concurrent with a peer's
+/// write returns some mixture of old and new bytes; the protocol has to signal complete data, for
 /// example by a message sent after the write.
 ///
-/// It is a handle to shared memory, like an `Arc`: clones, parts, and requests in flight all keep
-/// the registration. When the last one is gone, the RKey is revoked first, and then the memory
-/// freed.
+/// A handle to shared memory, like an `Arc`: clones, parts, and requests in flight all keep the
+/// registration. The drop of the last one revokes the RKey first, and then frees the memory.
 ///
 /// # Examples
 /// ```no_run
@@ -92,7 +91,7 @@ pub struct RemoteRegion {
     // INVARIANT: `start..start + len` is inside `region`.
     start: NonNull<u8>,
     len: usize,
-    // INVARIANT: what the device calls `start`.
+    // INVARIANT: the device's address of `start`.
     iova: u64,
 }
 
@@ -102,15 +101,15 @@ unsafe impl Send for RemoteRegion {}
 unsafe impl Sync for RemoteRegion {}
 
 impl ProtectionDomain {
-    /// `ibv_reg_mr`—Allocates `len` zero bytes, and registers them for peers to reach. The first byte begins a word,
-    /// so [`load`](RemoteRegion::load) takes every multiple of 8.
+    /// `ibv_reg_mr`—Allocates `len` zero bytes, and registers them for peers. The first byte is
+    /// aligned to a word, so [`load`](RemoteRegion::load) accepts every multiple of 8.
     ///
     /// Enters the kernel, and pins the memory.
     ///
     /// # Errors
     /// - `InvalidInput`: `len` is zero, or more than there are addresses.
-    /// - `ENOMEM`: the process may not lock that much memory (`ulimit -l`), or there is none.
-    /// - `EINVAL`, `EOPNOTSUPP`: the device cannot give that access.
+    /// - `ENOMEM`: the limit on locked memory (`ulimit -l`) is exceeded, or memory is exhausted.
+    /// - `EINVAL`, `EOPNOTSUPP`: the device does not support this access.
     ///
     /// # References
     /// [ibv_reg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
@@ -119,8 +118,8 @@ impl ProtectionDomain {
         Ok(self.register(zeroed(len)?).remote(access).create()?)
     }
 
-    /// `ibv_reg_mr`—Allocates `len` zero bytes, which peers can reach through
-    /// [memory windows](crate::MemoryWindow) only: the region's own RKey gives no access.
+    /// `ibv_reg_mr`—Allocates `len` zero bytes, accessible to peers through [memory
+    /// windows](crate::MemoryWindow) only: the region's own RKey gives no access.
     ///
     /// # Errors
     /// As for [`alloc_remote`](Self::alloc_remote).
@@ -132,7 +131,7 @@ impl ProtectionDomain {
     }
 }
 
-/// So many zeros, which begin with a word.
+/// `len` zero bytes, aligned to a word.
 fn zeroed(len: usize) -> Result<Prefix<Words>> {
     let bytes = len.checked_next_multiple_of(size_of::<u64>());
     let words = bytes.filter(|&bytes| bytes > 0 && isize::try_from(bytes).is_ok());
@@ -147,9 +146,9 @@ fn zeroed(len: usize) -> Result<Prefix<Words>> {
     }
 }
 
-/// How a number is read: who sees it sees what was written before it.
+/// Ordering of a number's load: a reader that sees the number sees the writes before it.
 const SEE: Ordering = Ordering::Acquire;
-/// How a number is written: who sees it sees what was written before it.
+/// Ordering of a number's store: a reader that sees the number sees the writes before it.
 const SHOW: Ordering = Ordering::Release;
 
 impl RemoteRegion {
@@ -172,7 +171,7 @@ impl RemoteRegion {
         self.len
     }
 
-    /// What a peer must know to reach the memory.
+    /// The token with which a peer can access the memory.
     pub fn token(&self) -> RemoteToken {
         RemoteToken {
             addr: self.iova,
@@ -181,8 +180,8 @@ impl RemoteRegion {
         }
     }
 
-    /// A part of the memory, as a handle of its own. Its [`token`](Self::token) says what it
-    /// covers, but the RKey is that of the whole: peers can reach the rest, too.
+    /// A part of the memory, as a handle of its own. The [`token`](Self::token) covers the part,
+    /// but has the RKey of the whole: peers can access the rest, too.
     ///
     /// # Panics
     /// Panics when the range is not inside.
@@ -198,24 +197,24 @@ impl RemoteRegion {
         }
     }
 
-    /// Copies bytes out, beginning at `offset`. What a peer writes meanwhile is in them or not,
-    /// byte by byte.
+    /// Copies bytes out, beginning at `offset`. A peer's concurrent write may be seen or not, byte
+    /// by byte.
     ///
     /// # Panics
     /// Panics when the bytes are not inside.
     pub fn read(&self, offset: usize, bytes: &mut [u8]) {
         let start = self.part(offset, bytes.len());
         let (memory, offset) = self.inside(start);
-        // SAFETY: the bytes are inside the region, which `self` keeps. No reference to them exists, and
-        // this process accesses them here, in `write`, and as words in `number`.
+        // SAFETY: the bytes are inside the region, kept by `self`. No reference to the bytes
+        // exists, and this process accesses them here, in `write`, and as words in `number`.
         unsafe { copy_out(memory, offset, bytes) };
     }
 
-    /// Copies bytes in, beginning at `offset`. A peer that reads meanwhile sees them or not, byte
+    /// Copies bytes in, beginning at `offset`. A peer's concurrent read may see them or not, byte
     /// by byte.
     ///
-    /// Other bytes stay as they are, also if they are written at the same time. But if the device changes a word by a
-    /// peer's atomic operation at that time, the word must be written whole or not at all.
+    /// Other bytes keep their values, concurrent writes included. But if the device changes a word
+    /// by a peer's atomic operation at the same time, the word must be written whole or not at all.
     ///
     /// # Panics
     /// Panics when the bytes are not inside.
@@ -226,8 +225,8 @@ impl RemoteRegion {
         unsafe { copy_in(bytes, memory, offset) };
     }
 
-    /// The 8 bytes at `offset`, as a number in this machine's order, read in one step. What was
-    /// written before it, by whoever wrote it, is seen after this.
+    /// The 8 bytes at `offset`, as a number in this machine's byte order, read in one step. Writes
+    /// before the number's store, of any writer, are visible after this load.
     ///
     /// # Panics
     /// Panics when the bytes are not inside, or `offset` is not a multiple of 8 from an aligned
@@ -250,22 +249,22 @@ impl RemoteRegion {
             start.cast::<u64>().is_aligned(),
             "offset {offset} is not aligned"
         );
-        // SAFETY: the 8 bytes are inside the region, which `self` keeps, and aligned. So `copying` accesses them as a
-        // word, too. This reference, to an atomic, is no claim on them.
+        // SAFETY: the 8 bytes are inside the region, kept by `self`, and aligned. So `copying`
+        // accesses them as a word, too. A reference to an atomic is no claim on the bytes.
         unsafe { AtomicU64::from_ptr(start.as_ptr().cast()) }
     }
 
-    /// The domain it is registered in.
+    /// The protection domain of the registration.
     pub fn pd(&self) -> &ProtectionDomain {
         self.region.mr().pd()
     }
 
-    /// The registration, if there is no other handle to it, nor a request in flight or a window.
+    /// The registration, if there is no other handle, no request in flight and no window.
     pub(super) fn region_mut(&mut self) -> Option<&mut Region> {
         Arc::get_mut(&mut self.region)
     }
 
-    /// All of the registration, after its memory has been replaced.
+    /// All of the registration, after a replacement of the memory.
     pub(super) fn renewed(self) -> Self {
         Self {
             start: self.region.start(),
@@ -275,19 +274,19 @@ impl RemoteRegion {
         }
     }
 
-    /// The registration as C has it. It exists for as long as `self` lives.
+    /// The C registration, valid as long as `self` lives.
     pub(crate) fn mr(&self) -> *mut ibv_mr {
         self.region.mr().as_raw()
     }
 
-    /// All of the registered memory, and the offset in it of a byte, or of its end.
+    /// All of the registered memory, and the offset of a byte, or of the end of one.
     fn inside(&self, start: NonNull<u8>) -> (NonNull<[u8]>, usize) {
         let first = self.region.start();
         let memory = NonNull::slice_from_raw_parts(first, self.region.len());
         (memory, start.addr().get() - first.addr().get())
     }
 
-    /// The start of `len` bytes from `offset`, which are inside.
+    /// The start of `len` bytes from `offset`, inside the region.
     fn part(&self, offset: usize, len: usize) -> NonNull<u8> {
         let end = offset.checked_add(len);
         assert!(
@@ -296,7 +295,7 @@ impl RemoteRegion {
             self.len
         );
         // SAFETY: `offset` is at most the length, so the result is inside the region or one past
-        // its end.
+        // the end.
         unsafe { self.start.add(offset) }
     }
 }
@@ -309,16 +308,16 @@ impl fmt::Debug for RemoteRegion {
     }
 }
 
-// SAFETY: the elements are inside the region, which `self` keeps registered and at its address. No
-// reference to its bytes exists.
+// SAFETY: the elements are inside the region. `self` keeps the region registered and at its
+// address, and no reference to the bytes exists.
 unsafe impl Gather for RemoteRegion {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
         let mr = self.region.mr();
         let known_here = self.iova == address(self.start);
         let device = (!known_here).then(|| mr.pd().context().id());
-        // SAFETY: the range is inside the region, registered with this key under this address, which is
-        // only the device's if it is not that of the bytes.
+        // SAFETY: the range is inside the region, registered with this key under this address;
+        // `device` states whether only the device can interpret the address.
         unsafe { push_elements(list, self.iova, self.len as u64, mr.lkey(), device) };
     }
 }
@@ -361,7 +360,7 @@ mod tests {
 mod interleavings {
     use super::*;
 
-    /// Bytes, as `copying` copies them, and then a number, as `store` writes it.
+    /// Bytes, copied by `copying`, and then a number, written by `store`.
     #[test]
     fn who_sees_a_number_sees_what_was_written_before_it() {
         use loom::sync::atomic::AtomicU64;

@@ -17,11 +17,10 @@ use crate::{
 const CALL: &str = "ibv_rereg_mr";
 
 impl RemoteRegion {
-    /// Changes the registration: its domain, its memory, or what peers may do.
+    /// Changes the registration: the domain, the memory, or the access of peers.
     ///
-    /// It cannot be in use meanwhile: no other handle to it, no part of it, no request in flight,
-    /// and no memory window may be left. Its keys can be others afterwards, so peers need a new
-    /// [`token`](Self::token).
+    /// The region must not be in use: no other handle, no part, no request in flight, and no memory
+    /// window may be left. The keys may change, so peers need a new [`token`](Self::token).
     ///
     /// # Examples
     /// ```no_run
@@ -42,7 +41,7 @@ impl RemoteRegion {
     }
 }
 
-/// What will be changed of a registration; see [`RemoteRegion::rereg`].
+/// Changes to a registration; see [`RemoteRegion::rereg`].
 #[must_use = "nothing is changed until `apply` is called"]
 pub struct Reregistration {
     region: RemoteRegion,
@@ -56,26 +55,26 @@ struct Changes {
     access: Option<RemoteAccess>,
 }
 
-/// What is left of a registration that could not be changed.
+/// What is left of a registration after a failed change.
 #[must_use = "it has the memory"]
 pub enum NotReregistered {
-    /// The registration is as it was.
+    /// The registration is unchanged.
     Unchanged {
         /// The region.
         region: RemoteRegion,
-        /// The memory that it was to cover, if that was to change.
+        /// The replacement memory, if one was given.
         memory: Option<Box<dyn Memory>>,
     },
-    /// The registration could no longer be used, and has been ended. Its memory was not lost, and
-    /// can be [registered](ProtectionDomain::register) again.
+    /// The registration was no longer usable, and has been ended. Its memory was not lost, and can
+    /// be [registered](ProtectionDomain::register) again.
     Ended {
-        /// The memory that was registered, with its content.
+        /// The formerly registered memory, with its content.
         old: Box<dyn Memory>,
-        /// The memory that was to replace it.
+        /// The replacement memory, if one was given.
         new: Option<Box<dyn Memory>>,
     },
-    /// The registration could neither be used nor ended. The device may still have access to the
-    /// memory, which has been given up.
+    /// The registration was neither usable nor could be ended. The device may still have access to
+    /// the memory, so the memory is leaked.
     Lost,
 }
 
@@ -89,16 +88,16 @@ impl Reregistration {
 
     /// `IBV_REREG_MR_CHANGE_TRANSLATION`—Replaces the memory. The old memory is dropped.
     ///
-    /// Requests name it by its own addresses from then on, whatever
-    /// [`iova`](crate::RemoteRegistration::iova) the region had.
+    /// Requests name the memory by virtual addresses from then on, regardless of the region's
+    /// former [`iova`](crate::RemoteRegistration::iova).
     #[doc(alias = "IBV_REREG_MR_CHANGE_TRANSLATION")]
     pub fn memory(mut self, memory: impl Memory) -> Self {
         self.changes.memory = Some(Box::new(memory));
         self
     }
 
-    /// `IBV_REREG_MR_CHANGE_ACCESS`—Changes what peers may do. Everything else that was said when
-    /// the memory was registered, as that windows can be bound, is no more.
+    /// `IBV_REREG_MR_CHANGE_ACCESS`—Changes the access of peers. Other options of the original
+    /// registration, such as binding of windows, are reset.
     #[doc(alias = "IBV_REREG_MR_CHANGE_ACCESS")]
     pub fn access(mut self, access: RemoteAccess) -> Self {
         self.changes.access = Some(access);
@@ -108,14 +107,14 @@ impl Reregistration {
     /// `ibv_rereg_mr(mr, …)`—Changes the registration. Enters the kernel.
     ///
     /// # Errors
-    /// What is left is given back:
+    /// The error returns what is left:
     /// - `InvalidInput`: the region is in use or one of [`Everything`](crate::Everything), another
     ///   domain is of another device, or the other memory has no bytes. The region is unchanged.
-    /// - `EINVAL`, `EOPNOTSUPP`, `ENOMEM`: the device cannot do it, and the region is unchanged; or
-    ///   it has failed halfway, and the region has been ended.
+    /// - `EINVAL`, `EOPNOTSUPP`, `ENOMEM`: the device does not support the change, and the region
+    ///   is unchanged; or the change failed halfway, and the region has been ended.
     ///
-    /// If only the old memory could not be made inheritable by children again (see
-    /// [`fork_init`](crate::fork_init)), that is no error: it is not dropped, and left as it is.
+    /// If only marking the old memory inheritable again failed (see
+    /// [`fork_init`](crate::fork_init)), the call succeeds and leaks the old memory.
     ///
     /// # References
     /// [ibv_rereg_mr(3)](https://man7.org/linux/man-pages/man3/ibv_rereg_mr.3.html)
@@ -147,7 +146,7 @@ impl Reregistration {
             Left::AsItWas => NotReregistered::Unchanged { region, memory },
             Left::Memory(old) => NotReregistered::Ended { old, new: memory },
             Left::Nothing => {
-                // The device may have access to it.
+                // The device may still have access.
                 let _: ManuallyDrop<_> = ManuallyDrop::new(memory);
                 NotReregistered::Lost
             }
@@ -160,7 +159,7 @@ fn refused(reason: &'static str) -> Error {
     Error::refused(CALL, io::ErrorKind::InvalidInput, reason)
 }
 
-/// What a failure has left of a region.
+/// The rest of a region after a failure.
 enum Left {
     AsItWas,
     Memory(Box<dyn Memory>),
@@ -168,7 +167,7 @@ enum Left {
 }
 
 impl Changes {
-    /// Why they cannot be asked for.
+    /// Why the changes are refused, if they are.
     fn refusal(&mut self, region: &RemoteRegion) -> Option<&'static str> {
         let Self { pd, memory, access } = self;
         if memory
@@ -215,21 +214,21 @@ impl Region {
             None => (ptr::null_mut(), 0),
         };
         let mr = self.mr().as_raw();
-        // SAFETY: the registration exists, and `&mut self` says that nobody else uses it; the domain
-        // and the memory live as long as `changes`, and from success on as long as `self`. On
-        // failure, they are given back only after the device has lost its access.
+        // SAFETY: the registration exists, and `&mut self` excludes other users; the domain and the
+        // memory live as long as `changes`, and from success on as long as `self`. On failure, both
+        // are returned only after the device has lost its access.
         let ret = unsafe { ffi::ibv_rereg_mr(mr, flags as i32, pd, addr, len, access as i32) };
         let error = Error::last_os(CALL);
         match code(ret) {
             code(0) => drop(self.take(changes)),
-            // It is not to be reused, since children would not have it.
+            // Leaked, not reused: a child would not inherit the memory.
             code::IBV_REREG_MR_ERR_DO_FORK_OLD => {
                 let _: ManuallyDrop<_> = ManuallyDrop::new(self.take(changes));
             }
             code::IBV_REREG_MR_ERR_INPUT | code::IBV_REREG_MR_ERR_DONT_FORK_NEW => {
                 return Err((Left::AsItWas, error));
             }
-            // What is not supported has not been done.
+            // An unsupported change has not been made.
             _ if error.raw_os_error() == Some(libc::EOPNOTSUPP) => {
                 return Err((Left::AsItWas, error));
             }
@@ -238,7 +237,7 @@ impl Region {
         Ok(())
     }
 
-    /// Notes what has changed. Returns the memory that was replaced.
+    /// Applies the changes to the record. Returns the replaced memory.
     fn take(&mut self, changes: &mut Changes) -> Option<Box<dyn Memory>> {
         if let Some(pd) = changes.pd.take() {
             self.set_pd(pd);

@@ -1,4 +1,4 @@
-//! Memory that processes share.
+//! Memory shared between processes.
 
 use std::{
     fmt, io,
@@ -9,11 +9,11 @@ use std::{
 use super::memory::Memory;
 use crate::error::{Error, Result, cvt_neg};
 
-/// `memfd_create`—Memory that processes can share by its descriptor, mapped here.
+/// `memfd_create`—Memory that processes share by its descriptor, mapped here.
 ///
-/// Any of them may write it at any time, so there is no reference to its bytes. Registered, it is a
-/// [`RemoteRegion`](crate::RemoteRegion), which copies in and out. It cannot shrink: nobody can
-/// make an access fail by taking pages away.
+/// Every process may write at any time, so no reference to the bytes exists. Registered, shared
+/// memory is a [`RemoteRegion`](crate::RemoteRegion), which copies in and out. The file cannot
+/// shrink, so no access can fail for lack of pages.
 ///
 /// # Examples
 /// ```no_run
@@ -40,13 +40,14 @@ pub struct SharedMemory {
     fd: OwnedFd,
 }
 
-// SAFETY: `self` only has the address; whoever uses it knows that others may write there.
+// SAFETY: `self` only has the address; every user must expect concurrent writes.
 unsafe impl Send for SharedMemory {}
 // SAFETY: see `Send`.
 unsafe impl Sync for SharedMemory {}
 
 impl SharedMemory {
-    /// `memfd_create`—Makes a file of `len` zero bytes in memory, and maps it. Enters the kernel.
+    /// `memfd_create`—Makes a file of `len` zero bytes in memory, and maps the file. Enters the
+    /// kernel.
     ///
     /// # Errors
     /// - `InvalidInput`: `len` is zero, or more than a file can have.
@@ -61,10 +62,10 @@ impl SharedMemory {
                 .detail(format!("{len} bytes")));
         };
         let flags = libc::MFD_CLOEXEC | libc::MFD_ALLOW_SEALING;
-        // SAFETY: the name is a string that C copies.
+        // SAFETY: the name is a string, copied by C.
         let fd = unsafe { libc::memfd_create(c"verbs".as_ptr(), flags) };
         let fd = cvt_neg(CALL, fd)?;
-        // SAFETY: fresh, and nobody else's.
+        // SAFETY: fresh, with no other owner.
         let fd = unsafe { OwnedFd::from_raw_fd(fd) };
         // SAFETY: takes numbers, of an open descriptor.
         let ret = unsafe { libc::ftruncate(fd.as_raw_fd(), size) };
@@ -72,15 +73,15 @@ impl SharedMemory {
         Self::open(fd)
     }
 
-    /// Maps the whole of a file in memory that somebody else has made. Enters the kernel.
+    /// Maps the whole of a memory file made elsewhere. Enters the kernel.
     ///
-    /// The file is sealed against shrinking (`F_SEAL_SHRINK`), unless it is already.
+    /// The file is sealed against shrinking (`F_SEAL_SHRINK`), unless already sealed.
     ///
     /// # Errors
     /// - `InvalidInput`: the file is empty.
-    /// - `EINVAL`: it cannot be sealed: it is not from `memfd_create`.
-    /// - `EPERM`: it was made without `MFD_ALLOW_SEALING`, or is not open for writing.
-    /// - `ENOMEM`: there are not so many addresses.
+    /// - `EINVAL`: the file is not from `memfd_create`, so sealing is impossible.
+    /// - `EPERM`: the file was made without `MFD_ALLOW_SEALING`, or is not open for writing.
+    /// - `ENOMEM`: not enough address space.
     pub fn open(fd: OwnedFd) -> Result<Self> {
         seal(fd.as_fd())?;
         // SAFETY: takes numbers, of an open descriptor, and returns one.
@@ -92,7 +93,7 @@ impl SharedMemory {
         }
         let access = libc::PROT_READ | libc::PROT_WRITE;
         let raw = fd.as_raw_fd();
-        // SAFETY: without an address, the kernel takes one that nothing uses.
+        // SAFETY: without an address, the kernel picks unused addresses.
         let start = unsafe { libc::mmap(ptr::null_mut(), len, access, libc::MAP_SHARED, raw, 0) };
         match NonNull::new(start.cast()) {
             Some(start) if start.as_ptr() != libc::MAP_FAILED.cast() => Ok(Self { start, len, fd }),
@@ -100,14 +101,14 @@ impl SharedMemory {
         }
     }
 
-    /// The number of bytes, which is not zero.
+    /// The number of bytes, never zero.
     #[expect(clippy::len_without_is_empty, reason = "it never is")]
     pub fn len(&self) -> usize {
         self.len
     }
 }
 
-/// Makes sure that a file in memory cannot shrink.
+/// Seals a memory file against shrinking.
 fn seal(fd: BorrowedFd<'_>) -> Result<()> {
     // SAFETY: takes numbers, of an open descriptor, and returns one.
     let seals = unsafe { libc::fcntl(fd.as_raw_fd(), libc::F_GET_SEALS) };
@@ -140,8 +141,8 @@ impl fmt::Debug for SharedMemory {
 
 impl Drop for SharedMemory {
     fn drop(&mut self) {
-        // SAFETY: mapped with this length, and unmapped once, here; nobody has the address, or it
-        // would own `self`.
+        // SAFETY: mapped with this length, and unmapped once, here; the address has no other owner,
+        // since an owner would own `self`.
         let ret = unsafe { libc::munmap(self.start.as_ptr().cast(), self.len) };
         debug_assert_eq!(ret, 0, "{}", io::Error::last_os_error());
     }
@@ -181,7 +182,7 @@ mod tests {
         // SAFETY: the name is a string.
         let fd = unsafe { libc::memfd_create(c"unsealable".as_ptr(), libc::MFD_CLOEXEC) };
         assert!(fd >= 0);
-        // SAFETY: fresh, and nobody else's.
+        // SAFETY: fresh, with no other owner.
         let file = File::from(unsafe { OwnedFd::from_raw_fd(fd) });
         file.set_len(100).unwrap();
         let err = SharedMemory::open(file.into()).unwrap_err();

@@ -1,4 +1,4 @@
-//! Registered memory that is nowhere in this process.
+//! Registered memory without an address in this process.
 
 use std::{
     fmt, io,
@@ -21,13 +21,13 @@ use crate::{
     work::{Gather, Scatter, SgeList},
 };
 
-/// Registered memory that the program has no address of: [device memory](DeviceMemory), or a
+/// Registered memory without an address in the program: [device memory](DeviceMemory), or a
 /// dma-buf.
 ///
-/// Requests read and write it, and so may peers. Many can at once: nobody has a reference to its
-/// bytes.
+/// Requests read and write the memory, and so may peers, any number concurrently: no reference to
+/// the bytes exists.
 ///
-/// It is a handle to a shared registration, like an `Arc`.
+/// Cloning is cheap: the registration is reference-counted, like an `Arc`.
 #[derive(Clone)]
 pub struct UnmappedRegion {
     inner: Arc<Inner>,
@@ -42,7 +42,7 @@ struct Inner {
     _dm: Option<DmShare>,
 }
 
-/// Which part of a dma-buf is registered, and under which addresses; see
+/// The part of a dma-buf to register, and its addresses in requests; see
 /// [`register_dmabuf`](ProtectionDomain::register_dmabuf).
 #[derive(Clone, Copy, Debug, PartialEq, Eq, Hash)]
 pub struct DmaBufRange {
@@ -50,20 +50,22 @@ pub struct DmaBufRange {
     pub offset: u64,
     /// The number of bytes.
     pub len: usize,
-    /// What requests call the first byte. It must have the same place in a page as `offset`.
+    /// The address of the first byte in requests. The offset within a page must equal that of
+    /// `offset`.
     pub iova: u64,
 }
 
 impl ProtectionDomain {
     /// `ibv_reg_dm_mr(pd, dm, …)`—Registers a part of device memory: for requests of this process,
-    /// and for what peers may do. Enters the kernel.
+    /// and for peers with the given access. Enters the kernel.
     ///
-    /// Requests name it by offsets from its first byte. It keeps the device memory allocated.
+    /// Requests name the part by offsets from its first byte. The region keeps the device memory
+    /// allocated.
     ///
     /// # Errors
     /// - `InvalidInput`: the range is empty, or not inside.
-    /// - `EINVAL`: the memory is of another device, or the range is not aligned as it wants.
-    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EINVAL`: the memory is of another device, or the range lacks the device's alignment.
+    /// - `EOPNOTSUPP`: the device does not support registering device memory.
     ///
     /// # Examples
     /// ```no_run
@@ -108,23 +110,24 @@ impl ProtectionDomain {
         // SAFETY: the domain and the memory are allocated for as long as `self` and `dm` live, and
         // the region keeps both.
         let raw = unsafe { ffi::ibv_reg_dm_mr(pd, dm.as_raw(), start as u64, len, rights) };
-        // SAFETY: what the call has returned.
+        // SAFETY: `raw` is the call's result.
         let mr = unsafe { Mr::new(CALL, raw, self) }.map_err(fail)?;
         let dm = Some(dm.share());
         Ok(UnmappedRegion::new(mr, dm, 0, len))
     }
 
-    /// `ibv_reg_dmabuf_mr(pd, …, fd, …)`—Registers a part of a dma-buf, memory of another device for
-    /// example: for requests of this process, and for what peers may do. Enters the kernel.
+    /// `ibv_reg_dmabuf_mr(pd, …, fd, …)`—Registers a part of a dma-buf, for example memory of
+    /// another device: for requests of this process, and for peers with the given access. Enters
+    /// the kernel.
     ///
-    /// The region keeps the dma-buf, so the descriptor can be closed. What requests write there is
-    /// seen by whoever else uses the dma-buf, as what is written to a file is.
+    /// The region keeps the dma-buf, so the descriptor can be closed. Every other user of the
+    /// dma-buf sees the requests' writes, as with a file.
     ///
     /// # Errors
     /// - `InvalidInput`: the range is empty, ends after the last address, or `offset` and `iova`
     ///   have different places in a page of 4096 bytes.
     /// - `EBADF`, `EINVAL`: the descriptor is not one of a dma-buf, or the range is not inside.
-    /// - `EOPNOTSUPP`: the device cannot do it.
+    /// - `EOPNOTSUPP`: the device or kernel does not support dma-bufs.
     ///
     /// # References
     /// [ibv_reg_dmabuf_mr(3)](https://man7.org/linux/man-pages/man3/ibv_reg_mr.3.html)
@@ -149,9 +152,9 @@ impl ProtectionDomain {
         } else {
             let (pd, fd, rights) = (self.as_raw(), fd.as_raw_fd(), rights(access) as i32);
             // SAFETY: the domain is allocated for as long as `self` lives, and the descriptor is
-            // open; the kernel checks that it is one of a dma-buf, and keeps that.
+            // open; the kernel checks for a dma-buf, and keeps a reference.
             let raw = unsafe { ffi::ibv_reg_dmabuf_mr(pd, offset, len, iova, fd, rights) };
-            // SAFETY: what the call has returned.
+            // SAFETY: `raw` is the call's result.
             let mr = unsafe { Mr::new(CALL, raw, self) }.map_err(fail)?;
             return Ok(UnmappedRegion::new(mr, None, iova, len));
         };
@@ -163,7 +166,7 @@ impl ProtectionDomain {
     }
 }
 
-/// What peers may do, and what requests of this process always may.
+/// The access of peers, and local writes for requests of this process.
 fn rights(access: RemoteAccess) -> u32 {
     access.bits() | flag::IBV_ACCESS_LOCAL_WRITE.0
 }
@@ -186,12 +189,12 @@ impl UnmappedRegion {
         self.len
     }
 
-    /// The domain it is registered in.
+    /// The protection domain of the registration.
     pub fn pd(&self) -> &ProtectionDomain {
         self.inner.mr.pd()
     }
 
-    /// What a peer must know to reach the memory.
+    /// The token with which a peer can access the memory.
     pub fn token(&self) -> RemoteToken {
         RemoteToken {
             addr: self.addr,
@@ -200,7 +203,7 @@ impl UnmappedRegion {
         }
     }
 
-    /// A part of the memory, as a handle of its own. The RKey is that of the whole: peers can reach
+    /// A part of the memory, as a handle of its own, with the RKey of the whole: peers can access
     /// the rest, too.
     ///
     /// # Panics
@@ -231,14 +234,14 @@ impl fmt::Debug for UnmappedRegion {
 
 impl Drop for Inner {
     fn drop(&mut self) {
-        // SAFETY: once, here. If it fails, the device keeps its access to memory that the kernel
-        // keeps as well.
+        // SAFETY: once, here. If it fails, the device keeps its access to memory, and the kernel
+        // keeps the memory.
         let _: bool = unsafe { self.mr.dereg() };
     }
 }
 
-// SAFETY: the elements are inside the registration, which `self` keeps. This process has no
-// reference to the bytes.
+// SAFETY: the elements are inside the registration, kept by `self`. This process has no reference
+// to the bytes.
 unsafe impl Gather for UnmappedRegion {
     #[inline]
     fn gather(&self, list: &mut SgeList) {
